@@ -57,17 +57,18 @@ impl Address {
         }
     }
 
-    /// Reads where to listen for WebSocket: as [`Self::from_listener`] does, or `ws://HOST:PORT`, with the path of the
-    /// listener or without.
-    pub fn from_websocket(text: &str, path: &str) -> Result<Self, AddressError> {
-        let Some(rest) = text.strip_prefix("ws://") else {
-            return match text.split_once("://") {
-                Some(("wss" | "https", _)) => {
-                    Err(error("TLS is for a proxy in front of it; write HOST:PORT, and let the proxy connect there"))
-                }
-                Some(("http", rest)) => Err(error(format!("write ws://{rest}"))),
-                _ => Self::from_listener(text),
-            };
+    /// Reads where to listen for WebSocket or for MCP over HTTP: as [`Self::from_listener`] does, or `ws://HOST:PORT`, or
+    /// what other `scheme` is spoken there, with the path of the listener or without.
+    pub fn from_web(text: &str, scheme: &str, path: &str) -> Result<Self, AddressError> {
+        let rest = match text.split_once("://") {
+            Some((written, rest)) if written == scheme => rest,
+            Some(("wss" | "https", _)) => {
+                return Err(error(
+                    "TLS is for a proxy in front of it; write HOST:PORT, and let the proxy connect there",
+                ));
+            }
+            Some(("ws" | "http", rest)) => return Err(error(format!("write {scheme}://{rest}"))),
+            _ => return Self::from_listener(text),
         };
         let (host, asked) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if !["", "/", path].contains(&asked) {
@@ -255,6 +256,9 @@ fn other_than_a_port(text: &str) -> Option<String> {
         Some(("ws", _)) => {
             Some(format!("that is a WebSocket; write --ws {text}, or \"ws\": \"{text}\" in listeners[]"))
         }
+        Some(("http", _)) => {
+            Some(format!("that is MCP over HTTP; write --http {text}, or \"http\": \"{text}\" in listeners[]"))
+        }
         Some((scheme, rest)) => Some(format!("{scheme}:// is not spoken there; write {rest}")),
         None => None,
     }
@@ -303,7 +307,12 @@ mod tests {
         }
         assert_eq!(Address::from_listener("tcp://:9000"), Ok(tcp("::", 9000)));
         for text in ["ws://[::1]:9000/acp", "ws://[::1]:9000/", "ws://[::1]:9000", "tcp://[::1]:9000", "[::1]:9000"] {
-            assert_eq!(Address::from_websocket(text, "/acp"), Ok(tcp("::1", 9000)), "{text}");
+            assert_eq!(Address::from_web(text, "ws", "/acp"), Ok(tcp("::1", 9000)), "{text}");
+            assert_eq!(
+                Address::from_web(&text.replace("ws:", "http:"), "http", "/acp"),
+                Ok(tcp("::1", 9000)),
+                "{text}"
+            );
         }
         for text in ["unix:/run/bus", "unix:///run/bus", "/run/bus"] {
             assert_eq!(Address::from_unix_listener(text), Address::from_unix("/run/bus"));
@@ -317,13 +326,16 @@ mod tests {
             ("ws://h:1/acp", "--ws ws://h:1/acp"),
             ("unix:/run/bus", "--unix /run/bus"),
             ("./bus", "--unix ./bus"),
-            ("http://h:1", "write h:1"),
+            ("http://h:1/mcp", "--http http://h:1/mcp"),
+            ("ftp://h:1", "write h:1"),
         ] {
             assert!(message(Address::from_listener(text)).contains(advice), "{text}");
         }
-        assert!(message(Address::from_websocket("ws://h:1/x", "/acp")).contains("asked for at /acp, not /x"));
-        assert!(message(Address::from_websocket("wss://h:1/acp", "/acp")).contains("a proxy in front"));
-        assert!(message(Address::from_websocket("http://h:1/acp", "/acp")).contains("write ws://h:1/acp"));
+        assert!(message(Address::from_web("ws://h:1/x", "ws", "/acp")).contains("asked for at /acp, not /x"));
+        assert!(message(Address::from_web("wss://h:1/acp", "ws", "/acp")).contains("a proxy in front"));
+        assert!(message(Address::from_web("http://h:1/acp", "ws", "/acp")).contains("write ws://h:1/acp"));
+        assert!(message(Address::from_web("https://h:1/mcp", "http", "/mcp")).contains("a proxy in front"));
+        assert!(message(Address::from_web("ws://h:1/mcp", "http", "/mcp")).contains("write http://h:1/mcp"));
         for text in ["127.0.0.1:9000", "tcp://127.0.0.1:9000", ":9000"] {
             assert!(message(Address::from_unix_listener(text)).contains(":9000, or \"tcp\": \""), "{text}");
         }

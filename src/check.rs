@@ -20,8 +20,15 @@ pub fn doubts(config: &Config) -> Vec<String> {
     doubts.extend(config.mixed_listeners());
     doubts.extend(doubt_longest_line(config));
     doubts.extend(doubt_files_of_tokens(config));
+    let doors: Vec<usize> = config
+        .listeners
+        .iter()
+        .filter(|listener| listener.is_mcp())
+        .flat_map(|listener| listener.offered(config.pools.len()))
+        .collect();
     for (at, pool) in config.pools.iter().enumerate() {
-        doubts.extend(doubt_assignment(pool).map(|doubt| format!("pools[{at}].assignment: {doubt}")));
+        let doubt = if doors.contains(&at) { doubt_shared_door(pool) } else { doubt_assignment(pool) };
+        doubts.extend(doubt.map(|doubt| format!("pools[{at}].assignment: {doubt}")));
     }
     doubts.extend(config.doubtful_pools());
     doubts
@@ -63,6 +70,17 @@ fn doubt_assignment(pool: &Pool) -> Option<String> {
         format!(
             "pool \"{}\" looks like an MCP server: with \"assignment\": \"dedicated\" its notifications and requests reach \
              their clients, too",
+            pool.core.id
+        )
+    })
+}
+
+/// What sessions of MCP lose that share a process, if it is of the older era.
+fn doubt_shared_door(pool: &Pool) -> Option<String> {
+    (pool.core.assignment != Assignment::Dedicated).then(|| {
+        format!(
+            "sessions over HTTP share the processes of pool \"{}\": a server of a revision before 2026-07-28 loses sampling, \
+             elicitation and resource updates there; \"dedicated\" gives each session a process of its own",
             pool.core.id
         )
     })
@@ -147,6 +165,25 @@ mod tests {
         }
         assert_eq!(doubts(&["-c", "npx some-mcp-server"], "dedicated"), Vec::<String>::new());
         assert_eq!(doubts(&["-c", "npx an-agent"], "client"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_sessions_lose_that_share_a_process_is_told_of_a_door_for_mcp() {
+        let doubts = |listener: serde_json::Value, assignment: &str| {
+            let pool = json!({ "id": "a", "command": "sh", "args": ["mcp"], "instances": 1, "assignment": assignment });
+            let text = json!({ "pools": [pool], "listeners": [listener] }).to_string();
+            doubts(&Config::from_bytes(text.as_bytes(), "a test").expect("it is valid"))
+        };
+        let door = json!({ "http": "127.0.0.1:1" });
+        for assignment in ["round_robin", "client"] {
+            let [doubt] = &doubts(door.clone(), assignment)[..] else { panic!("one doubt") };
+            let begin = "pools[0].assignment: sessions over HTTP share the processes of pool \"a\": ";
+            assert!(
+                doubt.starts_with(begin) && doubt.contains("sampling, elicitation and resource updates"),
+                "{doubt}"
+            );
+        }
+        assert_eq!(doubts(door, "dedicated"), Vec::<String>::new());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::activation::Inherited;
 use crate::address::{Address, AddressError};
 use crate::advice;
 use crate::bridge::{self, Daemon};
-use crate::config::{Config, Listen, Listener, LogFormat, LogLevel, Web};
+use crate::config::{Config, Listen, Listener, LogFormat, LogLevel, Web, WebProtocol};
 use crate::control::{self, Question, Whom};
 use crate::error::StartError;
 use crate::io::kernel::Choice;
@@ -232,7 +232,8 @@ struct DaemonArgs {
 
     /// Serve one client on stdin and stdout (the default)
     ///
-    /// --stdio, --unix, --tcp and --ws may be given together, each once; with --stdio the daemon ends when stdin does.
+    /// --stdio, --unix, --tcp, --ws and --http may be given together, each once; with --stdio the daemon ends when stdin
+    /// does.
     #[arg(long)]
     stdio: bool,
 
@@ -254,8 +255,15 @@ struct DaemonArgs {
     ///
     /// Who may come in (tokens, pages of browsers) is said by listeners[] in the configuration. wss:// is for a proxy in
     /// front of it.
-    #[arg(long, value_name = "HOST:PORT", value_parser = web_address)]
+    #[arg(long, value_name = "HOST:PORT", value_parser = websocket_address)]
     ws: Option<Address>,
+
+    /// Serve many clients of MCP over Streamable HTTP, at http://HOST:PORT/mcp
+    ///
+    /// Each pool is at /mcp/POOL, and has to say its assignment in the configuration; listeners[] there says who may come
+    /// in. https:// is for a proxy in front of it.
+    #[arg(long, value_name = "HOST:PORT", value_parser = mcp_address)]
+    http: Option<Address>,
 
     /// Serve readiness, metrics, a status page and commands over HTTP
     ///
@@ -572,7 +580,10 @@ impl From<DaemonArgs> for Options {
             (None, None) => Source::Embedded,
         };
         let lines = [args.stdio.then_some(Listen::Stdio), args.unix.map(Listen::from), args.tcp.map(Listen::from)];
-        let web = args.ws.map(|ws| Listener { web: Some(Web::default()), ..Listener::open(ws.into()) });
+        let web = [(args.ws, WebProtocol::WebSocket), (args.http, WebProtocol::Mcp)];
+        let web = web.into_iter().filter_map(|(address, protocol)| {
+            Some(Listener { web: Some(Web::of(protocol)), ..Listener::open(address?.into()) })
+        });
         let listeners = lines.into_iter().flatten().map(Listener::open).chain(web).collect();
         Self {
             config,
@@ -592,8 +603,16 @@ fn unix_address() -> impl clap::builder::TypedValueParser<Value = Address> {
     clap::builder::OsStringValueParser::new().try_map(|path| Address::from_unix_listener(PathBuf::from(path)))
 }
 
-fn web_address(text: &str) -> Result<Address, AddressError> {
-    Address::from_websocket(text, &Web::default().path)
+fn websocket_address(text: &str) -> Result<Address, AddressError> {
+    web_address(text, WebProtocol::WebSocket)
+}
+
+fn mcp_address(text: &str) -> Result<Address, AddressError> {
+    web_address(text, WebProtocol::Mcp)
+}
+
+fn web_address(text: &str, protocol: WebProtocol) -> Result<Address, AddressError> {
+    Address::from_web(text, protocol.scheme(), protocol.default_path())
 }
 
 fn admin_address(text: &str) -> Result<Address, String> {
@@ -664,6 +683,8 @@ mod tests {
         assert_eq!(listened("--stdio"), ["stdio"]);
         assert_eq!(listened("--tcp [::1]:0"), ["tcp://[::1]:0"]);
         assert_eq!(listened("--ws [::1]:0"), ["ws://[::1]:0/acp"]);
+        assert_eq!(listened("--http [::1]:0"), ["http://[::1]:0/mcp"]);
+        assert!(run("--http [::1]:0").listeners.iter().all(Listener::is_mcp));
         let unix = Listen::Unix { path: "/tmp/bus".into(), mode: 0o600, owner: crate::config::Owner::default() };
         assert_eq!(run("--unix /tmp/bus").listeners, [Listener::open(unix)]);
         let logged = run("--log-level warn --log-format json");
@@ -680,8 +701,9 @@ mod tests {
 
     #[test]
     fn of_several_flags_that_say_where_to_listen_all_hold() {
-        let line = "--ws localhost:2 --tcp localhost:1 --unix a --stdio";
-        assert_eq!(listened(line), ["stdio", "unix:a", "tcp://localhost:1", "ws://localhost:2/acp"]);
+        let line = "--http localhost:3 --ws localhost:2 --tcp localhost:1 --unix a --stdio";
+        let all = ["stdio", "unix:a", "tcp://localhost:1", "ws://localhost:2/acp", "http://localhost:3/mcp"];
+        assert_eq!(listened(line), all);
         let twice = run("--ws localhost:1 --tcp localhost:1").configuration(Path::new("/proc/self/exe"), &[]);
         assert!(twice.is_err_and(|error| error.to_string().contains("is among the listeners already")));
     }
@@ -691,6 +713,7 @@ mod tests {
         assert_eq!(listened("--tcp tcp://127.0.0.1:9000"), ["tcp://127.0.0.1:9000"]);
         assert_eq!(listened("--ws ws://127.0.0.1:9000/acp"), ["ws://127.0.0.1:9000/acp"]);
         assert_eq!(listened("--ws ws://127.0.0.1:9000"), ["ws://127.0.0.1:9000/acp"]);
+        assert_eq!(listened("--http http://127.0.0.1:9000/mcp"), ["http://127.0.0.1:9000/mcp"]);
         assert_eq!(listened("--unix unix:/p"), ["unix:/p"]);
         assert_eq!(run("--admin http://127.0.0.1:9001").admin, Address::from_any("127.0.0.1:9001").ok());
     }
@@ -700,6 +723,7 @@ mod tests {
         assert_eq!(listened("--tcp :9000"), ["tcp://[::]:9000"]);
         assert_eq!(listened("--tcp *:9000"), ["tcp://[::]:9000"]);
         assert_eq!(listened("--ws :9000"), ["ws://[::]:9000/acp"]);
+        assert_eq!(listened("--http :9000"), ["http://[::]:9000/mcp"]);
     }
 
     #[test]

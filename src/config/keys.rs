@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::table::{Kind, SETTINGS, Setting, TRANSPORT, WEB};
+use super::table::{Kind, SETTINGS, Setting, TRANSPORT};
 
 /// The settings of an object, which is named by its path.
 pub(super) fn settings(path: &str) -> impl Iterator<Item = &'static Setting> {
@@ -14,9 +14,9 @@ pub(super) fn known(path: &str) -> Vec<&'static str> {
     if path == "transport" { TRANSPORT.to_vec() } else { settings(path).map(|setting| setting.key).collect() }
 }
 
-/// Keys that only a WebSocket listener has.
-pub(super) fn of_web() -> impl Iterator<Item = &'static str> {
-    let sections = SETTINGS.iter().filter(|section| section.name == WEB);
+/// Keys that only some listeners have, those of the section with this name.
+pub(super) fn of_section(name: &str) -> impl Iterator<Item = &'static str> {
+    let sections = SETTINGS.iter().filter(move |section| section.name == name);
     sections.flat_map(|section| section.settings).map(|setting| setting.key)
 }
 

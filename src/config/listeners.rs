@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::document::{Node, Object, Reader};
 use super::keys;
+use super::table;
 use super::users::{self, MAX_ID};
 use super::values::{number, set_mode, small_file, socket_mode};
-use super::{Listen, Listener, Owner, Pool, Web, same_place};
+use super::{Listen, Listener, Owner, Pool, Web, WebProtocol, same_place};
 use crate::address::{self, Address};
 use crate::bus::networks::Network;
 use crate::bus::settings::{Entry, MaxConnections, Proxies};
@@ -35,20 +36,20 @@ pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[P
         if listeners.iter().any(|other| same_place(&other.listen, &listen)) {
             reader.fail(&node, format!("{listen} is listened on already"), None);
         }
+        let is_known = |key, is_read: bool| is_read || object.get(key).is_none();
+        let are_pools_known = is_known("pool", pool.is_some()) && is_known("pools", named.is_some());
         // Who was given one pool was not given the others.
         let named = named.or_else(|| pool.map(|pool| vec![pool]));
         let max_connections = max_connections.unwrap_or_default();
         let entry = entry(reader, &object, &listen);
-        listeners.push(Listener {
-            listen,
-            pool,
-            pools: named,
-            max_connections,
-            idle_timeout,
-            entry,
-            closes_when_not_ready,
-            web,
-        });
+        let listener =
+            Listener { listen, pool, pools: named, max_connections, idle_timeout, entry, closes_when_not_ready, web };
+        if are_pools_known {
+            for (what, remedy) in listener.objections(pools) {
+                reader.fail(&node, what, Some(remedy));
+            }
+        }
+        listeners.push(listener);
     }
     listeners
 }
@@ -101,14 +102,25 @@ fn proxies<'t>(reader: &mut Reader<'t>, from: &Node<'t>, is_unix: bool) -> Optio
 }
 
 fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools: &[Pool]) -> Option<Web> {
-    if object.get("ws").is_none() {
-        for node in keys::of_web().filter_map(|key| object.get(key)) {
-            let hint = "write \"ws\" instead of \"tcp\" or \"unix\", or leave it out".to_owned();
+    let protocol = protocol(object);
+    if protocol.is_none() {
+        for node in keys::of_section(table::WEB).filter_map(|key| object.get(key)) {
+            let hint = "write \"ws\" or \"http\" instead of \"tcp\" or \"unix\", or leave it out".to_owned();
+            reader.fail(node, "is of a listener for WebSocket or for MCP over HTTP", Some(hint));
+        }
+    }
+    if protocol != Some(WebProtocol::WebSocket) {
+        for node in keys::of_section(table::WEBSOCKET).filter_map(|key| object.get(key)) {
+            let hint = "write \"ws\" instead, or leave it out".to_owned();
             reader.fail(node, "is of a WebSocket listener", Some(hint));
         }
-        return None;
     }
-    let default = Web::default();
+    let protocol = protocol?;
+    if let Some(node) = object.get("idle_timeout_sec").filter(|_| protocol == WebProtocol::Mcp) {
+        let hint = "use limits.session_idle_sec, which is 1800 there if it is not set".to_owned();
+        reader.fail(node, "is of clients that keep a connection; sessions of MCP over HTTP outlive theirs", Some(hint));
+    }
+    let default = Web::of(protocol);
     let is_unix = matches!(listen, Listen::Unix { .. });
     let ping = number(reader, object, "ping_sec").map(|seconds| (seconds > 0).then(|| Duration::from_secs(seconds)));
     let (tokens_file, tokens) = match object.get("tokens_file") {
@@ -116,7 +128,8 @@ fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools:
         None => (None, Tokens::default()),
     };
     Some(Web {
-        path: object.get("path").and_then(|node| web_path(reader, node)).unwrap_or(default.path),
+        protocol,
+        path: object.get("path").and_then(|node| web_path(reader, node, protocol)).unwrap_or(default.path),
         origins: object.get("origins").map(|node| origins(reader, node)).unwrap_or_default(),
         hosts: object.get("hosts").map(|node| hosts(reader, node)).unwrap_or_default(),
         tokens_file,
@@ -127,12 +140,25 @@ fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools:
     })
 }
 
-fn web_path<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<String> {
+/// What is spoken at a listener, if its clients come over HTTP.
+fn protocol(object: &Object<'_>) -> Option<WebProtocol> {
+    [WebProtocol::WebSocket, WebProtocol::Mcp].into_iter().find(|protocol| object.get(protocol.scheme()).is_some())
+}
+
+fn web_path<'t>(reader: &mut Reader<'t>, node: &Node<'t>, protocol: WebProtocol) -> Option<String> {
     let path = reader.string(node)?;
     let is_path = path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic() && !b"?#".contains(&byte));
+    let example = protocol.default_path();
     if !is_path {
-        let hint = "write it as it stands in the URL, as in \"/acp\"".to_owned();
+        let hint = format!("write it as it stands in the URL, as in {example:?}");
         reader.fail(node, format!("must be a path without blanks and query, not {path:?}"), Some(hint));
+    } else if protocol == WebProtocol::Mcp && path.ends_with('/') {
+        let hint = format!("write {example:?}, and the pools are at {example}/POOL");
+        reader.fail(
+            node,
+            format!("must not end with a slash, for one follows before the id of a pool: {path:?}"),
+            Some(hint),
+        );
     } else if path == HEALTH {
         reader.fail(node, format!("{HEALTH} is where balancers ask"), None);
     }
@@ -310,28 +336,34 @@ fn max_connections<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> MaxConnectio
 fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>, Listen)> {
     let mode = object.get("mode").map(|node| (node, socket_mode(reader, node)));
     let owner = object.get("owner").map(|node| (node, owner(reader, node)));
-    let (node, address) = match (object.get("tcp"), object.get("unix"), object.get("ws")) {
-        (Some(node), None, None) => (node, Address::from_listener(&reader.string(node)?)),
-        (None, Some(node), None) => (node, Address::from_unix_listener(reader.string(node)?)),
-        (None, None, Some(node)) => {
-            let text = reader.string(node)?;
-            let path = object.get("path").filter(|_| text.starts_with("ws://"));
-            let path = path.and_then(|path| reader.string(path)).unwrap_or_else(|| Web::default().path);
-            let is_unix = text.starts_with("unix:");
-            (node, if is_unix { Address::from_url(&text) } else { Address::from_websocket(&text, &path) })
-        }
-        (None, None, None) => {
-            let hint = "write \"tcp\": \"127.0.0.1:9000\", \"unix\": \"/run/stdio_bus.sock\" or \"ws\": \
+    let mut kinds = ["tcp", "unix", "ws", "http"].into_iter().filter_map(|key| Some((key, object.get(key)?)));
+    let (key, node) = match (kinds.next(), kinds.next()) {
+        (Some(one), None) => one,
+        (None, _) => {
+            let hint =
+                "write \"tcp\": \"127.0.0.1:9000\", \"unix\": \"/run/stdio_bus.sock\", or \"ws\" or \"http\" with \
                         \"127.0.0.1:9000\""
-                .to_owned();
-            reader.fail(&object.node, "needs tcp, unix or ws", Some(hint));
+                    .to_owned();
+            reader.fail(&object.node, "needs tcp, unix, ws or http", Some(hint));
             return None;
         }
         _ => {
             let hint = "make a listener of each".to_owned();
-            reader.fail(&object.node, "has more than one of tcp, unix and ws", Some(hint));
+            reader.fail(&object.node, "has more than one of tcp, unix, ws and http", Some(hint));
             return None;
         }
+    };
+    let text = reader.string(node)?;
+    let address = match (key, protocol(object)) {
+        ("unix", _) => Address::from_unix_listener(&text),
+        (_, Some(_)) if text.starts_with("unix:") => Address::from_url(&text),
+        (_, Some(protocol)) => {
+            let path = object.get("path").filter(|_| text.contains("://"));
+            let path = path.and_then(|path| reader.string(path));
+            let path = path.unwrap_or_else(|| protocol.default_path().to_owned());
+            Address::from_web(&text, protocol.scheme(), &path)
+        }
+        (_, None) => Address::from_listener(&text),
     };
     let mut listen = match address {
         Ok(address) => Listen::from(address),

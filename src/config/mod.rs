@@ -6,7 +6,8 @@
 //! `config/schema.json` describes them to editors.
 //!
 //! Reading order: `table` (what there is), `keys` (how that is asked), `document` (JSON with places), `read`, `listeners`
-//! and `values` (what it means), `command` (can it run), `doubt` (is it meant so), `users` (who has which number).
+//! and `values` (what it means), `mcp` (what a door for MCP asks of pools), `command` (can it run), `doubt` (is it meant
+//! so), `users` (who has which number).
 
 mod command;
 mod document;
@@ -14,6 +15,7 @@ mod doubt;
 mod keys;
 mod listeners;
 mod load;
+mod mcp;
 mod read;
 mod table;
 mod users;
@@ -67,6 +69,8 @@ pub struct Config {
 pub struct Pool {
     /// What the core is told.
     pub core: settings::Pool,
+    /// Its assignment was said, and is not what holds where nothing is.
+    pub says_assignment: bool,
     /// The command as it was written: the worker's `argv[0]`.
     pub command: String,
     /// The absolute path of the program to execute; symbolic links are not resolved.
@@ -96,14 +100,44 @@ pub struct Listener {
     pub entry: Entry,
     /// It is closed while no worker of its pools runs.
     pub closes_when_not_ready: bool,
-    /// Its clients speak WebSocket (RFC 6455), and on these terms; the others speak NDJSON.
+    /// Its clients come over HTTP, and on these terms; the others speak NDJSON.
     pub web: Option<Web>,
 }
 
-/// On what terms the clients of a listener speak WebSocket.
+/// What the clients of a listener speak that come over HTTP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WebProtocol {
+    /// WebSocket (RFC 6455).
+    #[default]
+    WebSocket,
+    /// The Streamable HTTP of MCP.
+    Mcp,
+}
+
+impl WebProtocol {
+    /// What its URLs begin with, before the colon.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Self::WebSocket => "ws",
+            Self::Mcp => "http",
+        }
+    }
+
+    /// Where it is to be asked for if nobody says otherwise.
+    pub fn default_path(self) -> &'static str {
+        match self {
+            Self::WebSocket => "/acp",
+            Self::Mcp => "/mcp",
+        }
+    }
+}
+
+/// On what terms the clients of a listener come over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Web {
-    /// Where it is to be asked for; begins with a slash.
+    /// What they speak.
+    pub protocol: WebProtocol,
+    /// Where it is to be asked for; begins with a slash. Of MCP, each pool that its clients may use stands below it.
     pub path: String,
     /// The origins of pages that may ask for it (RFC 6454), in small letters; `*` is all of them.
     pub origins: Vec<String>,
@@ -115,7 +149,7 @@ pub struct Web {
     pub tokens: Tokens,
     /// Who is believed in what `X-Forwarded-For` and `Forwarded` say.
     pub trusted_proxies: Option<Proxies>,
-    /// In each period of so long a client has a moment at which it is pinged if it is silent; none never pings.
+    /// In each period of so long a WebSocket has a moment at which it is pinged if it is silent; none never pings.
     pub ping: Option<Duration>,
     /// How long it may take to answer that. Not in the configuration.
     pub pong_timeout: Duration,
@@ -123,16 +157,7 @@ pub struct Web {
 
 impl Default for Web {
     fn default() -> Self {
-        Self {
-            path: "/acp".to_owned(),
-            origins: Vec::new(),
-            hosts: Vec::new(),
-            tokens_file: None,
-            tokens: Tokens::default(),
-            trusted_proxies: None,
-            ping: Some(Duration::from_secs(30)),
-            pong_timeout: Duration::from_secs(10),
-        }
+        Self::of(WebProtocol::default())
     }
 }
 
@@ -158,15 +183,40 @@ impl Listener {
             None => self.listen.to_string(),
         }
     }
+
+    /// Indexes of the pools, out of so many, that a message of its clients may name.
+    pub fn offered(&self, pools: usize) -> Vec<usize> {
+        self.pools.clone().unwrap_or_else(|| (0..pools).collect())
+    }
+
+    /// Whether it is a door for MCP over HTTP.
+    pub fn is_mcp(&self) -> bool {
+        self.web.as_ref().is_some_and(|web| web.protocol == WebProtocol::Mcp)
+    }
 }
 
 impl Web {
-    /// The address of a socket, `tcp://HOST:PORT` or `unix:PATH`, as that of a WebSocket.
+    /// What holds for a protocol where nobody says otherwise.
+    pub fn of(protocol: WebProtocol) -> Self {
+        Self {
+            protocol,
+            path: protocol.default_path().to_owned(),
+            origins: Vec::new(),
+            hosts: Vec::new(),
+            tokens_file: None,
+            tokens: Tokens::default(),
+            trusted_proxies: None,
+            ping: Some(Duration::from_secs(30)),
+            pong_timeout: Duration::from_secs(10),
+        }
+    }
+
+    /// The address of a socket, `tcp://HOST:PORT` or `unix:PATH`, as that of what is spoken there.
     pub fn address(&self, socket: &str) -> String {
-        let Self { path, .. } = self;
+        let (scheme, path) = (self.protocol.scheme(), &self.path);
         match (socket.strip_prefix("tcp://"), socket.strip_prefix("unix:")) {
-            (Some(host), _) => format!("ws://{host}{path}"),
-            (_, Some(file)) => format!("ws+unix:{file}:{path}"),
+            (Some(host), _) => format!("{scheme}://{host}{path}"),
+            (_, Some(file)) => format!("{scheme}+unix:{file}:{path}"),
             _ => socket.to_owned(),
         }
     }
@@ -374,6 +424,8 @@ impl Config {
         };
         let pool = Pool {
             core,
+            // Each of its workers answers as the other one does.
+            says_assignment: true,
             command: program.display().to_string(),
             program: program.to_owned(),
             args: vec!["worker".to_owned(), "echo".to_owned()],
@@ -420,6 +472,9 @@ impl Config {
                     "{} is among the listeners already; leave it out there or on the command line",
                     listener.listen
                 ));
+            }
+            if let Some((what, remedy)) = listener.objections(&self.pools).into_iter().next() {
+                return unfit(format!("{}: {what} ({remedy})", listener.address()));
             }
             self.listeners.insert(place, listener.clone());
         }
@@ -471,6 +526,7 @@ impl Config {
             idle_timeout: one.idle_timeout,
             entry: one.entry.clone(),
             closes_when_not_ready: one.closes_when_not_ready,
+            mcp: one.is_mcp(),
         };
         Settings {
             limits: self.limits.clone(),
@@ -486,8 +542,9 @@ impl Config {
     pub fn mixed_listeners(&self) -> Vec<String> {
         let is_shared = |pool: &usize| self.pools[*pool].core.assignment != Assignment::Dedicated;
         let mixes = |listener: &&Listener| {
-            let pools = listener.pools.clone().unwrap_or_else(|| (0..self.pools.len()).collect());
-            listener.pool.is_none() && pools.iter().filter(|pool| is_shared(pool)).count() > 1
+            let pools = listener.offered(self.pools.len());
+            // Each pool has a path of its own at a door for MCP.
+            !listener.is_mcp() && listener.pool.is_none() && pools.iter().filter(|pool| is_shared(pool)).count() > 1
         };
         let tell = |listener: &Listener| {
             format!(

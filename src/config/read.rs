@@ -120,7 +120,7 @@ fn pool<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Pool {
     });
     let (command, program) = program(reader, object, &id, env.get("PATH").map(String::as_str)).unwrap_or_default();
     let core = core(reader, object, id);
-    Pool { core, command, program, args, env, cwd }
+    Pool { core, says_assignment: object.get("assignment").is_some(), command, program, args, env, cwd }
 }
 
 fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> settings::Pool {

@@ -80,21 +80,24 @@ const fn section(name: &'static str, path: &'static str, settings: &'static [Set
     Section { name, path, settings }
 }
 
-pub(super) const SETTINGS: [Section; 10] = [
+pub(super) const SETTINGS: [Section; 11] = [
     section("top level", "", TOP),
     section("pools[]", "pools[]", POOL),
     section("limits", "limits", LIMITS),
     section("routing", "routing", ROUTING),
     section("listeners[]", "listeners[]", LISTENER),
     section(WEB, "listeners[]", OF_WEB),
+    section(WEBSOCKET, "listeners[]", OF_WEBSOCKET),
     section("listeners[].max_connections", "listeners[].max_connections", COUNTS),
     section("listeners[].proxy", "listeners[].proxy", PROXY),
     section("admin", "admin", ADMIN),
     section("log", "log", LOG),
 ];
 
+/// The section of what only listeners have whose clients come over HTTP.
+pub(super) const WEB: &str = "listeners[] with ws or http";
 /// The section of what only a WebSocket listener has.
-pub(super) const WEB: &str = "listeners[] with ws";
+pub(super) const WEBSOCKET: &str = "listeners[] with ws";
 
 /// The members of the C daemon's own section, which is accepted as far as it asks for what this bus does.
 pub(super) const TRANSPORT: [&str; 4] = ["mode", "framing", "protocol", "options"];
@@ -149,7 +152,7 @@ const POOL: &[Setting] = &[
     row(
         "assignment",
         Choice(&["round_robin", "client", "dedicated"]),
-        Value("\"round_robin\""),
+        Words("`\"round_robin\"`; required by `http`"),
         "bus",
         "How a message without a known session chooses a worker: the next one, one for each connection, or one that the \
          connection has for itself.",
@@ -246,7 +249,8 @@ const LIMITS: &[Setting] = &[
         Number(Seconds, 0, 30 * DAY),
         Value("0"),
         "bus",
-        "A session without a message for so long, and without a pending request, is forgotten; 0 forgets none.",
+        "A session without a message for so long, and without a pending request, is forgotten; 0 forgets none, but those of \
+         HTTP after 1800.",
     ),
     row(
         "max_memory",
@@ -295,6 +299,13 @@ const LISTENER: &[Setting] = &[
         Words(""),
         "ACP",
         "A WebSocket listener (RFC 6455) on a TCP port or a Unix socket: each text message is a line.",
+    ),
+    row(
+        "http",
+        Text("`HOST:PORT`, `unix:PATH`"),
+        Words(""),
+        "MCP",
+        "A listener for MCP over Streamable HTTP on a TCP port or a Unix socket, for pools that say their `assignment`.",
     ),
     row(
         "mode",
@@ -363,7 +374,13 @@ const LISTENER: &[Setting] = &[
 ];
 
 const OF_WEB: &[Setting] = &[
-    row("path", Text("a path"), Value("\"/acp\""), "ACP", "The path of its URL; beside it there is `/healthz` only."),
+    row(
+        "path",
+        Text("a path"),
+        Words("`\"/acp\"` with `ws`, `\"/mcp\"` with `http`"),
+        "ACP, MCP",
+        "The path of its URL; beside it there are `/healthz` and, with `http`, a path below it for each pool.",
+    ),
     row(
         "origins",
         Texts("`\"https://app.example\"`, `\"null\"`, `\"*\"`"),
@@ -392,14 +409,15 @@ const OF_WEB: &[Setting] = &[
         "RFC 7239",
         "Whose `X-Forwarded-For` and `Forwarded` say where a client is.",
     ),
-    row(
-        "ping_sec",
-        Number(Seconds, 0, DAY),
-        Value("30"),
-        "RFC 6455",
-        "How often a client is pinged that is silent; without an answer for 10 s it is closed, and 0 never asks.",
-    ),
 ];
+
+const OF_WEBSOCKET: &[Setting] = &[row(
+    "ping_sec",
+    Number(Seconds, 0, DAY),
+    Value("30"),
+    "RFC 6455",
+    "How often a client is pinged that is silent; without an answer for 10 s it is closed, and 0 never asks.",
+)];
 
 const COUNTS: &[Setting] = &[
     row(

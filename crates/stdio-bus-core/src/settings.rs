@@ -148,6 +148,8 @@ pub struct Listener {
     pub entry: Entry,
     /// It is closed while no worker of its pools runs.
     pub closes_when_not_ready: bool,
+    /// It is a door for MCP over HTTP.
+    pub mcp: bool,
 }
 
 /// Who may come in through a listener, and who is believed to bring others.

@@ -72,7 +72,7 @@ fn a_default_that_is_written_out_changes_nothing() {
             "" => &mut config,
             "pools[]" => &mut config["pools"][0],
             "listeners[]" => {
-                let is_web = section.name == table::WEB;
+                let is_web = section.name == table::WEBSOCKET || section.name == table::WEB;
                 config["listeners"] = json!([if is_web { json!({ "ws": "a:1" }) } else { json!({ "unix": "b" }) }]);
                 &mut config["listeners"][0]
             }
@@ -218,12 +218,14 @@ fn by_hand(path: &str, key: &str) -> Value {
             "then": { "required": ["assignment"], "properties": { "assignment": { "const": "dedicated" } } },
         }),
         ("listeners[]", "") => json!({
-            "oneOf": [{ "required": ["tcp"], "not": { "required": ["mode"] } }, { "required": ["unix"] }, { "required": ["ws"] }],
+            "oneOf": [{ "required": ["tcp"], "not": { "required": ["mode"] } }, { "required": ["unix"] }, { "required": ["ws"] },
+                { "required": ["http"], "not": { "required": ["idle_timeout_sec"] } }],
         }),
         ("listeners[].max_connections", "") => json!({ "minProperties": 1 }),
         ("", "pools") => json!({ "minItems": 1 }),
         ("", "transport") => transport(),
         ("pools[]", "id") => json!({ "minLength": 1, "maxLength": 64 }),
+        ("pools[]", "assignment") => json!({ "default": "round_robin" }),
         ("pools[]", "args") => json!({ "items": { "pattern": no_zero } }),
         ("pools[]", "env") => json!({
             "propertyNames": { "pattern": "^[^=\\u0000]+$" },
@@ -233,7 +235,7 @@ fn by_hand(path: &str, key: &str) -> Value {
         ("pools[]", "deny_methods") => json!({ "items": { "minLength": 1 } }),
         ("listeners[]", "tcp") => json!({ "pattern": "^.*:[0-9]{1,5}$" }),
         ("listeners[]", "unix") => json!({ "minLength": 1, "maxLength": 107 }),
-        ("listeners[]", "ws") => json!({ "pattern": "^(.*:[0-9]{1,5}(/.*)?|unix:.+)$" }),
+        ("listeners[]", "ws" | "http") => json!({ "pattern": "^(.*:[0-9]{1,5}(/.*)?|unix:.+)$" }),
         ("listeners[]", "path") => json!({ "pattern": "^/[^?#\\s]*$" }),
         ("listeners[]", "origins") => json!({ "items": { "pattern": "^(\\*|null|[^/?#]+://[^/?#]+)$" } }),
         ("listeners[]", "hosts") => json!({ "items": { "pattern": "^[A-Za-z0-9._-]+$" } }),
@@ -253,7 +255,7 @@ fn transport() -> Value {
     json!({
         "properties": {
             "mode": {
-                "description": "The flags --stdio, --unix, --tcp and --ws come before it and say where to listen.",
+                "description": "The flags --stdio, --unix, --tcp, --ws and --http come before it and say where to listen.",
                 "enum": ["stdio", "unix", "tcp"],
                 "default": "stdio",
             },

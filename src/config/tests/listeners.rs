@@ -17,6 +17,7 @@ fn a_websocket_listener_has_its_terms() {
         file.display()
     ));
     let web = Web {
+        protocol: WebProtocol::WebSocket,
         path: "/a/b".to_owned(),
         origins: vec!["https://app.example".to_owned(), "*".to_owned()],
         hosts: vec!["bus.example".to_owned()],
@@ -32,6 +33,96 @@ fn a_websocket_listener_has_its_terms() {
     assert!(unix.web.is_some_and(|web| web.ping == Some(Duration::from_secs(7))));
 }
 
+/// A configuration with two pools, of which these members say more, and one listener.
+fn with_door(a: &str, b: &str, listener: &str) -> String {
+    format!(
+        r#"{{"pools":[{{"id":"a","command":"/bin/sh","instances":1{a}}},{{"id":"b","command":"/bin/sh","instances":1{b}}}],
+            "listeners":[{{{listener}}}]}}"#
+    )
+}
+
+const DEDICATED: &str = r#","assignment":"dedicated""#;
+const SHARED: &str = r#","assignment":"client""#;
+
+#[test]
+fn a_listener_for_mcp_has_its_terms() {
+    let listener = |members: &str| good(&with_door(DEDICATED, SHARED, members)).listeners.remove(0);
+    let plain = listener(r#""http":"127.0.0.1:0""#);
+    assert_eq!(
+        (plain.web.clone(), plain.address()),
+        (Some(Web::of(WebProtocol::Mcp)), "http://127.0.0.1:0/mcp".to_owned())
+    );
+    let full = listener(
+        r#""http":"[::1]:9000","path":"/a/b","origins":["https://app.example"],"hosts":["bus.example"],
+           "trusted_proxies":["10.0.0.0/8"],"allow":["::/0"],"max_connections":3,"when_not_ready":"close","pool":"b""#,
+    );
+    let web = Web {
+        path: "/a/b".to_owned(),
+        origins: vec!["https://app.example".to_owned()],
+        hosts: vec!["bus.example".to_owned()],
+        trusted_proxies: Some(Proxies::Networks(networks(&["10.0.0.0/8"]))),
+        ..Web::of(WebProtocol::Mcp)
+    };
+    assert_eq!((full.web.as_ref(), full.address()), (Some(&web), "http://[::1]:9000/a/b".to_owned()));
+    let unix = listener(r#""http":"unix:/run/bus.sock","mode":"0660","peer_uids":[0]"#);
+    assert_eq!((unix.address(), unix.is_mcp()), ("http+unix:/run/bus.sock:/mcp".to_owned(), true));
+    let told = |members: &str| good(&with_door(DEDICATED, SHARED, members)).settings().listeners[0].mcp;
+    assert_eq!((told(r#""http":"a:1""#), told(r#""ws":"a:1""#), told(r#""tcp":"a:1""#)), (true, false, false));
+}
+
+#[test]
+fn a_pool_that_is_offered_to_mcp_clients_says_its_assignment() {
+    let http = r#""http":"a:1""#;
+    let refused = |a: &str, b: &str, listener: &str| refused(&with_door(a, b, listener));
+    let told = refused("", DEDICATED, http);
+    let begin = "listeners[0].http: the pool \"a\" does not say how sessions share its processes (write \"assignment\" in \
+                 pools[0] of the file: \"dedicated\" gives each session a process of its own";
+    assert!(told.contains(begin) && told.contains("loses sampling, elicitation and resource updates"), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert_eq!(refused("", "", http).lines().count(), 2);
+    let named = refused("", "", r#""http":"a:1","pool":"b""#);
+    assert!(named.contains("the pool \"b\" does not say") && named.lines().count() == 1, "{named}");
+    for (a, b, listener) in [
+        (DEDICATED, SHARED, http),
+        ("", r#","assignment":"round_robin""#, r#""http":"a:1","pools":["b"]"#),
+        ("", "", r#""ws":"a:1""#),
+    ] {
+        assert_eq!(good(&with_door(a, b, listener)).pools.len(), 2);
+    }
+    let unknown = refused("", "", r#""http":"a:1","pool":"c""#);
+    assert!(unknown.contains("there is no pool \"c\"") && unknown.lines().count() == 1, "{unknown}");
+}
+
+#[test]
+fn a_pool_that_the_command_line_offers_to_mcp_clients_says_its_assignment_too() {
+    let http = Listen::Tcp { host: "a".to_owned(), port: 2 };
+    let door = Listener { web: Some(Web::of(WebProtocol::Mcp)), ..Listener::open(http) };
+    let error = good(&top("")).listen(std::slice::from_ref(&door)).expect_err("nothing says how sessions share it");
+    let begin =
+        "bus.json: http://a:2/mcp: the pool \"a\" does not say how sessions share its processes (write \"assignment\"";
+    assert!(error.to_string().starts_with(begin), "{error}");
+    let mut config = Config::embedded(Path::new("/bin/sh"));
+    config.listen(&[door]).expect("the workers that are built in are all the same");
+    assert!(config.listeners[0].is_mcp());
+}
+
+#[test]
+fn a_pool_that_is_offered_to_mcp_clients_has_an_id_that_stands_in_a_url() {
+    let with =
+        |id: &str, listener: &str| with_door(DEDICATED, DEDICATED, listener).replacen("\"a\"", &format!("{id:?}"), 1);
+    for id in ["a b", "a/b", "a%62", "é", "a?b", "..", "."] {
+        let told = refused(&with(id, r#""http":"a:1""#));
+        let begin =
+            format!("listeners[0].http: the pool {id:?} cannot be named in a URL as it stands (give it an id of");
+        assert!(told.contains(&begin) && told.lines().count() == 1, "{told}");
+        assert_eq!(good(&with(id, r#""http":"a:1","pool":"b""#)).pools[0].core.id, id, "it is not offered");
+        assert_eq!(good(&with(id, r#""ws":"a:1""#)).pools[0].core.id, id);
+    }
+    for id in ["a-b_c.d~1", "@scope:x", "a,b;c=d"] {
+        assert_eq!(good(&with(id, r#""http":"a:1""#)).pools[0].core.id, id);
+    }
+}
+
 #[test]
 fn a_listener_that_asks_for_tokens_is_not_open_to_everybody() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -45,8 +136,27 @@ fn a_listener_that_asks_for_tokens_is_not_open_to_everybody() {
 #[test]
 fn what_would_have_no_effect_is_refused() {
     for (members, why) in [
-        (r#""tcp":"a:1","origins":[]"#, "listeners[0].origins: is of a WebSocket listener (write \"ws\" instead"),
-        (r#""ws":"a:1","tcp":"b:1""#, "has more than one of tcp, unix and ws"),
+        (
+            r#""tcp":"a:1","origins":[]"#,
+            "listeners[0].origins: is of a listener for WebSocket or for MCP over HTTP (write \"ws\" or \"http\" instead",
+        ),
+        (r#""tcp":"a:1","ping_sec":1"#, "listeners[0].ping_sec: is of a WebSocket listener (write \"ws\" instead"),
+        (r#""http":"a:1","pool":"a","ping_sec":1"#, "listeners[0].ping_sec: is of a WebSocket listener (write \"ws\""),
+        (
+            r#""http":"a:1","idle_timeout_sec":1"#,
+            "listeners[0].idle_timeout_sec: is of clients that keep a connection; sessions of MCP over HTTP outlive theirs \
+             (use limits.session_idle_sec",
+        ),
+        (r#""http":"a:1","path":"mcp""#, "(write it as it stands in the URL, as in \"/mcp\")"),
+        (
+            r#""http":"a:1","path":"/mcp/""#,
+            "must not end with a slash, for one follows before the id of a pool: \"/mcp/\"",
+        ),
+        (r#""http":"http://a:1/x""#, "it is asked for at /mcp, not /x"),
+        (r#""http":"ws://a:1/mcp""#, "listeners[0].http: write http://a:1/mcp"),
+        (r#""tcp":"http://a:1/mcp""#, "that is MCP over HTTP; write --http http://a:1/mcp, or \"http\""),
+        (r#""ws":"a:1","tcp":"b:1""#, "has more than one of tcp, unix, ws and http"),
+        (r#""ws":"a:1","http":"b:1""#, "has more than one of tcp, unix, ws and http"),
         (r#""ws":"a:1","path":"acp""#, "must be a path without blanks and query, not \"acp\""),
         (r#""ws":"a:1","path":"/healthz""#, "/healthz is where balancers ask"),
         (r#""ws":"a:1","hosts":["https://a.example"]"#, "must be the name of a host, not \"https://a.example\" (write"),
@@ -69,8 +179,8 @@ fn what_would_have_no_effect_is_refused() {
 fn a_listener_has_one_address_and_a_pool_that_exists() {
     let with = |listener: &str| top(&format!(r#","listeners":[{listener}]"#));
     let cases = [
-        (r#"{}"#, "listeners[0]: needs tcp, unix or ws"),
-        (r#"{"tcp":"a:1","unix":"b"}"#, "listeners[0]: has more than one of tcp, unix and ws"),
+        (r#"{}"#, "listeners[0]: needs tcp, unix, ws or http"),
+        (r#"{"tcp":"a:1","unix":"b"}"#, "listeners[0]: has more than one of tcp, unix, ws and http"),
         (r#"{"tcp":":x"}"#, "listeners[0].tcp: the port must be a number"),
         (r#"{"unix":""}"#, "listeners[0].unix: the socket's path is empty"),
         (r#"{"tcp":"a:1","pool":"b"}"#, "listeners[0].pool: there is no pool \"b\""),
@@ -250,6 +360,8 @@ fn a_listener_that_prefers_no_pool_of_several_is_told() {
         "{told}"
     );
     assert_eq!(good(&format!("{{{two}}}")).mixed_listeners().len(), 1, "the one of the command line would");
+    let shared = with_door(SHARED, SHARED, r#""http":"[::1]:1""#);
+    assert_eq!(good(&shared).mixed_listeners(), Vec::<String>::new(), "each pool has a path of its own");
     let dedicated = two.replacen(r#""instances":1"#, r#""instances":1,"assignment":"dedicated""#, 1);
     assert_eq!(good(&format!("{{{dedicated}}}")).mixed_listeners(), Vec::<String>::new(), "one pool is left to choose");
 }

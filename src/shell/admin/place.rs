@@ -6,12 +6,12 @@ pub(super) struct Place {
     pub asked: String,
     /// The addresses of its sockets.
     pub bound: Vec<String>,
-    /// The path of its WebSocket.
+    /// The path that it is asked for at over HTTP.
     pub path: Option<String>,
 }
 
 /// What an address may begin with.
-const KINDS: [&str; 4] = ["tcp://", "ws://", "ws+unix:", "unix:"];
+const KINDS: [&str; 6] = ["tcp://", "ws://", "ws+unix:", "http://", "http+unix:", "unix:"];
 
 impl Place {
     /// What it is called where names have to be few: its first address.
@@ -19,7 +19,7 @@ impl Place {
         self.bound.first().unwrap_or(&self.asked)
     }
 
-    /// Whether this address means it, with or without the kind in front; that of a WebSocket without its path, too.
+    /// Whether this address means it, with or without the kind in front; one that has a path without it, too.
     pub(super) fn is_called(&self, name: &str) -> bool {
         let name = KINDS.into_iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
         let is_same = |known: &String| {
@@ -49,6 +49,10 @@ mod tests {
         assert!(!web.is_called("127.0.0.1:900") && !web.is_called("acp"));
         let file = place("ws+unix:/run/a:/acp", "ws+unix:/run/a:/acp", Some("/acp"));
         assert!(file.is_called("/run/a") && file.is_called("unix:/run/a") && !file.is_called("/run"));
+        let mcp = place("http://localhost:9000/mcp", "http://127.0.0.1:9000/mcp", Some("/mcp"));
+        assert!(
+            ["127.0.0.1:9000", "http://127.0.0.1:9000/mcp", "localhost:9000"].iter().all(|name| mcp.is_called(name))
+        );
         let tcp = place("tcp://127.0.0.1:0", "tcp://127.0.0.1:9001", None);
         assert!(["127.0.0.1:9001", "tcp://127.0.0.1:0", "127.0.0.1:0"].iter().all(|name| tcp.is_called(name)));
     }

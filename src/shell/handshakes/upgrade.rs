@@ -13,7 +13,7 @@ use crate::bus::admission::TurnedAway;
 use crate::bus::port::{Origin, Place};
 use crate::bus::readiness::Readiness;
 use crate::bus::settings::Proxies;
-use crate::config::{Listen, Listener, Pool, Web};
+use crate::config::{Listen, Listener, Pool, Web, WebProtocol};
 use crate::http1::{Head, Status};
 use crate::random;
 use crate::tokens::Bearer;
@@ -95,6 +95,9 @@ impl UpgradePolicy {
         request: &Request<'_>,
     ) -> Result<Decision, Refusal> {
         let forbidden = |why: String| Refusal::new(Status::Forbidden, why);
+        if self.terms.protocol == WebProtocol::Mcp {
+            return Err(Refusal::new(Status::NotImplemented, "MCP over HTTP is not served yet"));
+        }
         if request.path != self.terms.path {
             let why = format!("there is nothing here but {} and {HEALTH}", self.terms.path);
             return Err(Refusal::new(Status::NotFound, why));

@@ -1,0 +1,38 @@
+//! What a door for MCP asks of the pools that it offers: that they can stand in a path, and that somebody has said how
+//! sessions share their processes. The reader asks it of the listeners of a file, and of the command line the start.
+
+use super::{Listener, Pool};
+
+impl Listener {
+    /// What keeps it from offering its pools, out of these, and what to do about it.
+    pub(super) fn objections(&self, pools: &[Pool]) -> Vec<(String, String)> {
+        if !self.is_mcp() {
+            return Vec::new();
+        }
+        let offered = self.offered(pools.len());
+        let of_paths = offered.iter().filter_map(|at| objection_to_path(&pools[*at].core.id));
+        let silent = offered.iter().filter(|at| !pools[**at].says_assignment);
+        of_paths.chain(silent.map(|at| objection_to_silence(*at, &pools[*at].core.id))).collect()
+    }
+}
+
+/// A pool is asked for by its id in a path (RFC 3986, section 3.3).
+fn objection_to_path(id: &str) -> Option<(String, String)> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
+    // Clients take dots alone out of a path.
+    let is_segment = id.bytes().all(is_plain) && ![".", ".."].contains(&id);
+    (!is_segment).then(|| {
+        let what = format!("the pool {id:?} cannot be named in a URL as it stands");
+        (what, "give it an id of letters, digits, -, . and _, or name in pools those that are offered here".to_owned())
+    })
+}
+
+fn objection_to_silence(at: usize, id: &str) -> (String, String) {
+    let what = format!("the pool {id:?} does not say how sessions share its processes");
+    let remedy = format!(
+        "write \"assignment\" in pools[{at}] of the file: \"dedicated\" gives each session a process of its own, for browsers \
+         and stateful servers; with \"client\" or \"round_robin\" sessions share processes, and a server of a revision before \
+         2026-07-28 then loses sampling, elicitation and resource updates"
+    );
+    (what, remedy)
+}

@@ -473,7 +473,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Where it listens on TCP, for lines or WebSocket: the first such address, as it tells on stderr.
+    /// Where it listens on TCP, for lines, WebSocket or MCP: the first such address, as it tells on stderr.
     pub fn address(&self) -> SocketAddr {
         self.addresses(1)[0]
     }
@@ -483,7 +483,7 @@ impl Daemon {
         let find = || -> Vec<SocketAddr> {
             let text = self.log();
             let told = text.lines().filter_map(|line| line.split_once("listening on ")?.1.split_once("://"));
-            let told = told.filter(|(kind, _)| ["tcp", "ws"].contains(kind)).map(|(_, rest)| rest);
+            let told = told.filter(|(kind, _)| ["tcp", "ws", "http"].contains(kind)).map(|(_, rest)| rest);
             told.map(|rest| {
                 let address = rest.split(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c))).next();
                 address.and_then(|address| address.parse().ok()).unwrap_or_else(|| panic!("no address: {rest}"))

@@ -51,6 +51,8 @@ pub mod http1;
 #[doc(hidden)]
 pub mod io;
 #[doc(hidden)]
+pub mod mcp;
+#[doc(hidden)]
 pub mod proxy;
 #[doc(hidden)]
 pub mod reserve;

@@ -89,7 +89,11 @@ impl<I: Io> Shell<I> {
             drop(socket);
             return self.reactor.free_descriptor();
         }
-        if self.bus.awaits_header(listener, place) || self.reactor.listeners.speaks_web(listener) {
+        let awaits_header = self.bus.awaits_header(listener, place);
+        if !awaits_header && self.reactor.listeners.speaks_mcp(listener) {
+            return self.http_connected(now, socket, listener, place.into(), &[]);
+        }
+        if awaits_header || self.reactor.listeners.speaks_web(listener) {
             return self.begin_handshake(now, AcceptedSocket { socket, acceptor: index, listener, place });
         }
         let client = self.add_client(listener, place.into(), &[], |peer| Connection::socket(peer, socket));

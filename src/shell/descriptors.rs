@@ -4,6 +4,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::admin;
 use super::handshakes::state::BEYOND;
+use super::http;
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::config::{Config, Listen, Listener};
 use crate::error::StartError;
@@ -24,31 +25,36 @@ pub(crate) struct Need {
     clients: usize,
     /// Connections that have to say something first, beyond the slots of clients that are free.
     handshakes: usize,
+    /// Connections of doors for MCP, which are no clients.
+    http: usize,
     workers: usize,
 }
 
 impl Need {
     pub(crate) fn of(config: &Config) -> Self {
         let has_handshakes = |listener: &Listener| listener.entry.proxy.is_some() || listener.web.is_some();
-        let accepts = config.listeners.iter().any(|listener| listener.listen != Listen::Stdio);
+        let accepts = config.listeners.iter().any(|listener| listener.listen != Listen::Stdio && !listener.is_mcp());
+        let is_mcp = config.listeners.iter().any(Listener::is_mcp);
         let of_admin = if config.admin.is_some() { admin::MOST_CONNECTIONS + admin::MOST_SOCKETS } else { 0 };
         let workers = config.max_workers();
         Self {
             least: OWN + config.listeners.len() + PER_WORKER * workers + of_admin,
             clients: if accepts { MAX_CONNECTIONS } else { 0 },
             handshakes: if config.listeners.iter().any(has_handshakes) { BEYOND } else { 0 },
+            http: if is_mcp { http::MOST_CONNECTIONS } else { 0 },
             workers,
         }
     }
 
     /// All of it.
     pub(crate) fn most(&self) -> u64 {
-        (self.least + self.clients + self.handshakes) as u64
+        (self.least + self.clients + self.handshakes + self.http) as u64
     }
 
     /// What it adds up to, for people.
     pub(crate) fn sum(&self) -> String {
-        let (of_workers, rest) = (PER_WORKER * self.workers, self.handshakes + self.least - PER_WORKER * self.workers);
+        let of_workers = PER_WORKER * self.workers;
+        let rest = self.handshakes + self.http + self.least - of_workers;
         format!(
             "{} are needed at most: {of_workers} for {} workers, {} for clients, {rest} for everything else",
             self.most(),
@@ -60,7 +66,7 @@ impl Need {
     /// Clients that fit into so many descriptors; none if the daemon itself does not.
     pub(crate) fn clients_within(&self, allowed: u64) -> Option<usize> {
         let rest = self.rest(allowed)?;
-        let for_clients = rest - self.handshakes_within(allowed).min(rest);
+        let for_clients = rest - (self.handshakes_within(allowed) + self.http_within(allowed)).min(rest);
         let fits = self.clients == 0 || for_clients >= FEWEST_CLIENTS;
         fits.then_some(for_clients.min(self.clients))
     }
@@ -69,6 +75,12 @@ impl Need {
     fn handshakes_within(&self, allowed: u64) -> usize {
         let share = self.rest(allowed).unwrap_or(0) / 4;
         self.handshakes.min(share.max(1))
+    }
+
+    /// Those of them that are connections of doors for MCP: one at least, where there are doors.
+    pub(crate) fn http_within(&self, allowed: u64) -> usize {
+        let share = self.rest(allowed).unwrap_or(0) / if self.clients == 0 { 1 } else { 2 };
+        self.http.min(share.max(1))
     }
 
     /// What the daemon itself leaves of so many.
@@ -90,6 +102,8 @@ pub(super) struct Allowance {
     pub fewer_clients: Option<(usize, u64)>,
     /// Connections that may have to say something first, beyond the slots of clients that are free.
     pub handshakes: usize,
+    /// Connections of doors for MCP.
+    pub http: usize,
 }
 
 /// Raises the soft limit of descriptors as far as is needed and allowed.
@@ -108,18 +122,23 @@ pub(super) fn allow(need: Need) -> Result<Allowance, StartError> {
         setrlimit(Resource::Nofile, limit).map_err(|error| StartError::io("raise RLIMIT_NOFILE")(error.into()))?;
     }
     let Some(allowed) = of_workers.maximum.filter(|allowed| *allowed < most) else {
-        return Ok(Allowance { of_workers, fewer_clients: None, handshakes: BEYOND });
+        return Ok(Allowance { of_workers, fewer_clients: None, handshakes: BEYOND, http: need.http });
     };
     let fit = need.clients_within(allowed).ok_or_else(|| need.refusal(allowed))?;
     let fewer_clients = (fit < need.clients).then_some((fit, allowed));
-    Ok(Allowance { of_workers, fewer_clients, handshakes: need.handshakes_within(allowed) })
+    Ok(Allowance {
+        of_workers,
+        fewer_clients,
+        handshakes: need.handshakes_within(allowed),
+        http: need.http_within(allowed),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TCP: Need = Need { least: 40, clients: MAX_CONNECTIONS, handshakes: 0, workers: 5 };
+    const TCP: Need = Need { least: 40, clients: MAX_CONNECTIONS, handshakes: 0, http: 0, workers: 5 };
 
     #[test]
     fn as_many_clients_fit_as_descriptors_are_left() {

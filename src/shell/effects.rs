@@ -30,8 +30,14 @@ impl<I: Io> Reactor<I> {
                     }
                 }
                 Effect::Insert { to, text } => self.insert(to, text.as_bytes(), source.map(|source| source.from)),
-                Effect::Pause(peer) => self.with(peer, Self::pause),
-                Effect::Resume(peer) => self.with(peer, Self::resume),
+                Effect::Pause(peer) => match self.connections.slot(peer) {
+                    Some(slot) => self.pause(slot),
+                    None => self.pause_member(peer, true),
+                },
+                Effect::Resume(peer) => match self.connections.slot(peer) {
+                    Some(slot) => self.resume(slot),
+                    None => self.pause_member(peer, false),
+                },
                 Effect::Spawn { worker, name } => self.spawn(worker, name),
                 Effect::CloseStdin(worker) => self.with(Peer::Worker(worker), Self::close_after_flush),
                 Effect::Signal { worker, signal } => self.workers.processes.signal(worker, signal),
@@ -41,9 +47,10 @@ impl<I: Io> Reactor<I> {
                         self.leave(slot);
                     }
                 }
-                Effect::Close { client, how, why } => {
-                    self.with(Peer::Client(client), |reactor, slot| reactor.close(slot, how, why));
-                }
+                Effect::Close { client, how, why } => match self.connections.slot(Peer::Client(client)) {
+                    Some(slot) => self.close(slot, how, why),
+                    None => self.close_member(client, how),
+                },
                 Effect::PauseAccept => self.listeners.is_paused = true,
                 Effect::ResumeAccept => {
                     self.listeners.is_paused = false;
@@ -52,6 +59,7 @@ impl<I: Io> Reactor<I> {
                 Effect::CloseListener(listener) => self.listeners.close_listener(listener),
                 Effect::OpenListener(listener) => self.open_listener(listener),
                 Effect::StopAccept => self.stop_accepting(),
+                Effect::Discovered { .. } => self.http.has_discovered = true,
                 Effect::Report(report) => self.log.report(&report, &self.workers.pools),
                 Effect::Done => self.is_done = true,
             }
@@ -66,13 +74,13 @@ impl<I: Io> Reactor<I> {
     }
 
     fn insert(&mut self, to: Peer, text: &[u8], from: Option<Peer>) {
-        let Some(slot) = self.connections.slot(to) else { return };
+        let Some(slot) = self.connections.slot(to) else { return self.push_to_member(to, text) };
         let queued = self.connections[slot].outbox.push(text, self.io.buffers());
         self.queued(slot, from, to, queued);
     }
 
     fn copy(&mut self, to: Peer, source: &Source<'_>, span: Span) {
-        let Some(slot) = self.connections.slot(to) else { return };
+        let Some(slot) = self.connections.slot(to) else { return self.push_to_member(to, source.window.get(span)) };
         let outbox = &mut self.connections[slot].outbox;
         let queued = match &source.block {
             Some((block, start)) if are_held(span.len(), block.capacity()) => {

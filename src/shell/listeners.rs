@@ -8,7 +8,7 @@ use rustix::net::{Shutdown, shutdown};
 use super::handshakes::upgrade::UpgradePolicy;
 use super::listen::{KEEPALIVE, Listening};
 use crate::bus::port::Moment;
-use crate::config::{Listen, Listener, Pool};
+use crate::config::{Listen, Listener, Pool, WebProtocol};
 
 /// How often it is told at most that nothing can be accepted.
 const TELL_EVERY: Duration = Duration::from_secs(10);
@@ -279,7 +279,12 @@ impl Listeners {
         self.policy(listener).is_some()
     }
 
-    /// Who is let in at a listener for WebSockets.
+    /// Whether clients of a listener speak MCP over HTTP.
+    pub(super) fn speaks_mcp(&self, listener: usize) -> bool {
+        self.policy(listener).is_some_and(|policy| policy.terms.protocol == WebProtocol::Mcp)
+    }
+
+    /// Who is let in at a listener for WebSockets, or for MCP over HTTP.
     pub(super) fn policy(&self, listener: usize) -> Option<&UpgradePolicy> {
         self.terms.get(listener)?.policy.as_ref()
     }

@@ -24,7 +24,7 @@ const TRIM_EVERY: Duration = Duration::from_secs(1);
 impl<I: Io> Shell<I> {
     /// Bytes of all blocks that are lent, and of the lines that the core keeps.
     fn lent(&self) -> usize {
-        self.reactor.io.lent() + self.bus.bytes_waiting()
+        self.reactor.io.lent() + self.bus.bytes_waiting() + self.reactor.http.held()
     }
 
     /// Looks once a turn whether memory is short, and gives back what is not needed.
@@ -118,7 +118,7 @@ impl<I: Io> Reactor<I> {
     /// Who holds how much. A block that several outputs hold counts for each of them.
     fn holders(&self) -> Vec<(Peer, usize)> {
         let weights = self.connections.iter().map(|(_, connection)| (connection.peer, connection.weight()));
-        weights.filter(|(_, weight)| *weight > 0).collect()
+        weights.chain(self.http.holders()).filter(|(_, weight)| *weight > 0).collect()
     }
 
     /// `lost` bytes of `from`, or of the bus' own, could not be queued for `to`.

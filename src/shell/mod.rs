@@ -26,6 +26,7 @@ mod exit_watchdog;
 mod frames;
 mod framing;
 mod handshakes;
+mod http;
 mod inbox;
 mod inherited;
 mod listen;

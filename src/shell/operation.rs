@@ -21,6 +21,10 @@ pub(super) enum Operation {
     AdminSend,
     /// A file of tokens was read again.
     Reread,
+    HttpReceive,
+    HttpSend,
+    /// The other side of a connection of the door for MCP leaves.
+    HttpWatch,
 }
 
 impl Operation {
@@ -45,6 +49,9 @@ impl Operation {
             12 => Self::AdminReceive,
             13 => Self::AdminSend,
             14 => Self::Reread,
+            15 => Self::HttpReceive,
+            16 => Self::HttpSend,
+            17 => Self::HttpWatch,
             _ => return None,
         };
         Some((operation, token as u32 as usize))
@@ -60,9 +67,10 @@ mod tests {
         use Operation as O;
         let all = [O::Accept, O::Read, O::Receive, O::Write, O::Watch, O::ReadStderr, O::ReadRestOfStderr, O::Children];
         let others = [O::Stop, O::Log, O::Handshake, O::AdminReceive, O::AdminSend, O::Reread];
-        for operation in all.into_iter().chain(others) {
+        let of_http = [O::HttpReceive, O::HttpSend, O::HttpWatch];
+        for operation in all.into_iter().chain(others).chain(of_http) {
             assert_eq!(Operation::of(operation.token(77)), Some((operation, 77)));
         }
-        assert_eq!((Operation::of(0), Operation::of(15 << 32)), (None, None));
+        assert_eq!((Operation::of(0), Operation::of(18 << 32)), (None, None));
     }
 }

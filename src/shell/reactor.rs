@@ -11,6 +11,7 @@ use super::budget::Budget;
 use super::clock::Clock;
 use super::connection::Connection;
 use super::handshakes::state::Handshakes;
+use super::http::Http;
 use super::listeners::Listeners;
 use super::notify::Notify;
 use super::operation::Operation;
@@ -32,6 +33,7 @@ pub(super) struct Reactor<I: Io> {
     pub connections: Connections,
     pub listeners: Listeners,
     pub handshakes: Handshakes,
+    pub http: Http,
     pub workers: Workers,
     pub signals: Signals,
     pub log: LogOutput,

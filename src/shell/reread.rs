@@ -44,5 +44,10 @@ impl<I: Io> Shell<I> {
                 reactor.inputs.push_back((now, Input::TokenRemoved(client)));
             }
         }
+        for (client, bearer) in reactor.http.members.bearers_of(listener) {
+            if !policy.knows(bearer) {
+                reactor.inputs.push_back((now, Input::TokenRemoved(client)));
+            }
+        }
     }
 }

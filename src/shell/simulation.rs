@@ -183,6 +183,7 @@ impl Simulation {
             of_workers: getrlimit(Resource::Nofile),
             fewer_clients: scarcity.clients.map(|clients| (clients, 0)),
             handshakes: super::handshakes::state::BEYOND,
+            http: 0,
         };
         wires.borrow_mut().most_open.extend(scarcity.descriptors.map(|most| (door, most)));
         wires.borrow_mut().steady = vec![signals.children.pipe.as_raw_fd(), signals.stop.pipe.as_raw_fd()];

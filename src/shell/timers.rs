@@ -22,6 +22,10 @@ pub(super) enum Timer {
     Output,
     /// How much memory is lent.
     Memory,
+    /// A connection of the door for MCP.
+    Http(usize),
+    /// A session there.
+    Session(usize),
     /// A connection of an operator.
     Admin(usize),
     /// The next sample for operators.

@@ -15,6 +15,7 @@ use super::clock::{Clock, Gap};
 use super::connection::Connection;
 use super::descriptors::Allowance;
 use super::handshakes::state::Handshakes;
+use super::http::Http;
 use super::listeners::{Acceptor, Listeners, Terms};
 use super::log::Batch;
 use super::notify::{Condition, Notify};
@@ -66,7 +67,7 @@ impl<I: Io> Shell<I> {
         acceptors: Vec<Acceptor>,
         admin: Admin,
     ) -> Self {
-        let Allowance { of_workers, fewer_clients, handshakes } = descriptors;
+        let Allowance { of_workers, fewer_clients, handshakes, http } = descriptors;
         let mut settings = config.settings();
         if let Some((clients, _)) = fewer_clients {
             settings.most_clients = clients;
@@ -82,6 +83,7 @@ impl<I: Io> Shell<I> {
             connections: Connections::new(&config),
             listeners: Listeners::new(acceptors, terms),
             handshakes: Handshakes::new(handshakes),
+            http: Http::new(http, &config),
             workers: Workers { processes, pools: config.pools, descriptors: of_workers },
             signals,
             log: LogOutput::new(),
@@ -140,6 +142,9 @@ impl<I: Io> Shell<I> {
         while let Some(slot) = self.reactor.connections.next_dirty() {
             self.step(|shell| shell.reactor.write(shell.reactor.clock.now(), slot));
         }
+        while let Some(slot) = self.reactor.http.next_dirty() {
+            self.step(|shell| shell.send_http(shell.reactor.clock.now(), slot));
+        }
         self.reactor.write_log();
         if self.reactor.is_done {
             return Ok(true);
@@ -169,6 +174,7 @@ impl<I: Io> Shell<I> {
         self.step(|shell| shell.check_memory(now));
         self.check_waiting_for_memory(now);
         self.step(|shell| shell.work_for_admin(now));
+        self.step(|shell| shell.work_for_http(now));
         for connection in std::mem::take(&mut self.reactor.connections.starved) {
             self.reactor.arm_read(connection);
         }
@@ -193,7 +199,7 @@ impl<I: Io> Shell<I> {
     /// How long the next turn may wait.
     fn poll_timeout(&self) -> Option<Duration> {
         let reactor = &self.reactor;
-        if !reactor.connections.resumed.is_empty() || !self.admin.busy.is_empty() {
+        if !reactor.connections.resumed.is_empty() || !self.admin.busy.is_empty() || reactor.http.is_busy() {
             return Some(Duration::ZERO);
         }
         let deadline = [self.bus.next_deadline(), reactor.timers.next()].into_iter().flatten().min();
@@ -220,6 +226,8 @@ impl<I: Io> Shell<I> {
                 // It is looked at in each turn.
                 Timer::Memory => {}
                 Timer::Admin(slot) => shell.admin_due(now, slot),
+                Timer::Http(slot) => shell.http_due(now, slot),
+                Timer::Session(slot) => shell.session_due(now, slot),
                 Timer::History => shell.sample_history(now),
             });
         }
@@ -248,6 +256,7 @@ impl<I: Io> Shell<I> {
         }
         self.reactor.cancel_handshakes();
         self.close_admin();
+        self.close_http();
         self.settle();
         if self.reactor.log.is_busy() {
             // It is written again from where it stopped.
@@ -255,6 +264,7 @@ impl<I: Io> Shell<I> {
             self.settle();
         }
         self.forget_admin();
+        self.forget_http();
         let reactor = &mut self.reactor;
         // What the kernel still holds may still be written to: it stays until the process ends.
         let connections = std::mem::take(&mut *reactor.connections);
@@ -288,7 +298,10 @@ impl<I: Io> Shell<I> {
         let mut completions = Vec::new();
         for _ in 0..4 {
             let reactor = &mut self.reactor;
-            let is_empty = reactor.connections.is_empty() && reactor.handshakes.is_empty() && self.admin.is_empty();
+            let is_empty = reactor.connections.is_empty()
+                && reactor.handshakes.is_empty()
+                && reactor.http.is_empty()
+                && self.admin.is_empty();
             let is_settled = is_empty && !reactor.log.is_busy();
             if is_settled || reactor.io.turn(Some(LAST_COMPLETIONS / 4), &mut completions).is_err() {
                 break;
@@ -331,6 +344,9 @@ impl<I: Io> Shell<I> {
             Operation::AdminReceive => self.admin_received(now, slot, completion.result),
             Operation::AdminSend => self.admin_sent(now, slot, completion.result),
             Operation::Reread => self.reread(now),
+            Operation::HttpReceive => self.http_received(now, slot, completion),
+            Operation::HttpSend => self.http_sent(now, slot, completion.result),
+            Operation::HttpWatch => self.reactor.http_watched(now, slot, completion.result),
             Operation::Log => self.reactor.log_written(now, completion.result),
         }
     }

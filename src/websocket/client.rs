@@ -183,8 +183,8 @@ mod tests {
         for (token, path) in [(None, "/acp"), (Some("s3cret"), "/")] {
             let text = Request::new("bus.example:9000", path, KEY, token).unwrap().to_string();
             let Asked::Request(request) = Reader::default().read(text.as_bytes()) else { panic!("{text}") };
-            assert_eq!((request.path, request.host), (path, Some("bus.example:9000")));
-            assert_eq!((request.token.map(|token| token.0), request.length), (token, text.len()));
+            assert_eq!((request.path, request.caller.host), (path, Some("bus.example:9000")));
+            assert_eq!((request.caller.token.map(|token| token.0), request.length), (token, text.len()));
             let accepted =
                 Accepted { key: request.upgrade().unwrap(), connection_id: "a1", protocol: None }.to_string();
             let expected = Reading::Accepted { length: accepted.len(), connection_id: Some("a1".into()) };

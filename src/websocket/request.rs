@@ -40,6 +40,16 @@ pub struct Request<'b> {
     pub path: &'b str,
     /// A query that is not empty stands behind the path.
     pub has_query: bool,
+    /// Who asks.
+    pub caller: Caller<'b>,
+    /// The first of the [`PROTOCOLS`] that is offered.
+    pub protocol: Option<&'static str>,
+    handshake: Handshake<'b>,
+}
+
+/// What a request says of who sends it, and to whom.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Caller<'b> {
     /// `Host`: a name or an address, and perhaps a port. Only HTTP/1.0 may leave it out.
     pub host: Option<&'b str>,
     /// `Origin`, if the request comes from a page in a browser.
@@ -47,13 +57,40 @@ pub struct Request<'b> {
     /// The token of `Authorization: Bearer` or of the subprotocol `bearer.TOKEN`: visible ASCII. Other credentials count
     /// as none.
     pub token: Option<Token<'b>>,
-    /// The first of the [`PROTOCOLS`] that is offered.
-    pub protocol: Option<&'static str>,
     /// The values of `X-Forwarded-For`, a line each. Anybody can send one.
     pub forwarded_for: Vec<&'b [u8]>,
     /// The values of `Forwarded` (RFC 7239), a line each. Anybody can send one.
     pub forwarded: Vec<&'b [u8]>,
-    handshake: Handshake<'b>,
+}
+
+impl<'b> Caller<'b> {
+    /// What a head says; a token may have come otherwise.
+    ///
+    /// # Errors
+    /// It could be understood in two ways, or not at all.
+    pub fn of(head: &http1::Request<'b>, other_token: Option<&'b str>) -> Result<Self, Refusal> {
+        if head.host == Some("") {
+            return Err(Refusal::bad("Host is not a host and a port"));
+        }
+        let only = |name: &'static str, twice: &'static str| head.fields.only(name).map_err(|_| Refusal::bad(twice));
+        let origin = only("origin", "more than one Origin")?;
+        let origin =
+            origin.map(|origin| ascii(origin).ok_or_else(|| Refusal::bad("Origin is not ASCII"))).transpose()?;
+        let credentials = only("authorization", "more than one Authorization")?;
+        let token = match (credentials.map(read_credentials).transpose()?.flatten(), other_token) {
+            (Some(_), Some(_)) => {
+                return Err(Refusal::bad("a token in Authorization and another one as a subprotocol"));
+            }
+            (one, other) => one.or(other),
+        };
+        Ok(Self {
+            host: head.host,
+            origin,
+            token: token.map(Token),
+            forwarded_for: head.fields.values("x-forwarded-for").collect(),
+            forwarded: head.fields.values("forwarded").collect(),
+        })
+    }
 }
 
 /// What only a WebSocket's request has.
@@ -89,7 +126,7 @@ impl<'b> Request<'b> {
         let refused = |status, why: &'static str| Err(Refusal::new(status, why));
         // Streamable HTTP asks by POST, and by GET for a stream; its clients look for 405 to know that it is not here.
         if self.method != Method::Get || !asks_for_websocket {
-            let (host, path) = (self.host.unwrap_or("HOST"), self.path);
+            let (host, path) = (self.caller.host.unwrap_or("HOST"), self.path);
             let lack = match self.method {
                 Method::Get => "the request has no Upgrade: websocket, which a proxy has to pass on",
                 _ => "that begins with GET",
@@ -150,21 +187,9 @@ impl<'b> Request<'b> {
                 return Err(Refusal::bad("the request has a Transfer-Encoding, and nothing here takes a body"));
             }
         }
-        if head.host == Some("") {
-            return Err(Refusal::bad("Host is not a host and a port"));
-        }
         let only = |name: &'static str, twice: &'static str| fields.only(name).map_err(|_| Refusal::bad(twice));
-        let origin = only("origin", "more than one Origin")?;
-        let origin =
-            origin.map(|origin| ascii(origin).ok_or_else(|| Refusal::bad("Origin is not ASCII"))).transpose()?;
-        let credentials = only("authorization", "more than one Authorization")?;
         let (protocol, token_of_protocol) = read_protocols(fields)?;
-        let token = match (credentials.map(read_credentials).transpose()?.flatten(), token_of_protocol) {
-            (Some(_), Some(_)) => {
-                return Err(Refusal::bad("a token in Authorization and another one as a subprotocol"));
-            }
-            (one, other) => one.or(other),
-        };
+        let caller = Caller::of(head, token_of_protocol)?;
         let handshake = Handshake {
             is_old_http: head.is_old,
             asks_for_websocket: fields.has("upgrade", "websocket"),
@@ -178,12 +203,8 @@ impl<'b> Request<'b> {
             method: head.method,
             path: head.path,
             has_query: !head.query.is_empty(),
-            host: head.host,
-            origin,
-            token: token.map(Token),
+            caller,
             protocol,
-            forwarded_for: fields.values("x-forwarded-for").collect(),
-            forwarded: fields.values("forwarded").collect(),
             handshake,
         })
     }
@@ -448,10 +469,13 @@ mod tests {
         );
         let request = request(head.as_bytes());
         assert_eq!((request.method, request.path, request.has_query), (Method::Get, "/a/b%20c", true));
-        assert_eq!((request.host, request.origin), (Some("bus.example:9000"), Some("https://page.example")));
-        assert_eq!(request.forwarded_for, [&b"192.0.2.1, 192.0.2.2"[..], b"unknown"]);
-        assert_eq!(request.forwarded, [&b"for=\"[2001:db8::1]\";proto=https"[..]]);
-        assert_eq!((request.token, request.protocol), (None, None));
+        assert_eq!(
+            (request.caller.host, request.caller.origin),
+            (Some("bus.example:9000"), Some("https://page.example"))
+        );
+        assert_eq!(request.caller.forwarded_for, [&b"192.0.2.1, 192.0.2.2"[..], b"unknown"]);
+        assert_eq!(request.caller.forwarded, [&b"for=\"[2001:db8::1]\";proto=https"[..]]);
+        assert_eq!((request.caller.token, request.protocol), (None, None));
         assert_eq!(request.upgrade().unwrap(), Key::new(b"dGhlIHNhbXBsZSBub25jZQ==").unwrap());
     }
 
@@ -491,7 +515,7 @@ mod tests {
         ] {
             let head = head_with("GET /acp HTTP/1.1", more);
             let request = request(head.as_bytes());
-            assert_eq!((request.token.map(|token| token.0), request.protocol), (token, protocol), "{more:?}");
+            assert_eq!((request.caller.token.map(|token| token.0), request.protocol), (token, protocol), "{more:?}");
             assert!(!format!("{request:?}").contains("s3cret"), "{request:?}");
         }
     }

@@ -12,8 +12,9 @@ pub fn string_in_params<'a>(line: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>
     value.starts_with(b"\"").then(|| decoded(value))
 }
 
-/// The value of the member of this name in an object; none if there is no such member, or it is no object.
-fn member<'a>(object: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+/// The value of the member of this name in an object, which is valid JSON; none if there is no such member, or it is no
+/// object.
+pub fn member<'a>(object: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let mut rest = object.trim_ascii_start().strip_prefix(b"{")?;
     loop {
         rest = rest.trim_ascii_start();

@@ -46,7 +46,7 @@ mod string;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-pub use find::string_in_params;
+pub use find::{member, string_in_params};
 pub use skip::SkipValue;
 pub use string::{decode, decoded};
 

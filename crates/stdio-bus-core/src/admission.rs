@@ -176,6 +176,18 @@ impl Bus {
     /// # Errors
     /// Why not.
     pub fn would_take(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
+        self.may_enter(listener, origin)?;
+        if self.clients.is_full() {
+            return Err(TurnedAway::NoRoom(format!("all {} connections are in use", self.clients.capacity())));
+        }
+        self.no_room(listener, origin.source()).map_or(Ok(()), |text| Err(TurnedAway::NoRoom(text)))
+    }
+
+    /// Whether a client of this origin may come in at all.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn may_enter(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
         let Some(settings) = self.settings.listeners.get(listener) else { return Err(TurnedAway::Draining) };
         if self.shutdown.stops_workers() {
             return Err(TurnedAway::Draining);
@@ -186,10 +198,7 @@ impl Bus {
         if !(0..self.settings.pools.len()).any(|pool| self.offers(listener, origin, pool)) {
             return Err(TurnedAway::NotAllowed("this token is good for no pool of this listener".into()));
         }
-        if self.clients.is_full() {
-            return Err(TurnedAway::NoRoom(format!("all {} connections are in use", self.clients.capacity())));
-        }
-        self.no_room(listener, origin.source()).map_or(Ok(()), |text| Err(TurnedAway::NoRoom(text)))
+        Ok(())
     }
 
     /// How many clients more find a slot.

@@ -158,8 +158,13 @@ impl Bus {
         if all_are_good { group } else { preferred.unwrap_or(group) }
     }
 
+    /// The one pool that a client of this origin uses that names none; none if there are several to choose from.
+    pub fn default_pool(&self, listener: usize, origin: &Origin) -> Option<usize> {
+        self.balancer.groups[self.group_of_client(listener, origin)].only_pool()
+    }
+
     /// Whether a client of this origin may use a pool of its listener.
-    pub(super) fn offers(&self, listener: usize, origin: &Origin, pool: usize) -> bool {
+    pub fn offers(&self, listener: usize, origin: &Origin, pool: usize) -> bool {
         let offered = self.settings.listeners.get(listener).and_then(|listener| listener.pools.as_deref());
         [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
     }

@@ -36,7 +36,7 @@ impl Bus {
         (client, self.effects())
     }
 
-    fn admit_client(&mut self, listener: usize, origin: Origin) -> Option<ClientKey> {
+    pub(super) fn admit_client(&mut self, listener: usize, origin: Origin) -> Option<ClientKey> {
         let stdio = self.settings.listeners.get(listener)?.stdio;
         if self.shutdown.stops_workers() {
             return None;

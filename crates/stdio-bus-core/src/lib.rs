@@ -33,6 +33,7 @@ mod clients;
 mod closing;
 mod correlation;
 mod endpoint;
+pub mod eras;
 mod eviction;
 mod fast_path;
 mod flow;
@@ -208,6 +209,10 @@ impl Bus {
             Input::Faulty { client, why, is_too_long } => self.on_client_faulty(client, &why, is_too_long),
             Input::Closed(client) => self.on_client_closed(client),
             Input::CloseClient(client) => self.on_close_client(client),
+            Input::EndClient { client, why } => self.close_client(client, Close::Flush, why),
+            Input::EventsLost { client, lost } => self.report(Reason::EventsLost, Some(Peer::Client(client)), || {
+                format!("{lost} events that its client was not there to take are lost; more came than are kept")
+            }),
             Input::TokenRemoved(client) => self.on_token_removed(client),
             Input::RestartWorker(worker) => self.on_restart_worker(worker),
             Input::Gap { held_up, suspended } => self.on_gap(held_up, suspended),

@@ -119,6 +119,20 @@ pub enum Input {
     Closed(ClientKey),
     /// The operator closes a client's connection.
     CloseClient(ClientKey),
+    /// The door that a client has come through ends it: it is a session that has ended.
+    EndClient {
+        /// The client.
+        client: ClientKey,
+        /// Why.
+        why: Reason,
+    },
+    /// A session's client was not there to take events, and the oldest of those that were kept for it are lost.
+    EventsLost {
+        /// The client.
+        client: ClientKey,
+        /// How many.
+        lost: usize,
+    },
     /// The token that a client came in with lets nobody in any more.
     TokenRemoved(ClientKey),
     /// The operator has a worker replaced.
@@ -222,6 +236,11 @@ pub enum Effect {
     OpenListener(usize),
     /// Close the listening sockets for good (spec 10.2.1).
     StopAccept,
+    /// The era of a pool's command has become known ([`Bus::pool_era`](super::Bus::pool_era)).
+    Discovered {
+        /// The pool.
+        pool: usize,
+    },
     /// Something a person may want to know.
     Report(Box<Report>),
     /// The drain is over: exit.

@@ -148,8 +148,17 @@ pub struct Listener {
     pub entry: Entry,
     /// It is closed while no worker of its pools runs.
     pub closes_when_not_ready: bool,
-    /// It is a door for MCP over HTTP.
+    /// It is a door for MCP over HTTP: its pools have workers for clients of both eras.
     pub mcp: bool,
+}
+
+/// What a client of a door for MCP speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Era {
+    /// A revision before 2026-07-28: it begins with `initialize`.
+    Legacy,
+    /// 2026-07-28 or later: each request says what it needs.
+    Modern,
 }
 
 /// Who may come in through a listener, and who is believed to bring others.

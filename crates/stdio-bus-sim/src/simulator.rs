@@ -759,7 +759,7 @@ impl World {
                 }
                 Effect::PauseAccept => self.accept_paused = true,
                 Effect::ResumeAccept => self.accept_paused = false,
-                Effect::CloseListener(_) | Effect::OpenListener(_) => {}
+                Effect::CloseListener(_) | Effect::OpenListener(_) | Effect::Discovered { .. } => {}
                 Effect::StopAccept => {
                     assert!(!self.stop_accept);
                     self.stop_accept = true;

@@ -137,6 +137,7 @@ impl Trace {
             Effect::CloseListener(listener) => hash.text(format!("close {listener}").as_bytes()),
             Effect::OpenListener(listener) => hash.text(format!("open {listener}").as_bytes()),
             Effect::StopAccept => hash.bytes(b"S"),
+            Effect::Discovered { pool } => hash.text(format!("discovered {pool}").as_bytes()),
             Effect::Report(report) => {
                 hash.text(report.reason.name().as_bytes());
                 hash.number(report.level as u64);

@@ -18,11 +18,15 @@ use crate::http1::{Head, Status};
 use crate::random;
 use crate::tokens::Bearer;
 use crate::websocket::answer::{Accepted, Refusal};
-use crate::websocket::request::{Method, Request};
+use crate::websocket::request::{Caller, Method, Request};
 use crate::websocket::{HEALTH, forwarded};
 
 /// In how many seconds it may be asked again at a daemon that drains or is full.
 pub(in crate::shell) const RETRY_AFTER: u32 = 1;
+
+fn forbidden(why: String) -> Refusal {
+    Refusal::new(Status::Forbidden, why)
+}
 
 /// A WebSocket listener.
 pub(in crate::shell) struct UpgradePolicy {
@@ -82,7 +86,7 @@ impl UpgradePolicy {
     ) -> Decision {
         if request.path == HEALTH && matches!(request.method, Method::Get | Method::Head) && request.upgrade().is_err()
         {
-            return health(bus, listener, request.method);
+            return Decision::Answer(health(bus, listener, request.method));
         }
         self.admit(bus, listener, origin, request).unwrap_or_else(Decision::Refuse)
     }
@@ -94,52 +98,12 @@ impl UpgradePolicy {
         mut origin: Origin,
         request: &Request<'_>,
     ) -> Result<Decision, Refusal> {
-        let forbidden = |why: String| Refusal::new(Status::Forbidden, why);
-        if self.terms.protocol == WebProtocol::Mcp {
-            return Err(Refusal::new(Status::NotImplemented, "MCP over HTTP is not served yet"));
-        }
         if request.path != self.terms.path {
             let why = format!("there is nothing here but {} and {HEALTH}", self.terms.path);
             return Err(Refusal::new(Status::NotFound, why));
         }
         let key = request.upgrade()?;
-        // Behind a PROXY header it is whom that names who has set the fields, and not the proxy, which passes them on.
-        let sender = origin.place;
-        let is_behind_proxy = origin.via.is_some() || self.trusts(sender);
-        let is_ours = |host: &str| names_this_machine(host) || self.is_listed(host);
-        if self.is_loopback && !is_behind_proxy && !request.host.is_some_and(is_ours) {
-            return Err(forbidden(
-                "Host is no name of this machine, and only this machine reaches this listener; a proxy is to be listed \
-                 in trusted_proxies, and a name in hosts"
-                    .to_owned(),
-            ));
-        }
-        if let Some(page) = request.origin {
-            let is_listed = |one: &String| one == "*" || one.eq_ignore_ascii_case(page);
-            let is_own = |host: &str| is_page_of(page, host) && (cannot_be_rebound(host) || self.is_listed(host));
-            if !self.terms.origins.iter().any(is_listed) && !request.host.is_some_and(is_own) {
-                return Err(forbidden(format!("the origin {page:?} is not in origins of this listener")));
-            }
-        }
-        if self.trusts(sender) {
-            let is_trusted = |address: IpAddr| self.trusts(Place::Address((address, 0).into()));
-            let client = forwarded::client(&request.forwarded_for, &request.forwarded, is_trusted);
-            if let Some(client) = client.map_err(|why| Refusal::new(Status::BadRequest, why))? {
-                (origin.place, origin.via) = (Place::Address(client), Some(origin.via.unwrap_or(sender)));
-            }
-        }
-        let mut bearer = None;
-        if let Some(tokens) = &self.tokens {
-            let refused = |why: &'static str| Refusal::new(Status::Unauthorized, why);
-            let token = request.token.ok_or_else(|| {
-                refused("a token is needed: Authorization: Bearer TOKEN, or the subprotocols acp and bearer.TOKEN")
-            })?;
-            let found = tokens.tokens.find(token.0).ok_or_else(|| refused("this token lets nobody in"))?;
-            (origin.names.token, origin.pools) = (Some(found.name.clone()), found.pools.clone());
-            bearer = Some(found.clone());
-        }
-        // What a proxy asks on its own account is a client here: health has an address of its own.
-        origin.is_proxy = false;
+        let bearer = self.identify(&mut origin, &request.caller)?;
         bus.would_take(listener, &origin).map_err(|turned_away| match turned_away {
             TurnedAway::Draining => Refusal::unavailable("the daemon shuts down", RETRY_AFTER),
             TurnedAway::NoRoom(why) => Refusal::unavailable(why, RETRY_AFTER),
@@ -149,6 +113,62 @@ impl UpgradePolicy {
         let answer = Accepted { key, connection_id: &connection_id, protocol: request.protocol }.to_string();
         origin.names.connection_id = Some(connection_id.into());
         Ok(Decision::Accept { origin: Box::new(origin), answer, bearer })
+    }
+
+    /// Finds out who sends a request, and whether to this host, from this page and with this token it may. `origin` is
+    /// where it comes from, before anything that it says is believed.
+    ///
+    /// # Errors
+    /// It may not.
+    pub(in crate::shell) fn identify(
+        &self,
+        origin: &mut Origin,
+        caller: &Caller<'_>,
+    ) -> Result<Option<Bearer>, Refusal> {
+        // Behind a PROXY header it is whom that names who has set the fields, and not the proxy, which passes them on.
+        let sender = origin.place;
+        let is_behind_proxy = origin.via.is_some() || self.trusts(sender);
+        let is_ours = |host: &str| names_this_machine(host) || self.is_listed(host);
+        if self.is_loopback && !is_behind_proxy && !caller.host.is_some_and(is_ours) {
+            return Err(forbidden(
+                "Host is no name of this machine, and only this machine reaches this listener; a proxy is to be listed \
+                 in trusted_proxies, and a name in hosts"
+                    .to_owned(),
+            ));
+        }
+        let is_known = |host: &str| cannot_be_rebound(host) || is_ours(host);
+        if self.terms.protocol == WebProtocol::Mcp && !is_behind_proxy && !caller.host.is_some_and(is_known) {
+            return Err(forbidden(
+                "Host is a name that is not in hosts of this listener (listeners[].hosts)".to_owned(),
+            ));
+        }
+        if let Some(page) = caller.origin {
+            let is_listed = |one: &String| one == "*" || one.eq_ignore_ascii_case(page);
+            let is_own = |host: &str| is_page_of(page, host) && (cannot_be_rebound(host) || self.is_listed(host));
+            if !self.terms.origins.iter().any(is_listed) && !caller.host.is_some_and(is_own) {
+                return Err(forbidden(format!("the origin {page:?} is not in origins of this listener")));
+            }
+        }
+        if self.trusts(sender) {
+            let is_trusted = |address: IpAddr| self.trusts(Place::Address((address, 0).into()));
+            let client = forwarded::client(&caller.forwarded_for, &caller.forwarded, is_trusted);
+            if let Some(client) = client.map_err(|why| Refusal::new(Status::BadRequest, why))? {
+                (origin.place, origin.via) = (Place::Address(client), Some(origin.via.unwrap_or(sender)));
+            }
+        }
+        let mut bearer = None;
+        if let Some(tokens) = &self.tokens {
+            let refused = |why: &'static str| Refusal::new(Status::Unauthorized, why);
+            let token = caller.token.ok_or_else(|| {
+                refused("a token is needed: Authorization: Bearer TOKEN, or the subprotocols acp and bearer.TOKEN")
+            })?;
+            let found = tokens.tokens.find(token.0).ok_or_else(|| refused("this token lets nobody in"))?;
+            (origin.names.token, origin.pools) = (Some(found.name.clone()), found.pools.clone());
+            bearer = Some(found.clone());
+        }
+        // What a proxy asks on its own account is a client here: health has an address of its own.
+        origin.is_proxy = false;
+        Ok(bearer)
     }
 
     /// Whether a connection from there may say that it is of another source: by a token, or for its client.
@@ -171,7 +191,8 @@ impl UpgradePolicy {
     }
 }
 
-fn health(bus: &Bus, listener: usize, method: Method) -> Decision {
+/// The answer to who asks how a listener is, with which its connection ends.
+pub(in crate::shell) fn health(bus: &Bus, listener: usize, method: Method) -> String {
     let readiness = bus.listener_readiness(listener);
     let (status, body) = match readiness {
         Some(Readiness::Ready) => (Status::Ok, json!({ "status": "ready" })),
@@ -183,10 +204,10 @@ fn health(bus: &Bus, listener: usize, method: Method) -> Decision {
         .field("Content-Type", "application/json")
         .field("Cache-Control", "no-store");
     let body = body.to_string() + "\n";
-    Decision::Answer(match method {
+    match method {
         Method::Head => head.field("Content-Length", body.len()).end(),
         _ => head.body(&body),
-    })
+    }
 }
 
 /// An id that nobody guesses: 128 bits in hexadecimal digits.

@@ -79,7 +79,7 @@ proptest! {
 /// The answer of our server to a request.
 fn answered(bytes: &[u8]) -> Vec<u8> {
     let Reading::Request(request) = Reader::default().read(bytes) else { panic!("{}", bytes.escape_ascii()) };
-    assert_eq!(request.token.map(|token| token.0), Some("s3cret"));
+    assert_eq!(request.caller.token.map(|token| token.0), Some("s3cret"));
     let key = request.upgrade().unwrap();
     let answer = Accepted { key, connection_id: "a1", protocol: request.protocol };
     [answer.to_string().as_bytes(), &encode::text(2, None), b"{}"].concat()

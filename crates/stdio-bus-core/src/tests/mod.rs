@@ -198,6 +198,7 @@ impl Bench {
                 Effect::StopAccept => self.listening = false,
                 Effect::CloseListener(listener) => self.closed_listeners.push(listener),
                 Effect::OpenListener(listener) => self.closed_listeners.retain(|closed| *closed != listener),
+                Effect::Discovered { .. } => {}
                 Effect::Report(report) => self.reports.push(*report),
                 Effect::Done => self.done = true,
             }

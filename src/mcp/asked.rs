@@ -1,0 +1,167 @@
+//! What the head of a request asks for.
+
+use super::fault::Fault;
+use super::versions::MODERN_VERSION;
+use crate::http1::{Fields, Method, Request, Status, ascii};
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// Messages are brought.
+    Post,
+    /// A stream is opened, or gone on with.
+    Get,
+    /// A session ends.
+    Delete,
+}
+
+/// See the top of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// What is to be done.
+    pub verb: Verb,
+    /// The pool that the path names; none is the listener's own.
+    pub pool: Option<Box<str>>,
+    /// `Mcp-Session-Id`.
+    pub session: Option<Box<str>>,
+    /// `MCP-Protocol-Version`.
+    pub version: Option<Box<str>>,
+    /// `Mcp-Method`.
+    pub method: Option<Box<str>>,
+    /// `Mcp-Name`.
+    pub name: Option<Box<str>>,
+    /// `Last-Event-ID`.
+    pub last_event: Option<Box<str>>,
+    /// HTTP/1.0 knows no chunks.
+    pub is_old: bool,
+}
+
+impl Asked {
+    /// What a request asks for at a listener whose path is this one.
+    ///
+    /// # Errors
+    /// What nobody can be served with whatever its body is: 400, 404, 405, 406, 415.
+    pub fn of(head: &Request<'_>, path: &str) -> Result<Self, Fault> {
+        let pool = match head.path.strip_prefix(path) {
+            Some("") => None,
+            Some(rest) => {
+                let pool = rest.strip_prefix('/').filter(|pool| !pool.is_empty() && !pool.contains('/'));
+                Some(pool.ok_or_else(|| nothing_here(path))?.into())
+            }
+            None => return Err(nothing_here(path)),
+        };
+        let verb = match head.method {
+            Method::Post => Verb::Post,
+            Method::Get => Verb::Get,
+            Method::Delete => Verb::Delete,
+            _ => return Err(Fault::new(Status::MethodNotAllowed, "POST, GET and DELETE are understood here")),
+        };
+        check_types(verb, &head.fields)?;
+        let field = |name| value(&head.fields, name);
+        Ok(Self {
+            verb,
+            pool,
+            session: field("mcp-session-id")?,
+            version: field("mcp-protocol-version")?,
+            method: field("mcp-method")?,
+            name: field("mcp-name")?,
+            last_event: field("last-event-id")?,
+            is_old: head.is_old,
+        })
+    }
+
+    /// Whether its head says that it is of 2026-07-28.
+    pub fn says_modern(&self) -> bool {
+        self.version.as_deref() == Some(MODERN_VERSION)
+    }
+}
+
+fn nothing_here(path: &str) -> Fault {
+    Fault::new(Status::NotFound, format!("there is nothing here but {path} and {path}/POOL"))
+}
+
+/// The types that a request sends and takes.
+fn check_types(verb: Verb, fields: &Fields<'_>) -> Result<(), Fault> {
+    let takes = |kind: &str| {
+        let group = kind.split('/').next().unwrap_or_default();
+        let is_it = |element: &[u8]| {
+            let range = element.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+            let is_group = || range.strip_suffix(b"/*").is_some_and(|it| it.eq_ignore_ascii_case(group.as_bytes()));
+            range.eq_ignore_ascii_case(kind.as_bytes()) || range == b"*/*" || is_group()
+        };
+        fields.elements("accept").any(is_it)
+    };
+    let not_acceptable = |why: &'static str| Err(Fault::new(Status::NotAcceptable, why));
+    match verb {
+        Verb::Delete => Ok(()),
+        Verb::Get if takes("text/event-stream") => Ok(()),
+        Verb::Get => not_acceptable("Accept has to have text/event-stream"),
+        Verb::Post if !(takes("application/json") && takes("text/event-stream")) => {
+            not_acceptable("Accept has to have both application/json and text/event-stream")
+        }
+        Verb::Post => {
+            let kind = fields.only("content-type").ok().flatten().unwrap_or_default();
+            let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+            match kind.eq_ignore_ascii_case(b"application/json") {
+                true => Ok(()),
+                false => Err(Fault::new(Status::UnsupportedMediaType, "Content-Type has to be application/json")),
+            }
+        }
+    }
+}
+
+/// The value of a field that may stand once: ASCII without control characters.
+fn value(fields: &Fields<'_>, name: &'static str) -> Result<Option<Box<str>>, Fault> {
+    let bad = |what: &str| Fault::new(Status::BadRequest, format!("{name} {what}"));
+    let Some(value) = fields.only(name).map_err(|_| bad("stands twice"))? else { return Ok(None) };
+    let text = ascii(value).filter(|text| !text.bytes().any(|byte| byte.is_ascii_control()));
+    Ok(Some(text.ok_or_else(|| bad("is not visible ASCII"))?.trim().into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http1::HeadReader;
+
+    const POST: &str = "Accept: application/json, text/event-stream\r\nContent-Type: application/json\r\n";
+
+    fn asked(line: &str, fields: &str) -> Result<Asked, Fault> {
+        let head = format!("{line} HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
+        let mut reader = HeadReader::default();
+        let head = reader.read(head.as_bytes()).expect("it is a head").expect("it is whole");
+        Asked::of(&head, "/mcp")
+    }
+
+    #[test]
+    fn a_path_names_a_pool_or_none() {
+        let pool = |line: &str| asked(line, POST).map(|asked| asked.pool.map(String::from)).map_err(|it| it.status);
+        assert_eq!(pool("POST /mcp"), Ok(None));
+        assert_eq!(pool("POST /mcp?a=b"), Ok(None));
+        assert_eq!(pool("POST /mcp/tools"), Ok(Some("tools".into())));
+        for path in ["POST /", "POST /mcp/", "POST /mcp/a/b", "POST /mcpx", "POST /MCP"] {
+            assert_eq!(pool(path), Err(Status::NotFound), "{path}");
+        }
+        assert_eq!(pool("PUT /mcp"), Err(Status::MethodNotAllowed));
+    }
+
+    #[test]
+    fn what_is_sent_and_taken_has_to_be_what_is_spoken() {
+        let status = |line: &str, fields: &str| asked(line, fields).map(|_| ()).map_err(|it| it.status);
+        let json = "Content-Type: application/json; charset=utf-8\r\n";
+        for accept in ["text/event-stream;q=0.5, application/json", "*/*", "application/*, text/*"] {
+            assert_eq!(status("POST /mcp", &format!("Accept: {accept}\r\n{json}")), Ok(()), "{accept}");
+        }
+        for accept in ["application/json", "text/event-stream", "text/html"] {
+            assert_eq!(status("POST /mcp", &format!("Accept: {accept}\r\n{json}")), Err(Status::NotAcceptable));
+        }
+        assert_eq!(status("POST /mcp", json), Err(Status::NotAcceptable), "nothing is taken");
+        assert_eq!(status("POST /mcp", "Accept: */*\r\n"), Err(Status::UnsupportedMediaType));
+        let text = "Accept: */*\r\nContent-Type: text/plain\r\n";
+        assert_eq!(status("POST /mcp", text), Err(Status::UnsupportedMediaType));
+        assert_eq!(status("GET /mcp", "Accept: text/event-stream\r\n"), Ok(()));
+        assert_eq!(status("GET /mcp", "Accept: application/json\r\n"), Err(Status::NotAcceptable));
+        assert_eq!(status("DELETE /mcp", ""), Ok(()));
+        assert_eq!(status("DELETE /mcp", "Mcp-Session-Id: a\r\nMcp-Session-Id: b\r\n"), Err(Status::BadRequest));
+        assert_eq!(status("DELETE /mcp", "Mcp-Session-Id: \u{e9}\r\n"), Err(Status::BadRequest));
+    }
+}

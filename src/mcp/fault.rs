@@ -1,0 +1,112 @@
+//! Why a request is not served: a status of HTTP, and an error of JSON-RPC that says what to do.
+
+use std::borrow::Cow;
+
+use serde_json::{Value, json};
+
+use super::versions::MODERN_VERSION;
+use crate::http1::Status;
+use crate::websocket::answer::Refusal;
+
+/// Codes of JSON-RPC 2.0, and of MCP 2026-07-28 ("Error codes").
+pub const PARSE_ERROR: i32 = -32700;
+pub const INVALID_REQUEST: i32 = -32600;
+pub const METHOD_NOT_FOUND: i32 = -32601;
+pub const INVALID_PARAMS: i32 = -32602;
+/// Of the transport, as the SDKs use it.
+pub const TRANSPORT: i32 = -32000;
+pub const HEADER_MISMATCH: i32 = -32020;
+pub const MISSING_CAPABILITY: i32 = -32021;
+pub const UNSUPPORTED_VERSION: i32 = -32022;
+
+/// See the top of the file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fault {
+    /// What HTTP says.
+    pub status: Status,
+    /// What JSON-RPC says.
+    pub code: i32,
+    /// What is wrong, and what to do.
+    pub why: Cow<'static, str>,
+    /// More for programs.
+    pub data: Option<Value>,
+    /// In how many seconds it may be asked again.
+    pub retry_after: Option<u32>,
+}
+
+impl Fault {
+    /// One of the transport.
+    pub fn new(status: Status, why: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, code: TRANSPORT, why: why.into(), data: None, retry_after: None }
+    }
+
+    /// The request is wrong, with this code.
+    pub fn bad(code: i32, why: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, ..Self::new(Status::BadRequest, why) }
+    }
+
+    /// There is no room now.
+    pub fn busy(why: impl Into<Cow<'static, str>>) -> Self {
+        Self { retry_after: Some(1), ..Self::new(Status::Unavailable, why) }
+    }
+
+    /// No version that is asked for is spoken.
+    pub fn version(requested: &str) -> Self {
+        let why = format!("protocol version {requested:?} is not spoken here");
+        let data = json!({ "supported": [MODERN_VERSION], "requested": requested });
+        Self { data: Some(data), ..Self::bad(UNSUPPORTED_VERSION, why) }
+    }
+
+    /// The session is not there, or not the sender's.
+    pub fn no_session() -> Self {
+        Self { code: -32001, ..Self::new(Status::NotFound, "there is no such session; begin with initialize") }
+    }
+
+    /// The body that says it, with this id, a token of JSON.
+    pub fn body(&self, id: &[u8]) -> Vec<u8> {
+        let mut body = b"{\"jsonrpc\":\"2.0\",\"id\":".to_vec();
+        body.extend_from_slice(id);
+        let mut error = json!({ "code": self.code, "message": self.why });
+        if let Some(data) = &self.data {
+            error["data"] = data.clone();
+        }
+        body.extend_from_slice(b",\"error\":");
+        body.extend_from_slice(error.to_string().as_bytes());
+        body.push(b'}');
+        body
+    }
+}
+
+impl From<Refusal> for Fault {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { status, why, retry_after } = refusal;
+        Self { retry_after, ..Self::new(status, why) }
+    }
+}
+
+/// The status of an answer that is an error with this code, where MCP 2026-07-28 says one ("Streamable HTTP").
+pub fn status_of(code: i64) -> Status {
+    match i32::try_from(code) {
+        Ok(METHOD_NOT_FOUND) => Status::NotFound,
+        Ok(INVALID_PARAMS | HEADER_MISMATCH | MISSING_CAPABILITY | UNSUPPORTED_VERSION) => Status::BadRequest,
+        _ => Status::Ok,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_an_error_of_json_rpc_with_the_id_as_it_was_written() {
+        let body = Fault::version("2027-01-01").body(br#""a\u0062""#);
+        let text = String::from_utf8(body).expect("it is text");
+        assert!(text.starts_with(r#"{"jsonrpc":"2.0","id":"a\u0062","error":{"#), "{text}");
+        let value: Value = serde_json::from_str(&text).expect("it is JSON");
+        assert_eq!(value["error"]["data"]["supported"], json!([MODERN_VERSION]));
+        assert_eq!(
+            (status_of(-32601), status_of(-32022), status_of(-32603)),
+            (Status::NotFound, Status::BadRequest, Status::Ok)
+        );
+    }
+}

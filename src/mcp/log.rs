@@ -1,0 +1,131 @@
+//! The last events of a session: what a client that lost a connection is sent again, and what nobody was there to take.
+//! It is bounded; what has to go is the oldest.
+
+use std::collections::VecDeque;
+
+use super::write::EventId;
+
+/// Events that are kept of a session.
+const MOST_EVENTS: usize = 256;
+
+/// One event.
+pub struct Event {
+    /// Where it stands.
+    pub id: EventId,
+    /// Its message.
+    pub data: Box<[u8]>,
+    /// No connection has taken it.
+    pub is_untaken: bool,
+    /// Nothing was ever sent on its stream, so no client can ask for what follows there.
+    pub is_nameless: bool,
+}
+
+impl Event {
+    /// A connection takes it.
+    pub fn taken(&mut self) -> (EventId, Box<[u8]>) {
+        self.is_untaken = false;
+        (self.id, self.data.clone())
+    }
+}
+
+/// See the top of the file.
+#[derive(Default)]
+pub struct Log {
+    events: VecDeque<Event>,
+    bytes: usize,
+}
+
+impl Log {
+    /// Keeps an event, and so many bytes of all at most. Says how many went for it that nobody had taken.
+    pub fn keep(&mut self, event: Event, most: usize) -> usize {
+        self.bytes += event.data.len();
+        self.events.push_back(event);
+        let mut lost = 0;
+        while self.events.len() > MOST_EVENTS || self.bytes > most && self.events.len() > 1 {
+            lost += self.drop_oldest();
+        }
+        lost
+    }
+
+    fn drop_oldest(&mut self) -> usize {
+        let Some(event) = self.events.pop_front() else { return 0 };
+        self.bytes -= event.data.len();
+        usize::from(event.is_untaken)
+    }
+
+    /// Keeps nothing. Says how many events are lost that nobody had taken.
+    pub fn clear(&mut self) -> usize {
+        let lost = self.events.iter().filter(|event| event.is_untaken).count();
+        *self = Self::default();
+        lost
+    }
+
+    /// Bytes that it takes up.
+    pub fn weight(&self) -> usize {
+        self.bytes + self.events.len() * size_of::<Event>()
+    }
+
+    /// The events of a stream behind a place.
+    pub fn behind(&mut self, id: EventId) -> impl Iterator<Item = &mut Event> {
+        let is_behind = move |event: &&mut Event| event.id.stream == id.stream && event.id.place > id.place;
+        self.events.iter_mut().filter(is_behind)
+    }
+
+    /// Whether every event of a stream behind a place is there, up to the last one, which has this place.
+    pub fn has_all(&self, id: EventId, last: u32) -> bool {
+        let is_behind = |event: &&Event| event.id.stream == id.stream && event.id.place > id.place;
+        id.place <= last && self.events.iter().filter(is_behind).count() == (last - id.place) as usize
+    }
+
+    /// The last place of a stream that is known of.
+    pub fn last_of(&self, stream: u32) -> Option<u32> {
+        self.events.iter().rev().find(|event| event.id.stream == stream).map(|event| event.id.place)
+    }
+
+    /// Gives events that nobody has taken to the stream of GET, behind this place: all of them, or those that no client
+    /// can ask for. Says its last place.
+    pub fn adopt(&mut self, mut place: u32, all: bool) -> u32 {
+        for _ in 0..self.events.len() {
+            let Some(mut event) = self.events.pop_front() else { break };
+            if event.is_untaken && event.id.stream != 0 && (all || event.is_nameless) {
+                place += 1;
+                event.id = EventId { stream: 0, place };
+            }
+            self.events.push_back(event);
+        }
+        place
+    }
+
+    /// The events of the stream of GET that nobody has taken.
+    pub fn untaken(&mut self) -> impl Iterator<Item = &mut Event> {
+        self.events.iter_mut().filter(|event| event.is_untaken && event.id.stream == 0)
+    }
+
+    /// These events were not taken after all.
+    pub fn give_back(&mut self, ids: &[EventId]) {
+        self.events.iter_mut().filter(|event| ids.contains(&event.id)).for_each(|event| event.is_untaken = true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(stream: u32, place: u32, bytes: usize, is_untaken: bool) -> Event {
+        Event { id: EventId { stream, place }, data: vec![b' '; bytes].into(), is_untaken, is_nameless: false }
+    }
+
+    #[test]
+    fn the_oldest_go_first_and_those_that_nobody_took_are_counted() {
+        const MOST: usize = 1000;
+        let mut log = Log::default();
+        assert_eq!(log.keep(event(1, 1, 10, true), MOST), 0);
+        let lost: usize = (2..=MOST_EVENTS as u32 + 1).map(|place| log.keep(event(1, place, 1, false), MOST)).sum();
+        assert_eq!(lost, 1);
+        assert!(log.has_all(EventId { stream: 1, place: 1 }, MOST_EVENTS as u32 + 1));
+        assert!(!log.has_all(EventId { stream: 1, place: 0 }, MOST_EVENTS as u32 + 1), "the first one has gone");
+        log.keep(event(2, 1, MOST + 1, true), MOST);
+        assert_eq!((log.last_of(1), log.last_of(2)), (None, Some(1)), "one that is too large is kept alone");
+        assert_eq!(log.clear(), 1);
+    }
+}

@@ -1,0 +1,210 @@
+//! What the body of a POST holds: one message, or in a batch of 2025-03-26 several. Each becomes a line.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+
+use super::fault::{Fault, INVALID_REQUEST, PARSE_ERROR};
+use crate::scan::{Line, Outcome, PAD, Partial, Scanner, Window, decoded, member};
+
+/// What a message is, by its members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It is to be answered.
+    Request,
+    /// It is not.
+    Notification,
+    /// It answers a worker.
+    Response,
+}
+
+/// One message, as a line with room around it.
+pub struct Message {
+    padded: Vec<u8>,
+    line: Line,
+}
+
+/// What a body holds.
+pub enum Body {
+    /// One message.
+    One(Message),
+    /// An array of them.
+    Batch(Vec<Message>),
+}
+
+/// Room for a body that is going to be received.
+pub fn room() -> Vec<u8> {
+    vec![0; PAD]
+}
+
+/// So many bytes of the body have been received.
+pub fn received(body: &[u8]) -> usize {
+    body.len().saturating_sub(PAD)
+}
+
+/// Reads a body that stands behind the [`room`] before it.
+///
+/// # Errors
+/// It is no message, nor an array of messages.
+pub fn read(mut body: Vec<u8>, scanner: &mut Scanner) -> Result<Body, Fault> {
+    let text = body.get(PAD..).unwrap_or_default().trim_ascii();
+    if text.starts_with(b"[") {
+        let parts: Vec<&RawValue> = serde_json::from_slice(text).map_err(|error| malformed(&error.to_string()))?;
+        let parts = parts.iter().map(|part| {
+            let mut body = room();
+            body.extend_from_slice(part.get().as_bytes());
+            line_of(body, scanner)
+        });
+        let messages = parts.collect::<Result<Vec<_>, _>>()?;
+        return match messages.is_empty() {
+            true => Err(Fault::bad(INVALID_REQUEST, "the batch is empty")),
+            false => Ok(Body::Batch(messages)),
+        };
+    }
+    if memchr::memchr2(b'\n', b'\r', text).is_some() {
+        // Between tokens a newline is a blank. Within a string there may be none.
+        serde_json::from_slice::<serde::de::IgnoredAny>(text).map_err(|error| malformed(&error.to_string()))?;
+        body.iter_mut().filter(|byte| matches!(**byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+    }
+    line_of(body, scanner).map(Body::One)
+}
+
+/// The message that is all of a body without newlines.
+fn line_of(mut body: Vec<u8>, scanner: &mut Scanner) -> Result<Message, Fault> {
+    body.push(b'\n');
+    let end = body.len();
+    body.resize(end + PAD, 0);
+    let mut lines = Vec::with_capacity(1);
+    let outcome = scanner.scan(&mut Partial::new(), Window::new(&body, PAD, end), &mut lines);
+    match (outcome, &lines[..]) {
+        (Outcome::More, [line]) if line.has(Line::ID_INVALID) => {
+            Err(Fault::bad(INVALID_REQUEST, "the id is neither a string nor a number"))
+        }
+        (Outcome::More, [line]) => Ok(Message { line: *line, padded: body }),
+        (Outcome::Malformed { at, fault, .. }, _) => Err(malformed(&format!("{fault:?} at byte {at}"))),
+        _ => Err(malformed("the body is empty")),
+    }
+}
+
+fn malformed(why: &str) -> Fault {
+    Fault::bad(PARSE_ERROR, format!("Parse error: {why}"))
+}
+
+impl Message {
+    /// What it is. One with an id and nothing else is a request, as for the core.
+    pub fn kind(&self) -> Kind {
+        let answers = self.line.flags & (Line::RESULT | Line::ERROR) != 0;
+        match self.line.id.is_some() {
+            _ if answers && !self.line.method.is_some() => Kind::Response,
+            true => Kind::Request,
+            false => Kind::Notification,
+        }
+    }
+
+    /// The line with its newline, in place.
+    pub fn window(&self) -> Window<'_> {
+        Window::new(&self.padded, PAD, self.padded.len() - PAD)
+    }
+
+    /// The line without its newline.
+    pub fn text(&self) -> &[u8] {
+        let window = self.window().data();
+        &window[..window.len() - 1]
+    }
+
+    /// Its id, as it is written.
+    pub fn id(&self) -> Option<&[u8]> {
+        self.line.id.is_some().then(|| self.window().get(self.line.id))
+    }
+
+    /// Its method, decoded; empty if it has none.
+    pub fn method(&self) -> Cow<'_, [u8]> {
+        match self.line.method.is_some() {
+            true => decoded(self.window().get(self.line.method)),
+            false => Cow::Borrowed(b""),
+        }
+    }
+
+    /// Its `params`, as they are written.
+    pub fn params(&self) -> Option<&[u8]> {
+        member(self.text(), b"params")
+    }
+
+    /// `params._meta`, as it is written.
+    pub fn meta(&self) -> Option<&[u8]> {
+        member(self.params()?, b"_meta")
+    }
+
+    /// The token that notifications of its progress name, as it is written.
+    pub fn progress_token(&self) -> Option<&[u8]> {
+        memchr::memmem::find(self.text(), b"progressToken")?;
+        member(self.meta()?, b"progressToken")
+    }
+
+    /// Bytes that it takes up.
+    pub fn weight(&self) -> usize {
+        self.padded.capacity()
+    }
+}
+
+/// The decoded string that a member of an object is, if it is one.
+pub fn string<'a>(object: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>> {
+    let value = member(object, name)?;
+    value.starts_with(b"\"").then(|| decoded(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(text: &str) -> Result<Vec<Message>, Fault> {
+        let mut body = room();
+        body.extend_from_slice(text.as_bytes());
+        read(body, &mut Scanner::new()).map(|body| match body {
+            Body::One(message) => vec![message],
+            Body::Batch(messages) => messages,
+        })
+    }
+
+    #[test]
+    fn a_body_is_one_line_however_it_is_written() {
+        let pretty = "{\r\n  \"jsonrpc\": \"2.0\",\n  \"id\": 7,\n  \"method\": \"a\\/b\"\n}\n";
+        let messages = body(pretty).expect("it is a message");
+        assert_eq!(messages.len(), 1);
+        let message = &messages[0];
+        assert_eq!((message.kind(), message.id(), &*message.method()), (Kind::Request, Some(&b"7"[..]), &b"a/b"[..]));
+        assert!(!message.text().contains(&b'\n') && message.window().data().ends_with(b"\n"));
+    }
+
+    #[test]
+    fn what_is_no_message_is_refused_with_its_code() {
+        let code = |text: &str| body(text).map(|_| ()).map_err(|fault| fault.code);
+        for text in
+            ["", " \n", "x", "{\"a\":\"x\ny\"}", "{} {}", "{}\n{}", "7", "\"a\"", "{\"id\":1,\"id\":2}", "[7]", "["]
+        {
+            assert_eq!(code(text), Err(PARSE_ERROR), "{text:?}");
+        }
+        for text in ["[]", "{\"id\":{},\"method\":\"a\"}"] {
+            assert_eq!(code(text), Err(INVALID_REQUEST), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_batch_is_split() {
+        let messages =
+            body(r#" [ {"id":1,"method":"a"} , {"method":"b"}, {"id":2,"result":{}} ] "#).expect("it is one");
+        let kinds: Vec<_> = messages.iter().map(Message::kind).collect();
+        assert_eq!(kinds, [Kind::Request, Kind::Notification, Kind::Response]);
+        assert_eq!(messages[1].text(), br#"{"method":"b"}"#);
+    }
+
+    #[test]
+    fn what_a_message_carries_is_found() {
+        let text = r#"{"id":1,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":"a\u0062","b":1}}}"#;
+        let messages = body(text).expect("it is a message");
+        assert_eq!(messages[0].progress_token(), Some(&br#""a\u0062""#[..]));
+        let params = messages[0].params().expect("they are there");
+        assert_eq!(string(params, b"name").as_deref(), Some(&b"x"[..]));
+        assert_eq!(string(params, b"_meta"), None);
+    }
+}

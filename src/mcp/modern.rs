@@ -1,0 +1,173 @@
+//! What MCP 2026-07-28 wants of a request: each one says in its `params._meta` what it is, and its head repeats that for
+//! those in between ("Streamable HTTP", "Versioning").
+
+use std::borrow::Cow;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::asked::Asked;
+use super::fault::{Fault, HEADER_MISMATCH, INVALID_PARAMS, INVALID_REQUEST};
+use super::message::{Kind, Message, string};
+use super::versions::{LEGACY_VERSIONS, MODERN_VERSION};
+use crate::http1::Status;
+
+const VERSION_KEY: &[u8] = b"io.modelcontextprotocol/protocolVersion";
+
+/// The version that a message says itself.
+fn version(message: &Message) -> Option<Cow<'_, [u8]>> {
+    memchr::memmem::find(message.text(), b"io.modelcontextprotocol")?;
+    string(message.meta()?, VERSION_KEY)
+}
+
+/// Whether a message that was posted is of 2026-07-28 or later, and not of a session.
+///
+/// # Errors
+/// The version in its head is known to nobody.
+pub fn is_modern(asked: &Asked, message: &Message) -> Result<bool, Fault> {
+    if asked.says_modern() || version(message).is_some() {
+        return Ok(true);
+    }
+    match asked.version.as_deref() {
+        Some(version) if !LEGACY_VERSIONS.contains(&version) => {
+            Err(Fault::new(Status::BadRequest, format!("protocol version {version:?} is not spoken here")))
+        }
+        _ => Ok(false),
+    }
+}
+
+/// Compares a message of 2026-07-28 with its head.
+///
+/// # Errors
+/// One of them lacks what it has to say, or they do not agree.
+pub fn check(asked: &Asked, message: &Message) -> Result<(), Fault> {
+    let mismatch = |why: String| Err(Fault::bad(HEADER_MISMATCH, why));
+    let kind = message.kind();
+    if kind == Kind::Response {
+        return Err(Fault::bad(INVALID_REQUEST, "clients of 2026-07-28 send no responses"));
+    }
+    let said = version(message);
+    let head = asked.version.as_deref();
+    match (&said, head) {
+        (None, _) if kind == Kind::Request => {
+            let why = "params._meta has to have io.modelcontextprotocol/protocolVersion";
+            return Err(Fault::bad(INVALID_PARAMS, why));
+        }
+        (Some(_), None) => return mismatch("the head has no MCP-Protocol-Version".into()),
+        (Some(said), Some(head)) if **said != *head.as_bytes() => {
+            let said = said.escape_ascii();
+            return mismatch(format!("MCP-Protocol-Version is {head:?}, and the body says \"{said}\""));
+        }
+        (_, Some(head)) if head != MODERN_VERSION => return Err(Fault::version(head)),
+        _ => {}
+    }
+    if kind == Kind::Notification {
+        return Ok(());
+    }
+    let method = message.method();
+    match asked.method.as_deref() {
+        None => return mismatch("the head has no Mcp-Method".into()),
+        Some(head) if *head.as_bytes() != *method => {
+            return mismatch(format!("Mcp-Method is {head:?}, and the body says \"{}\"", method.escape_ascii()));
+        }
+        Some(_) => {}
+    }
+    check_name(asked, message, &method)
+}
+
+/// What a request calls by its name or address, in whose head that has to stand, too.
+fn check_name(asked: &Asked, message: &Message, method: &[u8]) -> Result<(), Fault> {
+    let key: &[u8] = match method {
+        b"tools/call" | b"prompts/get" => b"name",
+        b"resources/read" => b"uri",
+        _ => return Ok(()),
+    };
+    let Some(name) = message.params().and_then(|params| string(params, key)) else { return Ok(()) };
+    let mismatch = |why: String| Err(Fault::bad(HEADER_MISMATCH, why));
+    match asked.name.as_deref().map(decode) {
+        None => mismatch("the head has no Mcp-Name".into()),
+        Some(Some(head)) if *head == *name => Ok(()),
+        Some(_) => mismatch(format!("Mcp-Name is not what the body says: \"{}\"", name.escape_ascii())),
+    }
+}
+
+/// What a value of `Mcp-Name` stands for: itself, or `=?base64?…?=`.
+fn decode(value: &str) -> Option<Cow<'_, [u8]>> {
+    match value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?=")) {
+        Some(coded) => STANDARD.decode(coded).ok().map(Cow::Owned),
+        None => Some(Cow::Borrowed(value.as_bytes())),
+    }
+}
+
+/// What a request carries of an answer before it, so that its worker is to be found again.
+pub fn request_state(message: &Message) -> Option<Cow<'_, [u8]>> {
+    memchr::memmem::find(message.text(), b"requestState")?;
+    string(message.params()?, b"requestState")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mcp::asked::Verb;
+    use crate::mcp::fault::UNSUPPORTED_VERSION;
+    use crate::mcp::message::{Body, read, room};
+    use crate::scan::Scanner;
+
+    fn message(text: &str) -> Message {
+        let mut body = room();
+        body.extend_from_slice(text.as_bytes());
+        match read(body, &mut Scanner::new()) {
+            Ok(Body::One(message)) => message,
+            _ => panic!("{text} is one message"),
+        }
+    }
+
+    fn asked(version: Option<&str>, method: Option<&str>, name: Option<&str>) -> Asked {
+        let boxed = |text: Option<&str>| text.map(Box::from);
+        let (pool, session, last_event) = (None, None, None);
+        let (version, method, name) = (boxed(version), boxed(method), boxed(name));
+        Asked { verb: Verb::Post, pool, session, version, method, name, last_event, is_old: false }
+    }
+
+    fn call(version: &str, name: &str) -> Message {
+        message(&format!(
+            r#"{{"id":1,"method":"tools/call","params":{{"name":{name},"_meta":{{"io.modelcontextprotocol/protocolVersion":"{version}"}}}}}}"#
+        ))
+    }
+
+    #[test]
+    fn a_head_and_a_body_say_the_same() {
+        let new = Some(MODERN_VERSION);
+        let code = |asked: &Asked, message: &Message| check(asked, message).map_err(|fault| fault.code);
+        let ours = call(MODERN_VERSION, "\"x\"");
+        assert_eq!(code(&asked(new, Some("tools/call"), Some("x")), &ours), Ok(()));
+        let coded = call(MODERN_VERSION, "\"\u{e9}\"");
+        assert_eq!(code(&asked(new, Some("tools/call"), Some("=?base64?w6k=?=")), &coded), Ok(()));
+        for wrong in [
+            asked(None, Some("tools/call"), Some("x")),
+            asked(Some("2025-11-25"), Some("tools/call"), Some("x")),
+            asked(new, None, Some("x")),
+            asked(new, Some("tools/list"), Some("x")),
+            asked(new, Some("tools/call"), None),
+            asked(new, Some("tools/call"), Some("y")),
+            asked(new, Some("tools/call"), Some("=?base64?!?=")),
+        ] {
+            assert_eq!(code(&wrong, &ours), Err(HEADER_MISMATCH), "{wrong:?}");
+        }
+        let bare = message(r#"{"id":1,"method":"tools/list","params":{}}"#);
+        assert_eq!(code(&asked(new, Some("tools/list"), None), &bare), Err(INVALID_PARAMS));
+        let later = call("2027-01-01", "\"x\"");
+        let fault = check(&asked(Some("2027-01-01"), Some("tools/call"), Some("x")), &later).expect_err("too new");
+        assert_eq!((fault.code, fault.status), (UNSUPPORTED_VERSION, Status::BadRequest));
+    }
+
+    #[test]
+    fn a_message_is_modern_if_it_says_so_or_its_head_does() {
+        let plain = message(r#"{"id":1,"method":"initialize","params":{}}"#);
+        assert_eq!(is_modern(&asked(None, None, None), &plain), Ok(false));
+        assert_eq!(is_modern(&asked(Some("2025-06-18"), None, None), &plain), Ok(false));
+        assert_eq!(is_modern(&asked(Some(MODERN_VERSION), None, None), &plain), Ok(true));
+        assert_eq!(is_modern(&asked(None, None, None), &call("2027-01-01", "\"x\"")), Ok(true));
+        assert!(is_modern(&asked(Some("1999-01-01"), None, None), &plain).is_err());
+    }
+}

@@ -1,0 +1,341 @@
+//! A session of the revisions with sessions: which requests of its client wait for an answer, on which streams, and where
+//! each line that comes for it goes.
+//!
+//! A stream is a POST with requests, until the last one is answered, or that of GET, which has the number 0. It may have
+//! lost its connection: what comes for it is kept then (`log.rs`), for a GET that goes on behind an event, or for the
+//! next GET.
+//!
+//! Invariant: a line goes to one stream (MCP 2025-11-25, "Multiple connections").
+
+use super::fault::Fault;
+use super::log::{Event, Log};
+use super::versions::LEGACY_VERSIONS;
+use super::write::EventId;
+use crate::bus::id::Id;
+use crate::http1::Status;
+
+/// Names a connection to its holder.
+pub type Connection = usize;
+
+/// What a line for a client is.
+#[derive(Clone, Debug)]
+pub enum Line<'a> {
+    /// The answer to a request of this id.
+    Answer(&'a [u8]),
+    /// How far the request has come that gave this token.
+    Progress(&'a [u8]),
+    /// Something that comes of no request: a list has changed, a resource was updated.
+    Unrelated,
+    /// Anything else: it belongs to what the worker does now.
+    Other,
+}
+
+/// Where a line goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The connection that takes it; none if it is kept.
+    pub connection: Option<Connection>,
+    /// Where it stands.
+    pub id: EventId,
+    /// It is an answer, before which nothing has been said, and behind which nothing follows: it needs no event.
+    pub is_whole: bool,
+    /// Nothing follows on its stream.
+    pub is_last: bool,
+    /// Nothing was sent on its stream before.
+    pub is_first: bool,
+}
+
+/// A request that waits for its answer.
+struct Exchange {
+    id: Id,
+    /// The token of its progress, as it is written.
+    token: Option<Box<[u8]>>,
+    stream: u32,
+}
+
+struct Stream {
+    number: u32,
+    connection: Option<Connection>,
+    /// Requests that wait for their answers.
+    pending: usize,
+    /// The place of its last event.
+    place: u32,
+    /// Events were sent, or its client asked for several answers.
+    has_events: bool,
+}
+
+impl Stream {
+    fn next(&mut self) -> EventId {
+        self.place += 1;
+        EventId { stream: self.number, place: self.place }
+    }
+}
+
+/// See the top of the file.
+pub struct Session {
+    /// `Mcp-Session-Id`.
+    pub id: Box<str>,
+    /// The version that was agreed upon, once it is known.
+    pub version: Option<&'static str>,
+    /// The request that began it, until it is answered.
+    pub initialize: Option<Id>,
+    /// The first one is that of GET.
+    streams: Vec<Stream>,
+    exchanges: Vec<Exchange>,
+    next: u32,
+    log: Log,
+}
+
+impl Session {
+    /// A session that a request has just begun.
+    pub fn new(id: Box<str>, initialize: Option<Id>) -> Self {
+        let general = Stream { number: 0, connection: None, pending: 0, place: 0, has_events: true };
+        let (streams, exchanges) = (vec![general], Vec::new());
+        Self { id, version: None, initialize, streams, exchanges, next: 1, log: Log::default() }
+    }
+
+    /// What was agreed upon is this version, if it is one.
+    pub fn agree(&mut self, version: &[u8]) {
+        self.version = LEGACY_VERSIONS.into_iter().find(|known| known.as_bytes() == version);
+    }
+
+    /// Whether streams begin with an event from which they can be gone on with. Clients of older versions take its empty
+    /// data for a message.
+    pub fn primes(&self) -> bool {
+        self.version == Some(LEGACY_VERSIONS[0])
+    }
+
+    /// Whether it takes batches. Only one revision has them.
+    pub fn takes_batches(&self) -> bool {
+        self.version == Some("2025-03-26")
+    }
+
+    /// A connection brings requests: their ids, and the tokens of their progress. Says on which stream they are answered.
+    pub fn begin<'a>(
+        &mut self,
+        connection: Connection,
+        requests: impl Iterator<Item = (Id, Option<&'a [u8]>)>,
+        is_batch: bool,
+    ) -> u32 {
+        let number = self.next;
+        self.next = self.next.wrapping_add(1).max(1);
+        let before = self.exchanges.len();
+        self.exchanges.extend(requests.map(|(id, token)| Exchange { id, token: token.map(Box::from), stream: number }));
+        let pending = self.exchanges.len() - before;
+        let connection = Some(connection);
+        self.streams.push(Stream { number, connection, pending, place: 0, has_events: is_batch });
+        number
+    }
+
+    /// Whether a request with this id waits for its answer.
+    pub fn waits_for(&self, id: &Id) -> bool {
+        self.exchanges.iter().any(|exchange| exchange.id == *id)
+    }
+
+    /// A line has come for its client.
+    pub fn deliver(&mut self, line: &Line<'_>) -> Delivery {
+        let exchange = match *line {
+            Line::Answer(id) => {
+                let id = Id::parse(id).ok();
+                self.exchanges.iter().position(|exchange| Some(&exchange.id) == id.as_ref())
+            }
+            Line::Progress(token) => {
+                self.exchanges.iter().position(|exchange| exchange.token.as_deref() == Some(token))
+            }
+            Line::Unrelated | Line::Other => None,
+        };
+        let number = match exchange {
+            Some(at) => self.exchanges[at].stream,
+            None => self.stream_of_no_request(line),
+        };
+        let is_answer = matches!(line, Line::Answer(_));
+        if let Some(at) = exchange.filter(|_| is_answer) {
+            self.exchanges.remove(at);
+        }
+        let at = self.streams.iter().position(|stream| stream.number == number).unwrap_or(0);
+        let stream = &mut self.streams[at];
+        if is_answer && exchange.is_some() {
+            stream.pending -= 1;
+        }
+        let is_last = number != 0 && stream.pending == 0;
+        let is_whole = is_last && !stream.has_events;
+        let is_first = !stream.has_events;
+        let delivery = Delivery { connection: stream.connection, id: stream.next(), is_whole, is_last, is_first };
+        stream.has_events = true;
+        if is_last {
+            self.streams.remove(at);
+        }
+        delivery
+    }
+
+    /// The stream for a line that names no request: that of the newest request whose client is there, or that of GET.
+    fn stream_of_no_request(&self, line: &Line<'_>) -> u32 {
+        let general = &self.streams[0];
+        if matches!(line, Line::Unrelated) && general.connection.is_some() {
+            return 0;
+        }
+        let mut newest = self.streams[1..].iter().rev();
+        newest.find(|stream| stream.connection.is_some()).map_or(0, |stream| stream.number)
+    }
+
+    /// Keeps what was sent as an event; of all that, so many bytes at most. Says how many others are lost for it.
+    pub fn keep(&mut self, id: EventId, data: &[u8], most: usize) -> usize {
+        self.log.keep(Event { id, data: data.into(), is_untaken: false, is_nameless: false }, most)
+    }
+
+    /// Keeps what could not be sent. `is_nameless` says that nothing was ever sent on its stream.
+    pub fn keep_untaken(&mut self, id: EventId, data: &[u8], is_nameless: bool, most: usize) -> usize {
+        self.log.keep(Event { id, data: data.into(), is_untaken: true, is_nameless }, most)
+    }
+
+    /// Its stream has begun to be one of events before there was any.
+    pub fn begin_events(&mut self, stream: u32) {
+        if let Some(stream) = self.streams.iter_mut().find(|it| it.number == stream) {
+            stream.has_events = true;
+        }
+    }
+
+    /// A connection has gone. These events it has not taken.
+    pub fn detach(&mut self, connection: Connection, untaken: &[EventId]) {
+        self.streams.iter_mut().filter(|it| it.connection == Some(connection)).for_each(|it| it.connection = None);
+        if !untaken.is_empty() {
+            self.log.give_back(untaken);
+        }
+    }
+
+    /// The place of the last event of a stream.
+    pub fn place(&self, stream: u32) -> u32 {
+        self.streams.iter().find(|it| it.number == stream).map_or(0, |stream| stream.place)
+    }
+
+    /// A GET takes the general stream over. Says whose it was.
+    pub fn open(&mut self, connection: Connection) -> Option<Connection> {
+        self.streams[0].connection.replace(connection)
+    }
+
+    /// A GET goes on behind an event. Says with which stream, and whose that was.
+    ///
+    /// # Errors
+    /// What stands behind that event is not known any more.
+    pub fn resume(&mut self, connection: Connection, id: EventId) -> Result<Option<Connection>, Fault> {
+        let stream = self.streams.iter_mut().find(|stream| stream.number == id.stream);
+        let last = stream.as_ref().map(|stream| stream.place).or_else(|| self.log.last_of(id.stream));
+        if !last.is_some_and(|last| self.log.has_all(id, last)) {
+            let why = "the events behind Last-Event-ID are not kept any more";
+            return Err(Fault::new(Status::BadRequest, why));
+        }
+        Ok(stream.and_then(|stream| stream.connection.replace(connection)))
+    }
+
+    /// Whether a stream has still something to come.
+    pub fn goes_on(&self, stream: u32) -> bool {
+        self.streams.iter().any(|it| it.number == stream)
+    }
+
+    /// What a GET is sent that goes on behind an event.
+    pub fn events_behind(&mut self, id: EventId) -> impl Iterator<Item = &mut Event> {
+        self.log.behind(id)
+    }
+
+    /// What a GET is sent that takes the general stream: events that nobody has taken. One that goes on with it is sent
+    /// those of other streams that nobody can ask for, a new one all.
+    pub fn untaken(&mut self, is_new: bool) -> impl Iterator<Item = &mut Event> {
+        let place = self.streams[0].place;
+        self.streams[0].place = self.log.adopt(place, is_new);
+        self.log.untaken()
+    }
+
+    /// Whether somebody is there, with a request or a stream.
+    pub fn is_in_use(&self) -> bool {
+        self.streams.iter().any(|stream| stream.connection.is_some())
+    }
+
+    /// The connections that wait for something of it.
+    pub fn connections(&self) -> Vec<Connection> {
+        self.streams.iter().filter_map(|stream| stream.connection).collect()
+    }
+
+    /// The id of the first request on a stream that is not answered.
+    pub fn unanswered_on(&self, stream: u32) -> Option<&Id> {
+        self.exchanges.iter().find(|exchange| exchange.stream == stream).map(|exchange| &exchange.id)
+    }
+
+    /// Forgets what it keeps. Says how many events are lost that nobody had taken.
+    pub fn forget(&mut self) -> usize {
+        self.log.clear()
+    }
+
+    /// Bytes that it keeps.
+    pub fn weight(&self) -> usize {
+        self.log.weight()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session() -> Session {
+        Session::new("s".into(), None)
+    }
+
+    fn post(session: &mut Session, connection: usize, id: u64, token: Option<&[u8]>) -> u32 {
+        session.begin(connection, [(Id::Number(id), token)].into_iter(), false)
+    }
+
+    #[test]
+    fn an_answer_that_comes_first_is_whole_and_one_behind_progress_is_an_event() {
+        let mut session = session();
+        assert_eq!((post(&mut session, 10, 1, None), post(&mut session, 11, 2, Some(b"7"))), (1, 2));
+        let progress = session.deliver(&Line::Progress(b"7"));
+        let id = EventId { stream: 2, place: 1 };
+        assert_eq!(progress, Delivery { connection: Some(11), id, is_whole: false, is_last: false, is_first: true });
+        let whole = session.deliver(&Line::Answer(b"1"));
+        assert!(whole.is_whole && whole.is_last && whole.connection == Some(10));
+        let last = session.deliver(&Line::Answer(b"2"));
+        assert!(!last.is_whole && last.is_last && last.connection == Some(11));
+        assert!(!session.goes_on(1) && !session.goes_on(2));
+    }
+
+    #[test]
+    fn what_names_no_request_goes_to_the_newest_one_or_to_get() {
+        let mut session = session();
+        assert_eq!(session.deliver(&Line::Other).connection, None, "nobody is there");
+        assert_eq!(session.open(20), None);
+        assert_eq!(session.deliver(&Line::Other).connection, Some(20));
+        post(&mut session, 10, 1, None);
+        assert_eq!(session.deliver(&Line::Other).connection, Some(10));
+        assert_eq!(session.deliver(&Line::Unrelated).connection, Some(20));
+        assert_eq!(session.open(21), Some(20), "a new GET replaces the old one");
+        session.detach(21, &[]);
+        assert_eq!(session.deliver(&Line::Unrelated).connection, Some(10));
+    }
+
+    #[test]
+    fn a_stream_is_gone_on_with_behind_an_event_as_long_as_that_is_known() {
+        let mut session = session();
+        post(&mut session, 10, 1, None);
+        let first = session.deliver(&Line::Other);
+        session.keep(first.id, b"a", 1000);
+        session.detach(10, &[]);
+        let answer = session.deliver(&Line::Answer(b"1"));
+        assert_eq!(answer.connection, None);
+        session.keep_untaken(answer.id, b"b", false, 1000);
+        assert_eq!(session.resume(30, first.id), Ok(None));
+        let behind: Vec<_> = session.events_behind(first.id).map(|event| event.data.to_vec()).collect();
+        assert_eq!((behind, session.goes_on(1)), (vec![b"b".to_vec()], false));
+        assert!(session.resume(30, EventId { stream: 9, place: 0 }).is_err());
+        assert_eq!(session.untaken(false).count(), 0, "its client can ask for it");
+        let next: Vec<_> = session.untaken(true).map(|event| event.taken().0).collect();
+        assert_eq!(next, [EventId { stream: 0, place: 1 }], "a new GET is sent it in any case");
+    }
+
+    #[test]
+    fn a_batch_ends_with_its_last_answer() {
+        let mut session = session();
+        session.begin(10, [(Id::Number(1), None), (Id::Number(2), None)].into_iter(), true);
+        let one = session.deliver(&Line::Answer(b"2"));
+        assert!(!one.is_whole && !one.is_last);
+        assert!(session.deliver(&Line::Answer(b"1")).is_last);
+    }
+}

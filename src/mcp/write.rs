@@ -1,0 +1,175 @@
+//! What is sent: heads, events and comments. Events of a session have ids that name their stream and their place in it.
+
+use std::fmt::Write as _;
+
+use super::fault::Fault;
+use crate::http1::Status;
+
+/// Where an event stands: its stream, and its place there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventId {
+    /// The stream; 0 is that of GET.
+    pub stream: u32,
+    /// Its place. Where a stream begins is 0.
+    pub place: u32,
+}
+
+impl EventId {
+    /// What `Last-Event-ID` says.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (stream, place) = text.split_once('-')?;
+        let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        (is_number(stream) && is_number(place)).then_some(())?;
+        Some(Self { stream: stream.parse().ok()?, place: place.parse().ok()? })
+    }
+}
+
+/// What an answer says beside its body.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Manner<'a> {
+    /// `Mcp-Session-Id`.
+    pub session: Option<&'a str>,
+    /// No request follows on this connection.
+    pub is_last: bool,
+    /// Its end is told by the end of the connection.
+    pub is_old: bool,
+}
+
+fn head(out: &mut Vec<u8>, status: Status, manner: Manner<'_>) {
+    let mut text = format!("HTTP/1.1 {} {}\r\n", status.code(), status.name());
+    if let Some(session) = manner.session {
+        let _ = write!(text, "Mcp-Session-Id: {session}\r\n");
+    }
+    if manner.is_last {
+        text.push_str("Connection: close\r\n");
+    } else if manner.is_old {
+        text.push_str("Connection: keep-alive\r\n");
+    }
+    out.extend_from_slice(text.as_bytes());
+}
+
+/// A whole answer.
+pub fn json(out: &mut Vec<u8>, status: Status, manner: Manner<'_>, body: &[u8]) {
+    head(out, status, manner);
+    out.extend_from_slice(b"Content-Type: application/json\r\nContent-Length: ");
+    number(out, body.len());
+    out.extend_from_slice(b"\r\n\r\n");
+    out.extend_from_slice(body);
+}
+
+/// A whole answer without a body.
+pub fn empty(out: &mut Vec<u8>, status: Status, manner: Manner<'_>) {
+    head(out, status, manner);
+    out.extend_from_slice(match status {
+        Status::NoContent => b"\r\n",
+        _ => b"Content-Length: 0\r\n\r\n",
+    });
+}
+
+/// That a request is not served, and why. `id` is that of its message, if it is known.
+pub fn fault(out: &mut Vec<u8>, fault: &Fault, manner: Manner<'_>, id: Option<&[u8]>) {
+    let body = fault.body(id.unwrap_or(b"null"));
+    head(out, fault.status, manner);
+    match fault.status {
+        Status::Unauthorized => out.extend_from_slice(b"WWW-Authenticate: Bearer realm=\"stdio_bus\"\r\n"),
+        Status::MethodNotAllowed => out.extend_from_slice(b"Allow: POST, GET, DELETE\r\n"),
+        _ => {}
+    }
+    if let Some(seconds) = fault.retry_after {
+        out.extend_from_slice(format!("Retry-After: {seconds}\r\n").as_bytes());
+    }
+    out.extend_from_slice(b"Content-Type: application/json\r\nContent-Length: ");
+    number(out, body.len());
+    out.extend_from_slice(b"\r\n\r\n");
+    out.extend_from_slice(&body);
+}
+
+/// The head of a stream of events.
+pub fn begin_events(out: &mut Vec<u8>, manner: Manner<'_>) {
+    head(out, Status::Ok, manner);
+    out.extend_from_slice(
+        b"Content-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\nX-Accel-Buffering: no\r\n",
+    );
+    out.extend_from_slice(if manner.is_old { b"\r\n" } else { b"Transfer-Encoding: chunked\r\n\r\n" });
+}
+
+/// An event with a message, which has no newline in it.
+pub fn event(out: &mut Vec<u8>, id: Option<EventId>, data: &[u8], is_old: bool) {
+    let mut before = String::new();
+    if let Some(EventId { stream, place }) = id {
+        let _ = writeln!(before, "id: {stream}-{place}");
+    }
+    before.push_str("event: message\ndata: ");
+    piece(out, &[before.as_bytes(), data, b"\n\n"], is_old);
+}
+
+/// The first event of a stream, from which a client can go on that has seen nothing else (2025-11-25), and when it may.
+pub fn prime(out: &mut Vec<u8>, id: EventId, is_old: bool) {
+    let text = format!("id: {}-{}\nretry: 1000\ndata: \n\n", id.stream, id.place);
+    piece(out, &[text.as_bytes()], is_old);
+}
+
+/// A sign of life.
+pub fn keep_alive(out: &mut Vec<u8>, is_old: bool) {
+    piece(out, &[b": keep-alive\n\n"], is_old);
+}
+
+/// The end of a stream of events.
+pub fn end_events(out: &mut Vec<u8>, is_old: bool) {
+    if !is_old {
+        out.extend_from_slice(b"0\r\n\r\n");
+    }
+}
+
+fn piece(out: &mut Vec<u8>, parts: &[&[u8]], is_old: bool) {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    if !is_old {
+        out.extend_from_slice(format!("{length:x}\r\n").as_bytes());
+    }
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+    if !is_old {
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn number(out: &mut Vec<u8>, number: usize) {
+    out.extend_from_slice(number.to_string().as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(fill: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        fill(&mut out);
+        String::from_utf8(out).expect("it is text")
+    }
+
+    #[test]
+    fn an_event_is_a_chunk_and_its_id_is_read_again() {
+        let id = EventId { stream: 3, place: 1 };
+        assert_eq!(
+            written(|out| event(out, Some(id), b"{}", false)),
+            "21\r\nid: 3-1\nevent: message\ndata: {}\n\n\r\n"
+        );
+        assert_eq!(written(|out| event(out, None, b"{}", true)), "event: message\ndata: {}\n\n");
+        assert_eq!(EventId::parse("3-1"), Some(id));
+        for text in ["", "3", "3-", "-1", "3-x", "+3-1", "3-1-1", "3-99999999999"] {
+            assert_eq!(EventId::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_answer_tells_its_length_and_what_follows() {
+        let manner = Manner { session: Some("abc"), is_last: true, is_old: false };
+        assert_eq!(
+            written(|out| json(out, Status::Ok, manner, b"{}")),
+            "HTTP/1.1 200 OK\r\nMcp-Session-Id: abc\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: 2\r\n\r\n{}"
+        );
+        let text = written(|out| fault(out, &Fault::busy("later"), Manner::default(), Some(b"7")));
+        assert!(text.contains("Retry-After: 1\r\n") && text.ends_with("\"message\":\"later\"}}"), "{text}");
+        assert!(written(|out| empty(out, Status::Accepted, Manner::default())).contains("Content-Length: 0"));
+    }
+}

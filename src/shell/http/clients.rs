@@ -1,0 +1,174 @@
+//! Clients of the core begin and end: sessions by `initialize`, and those of connections with their first request of
+//! 2026-07-28. When the core has no slot left, one that nobody uses gives way.
+
+use std::collections::VecDeque;
+
+use super::connection::{State, Unsent};
+use super::members::{Member, Role};
+use super::requests::era;
+use crate::bus::admission::TurnedAway;
+use crate::bus::id::Id;
+use crate::bus::port::{ClientKey, Input, Moment, Reason};
+use crate::http1::Status;
+use crate::io::Io;
+use crate::mcp::{Fault, Session};
+use crate::random;
+use crate::shell::timers::Timer;
+use crate::shell::turn::Shell;
+
+impl<I: Io> Shell<I> {
+    /// A session begins with the request that a connection brings, which has this id.
+    pub(super) fn begin_session(&mut self, now: Moment, slot: usize, pool: usize, id: Id) -> Result<usize, Fault> {
+        self.reactor.release_modern(slot);
+        let session = Session::new(session_id()?, Some(id));
+        let member = self.add_member(now, slot, pool, Role::Session(Box::new(session)))?;
+        self.reactor.timers.set(Timer::Session(member), Some(now.after(self.reactor.http.session_idle)));
+        Ok(member)
+    }
+
+    /// The client that the requests of a connection are of, which stand for themselves.
+    pub(super) fn modern_member(&mut self, now: Moment, slot: usize, pool: usize) -> Result<usize, Fault> {
+        let http = &mut self.reactor.http;
+        let connection = &http.connections[slot];
+        let names = &connection.incoming.sender.origin.names;
+        let is_it = |member: &&mut Member| {
+            matches!(member.role, Role::Modern { .. })
+                && !member.is_closing
+                && member.pool == pool
+                && member.is_of(names)
+        };
+        if let Some(at) = connection.member
+            && let Some(member) = http.members.get_mut(at).filter(is_it)
+        {
+            member.since = now;
+            return Ok(at);
+        }
+        self.reactor.release_modern(slot);
+        let member = self.add_member(now, slot, pool, Role::Modern { connection: slot })?;
+        self.reactor.http.connections[slot].member = Some(member);
+        Ok(member)
+    }
+
+    /// One more client of the core, which is of the sender of a connection's request.
+    fn add_member(&mut self, now: Moment, slot: usize, pool: usize, role: Role) -> Result<usize, Fault> {
+        let connection = &self.reactor.http.connections[slot];
+        let (listener, sender) = (connection.listener, connection.incoming.sender.clone());
+        if self.bus.free_slots() == 0 {
+            self.evict_member(now, slot);
+        }
+        self.bus.would_take(listener, &sender.origin).map_err(|why| match why {
+            TurnedAway::Draining => Fault::busy("the daemon shuts down"),
+            TurnedAway::NotAllowed(why) => Fault::new(Status::Forbidden, why),
+            TurnedAway::NoRoom(why) => Fault::busy(why),
+        })?;
+        let names = sender.origin.names.clone();
+        let (client, effects) = self.bus.connect_mcp(now, listener, sender.origin, pool, era(&role));
+        let added = client.map(|client| {
+            let (inbox, bearer) = (VecDeque::new(), sender.bearer);
+            let (is_paused, is_closing) = (false, false);
+            let member =
+                Member { client, role, pool, listener, names, bearer, inbox, is_paused, is_closing, since: now };
+            self.reactor.notify.changed();
+            self.reactor.http.members.add(member)
+        });
+        self.reactor.carry_out(effects, None);
+        self.reactor.limit_handshakes(self.bus.free_slots());
+        let added = added.filter(|added| self.reactor.http.members.get(*added).is_some_and(|it| !it.is_closing));
+        added.ok_or_else(|| Fault::busy("no client is taken now"))
+    }
+
+    /// One that nobody uses gives way: a connection's that asks for nothing, or else the session that has been idle
+    /// longest.
+    fn evict_member(&mut self, now: Moment, but: usize) {
+        let http = &self.reactor.http;
+        let rank = |member: &Member| match &member.role {
+            _ if member.is_closing => None,
+            Role::Modern { connection } => {
+                let is_idle = *connection != but && http.connections.get(*connection).is_some_and(|it| it.is_idle());
+                is_idle.then_some((0, member.since))
+            }
+            Role::Session(session) => (!session.is_in_use()).then_some((1, member.since)),
+        };
+        let ranked = http.members.iter().filter_map(|(_, member)| rank(member).map(|rank| (rank, member.client)));
+        let Some((_, client)) = ranked.min_by_key(|(rank, _)| *rank) else { return };
+        self.end_member(now, client, Reason::SessionEvicted);
+    }
+
+    /// Ends a client of the core at once.
+    fn end_member(&mut self, now: Moment, client: ClientKey, why: Reason) {
+        self.step(|shell| shell.reactor.tell(now, Input::EndClient { client, why }));
+    }
+
+    /// It is time to look whether anybody uses a session.
+    pub(in crate::shell) fn session_due(&mut self, now: Moment, slot: usize) {
+        let idle = self.reactor.http.session_idle;
+        let Some(member) = self.reactor.http.members.get_mut(slot) else { return };
+        let (client, since) = (member.client, member.since);
+        let is_in_use = member.session().is_some_and(|session| session.is_in_use());
+        let at = if is_in_use { now.after(idle) } else { since.after(idle) };
+        if at > now {
+            return self.reactor.timers.set(Timer::Session(slot), Some(at));
+        }
+        self.reactor.tell(now, Input::EndClient { client, why: Reason::SessionIdle });
+    }
+}
+
+impl<I: Io> crate::shell::reactor::Reactor<I> {
+    /// What was of a connection that brings something else now: the client of its requests that stand for themselves.
+    pub(super) fn release_modern(&mut self, slot: usize) {
+        let Some(at) = self.http.connections[slot].member else { return };
+        let Some(member) = self.http.members.get(at) else { return };
+        if matches!(member.role, Role::Modern { connection } if connection == slot) {
+            let client = member.client;
+            self.tell(self.clock.now(), Input::Left(client));
+        }
+        self.http.connections[slot].member = None;
+    }
+
+    /// The request of a connection is over.
+    pub(super) fn release_http(&mut self, slot: usize) {
+        let connection = &mut self.http.connections[slot];
+        let Some(member) = connection.member.and_then(|at| self.http.members.get_mut(at)) else {
+            connection.member = None;
+            return;
+        };
+        member.since = self.clock.now();
+        if let Role::Session(session) = &mut member.role {
+            session.detach(slot, &[]);
+            connection.member = None;
+        }
+    }
+
+    /// A connection has gone: what it has not taken is kept for its session, and requests that stand for themselves end
+    /// with it.
+    pub(super) fn detach_http(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.http.connections[slot];
+        debug_assert!(connection.state == State::Leaving);
+        let Unsent { owed, events, whole } = connection.outgoing.give_up();
+        let Some(at) = connection.member.take() else { return };
+        let most = self.http.most_kept();
+        let Some(member) = self.http.members.get_mut(at) else { return };
+        let client = member.client;
+        match &mut member.role {
+            Role::Modern { .. } => self.tell(now, Input::Left(client)),
+            Role::Session(session) => {
+                session.detach(slot, &events);
+                let lost = whole.map_or(0, |(id, body)| session.keep_untaken(id, &body, true, most));
+                member.since = now;
+                self.count_lost_events(client, lost);
+                if owed > 0 {
+                    let peer = crate::bus::port::Peer::Client(client);
+                    self.tell(now, Input::Sent { peer, bytes: owed });
+                }
+            }
+        }
+    }
+}
+
+/// An id that nobody guesses: 128 bits in hexadecimal digits.
+fn session_id() -> Result<Box<str>, Fault> {
+    let mut bytes = [0u8; 16];
+    random::fill(&mut bytes, random::Flags::NONBLOCK)
+        .map_err(|_| Fault::busy("the system has no random numbers yet"))?;
+    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)).into())
+}

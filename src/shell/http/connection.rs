@@ -1,0 +1,257 @@
+//! One connection of the door for MCP: the request that comes in, and what is sent in answer.
+//!
+//! While the kernel sends, what it sends stays where it is; what comes meanwhile is queued behind it. A connection goes
+//! when the kernel holds nothing of it.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use crate::bus::port::{Moment, Origin};
+use crate::http1::{Limits, RequestReader};
+use crate::mcp::write::{EventId, Manner};
+use crate::mcp::{Asked, Body, message};
+use crate::shell::connection::InFlight;
+use crate::tokens::Bearer;
+
+/// How often a stream gives a sign of life, and how long an answer may be awaited before it becomes one.
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// How long what is sent may stand still.
+pub(super) const SEND_TIME: Duration = Duration::from_secs(30);
+/// How long the other side may take to see the last answer, and to close.
+pub(super) const LINGER: Duration = Duration::from_secs(1);
+/// Memory for what is sent that a connection keeps for its next answer.
+const KEPT: usize = 16 * 1024;
+
+/// What a request may take; its body is as long as a line at most.
+pub(super) fn limits(body: usize) -> Limits {
+    Limits {
+        body: body as u64,
+        head_time: Duration::from_secs(10),
+        body_time: Duration::from_secs(30),
+        idle_time: Duration::from_secs(75),
+    }
+}
+
+/// What a connection is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// A request comes, or is awaited.
+    Reading,
+    /// Its request waits until it is known what the workers of its pool speak.
+    Parked,
+    /// Its messages are on their way, and nothing was said yet.
+    Waiting,
+    /// Events are sent.
+    Events,
+    /// All of its answer is there, and on its way.
+    Answering,
+    /// Everything is said; what still comes is thrown away until the other side closes.
+    Lingering,
+    /// It goes when the kernel holds nothing of it.
+    Leaving,
+}
+
+/// Who sends a request.
+#[derive(Clone, Default)]
+pub(super) struct Sender {
+    pub origin: Origin,
+    pub bearer: Option<Bearer>,
+}
+
+/// The request that comes in.
+pub(super) struct Incoming {
+    pub reader: RequestReader,
+    /// What has come and is not dealt with.
+    pub bytes: Vec<u8>,
+    /// What the head says, once it is there.
+    pub asked: Option<Asked>,
+    pub sender: Sender,
+    /// What has come of the body.
+    pub body: Vec<u8>,
+    /// What the body holds, while it waits.
+    pub parked: Option<Body>,
+    /// Another request may follow.
+    pub keeps_alive: bool,
+    /// The other side sends no more.
+    pub has_ended: bool,
+}
+
+impl Incoming {
+    fn new(now: Moment, longest: usize) -> Self {
+        Self {
+            reader: RequestReader::new(now, limits(longest)),
+            bytes: Vec::new(),
+            asked: None,
+            sender: Sender::default(),
+            body: Vec::new(),
+            parked: None,
+            keeps_alive: true,
+            has_ended: false,
+        }
+    }
+
+    /// Bytes of the body that have come.
+    pub(super) fn body_bytes(&self) -> usize {
+        message::received(&self.body)
+    }
+
+    /// Nothing more of the request is needed.
+    pub(super) fn clear(&mut self) {
+        (self.asked, self.parked, self.body) = (None, None, Vec::new());
+    }
+}
+
+/// Bytes that are sent together, and what they are of.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    /// Bytes of lines of the core in it.
+    owed: usize,
+    /// The events in it that can be sent again.
+    events: Vec<EventId>,
+}
+
+/// What was not sent of a connection.
+pub(super) struct Unsent {
+    /// Bytes of lines of the core.
+    pub owed: usize,
+    /// Events that can be sent again.
+    pub events: Vec<EventId>,
+    /// An answer that is no event.
+    pub whole: Option<(EventId, Vec<u8>)>,
+}
+
+/// What goes out.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    now: Batch,
+    sent: usize,
+    next: Batch,
+    /// The answer that is no event: where it would stand, and how long it is.
+    pub whole: Option<(EventId, usize)>,
+}
+
+impl Outgoing {
+    /// Where to write what is sent next.
+    pub(super) fn queue(&mut self) -> &mut Vec<u8> {
+        &mut self.next.bytes
+    }
+
+    /// So many bytes of a line of the core were queued.
+    pub(super) fn owe(&mut self, bytes: usize, event: Option<EventId>) {
+        self.next.owed += bytes;
+        self.next.events.extend(event);
+    }
+
+    /// What is to be sent now; none if nothing is.
+    pub(super) fn rest(&mut self) -> Option<&[u8]> {
+        if self.sent == self.now.bytes.len() {
+            self.now.bytes.clear();
+            self.now.bytes.shrink_to(KEPT);
+            self.sent = 0;
+            std::mem::swap(&mut self.now, &mut self.next);
+        }
+        let rest = &self.now.bytes[self.sent..];
+        (!rest.is_empty()).then_some(rest)
+    }
+
+    /// So many bytes are sent. Says how many of lines of the core are out with them.
+    pub(super) fn sent(&mut self, bytes: usize) -> usize {
+        self.sent += bytes;
+        if self.sent < self.now.bytes.len() {
+            return 0;
+        }
+        self.now.events.clear();
+        std::mem::take(&mut self.now.owed)
+    }
+
+    /// Whether everything is sent.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sent == self.now.bytes.len() && self.next.bytes.is_empty()
+    }
+
+    /// Bytes that wait.
+    pub(super) fn weight(&self) -> usize {
+        self.now.bytes.len() - self.sent + self.next.bytes.len()
+    }
+
+    /// Nothing more is sent. Says what is not out.
+    pub(super) fn give_up(&mut self) -> Unsent {
+        let whole = self.whole.take().filter(|_| !self.is_empty()).map(|(id, length)| {
+            let all = if self.next.bytes.is_empty() { &self.now.bytes } else { &self.next.bytes };
+            (id, all[all.len().saturating_sub(length)..].to_vec())
+        });
+        let mut events = std::mem::take(&mut self.now.events);
+        events.append(&mut self.next.events);
+        let owed = std::mem::take(&mut self.now.owed) + std::mem::take(&mut self.next.owed);
+        Unsent { owed, events, whole }
+    }
+}
+
+/// See the top of the file.
+pub(super) struct Connection {
+    pub socket: OwnedFd,
+    pub listener: usize,
+    /// Where it comes from.
+    pub origin: Origin,
+    /// Tells it from others that had its slot.
+    pub serial: u64,
+    pub state: State,
+    pub incoming: Incoming,
+    pub outgoing: Outgoing,
+    pub in_flight: InFlight,
+    /// The client of the core that its request is of, or its requests of 2026-07-28 are.
+    pub member: Option<usize>,
+    /// The stream of that on which it is answered.
+    pub stream: u32,
+    /// When it came, or last had something to do.
+    pub since: Moment,
+    /// It is in the list of those that have something to send.
+    pub is_dirty: bool,
+}
+
+impl Connection {
+    pub(super) fn new(
+        now: Moment,
+        socket: OwnedFd,
+        listener: usize,
+        origin: Origin,
+        longest: usize,
+        serial: u64,
+    ) -> Self {
+        Self {
+            socket,
+            listener,
+            origin,
+            serial,
+            state: State::Reading,
+            incoming: Incoming::new(now, longest),
+            outgoing: Outgoing::default(),
+            in_flight: InFlight::default(),
+            member: None,
+            stream: 0,
+            since: now,
+            is_dirty: false,
+        }
+    }
+
+    /// What its answers say of themselves.
+    pub(super) fn manner<'a>(&self, session: Option<&'a str>) -> Manner<'a> {
+        let is_old = self.is_old();
+        Manner { session, is_last: !self.incoming.keeps_alive, is_old }
+    }
+
+    /// Whether the end of a stream is told by the end of the connection.
+    pub(super) fn is_old(&self) -> bool {
+        self.incoming.asked.as_ref().is_some_and(|asked| asked.is_old)
+    }
+
+    /// Whether nobody waits for anything on it, so that its place may be given to another one.
+    pub(super) fn is_idle(&self) -> bool {
+        match self.state {
+            State::Reading => self.incoming.asked.is_none() && self.incoming.bytes.is_empty(),
+            State::Lingering => true,
+            _ => false,
+        }
+    }
+}

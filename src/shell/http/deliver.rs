@@ -1,0 +1,394 @@
+//! What the core has for clients of the door: lines go to the connection that waits for them, or are kept; and clients are
+//! paused, resumed and closed.
+
+use super::Http;
+use super::connection::{KEEP_ALIVE, State};
+use super::members::{Member, Role};
+use crate::bus::id::Id;
+use crate::bus::port::{ClientKey, Close, Input, Moment, Peer};
+use crate::http1::Status;
+use crate::io::Io;
+use crate::mcp::fault::status_of;
+use crate::mcp::message::string;
+use crate::mcp::session::{self, Delivery};
+use crate::mcp::write::{self, EventId};
+use crate::mcp::{Fault, Session};
+use crate::scan::{Line, Outcome, PAD, Partial, Window, decoded, member};
+use crate::shell::reactor::Reactor;
+use crate::shell::timers::Timer;
+
+/// Bytes of events that a session keeps at most.
+const MOST_KEPT: usize = 512 * 1024;
+
+/// What a line of the core says.
+struct Said<'a> {
+    text: &'a [u8],
+    id: Option<&'a [u8]>,
+    method: &'a [u8],
+    answers: bool,
+    is_error: bool,
+}
+
+impl Http {
+    /// Bytes of events that each session may keep.
+    pub(super) fn most_kept(&self) -> usize {
+        MOST_KEPT.min(self.most_held / self.members.sessions().max(1))
+    }
+
+    /// Reads a line that the core has made or passed on.
+    fn read_line<'a>(&mut self, line: &'a [u8], padded: &'a mut Vec<u8>) -> Option<Said<'a>> {
+        padded.resize(PAD, 0);
+        padded.extend_from_slice(line);
+        // Between tokens it is a blank; in an event it would end a line.
+        if memchr::memchr(b'\r', line).is_some() {
+            padded.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
+        }
+        padded.push(b'\n');
+        let end = padded.len();
+        padded.resize(end + PAD, 0);
+        let mut lines = Vec::with_capacity(1);
+        let mut partial = Partial::of_any_depth();
+        let outcome = self.scanner.scan(&mut partial, Window::new(padded, PAD, end), &mut lines);
+        let (Outcome::More, [found]) = (outcome, &lines[..]) else { return None };
+        let found = *found;
+        let text = &padded[PAD..end - 1];
+        let get = |span: crate::scan::Span| &text[span.start as usize..span.end as usize];
+        let method = if found.method.is_some() { get(found.method) } else { b"" };
+        Some(Said {
+            text,
+            id: found.id.is_some().then(|| get(found.id)),
+            method,
+            answers: found.flags & (Line::RESULT | Line::ERROR) != 0,
+            is_error: found.has(Line::ERROR) && !found.has(Line::RESULT),
+        })
+    }
+}
+
+impl Said<'_> {
+    /// What it is to a session.
+    fn kind(&self) -> session::Line<'_> {
+        match (self.answers, self.id) {
+            (true, Some(id)) => return session::Line::Answer(id),
+            (true, None) => return session::Line::Other,
+            _ => {}
+        }
+        match &*decoded(self.method) {
+            b"notifications/progress" => {
+                let token = member(self.text, b"params").and_then(|params| member(params, b"progressToken"));
+                token.map_or(session::Line::Other, session::Line::Progress)
+            }
+            b"notifications/tools/list_changed"
+            | b"notifications/prompts/list_changed"
+            | b"notifications/resources/list_changed"
+            | b"notifications/resources/updated" => session::Line::Unrelated,
+            _ => session::Line::Other,
+        }
+    }
+
+    /// The status that MCP wants for it, if it is an answer.
+    fn status(&self) -> Status {
+        let code = || member(member(self.text, b"error")?, b"code");
+        let code = self.is_error.then(code).flatten().and_then(|code| str::from_utf8(code).ok()?.parse().ok());
+        code.map_or(Status::Ok, status_of)
+    }
+}
+
+impl<I: Io> Reactor<I> {
+    /// The core says this to a client of the door: whole lines, or pieces of one.
+    pub(in crate::shell) fn push_to_member(&mut self, to: Peer, bytes: &[u8]) {
+        let Peer::Client(to) = to else { return };
+        let Some(slot) = self.http.members.slot(to) else { return };
+        let now = self.clock.now();
+        let mut begun = std::mem::take(&mut self.http.members.begun);
+        let whole = match begun.is_empty() && bytes.ends_with(b"\n") {
+            true => bytes,
+            false => {
+                begun.extend_from_slice(bytes);
+                if !begun.ends_with(b"\n") {
+                    self.http.members.begun = begun;
+                    return;
+                }
+                &begun
+            }
+        };
+        let mut padded = Vec::with_capacity(whole.len() + 2 * PAD);
+        for line in whole.split_inclusive(|byte| *byte == b'\n') {
+            self.deliver_line(now, slot, to, &line[..line.len() - 1], &mut padded);
+        }
+        begun.clear();
+        begun.shrink_to(64 * 1024);
+        self.http.members.begun = begun;
+    }
+
+    fn deliver_line(&mut self, now: Moment, slot: usize, to: ClientKey, line: &[u8], padded: &mut Vec<u8>) {
+        let bytes = line.len() + 1;
+        let said = self.http.read_line(line, padded);
+        let is_taken = said.and_then(|said| match self.http.members.get(slot)?.role {
+            Role::Modern { connection } => Some(self.deliver_modern(now, connection, slot, &said)),
+            Role::Session(_) => self.deliver_to_session(now, slot, &said),
+        });
+        if is_taken != Some(true) {
+            self.tell(now, Input::Sent { peer: Peer::Client(to), bytes });
+        }
+    }
+
+    /// A line for a connection whose request stands for itself. False if nobody waits for it.
+    fn deliver_modern(&mut self, now: Moment, connection: usize, slot: usize, said: &Said<'_>) -> bool {
+        let state = self.http.connections.get(connection).map(|it| it.state);
+        let is_answer = said.answers && said.id.is_some();
+        match state {
+            Some(State::Waiting) if is_answer => self.answer_whole(now, connection, said.status(), said, None),
+            Some(State::Waiting | State::Events) => {
+                if state == Some(State::Waiting) {
+                    self.begin_http_events(now, connection, 0);
+                }
+                self.queue_event(now, connection, None, said.text, is_answer);
+            }
+            _ => return false,
+        }
+        if is_answer && memchr::memmem::find(said.text, b"requestState").is_some() {
+            let result = member(said.text, b"result");
+            if let Some(request_state) = result.and_then(|result| string(result, b"requestState")) {
+                let hash = self.http.members.hash_of(&request_state);
+                if let Some(client) = self.http.members.get(slot).map(|it| it.client) {
+                    self.http.members.answered.push((client, hash));
+                }
+            }
+        }
+        true
+    }
+
+    /// A line for a session. None if nothing of it is on its way.
+    fn deliver_to_session(&mut self, now: Moment, slot: usize, said: &Said<'_>) -> Option<bool> {
+        let most = self.http.most_kept();
+        let at = self.http.members.get_mut(slot)?;
+        let client = at.client;
+        let session = at.session()?;
+        let kind = said.kind();
+        let is_first = is_first_answer(session, said);
+        let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind);
+        let header = is_first.then(|| session.id.clone());
+        if is_first {
+            session.initialize = None;
+            let version = member(said.text, b"result").and_then(|result| string(result, b"protocolVersion"));
+            if let Some(version) = version {
+                session.agree(&version);
+            }
+        }
+        let lost = match connection {
+            Some(_) if is_whole => 0,
+            Some(_) => session.keep(id, said.text, most),
+            None => session.keep_untaken(id, said.text, is_nameless, most),
+        };
+        self.count_lost_events(client, lost);
+        let connection = connection?;
+        if is_whole {
+            let header = header.as_deref().filter(|_| !said.is_error);
+            self.answer_whole(now, connection, Status::Ok, said, header);
+            self.http.connections[connection].outgoing.whole = Some((id, said.text.len()));
+        } else {
+            if self.http.connections[connection].state == State::Waiting {
+                self.begin_http_events(now, connection, id.place - 1);
+            }
+            self.queue_event(now, connection, Some(id), said.text, is_last);
+        }
+        if is_first && said.is_error {
+            // Nobody knows its id.
+            self.tell(now, Input::Left(client));
+        }
+        Some(true)
+    }
+
+    /// Answers with a body that is no event.
+    fn answer_whole(&mut self, now: Moment, slot: usize, status: Status, said: &Said<'_>, session: Option<&str>) {
+        let connection = &mut self.http.connections[slot];
+        let manner = connection.manner(session);
+        write::json(connection.outgoing.queue(), status, manner, said.text);
+        connection.outgoing.owe(said.text.len() + 1, None);
+        self.begin_http_answer(now, slot);
+    }
+
+    /// An answer becomes a stream of events, of which so many were there.
+    pub(super) fn begin_http_events(&mut self, now: Moment, slot: usize, place: u32) {
+        let connection = &mut self.http.connections[slot];
+        if connection.is_old() {
+            connection.incoming.keeps_alive = false;
+        }
+        let session = connection.member.and_then(|at| self.http.members.get_mut(at)).and_then(Member::session);
+        let header = session.as_ref().filter(|session| session.initialize.is_some()).map(|session| session.id.clone());
+        let manner = connection.manner(header.as_deref());
+        write::begin_events(connection.outgoing.queue(), manner);
+        if let Some(session) = session {
+            session.begin_events(connection.stream);
+            if session.primes() {
+                let id = EventId { stream: connection.stream, place };
+                write::prime(connection.outgoing.queue(), id, manner.is_old);
+            }
+        }
+        (connection.state, connection.since) = (State::Events, now);
+        self.http.mark_dirty(slot);
+        self.timers.set(Timer::Http(slot), Some(now.after(KEEP_ALIVE)));
+    }
+
+    /// Queues an event, and the end of its stream behind the last one.
+    fn queue_event(&mut self, now: Moment, slot: usize, id: Option<EventId>, data: &[u8], is_last: bool) {
+        let connection = &mut self.http.connections[slot];
+        let is_old = connection.is_old();
+        if connection.outgoing.is_empty() {
+            connection.since = now;
+        }
+        write::event(connection.outgoing.queue(), id, data, is_old);
+        connection.outgoing.owe(data.len() + 1, id);
+        if is_last {
+            write::end_events(connection.outgoing.queue(), is_old);
+            self.begin_http_answer(now, slot);
+        } else {
+            self.http.mark_dirty(slot);
+        }
+    }
+
+    /// A GET opens the stream of a session, or goes on behind an event.
+    pub(super) fn open_stream(
+        &mut self,
+        now: Moment,
+        slot: usize,
+        at: usize,
+        behind: Option<EventId>,
+    ) -> Result<(), Fault> {
+        let Some(session) = self.http.members.get_mut(at).and_then(Member::session) else {
+            return Err(Fault::no_session());
+        };
+        let old = match behind {
+            Some(id) => session.resume(slot, id)?,
+            None => session.open(slot),
+        };
+        let stream = behind.map_or(0, |id| id.stream);
+        let place = behind.map_or_else(|| session.place(0), |id| id.place);
+        if let Some(old) = old.filter(|old| *old != slot) {
+            self.end_stream(now, old);
+        }
+        let connection = &mut self.http.connections[slot];
+        (connection.member, connection.stream) = (Some(at), stream);
+        self.begin_http_events(now, slot, place);
+        let Some(session) = self.http.members.get_mut(at).and_then(Member::session) else { return Ok(()) };
+        let mut events: Vec<(EventId, Box<[u8]>)> = Vec::new();
+        if let Some(id) = behind {
+            events.extend(session.events_behind(id).map(|event| event.taken()));
+        }
+        if stream == 0 {
+            events.extend(session.untaken(behind.is_none()).map(|event| event.taken()));
+        }
+        let goes_on = session.goes_on(stream);
+        let connection = &mut self.http.connections[slot];
+        let is_old = connection.is_old();
+        for (id, data) in events {
+            write::event(connection.outgoing.queue(), Some(id), &data, is_old);
+            connection.outgoing.owe(0, Some(id));
+        }
+        if !goes_on {
+            write::end_events(connection.outgoing.queue(), is_old);
+            self.begin_http_answer(now, slot);
+        }
+        Ok(())
+    }
+
+    /// Another connection has taken a stream over.
+    fn end_stream(&mut self, now: Moment, slot: usize) {
+        let Some(connection) = self.http.connections.get_mut(slot) else { return };
+        if connection.state == State::Events {
+            let is_old = connection.is_old();
+            write::end_events(connection.outgoing.queue(), is_old);
+            self.begin_http_answer(now, slot);
+        }
+    }
+
+    /// The core has taken a message that nobody answers.
+    pub(super) fn tell_taken(&mut self, now: Moment, slot: usize, serial: u64) {
+        let Some(connection) = self.http.connections.get_mut(slot) else { return };
+        if connection.serial == serial && connection.state == State::Waiting {
+            let manner = connection.manner(None);
+            write::empty(connection.outgoing.queue(), Status::Accepted, manner);
+            self.begin_http_answer(now, slot);
+        }
+    }
+
+    /// The core wants nothing of a client for now, or takes it again.
+    pub(in crate::shell) fn pause_member(&mut self, client: Peer, is_paused: bool) {
+        let Peer::Client(client) = client else { return };
+        let Some(slot) = self.http.members.slot(client) else { return };
+        let Some(member) = self.http.members.get_mut(slot) else { return };
+        member.is_paused = is_paused;
+        if !is_paused && !member.inbox.is_empty() {
+            self.http.members.resumed.push_back(slot);
+        }
+    }
+
+    /// The core closes a client.
+    pub(in crate::shell) fn close_member(&mut self, client: ClientKey, how: Close) {
+        let Some(slot) = self.http.members.slot(client) else { return };
+        let now = self.clock.now();
+        match how {
+            Close::Refuse => self.pause_member(client.into(), false),
+            Close::Flush => {
+                if let Some(member) = self.http.members.get_mut(slot) {
+                    member.is_closing = true;
+                    let waiting = std::mem::take(&mut member.inbox);
+                    self.http.held -= waiting.iter().map(|waiting| waiting.message.weight()).sum::<usize>();
+                }
+                self.tell(now, Input::Ended { peer: Peer::Client(client), partial: 0 });
+            }
+            Close::Now => self.remove_member(now, slot),
+        }
+    }
+
+    /// A client of the core is none any more: who waits for something of it is told so.
+    fn remove_member(&mut self, now: Moment, slot: usize) {
+        self.timers.set(Timer::Session(slot), None);
+        let mut member = self.http.members.remove(slot);
+        self.http.held -= member.inbox.iter().map(|waiting| waiting.message.weight()).sum::<usize>();
+        self.notify.changed();
+        let client = member.client;
+        let mut connections = member.connections();
+        connections.extend(member.inbox.iter().filter_map(|waiting| waiting.tells).map(|(slot, _)| slot));
+        connections.retain(|it| self.http.connections.get(*it).is_some_and(|it| it.member == Some(slot)));
+        for at in connections {
+            self.http.connections[at].member = None;
+            let stream = self.http.connections[at].stream;
+            let id = member.session().and_then(|session| session.unanswered_on(stream)).map(Id::token);
+            self.end_for_want_of_member(now, at, id.as_deref());
+        }
+        let lost = member.session().map_or(0, Session::forget);
+        self.count_lost_events(client, lost);
+        self.tell(now, Input::Closed(client));
+    }
+
+    fn end_for_want_of_member(&mut self, now: Moment, slot: usize, id: Option<&[u8]>) {
+        let fault = Fault::no_session();
+        match self.http.connections[slot].state {
+            State::Waiting => self.refuse_http(now, slot, &fault, id, false),
+            State::Events => {
+                let connection = &mut self.http.connections[slot];
+                let is_old = connection.is_old();
+                if let Some(id) = id {
+                    write::event(connection.outgoing.queue(), None, &fault.body(id), is_old);
+                }
+                write::end_events(connection.outgoing.queue(), is_old);
+                self.begin_http_answer(now, slot);
+            }
+            _ => {}
+        }
+    }
+
+    /// Events that nobody has taken are not kept any more.
+    pub(super) fn count_lost_events(&mut self, client: ClientKey, lost: usize) {
+        if lost > 0 {
+            self.tell(self.clock.now(), Input::EventsLost { client, lost });
+        }
+    }
+}
+
+/// Whether a line answers the request that has begun a session.
+fn is_first_answer(session: &Session, said: &Said<'_>) -> bool {
+    let id = said.id.filter(|_| said.answers).and_then(|id| Id::parse(id).ok());
+    id.is_some() && session.initialize == id
+}

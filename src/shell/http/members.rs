@@ -1,0 +1,184 @@
+//! Clients of the core that have no descriptor of their own: sessions, and connections whose requests stand for
+//! themselves.
+
+use std::collections::{HashMap, VecDeque};
+
+use hashbrown::HashMap as Table;
+use slab::Slab;
+
+use crate::bus::port::{ClientKey, Moment, Names, WorkerKey};
+use crate::mcp::{Message, Session};
+use crate::tokens::Bearer;
+
+/// Answers whose worker is known again by what they carry (`requestState`).
+const MOST_STATES: usize = 1024;
+
+/// A message that waits to be taken by the core.
+pub(super) struct Waiting {
+    pub message: Message,
+    /// The connection that is told when it was taken: its slot and its serial.
+    pub tells: Option<(usize, u64)>,
+}
+
+/// What a member is.
+pub(super) enum Role {
+    /// A session of the older revisions.
+    Session(Box<Session>),
+    /// The requests of this connection.
+    Modern { connection: usize },
+}
+
+/// One client of the core.
+pub(super) struct Member {
+    pub client: ClientKey,
+    pub role: Role,
+    pub pool: usize,
+    pub listener: usize,
+    /// Whose it is.
+    pub names: Names,
+    pub bearer: Option<Bearer>,
+    /// What the core has not taken yet.
+    pub inbox: VecDeque<Waiting>,
+    /// The core wants nothing of it for now.
+    pub is_paused: bool,
+    /// The core closes it.
+    pub is_closing: bool,
+    /// When it last had something to do.
+    pub since: Moment,
+}
+
+impl Member {
+    /// Its session, if it is one.
+    pub(super) fn session(&mut self) -> Option<&mut Session> {
+        match &mut self.role {
+            Role::Session(session) => Some(session),
+            Role::Modern { .. } => None,
+        }
+    }
+
+    /// The connections that wait for something of it.
+    pub(super) fn connections(&self) -> Vec<usize> {
+        match &self.role {
+            Role::Session(session) => session.connections(),
+            Role::Modern { connection } => vec![*connection],
+        }
+    }
+
+    /// Bytes that it keeps: messages for the core, and events.
+    pub(super) fn weight(&self) -> usize {
+        let events = if let Role::Session(session) = &self.role { session.weight() } else { 0 };
+        events + self.inbox.iter().map(|waiting| waiting.message.weight()).sum::<usize>()
+    }
+
+    /// Whether these names are those of its owner.
+    pub(super) fn is_of(&self, names: &Names) -> bool {
+        self.names.owner() == names.owner() && self.names.token.is_some() == names.token.is_some()
+    }
+}
+
+/// All of them.
+#[derive(Default)]
+pub(in crate::shell) struct Members {
+    slab: Slab<Member>,
+    /// Slots by the index of their key.
+    clients: Vec<Option<usize>>,
+    /// Slots of sessions by their ids.
+    sessions: HashMap<Box<str>, usize>,
+    /// Those that have something for the core, which takes it again.
+    pub resumed: VecDeque<usize>,
+    /// Workers of answers, by a hash of what a client brings back of them; the oldest first in the queue.
+    states: Table<u64, WorkerKey>,
+    order: VecDeque<u64>,
+    /// Answers of which the core is to be asked whose they are: their clients, and hashes of their states.
+    pub(super) answered: Vec<(ClientKey, u64)>,
+    /// What the core has begun to say to one of them: the begin of a line.
+    pub(super) begun: Vec<u8>,
+}
+
+impl Members {
+    pub(super) fn add(&mut self, member: Member) -> usize {
+        let (index, id) = (member.client.index(), session_id(&member));
+        let slot = self.slab.insert(member);
+        if let Some(id) = id {
+            self.sessions.insert(id, slot);
+        }
+        if self.clients.len() <= index {
+            self.clients.resize(index + 1, None);
+        }
+        self.clients[index] = Some(slot);
+        slot
+    }
+
+    /// The slot of a client, while it is there.
+    pub(in crate::shell) fn slot(&self, client: ClientKey) -> Option<usize> {
+        let slot = (*self.clients.get(client.index())?)?;
+        (self.slab.get(slot)?.client == client).then_some(slot)
+    }
+
+    pub(super) fn get(&self, slot: usize) -> Option<&Member> {
+        self.slab.get(slot)
+    }
+
+    pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut Member> {
+        self.slab.get_mut(slot)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Member)> {
+        self.slab.iter()
+    }
+
+    /// The session of this id.
+    pub(super) fn session(&self, id: &str) -> Option<usize> {
+        self.sessions.get(id).copied()
+    }
+
+    /// Those who came in by a token at this listener.
+    pub(in crate::shell) fn bearers_of(&self, listener: usize) -> impl Iterator<Item = (ClientKey, &Bearer)> {
+        let of_listener = self.slab.iter().map(|(_, member)| member).filter(move |member| member.listener == listener);
+        of_listener.filter_map(|member| Some((member.client, member.bearer.as_ref()?)))
+    }
+
+    /// How many sessions there are.
+    pub(super) fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+
+    pub(super) fn remove(&mut self, slot: usize) -> Member {
+        let member = self.slab.remove(slot);
+        self.clients[member.client.index()].take_if(|known| *known == slot);
+        if let Some(id) = session_id(&member) {
+            self.sessions.remove(&id);
+        }
+        member
+    }
+
+    /// An answer of this worker carries a state that its client may bring back.
+    pub(super) fn remember(&mut self, state: u64, worker: WorkerKey) {
+        if self.states.insert(state, worker).is_none() {
+            self.order.push_back(state);
+        }
+        if self.order.len() > MOST_STATES
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.states.remove(&oldest);
+        }
+    }
+
+    /// The worker that a state is of.
+    pub(super) fn worker_of(&self, state: u64) -> Option<WorkerKey> {
+        self.states.get(&state).copied()
+    }
+
+    /// A hash of a state that nobody can foresee.
+    pub(super) fn hash_of(&self, state: &[u8]) -> u64 {
+        use std::hash::BuildHasher as _;
+        self.sessions.hasher().hash_one(state)
+    }
+}
+
+fn session_id(member: &Member) -> Option<Box<str>> {
+    match &member.role {
+        Role::Session(session) => Some(session.id.clone()),
+        Role::Modern { .. } => None,
+    }
+}

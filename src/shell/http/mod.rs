@@ -1,0 +1,122 @@
+//! The door for MCP over Streamable HTTP: connections, which come and go, and behind them clients of the core, each a
+//! session, or the requests of one connection that stand for themselves (2026-07-28).
+//!
+//! A connection is no client: it takes none of the core's slots. What it brings is read here up to whole messages, which
+//! are given to the core as lines of their client; what the core has for a client goes to the connection whose request
+//! it belongs to (`mcp/session.rs`).
+//!
+//! Reading order: `connection.rs`, `members.rs` (the clients), `serve.rs` (moves bytes), `requests.rs` (what is done with
+//! a request), `clients.rs` (sessions begin and end), `deliver.rs` (what the core has for them).
+
+mod clients;
+mod connection;
+mod deliver;
+mod members;
+mod requests;
+mod serve;
+
+use std::time::Duration;
+
+use slab::Slab;
+
+use super::listeners::Throttle;
+use crate::bus::port::Peer;
+use crate::config::Config;
+use crate::scan::Scanner;
+use connection::Connection;
+pub(super) use members::Members;
+
+/// Connections at once. The one that has been idle longest makes room for another one.
+pub(super) const MOST_CONNECTIONS: usize = 2048;
+
+/// How long a session may be used by nobody, if nothing is set.
+const SESSION_IDLE: Duration = Duration::from_secs(1800);
+
+/// See the top of the file.
+pub(super) struct Http {
+    connections: Slab<Connection>,
+    pub members: Members,
+    /// Connections that have something to send.
+    dirty: Vec<usize>,
+    /// Connections whose receive found no buffer.
+    starved: Vec<usize>,
+    /// Connections whose request waits until it is known what workers speak.
+    parked: Vec<usize>,
+    /// That is known of one pool more.
+    pub has_discovered: bool,
+    scanner: Scanner,
+    /// So many connections at most.
+    most: usize,
+    /// Bytes of bodies and of messages that wait.
+    held: usize,
+    /// Bytes that may be held, and kept of events of all sessions.
+    most_held: usize,
+    count: u64,
+    /// How long a session may be used by nobody.
+    session_idle: Duration,
+    throttle: Throttle,
+}
+
+impl Http {
+    /// Nobody yet; so many connections at most.
+    pub(super) fn new(most: usize, config: &Config) -> Self {
+        Self {
+            connections: Slab::new(),
+            members: Members::default(),
+            dirty: Vec::new(),
+            starved: Vec::new(),
+            parked: Vec::new(),
+            has_discovered: false,
+            scanner: Scanner::new(),
+            most,
+            held: 0,
+            most_held: config.limits.max_memory / 4,
+            count: 0,
+            session_idle: config.limits.session_idle.unwrap_or(SESSION_IDLE),
+            throttle: Throttle::default(),
+        }
+    }
+
+    /// Whether nothing is left of it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    /// Whether something can be done at once.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.members.resumed.is_empty() || self.has_discovered || !self.dirty.is_empty()
+    }
+
+    /// Bytes of memory that wait here for workers.
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Which client holds how much of that, and of what is kept or waits to be sent.
+    pub(super) fn holders(&self) -> impl Iterator<Item = (Peer, usize)> {
+        self.members.iter().map(|(slot, member)| {
+            let connections = member.connections().into_iter().filter_map(|slot| self.connections.get(slot));
+            let of_member = connections.filter(|connection| connection.member == Some(slot));
+            let outputs: usize = of_member.map(|connection| connection.outgoing.weight()).sum();
+            (Peer::Client(member.client), outputs + member.weight())
+        })
+    }
+
+    /// An output has something to send.
+    fn mark_dirty(&mut self, slot: usize) {
+        if !std::mem::replace(&mut self.connections[slot].is_dirty, true) {
+            self.dirty.push(slot);
+        }
+    }
+
+    /// Takes out the next one of those that are still there.
+    pub(super) fn next_dirty(&mut self) -> Option<usize> {
+        while let Some(slot) = self.dirty.pop() {
+            if let Some(connection) = self.connections.get_mut(slot).filter(|connection| connection.is_dirty) {
+                connection.is_dirty = false;
+                return Some(slot);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,341 @@
+//! What is done with a request: who sends it, which client of the core it is of, and what it is answered with.
+
+use super::connection::{KEEP_ALIVE, Sender, State};
+use super::members::{Role, Waiting};
+use crate::bus::admission::TurnedAway;
+use crate::bus::eras::PoolEra;
+use crate::bus::id::Id;
+use crate::bus::port::{Input, Moment, Peer};
+use crate::bus::settings::Era;
+use crate::http1::{Framing, Method, Request, Status};
+use crate::io::Io;
+use crate::mcp::asked::Verb;
+use crate::mcp::fault::{INVALID_REQUEST, METHOD_NOT_FOUND};
+use crate::mcp::write::{self, EventId};
+use crate::mcp::{Asked, Body, Fault, Kind, Message, message, modern};
+use crate::shell::handshakes::upgrade::health;
+use crate::shell::timers::Timer;
+use crate::shell::turn::Shell;
+use crate::websocket::HEALTH;
+use crate::websocket::answer::Refusal;
+use crate::websocket::request::Caller;
+
+impl<I: Io> Shell<I> {
+    /// The head of a request has come.
+    pub(super) fn http_head(&mut self, slot: usize, head: &Request<'_>) -> Result<(), Fault> {
+        let connection = &mut self.reactor.http.connections[slot];
+        let listener = connection.listener;
+        let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
+        if head.path == HEALTH && matches!(head.method, Method::Get | Method::Head) {
+            connection.incoming.keeps_alive = false;
+            let answer = health(&self.bus, listener, head.method);
+            connection.outgoing.queue().extend_from_slice(answer.as_bytes());
+            self.reactor.begin_http_answer(self.reactor.clock.now(), slot);
+            return Ok(());
+        }
+        let caller = Caller::of(head, None)?;
+        let mut origin = connection.origin.clone();
+        let bearer = policy.identify(&mut origin, &caller)?;
+        let path = policy.terms.path.clone();
+        self.bus.may_enter(listener, &origin).map_err(turned_away)?;
+        let asked = Asked::of(head, &path)?;
+        if asked.verb != Verb::Post && head.body != Framing::Length(0) {
+            return Err(Fault::new(Status::BadRequest, "only POST has a body"));
+        }
+        let incoming = &mut self.reactor.http.connections[slot].incoming;
+        (incoming.asked, incoming.sender) = (Some(asked), Sender { origin, bearer });
+        Ok(())
+    }
+
+    /// All of a request has come.
+    pub(super) fn http_request(&mut self, now: Moment, slot: usize) {
+        let http = &mut self.reactor.http;
+        let incoming = &mut http.connections[slot].incoming;
+        // One that was answered by its head alone.
+        let Some(asked) = incoming.asked.take() else { return };
+        let result = match asked.verb {
+            Verb::Get | Verb::Delete if asked.says_modern() => {
+                Err(Fault::new(Status::MethodNotAllowed, "2026-07-28 has POST alone"))
+            }
+            Verb::Get => self.http_get(now, slot, &asked),
+            Verb::Delete => self.http_delete(now, slot, &asked),
+            Verb::Post => {
+                http.held -= incoming.body_bytes();
+                let body = std::mem::take(&mut incoming.body);
+                let body = if body.is_empty() { message::room() } else { body };
+                match message::read(body, &mut http.scanner) {
+                    Ok(body) => return self.http_post(now, slot, asked, body),
+                    Err(fault) => Err(fault),
+                }
+            }
+        };
+        let incoming = &mut self.reactor.http.connections[slot].incoming;
+        incoming.asked.get_or_insert(asked);
+        if let Err(fault) = result {
+            self.reactor.refuse_http(now, slot, &fault, None, false);
+        }
+    }
+
+    /// Messages were posted.
+    fn http_post(&mut self, now: Moment, slot: usize, asked: Asked, body: Body) {
+        let result = match &body {
+            Body::One(message) => modern::is_modern(&asked, message),
+            Body::Batch(_) => Ok(false),
+        };
+        let id = match &body {
+            Body::One(message) => message.id().map(<[u8]>::to_vec),
+            Body::Batch(_) => None,
+        };
+        self.reactor.http.connections[slot].incoming.asked = Some(asked);
+        let result = result.and_then(|is_modern| match (is_modern, body) {
+            (true, Body::One(message)) => self.post_modern(now, slot, message),
+            (_, body) => self.post_legacy(now, slot, body),
+        });
+        if let Err(fault) = result {
+            self.reactor.refuse_http(now, slot, &fault, id.as_deref(), false);
+        }
+    }
+
+    /// The pool that a request is for.
+    fn pool_asked(&self, slot: usize) -> Result<usize, Fault> {
+        let connection = &self.reactor.http.connections[slot];
+        let (incoming, listener) = (&connection.incoming, connection.listener);
+        let origin = &incoming.sender.origin;
+        let pools = &self.reactor.workers.pools;
+        let may_use = |pool: &usize| self.bus.offers(listener, origin, *pool);
+        let named = incoming.asked.as_ref().and_then(|asked| asked.pool.as_deref());
+        let found = match named {
+            Some(name) => pools.iter().position(|pool| pool.core.id == name).filter(may_use),
+            None => self.bus.default_pool(listener, origin),
+        };
+        found.ok_or_else(|| {
+            let names: Vec<&str> = (0..pools.len()).filter(may_use).map(|pool| pools[pool].core.id.as_str()).collect();
+            let path = self.reactor.listeners.policy(listener).map_or("/mcp", |policy| &policy.terms.path);
+            let why = format!("name a pool: {path}/{}", names.join(&format!(", {path}/")));
+            Fault::new(Status::NotFound, why)
+        })
+    }
+
+    /// A message of 2026-07-28.
+    fn post_modern(&mut self, now: Moment, slot: usize, message: Message) -> Result<(), Fault> {
+        let pool = self.pool_asked(slot)?;
+        let era = self.bus.pool_era(pool);
+        if era == PoolEra::Legacy {
+            let why = "this server speaks MCP up to 2025-11-25; begin with initialize";
+            return Err(Fault { code: METHOD_NOT_FOUND, ..Fault::new(Status::BadRequest, why) });
+        }
+        let connection = &mut self.reactor.http.connections[slot];
+        let asked = connection.incoming.asked.as_ref().ok_or_else(Fault::no_session)?;
+        modern::check(asked, &message)?;
+        if era == PoolEra::Unknown {
+            connection.state = State::Parked;
+            connection.incoming.parked = Some(Body::One(message));
+            self.reactor.timers.set(Timer::Http(slot), None);
+            self.reactor.http.parked.push(slot);
+            return Ok(());
+        }
+        let member = self.modern_member(now, slot, pool)?;
+        let http = &mut self.reactor.http;
+        let Some(client) = http.members.get(member).map(|it| it.client) else { return Err(Fault::no_session()) };
+        let state = modern::request_state(&message);
+        let worker = state.and_then(|state| http.members.worker_of(http.members.hash_of(&state)));
+        self.bus.prefer_worker(client, worker);
+        let is_request = message.kind() == Kind::Request;
+        self.await_answer(now, slot);
+        self.hand_over(now, member, message, (!is_request).then_some(slot));
+        Ok(())
+    }
+
+    /// What there is to do for the door beside what was completed.
+    pub(in crate::shell) fn work_for_http(&mut self, now: Moment) {
+        for _ in 0..self.reactor.http.members.resumed.len() {
+            if let Some(slot) = self.reactor.http.members.resumed.pop_front() {
+                self.present_member(now, slot);
+            }
+        }
+        for (client, state) in std::mem::take(&mut self.reactor.http.members.answered) {
+            if let Some(worker) = self.bus.answered_by(client) {
+                self.reactor.http.members.remember(state, worker);
+            }
+        }
+        self.go_on_parked(now);
+        self.retry_http();
+    }
+
+    /// It has become known what the workers of a pool speak: who has waited for that goes on.
+    fn go_on_parked(&mut self, now: Moment) {
+        if !std::mem::take(&mut self.reactor.http.has_discovered) {
+            return;
+        }
+        for slot in std::mem::take(&mut self.reactor.http.parked) {
+            let Some(connection) = self.reactor.http.connections.get_mut(slot) else { continue };
+            if connection.state != State::Parked {
+                continue;
+            }
+            connection.state = State::Reading;
+            let parked = connection.incoming.parked.take();
+            if let (Some(body), Some(asked)) = (parked, connection.incoming.asked.take()) {
+                self.http_post(now, slot, asked, body);
+            }
+        }
+    }
+
+    /// Messages of a session, or the one that begins it.
+    fn post_legacy(&mut self, now: Moment, slot: usize, body: Body) -> Result<(), Fault> {
+        let (mut messages, is_batch) = match body {
+            Body::One(message) => (vec![message], false),
+            Body::Batch(messages) => (messages, true),
+        };
+        let begins = !is_batch && messages[0].kind() == Kind::Request && *messages[0].method() == *b"initialize";
+        let member = match begins {
+            true => {
+                let pool = self.pool_asked(slot)?;
+                let id = messages[0].id().and_then(|id| Id::parse(id).ok());
+                self.begin_session(now, slot, pool, id.ok_or_else(|| too_long(&messages))?)?
+            }
+            false => self.session_asked(slot)?,
+        };
+        let http = &mut self.reactor.http;
+        let connection = &mut http.connections[slot];
+        let asked_version = connection.incoming.asked.as_ref().and_then(|asked| asked.version.clone());
+        let Some(at) = http.members.get_mut(member) else { return Err(Fault::no_session()) };
+        at.since = now;
+        let Some(session) = at.session() else { return Err(Fault::no_session()) };
+        if is_batch && !session.takes_batches() && asked_version.as_deref() != Some("2025-03-26") {
+            return Err(Fault::bad(INVALID_REQUEST, "only 2025-03-26 has batches: post one message"));
+        }
+        let mut requests = Vec::new();
+        for message in messages.iter().filter(|message| message.kind() == Kind::Request) {
+            let id = message.id().and_then(|id| Id::parse(id).ok()).ok_or_else(|| too_long(&messages))?;
+            if session.waits_for(&id) || requests.iter().any(|(other, _)| *other == id) {
+                return Err(Fault::bad(INVALID_REQUEST, "a request with this id waits for its answer already"));
+            }
+            requests.push((id, message.progress_token()));
+        }
+        connection.member = Some(member);
+        let has_requests = !requests.is_empty();
+        if has_requests {
+            let is_batch = requests.len() > 1;
+            connection.stream = session.begin(slot, requests.into_iter(), is_batch);
+        }
+        self.await_answer(now, slot);
+        let last = messages.pop();
+        for message in messages {
+            self.hand_over(now, member, message, None);
+        }
+        if let Some(message) = last {
+            self.hand_over(now, member, message, (!has_requests).then_some(slot));
+        }
+        Ok(())
+    }
+
+    /// The session that a request names, if it is its sender's.
+    fn session_asked(&mut self, slot: usize) -> Result<usize, Fault> {
+        let http = &self.reactor.http;
+        let connection = &http.connections[slot];
+        let id = connection.incoming.asked.as_ref().and_then(|asked| asked.session.as_deref());
+        let missing = "the request names no session (Mcp-Session-Id); begin with initialize";
+        let id = id.ok_or_else(|| Fault::new(Status::BadRequest, missing))?;
+        let member = http.members.session(id).ok_or_else(Fault::no_session)?;
+        let at = http.members.get(member).filter(|at| {
+            let is_there = !at.is_closing && at.listener == connection.listener;
+            is_there && at.is_of(&connection.incoming.sender.origin.names)
+        });
+        let at = at.ok_or_else(Fault::no_session)?;
+        let named = connection.incoming.asked.as_ref().and_then(|asked| asked.pool.as_deref());
+        if named.is_some_and(|name| self.reactor.workers.pools[at.pool].core.id != name) {
+            return Err(Fault::no_session());
+        }
+        if connection.member.is_some_and(|other| other != member) {
+            self.reactor.release_modern(slot);
+        }
+        Ok(member)
+    }
+
+    /// Opens the stream of a session, or goes on with one.
+    fn http_get(&mut self, now: Moment, slot: usize, asked: &Asked) -> Result<(), Fault> {
+        self.reactor.http.connections[slot].incoming.asked = Some(asked.clone());
+        let member = self.session_asked(slot)?;
+        let bad = || Fault::new(Status::BadRequest, "Last-Event-ID is none that was given out");
+        let behind = asked.last_event.as_deref().map(|text| EventId::parse(text).ok_or_else(bad)).transpose()?;
+        self.reactor.open_stream(now, slot, member, behind)
+    }
+
+    /// Ends a session.
+    fn http_delete(&mut self, now: Moment, slot: usize, asked: &Asked) -> Result<(), Fault> {
+        self.reactor.http.connections[slot].incoming.asked = Some(asked.clone());
+        let member = self.session_asked(slot)?;
+        if let Some(client) = self.reactor.http.members.get(member).map(|member| member.client) {
+            self.reactor.tell(now, Input::Left(client));
+        }
+        let connection = &mut self.reactor.http.connections[slot];
+        let manner = connection.manner(None);
+        write::empty(connection.outgoing.queue(), Status::NoContent, manner);
+        self.reactor.begin_http_answer(now, slot);
+        Ok(())
+    }
+
+    /// An answer is awaited from now on.
+    fn await_answer(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.reactor.http.connections[slot];
+        (connection.state, connection.since) = (State::Waiting, now);
+        self.reactor.timers.set(Timer::Http(slot), Some(now.after(KEEP_ALIVE)));
+    }
+
+    /// Gives a message to the core, or has it wait until that takes it. `tells` is the connection that waits only for that.
+    fn hand_over(&mut self, now: Moment, member: usize, message: Message, tells: Option<usize>) {
+        let http = &mut self.reactor.http;
+        let tells = tells.map(|slot| (slot, http.connections[slot].serial));
+        let Some(at) = http.members.get_mut(member) else { return };
+        http.held += message.weight();
+        at.inbox.push_back(Waiting { message, tells });
+        self.present_member(now, member);
+    }
+
+    /// Gives the core what waits of a client, as far as it takes it.
+    pub(in crate::shell) fn present_member(&mut self, now: Moment, slot: usize) {
+        loop {
+            let http = &mut self.reactor.http;
+            let Some(member) = http.members.get_mut(slot).filter(|member| !member.is_paused) else { return };
+            let Some(waiting) = member.inbox.pop_front() else { return };
+            let (client, window) = (member.client, waiting.message.window());
+            let (received, effects) = self.bus.receive(now, Peer::Client(client), window);
+            let source = crate::shell::effects::Source { from: Peer::Client(client), window, block: None };
+            self.reactor.carry_out(effects, Some(&source));
+            let http = &mut self.reactor.http;
+            if received.consumed < window.data().len()
+                && let Some(member) = http.members.get_mut(slot).filter(|member| member.client == client)
+            {
+                member.inbox.push_front(waiting);
+                if received.next != crate::bus::port::Next::Again {
+                    return;
+                }
+                continue;
+            }
+            http.held -= waiting.message.weight();
+            if let Some((connection, serial)) = waiting.tells {
+                self.reactor.tell_taken(now, connection, serial);
+            }
+        }
+    }
+}
+
+fn turned_away(why: TurnedAway) -> Fault {
+    match why {
+        TurnedAway::Draining => Refusal::unavailable("the daemon shuts down", 1).into(),
+        TurnedAway::NotAllowed(why) => Fault::new(Status::Forbidden, why),
+        TurnedAway::NoRoom(why) => Fault::busy(why),
+    }
+}
+
+fn too_long(_: &[Message]) -> Fault {
+    Fault::bad(INVALID_REQUEST, "the id is longer than 128 bytes")
+}
+
+/// The era of a member.
+pub(super) fn era(role: &Role) -> Era {
+    match role {
+        Role::Session(_) => Era::Legacy,
+        Role::Modern { .. } => Era::Modern,
+    }
+}

@@ -1,0 +1,423 @@
+//! Moves the bytes of connections of the door: they are read up to whole requests, what is queued is sent, and they are
+//! closed.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::net::{Shutdown, shutdown, sockopt};
+
+use super::connection::{Connection, KEEP_ALIVE, LINGER, SEND_TIME, State};
+use super::members::{Member, Role};
+use crate::bus::port::{Input, Moment, Origin, Peer};
+use crate::http1::{CONTINUE, Error, Event, LONGEST_HEAD, Status};
+use crate::io::ring::Completion;
+use crate::io::{Io, Submission, tells_half_closed};
+use crate::mcp::{Fault, message, write};
+use crate::shell::connection::Flight;
+use crate::shell::operation::Operation;
+use crate::shell::reactor::Reactor;
+use crate::shell::timers::Timer;
+use crate::shell::turn::Shell;
+
+impl<I: Io> Shell<I> {
+    /// Somebody has connected to the door. `begun` has come already, behind the header of a proxy.
+    pub(in crate::shell) fn http_connected(
+        &mut self,
+        now: Moment,
+        socket: OwnedFd,
+        listener: usize,
+        origin: Origin,
+        begun: &[u8],
+    ) {
+        let reactor = &mut self.reactor;
+        if !reactor.make_room_for_http(now) {
+            drop(socket);
+            return reactor.free_descriptor();
+        }
+        let longest = reactor.connections.longest_client_line;
+        let http = &mut reactor.http;
+        http.count += 1;
+        let mut connection = Connection::new(now, socket, listener, origin, longest, http.count);
+        connection.incoming.bytes.extend_from_slice(begun);
+        let slot = http.connections.insert(connection);
+        self.read_http(now, slot);
+    }
+
+    /// What a receive has brought.
+    pub(in crate::shell) fn http_received(&mut self, now: Moment, slot: usize, completion: &Completion) {
+        let reactor = &mut self.reactor;
+        let connection = &mut reactor.http.connections[slot];
+        let was_reading = connection.in_flight.remove(Flight::Read);
+        debug_assert!(was_reading);
+        let wants_it = !matches!(connection.state, State::Leaving | State::Lingering);
+        if let Some(buffer) = completion.buffer() {
+            if completion.result > 0 && wants_it {
+                // SAFETY: the buffer is returned behind this.
+                let window = unsafe { reactor.io.received(buffer, completion.result as usize) };
+                connection.incoming.bytes.extend_from_slice(window.data());
+            }
+            reactor.io.return_received(buffer);
+        }
+        let connection = &mut reactor.http.connections[slot];
+        match (connection.state, completion.result) {
+            (State::Leaving, _) => reactor.remove_http_if_idle(slot),
+            (_, error) if error == -libc::ENOBUFS => reactor.http.starved.push(slot),
+            (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => reactor.arm_http_receive(slot),
+            (_, ..0) => self.leave_http(now, slot),
+            (_, 0) => self.http_ended(now, slot),
+            (State::Lingering, _) => reactor.arm_http_receive(slot),
+            (State::Reading, _) => self.read_http(now, slot),
+            _ => reactor.arm_http_receive(slot),
+        }
+    }
+
+    /// The other side sends no more. A session gets its answers all the same; of a request that stands for itself that is
+    /// the end (MCP 2026-07-28, "Cancellation").
+    fn http_ended(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.reactor.http.connections[slot];
+        connection.incoming.has_ended = true;
+        let members = &self.reactor.http.members;
+        let member = connection.member.and_then(|member| members.get(member));
+        let is_session = member.is_some_and(|member| matches!(member.role, Role::Session(_)));
+        match connection.state {
+            State::Waiting | State::Events if is_session => self.reactor.watch_http(slot),
+            State::Answering => {}
+            _ => self.leave_http(now, slot),
+        }
+    }
+
+    /// Looks for requests in what has come.
+    pub(super) fn read_http(&mut self, now: Moment, slot: usize) {
+        let mut bytes = std::mem::take(&mut self.reactor.http.connections[slot].incoming.bytes);
+        let mut at = 0;
+        while let Some(connection) = self.reactor.http.connections.get_mut(slot)
+            && connection.state == State::Reading
+        {
+            match connection.incoming.reader.next(now, &bytes[at..]) {
+                Event::More(length) => {
+                    at += length;
+                    break;
+                }
+                Event::Head(head) => {
+                    at += head.length;
+                    connection.incoming.keeps_alive = head.keeps_alive;
+                    let expects = head.expects_continue();
+                    match self.http_head(slot, &head) {
+                        Ok(()) if expects => {
+                            self.reactor.http.connections[slot].outgoing.queue().extend_from_slice(CONTINUE);
+                            self.reactor.http.mark_dirty(slot);
+                        }
+                        Ok(()) => {}
+                        Err(fault) => self.reactor.refuse_http(now, slot, &fault, None, true),
+                    }
+                }
+                Event::Data { data, length } => {
+                    at += length;
+                    if let Err(fault) = self.reactor.http_body(slot, data) {
+                        self.reactor.refuse_http(now, slot, &fault, None, true);
+                    }
+                }
+                Event::End(length) => {
+                    at += length;
+                    self.http_request(now, slot);
+                }
+                Event::Wrong(error) => self.reactor.refuse_http_head(now, slot, error),
+            }
+        }
+        let Some(connection) = self.reactor.http.connections.get_mut(slot) else { return };
+        bytes.drain(..at);
+        if bytes.is_empty() && bytes.capacity() > LONGEST_HEAD {
+            bytes = Vec::new();
+        }
+        connection.incoming.bytes = bytes;
+        if connection.state == State::Reading {
+            let deadline = connection.incoming.reader.deadline();
+            self.reactor.timers.set(Timer::Http(slot), Some(deadline));
+        }
+        self.reactor.arm_http_receive(slot);
+    }
+
+    /// What a send has come to.
+    pub(in crate::shell) fn http_sent(&mut self, now: Moment, slot: usize, result: i32) {
+        let reactor = &mut self.reactor;
+        let connection = &mut reactor.http.connections[slot];
+        let was_sending = connection.in_flight.remove(Flight::Write);
+        debug_assert!(was_sending);
+        let had_to_wait = connection.in_flight.remove(Flight::Room);
+        match (connection.state, result) {
+            (State::Leaving, _) => return reactor.remove_http_if_idle(slot),
+            (_, 1..) if had_to_wait && tells_half_closed(result) => return reactor.await_http_room(slot),
+            (_, 1..) if had_to_wait => {}
+            (_, 1..) => {
+                let owed = connection.outgoing.sent(result as usize);
+                connection.since = now;
+                let client = connection.member.and_then(|member| reactor.http.members.get(member)).map(|it| it.client);
+                if let Some(client) = client.filter(|_| owed > 0) {
+                    reactor.tell(now, Input::Sent { peer: Peer::Client(client), bytes: owed });
+                }
+            }
+            (_, error) if error == -libc::EAGAIN => return reactor.await_http_room(slot),
+            (_, error) if error == -libc::EINTR => {}
+            _ => return self.leave_http(now, slot),
+        }
+        self.send_http(now, slot);
+    }
+
+    /// Sends what is queued; when an answer is out, the next request comes, or the end.
+    pub(in crate::shell) fn send_http(&mut self, now: Moment, slot: usize) {
+        let reactor = &mut self.reactor;
+        let Some(connection) = reactor.http.connections.get_mut(slot) else { return };
+        if connection.in_flight.has(Flight::Write) || connection.state == State::Leaving {
+            return;
+        }
+        if let Some(rest) = connection.outgoing.rest() {
+            let send = Submission::Send {
+                socket: connection.socket.as_raw_fd(),
+                from: rest.as_ptr(),
+                bytes: rest.len().min(u32::MAX as usize) as u32,
+                now_or_never: true,
+            };
+            connection.in_flight.add(Flight::Write);
+            // SAFETY: what is sent is not touched and the socket stays open while this is in flight.
+            unsafe { reactor.io.submit(send, Operation::HttpSend.token(slot)) };
+            return;
+        }
+        match connection.state {
+            State::Answering => self.end_http_answer(now, slot),
+            State::Events => reactor.timers.set(Timer::Http(slot), Some(now.after(KEEP_ALIVE))),
+            _ => {}
+        }
+    }
+
+    /// An answer is out. The next request may be there already.
+    fn end_http_answer(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.reactor.http.connections[slot];
+        connection.since = now;
+        connection.outgoing.whole = None;
+        connection.incoming.clear();
+        self.reactor.release_http(slot);
+        let connection = &mut self.reactor.http.connections[slot];
+        if !connection.incoming.keeps_alive {
+            connection.state = State::Lingering;
+            // Closed with bytes unread, the socket would be reset, and the answer might not arrive.
+            let _ = shutdown(&connection.socket, Shutdown::Write);
+            self.reactor.timers.set(Timer::Http(slot), Some(now.after(LINGER)));
+            return match self.reactor.http.connections[slot].incoming.has_ended {
+                true => self.leave_http(now, slot),
+                false => self.reactor.arm_http_receive(slot),
+            };
+        }
+        let waiting = connection.incoming.bytes.len();
+        connection.state = State::Reading;
+        connection.incoming.reader.answered(now, waiting);
+        if connection.incoming.has_ended && waiting == 0 {
+            return self.leave_http(now, slot);
+        }
+        self.read_http(now, slot);
+    }
+
+    /// The time of a connection is up.
+    pub(in crate::shell) fn http_due(&mut self, now: Moment, slot: usize) {
+        let Some(connection) = self.reactor.http.connections.get_mut(slot) else { return };
+        match connection.state {
+            State::Reading if !connection.is_idle() => {
+                let fault = Fault::new(Status::RequestTimeout, "the request took too long to come");
+                self.reactor.refuse_http(now, slot, &fault, None, true);
+            }
+            State::Waiting | State::Events if connection.outgoing.is_empty() => self.reactor.keep_http_alive(now, slot),
+            State::Leaving => {}
+            State::Waiting | State::Events | State::Answering if now.since(connection.since) < SEND_TIME => {
+                let at = connection.since.after(SEND_TIME);
+                self.reactor.timers.set(Timer::Http(slot), Some(at));
+            }
+            _ => self.leave_http(now, slot),
+        }
+    }
+
+    /// A connection that found no buffer tries again.
+    pub(in crate::shell) fn retry_http(&mut self) {
+        for slot in std::mem::take(&mut self.reactor.http.starved) {
+            self.reactor.arm_http_receive(slot);
+        }
+    }
+
+    /// Ends a connection; it goes when the kernel holds nothing of it. What it has not taken is kept for its session.
+    pub(in crate::shell) fn leave_http(&mut self, now: Moment, slot: usize) {
+        self.reactor.abandon_http(now, slot);
+    }
+
+    /// Ends all of it.
+    pub(in crate::shell) fn close_http(&mut self) {
+        let now = self.reactor.clock.now();
+        let slots: Vec<usize> = self.reactor.http.connections.iter().map(|(slot, _)| slot).collect();
+        slots.into_iter().for_each(|slot| self.leave_http(now, slot));
+    }
+
+    /// What the kernel still holds stays until the process ends.
+    pub(in crate::shell) fn forget_http(&mut self) {
+        std::mem::take(&mut self.reactor.http.connections)
+            .into_iter()
+            .for_each(|(_, connection)| std::mem::forget(connection));
+    }
+}
+
+impl<I: Io> Reactor<I> {
+    /// Has the kernel receive, if anything may come that is looked at: in the midst of an answer, the end.
+    pub(super) fn arm_http_receive(&mut self, slot: usize) {
+        let Some(connection) = self.http.connections.get_mut(slot) else { return };
+        if connection.state == State::Leaving || connection.incoming.has_ended {
+            return;
+        }
+        if connection.state != State::Reading && connection.incoming.bytes.len() >= LONGEST_HEAD {
+            return self.watch_http(slot);
+        }
+        if !connection.in_flight.add(Flight::Read) {
+            return;
+        }
+        let receive = Submission::Receive { socket: connection.socket.as_raw_fd(), was_empty: true };
+        // SAFETY: the socket stays open while this is in flight.
+        unsafe { self.io.submit(receive, Operation::HttpReceive.token(slot)) };
+    }
+
+    /// Watches for the other side's leaving where no receive would show it.
+    pub(super) fn watch_http(&mut self, slot: usize) {
+        let Some(connection) = self.http.connections.get_mut(slot) else { return };
+        if connection.state == State::Leaving || !connection.in_flight.add(Flight::Watch) {
+            return;
+        }
+        let half_closed = connection.incoming.has_ended;
+        let watch = Submission::Watch { descriptor: connection.socket.as_raw_fd(), half_closed };
+        // SAFETY: the socket stays open while this is in flight.
+        unsafe { self.io.submit(watch, Operation::HttpWatch.token(slot)) };
+    }
+
+    /// The other side has gone, or sends no more.
+    pub(in crate::shell) fn http_watched(&mut self, now: Moment, slot: usize, result: i32) {
+        let connection = &mut self.http.connections[slot];
+        let was_watching = connection.in_flight.remove(Flight::Watch);
+        debug_assert!(was_watching);
+        if connection.state == State::Leaving {
+            return self.remove_http_if_idle(slot);
+        }
+        if result > 0 && !tells_half_closed(result) {
+            self.abandon_http(now, slot);
+        }
+    }
+
+    /// Lets an answer wait until its socket has room.
+    fn await_http_room(&mut self, slot: usize) {
+        let connection = &mut self.http.connections[slot];
+        connection.in_flight.add(Flight::Write);
+        connection.in_flight.add(Flight::Room);
+        let half_closed = connection.incoming.has_ended;
+        let room = Submission::AwaitRoom { descriptor: connection.socket.as_raw_fd(), half_closed };
+        // SAFETY: the socket stays open while this is in flight.
+        unsafe { self.io.submit(room, Operation::HttpSend.token(slot)) };
+        let at = connection.since.after(SEND_TIME);
+        self.timers.set(Timer::Http(slot), Some(at));
+    }
+
+    /// A piece of a body has come.
+    fn http_body(&mut self, slot: usize, data: &[u8]) -> Result<(), Fault> {
+        if self.http.held + data.len() > self.http.most_held {
+            return Err(Fault::busy("memory is short; try again later"));
+        }
+        let body = &mut self.http.connections[slot].incoming.body;
+        if body.is_empty() {
+            *body = message::room();
+        }
+        body.extend_from_slice(data);
+        self.http.held += data.len();
+        Ok(())
+    }
+
+    /// What a head cannot be read for is the last of its connection.
+    fn refuse_http_head(&mut self, now: Moment, slot: usize, error: Error) {
+        self.refuse_http(now, slot, &Fault::new(error.status, error.why), None, true);
+    }
+
+    /// Answers a request with why it is not served. `is_last` says that nothing behind it can be read.
+    pub(super) fn refuse_http(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>, is_last: bool) {
+        let place = self.http.connections[slot].origin.place;
+        let why = format!("over HTTP {} ({})", fault.why, fault.status.code());
+        self.tell(now, Input::NotUpgraded { place, why });
+        let connection = &mut self.http.connections[slot];
+        connection.incoming.keeps_alive &= !is_last;
+        let manner = connection.manner(None);
+        write::fault(connection.outgoing.queue(), fault, manner, id);
+        self.begin_http_answer(now, slot);
+    }
+
+    /// All of an answer is queued.
+    pub(super) fn begin_http_answer(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.http.connections[slot];
+        self.http.held -= connection.incoming.body_bytes();
+        connection.incoming.body = Vec::new();
+        (connection.state, connection.since) = (State::Answering, now);
+        self.http.mark_dirty(slot);
+        self.timers.set(Timer::Http(slot), Some(now.after(SEND_TIME)));
+    }
+
+    /// A stream gives a sign of life; an answer that is long awaited becomes one.
+    fn keep_http_alive(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.http.connections[slot];
+        // Whose network has gone is found by what is not acknowledged.
+        let _ = sockopt::set_tcp_user_timeout(&connection.socket, SEND_TIME.as_millis() as u32 / 2);
+        if connection.state == State::Waiting {
+            let stream = connection.stream;
+            let session = connection.member.and_then(|at| self.http.members.get_mut(at)).and_then(Member::session);
+            let place = session.map_or(0, |session| session.place(stream));
+            self.begin_http_events(now, slot, place);
+        }
+        let connection = &mut self.http.connections[slot];
+        let is_old = connection.is_old();
+        write::keep_alive(connection.outgoing.queue(), is_old);
+        connection.since = now;
+        self.http.mark_dirty(slot);
+        self.timers.set(Timer::Http(slot), Some(now.after(KEEP_ALIVE)));
+    }
+
+    /// Ends a connection; it goes when the kernel holds nothing of it.
+    pub(super) fn abandon_http(&mut self, now: Moment, slot: usize) {
+        let Some(connection) = self.http.connections.get_mut(slot) else { return };
+        if connection.state == State::Leaving {
+            return;
+        }
+        connection.state = State::Leaving;
+        self.http.held -= connection.incoming.body_bytes();
+        connection.incoming.clear();
+        self.timers.set(Timer::Http(slot), None);
+        // All operations on the socket complete after this.
+        let _ = shutdown(&connection.socket, Shutdown::Both);
+        if connection.in_flight.has(Flight::Watch) {
+            self.cancel(Operation::HttpWatch, slot);
+        }
+        self.detach_http(now, slot);
+        self.remove_http_if_idle(slot);
+    }
+
+    fn remove_http_if_idle(&mut self, slot: usize) {
+        if self.http.connections[slot].in_flight.is_empty() {
+            self.http.connections.remove(slot);
+            self.free_descriptor();
+        }
+    }
+
+    /// Makes sure that there is room for one more. False if nobody may be sent away.
+    fn make_room_for_http(&mut self, now: Moment) -> bool {
+        if self.http.connections.len() < self.http.most {
+            return true;
+        }
+        let idle = self.http.connections.iter().filter(|(_, connection)| connection.is_idle());
+        let goes = idle.min_by_key(|(_, connection)| connection.since).map(|(slot, _)| slot);
+        if let Some(slot) = goes {
+            self.abandon_http(now, slot);
+        } else if self.http.throttle.may_tell(now) {
+            tracing::warn!(
+                reason = "accept_paused",
+                "all {} connections of the door for MCP wait for answers or hold streams; new ones are closed",
+                self.http.most
+            );
+        }
+        goes.is_some()
+    }
+}

@@ -101,9 +101,11 @@ impl Log {
         self.events.iter_mut().filter(|event| event.is_untaken && event.id.stream == 0)
     }
 
-    /// These events were not taken after all.
+    /// These events were not taken after all. Of the first one of a stream nobody has heard then.
     pub fn give_back(&mut self, ids: &[EventId]) {
-        self.events.iter_mut().filter(|event| ids.contains(&event.id)).for_each(|event| event.is_untaken = true);
+        for event in self.events.iter_mut().filter(|event| ids.contains(&event.id)) {
+            (event.is_untaken, event.is_nameless) = (true, event.is_nameless || event.id.place == 1);
+        }
     }
 }
 

@@ -7,6 +7,7 @@ mod client;
 #[path = "../support/descriptors.rs"]
 mod descriptors;
 mod harness;
+mod http;
 #[path = "../support/seccomp.rs"]
 mod seccomp;
 #[path = "../support/terminal.rs"]
@@ -25,6 +26,7 @@ mod greedy;
 mod isolation;
 mod kernels;
 mod logs;
+mod mcp;
 mod memory;
 mod misbehaving;
 mod network;

@@ -443,6 +443,10 @@ impl Worker {
                     write(1, format!("{line}\n").as_bytes());
                 }
             }
+            // As an MCP server does that speaks what its client speaks.
+            "initialize" if params["protocolVersion"].is_string() => {
+                return answer(&json!({ "protocolVersion": params["protocolVersion"], "pid": id() }));
+            }
             "kept" => return answer(&json!({ "lines": self.kept })),
             "big" => return answer(&json!({ "fill": "x".repeat(size("size", 0)) })),
             "grandchild" => {

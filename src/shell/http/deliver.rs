@@ -167,6 +167,8 @@ impl<I: Io> Reactor<I> {
         let kind = said.kind();
         let is_first = is_first_answer(session, said);
         let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind);
+        // Who sends no more may have gone, or wait for this.
+        let may_be_gone = connection.is_some_and(|at| self.http.connections[at].incoming.has_ended);
         let header = is_first.then(|| session.id.clone());
         if is_first {
             session.initialize = None;
@@ -176,16 +178,16 @@ impl<I: Io> Reactor<I> {
             }
         }
         let lost = match connection {
-            Some(_) if is_whole => 0,
-            Some(_) => session.keep(id, said.text, most),
-            None => session.keep_untaken(id, said.text, is_nameless, most),
+            Some(_) if is_whole && !may_be_gone => 0,
+            Some(_) if !may_be_gone => session.keep(id, said.text, most),
+            _ => session.keep_untaken(id, said.text, is_nameless, most),
         };
         self.count_lost_events(client, lost);
         let connection = connection?;
         if is_whole {
             let header = header.as_deref().filter(|_| !said.is_error);
             self.answer_whole(now, connection, Status::Ok, said, header);
-            self.http.connections[connection].outgoing.whole = Some((id, said.text.len()));
+            self.http.connections[connection].outgoing.whole = (!may_be_gone).then_some((id, said.text.len()));
         } else {
             if self.http.connections[connection].state == State::Waiting {
                 self.begin_http_events(now, connection, id.place - 1);

@@ -1,0 +1,196 @@
+//! A client of MCP over HTTP, as little as the tests need: it writes requests and reads answers, whole or event by event,
+//! and never waits for ever.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use serde_json::{Value, json};
+
+use crate::client::PATIENCE;
+
+/// One connection.
+pub struct Http {
+    stream: TcpStream,
+    reader: BufReader<TcpStream>,
+    /// Sent with each request.
+    pub fields: Vec<(String, String)>,
+}
+
+/// An answer, as far as its head.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub fields: HashMap<String, String>,
+    /// The body, if it is no stream of events.
+    pub body: String,
+}
+
+/// An event of a stream.
+#[derive(Debug, PartialEq)]
+pub struct Event {
+    pub id: Option<String>,
+    pub data: String,
+}
+
+impl Answer {
+    /// Its body as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    pub fn is_stream(&self) -> bool {
+        self.fields.get("content-type").is_some_and(|kind| kind == "text/event-stream")
+    }
+}
+
+impl Event {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.data).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+impl Http {
+    pub fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("{address}: {error}"));
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let reader = BufReader::new(stream.try_clone().unwrap());
+        let fields = vec![("Host".to_owned(), address.to_string())];
+        Self { stream, reader, fields }
+    }
+
+    /// One that sends this field with each request.
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.fields.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// One that has begun a session of this revision.
+    pub fn session(address: SocketAddr, version: &str) -> Self {
+        let mut client = Self::connect(address);
+        let params = json!({ "protocolVersion": version, "capabilities": {} });
+        let answer = client.ask(&json!({ "jsonrpc": "2.0", "id": "init", "method": "initialize", "params": params }));
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let id = answer.fields["mcp-session-id"].clone();
+        client.with("Mcp-Session-Id", &id)
+    }
+
+    /// The session that it is of.
+    pub fn session_id(&self) -> String {
+        let field = self.fields.iter().find(|(name, _)| name == "Mcp-Session-Id");
+        field.map(|(_, value)| value.clone()).expect("it has one")
+    }
+
+    /// Another connection that sends the same fields.
+    pub fn again(&self) -> Self {
+        let mut other = Self::connect(self.stream.peer_addr().unwrap());
+        other.fields.clone_from(&self.fields);
+        other
+    }
+
+    pub fn send_bytes(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// Sends a request with these fields beside its own.
+    pub fn send(&mut self, line: &str, fields: &[(&str, &str)], body: &str) {
+        let mut head = format!("{line} HTTP/1.1\r\nAccept: application/json, text/event-stream\r\n");
+        let own = self.fields.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        for (name, value) in own.chain(fields.iter().copied()) {
+            head += &format!("{name}: {value}\r\n");
+        }
+        if line.starts_with("POST") {
+            head += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+        }
+        self.send_bytes((head + "\r\n" + body).as_bytes());
+    }
+
+    pub fn post(&mut self, message: &Value) {
+        self.send("POST /mcp", &[], &message.to_string());
+    }
+
+    /// Posts a message, and gives what is answered.
+    pub fn ask(&mut self, message: &Value) -> Answer {
+        self.post(message);
+        self.answer()
+    }
+
+    /// Asks for something, and gives the answer's body.
+    pub fn call(&mut self, id: u64, method: &str, params: Value) -> Value {
+        let answer = self.ask(&request(id, method, params));
+        assert_eq!((answer.status, answer.is_stream()), (200, false), "{answer:?}");
+        answer.json()
+    }
+
+    /// Opens the stream of its session, or goes on behind an event.
+    pub fn open(&mut self, behind: Option<&str>) -> Answer {
+        let fields: Vec<_> = behind.map(|id| ("Last-Event-ID", id)).into_iter().collect();
+        self.send("GET /mcp", &fields, "");
+        self.answer()
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        let read = self.reader.read_line(&mut line).unwrap_or_else(|error| panic!("no line comes: {error}"));
+        assert!(read > 0, "the daemon has closed the connection");
+        line.trim_end_matches(['\r', '\n']).to_owned()
+    }
+
+    /// The next answer; of a stream only the head.
+    pub fn answer(&mut self) -> Answer {
+        let status = self.line();
+        let status = status.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("{status}"));
+        let mut fields = HashMap::new();
+        loop {
+            let line = self.line();
+            let Some((name, value)) = line.split_once(": ") else { break };
+            fields.insert(name.to_ascii_lowercase(), value.to_owned());
+        }
+        let length = fields.get("content-length").map_or(0, |length| length.parse().expect("a number"));
+        let mut body = vec![0; length];
+        self.reader.read_exact(&mut body).unwrap();
+        Answer { status, fields, body: String::from_utf8(body).unwrap() }
+    }
+
+    /// What comes next of a stream: an event, or none at its end. Comments are passed over.
+    pub fn event(&mut self) -> Option<Event> {
+        loop {
+            let length = usize::from_str_radix(&self.line(), 16).expect("the length of a chunk");
+            let mut chunk = vec![0; length + 2];
+            self.reader.read_exact(&mut chunk).unwrap();
+            if length == 0 {
+                return None;
+            }
+            let text = String::from_utf8(chunk).unwrap();
+            let field =
+                |name: &str| text.lines().find_map(|line| Some(line.strip_prefix(name)?.trim_start().to_owned()));
+            if let Some(data) = field("data:") {
+                return Some(Event { id: field("id:"), data });
+            }
+        }
+    }
+
+    /// All events up to the end of a stream.
+    pub fn events(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.event()).collect()
+    }
+
+    /// Whether the daemon closes the connection, without another word.
+    pub fn is_closed(&mut self) -> bool {
+        self.reader.read(&mut [0]).is_ok_and(|read| read == 0)
+    }
+
+    /// Sends nothing more.
+    pub fn half_close(&self) {
+        self.stream.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+}
+
+pub fn request(id: u64, method: &str, params: Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params })
+}
+
+pub fn notification(method: &str, params: Value) -> Value {
+    json!({ "jsonrpc": "2.0", "method": method, "params": params })
+}

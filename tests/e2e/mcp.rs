@@ -1,0 +1,417 @@
+//! MCP over Streamable HTTP: sessions, streams, what is lost and what is not, and what a request is refused with. What
+//! other people's clients make of it is tried in `tests/clients`.
+
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Daemon, Setup, children, figure, with, worker};
+use crate::http::{Event, Http, notification, request};
+
+const VERSION: &str = "2025-11-25";
+
+/// A daemon with one door, whose listener has these keys.
+fn door(pool: Value, keys: Value) -> Daemon {
+    door_of(Setup::new([pool]), keys)
+}
+
+fn door_of(setup: Setup, keys: Value) -> Daemon {
+    let mut listener = json!({ "http": "127.0.0.1:0" });
+    keys.as_object().unwrap().iter().for_each(|(key, value)| listener[key] = value.clone());
+    setup.no_listener().set("listeners", json!([listener])).start()
+}
+
+/// A pool whose sessions share one worker.
+fn shared() -> Value {
+    with(worker("tools", 1, &[]), "assignment", "client")
+}
+
+/// A pool in which each session has its own.
+fn dedicated() -> Value {
+    with(with(worker("tools", 1, &[]), "assignment", "dedicated"), "max_instances", 8)
+}
+
+/// A line that the worker is to write, and an answer behind it.
+fn says(id: u64, lines: &[Value]) -> Value {
+    let answer = json!({ "jsonrpc": "2.0", "id": id, "result": { "said": true } });
+    let text: String = lines.iter().chain([&answer]).map(|line| format!("{line}\n")).collect();
+    request(id, "write", json!({ "text": text }))
+}
+
+fn messages(events: &[Event]) -> Vec<Value> {
+    events.iter().filter(|event| !event.data.is_empty()).map(Event::json).collect()
+}
+
+#[test]
+fn a_session_begins_with_initialize_and_ends_with_delete() {
+    let daemon = door(shared(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let id = client.session_id();
+    assert!(id.len() <= 64 && id.bytes().all(|byte| byte.is_ascii_graphic()), "{id}");
+    let accepted = client.ask(&notification("notifications/initialized", json!({})));
+    assert_eq!((accepted.status, accepted.body.as_str()), (202, ""));
+    assert_eq!(client.call(1, "tools/list", json!({}))["result"]["method"], "tools/list");
+    client.send("DELETE /mcp", &[], "");
+    assert_eq!(client.answer().status, 204);
+    let gone = client.ask(&request(2, "tools/list", json!({})));
+    assert_eq!((gone.status, gone.json()["id"].clone()), (404, json!(2)), "the connection stays, the session does not");
+    daemon.logs(&["a client has gone", "reason=client_closed"]);
+    daemon.stop();
+}
+
+#[test]
+fn an_answer_is_json_if_it_comes_first_and_a_stream_of_events_otherwise() {
+    let daemon = door(dedicated(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    assert_eq!(client.call(1, "a", json!({ "b": "\u{e9}" }))["result"]["echo"], json!({ "b": "\u{e9}" }));
+    let log = notification("notifications/message", json!({ "level": "info", "data": "x" }));
+    let stream = client.ask(&says(2, &[log.clone()]));
+    assert!(stream.status == 200 && stream.is_stream(), "{stream:?}");
+    let events = client.events();
+    assert_eq!(messages(&events)[0], log);
+    assert_eq!(messages(&events)[1]["result"]["said"], true);
+    assert!(events[0].data.is_empty() && events.iter().all(|event| event.id.is_some()), "primed: {events:?}");
+    assert_eq!(client.call(3, "a", json!({}))["id"], 3, "the next one on the same connection");
+    daemon.stop();
+}
+
+#[test]
+fn old_clients_are_not_sent_an_event_without_data() {
+    let daemon = door(dedicated(), json!({}));
+    let mut client = Http::session(daemon.address(), "2025-06-18");
+    client.post(&says(1, &[notification("notifications/message", json!({}))]));
+    assert!(client.answer().is_stream());
+    assert!(client.events().iter().all(|event| !event.data.is_empty()));
+    daemon.stop();
+}
+
+#[test]
+fn what_a_worker_asks_travels_on_the_stream_of_the_request_that_caused_it() {
+    let daemon = door(dedicated(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    client.post(&request(1, "ask", json!({ "method": "sampling/createMessage", "id": "q" })));
+    assert!(client.answer().is_stream());
+    let asked = std::iter::from_fn(|| client.event()).find(|event| !event.data.is_empty()).expect("it asks").json();
+    assert_eq!((&asked["method"], &asked["id"]), (&json!("sampling/createMessage"), &json!("q")));
+    let mut other = client.again();
+    let answer = json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "yes": 1 } });
+    assert_eq!(other.ask(&answer).status, 202);
+    let last = messages(&client.events());
+    assert_eq!(last[0]["result"]["answered"], json!({ "yes": 1 }));
+    daemon.stop();
+}
+
+#[test]
+fn sessions_of_one_worker_get_what_is_theirs() {
+    let daemon = door(shared(), json!({}));
+    let mut clients: Vec<Http> = (0..8).map(|_| Http::session(daemon.address(), VERSION)).collect();
+    for round in 0..5 {
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.post(&request(round, "m", json!({ "of": number })));
+        }
+        for (number, client) in clients.iter_mut().enumerate() {
+            let answer = client.answer().json();
+            assert_eq!((&answer["id"], &answer["result"]["echo"]["of"]), (&json!(round), &json!(number)));
+        }
+    }
+    assert_eq!(children(daemon.pid()).len(), 1);
+    daemon.stop();
+}
+
+#[test]
+fn a_get_brings_what_belongs_to_no_request_and_a_new_one_replaces_it() {
+    let daemon = door(dedicated(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let mut first = client.again();
+    assert!(first.open(None).is_stream());
+    let changed = notification("notifications/tools/list_changed", json!({}));
+    client.post(&says(1, &[changed.clone()]));
+    let event = std::iter::from_fn(|| first.event()).find(|event| !event.data.is_empty()).expect("it comes");
+    assert_eq!(event.json(), changed);
+    assert_eq!(client.answer().json()["result"]["said"], true, "and the request has its answer alone");
+    let mut second = client.again();
+    assert!(second.open(None).is_stream());
+    assert_eq!(first.event(), None, "the old one ends");
+    daemon.stop();
+}
+
+#[test]
+fn an_answer_whose_connection_broke_is_fetched_behind_the_last_event() {
+    let daemon = door(dedicated(), json!({}));
+    let client = Http::session(daemon.address(), VERSION);
+    let mut cut = client.again();
+    let log = notification("notifications/message", json!({ "data": "x" }));
+    cut.post(&request(1, "write", json!({ "text": format!("{log}\n") })));
+    assert!(cut.answer().is_stream());
+    let last = std::iter::from_fn(|| cut.event()).find(|event| !event.data.is_empty()).expect("it comes");
+    drop(cut);
+    // The answer comes while nobody is there.
+    let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": { "late": true } });
+    let mut other = client.again();
+    let text = format!("{answer}\n{}\n", json!({ "jsonrpc": "2.0", "id": 2, "result": {} }));
+    assert_eq!(other.ask(&request(2, "write", json!({ "text": text }))).json()["id"], 2);
+    let mut back = client.again();
+    assert!(back.open(last.id.as_deref()).is_stream());
+    assert_eq!(messages(&back.events()), [answer], "and the stream ends with it");
+    daemon.stop();
+}
+
+#[test]
+fn an_answer_that_nobody_could_name_comes_with_the_next_get() {
+    let daemon = door(dedicated(), json!({}));
+    let client = Http::session(daemon.address(), VERSION);
+    let mut cut = client.again();
+    cut.post(&request(1, "hold", json!({})));
+    let mut other = client.again();
+    daemon.until("the request is with the worker", || other.call(7, "kept", json!({}))["id"] == 7);
+    drop(cut);
+    assert_eq!(other.call(2, "release", json!({}))["id"], 2);
+    let mut stream = client.again();
+    assert!(stream.open(None).is_stream());
+    let event = std::iter::from_fn(|| stream.event()).find(|event| !event.data.is_empty()).expect("it was kept");
+    assert_eq!(event.json()["id"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn a_worker_that_dies_is_an_error_with_the_id_of_the_request() {
+    let daemon = door(shared(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let answer = client.ask(&request(5, "die", json!({})));
+    assert_eq!((answer.status, answer.json()["id"].clone()), (200, json!(5)));
+    assert_eq!(answer.json()["error"]["data"]["reason"], "worker_exited");
+    daemon.stop();
+}
+
+#[test]
+fn the_end_of_a_session_ends_its_worker_and_the_end_of_the_worker_the_session() {
+    let daemon = door(dedicated(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let pid = client.call(1, "a", json!({}))["result"]["pid"].as_u64().expect("a process");
+    client.send("DELETE /mcp", &[], "");
+    assert_eq!(client.answer().status, 204);
+    daemon.until("its worker has gone", || !crate::harness::lives(pid));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let answer = client.ask(&request(5, "die", json!({})));
+    assert_eq!(answer.json()["error"]["data"]["reason"], "worker_exited", "{answer:?}");
+    daemon.until("the session has gone", || client.ask(&request(6, "a", json!({}))).status == 404);
+    daemon.stop();
+}
+
+#[test]
+fn a_session_that_nobody_uses_is_forgotten_but_not_one_with_a_stream() {
+    let setup = Setup::new([shared()]).limit("session_idle_sec", 1);
+    let daemon = door_of(setup, json!({}));
+    let mut idle = Http::session(daemon.address(), VERSION);
+    let listening = Http::session(daemon.address(), VERSION);
+    let mut stream = listening.again();
+    assert!(stream.open(None).is_stream());
+    daemon.logs(&["session_idle"]);
+    assert_eq!(idle.ask(&request(1, "a", json!({}))).status, 404);
+    assert_eq!(listening.again().call(1, "a", json!({}))["id"], 1, "who listens stays");
+    daemon.stop();
+}
+
+#[test]
+fn a_session_that_is_idle_gives_way_when_all_slots_are_taken() {
+    let slots = figure("MAX_CONNECTIONS", 1024);
+    let daemon = door(shared(), json!({}));
+    let mut first = Http::session(daemon.address(), VERSION);
+    let stream_of_first = {
+        let mut stream = first.again();
+        assert!(stream.open(None).is_stream());
+        stream
+    };
+    let mut second = Http::session(daemon.address(), VERSION);
+    let mut connection = Http::connect(daemon.address());
+    for _ in 0..slots {
+        let params = json!({ "protocolVersion": VERSION, "capabilities": {} });
+        let answer = connection.ask(&json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params }));
+        assert_eq!(answer.status, 200);
+    }
+    assert_eq!(second.ask(&request(1, "a", json!({}))).status, 404, "it was idle for longest");
+    assert_eq!(first.call(1, "a", json!({}))["id"], 1, "one with a stream stays");
+    drop(stream_of_first);
+    daemon.stop();
+}
+
+#[test]
+fn a_request_that_is_refused_is_told_why_in_a_status_and_an_error() {
+    let daemon = door(shared(), json!({ "hosts": ["mcp.example"] }));
+    let session = Http::session(daemon.address(), VERSION);
+    let body = request(1, "a", json!({})).to_string();
+    let id = session.session_id();
+    for (line, fields, body, status) in [
+        ("POST /other", vec![], body.as_str(), 404),
+        ("PUT /mcp", vec![], "", 405),
+        ("GET /mcp", vec![], "", 400),
+        ("POST /mcp", vec![], body.as_str(), 400),
+        ("POST /mcp", vec![("Mcp-Session-Id", "guessed")], body.as_str(), 404),
+        ("GET /mcp", vec![("Mcp-Session-Id", "guessed")], "", 404),
+        ("DELETE /mcp", vec![("Mcp-Session-Id", "guessed")], "", 404),
+        ("POST /mcp", vec![("Mcp-Session-Id", &id), ("MCP-Protocol-Version", "1999-01-01")], body.as_str(), 400),
+        ("POST /mcp", vec![("Mcp-Session-Id", &id)], "{", 400),
+        ("POST /mcp", vec![("Mcp-Session-Id", &id)], "[]", 400),
+        ("POST /mcp", vec![("Mcp-Session-Id", &id)], "[{\"method\":\"a\"}]", 400),
+        ("GET /mcp", vec![("Mcp-Session-Id", &id), ("Last-Event-ID", "7-7")], "", 400),
+        ("GET /mcp", vec![("Mcp-Session-Id", &id), ("Last-Event-ID", "x")], "", 400),
+        ("POST /mcp", vec![("Origin", "https://evil.example")], body.as_str(), 403),
+    ] {
+        let mut client = Http::connect(daemon.address());
+        client.send(line, &fields, body);
+        let answer = client.answer();
+        assert_eq!(answer.status, status, "{line} {fields:?} {body}: {answer:?}");
+        assert!(answer.json()["error"]["message"].is_string(), "{answer:?}");
+    }
+    daemon.logs(&["handshake_refused", "(404)"]);
+    let mut rebound = Http::connect(daemon.address());
+    rebound.fields.clear();
+    rebound.send("POST /mcp", &[("Host", "evil.example")], &body);
+    assert_eq!(rebound.answer().status, 403, "DNS rebinding");
+    let mut named = Http::connect(daemon.address());
+    named.fields.clear();
+    named.send("POST /mcp", &[("Host", "mcp.example"), ("Mcp-Session-Id", &id)], &body);
+    assert_eq!(named.answer().status, 200);
+    assert_eq!(session.again().call(9, "a", json!({}))["id"], 9, "none of it has harmed the session");
+    daemon.stop();
+}
+
+#[test]
+fn bytes_that_could_be_read_in_two_ways_end_the_connection() {
+    let daemon = door(shared(), json!({}));
+    let id = Http::session(daemon.address(), VERSION).session_id();
+    let fields =
+        format!("Host: localhost\r\nAccept: */*\r\nContent-Type: application/json\r\nMcp-Session-Id: {id}\r\n");
+    for rest in [
+        "Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        "Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n0x2\r\n{}\r\n0\r\n\r\n",
+        "Transfer-Encoding: chunked\r\n\r\n2\n{}\n0\n\n",
+        "Content-Length: 2\nA: b\r\n\r\n{}",
+        "A: b\r\n c\r\nContent-Length: 2\r\n\r\n{}",
+        "Content-Length: +2\r\n\r\n{}",
+        "Transfer-Encoding: gzip, chunked\r\n\r\n",
+    ] {
+        let mut client = Http::connect(daemon.address());
+        client.send_bytes(format!("POST /mcp HTTP/1.1\r\n{fields}{rest}").as_bytes());
+        let answer = client.answer();
+        assert!((400..=501).contains(&answer.status), "{rest:?}: {answer:?}");
+        assert_eq!(answer.fields.get("connection").map(String::as_str), Some("close"), "{rest:?}");
+        assert!(client.is_closed(), "{rest:?}");
+    }
+    let mut long = Http::connect(daemon.address());
+    long.send_bytes(format!("POST /mcp HTTP/1.1\r\n{fields}A: {}\r\n\r\n", "a".repeat(10_000)).as_bytes());
+    assert_eq!(long.answer().status, 431);
+    daemon.stop();
+}
+
+#[test]
+fn requests_may_come_in_pieces_and_one_behind_the_other() {
+    let daemon = door(shared(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let count = 500;
+    for id in 0..count {
+        client.post(&request(id, "m", json!({})));
+    }
+    for id in 0..count {
+        assert_eq!(client.answer().json()["id"], id);
+    }
+    let body = request(7, "m", json!({ "text": "\u{1f600}" })).to_string();
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\nContent-Type: application/json\r\nMcp-Session-Id: {}\r\n",
+        client.session_id()
+    );
+    let whole = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+    let (one, other) = body.as_bytes().split_at(20);
+    let mut chunked = format!("{head}Transfer-Encoding: chunked\r\n\r\n{:x}\r\n", one.len()).into_bytes();
+    chunked.extend_from_slice(one);
+    chunked.extend_from_slice(format!("\r\n{:X};a=b\r\n", other.len()).as_bytes());
+    chunked.extend_from_slice(other);
+    chunked.extend_from_slice(b"\r\n0\r\nTrailer: x\r\n\r\n");
+    for bytes in [whole.into_bytes(), chunked] {
+        for piece in bytes.chunks(7) {
+            client.send_bytes(piece);
+        }
+        assert_eq!(client.answer().json()["result"]["echo"]["text"], "\u{1f600}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_client_that_sends_no_more_still_gets_its_answer() {
+    let daemon = door(shared(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    client.post(&request(1, "m", json!({})));
+    client.half_close();
+    assert_eq!(client.answer().json()["id"], 1);
+    assert!(client.is_closed());
+    daemon.stop();
+}
+
+#[test]
+fn connections_that_come_and_go_leave_nothing_behind() {
+    let daemon = door(shared(), json!({}));
+    let session = Http::session(daemon.address(), VERSION);
+    drop(session.again().call(0, "m", json!({})));
+    daemon.until("one connection is there", || daemon.descriptors() > 0);
+    let before = daemon.descriptors();
+    for number in 0..200 {
+        match number % 4 {
+            0 => drop(session.again().call(number, "m", json!({}))),
+            1 => session.again().post(&request(1_000 + number, "m", json!({}))),
+            2 => session.again().send_bytes(b"POST /mcp HTT"),
+            _ => drop(TcpStream::connect(daemon.address()).unwrap()),
+        }
+    }
+    daemon.until("all of them have gone", || daemon.descriptors() <= before);
+    assert_eq!(session.again().call(1, "m", json!({}))["id"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn a_session_belongs_to_the_token_that_it_was_begun_with() {
+    let setup = Setup::new([shared()]);
+    let path = setup.path("tokens");
+    std::fs::write(&path, "alice:0123456789abcdef\nbob:fedcba9876543210\n").unwrap();
+    let daemon = door_of(setup, json!({ "tokens_file": path }));
+    let mut stranger = Http::connect(daemon.address());
+    assert_eq!(stranger.ask(&request(0, "initialize", json!({}))).status, 401);
+    let mut alice = Http::connect(daemon.address()).with("Authorization", "Bearer 0123456789abcdef");
+    let answer = alice.ask(&request(0, "initialize", json!({})));
+    let id = answer.fields["mcp-session-id"].clone();
+    let mut alice = alice.with("Mcp-Session-Id", &id);
+    let mut bob =
+        Http::connect(daemon.address()).with("Authorization", "Bearer fedcba9876543210").with("Mcp-Session-Id", &id);
+    assert_eq!(bob.ask(&request(1, "a", json!({}))).status, 404);
+    assert_eq!(alice.call(1, "a", json!({}))["id"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn a_batch_of_the_one_revision_that_has_them_is_split() {
+    let daemon = door(shared(), json!({}));
+    let mut client = Http::session(daemon.address(), "2025-03-26");
+    let batch =
+        json!([request(1, "a", json!({})), notification("notifications/x", json!({})), request(2, "b", json!({})),]);
+    client.send("POST /mcp", &[("MCP-Protocol-Version", "2025-03-26")], &batch.to_string());
+    assert!(client.answer().is_stream());
+    let ids: Vec<Value> = messages(&client.events()).iter().map(|message| message["id"].clone()).collect();
+    assert_eq!(ids, [1, 2]);
+    daemon.stop();
+}
+
+#[test]
+fn a_drain_answers_what_is_pending_and_takes_nothing_new() {
+    let setup = Setup::new([shared()]).limit("quiesce_sec", 60);
+    let daemon = door_of(setup, json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let mut other = client.again();
+    client.post(&request(1, "hold", json!({})));
+    assert_eq!(other.call(2, "kept", json!({}))["id"], 2);
+    daemon.signal(rustix::process::Signal::TERM);
+    daemon.logs(&["shutting down"]);
+    other.post(&notification("release", json!({})));
+    assert_eq!(client.answer().json()["id"], 1, "the answer comes during the drain");
+    drop((client, other));
+    daemon.ends_well();
+}

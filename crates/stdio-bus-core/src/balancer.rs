@@ -25,6 +25,12 @@ pub(super) struct Group {
     cursor: usize,
     /// Since when a line waits for a worker of it, if one does.
     vacant_since: Option<Moment>,
+    /// Its workers are those for clients of 2026-07-28.
+    is_modern: bool,
+    /// Its workers are lent for the time of a request.
+    pub lends: bool,
+    /// Its pools have their workers, as far as they can be started.
+    pub is_open: bool,
 }
 
 impl Group {
@@ -50,7 +56,25 @@ impl Group {
 
     fn new(settings: &Settings, of: &[usize], assignment: Assignment) -> Self {
         let slots = of.iter().flat_map(|pool| (0..settings.pools[*pool].instances).map(|slot| (*pool, slot))).collect();
-        Self { slots, pools: of.to_vec(), assignment, cursor: 0, vacant_since: None }
+        let (cursor, vacant_since) = (0, None);
+        Self {
+            slots,
+            pools: of.to_vec(),
+            assignment,
+            cursor,
+            vacant_since,
+            is_modern: false,
+            lends: false,
+            is_open: true,
+        }
+    }
+
+    /// That of a pool for clients of 2026-07-28.
+    fn of_modern(settings: &Settings, pool: usize) -> Self {
+        let group = Self::of_pool(settings, pool);
+        let lends = group.assignment == Assignment::Dedicated;
+        let slots = if lends { settings.pools[pool].max_instances } else { settings.pools[pool].instances };
+        Self { slots: (0..slots).map(|slot| (pool, slot)).collect(), is_modern: true, lends, ..group }
     }
 
     fn of_pool(settings: &Settings, pool: usize) -> Self {
@@ -83,28 +107,38 @@ pub(super) struct Balancer {
     pub of_listeners: Vec<usize>,
     /// Whether any pool denies any method.
     pub denies_methods: bool,
+    /// Whether any workers are lent.
+    pub lends: bool,
 }
 
 impl Balancer {
-    pub(super) fn new(settings: &Settings, denies_methods: bool) -> Self {
-        let (groups, of_listeners) = groups(settings);
-        Self { groups, of_listeners, denies_methods }
+    /// The last pools of the settings are those for clients of 2026-07-28, of the pools with the indexes `twins`.
+    pub(super) fn new(settings: &Settings, twins: &[usize], denies_methods: bool) -> Self {
+        let shown = settings.pools.len() - twins.len();
+        let (mut groups, of_listeners) = groups(settings, shown);
+        for group in &mut groups {
+            group.is_open = group.pools.iter().all(|pool| *pool < shown && !twins.contains(pool));
+        }
+        let lends = groups.iter().any(|group| group.lends);
+        Self { groups, of_listeners, denies_methods, lends }
     }
 }
 
-/// One group for each pool, one behind them for messages that name none, and one for each listener that offers some
+/// One group for each pool, of which `shown` are those that people see, one behind them for messages that name none, and one for each listener that offers some
 /// pools and prefers none; and the group of each listener. Where one pool alone is left to choose, it is the same group
 /// whether it is named or not: so a client has one worker there.
-fn groups(settings: &Settings) -> (Vec<Group>, Vec<usize>) {
-    let all: Vec<usize> = (0..settings.pools.len()).collect();
+fn groups(settings: &Settings, shown: usize) -> (Vec<Group>, Vec<usize>) {
+    let all: Vec<usize> = (0..shown).collect();
     let mut groups: Vec<Group> = all.iter().map(|pool| Group::of_pool(settings, *pool)).collect();
+    groups.extend((shown..settings.pools.len()).map(|pool| Group::of_modern(settings, pool)));
+    let of_all = groups.len();
     groups.push(Group::of_pools(settings, &all));
     let of_listener = |listener: &settings::Listener| match (listener.pool, listener.pools.as_deref()) {
         (Some(pool), _) => pool,
         (None, offered) => {
             let group = Group::of_pools(settings, offered.unwrap_or(&all));
             group.only_pool().unwrap_or_else(|| match offered {
-                None => all.len(),
+                None => of_all,
                 Some(_) => {
                     groups.push(group);
                     groups.len() - 1
@@ -124,7 +158,7 @@ impl Bus {
         window: Window<'_>,
         line: &Line,
     ) -> Result<usize, (Reason, String)> {
-        if line.pool.is_some() {
+        if line.pool.is_some() && self.clients.get(client).is_none_or(|client| client.door.era.is_none()) {
             return self.named_pool(client, &decoded(window.get(line.pool)));
         }
         Ok(self.clients.get(client).map_or(0, |client| client.group))
@@ -175,7 +209,8 @@ impl Bus {
         let offers = |pool: &usize| {
             client.is_some_and(|client| self.offers(client.identity.listener, &client.identity.origin, *pool))
         };
-        let found = self.settings.pools.iter().position(|pool| pool.id.as_bytes() == name);
+        let shown = &self.settings.pools[..self.supervisor.shown];
+        let found = shown.iter().position(|pool| pool.id.as_bytes() == name);
         found.filter(offers).ok_or_else(|| {
             let shown = name[..name.len().min(64)].escape_ascii();
             (Reason::UnknownPool, format!("no pool is called \"{shown}\""))
@@ -183,6 +218,12 @@ impl Bus {
     }
 
     fn pick_worker(&mut self, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
+        if !self.balancer.groups[group].is_open {
+            self.open_group(group)?;
+        }
+        if self.balancer.groups[group].is_modern {
+            return self.pick_modern(client, group);
+        }
         let assignment = self.balancer.groups[group].assignment;
         if assignment == Assignment::RoundRobin {
             return self.next_in_turn(group).ok_or_else(|| self.no_worker(group));
@@ -201,13 +242,16 @@ impl Bus {
             Assignment::Dedicated => self.take_in_turn(client, group),
             _ => self.next_in_turn(group),
         };
-        let Some(worker) = worker else {
-            let is_refused = self.clients.get(client).is_some_and(|client| client.refused_worker);
-            let too_many = || "no worker is free: too many clients wait for one of their own; try again later".into();
-            return Err(if is_refused { (Reason::NoWorker, too_many()) } else { self.no_worker(group) });
-        };
+        let worker = worker.ok_or_else(|| self.no_worker_for(client, group))?;
         self.assign(client, group, worker);
         Ok(worker)
+    }
+
+    /// Why a client gets no worker of a group.
+    pub(super) fn no_worker_for(&self, client: ClientKey, group: usize) -> (Reason, String) {
+        let is_refused = self.clients.get(client).is_some_and(|client| client.refused_worker);
+        let too_many = || "no worker is free: too many clients wait for one of their own; try again later".into();
+        if is_refused { (Reason::NoWorker, too_many()) } else { self.no_worker(group) }
     }
 
     /// A worker is the client's in this group.

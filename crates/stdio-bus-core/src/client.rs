@@ -15,6 +15,7 @@ use super::origin::Origin;
 use super::peer::{Moment, Source, WorkerKey};
 use super::report::Reason;
 use super::session::tombstones::LostNames;
+use super::settings::Era;
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,11 +78,33 @@ impl Identity {
     }
 }
 
+/// What is known of a client of a door for MCP.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Door {
+    /// What it speaks; none if it is the client of another door.
+    pub era: Option<Era>,
+    /// Workers are lent to it.
+    pub borrows: bool,
+    /// The worker that has answered it last.
+    pub answered_by: Option<WorkerKey>,
+    /// The worker that its next messages go to.
+    pub preferred: Option<WorkerKey>,
+}
+
+impl Door {
+    /// Whether it speaks 2026-07-28.
+    pub(super) fn is_modern(&self) -> bool {
+        self.era == Some(Era::Modern)
+    }
+}
+
 /// One client connection.
 pub(super) struct Client {
     pub identity: Identity,
     /// The group of workers that its messages go to, unless they name a pool.
     pub group: usize,
+    /// What is known of it if it has come through a door for MCP.
+    pub door: Door,
     /// How far it has come.
     pub phase: Phase,
     /// How and why it is being closed.
@@ -106,11 +129,12 @@ pub(super) struct Client {
 
 impl Client {
     /// A new connection.
-    pub(super) fn new(identity: Identity, group: usize) -> Self {
+    pub(super) fn new(identity: Identity, group: usize, door: Door) -> Self {
         let end = Endpoint { progress_at: identity.opened, ..Endpoint::default() };
         Self {
             identity,
             group,
+            door,
             phase: Phase::Open,
             closing: Closing::default(),
             assigned: Vec::new(),

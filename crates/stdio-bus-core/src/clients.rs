@@ -1,7 +1,7 @@
 //! The life of a client connection: it is taken in, it half-closes, it is closed, and what hung on it ends
 //! (spec 4.1.2, 7.2, 7.3; decisions 9 to 11).
 
-use super::client::{Client, Identity, Phase};
+use super::client::{Client, Door, Identity, Phase};
 use super::flow::gate::Hold;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey};
@@ -9,7 +9,7 @@ use super::pending::Request;
 use super::port::{Close, Effect, Effects};
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
-use super::settings::{Assignment, Limits};
+use super::settings::{Assignment, Era, Limits};
 use super::shutdown::Stage;
 use super::tally::Outcome;
 use super::timers::Timer;
@@ -32,11 +32,17 @@ impl Bus {
         origin: impl Into<Origin>,
     ) -> (Option<ClientKey>, Effects<'_>) {
         self.begin_call(now);
-        let client = self.admit_client(listener, origin.into());
+        let client = self.admit_client(listener, origin.into(), None);
         (client, self.effects())
     }
 
-    pub(super) fn admit_client(&mut self, listener: usize, origin: Origin) -> Option<ClientKey> {
+    /// Takes a client in, one of a door for MCP with the group of its pool and its era.
+    pub(super) fn admit_client(
+        &mut self,
+        listener: usize,
+        origin: Origin,
+        mcp: Option<(usize, Era)>,
+    ) -> Option<ClientKey> {
         let stdio = self.settings.listeners.get(listener)?.stdio;
         if self.shutdown.stops_workers() {
             return None;
@@ -53,7 +59,9 @@ impl Bus {
             return None;
         }
         let number = self.admission.next_number;
-        let group = self.group_of_client(listener, &origin);
+        let group = mcp.map_or_else(|| self.group_of_client(listener, &origin), |(group, _)| group);
+        let era = mcp.map(|(_, era)| era);
+        let door = Door { era, borrows: self.balancer.groups[group].lends, ..Door::default() };
         let room = if self.clients.is_full() {
             None
         } else {
@@ -62,7 +70,7 @@ impl Bus {
         let client = room.map(|source_use| {
             let (turned_away, opened, origin) = (no_room.is_some(), self.now, Rc::new(origin));
             let identity = Identity { number, stdio, source_use, listener, source, origin, turned_away, opened };
-            Client::new(identity, group)
+            Client::new(identity, group, door)
         });
         let Some(key) = client.and_then(|client| self.clients.insert(client)) else {
             // It was on its way when the last slot was taken.
@@ -131,6 +139,9 @@ impl Bus {
 
     /// One of its requests was answered: reads it again, or closes it, if that waited for it.
     pub(super) fn wake_after_answer(&mut self, key: ClientKey) {
+        if self.balancer.lends {
+            self.give_back(key);
+        }
         self.resume_if_caught_up(key);
         self.finish_half_closed(key);
         self.watch_silence();
@@ -220,6 +231,7 @@ impl Bus {
     /// Ends the requests of a client that leaves, and holds or drops its sessions.
     fn detach_client(&mut self, key: ClientKey) {
         self.send_cancellations(key);
+        self.cancel_requests(key);
         let Some(client) = self.clients.get(key) else { return };
         let outstanding: Vec<_> = self.pending.asked(&client.end.outstanding).collect();
         for request in outstanding {
@@ -239,6 +251,9 @@ impl Bus {
         self.fail_requests_to_client(key);
         while let Some(session) = self.clients.get(key).and_then(|client| client.end.sessions.first().copied()) {
             self.hold_session(session);
+        }
+        if self.balancer.lends {
+            self.give_back(key);
         }
         let assigned =
             self.clients.get_mut(key).map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default();

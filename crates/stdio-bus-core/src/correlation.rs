@@ -141,7 +141,12 @@ impl Bus {
             worker.answering.responds |= is_response && !line.method.is_some();
             let is_error = line.has(Line::ERROR) && !line.has(Line::RESULT);
             let outcome = if is_error { Outcome::Error } else { Outcome::Answered };
-            self.supervisor.pools[worker.pool].tally.answered(outcome, self.gaps.lasted(self.now, since));
+            self.supervisor.pools[worker.name.pool].tally.answered(outcome, self.gaps.lasted(self.now, since));
+        }
+        if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer)
+            && let Some(client) = self.clients.get_mut(client)
+        {
+            client.door.answered_by = Some(worker);
         }
         self.forward(to, line, &mut [replaced.map(|with| Edit { at: line.id, with }), None, None]);
     }
@@ -243,7 +248,7 @@ impl Bus {
     pub(super) fn count_outcome(&mut self, request: RequestKey, outcome: Outcome) {
         let Some(Peer::Worker(worker)) = self.pending.get(request).map(Request::answerer) else { return };
         if let Some(worker) = self.workers.get(worker) {
-            self.supervisor.pools[worker.pool].tally.count(outcome);
+            self.supervisor.pools[worker.name.pool].tally.count(outcome);
         }
     }
 
@@ -281,7 +286,7 @@ impl Bus {
         self.report_request(reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));
         self.count_outcome(key, Outcome::of(reason));
         let (pool, cause) =
-            self.workers.get(worker).map_or((None, None), |worker| (Some(worker.pool), worker.process.cause));
+            self.workers.get(worker).map_or((None, None), |worker| (Some(worker.name.pool), worker.process.cause));
         self.count_error(pool, reason);
         self.orphan_request(key);
         let session = session.as_ref().map(Text::as_bytes);

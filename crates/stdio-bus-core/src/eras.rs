@@ -1,21 +1,33 @@
-//! Clients of a door for MCP over HTTP, and what is known of the eras that commands speak.
+//! Clients of a door for MCP over HTTP (`settings::Listener::mcp`), and the eras that they speak.
+//!
+//! A worker serves clients of one era, that of the first request that it gets. So a pool that such a door offers has two
+//! sides, each with its own slots: one for clients that begin with `initialize`, and for those of all other doors, and
+//! one for clients of 2026-07-28. The workers that are started with the daemon are at the disposal of both: the first
+//! client that needs one decides whose they are. Those of the other side are started when its first client comes.
+
+use alloc::borrow::ToOwned;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 use super::Bus;
 use super::origin::Origin;
-use super::peer::{ClientKey, Moment, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, WorkerKey};
+use super::pending::Request;
 use super::port::Effects;
-use super::settings::Era;
+use super::report::Reason;
+use super::settings::{Assignment, Era, Settings};
+pub use super::supervisor::discovery::PoolEra;
+use super::timers::Timer;
+use super::{message::Cancel, reply};
 
-/// What is known of the era of a pool's command.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PoolEra {
-    /// It was not asked yet, or has not answered.
-    #[default]
-    Unknown,
-    /// It does not answer `server/discover`: it is for clients that begin with `initialize`.
-    Legacy,
-    /// It answers `server/discover`: it serves clients of 2026-07-28, and usually others.
-    Modern,
+/// The pools that a door for MCP offers, by their indexes.
+pub(super) fn offered(settings: &Settings) -> Vec<usize> {
+    let doors = || settings.listeners.iter().filter(|listener| listener.mcp);
+    let offers = |pool: &usize| {
+        doors().any(|door| door.pools.as_ref().is_none_or(|pools| pools.contains(pool)) || door.pool == Some(*pool))
+    };
+    (0..settings.pools.len()).filter(offers).collect()
 }
 
 impl Bus {
@@ -29,29 +41,145 @@ impl Bus {
         pool: usize,
         era: Era,
     ) -> (Option<ClientKey>, Effects<'_>) {
-        let _ = era;
         self.begin_call(now);
-        let client = self.admit_client(listener, origin.into());
-        if let Some(client) = client.and_then(|client| self.clients.get_mut(client)) {
-            client.group = pool;
-        }
+        let twin = self.supervisor.pools.get(pool).map(|pool| pool.side.twin);
+        let group = match (twin, era) {
+            (None, _) => return (None, self.effects()),
+            (Some(Some(twin)), Era::Modern) => twin,
+            // The group of a pool has its index.
+            (Some(_), _) => pool,
+        };
+        let client = self.admit_client(listener, origin.into(), Some((group, era)));
         (client, self.effects())
-    }
-
-    /// What is known of the era of a pool's command.
-    pub fn pool_era(&self, pool: usize) -> PoolEra {
-        let _ = pool;
-        PoolEra::Unknown
     }
 
     /// The worker that has answered a client last.
     pub fn answered_by(&self, client: ClientKey) -> Option<WorkerKey> {
-        self.clients.get(client)?.assigned.last().map(|(_, worker)| *worker)
+        self.clients.get(client)?.door.answered_by
     }
 
-    /// The next messages of a client go to this worker as long as it lives and takes messages: they belong to a request
-    /// that it has begun to answer.
+    /// The next messages of a client of 2026-07-28 go to this worker as long as it lives and takes messages: they go on
+    /// with a request that it has begun to answer.
     pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
-        let _ = (client, worker);
+        if let Some(client) = self.clients.get_mut(client) {
+            client.door.preferred = worker;
+        }
+    }
+
+    /// The pools in which the workers of a pool are that people see.
+    pub(super) fn sides_of(&self, pool: usize) -> impl Iterator<Item = usize> + use<> {
+        [Some(pool), self.supervisor.pools[pool].side.twin].into_iter().flatten()
+    }
+
+    /// A worker of a group is needed for the first time: sees that its pools have their workers.
+    pub(super) fn open_group(&mut self, group: usize) -> Result<(), (Reason, String)> {
+        let pools: Vec<usize> = self.balancer.groups[group].pools().collect();
+        for pool in pools {
+            self.use_side(pool)?;
+        }
+        self.balancer.groups[group].is_open = true;
+        Ok(())
+    }
+
+    /// A client needs a worker of one side of a pool.
+    fn use_side(&mut self, pool: usize) -> Result<(), (Reason, String)> {
+        let side = self.supervisor.pools[pool].side;
+        if side.is_used {
+            return Ok(());
+        }
+        if side.era == Era::Modern {
+            self.expect_modern(side.shown_as)?;
+        }
+        self.supervisor.pools[pool].side.is_used = true;
+        let Some(twin) = side.twin.filter(|_| side.is_dormant) else { return Ok(()) };
+        if self.supervisor.pools[twin].side.is_used {
+            self.supervisor.pools[pool].side.is_dormant = false;
+            self.fill_slots(pool);
+        } else {
+            self.hand_over(twin, pool);
+        }
+        Ok(())
+    }
+
+    fn expect_modern(&self, pool: usize) -> Result<(), (Reason, String)> {
+        let id = &self.settings.pools[pool].id;
+        match self.pool_era(pool) {
+            PoolEra::Modern => Ok(()),
+            PoolEra::Unknown => {
+                Err((Reason::NoWorker, format!("no worker of pool \"{id}\" has said yet whether it serves 2026-07-28")))
+            }
+            PoolEra::Legacy => Err((
+                Reason::EraUnsupported,
+                format!("the command of pool \"{id}\" serves no clients of 2026-07-28; begin with initialize"),
+            )),
+        }
+    }
+
+    /// The workers that were started with the daemon, which nobody has used, are the other side's.
+    fn hand_over(&mut self, from: usize, to: usize) {
+        for slot in 0..self.settings.pools[from].instances {
+            self.supervisor.pools[to].slots[slot] = core::mem::take(&mut self.supervisor.pools[from].slots[slot]);
+        }
+        for worker in self.workers.keys() {
+            if let Some(worker) = self.workers.get_mut(worker).filter(|worker| worker.pool == from) {
+                worker.pool = to;
+            }
+        }
+        let (here, there) = (self.supervisor.pools[from].side, self.supervisor.pools[to].side);
+        let side = &mut self.supervisor.pools[from].side;
+        (side.is_dormant, side.first_place) = (true, there.first_place);
+        let side = &mut self.supervisor.pools[to].side;
+        (side.is_dormant, side.first_place) = (false, here.first_place);
+        self.tick_pool(to);
+    }
+
+    /// A worker for a message of a client of 2026-07-28.
+    pub(super) fn pick_modern(&mut self, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
+        let at = &self.balancer.groups[group];
+        let (assignment, lends) = (at.assignment, at.lends);
+        let preferred = at.only_pool().and_then(|pool| self.preferred_worker(client, pool));
+        let assigned = self.clients.get(client).and_then(|client| client.assigned.iter().find(|(g, _)| *g == group));
+        let assigned = assigned.map(|(_, worker)| *worker);
+        let usable = assigned.filter(|worker| self.worker_takes_messages(*worker));
+        if lends {
+            let is_right = |worker: &WorkerKey| preferred.is_none_or(|preferred| preferred == *worker);
+            if let Some(worker) = usable.filter(is_right) {
+                return Ok(worker);
+            }
+            // It goes back before another one is lent.
+            let lent = if assigned.is_none() { self.take_in_turn(client, group) } else { None };
+            let worker = lent.ok_or_else(|| self.no_worker_for(client, group))?;
+            self.assign(client, group, worker);
+            return Ok(worker);
+        }
+        if let Some(worker) = preferred.or(usable) {
+            return Ok(worker);
+        }
+        let worker = self.next_in_turn(group).ok_or_else(|| self.no_worker_for(client, group))?;
+        if assignment == Assignment::Client {
+            self.assign(client, group, worker);
+        }
+        Ok(worker)
+    }
+
+    /// A client of an MCP door leaves, or is ended: its workers are told not to go on with what it has asked them. Who
+    /// speaks 2026-07-28 cancels its requests by that, and nobody else waits for those of a session that has ended.
+    pub(super) fn cancel_requests(&mut self, key: ClientKey) {
+        if self.clients.get(key).is_none_or(|client| client.door.era.is_none()) {
+            return;
+        }
+        for request in self.asked_by(key.into()) {
+            let Some(pending) = self.pending.get(request).filter(|pending| pending.cancelled().is_none()) else {
+                continue;
+            };
+            let Peer::Worker(worker) = Request::answerer(pending) else { continue };
+            if self.worker_takes_messages(worker) {
+                let id = self.pending.wire_token(request);
+                let id = id.map_or_else(|| self.pending.asker_token(request), |id| id.as_bytes().to_owned());
+                self.send(worker.into(), &reply::cancelled(&id));
+            }
+            let due = self.pending.cancel(self.now, request, Cancel::Silent);
+            self.timers.arm(Timer::Requests, due);
+        }
     }
 }

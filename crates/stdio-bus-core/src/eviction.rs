@@ -23,7 +23,7 @@ use super::flow::gate::Hold;
 use super::peer::{ClientKey, Moment, Peer};
 use super::port::Close;
 use super::report::Reason;
-use super::settings::MAX_CONNECTIONS;
+use super::settings::{Era, MAX_CONNECTIONS};
 use super::timers::Timer;
 
 /// While all slots are taken, a client that has never sent a line may be sent away after so long.
@@ -120,7 +120,12 @@ impl Client {
     /// Whether no other peer would miss it.
     fn does_nothing(&self) -> bool {
         let is_free = !self.has_requests() && self.end.sessions.is_empty() && self.end.gate.is_open();
-        is_free && self.phase == Phase::Open && !self.identity.stdio
+        is_free && self.phase == Phase::Open && !self.identity.stdio && !self.is_mcp_session()
+    }
+
+    /// Whether it is a session of a door for MCP, which knows better when one is idle: it may have streams open.
+    fn is_mcp_session(&self) -> bool {
+        self.door.era == Some(Era::Legacy)
     }
 }
 
@@ -146,7 +151,7 @@ impl Bus {
     /// When a client has to be looked at for being idle, if its listener says so.
     pub(super) fn idle_deadline(&self, client: &Client) -> Option<Moment> {
         let after = self.settings.listeners.get(client.identity.listener)?.idle_timeout?;
-        (client.phase == Phase::Open).then(|| client.active_at().after(after))
+        (client.phase == Phase::Open && !client.is_mcp_session()).then(|| client.active_at().after(after))
     }
 
     /// Closes a client that has done nothing for too long. Gives when to look at it again.

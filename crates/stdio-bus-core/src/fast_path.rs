@@ -172,6 +172,7 @@ impl FastPath<'_> {
             || client.end.output.is_full()
             || !client.lost.is_empty()
             || client.end.gate.has(Hold::Pace)
+            || client.door.borrows
         {
             return None;
         }
@@ -179,6 +180,7 @@ impl FastPath<'_> {
             self.sessions.end_simple_request(session, client_key, line.flags == Line::RESULT)?;
         }
         client.penalty.forget_crashes();
+        client.door.answered_by = Some(key);
         self.pending.leave_asker(request_key, &mut client.end.outstanding);
         self.pending.remove_at(request_key, place);
         worker.end.unanswered.count -= 1;
@@ -186,7 +188,7 @@ impl FastPath<'_> {
         self.workers_changed |= worker.answering.answers();
         worker.answering.responds = true;
         let outcome = if line.flags == Line::ERROR { Outcome::Error } else { Outcome::Answered };
-        self.pools[worker.pool].tally.answered(outcome, self.gaps.lasted(self.now, since));
+        self.pools[worker.name.pool].tally.answered(outcome, self.gaps.lasted(self.now, since));
         self.forward(client_key.into(), &mut client.end, line, line.span.len() + 1);
         Some(())
     }

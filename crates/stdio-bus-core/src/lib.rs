@@ -132,7 +132,11 @@ fn end_of<'a>(
 
 impl Bus {
     /// A bus whose workers are not started yet.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(mut settings: Settings) -> Self {
+        // For clients of each era a door for MCP has workers of their own: those pools are there twice.
+        let twins = eras::offered(&settings);
+        let copies: Vec<_> = twins.iter().map(|pool| settings.pools[*pool].clone()).collect();
+        settings.pools.extend(copies);
         Self {
             now: Moment::default(),
             intake: Intake::new(!denies_methods(&settings)),
@@ -140,8 +144,8 @@ impl Bus {
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),
             pending: Pending::new(),
-            supervisor: Supervisor::new(&settings.pools),
-            balancer: Balancer::new(&settings, denies_methods(&settings)),
+            supervisor: Supervisor::new(&settings.pools, &twins),
+            balancer: Balancer::new(&settings, &twins, denies_methods(&settings)),
             admission: Admission::default(),
             readiness: Listeners::new(settings.listeners.len()),
             timers: Timers::default(),
@@ -359,6 +363,7 @@ impl Bus {
         self.check_waiting();
         self.check_pace();
         self.check_pools();
+        self.check_questions();
         self.check_worker_queue();
         self.check_assignments();
         self.check_early();

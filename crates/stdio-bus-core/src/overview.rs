@@ -196,7 +196,7 @@ impl Bus {
     fn waits_for_own(&self, now: Moment, key: ClientKey, client: &Client) -> Option<(Name, Duration)> {
         if let Some((group, since)) = self.awaits_turn(key) {
             let pool = self.balancer.groups[group].pools().next()?;
-            return Some((Name::Pool(pool), now.since(since)));
+            return Some((Name::Pool(self.supervisor.pools[pool].side.shown_as), now.since(since)));
         }
         let starts =
             |worker: &WorkerKey| self.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
@@ -280,17 +280,18 @@ impl Bus {
     pub fn request_age(&self, now: Moment, slot: usize) -> Option<(usize, Duration)> {
         let (_, request) = self.pending.at(slot).filter(|(_, request)| request.asker().is_some())?;
         let Peer::Worker(worker) = request.answerer() else { return None };
-        Some((self.workers.get(worker)?.pool, self.lasted(now, request.since())))
+        Some((self.workers.get(worker)?.name.pool, self.lasted(now, request.since())))
     }
 
     /// The pool with this index.
     pub fn pool_row(&self, pool: usize) -> Option<PoolRow<'_>> {
-        let (settings, here) = (self.settings.pools.get(pool)?, self.supervisor.pools.get(pool)?);
+        let settings = self.settings.pools[..self.supervisor.shown].get(pool)?;
+        let slots = || self.slots_of(pool);
         Some(PoolRow {
             settings,
-            waiting: here.slots.iter().filter(|slot| !slot.restarts.given_up && slot.worker.is_none()).count(),
-            given_up: here.slots.iter().filter(|slot| slot.restarts.given_up).count(),
-            tally: &here.tally,
+            waiting: slots().filter(|slot| !slot.restarts.given_up && slot.worker.is_none()).count(),
+            given_up: slots().filter(|slot| slot.restarts.given_up).count(),
+            tally: &self.supervisor.pools[pool].tally,
         })
     }
 
@@ -306,7 +307,7 @@ impl Bus {
 
     /// The worker at this place in a pool.
     pub fn worker_at(&self, pool: usize, place: usize) -> Option<WorkerKey> {
-        let is_meant = |worker: &Worker| worker.pool == pool && worker.name.place == place;
+        let is_meant = |worker: &Worker| worker.name.pool == pool && worker.name.place == place;
         self.workers.iter().find(|(_, worker)| is_meant(worker)).map(|(key, _)| key)
     }
 

@@ -73,13 +73,13 @@ impl Bus {
     /// and one pool at least has such a worker.
     pub fn has_started(&self, now: Moment) -> bool {
         let mut any_lives = false;
-        let all_are_known = (0..self.supervisor.pools.len()).all(|pool| {
+        let all_are_known = (0..self.supervisor.shown).all(|pool| {
             // A first sign of life.
             let shows =
                 |worker: &Worker| worker.end.spoke_at.is_some() || now.since(worker.process.started) >= FIRST_SIGN;
             let lives = self.pool_runs(pool, shows);
             any_lives |= lives;
-            lives || self.supervisor.pools[pool].slots.iter().all(|slot| slot.restarts.has_failed())
+            lives || self.slots_of(pool).all(|slot| slot.restarts.has_failed())
         });
         all_are_known && any_lives
     }
@@ -92,8 +92,7 @@ impl Bus {
 
     /// Whether a message of a new client that names the pool with this index is taken; none if there is no such pool.
     pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
-        self.settings.pools.get(pool)?;
-        Some(self.readiness_if(|| self.pool_serves(pool)))
+        (pool < self.supervisor.shown).then(|| self.readiness_if(|| self.pool_serves(pool)))
     }
 
     fn readiness_if(&self, serves: impl FnOnce() -> Result<(), String>) -> Readiness {
@@ -119,12 +118,23 @@ impl Bus {
         if pools.any(|serves| serves.is_ok()) { Ok(()) } else { first }
     }
 
+    /// Whether a pool that people see takes messages. With workers for clients of two eras those of one suffice.
     fn pool_serves(&self, pool: usize) -> Result<(), String> {
+        let is_there = |side: &usize| !self.supervisor.pools[*side].side.is_dormant;
+        let mut sides = self.sides_of(pool).filter(is_there).map(|side| self.side_serves(side));
+        let first = sides.next().unwrap_or(Ok(()));
+        if sides.any(|serves| serves.is_ok()) { Ok(()) } else { first }
+    }
+
+    fn side_serves(&self, pool: usize) -> Result<(), String> {
         let (here, settings) = (&self.supervisor.pools[pool], &self.settings.pools[pool]);
         let (id, slots) = (&settings.id, &here.slots);
         let workers = || slots.iter().filter_map(|slot| self.workers.get(slot.worker?));
         if workers().any(Worker::serves) {
             return Ok(());
+        }
+        if workers().any(Worker::is_asked) {
+            return Err(format!("the first worker of pool \"{id}\" has not said yet which version of MCP it serves"));
         }
         if workers().any(Worker::runs) {
             return Err(format!(
@@ -185,8 +195,8 @@ impl Bus {
         }
     }
 
-    /// Whether any such worker of a pool runs, no matter whose it is, and is not on probation.
+    /// Whether any such worker of a pool that people see runs, no matter whose it is, and is not on probation.
     fn pool_runs(&self, pool: usize, is_such: impl Fn(&Worker) -> bool) -> bool {
-        self.workers.iter().any(|(_, worker)| worker.pool == pool && worker.serves() && is_such(worker))
+        self.workers.iter().any(|(_, worker)| worker.name.pool == pool && worker.serves() && is_such(worker))
     }
 }

@@ -61,7 +61,10 @@ impl Bus {
     /// A request of a client gets no answer but an error of the bus.
     pub(super) fn count_error(&mut self, pool: Option<usize>, reason: Reason) {
         match pool {
-            Some(pool) => self.supervisor.pools[pool].tally.errors.count(reason),
+            Some(pool) => {
+                let shown = self.supervisor.pools[pool].side.shown_as;
+                self.supervisor.pools[shown].tally.errors.count(reason);
+            }
             None => self.out.errors_of_no_pool.count(reason),
         }
     }
@@ -114,7 +117,11 @@ impl Bus {
             self.out.stats.error_replies += 1;
             let cause = cause.map(Reason::name);
             let code = reply::code(reason);
-            self.send(to, &reply::error(id, session, code, text, reason.told(), cause, delivered));
+            let mut error = reply::error(id, session, code, text, reason.told(), cause, delivered);
+            if reason == Reason::EraUnsupported {
+                reply::add_versions(&mut error);
+            }
+            self.send(to, &error);
         }
     }
 

@@ -16,7 +16,8 @@ pub fn code(reason: Reason) -> i32 {
         Reason::ShuttingDown => -32016,
         Reason::SessionLost => -32017,
         Reason::ConnectionLimit => -32019,
-        // MCP has -32020 to -32022 for itself, and the bridge -32018, -32023 and -32024.
+        // Of MCP, which has -32020 to -32022 for itself; the bridge has -32018, -32023 and -32024.
+        Reason::EraUnsupported => -32022,
         Reason::TokenRemoved => -32025,
         Reason::ConnectionClosing => -32026,
         Reason::MemoryLimit => -32027,
@@ -26,7 +27,7 @@ pub fn code(reason: Reason) -> i32 {
         Reason::MethodDenied => -32601,
         Reason::IdTooLong | Reason::SessionIdTooLong | Reason::UnknownPool | Reason::UnknownRequest => -32602,
         Reason::ClientMalformed => -32700,
-        Reason::ClientLineTooLong | Reason::ProxyHeader => -32600,
+        Reason::ClientLineTooLong | Reason::ProxyHeader | Reason::ServerRequest => -32600,
         _ => -32603,
     }
 }
@@ -76,6 +77,23 @@ pub fn error(
     });
     reply.extend_from_slice(b"}}}\n");
     reply
+}
+
+/// What MCP wants beside it in the data of an error that says that a version is not supported.
+pub(super) fn add_versions(error: &mut Vec<u8>) {
+    const VERSIONS: &[u8] =
+        b",\"supported\":[\"2025-11-25\",\"2025-06-18\",\"2025-03-26\"],\"requested\":\"2026-07-28\"}}}\n";
+    // It ends with three braces and a newline.
+    error.truncate(error.len().saturating_sub(4));
+    error.extend_from_slice(VERSIONS);
+}
+
+/// The notification by which MCP cancels the request with this id, a JSON token.
+pub(super) fn cancelled(id: &[u8]) -> Vec<u8> {
+    let mut line = b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":".to_vec();
+    line.extend_from_slice(id);
+    line.extend_from_slice(b",\"reason\":\"the client closed the stream\"}}\n");
+    line
 }
 
 /// A decoded string as a JSON string. Surrogates that stood alone in the original (WTF-8) are escaped again.

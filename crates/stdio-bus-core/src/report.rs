@@ -97,6 +97,7 @@ reasons! {
     IdTooLong "id_too_long" Warn "A request id is longer than 128 bytes.",
     SessionIdTooLong "session_id_too_long" Warn "A sessionId is longer than 256 bytes.",
     UnknownPool "unknown_pool" Warn "A message named a pool that is not configured, or that its listener does not offer.",
+    EraUnsupported "unsupported_protocol_version" Info "A client of MCP 2026-07-28 asked a pool whose command does not serve that version.",
     MethodDenied "method_denied" Warn "A client used a method that deny_methods of the pool keeps from clients.",
     Timeout "timeout" Warn "A request was not answered within request_timeout_sec.",
     ShuttingDown "shutting_down" Info "A request came, or was still pending, while the daemon shut down.",
@@ -107,6 +108,7 @@ reasons! {
     SessionReused "session_reused" Warn "A worker gave one sessionId to two clients; the first one keeps it.",
     SessionDoubled "session_doubled" Warn "Two workers gave one client the same sessionId; messages that name it go to the older session.",
     Unroutable "unroutable" Warn "A worker's message says nothing of its receiver, and several clients may be meant.",
+    ServerRequest "server_request" Warn "A worker sent a request to a client of MCP 2026-07-28, which takes none; the worker got an error.",
     UnknownRequest "unknown_request" Debug "A message is about a request that is not pending any more.",
     WorkerStarted "worker_started" Info "A worker is running.",
     WorkerExited "worker_exited" Warn "A worker's process ended although nobody asked it to.",
@@ -123,6 +125,7 @@ reasons! {
     WorkerSilent "worker_silent" Warn "A worker has said nothing for 30 s although requests wait for it.",
     WorkerHangs "worker_hangs" Error "Three requests in a row to a worker ran out of time, and it said nothing; it is restarted.",
     WorkerReplaced "worker_replaced" Warn "The operator has a worker replaced.",
+    EraKnown "era_known" Info "It is known whether the command of a pool serves MCP 2026-07-28.",
     RestartScheduled "restart_scheduled" Info "A worker will be restarted after its backoff.",
     PoolDegraded "pool_degraded" Error "A worker exceeded max_restarts within restart_window_sec and is given up.",
     ListenerClosed "listener_closed" Warn "No worker of a listener's pools is running; its socket is closed (when_not_ready).",
@@ -155,6 +158,7 @@ impl Reason {
                 | Self::IdTooLong
                 | Self::SessionIdTooLong
                 | Self::UnknownPool
+                | Self::EraUnsupported
                 | Self::MethodDenied
                 | Self::Timeout
                 | Self::ShuttingDown

@@ -16,7 +16,8 @@ use crate::id::{Id, Spelled};
 use crate::message::{Cancel, Refusal, Verb, session_name, verb};
 use crate::peer::{ClientKey, Peer, SessionKey, Text, WorkerKey};
 use crate::report::Reason;
-use crate::settings::Assignment;
+use crate::settings::{Assignment, Era};
+use crate::worker::Worker;
 
 /// Whose lines a worker has been given since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,18 +64,31 @@ impl Bus {
     pub(crate) fn only_client(&self, worker: WorkerKey) -> Option<ClientKey> {
         let worker = self.workers.get(worker)?;
         match worker.audience {
-            _ if self.settings.pools[worker.pool].assignment == Assignment::Dedicated => worker.owner,
+            _ if self.settings.pools[worker.pool].assignment == Assignment::Dedicated => {
+                worker.owner.filter(|owner| !self.may_work_for_others(worker, *owner))
+            }
             Audience::One(client) => Some(client),
             Audience::Nobody => {
-                let may_use = |client: &Client| {
-                    !client.identity.origin.is_proxy
-                        && self.offers(client.identity.listener, &client.identity.origin, worker.pool)
+                let era = self.supervisor.pools[worker.pool].side.era;
+                let may_use = |client: &Client| match client.door.era {
+                    Some(_) => client.group == worker.pool,
+                    None => {
+                        !client.identity.origin.is_proxy
+                            && era == Era::Legacy
+                            && self.offers(client.identity.listener, &client.identity.origin, worker.pool)
+                    }
                 };
                 let mut users = self.clients.iter().filter(|(_, client)| may_use(client)).map(|(client, _)| client);
                 users.next().filter(|_| users.next().is_none())
             }
             Audience::Several => None,
         }
+    }
+
+    /// Whether a worker that is lent to a client may still work on what another one has given up.
+    fn may_work_for_others(&self, worker: &Worker, owner: ClientKey) -> bool {
+        let has_orphans = worker.end.unanswered.count != worker.end.unanswered.awaited;
+        has_orphans && self.clients.get(owner).is_some_and(|owner| owner.door.borrows)
     }
 
     /// Why a message that names nobody is for nobody, with the remedy.
@@ -84,6 +98,10 @@ impl Bus {
         };
         let pool = &self.settings.pools[worker.pool];
         let why = match (pool.assignment, worker.audience) {
+            (Assignment::Dedicated, _) if worker.owner.is_some() => {
+                let text = "it names no request, and the worker may still work on one that another client has given up";
+                return Refusal(Reason::Unroutable, text.into());
+            }
             (Assignment::Dedicated, _) => {
                 return Refusal(Reason::Unroutable, "it names no session, and no client has this worker yet".into());
             }

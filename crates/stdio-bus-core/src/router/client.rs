@@ -58,6 +58,9 @@ impl Bus {
         };
         if flow == Flow::Next {
             self.out.stats.lines_from_clients += 1;
+            if self.balancer.lends {
+                self.give_back(client);
+            }
         }
         flow
     }

@@ -150,8 +150,12 @@ impl Bus {
     /// kind may hit another client's request, unless ids are never used again.
     fn unexpected_answer(&mut self, key: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Worker(key);
-        let Some(worker) = self.workers.get_mut(key) else { return Flow::Next };
         let id = line.id.is_some().then(|| Id::parse(window.get(line.id)).ok()).flatten();
+        let is_result = line.has(Line::RESULT) && !line.has(Line::ERROR);
+        if id.as_ref().is_some_and(|id| self.take_era(key, id, is_result)) {
+            return Flow::Next;
+        }
+        let Some(worker) = self.workers.get_mut(key) else { return Flow::Next };
         let fingerprint = id.as_ref().map(|id| self.pending.fingerprint(id));
         if fingerprint.is_some_and(|fingerprint| worker.end.retired.take(fingerprint)) {
             self.learn_from_late_answer(key, window, line, [None; 2]);
@@ -199,6 +203,9 @@ impl Bus {
         if said.id.as_ref().is_some_and(|it| self.echoed(worker, &it.id, window, line).is_some()) {
             return Ok(self.worker_response(worker, window, line, Answer::Echo));
         }
+        if said.id.as_ref().is_some_and(|it| self.take_era(worker, &it.id, false)) {
+            return Ok(Flow::Next);
+        }
         let named = self.request_of_worker_message(&said);
         let (to, session) = match self.client_for_worker_message(&said, &named) {
             Err(Refusal(Reason::UnknownSession, _))
@@ -208,6 +215,10 @@ impl Bus {
             }
             found => found?,
         };
+        if said.id.is_some() && self.clients.get(to).is_some_and(|client| client.door.is_modern()) {
+            let text = "no request may be sent to a client of MCP 2026-07-28; answer its request with input_required";
+            return Err(Refusal(Reason::ServerRequest, text.into()));
+        }
         match self.make_room_at_client(worker, to, session.is_some() || named.client.is_some()) {
             Room::Free => {}
             Room::Wait => return Ok(Flow::Blocked),

@@ -4,6 +4,7 @@
 use alloc::format;
 use core::time::Duration;
 
+use super::discovery::Question;
 use crate::Bus;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::Reason;
@@ -42,6 +43,8 @@ pub(crate) struct Answering {
     wait_is_told: bool,
     /// It was reported that it answers what nobody asked.
     pub answers_twice: bool,
+    /// Whether it is asked for its era.
+    pub question: Question,
     /// It was reported that it makes a string of the number in an id, or the other way round.
     pub told_of_type: bool,
 }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 use super::worker::{Action, Event, GRACE, State, Worker};
 use crate::Bus;
-use crate::client::Phase;
+use crate::client::{Client, Phase};
 use crate::flow::gate::Hold;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::port::{Effect, Exit, Signal};
@@ -19,9 +19,10 @@ impl Bus {
     pub(crate) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         (worker.process.pid, worker.process.started) = (pid, self.now);
-        self.supervisor.pools[worker.pool].tally.starts += 1;
+        self.supervisor.pools[worker.name.pool].tally.starts += 1;
         self.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
+        self.ask_era(key);
         // It was being started while the others were killed.
         if self.stage() >= Stage::Killing {
             self.step(key, Event::Timer);
@@ -34,7 +35,7 @@ impl Bus {
         if let Some(worker) = self.workers.get_mut(key) {
             let process = &mut worker.process;
             (process.stdin_closed, process.stdout_closed, process.was_short) = (true, true, short);
-            self.supervisor.pools[worker.pool].tally.start_failures += 1;
+            self.supervisor.pools[worker.name.pool].tally.start_failures += 1;
         }
         self.step(key, Event::SpawnFailed);
         self.give_turns();
@@ -56,8 +57,10 @@ impl Bus {
     pub(crate) fn on_exited(&mut self, key: WorkerKey, exit: Exit) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let unwanted = worker.process.exited();
+        let was_asked = worker.has_ended_asked();
+        let unwanted = unwanted.filter(|_| !was_asked);
         let cause = unwanted.filter(|_| !worker.process.ended_by_itself);
-        let tally = &mut self.supervisor.pools[worker.pool].tally;
+        let tally = &mut self.supervisor.pools[worker.name.pool].tally;
         match unwanted {
             Some(reason) => tally.ended(reason),
             None => tally.stops += 1,
@@ -66,6 +69,7 @@ impl Bus {
         let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
         self.report(reason, Some(Peer::Worker(key)), || match cause {
             Some(why) => format!("a worker that was told to stop ({}) ended with {exit}", why.name()),
+            None if was_asked => format!("a worker ended with {exit} when it was asked server/discover"),
             None => {
                 format!("a worker ended with {exit}; {pending} requests were pending, {sessions} sessions are gone")
             }
@@ -175,7 +179,8 @@ impl Bus {
         // With one that could not be started nothing was agreed on.
         let Some(owner) = worker.owner.filter(|_| worker.process.pid != 0) else { return };
         // The end of the daemon closes its clients in its own time; who is being closed has a reason.
-        if self.shutdown.stops_workers() || self.clients.get(owner).is_none_or(|owner| owner.phase >= Phase::Refusing) {
+        let goes_on = |owner: &Client| owner.phase >= Phase::Refusing || owner.door.borrows;
+        if self.shutdown.stops_workers() || self.clients.get(owner).is_none_or(goes_on) {
             return;
         }
         self.report_request(Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
@@ -231,10 +236,10 @@ impl Bus {
             self.stop_broken_worker(key, Reason::WorkerStalled, &text);
         }
         let (silent, probation) = (self.tick_silent(key), self.tick_probation(key));
-        let (early, first) = (self.tick_early(key), self.tick_first_answer(key));
+        let (early, first, question) = (self.tick_early(key), self.tick_first_answer(key), self.tick_question(key));
         let Some(worker) = self.workers.get(key) else { return };
         let (life, held_up) = (worker.process.timer, worker.stall.ends());
-        let next = [life, stalls_at(worker), held_up, silent, probation, early, first, worker.turns_due];
+        let next = [life, stalls_at(worker), held_up, silent, probation, early, first, question, worker.turns_due];
         if let Some(next) = next.into_iter().flatten().min() {
             self.wake_at(key.into(), next);
         }

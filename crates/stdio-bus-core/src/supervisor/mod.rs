@@ -2,8 +2,13 @@
 //!
 //! `worker.rs` has the machine of a worker, `life.rs` carries out what it says, `answering.rs` watches workers that do not
 //! answer. `pool.rs` keeps the slots of each pool filled, as `restart.rs` allows it, and `queue.rs` lets clients wait.
+//!
+//! For doors for MCP: `discovery.rs` finds out what era a command speaks, and `lending.rs` lends workers for the time of a
+//! request.
 
 mod answering;
+pub(crate) mod discovery;
+mod lending;
 mod life;
 pub(crate) mod pool;
 pub(crate) mod queue;
@@ -12,18 +17,42 @@ pub mod worker;
 
 use alloc::vec::Vec;
 
+use crate::settings::{Era, Pool};
+
 /// The pools, and the clients that wait for workers.
 pub(crate) struct Supervisor {
+    /// Those that people see, and behind them one for each that a door for MCP offers, for its other era.
     pub pools: Vec<pool::Pool>,
+    /// How many people see.
+    pub shown: usize,
     pub queue: queue::WorkerQueue,
     /// The number of the next worker.
     pub next_number: u32,
 }
 
 impl Supervisor {
-    pub(crate) fn new(pools: &[crate::settings::Pool]) -> Self {
+    /// `pools` are those that people see, and behind them the twins of those with the indexes `of`.
+    pub(crate) fn new(pools: &[Pool], of: &[usize]) -> Self {
+        let shown = pools.len() - of.len();
+        let legacy = |pool: usize| pool::Side {
+            era: Era::Legacy,
+            twin: of.iter().position(|of| *of == pool).map(|twin| shown + twin),
+            shown_as: pool,
+            first_place: 0,
+            is_dormant: false,
+            is_used: false,
+        };
+        let modern = |pool: &usize| pool::Side {
+            era: Era::Modern,
+            twin: Some(*pool),
+            first_place: pools[*pool].max_instances,
+            is_dormant: true,
+            ..legacy(*pool)
+        };
+        let sides = (0..shown).map(legacy).chain(of.iter().map(modern));
         Self {
-            pools: pools.iter().map(pool::Pool::new).collect(),
+            pools: pools.iter().zip(sides).map(|(pool, side)| pool::Pool::new(pool, side)).collect(),
+            shown,
             queue: queue::WorkerQueue::default(),
             next_number: 0,
         }

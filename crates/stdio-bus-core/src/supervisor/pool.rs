@@ -7,13 +7,14 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::discovery::Discovery;
 use super::restart::{Restarts, retry_after};
 use super::worker::{State, Worker};
 use crate::Bus;
 use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::port::Effect;
 use crate::report::{Level, Reason, Report, WorkerName};
-use crate::settings::{self, Assignment};
+use crate::settings::{self, Assignment, Era};
 use crate::tally::Tally;
 use crate::timers::Timer;
 
@@ -29,11 +30,32 @@ pub(crate) struct WorkerSlot {
     pub restarts: Restarts,
 }
 
+/// Whose workers those of a pool are. A pool of a door for MCP has workers for clients of either era, which are in two
+/// pools here: people see one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Side {
+    /// What its clients speak.
+    pub era: Era,
+    /// The index of the pool for the other era, if there is one.
+    pub twin: Option<usize>,
+    /// The index that people know it by.
+    pub shown_as: usize,
+    /// The lowest place in the names of its workers.
+    pub first_place: usize,
+    /// Nobody has needed it yet: none of its workers is started.
+    pub is_dormant: bool,
+    /// A client of its era has needed a worker.
+    pub is_used: bool,
+}
+
 /// A pool of workers.
-#[derive(Default)]
 pub(crate) struct Pool {
-    /// One for each instance; in a dedicated pool, one for each warm spare.
+    /// One for each instance; in a dedicated pool, one for each warm spare. Where workers are lent, as many as there may be.
     pub slots: Vec<WorkerSlot>,
+    /// Whose workers they are.
+    pub side: Side,
+    /// Whether its command serves 2026-07-28, if that matters; it is kept where people see the pool, and so is the tally.
+    pub discovery: Option<Discovery>,
     /// When the next spare is started after workers that ended soon after a client had taken them.
     pub restarts: Restarts,
     /// One of its workers has given out the name of a session.
@@ -44,10 +66,26 @@ pub(crate) struct Pool {
     pub tally: Tally,
 }
 
+impl Side {
+    /// Whether its workers are lent for the time of a request: where each client has one for itself, and does not keep it.
+    pub(super) fn lends(&self, pool: &settings::Pool) -> bool {
+        self.era == Era::Modern && pool.assignment == Assignment::Dedicated
+    }
+}
+
 impl Pool {
     /// A pool without workers.
-    pub(crate) fn new(pool: &settings::Pool) -> Self {
-        Self { slots: (0..pool.instances).map(|_| WorkerSlot::default()).collect(), ..Self::default() }
+    pub(super) fn new(pool: &settings::Pool, side: Side) -> Self {
+        let slots = if side.lends(pool) { pool.max_instances } else { pool.instances };
+        Self {
+            slots: (0..slots).map(|_| WorkerSlot::default()).collect(),
+            side,
+            discovery: (side.era == Era::Legacy && side.twin.is_some()).then(Discovery::default),
+            restarts: Restarts::default(),
+            issues_names: false,
+            told_of_doubles: false,
+            tally: Tally::default(),
+        }
     }
 
     /// Whether a worker of it gives out the names of its sessions, so that clients may use no others.
@@ -65,8 +103,19 @@ impl Bus {
     /// How many workers run, and how many there are with those that are missing from their slots.
     pub fn staffing(&self) -> (usize, usize) {
         let running = || self.workers.iter().filter(|(_, worker)| worker.process.state() == State::Running);
-        let slots: usize = self.supervisor.pools.iter().map(|pool| pool.slots.len()).sum();
-        (running().count(), slots + running().filter(|(_, worker)| worker.slot.is_none()).count())
+        let slots: usize = (0..self.supervisor.pools.len()).map(|pool| self.kept_slots(pool)).sum();
+        let is_extra = |worker: &Worker| worker.slot.is_none_or(|slot| slot >= self.kept_slots(worker.pool));
+        (running().count(), slots + running().filter(|(_, worker)| is_extra(worker)).count())
+    }
+
+    /// How many slots of a pool are kept filled, the first ones.
+    pub(crate) fn kept_slots(&self, pool: usize) -> usize {
+        if self.supervisor.pools[pool].side.is_dormant { 0 } else { self.settings.pools[pool].instances }
+    }
+
+    /// The slots that are kept filled of a pool that people see.
+    pub(crate) fn slots_of(&self, pool: usize) -> impl Iterator<Item = &WorkerSlot> {
+        self.sides_of(pool).flat_map(|side| &self.supervisor.pools[side].slots[..self.kept_slots(side)])
     }
 
     /// Whether a pool has `max_instances` workers.
@@ -78,11 +127,13 @@ impl Bus {
     /// The place that a worker in this slot gets its name from: that of the slot, so that the name stays the same over
     /// a restart, or the first free one if a client has taken the last worker of the slot along.
     fn free_place(&self, pool: usize, slot: Option<usize>) -> Option<usize> {
+        let first = self.supervisor.pools[pool].side.first_place;
         let mut taken = vec![false; self.settings.pools[pool].max_instances];
         for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.pool == pool) {
-            taken[worker.name.place] = true;
+            taken[worker.name.place - first] = true;
         }
-        slot.filter(|slot| taken.get(*slot) == Some(&false)).or_else(|| taken.iter().position(|taken| !taken))
+        let free = slot.filter(|slot| taken.get(*slot) == Some(&false));
+        Some(first + free.or_else(|| taken.iter().position(|taken| !taken))?)
     }
 
     /// Whether a worker may be started for a client. A pool whose workers do not stay is not started over and over by
@@ -103,7 +154,7 @@ impl Bus {
             return self.timers.arm(Timer::Pool(pool), until);
         }
         let is_dedicated = self.settings.pools[pool].assignment == Assignment::Dedicated;
-        for slot in 0..self.supervisor.pools[pool].slots.len() {
+        for slot in 0..self.kept_slots(pool) {
             let here = &self.supervisor.pools[pool].slots[slot];
             if here.worker.is_some() || !here.restarts.may_begin(self.now) {
                 continue;
@@ -111,22 +162,30 @@ impl Bus {
             if is_dedicated && !self.may_start_at_once() {
                 return;
             }
-            let Some(worker) = self.start_worker(pool, Some(slot)) else { continue };
-            let here = &mut self.supervisor.pools[pool].slots[slot];
-            here.worker = Some(worker);
-            if here.restarts.is_unsteady() {
-                self.put_on_probation(worker);
-            }
-            self.supervisor.pools[pool].slots[slot].restarts.begin();
-            self.end_vacancy(pool);
+            self.fill_slot(pool, slot);
         }
+    }
+
+    /// Starts a worker in an empty slot.
+    pub(super) fn fill_slot(&mut self, pool: usize, slot: usize) -> Option<WorkerKey> {
+        let worker = self.start_worker(pool, Some(slot))?;
+        let here = &mut self.supervisor.pools[pool].slots[slot];
+        here.worker = Some(worker);
+        if here.restarts.is_unsteady() {
+            self.put_on_probation(worker);
+        }
+        self.supervisor.pools[pool].slots[slot].restarts.begin();
+        self.choose_to_ask(worker);
+        self.end_vacancy(pool);
+        Some(worker)
     }
 
     fn start_worker(&mut self, pool: usize, slot: Option<usize>) -> Option<WorkerKey> {
         let place = self.free_place(pool, slot)?;
-        let name = WorkerName { pool, place, incarnation: self.supervisor.next_number };
+        let shown = self.supervisor.pools[pool].side.shown_as;
+        let name = WorkerName { pool: shown, place, incarnation: self.supervisor.next_number };
         let timeout = self.settings.pools[pool].request_timeout;
-        let worker = self.workers.insert(Worker::new(self.now, name, slot, timeout))?;
+        let worker = self.workers.insert(Worker::new(self.now, pool, name, slot, timeout))?;
         self.supervisor.next_number += 1;
         self.out.effects.push_back(Effect::Spawn { worker, name });
         Some(worker)
@@ -134,6 +193,9 @@ impl Bus {
 
     /// Takes a warm spare out of its slot for one client, or starts a worker for it if the pool may grow.
     pub(super) fn take_dedicated(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
+        if self.balancer.groups[group].lends {
+            return self.lend_worker(client, group);
+        }
         let pool = self.balancer.groups[group].pools().next()?;
         let worker = match self.next_in_turn(group) {
             Some(spare) => {
@@ -156,21 +218,25 @@ impl Bus {
     /// The worker of a slot has exited unexpectedly: reports what becomes of the slot.
     fn on_slot_failure(&mut self, slot: usize, worker: &Worker) {
         let (limits, settings) = (&self.settings.limits, &self.settings.pools[worker.pool]);
+        let kept = self.kept_slots(worker.pool);
         let pool = &mut self.supervisor.pools[worker.pool];
-        let report = match pool.slots[slot].restarts.fail(self.now, worker.process.started, limits) {
+        let delay = pool.slots[slot].restarts.fail(self.now, worker.process.started, limits);
+        let left = pool.slots[..kept].iter().filter(|slot| !slot.restarts.given_up).count();
+        let tally = &mut self.supervisor.pools[worker.name.pool].tally;
+        let report = match delay {
             Some(delay) => {
-                pool.tally.restarts += 1;
+                tally.restarts += 1;
                 Report::new(Reason::RestartScheduled, format!("the next one starts in {} ms", delay.as_millis()))
             }
             None => {
-                pool.tally.given_up += 1;
+                tally.given_up += 1;
                 let text = format!(
                     "given up after {} restarts within {} s; pool \"{}\" has {} of {} workers left. Mend the command; {}",
                     limits.max_restarts,
                     limits.restart_window.as_secs(),
                     settings.id,
-                    pool.slots.iter().filter(|slot| !slot.restarts.given_up).count(),
-                    pool.slots.len(),
+                    left,
+                    kept,
                     match retry_after(limits) {
                         None => "the daemon has to be restarted".to_owned(),
                         Some(after) => format!("it is tried again in {} s", after.as_secs()),
@@ -206,13 +272,16 @@ impl Bus {
 
     /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
     pub(super) fn leave_pool(&mut self, worker: &Worker) {
-        let pool = &mut self.supervisor.pools[worker.pool];
         if let Some(slot) = worker.slot {
-            pool.slots[slot].worker = None;
-            if worker.process.is_unwanted || self.shutdown.stops_workers() {
+            self.supervisor.pools[worker.pool].slots[slot].worker = None;
+            let is_excused = worker.process.is_unwanted || worker.has_ended_asked();
+            if worker.is_asked() {
+                self.end_question(worker.name.pool, worker.process.pid != 0 && !worker.process.is_unwanted);
+            }
+            if is_excused || self.shutdown.stops_workers() {
                 // It has not failed.
             } else if worker.process.was_short {
-                pool.slots[slot].restarts.run_short(self.now);
+                self.supervisor.pools[worker.pool].slots[slot].restarts.run_short(self.now);
             } else {
                 self.on_slot_failure(slot, worker);
             }
@@ -227,7 +296,8 @@ impl Bus {
     /// Starts workers whose time has come.
     pub(crate) fn tick_pool(&mut self, pool: usize) {
         self.fill_slots(pool);
-        let empty = self.supervisor.pools[pool].slots.iter().filter(|slot| slot.worker.is_none());
+        let kept = self.kept_slots(pool);
+        let empty = self.supervisor.pools[pool].slots[..kept].iter().filter(|slot| slot.worker.is_none());
         // What is due and was not started is started after another (`queue.rs`).
         if let Some(next) = empty.filter_map(|slot| slot.restarts.due).filter(|at| *at > self.now).min() {
             self.timers.arm(Timer::Pool(pool), next);
@@ -239,8 +309,11 @@ impl Bus {
         for (index, pool) in self.supervisor.pools.iter().enumerate() {
             let mut places = vec![false; self.settings.pools[index].max_instances];
             for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.pool == index) {
-                assert!(!core::mem::replace(&mut places[worker.name.place], true), "no two workers have one name");
+                let place = &mut places[worker.name.place - pool.side.first_place];
+                assert!(!core::mem::replace(place, true), "no two workers have one name");
+                assert!(worker.name.pool == pool.side.shown_as && !pool.side.is_dormant);
             }
+            assert!(!pool.side.is_dormant || !pool.side.is_used, "what is used does not rest");
             for (slot, here) in pool.slots.iter().enumerate() {
                 let Some(key) = here.worker else { continue };
                 let worker = self.workers.get(key).expect("a worker in a slot lives");

@@ -56,6 +56,11 @@ pub(crate) struct WorkerQueue {
 }
 
 impl WorkerQueue {
+    /// Whether a client waits for its turn.
+    pub(super) fn has_turns(&self) -> bool {
+        self.turns().next().is_some()
+    }
+
     fn turns(&self) -> impl Iterator<Item = (usize, &Waiting)> {
         self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.for_turn)
     }
@@ -103,16 +108,13 @@ impl Bus {
         if is_refused || self.shutdown.refuses_requests() {
             return false;
         }
-        let hold = self.settings.limits.hold;
-        let may_grow = || self.balancer.groups[group].pools().next().is_some_and(|pool| self.may_grow(pool));
-        let for_turn =
-            self.balancer.groups[group].assignment == Assignment::Dedicated && (self.has_spare(group) || may_grow());
-        let until = if for_turn {
-            now.after(LONGEST_WAIT)
-        } else if hold.is_zero() || !self.expects_worker(group) {
-            return false;
+        let for_turn = self.balancer.groups[group].is_open && self.may_wait_for_turn(client, group);
+        let Some(until) = (if for_turn {
+            Some(now.after(LONGEST_WAIT))
         } else {
-            self.balancer.groups[group].vacant_since(now).after(hold)
+            self.questions_end(group).or(self.hold_ends(group))
+        }) else {
+            return false;
         };
         if until > now {
             let waiting = Waiting { client, source, group, since: now, until, for_turn, has_ended: false };
@@ -121,6 +123,19 @@ impl Bus {
             self.close_gate(client.into(), Hold::Worker);
         }
         until > now
+    }
+
+    /// Until when a line waits for a worker to come back to a group, if one is about to.
+    fn hold_ends(&mut self, group: usize) -> Option<Moment> {
+        let hold = self.settings.limits.hold;
+        // What is not open yet has its workers elsewhere.
+        let twin = |pool: usize| self.supervisor.pools[pool].side.twin;
+        let from = match self.balancer.groups[group].is_open {
+            true => group,
+            false => self.balancer.groups[group].only_pool().and_then(twin).unwrap_or(group),
+        };
+        let waits = !hold.is_zero() && self.expects_worker(from);
+        waits.then(|| self.balancer.groups[group].vacant_since(self.now).after(hold))
     }
 
     /// Whether the next worker of a group, which has none that takes messages, comes after the first backoff at the
@@ -189,11 +204,13 @@ impl Bus {
     /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
     /// turn, or cannot be.
     pub(crate) fn take_in_turn(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let has_spare = self.has_spare(group);
+        let has_spare = self.has_spare_for(client, group);
         let from = self.clients.get_mut(client)?;
         // A worker may have come between the end of its wait and its line.
         from.refused_worker &= !has_spare;
-        if from.refused_worker || self.supervisor.queue.waits_until(self.now, from.identity.source).is_some() {
+        // What is lent was started before.
+        let is_paced = || self.supervisor.queue.waits_until(self.now, from.identity.source).is_some();
+        if from.refused_worker || !(has_spare && from.door.borrows) && is_paced() {
             return None;
         }
         let is_its_turn = has_spare || self.may_start_at_once();
@@ -249,8 +266,14 @@ impl Bus {
         let is_starting = self.is_starting();
         let turn = |(at, waiting): (usize, &Waiting)| {
             let client = self.clients.get(waiting.client)?;
-            let may = (!is_starting || self.has_spare(waiting.group))
-                && self.supervisor.queue.waits_until(self.now, waiting.source).is_none();
+            let may_start = || self.supervisor.queue.waits_until(self.now, waiting.source).is_none();
+            let may = if client.door.borrows {
+                // What was lent to it goes back before.
+                let grows = || !is_starting && may_start() && self.may_grow_for(waiting.client, waiting.group);
+                client.assigned.is_empty() && (self.has_spare_for(waiting.client, waiting.group) || grows())
+            } else {
+                (!is_starting || self.has_spare(waiting.group)) && may_start()
+            };
             may.then(|| (self.admission.sources.turn(client.identity.source_use), waiting.has_ended, at))
         };
         self.supervisor.queue.turns().filter_map(turn).min().map(|(_, _, at)| at)

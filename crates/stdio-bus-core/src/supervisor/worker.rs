@@ -7,6 +7,7 @@ use core::time::Duration;
 use ndjson_scan::Partial;
 
 use super::answering::Answering;
+use super::discovery::Question;
 use crate::endpoint::Endpoint;
 use crate::flow::stall::StallBudget;
 use crate::flow::window::SendWindow;
@@ -173,7 +174,7 @@ pub(crate) struct Creating {
 
 /// One incarnation of a worker.
 pub(crate) struct Worker {
-    /// Index of its pool.
+    /// Index of its pool; in its name is the one that people see.
     pub pool: usize,
     /// Its slot in the pool; none when a dedicated worker left its slot for a client.
     pub(super) slot: Option<usize>,
@@ -207,9 +208,15 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// A worker that is being started.
-    pub(super) fn new(now: Moment, name: WorkerName, slot: Option<usize>, request_timeout: Option<Duration>) -> Self {
+    pub(super) fn new(
+        now: Moment,
+        pool: usize,
+        name: WorkerName,
+        slot: Option<usize>,
+        request_timeout: Option<Duration>,
+    ) -> Self {
         Self {
-            pool: name.pool,
+            pool,
             slot,
             name,
             owner: None,
@@ -242,7 +249,20 @@ impl Worker {
     /// Whether messages may be given to it.
     pub(crate) fn takes_messages(&self) -> bool {
         let process = &self.process;
-        matches!(process.state, State::Starting | State::Running) && !process.stdin_closed && !process.stdout_closed
+        matches!(process.state, State::Starting | State::Running)
+            && !process.stdin_closed
+            && !process.stdout_closed
+            && !self.is_asked()
+    }
+
+    /// Whether it is asked for its era, or will be: no client's line goes to it before it has answered.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.answering.question == Question::Open
+    }
+
+    /// Whether it has ended by itself while it was asked for its era.
+    pub(super) fn has_ended_asked(&self) -> bool {
+        self.is_asked() && self.process.pid != 0 && self.process.ended_by_itself
     }
 
     /// Whether it runs, takes messages, and is not on probation.

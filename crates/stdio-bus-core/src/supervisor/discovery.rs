@@ -1,0 +1,183 @@
+//! What era of MCP the command of a pool speaks. A worker is pinned to an era by the first request that it gets, and asking
+//! `server/discover` pins none: so the first worker of a pool that a door for MCP offers is asked that by the bus, once it
+//! runs. A result means that it serves 2026-07-28; an error, silence for a while, or its end, that it does not. What was
+//! learned holds for as long as the daemon runs.
+//!
+//! Some old servers end with a request before `initialize`. So no line of a client goes to the worker until it has
+//! answered, and that it ends is no failure; the next one is not asked.
+
+use alloc::format;
+
+use crate::Bus;
+use crate::id::Id;
+use crate::peer::{Moment, Peer, WorkerKey};
+use crate::port::Effect;
+use crate::report::{Reason, Report};
+use core::time::Duration;
+
+/// A worker that has said nothing for so long since its start speaks no 2026-07-28.
+const SILENT_FOR: Duration = Duration::from_secs(5);
+
+/// What is known of the era of a pool's command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PoolEra {
+    /// It was not asked yet, or has not answered.
+    #[default]
+    Unknown,
+    /// It does not answer `server/discover`: it is for clients that begin with `initialize`.
+    Legacy,
+    /// It answers `server/discover`: it serves clients of 2026-07-28, and usually others.
+    Modern,
+}
+
+/// What is known of a pool's command, and which worker is asked.
+#[derive(Debug, Default)]
+pub(crate) struct Discovery {
+    pub era: PoolEra,
+    asked: Option<WorkerKey>,
+}
+
+/// Whether a worker is asked for its era.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// It is not, or has answered.
+    #[default]
+    None,
+    /// It is, or will be once it runs: nothing else is said to it before.
+    Open,
+    /// It did not answer in time. It may yet.
+    Late,
+}
+
+/// The id of the question to a worker with this number. The bus makes no other one that begins so, and until the answer
+/// has come, or is late, no client's request reaches the worker.
+fn id_of(number: u32) -> alloc::string::String {
+    format!("\"stdio-bus/discover/{number}\"")
+}
+
+fn question(number: u32) -> alloc::string::String {
+    format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":{},\"method\":\"server/discover\",\"params\":{{\"_meta\":{{\
+         \"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\",\
+         \"io.modelcontextprotocol/clientCapabilities\":{{}},\
+         \"io.modelcontextprotocol/clientInfo\":{{\"name\":\"stdio-bus\",\"version\":\"{}\"}}}}}}}}\n",
+        id_of(number),
+        env!("CARGO_PKG_VERSION")
+    )
+}
+
+impl Bus {
+    /// A worker is being started in a slot: it is asked when it runs, if no other one of its pool was.
+    pub(super) fn choose_to_ask(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let Some(discovery) = &mut self.supervisor.pools[worker.name.pool].discovery else { return };
+        if discovery.era == PoolEra::Unknown && discovery.asked.is_none() {
+            discovery.asked = Some(key);
+            worker.answering.question = Question::Open;
+        }
+    }
+
+    /// A worker runs: it is asked, if it was chosen for that.
+    pub(super) fn ask_era(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get(key).filter(|worker| worker.is_asked()) else { return };
+        let line = question(worker.name.incarnation);
+        self.send(key.into(), line.as_bytes());
+        self.wake_at(key.into(), self.now.after(SILENT_FOR));
+    }
+
+    /// Takes a worker's answer to the question, if this is one: the request itself is none, and so is an error. Says whether
+    /// it is.
+    pub(crate) fn take_era(&mut self, key: WorkerKey, id: &Id, is_result: bool) -> bool {
+        let Some(worker) = self.workers.get_mut(key) else { return false };
+        if worker.answering.question == Question::None
+            || Id::parse(id_of(worker.name.incarnation).as_bytes()).as_ref() != Ok(id)
+        {
+            return false;
+        }
+        worker.answering.question = Question::None;
+        self.readiness.workers_changed |= worker.answering.answers();
+        let pool = worker.name.pool;
+        self.learn_era(pool, if is_result { PoolEra::Modern } else { PoolEra::Legacy });
+        true
+    }
+
+    /// Gives up waiting for an answer. Gives when to look again.
+    pub(super) fn tick_question(&mut self, key: WorkerKey) -> Option<Moment> {
+        let worker = self.workers.get_mut(key).filter(|worker| worker.is_asked() && worker.process.pid != 0)?;
+        let due = worker.process.started.after(SILENT_FOR);
+        if due > self.now {
+            return Some(due);
+        }
+        worker.answering.question = Question::Late;
+        let pool = worker.name.pool;
+        self.learn_era(pool, PoolEra::Legacy);
+        None
+    }
+
+    /// A worker has gone that was to be asked, or was asked and has not answered. `pool` is what people know it by.
+    pub(super) fn end_question(&mut self, pool: usize, was_its_end: bool) {
+        if was_its_end {
+            return self.learn_era(pool, PoolEra::Legacy);
+        }
+        // It had no chance to answer.
+        if let Some(discovery) = &mut self.supervisor.pools[pool].discovery {
+            discovery.asked = None;
+        }
+    }
+
+    /// The era of a pool's command is known. Only an answer that comes late changes it again.
+    fn learn_era(&mut self, pool: usize, era: PoolEra) {
+        let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
+        discovery.asked = None;
+        // Its workers take lines now, or it is known that clients of 2026-07-28 get none.
+        self.readiness.workers_changed = true;
+        if discovery.era == PoolEra::Modern || discovery.era == era {
+            return;
+        }
+        discovery.era = era;
+        self.out.effects.push_back(Effect::Discovered { pool });
+        let id = &self.settings.pools[pool].id;
+        let text = match era {
+            PoolEra::Modern => format!("the command of pool \"{id}\" serves clients of MCP 2026-07-28"),
+            _ => format!("the command of pool \"{id}\" serves no clients of MCP 2026-07-28, but earlier ones"),
+        };
+        let report = self.out.reporter.report(self.now, Reason::EraKnown, || Report::new(Reason::EraKnown, text));
+        self.out.effects.extend(report.map(Effect::Report));
+        for side in self.sides_of(pool) {
+            self.stop_awaiting_workers_of(side);
+        }
+        self.give_turns();
+    }
+
+    /// When the last of those workers of a group that are asked has answered at the latest.
+    pub(super) fn questions_end(&self, group: usize) -> Option<Moment> {
+        let pools = self.balancer.groups[group].pools();
+        let asked = pools.filter_map(|pool| {
+            let shown = self.supervisor.pools[pool].side.shown_as;
+            let worker = self.workers.get(self.supervisor.pools[shown].discovery.as_ref()?.asked?)?;
+            Some(worker.process.started.after(SILENT_FOR))
+        });
+        asked.max()
+    }
+
+    /// What is known of the era of a pool's command.
+    pub fn pool_era(&self, pool: usize) -> PoolEra {
+        let pool = self.supervisor.pools.get(pool).and_then(|pool| pool.discovery.as_ref());
+        pool.map_or(PoolEra::Unknown, |discovery| discovery.era)
+    }
+
+    /// Panics if what is known of questions disagrees.
+    pub(crate) fn check_questions(&self) {
+        for (key, worker) in self.workers.iter() {
+            let discovery = self.supervisor.pools[worker.name.pool].discovery.as_ref();
+            let is_chosen = discovery.is_some_and(|discovery| discovery.asked == Some(key));
+            assert_eq!(worker.is_asked(), is_chosen, "a worker that is asked is the one that is waited for");
+            let is_nobodys = worker.owner.is_none() && worker.end.unanswered.count == 0;
+            assert!(!worker.is_asked() || is_nobodys, "nothing is said to a worker that is asked");
+        }
+        let asked = self.supervisor.pools.iter().filter_map(|pool| pool.discovery.as_ref()?.asked);
+        for worker in asked {
+            assert!(self.peer_end(Peer::Worker(worker)).is_some(), "a worker that is asked lives");
+        }
+    }
+}

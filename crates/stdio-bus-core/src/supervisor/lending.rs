@@ -1,0 +1,111 @@
+//! Workers that are lent: in a dedicated pool a client of 2026-07-28 has a worker for itself for as long as it has a
+//! request unanswered, and then it goes back, to be lent to the next one. Nobody ends with it.
+//!
+//! A worker that still works on what another client has given up is lent only if there is no other: what it says and names
+//! nobody is nobody's then (`router/addressee.rs`).
+
+use crate::Bus;
+use crate::peer::{ClientKey, WorkerKey};
+use crate::settings::Assignment;
+
+impl Bus {
+    /// The worker that a client's next messages go to while that lives, if they are bound to one of this pool.
+    pub(crate) fn preferred_worker(&self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
+        let worker = self.clients.get(client)?.door.preferred?;
+        let at = self.workers.get(worker)?;
+        (at.pool == pool && at.takes_messages()).then_some(worker)
+    }
+
+    /// A worker that can be lent to a client now: the one that it is bound to, or any.
+    pub(super) fn free_worker(&self, client: ClientKey, group: usize) -> Option<WorkerKey> {
+        let pool = self.balancer.groups[group].only_pool()?;
+        let is_free =
+            |key: &WorkerKey| self.workers.get(*key).is_some_and(|at| at.owner.is_none() && at.takes_messages());
+        if let Some(worker) = self.preferred_worker(client, pool) {
+            return Some(worker).filter(is_free);
+        }
+        let free = || self.supervisor.pools[pool].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
+        let is_idle = |key: &WorkerKey| self.workers.get(*key).is_some_and(|at| at.end.unanswered.count == 0);
+        free().find(is_idle).or_else(|| free().next())
+    }
+
+    /// An empty slot in which a worker may be started for a client that is bound to none.
+    fn slot_to_fill(&self, client: ClientKey, group: usize) -> Option<(usize, usize)> {
+        let pool = self.balancer.groups[group].only_pool()?;
+        if self.supervisor.pools[pool].side.is_dormant || self.preferred_worker(client, pool).is_some() {
+            return None;
+        }
+        let may_begin = |slot: usize| {
+            let slot = &self.supervisor.pools[pool].slots[slot];
+            slot.worker.is_none() && slot.restarts.may_begin(self.now)
+        };
+        let slot = (0..self.supervisor.pools[pool].slots.len()).find(|slot| may_begin(*slot))?;
+        Some((pool, slot))
+    }
+
+    /// Whether a worker can be had for a client of a dedicated group without a start.
+    pub(super) fn has_spare_for(&self, client: ClientKey, group: usize) -> bool {
+        if self.balancer.groups[group].lends {
+            self.free_worker(client, group).is_some()
+        } else {
+            self.has_spare(group)
+        }
+    }
+
+    /// Whether a worker may be started for a client of a dedicated group.
+    pub(super) fn may_grow_for(&self, client: ClientKey, group: usize) -> bool {
+        if self.balancer.groups[group].lends {
+            return self.slot_to_fill(client, group).is_some();
+        }
+        self.balancer.groups[group].pools().next().is_some_and(|pool| self.may_grow(pool))
+    }
+
+    /// Whether a client that has found none may wait for its turn to have a worker for itself.
+    pub(super) fn may_wait_for_turn(&self, client: ClientKey, group: usize) -> bool {
+        let at = &self.balancer.groups[group];
+        // Those that are lent come back.
+        let is_lent = || {
+            let worker = |(pool, slot): &(usize, usize)| self.supervisor.pools[*pool].slots[*slot].worker;
+            at.lends && at.slots().iter().filter_map(worker).any(|worker| self.worker_takes_messages(worker))
+        };
+        at.assignment == Assignment::Dedicated
+            && (self.has_spare_for(client, group) || self.may_grow_for(client, group) || is_lent())
+    }
+
+    /// Lends a worker to a client that has none: a free one, or one that is started for it.
+    pub(super) fn lend_worker(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
+        let source = self.clients.get(client)?.identity.source_use;
+        let worker = match self.free_worker(client, group) {
+            Some(free) => {
+                self.admission.sources.count_turn(source);
+                free
+            }
+            None => {
+                let (pool, slot) = self.slot_to_fill(client, group)?;
+                let started = self.fill_slot(pool, slot)?;
+                self.count_turn(client, started);
+                started
+            }
+        };
+        let lent = self.workers.get_mut(worker)?;
+        lent.owner = Some(client);
+        lent.answering.claimed = self.now;
+        Some(worker)
+    }
+
+    /// A client may have no request unanswered any more: what was lent to it goes back.
+    pub(crate) fn give_back(&mut self, client: ClientKey) {
+        let Some(from) = self.clients.get_mut(client) else { return };
+        if !from.door.borrows || !from.end.outstanding.is_empty() || from.assigned.is_empty() {
+            return;
+        }
+        for (_, worker) in core::mem::take(&mut from.assigned) {
+            if let Some(worker) = self.workers.get_mut(worker) {
+                worker.owner = None;
+            }
+        }
+        if self.supervisor.queue.has_turns() {
+            self.give_turns();
+        }
+    }
+}

@@ -8,6 +8,8 @@ use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
 
+use hashbrown::HashMap;
+
 use super::Bus;
 use super::origin::{Origin, Place};
 use super::peer::{ClientKey, Peer, Source};
@@ -35,9 +37,11 @@ pub enum TurnedAway {
 /// What one source uses.
 pub(super) struct Uses {
     source: Source,
-    /// For each connection the listener that has let it in; none for one that is only there to be told that there is no
-    /// room.
-    connections: Vec<Option<usize>>,
+    /// How many connections each listener has let in, of those that have; none stands for those that are only there to be
+    /// told that there is no room.
+    let_in: Vec<(Option<usize>, usize)>,
+    /// How many it has.
+    connections: usize,
     /// When it got its last worker, in turns of all sources. One that has got none goes before the one that got the last,
     /// and behind those that have waited since.
     turn: u64,
@@ -59,50 +63,82 @@ pub(super) struct Admission {
 /// The connections that there are, by their sources.
 pub(super) struct Sources {
     table: Table<Uses>,
+    /// Where each of them is in the table.
+    places: HashMap<Source, UseKey>,
+    /// The connections of all sources, as [`Uses::let_in`].
+    let_in: Vec<(Option<usize>, usize)>,
     turns: u64,
 }
 
 impl Default for Sources {
     fn default() -> Self {
-        Self { table: Table::new(MAX_CONNECTIONS), turns: 0 }
+        Self { table: Table::new(MAX_CONNECTIONS), places: HashMap::new(), let_in: Vec::new(), turns: 0 }
     }
+}
+
+/// How many were counted for a listener. There are few listeners.
+fn counted(counts: &[(Option<usize>, usize)], let_in: Option<usize>) -> usize {
+    counts.iter().find(|(listener, _)| *listener == let_in).map_or(0, |(_, count)| *count)
+}
+
+/// The counter for a listener.
+fn counter(counts: &mut Vec<(Option<usize>, usize)>, let_in: Option<usize>) -> &mut usize {
+    let at = counts.iter().position(|(listener, _)| *listener == let_in).unwrap_or_else(|| {
+        counts.push((let_in, 0));
+        counts.len() - 1
+    });
+    &mut counts[at].1
 }
 
 impl Sources {
     /// One more connection of `source`.
     pub(super) fn enter(&mut self, source: Source, let_in: Option<usize>) -> Option<UseKey> {
-        let known = self.table.iter().find(|(_, uses)| uses.source == source).map(|(key, _)| key);
         let turn = self.turns.saturating_sub(1);
-        let key = known.or_else(|| self.table.insert(Uses { source, connections: Vec::new(), turn }))?;
-        self.uses(key).connections.push(let_in);
+        let key = match self.places.get(&source) {
+            Some(known) => *known,
+            None => {
+                let key = self.table.insert(Uses { source, let_in: Vec::new(), connections: 0, turn })?;
+                self.places.insert(source, key);
+                key
+            }
+        };
+        *counter(&mut self.let_in, let_in) += 1;
+        let uses = self.uses(key);
+        uses.connections += 1;
+        *counter(&mut uses.let_in, let_in) += 1;
         Some(key)
     }
 
     /// One connection less.
     pub(super) fn leave(&mut self, key: UseKey, let_in: Option<usize>) {
-        let connections = &mut self.uses(key).connections;
-        connections.swap_remove(connections.iter().position(|it| *it == let_in).expect("it has entered"));
-        if connections.is_empty() {
+        *counter(&mut self.let_in, let_in) -= 1;
+        let uses = self.uses(key);
+        uses.connections -= 1;
+        *counter(&mut uses.let_in, let_in) -= 1;
+        if uses.connections == 0 {
+            let source = uses.source;
+            self.places.remove(&source);
             self.table.remove(key);
         }
     }
 
     /// How many connections a source has.
     pub(super) fn count(&self, key: UseKey) -> usize {
-        self.table.get(key).map_or(0, |uses| uses.connections.len())
+        self.table.get(key).map_or(0, |uses| uses.connections)
     }
 
     /// How many clients a listener has let in, all together or from one source.
     pub(super) fn let_in(&self, listener: usize, source: Option<Source>) -> usize {
-        self.table
-            .iter()
-            .filter(|(_, uses)| source.is_none_or(|source| source == uses.source))
-            .fold(0, |sum, (_, uses)| sum + uses.connections.iter().filter(|let_in| **let_in == Some(listener)).count())
+        let of = |source: Source| self.table.get(*self.places.get(&source)?);
+        match source {
+            None => counted(&self.let_in, Some(listener)),
+            Some(source) => of(source).map_or(0, |uses| counted(&uses.let_in, Some(listener))),
+        }
     }
 
     /// How many are only there to be told that there is no room.
     fn turned_away(&self) -> usize {
-        self.table.iter().map(|(_, uses)| uses.connections.iter().filter(|let_in| let_in.is_none()).count()).sum()
+        counted(&self.let_in, None)
     }
 
     /// It has got a worker: all others that wait for one go before it.
@@ -255,17 +291,26 @@ impl Bus {
     /// Panics if the connections that there are were not counted.
     pub(super) fn check_admission(&self) {
         let mut connections = BTreeMap::<_, Vec<_>>::new();
+        let mut all = Vec::new();
         for (_, client) in self.clients.iter() {
             let client = &client.identity;
-            connections.entry((client.source_use, client.source)).or_default().push(client.let_in());
+            *counter(connections.entry((client.source_use, client.source)).or_default(), client.let_in()) += 1;
+            *counter(&mut all, client.let_in()) += 1;
         }
-        for (key, uses) in self.admission.sources.table.iter() {
-            let mut counted = connections.remove(&(key, uses.source)).unwrap_or_default();
-            let mut listed = uses.connections.clone();
-            counted.sort_unstable();
-            listed.sort_unstable();
-            assert_eq!(counted, listed, "every connection is listed with its source");
+        let in_order = |counts: &[(Option<usize>, usize)]| {
+            let mut counts: Vec<_> = counts.iter().copied().filter(|(_, count)| *count > 0).collect();
+            counts.sort_unstable();
+            counts
+        };
+        let sources = &self.admission.sources;
+        assert_eq!(in_order(&all), in_order(&sources.let_in), "every connection is counted");
+        for (key, uses) in sources.table.iter() {
+            let counted = connections.remove(&(key, uses.source)).unwrap_or_default();
+            assert_eq!(in_order(&counted), in_order(&uses.let_in), "every connection is listed with its source");
+            assert_eq!(counted.iter().map(|(_, count)| count).sum::<usize>(), uses.connections);
+            assert_eq!(sources.places.get(&uses.source), Some(&key), "a source is found");
         }
         assert!(connections.is_empty(), "every source is listed");
+        assert_eq!(sources.places.len(), sources.table.len());
     }
 }

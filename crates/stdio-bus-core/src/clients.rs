@@ -104,7 +104,7 @@ impl Bus {
         let lasted = self.gaps.lasted(self.now, client.identity.opened);
         let is_nobody =
             client.identity.turned_away || client.identity.origin.is_proxy && client.end.traffic.lines_in == 0;
-        let report = self.out.reporter.report(self.now, reason, || {
+        let make = || {
             let has_gone = reason == Reason::ClientClosed;
             let text = if has_gone { "a client has gone" } else { "a client connected" };
             let report = Report {
@@ -113,8 +113,13 @@ impl Bus {
                 account: has_gone.then(|| client.account(lasted)),
                 ..Report::new(reason, text)
             };
-            if is_nobody { report.at(Level::Debug) } else { report }
-        });
+            if is_nobody || client.door.is_modern() { report.at(Level::Debug) } else { report }
+        };
+        let report = match client.door.is_modern() {
+            // It may come and go with each of its requests.
+            true => Some(self.out.reporter.report_quietly(reason, make)),
+            false => self.out.reporter.report(self.now, reason, make),
+        };
         self.out.effects.extend(report.map(Effect::Report));
     }
 

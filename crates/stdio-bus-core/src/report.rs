@@ -280,6 +280,14 @@ impl Reporter {
         None
     }
 
+    /// Counts `reason` and gives the report, which is for those who look for such things: it is neither held back nor
+    /// summed up, and takes nothing from what others may say.
+    #[must_use]
+    pub fn report_quietly(&mut self, reason: Reason, make: impl FnOnce() -> Report) -> Box<Report> {
+        self.buckets[reason as usize].count += 1;
+        Box::new(make())
+    }
+
     /// When [`Reporter::summaries`] has a summary to give.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.next_summary

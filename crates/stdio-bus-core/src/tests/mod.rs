@@ -9,6 +9,7 @@ mod closing;
 mod deny;
 mod early;
 mod echo;
+mod eras;
 mod errors;
 mod fairness;
 mod hung;
@@ -51,6 +52,8 @@ struct Bench {
     workers: Vec<WorkerKey>,
     /// Started workers run at once.
     spawns: bool,
+    /// Workers whose start was answered.
+    spawned: Vec<WorkerKey>,
     reports: Vec<Report>,
     closed: Vec<(ClientKey, Close)>,
     signals: Vec<(WorkerKey, Signal)>,
@@ -59,6 +62,8 @@ struct Bench {
     accepting: bool,
     listening: bool,
     closed_listeners: Vec<usize>,
+    /// Pools whose era has become known.
+    discovered: Vec<usize>,
     done: bool,
 }
 
@@ -135,6 +140,7 @@ impl Bench {
             wires: BTreeMap::new(),
             workers: Vec::new(),
             spawns: false,
+            spawned: Vec::new(),
             reports: Vec::new(),
             closed: Vec::new(),
             signals: Vec::new(),
@@ -143,11 +149,15 @@ impl Bench {
             accepting: true,
             listening: true,
             closed_listeners: Vec::new(),
+            discovered: Vec::new(),
             done: false,
         }
     }
 
     fn handle(&mut self, input: Input) {
+        if let Input::Spawned { worker, .. } | Input::SpawnFailed { worker, .. } = &input {
+            self.spawned.push(*worker);
+        }
         let effects = self.bus.handle(self.now, input).collect();
         self.effects(&[], effects);
     }
@@ -198,7 +208,7 @@ impl Bench {
                 Effect::StopAccept => self.listening = false,
                 Effect::CloseListener(listener) => self.closed_listeners.push(listener),
                 Effect::OpenListener(listener) => self.closed_listeners.retain(|closed| *closed != listener),
-                Effect::Discovered { .. } => {}
+                Effect::Discovered { pool } => self.discovered.push(pool),
                 Effect::Report(report) => self.reports.push(*report),
                 Effect::Done => self.done = true,
             }
@@ -222,10 +232,8 @@ impl Bench {
 
     /// Every worker that is being started runs.
     fn spawn_all(&mut self) {
-        let wires = &self.wires;
-        let starting = self.workers.iter().copied().find(|worker| !wires.contains_key(&wire_of(Peer::Worker(*worker))));
+        let starting = self.workers.iter().copied().find(|worker| !self.spawned.contains(worker));
         if let Some(worker) = starting {
-            self.wire(Peer::Worker(worker));
             let pid = 100 + worker.index() as u32;
             self.handle(Input::Spawned { worker, pid });
             self.spawn_all();

@@ -1,0 +1,534 @@
+//! Clients of a door for MCP: what era a command speaks, whose workers it has, and what a client leaves behind.
+
+use super::*;
+use crate::eras::PoolEra;
+use crate::settings::Era;
+
+/// The settings of a bus with a door for MCP and one for lines, and this pool.
+fn with_a_door(pool: Pool) -> Settings {
+    let door = Listener { mcp: true, ..Listener::default() };
+    Settings { listeners: vec![Listener::default(), door], ..settings(vec![pool]) }
+}
+
+impl Bench {
+    fn mcp(&mut self, era: Era) -> Peer {
+        let (client, effects) = self.bus.connect_mcp(self.now, 1, Source::Inherited, 0, era);
+        let effects = effects.collect();
+        self.effects(&[], effects);
+        Peer::Client(client.expect("there is room"))
+    }
+
+    /// A bus whose one pool was asked and has answered like this, if with anything.
+    fn asked(pool: Pool, answer: Option<&str>) -> Self {
+        let mut bench = Self::new(with_a_door(pool));
+        let worker = bench.worker(0);
+        let question = bench.read_json(worker);
+        assert_eq!(question["method"], "server/discover");
+        if let Some(answer) = answer {
+            bench.write(worker, &format!(r#"{{"jsonrpc":"2.0","id":{},{answer}}}"#, question["id"]));
+        }
+        bench
+    }
+
+    fn leaves(&mut self, peer: Peer) {
+        let Peer::Client(client) = peer else { panic!("{peer:?} is no client") };
+        self.handle(Input::Left(client));
+        self.gone(peer);
+    }
+
+    /// The one message that a worker was sent, answered with a result.
+    fn answers(&mut self, worker: Peer) -> Value {
+        let message = self.read_json(worker);
+        self.write(worker, &format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, message["id"]));
+        message
+    }
+
+    /// Whether each worker has something to read, in the order of their start.
+    fn busy(&mut self) -> Vec<bool> {
+        let workers: Vec<Peer> = self.workers.iter().map(|worker| Peer::Worker(*worker)).collect();
+        workers.into_iter().map(|worker| !self.read(worker).is_empty()).collect()
+    }
+}
+
+const MODERN: Option<&str> = Some(r#""result":{"supportedVersions":["2026-07-28"]}"#);
+const LEGACY: Option<&str> = Some(r#""error":{"code":-32601,"message":"no such method"}"#);
+const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#;
+
+fn key(peer: Peer) -> ClientKey {
+    let Peer::Client(client) = peer else { panic!("{peer:?} is no client") };
+    client
+}
+
+#[test]
+fn the_first_worker_of_a_pool_that_an_mcp_door_offers_is_asked_once_what_it_speaks() {
+    let mut bench = Bench::asked(pool(2, Assignment::RoundRobin), None);
+    let (first, second) = (bench.worker(0), bench.worker(1));
+    assert!(bench.read(second).is_empty(), "one of them is asked");
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Unknown);
+    bench.write(first, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
+    assert_eq!((bench.bus.pool_era(0), bench.discovered.clone()), (PoolEra::Modern, vec![0]));
+    assert_eq!(bench.count(Reason::UnknownId) + bench.count(Reason::LateAnswer), 0, "the answer is the bus' own");
+    bench.dies(first);
+    bench.pass(seconds(1));
+    let next = bench.worker(1);
+    assert!(bench.read(next).is_empty(), "what is known is known for good");
+}
+
+#[test]
+fn no_pool_is_asked_that_no_mcp_door_offers() {
+    let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(1, Assignment::RoundRobin) }];
+    let door = Listener { mcp: true, pools: Some(vec![1]), ..Listener::default() };
+    let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), door], ..settings(pools) });
+    assert_eq!(bench.busy(), [false, true]);
+}
+
+#[test]
+fn an_error_silence_or_the_end_of_the_worker_mean_that_it_speaks_an_earlier_version() {
+    let bench = Bench::asked(pool(1, Assignment::Client), LEGACY);
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Legacy);
+    let mut bench = Bench::asked(pool(1, Assignment::Client), None);
+    bench.pass(milliseconds(4999));
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Unknown);
+    bench.pass(milliseconds(1));
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Legacy);
+    let mut bench = Bench::asked(pool(1, Assignment::Client), None);
+    let worker = bench.worker(0);
+    bench.dies(worker);
+    assert_eq!((bench.bus.pool_era(0), bench.discovered.clone()), (PoolEra::Legacy, vec![0]));
+}
+
+#[test]
+fn a_worker_that_sends_back_what_it_gets_answers_nothing() {
+    let mut bench = Bench::new(with_a_door(pool(1, Assignment::Client)));
+    let worker = bench.worker(0);
+    let question = bench.read_one(worker);
+    bench.write(worker, &question);
+    assert_eq!((bench.bus.pool_era(0), bench.read(worker)), (PoolEra::Legacy, vec![]));
+}
+
+#[test]
+fn a_late_answer_is_taken_all_the_same() {
+    let mut bench = Bench::asked(pool(1, Assignment::Client), None);
+    bench.pass(seconds(6));
+    let worker = bench.worker(0);
+    bench.write(worker, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
+    assert_eq!((bench.bus.pool_era(0), bench.discovered.clone()), (PoolEra::Modern, vec![0, 0]));
+    let client = bench.mcp(Era::Modern);
+    bench.write(client, CALL);
+    assert_eq!(bench.read_one(worker), CALL);
+}
+
+#[test]
+fn a_worker_that_ends_when_it_is_asked_has_not_failed_and_the_next_one_is_not_asked() {
+    let mut settings = with_a_door(pool(1, Assignment::Client));
+    settings.limits.max_restarts = 0;
+    let mut bench = Bench::new(settings);
+    let worker = bench.worker(0);
+    bench.dies(worker);
+    let next = bench.worker(0);
+    assert!(bench.read(next).is_empty());
+    assert_eq!((bench.count(Reason::WorkerExited), bench.count(Reason::PoolDegraded)), (0, 0));
+    let row = bench.bus.pool_row(0).expect("it is a pool");
+    assert_eq!((row.tally.all_exits(), row.tally.stops, row.given_up), (0, 1, 0));
+    bench.dies(next);
+    assert_eq!(bench.count(Reason::PoolDegraded), 1, "its own end is its own fault");
+}
+
+#[test]
+fn the_next_worker_is_asked_when_the_first_one_could_not_be_started_or_was_told_to_stop() {
+    let mut bench = Bench::starting(with_a_door(pool(1, Assignment::Client)));
+    let Peer::Worker(first) = bench.worker(0) else { unreachable!() };
+    bench.handle(Input::SpawnFailed { worker: first, why: "no such file".into(), short: false });
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Unknown);
+    bench.spawns = true;
+    bench.pass(milliseconds(200));
+    let second = bench.worker(0);
+    assert_eq!(bench.read_json(second)["method"], "server/discover");
+    let Peer::Worker(at) = second else { unreachable!() };
+    bench.handle(Input::RestartWorker(at));
+    bench.dies(second);
+    let third = bench.worker(0);
+    assert_eq!(bench.read_json(third)["method"], "server/discover");
+}
+
+#[test]
+fn lines_for_a_worker_that_is_asked_wait_for_its_answer() {
+    for assignment in [Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated] {
+        let mut bench = Bench::asked(pool(1, assignment), None);
+        let (worker, line, session) = (bench.worker(0), bench.client(), bench.mcp(Era::Legacy));
+        bench.write(line, r#"{"id":1,"method":"initialize"}"#);
+        assert!(bench.read(worker).is_empty() && bench.is_paused(line), "{assignment:?}");
+        bench.write(worker, r#"{"id":"stdio-bus/discover/0","error":{}}"#);
+        assert_eq!(bench.answers(worker)["method"], "initialize");
+        if assignment != Assignment::Dedicated {
+            bench.write(session, r#"{"id":1,"method":"initialize"}"#);
+            assert_eq!(bench.answers(worker)["method"], "initialize");
+        }
+    }
+}
+
+#[test]
+fn lines_go_on_when_a_worker_has_said_nothing_for_five_seconds() {
+    let mut bench = Bench::asked(pool(1, Assignment::Client), None);
+    let (worker, client) = (bench.worker(0), bench.client());
+    bench.write(client, CALL);
+    bench.pass(milliseconds(4999));
+    assert!(bench.read(worker).is_empty());
+    bench.pass(milliseconds(1));
+    assert_eq!(bench.read_one(worker), CALL);
+    assert!(bench.read(client).is_empty());
+}
+
+#[test]
+fn the_lines_of_earlier_versions_need_not_wait_where_another_worker_runs() {
+    let mut bench = Bench::asked(pool(2, Assignment::RoundRobin), None);
+    let client = bench.mcp(Era::Legacy);
+    bench.write(client, CALL);
+    bench.write(client, r#"{"id":2,"method":"tools/call"}"#);
+    let other = bench.worker(1);
+    assert_eq!(bench.read(other).len(), 2);
+}
+
+#[test]
+fn a_request_of_2026_07_28_waits_until_the_era_is_known() {
+    let mut bench = Bench::asked(pool(2, Assignment::RoundRobin), None);
+    let client = bench.mcp(Era::Modern);
+    bench.write(client, CALL);
+    assert!(bench.is_paused(client));
+    assert_eq!(bench.busy(), [false, false]);
+    let worker = bench.worker(0);
+    bench.write(worker, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
+    assert_eq!(bench.busy(), [true, false]);
+}
+
+#[test]
+fn a_request_of_2026_07_28_to_an_earlier_server_is_refused_with_the_versions() {
+    let mut bench = Bench::asked(pool(1, Assignment::Client), None);
+    let client = bench.mcp(Era::Modern);
+    bench.write(client, CALL);
+    bench.pass(seconds(5));
+    let answer = bench.read_json(client);
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!(1), &json!(-32022)));
+    let versions = json!(["2025-11-25", "2025-06-18", "2025-03-26"]);
+    let data = json!({"reason": "unsupported_protocol_version", "delivered": false, "supported": versions, "requested": "2026-07-28"});
+    assert_eq!(answer["error"]["data"], data);
+    let worker = bench.worker(0);
+    assert!(bench.read(worker).is_empty());
+}
+
+#[test]
+fn one_worker_serves_clients_of_one_era() {
+    for (first, second) in [(Era::Legacy, Era::Modern), (Era::Modern, Era::Legacy)] {
+        let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), MODERN);
+        let (one, other, again) = (bench.mcp(first), bench.mcp(second), bench.mcp(first));
+        bench.write(one, CALL);
+        assert_eq!((bench.workers.len(), bench.busy()), (1, vec![true]), "one era has one worker");
+        bench.write(other, CALL);
+        assert_eq!(bench.busy(), [false, true], "the worker for the other one is started");
+        bench.write(again, CALL);
+        assert_eq!(bench.busy(), [true, false]);
+    }
+}
+
+#[test]
+fn clients_of_other_doors_are_served_by_workers_for_earlier_versions() {
+    let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), MODERN);
+    let (modern, line) = (bench.mcp(Era::Modern), bench.client());
+    bench.write(modern, CALL);
+    bench.write(line, CALL);
+    assert_eq!((bench.workers.len(), bench.busy()), (2, vec![true, true]));
+    bench.write(line, r#"{"id":2,"method":"x","pool":"agents"}"#);
+    assert_eq!(bench.busy(), [false, true]);
+}
+
+#[test]
+fn people_see_one_pool_and_no_worker_that_nobody_has_needed() {
+    let mut bench = Bench::asked(pool(2, Assignment::RoundRobin), MODERN);
+    assert_eq!(bench.bus.staffing(), (2, 2));
+    let (modern, legacy) = (bench.mcp(Era::Modern), bench.mcp(Era::Legacy));
+    bench.write(modern, CALL);
+    assert_eq!(bench.bus.staffing(), (2, 2));
+    bench.write(legacy, CALL);
+    assert_eq!(bench.bus.staffing(), (4, 4));
+    let rows = (0..bench.bus.worker_slots()).filter_map(|slot| bench.bus.worker_row(bench.now, slot));
+    let names: Vec<(usize, usize)> = rows.map(|row| (row.name.pool, row.name.place)).collect();
+    assert_eq!(names, [(0, 0), (0, 1), (0, 2), (0, 3)]);
+    assert!(bench.bus.pool_row(1).is_none() && bench.bus.pool_readiness(1).is_none());
+    assert_eq!(bench.bus.pool_row(0).map(|row| row.tally.starts), Some(4));
+    let (first, third) = (bench.worker(0), bench.worker(2));
+    bench.answers(first);
+    bench.answers(third);
+    assert_eq!(bench.bus.pool_row(0).map(|row| row.tally.requests(crate::tally::Outcome::Answered)), Some(2));
+    assert_eq!(bench.bus.worker_at(0, 2).map(Peer::Worker), Some(third));
+    bench.dies(third);
+    bench.pass(seconds(1));
+    let again = bench.bus.worker_at(0, 2).expect("its place is filled again");
+    assert!(bench.workers.contains(&again) && Peer::Worker(again) != third);
+}
+
+#[test]
+fn a_worker_of_one_era_that_ends_is_followed_by_one_of_the_same() {
+    let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), MODERN);
+    let (modern, legacy) = (bench.mcp(Era::Modern), bench.mcp(Era::Legacy));
+    bench.write(modern, CALL);
+    bench.write(legacy, CALL);
+    let first = bench.worker(0);
+    bench.busy();
+    bench.dies(first);
+    assert_eq!(bench.read_error(modern).0, "worker_exited");
+    assert!(bench.how_closed(modern).is_none());
+    bench.pass(seconds(1));
+    bench.write(modern, CALL);
+    assert_eq!(bench.busy(), [false, true]);
+}
+
+#[test]
+fn a_pool_is_not_ready_before_its_first_worker_has_said_what_it_speaks() {
+    let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), None);
+    let is_ready = |bench: &Bench| bench.bus.pool_readiness(0).is_some_and(|ready| ready.is_ready());
+    bench.pass(seconds(2));
+    assert!(!is_ready(&bench) && !bench.bus.has_started(bench.now));
+    let worker = bench.worker(0);
+    bench.write(worker, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
+    assert!(is_ready(&bench) && bench.bus.has_started(bench.now));
+    let client = bench.mcp(Era::Modern);
+    bench.write(client, CALL);
+    assert!(is_ready(&bench), "whose worker it is is all the same");
+    bench.dies(worker);
+    assert!(!is_ready(&bench) && !bench.bus.readiness().is_ready());
+    bench.pass(seconds(1));
+    assert!(is_ready(&bench));
+}
+
+#[test]
+fn a_client_of_2026_07_28_that_leaves_cancels_its_requests_at_the_worker() {
+    let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), MODERN);
+    let (worker, client, other) = (bench.worker(0), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
+    bench.write(client, CALL);
+    bench.write(other, r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#);
+    let requests = bench.read(worker);
+    let replaced: Value = serde_json::from_str(&requests[1]).expect("it is JSON");
+    bench.leaves(other);
+    let cancelled = |id: &Value| {
+        let params = json!({"requestId": id, "reason": "the client closed the stream"});
+        json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+    };
+    assert_eq!(bench.read_json(worker), cancelled(&replaced["id"]), "by the id that the worker knows");
+    bench.handle(Input::EndClient { client: key(client), why: Reason::SessionEvicted });
+    assert_eq!(bench.read_json(worker), cancelled(&json!(1)));
+    assert_eq!((bench.count(Reason::RequestDiscarded), bench.count(Reason::Cancelled)), (0, 2));
+    bench.pass(seconds(7));
+    assert_eq!(bench.bus.stats().pending, 0, "no answer is waited for");
+}
+
+#[test]
+fn a_session_of_an_mcp_door_that_ends_cancels_its_requests_and_a_connection_of_lines_does_not() {
+    let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), LEGACY);
+    let (worker, session, line) = (bench.worker(0), bench.mcp(Era::Legacy), bench.client());
+    bench.write(session, CALL);
+    bench.write(line, r#"{"id":2,"method":"x"}"#);
+    bench.read(worker);
+    bench.breaks(line);
+    assert!(bench.read(worker).is_empty());
+    bench.leaves(session);
+    assert_eq!(bench.read_json(worker)["method"], "notifications/cancelled");
+}
+
+#[test]
+fn what_a_client_has_cancelled_itself_is_cancelled_once() {
+    let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), MODERN);
+    let (worker, client) = (bench.worker(0), bench.mcp(Era::Modern));
+    bench.write(client, CALL);
+    bench.write(client, r#"{"method":"notifications/cancelled","params":{"requestId":1}}"#);
+    assert_eq!(bench.read(worker).len(), 2);
+    bench.leaves(client);
+    assert!(bench.read(worker).is_empty());
+}
+
+#[test]
+fn a_request_of_a_worker_to_a_client_of_2026_07_28_is_refused() {
+    let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);
+    let (worker, client) = (bench.worker(0), bench.mcp(Era::Modern));
+    bench.write(client, CALL);
+    bench.read(worker);
+    bench.write(worker, r#"{"jsonrpc":"2.0","id":"w","method":"sampling/createMessage"}"#);
+    assert_eq!(bench.read_error(worker), ("server_request".to_owned(), -32600, json!("w")));
+    assert_eq!((bench.read(client), bench.count(Reason::ServerRequest)), (vec![], 1));
+    bench.write(client, r#"{"jsonrpc":"2.0","id":"w","result":{}}"#);
+    assert!(bench.read(worker).is_empty(), "nor does the worker get an answer");
+    assert_eq!(bench.count(Reason::UnknownId), 1);
+}
+
+#[test]
+fn what_a_client_of_an_mcp_door_sends_goes_to_its_pool_alone() {
+    let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(1, Assignment::RoundRobin) }];
+    let door = Listener { mcp: true, ..Listener::default() };
+    let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), door], ..settings(pools) });
+    bench.busy();
+    bench.pass(seconds(5));
+    let client = bench.mcp(Era::Legacy);
+    bench.write(client, r#"{"id":1,"method":"x","pool":"tools"}"#);
+    assert_eq!(bench.busy(), [true, false]);
+}
+
+#[test]
+fn a_client_knows_which_worker_has_answered_it_and_may_go_on_with_it() {
+    for assignment in [Assignment::RoundRobin, Assignment::Client] {
+        let mut bench = Bench::asked(pool(3, assignment), MODERN);
+        let (one, two) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern));
+        assert_eq!(bench.bus.answered_by(key(one)), None);
+        bench.write(one, CALL);
+        let at = bench.busy().iter().position(|busy| *busy).expect("one has it");
+        let worker = bench.worker(at);
+        bench.write(worker, r#"{"jsonrpc":"2.0","id":1,"result":{"resultType":"input_required"}}"#);
+        let answered = bench.bus.answered_by(key(one));
+        assert_eq!(answered.map(Peer::Worker), Some(worker));
+        bench.bus.prefer_worker(key(two), answered);
+        for _ in 0..4 {
+            bench.write(two, r#"{"jsonrpc":"2.0","method":"x"}"#);
+            assert_eq!(bench.read(worker).len(), 1);
+        }
+        bench.dies(worker);
+        bench.write(two, CALL);
+        assert!(bench.read(two).is_empty() && bench.busy().contains(&true), "another one serves it then");
+    }
+}
+
+#[test]
+fn sessions_of_a_dedicated_pool_have_their_own_workers() {
+    let mut bench = Bench::asked(Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }, MODERN);
+    let (one, two) = (bench.mcp(Era::Legacy), bench.mcp(Era::Legacy));
+    bench.write(one, CALL);
+    bench.write(two, CALL);
+    assert_eq!(bench.busy(), [true, true, false]);
+    let worker = bench.worker(0);
+    bench.leaves(one);
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
+}
+
+#[test]
+fn a_worker_is_lent_for_the_time_of_a_request() {
+    let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);
+    let (worker, one, two) = (bench.worker(0), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
+    bench.write(one, CALL);
+    bench.write(two, CALL);
+    assert!(bench.is_paused(two), "there is one worker, and it is lent");
+    let note = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{}}"#;
+    bench.write(worker, note);
+    assert_eq!(bench.read_one(one), note, "what it says is for who has it");
+    bench.answers(worker);
+    assert_eq!((bench.read(one).len(), bench.is_paused(two)), (1, false));
+    bench.answers(worker);
+    assert_eq!(bench.read(two).len(), 1);
+    bench.leaves(one);
+    bench.leaves(two);
+    assert!(bench.signals_to(worker).is_empty() && bench.bus.has_clients().eq(&false));
+    bench.write(worker, note);
+    assert_eq!(bench.count(Reason::Unroutable), 1, "nobody has it now");
+}
+
+#[test]
+fn as_many_workers_are_lent_as_there_may_be() {
+    let mut bench = Bench::asked(Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }, MODERN);
+    let clients: Vec<Peer> = (0..5).map(|_| bench.mcp(Era::Modern)).collect();
+    for client in &clients {
+        bench.write(*client, CALL);
+    }
+    assert_eq!((bench.workers.len(), bench.busy()), (3, vec![true; 3]));
+    for at in [0, 1] {
+        let worker = bench.worker(at);
+        bench.write(worker, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+        assert_eq!(bench.read(worker).len(), 1, "the next one has it");
+    }
+    assert_eq!(bench.bus.staffing(), (3, 3));
+}
+
+#[test]
+fn a_notification_keeps_no_worker() {
+    let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);
+    let (worker, one, two) = (bench.worker(0), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
+    bench.write(one, r#"{"jsonrpc":"2.0","method":"notifications/x"}"#);
+    bench.write(two, CALL);
+    assert_eq!(bench.read(worker).len(), 2);
+}
+
+#[test]
+fn who_leaves_gives_its_worker_back_and_what_that_says_then_is_nobodys() {
+    let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);
+    let (worker, one, two) = (bench.worker(0), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
+    bench.write(one, CALL);
+    bench.write(two, CALL);
+    bench.read(worker);
+    bench.leaves(one);
+    let methods = |lines: Vec<String>| -> Vec<String> {
+        let method = |line: String| serde_json::from_str::<Value>(&line).expect("it is JSON")["method"].to_string();
+        lines.into_iter().map(method).collect()
+    };
+    assert_eq!(methods(bench.read(worker)), ["\"notifications/cancelled\"", "\"tools/call\""]);
+    let note = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{}}"#;
+    bench.write(worker, note);
+    assert_eq!((bench.read(two), bench.count(Reason::Unroutable)), (vec![], 1), "it may be about the other request");
+    bench.pass(seconds(7));
+    bench.write(worker, note);
+    assert_eq!(bench.read_one(two), note);
+}
+
+#[test]
+fn the_end_of_a_lent_worker_is_an_error_and_not_the_end_of_the_connection() {
+    let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);
+    let (worker, client) = (bench.worker(0), bench.mcp(Era::Modern));
+    bench.write(client, CALL);
+    bench.read(worker);
+    bench.dies(worker);
+    assert_eq!(bench.read_error(client), ("worker_exited".to_owned(), -32011, json!(1)));
+    assert!(bench.how_closed(client).is_none());
+    bench.pass(seconds(1));
+    bench.write(client, CALL);
+    let next = bench.worker(0);
+    assert_eq!(bench.read_one(next), CALL);
+}
+
+#[test]
+fn a_request_that_goes_on_waits_for_the_worker_that_has_begun_it() {
+    let mut bench = Bench::asked(pool(2, Assignment::Dedicated), MODERN);
+    let (one, two, three) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
+    bench.write(one, CALL);
+    let (first, second) = (bench.worker(0), bench.worker(1));
+    bench.answers(first);
+    bench.write(two, CALL);
+    bench.read_one(first);
+    bench.bus.prefer_worker(key(three), bench.bus.answered_by(key(one)));
+    bench.write(three, CALL);
+    assert!(bench.is_paused(three) && bench.read(second).is_empty());
+    bench.write(first, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+    assert_eq!(bench.read_one(first), CALL);
+}
+
+#[test]
+fn clients_of_2026_07_28_come_and_go_without_a_word_in_the_log() {
+    let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), MODERN);
+    for _ in 0..2000 {
+        let client = bench.mcp(Era::Modern);
+        bench.leaves(client);
+    }
+    bench.pass(seconds(20));
+    let loud = |report: &&Report| matches!(report.reason, Reason::ClientOpened | Reason::ClientClosed);
+    let loud = bench.reports.iter().filter(loud).filter(|report| report.level > Level::Debug).count();
+    assert_eq!((loud, bench.count(Reason::ClientOpened), bench.count(Reason::ClientClosed)), (0, 2000, 2000));
+    bench.client();
+    assert_eq!(
+        bench.reports.last().map(|report| (report.reason, report.level)),
+        Some((Reason::ClientOpened, Level::Info))
+    );
+}
+
+#[test]
+fn a_session_that_the_door_keeps_is_not_sent_away_by_others() {
+    let mut settings = with_a_door(pool(1, Assignment::RoundRobin));
+    settings.most_clients = 2;
+    settings.listeners[1].idle_timeout = Some(seconds(1));
+    let mut bench = Bench::new(settings);
+    let (one, two) = (bench.mcp(Era::Legacy), bench.mcp(Era::Legacy));
+    bench.pass(seconds(60));
+    assert_eq!((bench.how_closed(one), bench.how_closed(two)), (None, None));
+}

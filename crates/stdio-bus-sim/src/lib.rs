@@ -7,7 +7,7 @@
 //! become of each line, and panics when something else does; [`peers`] knows what real peers make of what reaches them,
 //! and panics when a line of one client is taken for another's. `twins` has each world run with two buses that have to
 //! agree, [`trace`] says in two numbers what it came to. `crowd` is a smaller world for hundreds of clients and
-//! full tables.
+//! full tables, and `door` one for a door for MCP with clients and workers of both eras.
 //!
 //! [`fuzz`] is beside them: what has to hold for any bytes, as fuzzers and property tests ask it, and [`bytes`], of which
 //! they are made. `reading` and `oracle` look at the scanner from outside; `scanner` has its tests, with lines of
@@ -20,6 +20,8 @@ pub mod bytes;
 pub mod corpus;
 #[cfg(test)]
 mod crowd;
+#[cfg(test)]
+mod door;
 pub mod faults;
 pub mod fuzz;
 pub mod line;
@@ -109,7 +111,10 @@ mod tests {
     /// to it (`e2e::websocket`), and its doors are never closed for want of workers (`bus::tests::readiness`). No two of its
     /// clients have one name at the same time, its sessions do not grow old, and few seeds lead to one that was lost and is
     /// asked for (`bus::tests::sessions`).
-    const UNREACHED: [Reason; 19] = [
+    const UNREACHED: [Reason; 22] = [
+        Reason::EraUnsupported,
+        Reason::ServerRequest,
+        Reason::EraKnown,
         Reason::NoInput,
         Reason::ListenerClosed,
         Reason::ListenerOpened,

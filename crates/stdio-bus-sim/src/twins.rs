@@ -50,6 +50,28 @@ impl Twins {
         })
     }
 
+    #[cfg(test)]
+    pub(super) fn connect_mcp(
+        &mut self,
+        now: Moment,
+        listener: usize,
+        origin: &Origin,
+        pool: usize,
+        era: crate::bus::settings::Era,
+    ) -> (Option<ClientKey>, Vec<Effect>) {
+        self.both(now, |bus| {
+            let (client, effects) = bus.connect_mcp(now, listener, origin.clone(), pool, era);
+            (client, effects.collect())
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn prefer_worker(&mut self, client: ClientKey, worker: Option<crate::bus::port::WorkerKey>) {
+        for bus in [Some(&mut self.bus), self.long_way.as_mut()].into_iter().flatten() {
+            bus.prefer_worker(client, worker);
+        }
+    }
+
     pub(super) fn handle(&mut self, now: Moment, input: Input) -> Vec<Effect> {
         self.both(now, |bus| ((), bus.handle(now, input.clone()).collect())).1
     }

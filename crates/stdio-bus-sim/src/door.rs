@@ -1,0 +1,805 @@
+//! A small world for a door for MCP: clients of both eras, and of lines, before pools of every assignment, whose workers
+//! answer `server/discover`, refuse it, say nothing, or end with it. What must hold is looked at from outside: a worker is
+//! pinned to an era by the first line that it reads, one that is lent has one client at a time, every request is answered
+//! once, and what a client leaves behind is cancelled at its worker and told to nobody else.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Random;
+use super::twins::Twins;
+use crate::bus::eras::PoolEra;
+use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Origin, Peer, Signal, Source, WorkerKey};
+use crate::bus::report::Reason;
+use crate::bus::settings::{
+    Assignment, Era, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings,
+};
+use crate::scan::{PAD, Window};
+
+/// How long a worker may take to answer the question, and how long a request that was given up may still be worked on.
+const SILENT_FOR: Duration = Duration::from_secs(5);
+/// The listener of lines, and that for MCP.
+const LINES: usize = 0;
+const DOOR: usize = 1;
+
+/// What a command does when it is asked for its era.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    Answers,
+    Refuses,
+    /// It says nothing, or answers when it is too late.
+    Silent,
+    Dies,
+    /// It sends back what it gets.
+    Echoes,
+}
+
+/// The bytes between the bus and one peer.
+#[derive(Default)]
+struct Wire {
+    /// Written by the peer and not consumed.
+    written: Vec<u8>,
+    paused: bool,
+    /// Queued by the bus, and not a whole line yet.
+    half: Vec<u8>,
+}
+
+struct SimClient {
+    key: ClientKey,
+    /// None is a client of lines.
+    era: Option<Era>,
+    pool: usize,
+    wire: Wire,
+    next: usize,
+    /// Numbers of requests without an answer.
+    waiting: Vec<usize>,
+    /// The worker that its next line has to go to while that takes any.
+    bound: Option<usize>,
+    closing: bool,
+    closed: bool,
+}
+
+impl SimClient {
+    fn speaks(&self) -> Era {
+        self.era.unwrap_or(Era::Legacy)
+    }
+}
+
+/// A request that a worker has read.
+struct Work {
+    id: Value,
+    client: usize,
+    number: usize,
+    given_up: Option<Moment>,
+}
+
+struct SimWorker {
+    key: WorkerKey,
+    pool: usize,
+    wire: Wire,
+    runs: bool,
+    started: Moment,
+    /// The id of the question that it has not answered.
+    asked: Option<Value>,
+    pinned: Option<Era>,
+    served: Vec<usize>,
+    work: Vec<Work>,
+    next: usize,
+    terminated: bool,
+    gone: bool,
+    released: bool,
+}
+
+struct World {
+    random: Random,
+    settings: Settings,
+    manners: Vec<Manner>,
+    bus: Twins,
+    now: Moment,
+    clients: Vec<SimClient>,
+    workers: Vec<SimWorker>,
+    /// What is known of each pool, if it is.
+    eras: Vec<PoolEra>,
+    /// Requests that were answered.
+    answered: usize,
+    log: Vec<String>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.log.iter().rev().take(60).rev().for_each(|line| eprintln!("  {line}"));
+            eprintln!("{:?} {:#?}", self.manners, self.settings.pools);
+        }
+    }
+}
+
+fn settings(random: &mut Random) -> Settings {
+    let mut pools = Vec::new();
+    for at in 0..random.range(1..3) {
+        let assignment = *random.pick(&[Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated]);
+        let instances = random.range(1..4);
+        let more = if assignment == Assignment::Dedicated { random.range(0..3) } else { 0 };
+        pools.push(Pool {
+            id: format!("p{at}"),
+            instances,
+            max_instances: instances + more,
+            assignment,
+            cancel_on_disconnect: random.one_in(3),
+            request_timeout: None,
+            deny_methods: Vec::new(),
+        });
+    }
+    let limits = Limits {
+        hold: *random.pick(&[Duration::ZERO, Duration::from_secs(1)]),
+        max_restarts: 1000,
+        quiesce: Duration::ZERO,
+        ..Limits::default()
+    };
+    let id_collision = *random.pick(&[IdCollision::Translate, IdCollision::Always]);
+    Settings {
+        limits,
+        pools,
+        listeners: vec![Listener::default(), Listener { mcp: true, ..Listener::default() }],
+        routing: Routing { id_collision, session_access: SessionAccess::Owner },
+        most_clients: MAX_CONNECTIONS,
+    }
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0xd00f);
+        let settings = settings(&mut random);
+        let manner = |_: &Pool| {
+            *random.pick(&[
+                Manner::Answers,
+                Manner::Answers,
+                Manner::Answers,
+                Manner::Refuses,
+                Manner::Silent,
+                Manner::Dies,
+                Manner::Echoes,
+            ])
+        };
+        let manners: Vec<Manner> = settings.pools.iter().map(manner).collect();
+        Self {
+            eras: vec![PoolEra::Unknown; settings.pools.len()],
+            bus: Twins::new(settings.clone()),
+            settings,
+            manners,
+            random,
+            now: Moment(1),
+            clients: Vec::new(),
+            workers: Vec::new(),
+            answered: 0,
+            log: Vec::new(),
+        }
+    }
+
+    fn note(&mut self, text: String) {
+        self.log.push(format!("{:>10.4} {text}", self.now.0 as f64 / 1e9));
+    }
+
+    fn live(&mut self, steps: usize) {
+        let effects = self.bus.start(self.now);
+        self.carry_out(effects, &[]);
+        for _ in 0..steps {
+            self.act();
+            self.check();
+        }
+        self.heal();
+    }
+
+    fn act(&mut self) {
+        let (clients, workers) = (self.open_clients(), self.live_workers());
+        match self.random.range(0..40) {
+            0..4 if clients.len() < 12 => self.connect(),
+            4..14 if !clients.is_empty() => {
+                let client = *self.random.pick(&clients);
+                self.asks(client);
+            }
+            14..26 if !workers.is_empty() => {
+                let worker = *self.random.pick(&workers);
+                self.works(worker);
+            }
+            26..29 => self.starts_one(),
+            29 | 30 if !clients.is_empty() => {
+                let client = *self.random.pick(&clients);
+                self.leaves(client);
+            }
+            31 if !workers.is_empty() && self.random.one_in(3) => {
+                let worker = *self.random.pick(&workers);
+                if self.workers[worker].runs {
+                    self.exits(worker);
+                }
+            }
+            32 if !clients.is_empty() => {
+                let client = *self.random.pick(&clients);
+                self.binds(client);
+            }
+            33 if self.random.one_in(3) => {
+                let pause = Duration::from_millis(self.random.range(500..6000) as u64);
+                self.pass(pause);
+            }
+            _ => {
+                let pause = Duration::from_micros(self.random.range(0..30_000) as u64);
+                self.pass(pause);
+            }
+        }
+        // What was told to stop stops.
+        for worker in self.live_workers() {
+            if self.workers[worker].terminated && self.workers[worker].runs && self.random.one_in(4) {
+                self.exits(worker);
+            }
+        }
+    }
+
+    fn open_clients(&self) -> Vec<usize> {
+        (0..self.clients.len()).filter(|at| !self.clients[*at].closing).collect()
+    }
+
+    fn live_workers(&self) -> Vec<usize> {
+        (0..self.workers.len()).filter(|at| !self.workers[*at].released && !self.workers[*at].gone).collect()
+    }
+
+    fn connect(&mut self) {
+        let pool = self.random.range(0..self.settings.pools.len());
+        let era = *self.random.pick(&[None, Some(Era::Legacy), Some(Era::Modern), Some(Era::Modern)]);
+        let origin = Origin::from(Source::User(self.random.range(0..3) as u32));
+        let (key, effects) = match era {
+            Some(era) => self.bus.connect_mcp(self.now, DOOR, &origin, pool, era),
+            None => self.bus.connect(self.now, LINES, &origin),
+        };
+        let key = key.expect("there is room");
+        self.note(format!("client {} of {era:?} connects to pool {pool}", self.clients.len()));
+        let (wire, waiting) = (Wire::default(), Vec::new());
+        let (next, bound, closing, closed) = (0, None, false, false);
+        self.clients.push(SimClient { key, era, pool, wire, next, waiting, bound, closing, closed });
+        self.carry_out(effects, &[]);
+    }
+
+    fn asks(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        if client.waiting.len() > 3 {
+            return;
+        }
+        let number = client.next;
+        client.next += 1;
+        let pool = &self.settings.pools[client.pool].id;
+        let params = json!({"client": at, "number": number});
+        let is_request = !self.random.one_in(8);
+        let id = if client.speaks() == Era::Modern { json!(format!("{}", number % 3)) } else { json!(number) };
+        let is_free = !client.waiting.iter().any(|other| other % 3 == number % 3);
+        let mut line = json!({"jsonrpc": "2.0", "method": "tools/call", "params": params});
+        if is_request && is_free {
+            line["id"] = id;
+            client.waiting.push(number);
+        }
+        if client.era.is_none() {
+            line["pool"] = json!(pool);
+        }
+        self.note(format!("client {at} writes {line}"));
+        self.write(Peer::Client(self.clients[at].key), &line);
+    }
+
+    /// A client goes on with what a worker has begun, or with nothing.
+    fn binds(&mut self, at: usize) {
+        let client = &self.clients[at];
+        if client.era != Some(Era::Modern) {
+            return;
+        }
+        let others = self.clients.iter().filter(|other| other.pool == client.pool && !other.closed);
+        let keys: Vec<ClientKey> = others.map(|other| other.key).collect();
+        let answered = self.bus.answered_by(*self.random.pick(&keys)).filter(|_| !self.random.one_in(3));
+        self.bus.prefer_worker(client.key, answered);
+        let is_it = |worker: &SimWorker| Some(worker.key) == answered && worker.pinned == Some(Era::Modern);
+        self.clients[at].bound = self.workers.iter().position(is_it);
+        self.note(format!("client {at} is bound to {:?}", self.clients[at].bound));
+    }
+
+    fn leaves(&mut self, at: usize) {
+        let client = &mut self.clients[at];
+        client.closing = true;
+        let key = client.key;
+        self.note(format!("client {at} leaves"));
+        let input = match self.random.range(0..3) {
+            0 => Input::Broken { peer: key.into(), why: "reset by peer".into() },
+            1 if self.clients[at].era.is_some() => Input::EndClient { client: key, why: Reason::SessionIdle },
+            _ => Input::Left(key),
+        };
+        // Each of its requests is cancelled at its worker, in this very step.
+        let live = |worker: &SimWorker| worker.runs && !worker.terminated && !worker.gone;
+        let mut owed: Vec<(usize, usize)> = Vec::new();
+        for (of, worker) in self.workers.iter().enumerate().filter(|(_, worker)| live(worker)) {
+            owed.extend(worker.work.iter().filter(|work| work.client == at).map(|work| (of, work.number)));
+        }
+        let is_mcp = self.clients[at].era.is_some();
+        self.handle(input);
+        for (worker, number) in owed {
+            let worker_now = &self.workers[worker];
+            let work = worker_now.work.iter().find(|work| (work.client, work.number) == (at, number));
+            let is_cancelled = work.is_some_and(|work| work.given_up.is_some());
+            assert_eq!(is_cancelled, is_mcp, "request {number} of client {at} is cancelled at worker {worker}");
+        }
+        for worker in &mut self.workers {
+            let left = worker.work.iter_mut().filter(|work| work.client == at);
+            left.for_each(|work| _ = work.given_up.get_or_insert(self.now));
+        }
+        if !self.clients[at].closed {
+            self.closes(at);
+        }
+    }
+
+    fn closes(&mut self, at: usize) {
+        (self.clients[at].closing, self.clients[at].closed) = (true, true);
+        let key = self.clients[at].key;
+        self.handle(Input::Closed(key));
+    }
+
+    fn starts_one(&mut self) {
+        let starting = self.workers.iter().position(|worker| !worker.runs && !worker.gone && !worker.released);
+        let Some(at) = starting else { return };
+        let worker = self.workers[at].key;
+        if self.random.one_in(10) {
+            self.note(format!("worker {at} cannot be started"));
+            self.workers[at].gone = true;
+            return self.handle(Input::SpawnFailed { worker, why: "no such file".into(), short: false });
+        }
+        self.note(format!("worker {at} runs"));
+        (self.workers[at].runs, self.workers[at].started) = (true, self.now);
+        self.handle(Input::Spawned { worker, pid: 1000 + at as u32 });
+    }
+
+    fn exits(&mut self, at: usize) {
+        self.note(format!("worker {at} exits"));
+        let worker = &mut self.workers[at];
+        (worker.runs, worker.gone) = (false, true);
+        let key = worker.key;
+        let (pool, was_asked) = (worker.pool, worker.asked.is_some() && !worker.terminated);
+        if was_asked && self.eras[pool] == PoolEra::Unknown {
+            self.eras[pool] = PoolEra::Legacy;
+        }
+        self.handle(Input::Exited { worker: key, exit: Exit::Code(1) });
+        self.handle(Input::Ended { peer: key.into(), partial: 0 });
+    }
+
+    /// A worker does something: it answers, notifies, or asks.
+    fn works(&mut self, at: usize) {
+        let worker = &self.workers[at];
+        if !worker.runs {
+            return;
+        }
+        let manner = self.manners[worker.pool];
+        if let Some(id) = worker.asked.clone() {
+            return self.answers_question(at, manner, id);
+        }
+        let peer = Peer::Worker(worker.key);
+        match self.random.range(0..8) {
+            0 => {
+                let note = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"of": at}});
+                self.note(format!("worker {at} says {note}"));
+                self.write(peer, &note);
+            }
+            1 => {
+                self.workers[at].next += 1;
+                let ask = json!({"jsonrpc": "2.0", "id": format!("w{}", self.workers[at].next), "method": "sampling/createMessage", "params": {"of": at}});
+                self.note(format!("worker {at} asks {ask}"));
+                self.write(peer, &ask);
+            }
+            _ if worker.work.iter().any(|work| work.given_up.is_none()) => {
+                let live: Vec<usize> =
+                    (0..worker.work.len()).filter(|work| worker.work[*work].given_up.is_none()).collect();
+                let work = *self.random.pick(&live);
+                let work = self.workers[at].work.remove(work);
+                let result = json!({"client": work.client, "number": work.number});
+                let answer = match self.random.one_in(5) {
+                    true => {
+                        json!({"jsonrpc": "2.0", "id": work.id, "error": {"code": -32000, "message": "no", "data": result}})
+                    }
+                    false => json!({"jsonrpc": "2.0", "id": work.id, "result": result}),
+                };
+                self.note(format!("worker {at} answers {answer}"));
+                self.write(peer, &answer);
+            }
+            _ => {}
+        }
+    }
+
+    fn answers_question(&mut self, at: usize, manner: Manner, id: Value) {
+        let pool = self.workers[at].pool;
+        let is_late = self.now.since(self.workers[at].started) > SILENT_FOR;
+        let peer = Peer::Worker(self.workers[at].key);
+        let (line, era) = match manner {
+            Manner::Silent if !is_late || !self.random.one_in(40) => return,
+            Manner::Dies => return self.exits(at),
+            Manner::Answers | Manner::Silent => {
+                (json!({"jsonrpc": "2.0", "id": id, "result": {"supportedVersions": ["2026-07-28"]}}), PoolEra::Modern)
+            }
+            Manner::Refuses => {
+                let error = json!({"code": -32601, "message": "no such method"});
+                (json!({"jsonrpc": "2.0", "id": id, "error": error}), PoolEra::Legacy)
+            }
+            Manner::Echoes => (json!({"jsonrpc": "2.0", "id": id, "method": "server/discover"}), PoolEra::Legacy),
+        };
+        self.workers[at].asked = None;
+        if self.workers[at].terminated {
+            return;
+        }
+        if self.eras[pool] != PoolEra::Modern {
+            self.eras[pool] = era;
+        }
+        self.note(format!("worker {at} answers the question {line}"));
+        self.write(peer, &line);
+    }
+
+    fn pass(&mut self, duration: Duration) {
+        let end = self.now.after(duration);
+        while let Some(deadline) = self.bus.next_deadline().filter(|deadline| *deadline <= end) {
+            self.now = self.now.max(deadline);
+            for worker in &self.workers {
+                let is_over = worker.runs && self.now.since(worker.started) >= SILENT_FOR && !worker.terminated;
+                if worker.asked.is_some() && is_over && self.eras[worker.pool] == PoolEra::Unknown {
+                    self.eras[worker.pool] = PoolEra::Legacy;
+                }
+            }
+            self.handle(Input::Tick);
+            assert!(self.bus.next_deadline().is_none_or(|next| next > self.now), "the bus asks for the same moment");
+        }
+        self.now = end;
+    }
+
+    fn handle(&mut self, input: Input) {
+        let effects = self.bus.handle(self.now, input);
+        self.carry_out(effects, &[]);
+    }
+
+    fn wire(&mut self, peer: Peer) -> &mut Wire {
+        match peer {
+            Peer::Client(key) => &mut self.clients.iter_mut().find(|client| client.key == key).expect("a client").wire,
+            Peer::Worker(key) => &mut self.workers.iter_mut().find(|worker| worker.key == key).expect("a worker").wire,
+        }
+    }
+
+    fn write(&mut self, peer: Peer, line: &Value) {
+        let wire = self.wire(peer);
+        wire.written.extend_from_slice(format!("{line}\n").as_bytes());
+        self.present(peer);
+    }
+
+    fn present(&mut self, peer: Peer) {
+        while !self.wire(peer).paused && !self.wire(peer).written.is_empty() {
+            let mut buffer = vec![0; PAD];
+            buffer.extend_from_slice(&self.wire(peer).written);
+            let end = buffer.len();
+            buffer.resize(end + PAD, 0);
+            let window = Window::new(&buffer, PAD, end);
+            let (received, effects) = self.bus.receive(self.now, peer, window);
+            self.wire(peer).written.drain(..received.consumed);
+            self.carry_out(effects, window.data());
+            if received.next != Next::Again {
+                return;
+            }
+        }
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>, data: &[u8]) {
+        let mut sent: Vec<(Peer, usize)> = Vec::new();
+        let (mut resumed, mut closed) = (Vec::new(), Vec::new());
+        for effect in effects {
+            match effect {
+                Effect::Copy { to, span } => {
+                    let bytes = &data[span.start as usize..span.end as usize];
+                    self.wire(to).half.extend_from_slice(bytes);
+                    sent.push((to, bytes.len()));
+                }
+                Effect::Insert { to, text } => {
+                    self.wire(to).half.extend_from_slice(text.as_bytes());
+                    sent.push((to, text.as_bytes().len()));
+                }
+                Effect::Pause(peer) => self.wire(peer).paused = true,
+                Effect::Resume(peer) => {
+                    self.wire(peer).paused = false;
+                    resumed.push(peer);
+                }
+                Effect::Spawn { worker, name } => {
+                    self.note(format!("worker {} is started in pool {}", self.workers.len(), name.pool));
+                    self.workers.push(SimWorker {
+                        key: worker,
+                        pool: name.pool,
+                        wire: Wire::default(),
+                        runs: false,
+                        started: self.now,
+                        asked: None,
+                        pinned: None,
+                        served: Vec::new(),
+                        work: Vec::new(),
+                        next: 0,
+                        terminated: false,
+                        gone: false,
+                        released: false,
+                    });
+                }
+                Effect::Signal { worker, signal: Signal::Terminate | Signal::Kill } | Effect::CloseStdin(worker) => {
+                    let at = self.worker(worker);
+                    self.workers[at].terminated = true;
+                    self.check_stop(at);
+                }
+                Effect::Probe(worker) => {
+                    let at = self.worker(worker);
+                    self.note(format!("worker {at} is looked at"));
+                    sent.push((Peer::Worker(worker), 0));
+                }
+                Effect::Release(worker) => {
+                    let at = self.worker(worker);
+                    self.workers[at].released = true;
+                    self.workers[at].gone = true;
+                }
+                Effect::Close { client, how, why } => {
+                    let at = self.client(client);
+                    self.clients[at].closing = true;
+                    self.note(format!("client {at} is closed for {why:?}"));
+                    if how != Close::Refuse {
+                        closed.push(at);
+                    }
+                    if how == Close::Refuse {
+                        self.clients[at].wire.paused = false;
+                    }
+                }
+                Effect::Discovered { pool } => {
+                    assert_eq!(self.bus.pool_era(pool), self.eras[pool], "of pool {pool}");
+                    self.note(format!("pool {pool} is {:?}", self.eras[pool]));
+                }
+                Effect::Report(report) => {
+                    let is_news = !matches!(report.reason, Reason::ClientOpened | Reason::ClientClosed);
+                    if is_news {
+                        self.note(format!("  reported: {}: {}", report.reason.name(), report.text));
+                    }
+                }
+                _ => {}
+            }
+            self.read_all();
+        }
+        for (peer, bytes) in sent {
+            if let (Peer::Worker(worker), 0) = (peer, bytes) {
+                self.handle(Input::Unread { worker, bytes: 0 });
+            } else {
+                self.handle(Input::Sent { peer, bytes });
+            }
+        }
+        for peer in resumed {
+            self.present(peer);
+        }
+        for at in closed {
+            if !self.clients[at].closed {
+                self.closes(at);
+            }
+        }
+    }
+
+    fn worker(&self, key: WorkerKey) -> usize {
+        self.workers.iter().position(|worker| worker.key == key).expect("it is a worker")
+    }
+
+    fn client(&self, key: ClientKey) -> usize {
+        self.clients.iter().position(|client| client.key == key).expect("it is a client")
+    }
+
+    /// Everybody reads the whole lines that have come.
+    fn read_all(&mut self) {
+        for at in 0..self.workers.len() {
+            while let Some(end) = memchr::memchr(b'\n', &self.workers[at].wire.half) {
+                let line: Vec<u8> = self.workers[at].wire.half.drain(..=end).collect();
+                let line = serde_json::from_slice(&line).expect("the bus writes JSON");
+                self.worker_reads(at, line);
+            }
+        }
+        for at in 0..self.clients.len() {
+            while let Some(end) = memchr::memchr(b'\n', &self.clients[at].wire.half) {
+                let line: Vec<u8> = self.clients[at].wire.half.drain(..=end).collect();
+                let line = serde_json::from_slice(&line).expect("the bus writes JSON");
+                self.client_reads(at, &line);
+            }
+        }
+    }
+
+    fn worker_reads(&mut self, at: usize, line: Value) {
+        self.note(format!("worker {at} reads {line}"));
+        let pool = self.workers[at].pool;
+        if line["method"] == "server/discover" {
+            let worker = &mut self.workers[at];
+            assert!(worker.pinned.is_none() && worker.asked.is_none(), "it is asked first, and once");
+            assert_eq!(self.eras[pool], PoolEra::Unknown, "no worker is asked when it is known");
+            worker.asked = Some(line["id"].clone());
+            return;
+        }
+        let is_held = self.workers[at].asked.is_some() && self.eras[pool] == PoolEra::Unknown;
+        assert!(!is_held, "nothing is said to a worker that is asked");
+        if line["method"] == "notifications/cancelled" {
+            let id = &line["params"]["requestId"];
+            let work = self.workers[at].work.iter_mut().find(|work| work.id == *id);
+            let work = work.expect("a request is cancelled by the id that its worker knows");
+            assert!(self.clients[work.client].closing, "only who leaves cancels here");
+            work.given_up = Some(self.now);
+            return;
+        }
+        if line["method"].is_null() {
+            return;
+        }
+        let number = |name: &str| line["params"][name].as_u64().expect("it is a client's line") as usize;
+        let (client, number) = (number("client"), number("number"));
+        let (era, assignment) = (self.clients[client].speaks(), self.settings.pools[pool].assignment);
+        assert_eq!(self.clients[client].pool, pool, "a line goes to the pool of its client");
+        let bound = self.clients[client].bound.filter(|_| era == Era::Modern);
+        if let Some(bound) = bound {
+            let takes = self.workers[bound].runs && !self.workers[bound].terminated && !self.workers[bound].gone;
+            assert!(bound == at || !takes, "client {client} is bound to worker {bound}");
+        }
+        let worker = &mut self.workers[at];
+        let pinned = *worker.pinned.get_or_insert(era);
+        assert_eq!(pinned, era, "worker {at} is pinned to one era");
+        if !worker.served.contains(&client) {
+            worker.served.push(client);
+        }
+        if assignment == Assignment::Dedicated {
+            let others = match era {
+                Era::Legacy => worker.served.iter().any(|other| *other != client),
+                Era::Modern => worker.work.iter().any(|work| work.client != client && work.given_up.is_none()),
+            };
+            assert!(!others, "worker {at} has one client at a time");
+        }
+        if !line["id"].is_null() {
+            self.workers[at].work.push(Work { id: line["id"].clone(), client, number, given_up: None });
+        }
+    }
+
+    fn client_reads(&mut self, at: usize, line: &Value) {
+        self.note(format!("client {at} reads {line}"));
+        if line["method"] == "notifications/message" {
+            return self.check_audience(at, line["params"]["of"].as_u64().expect("a worker") as usize);
+        }
+        if !line["method"].is_null() {
+            assert_eq!(self.clients[at].speaks(), Era::Legacy, "nobody of 2026-07-28 is asked");
+            let of = line["params"]["of"].as_u64().expect("a worker") as usize;
+            return self.check_audience(at, of);
+        }
+        if line["id"].is_null() {
+            return;
+        }
+        let client = &mut self.clients[at];
+        let id = line["id"].as_u64().or_else(|| line["id"].as_str()?.parse().ok()).expect("its own id") as usize;
+        let modern = client.speaks() == Era::Modern;
+        let is_it = |number: &usize| if modern { number % 3 == id } else { *number == id };
+        let asked = client.waiting.iter().position(is_it).expect("a request is answered once");
+        let number = client.waiting.remove(asked);
+        let told = if line["result"].is_null() { &line["error"]["data"] } else { &line["result"] };
+        if told["client"].is_u64() {
+            assert_eq!((&told["client"], &told["number"]), (&json!(at), &json!(number)), "an answer is its own");
+            self.answered += 1;
+        } else {
+            let reason = told["reason"].as_str().expect("an error of the bus has a reason").to_owned();
+            let may_be =
+                ["no_worker", "worker_exited", "own_worker_ended", "unsupported_protocol_version", "request_discarded"];
+            assert!(may_be.contains(&reason.as_str()), "{line}");
+            let is_unsupported = reason == "unsupported_protocol_version";
+            let era = self.eras[self.clients[at].pool];
+            assert!(!is_unsupported || modern && era == PoolEra::Legacy, "{line}");
+        }
+    }
+
+    /// A worker has said something that names nobody, and this client hears it.
+    fn check_audience(&self, client: usize, worker: usize) {
+        let at = &self.workers[worker];
+        let (era, assignment) = (self.clients[client].speaks(), self.settings.pools[at.pool].assignment);
+        if assignment == Assignment::Dedicated && era == Era::Modern {
+            let fresh = |since: Moment| self.now.since(since) < SILENT_FOR;
+            let others = at.work.iter().filter(|work| work.client != client);
+            let works_for_others = others.clone().any(|work| work.given_up.is_none_or(fresh));
+            let has_it = at.work.iter().any(|work| work.client == client && work.given_up.is_none());
+            assert!(has_it && !works_for_others, "client {client} hears what worker {worker} says for others");
+        } else {
+            assert!(at.served.iter().all(|served| *served == client), "client {client} hears of others of {worker}");
+        }
+    }
+
+    /// A worker is told to stop: only its own client's end is a reason for that.
+    fn check_stop(&self, at: usize) {
+        let worker = &self.workers[at];
+        let is_own =
+            self.settings.pools[worker.pool].assignment == Assignment::Dedicated && worker.pinned != Some(Era::Modern);
+        let is_left = is_own && worker.served.iter().all(|client| self.clients[*client].closing);
+        let is_over = worker.gone || self.bus.stage() > crate::bus::shutdown::Stage::Running;
+        assert!(is_left || is_over, "worker {at} is told to stop");
+    }
+
+    fn check(&mut self) {
+        self.bus.check_invariants();
+        for pool in 0..self.settings.pools.len() {
+            assert_eq!(self.bus.pool_era(pool), self.eras[pool], "of pool {pool}");
+            let here = &self.settings.pools[pool];
+            let live: Vec<&SimWorker> =
+                self.workers.iter().filter(|worker| worker.pool == pool && !worker.released).collect();
+            let of = |era: Era| live.iter().filter(|worker| worker.pinned == Some(era)).count();
+            assert!(of(Era::Modern) <= here.max_instances && of(Era::Legacy) <= here.max_instances);
+            assert!(live.len() <= 2 * here.max_instances);
+            // Of a client that has asked nothing, or waits, no worker is needed.
+            let uses = |era: Era| {
+                self.clients.iter().any(|client| client.pool == pool && client.next > 0 && client.speaks() == era)
+            };
+            if !uses(Era::Modern) || !uses(Era::Legacy) {
+                assert!(live.len() <= here.max_instances, "one era has the workers of one");
+            }
+            let is_ready = self.bus.pool_readiness(pool).is_some_and(|ready| ready.is_ready());
+            let runs = live.iter().any(|worker| worker.runs);
+            assert!(!is_ready || runs, "a pool is ready in which none runs");
+        }
+        for reason in [Reason::UnknownId, Reason::LateAnswer, Reason::WorkerAnswersTwice, Reason::WorkerMalformed] {
+            assert_eq!(self.bus.count(reason), 0, "{}", reason.name());
+        }
+    }
+
+    /// Everybody answers until nobody waits for anything, then all leave.
+    fn heal(&mut self) {
+        self.note("everybody heals".into());
+        for _ in 0..400 {
+            for worker in self.live_workers() {
+                while self.workers[worker].runs
+                    && (self.workers[worker].work.iter().any(|work| work.given_up.is_none())
+                        || self.workers[worker].asked.is_some()
+                            && self.manners[self.workers[worker].pool] != Manner::Silent)
+                {
+                    self.works(worker);
+                }
+                if self.workers[worker].terminated && self.workers[worker].runs {
+                    self.exits(worker);
+                }
+            }
+            self.starts_one();
+            self.pass(Duration::from_millis(200));
+            self.check();
+        }
+        for client in self.open_clients() {
+            assert_eq!(self.clients[client].waiting, [0; 0], "client {client} waits for ever");
+            let is_paused = self.clients[client].wire.paused;
+            assert!(!is_paused && self.clients[client].wire.written.is_empty(), "client {client} is read again");
+        }
+        for client in self.open_clients() {
+            self.leaves(client);
+            self.check();
+        }
+        self.pass(Duration::from_secs(8));
+        self.check();
+        let stats = self.bus.stats();
+        // What a client of lines has left behind is not cancelled, and may still be answered.
+        let is_left = |work: &&Work| self.clients[work.client].era.is_none();
+        let live = self.workers.iter().filter(|worker| !worker.released);
+        let left: usize = live.map(|worker| worker.work.iter().filter(is_left).count()).sum();
+        assert_eq!((stats.clients, stats.pending, stats.awaiting_workers), (0, left, 0));
+        for worker in self.live_workers() {
+            let key = self.workers[worker].key;
+            assert!(self.workers[worker].terminated || self.bus.owner(key).is_none(), "worker {worker} is nobody's");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Plan;
+
+    /// With `STDIO_BUS_SIM_SEED` and `STDIO_BUS_SIM_SEEDS`, as the other worlds.
+    #[test]
+    fn clients_of_both_eras_have_what_is_theirs() {
+        let plan = Plan::from_env();
+        let mut answered: BTreeMap<bool, usize> = BTreeMap::new();
+        for seed in plan.seed..plan.seed + plan.seeds {
+            let mut world = World::new(seed);
+            world.note(format!("seed {seed}"));
+            world.live(plan.steps.min(300));
+            let lends = world.settings.pools.iter().any(|pool| pool.assignment == Assignment::Dedicated);
+            *answered.entry(lends).or_default() += world.answered;
+        }
+        assert!(plan.seeds < 100 || answered.values().all(|answered| *answered > 1000), "{answered:?}");
+    }
+}

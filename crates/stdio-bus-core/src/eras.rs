@@ -11,10 +11,11 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::Bus;
+use super::client::Phase;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::pending::Request;
-use super::port::Effects;
+use super::port::{Close, Effects};
 use super::report::Reason;
 use super::settings::{Assignment, Era, Settings};
 pub use super::supervisor::discovery::PoolEra;
@@ -32,7 +33,7 @@ pub(super) fn offered(settings: &Settings) -> Vec<usize> {
 
 impl Bus {
     /// A client of an MCP door has come: a session, or one that sends requests of 2026-07-28. Its messages go to `pool`
-    /// alone. None when there is no room for it, as with [`Bus::connect`].
+    /// alone. None when there is no room for it, as with [`Bus::connect`], or it may not use that pool.
     pub fn connect_mcp(
         &mut self,
         now: Moment,
@@ -42,14 +43,16 @@ impl Bus {
         era: Era,
     ) -> (Option<ClientKey>, Effects<'_>) {
         self.begin_call(now);
-        let twin = self.supervisor.pools.get(pool).map(|pool| pool.side.twin);
-        let group = match (twin, era) {
-            (None, _) => return (None, self.effects()),
-            (Some(Some(twin)), Era::Modern) => twin,
-            // The group of a pool has its index.
-            (Some(_), _) => pool,
+        let origin = origin.into();
+        if pool >= self.supervisor.shown || !self.offers(listener, &origin, pool) {
+            return (None, self.effects());
+        }
+        // The group of a pool has its index.
+        let group = match (self.supervisor.pools[pool].side.twin, era) {
+            (Some(twin), Era::Modern) => twin,
+            _ => pool,
         };
-        let client = self.admit_client(listener, origin.into(), Some((group, era)));
+        let client = self.admit_client(listener, origin, Some((group, era)));
         (client, self.effects())
     }
 
@@ -160,6 +163,14 @@ impl Bus {
             self.assign(client, group, worker);
         }
         Ok(worker)
+    }
+
+    /// The door ends a client, which is a session of it.
+    pub(super) fn on_client_ended_by_door(&mut self, key: ClientKey, why: Reason) {
+        if self.clients.get(key).is_some_and(|client| client.phase < Phase::Flushing) {
+            self.report(why, Some(Peer::Client(key)), || why.help().into());
+            self.close_client(key, Close::Flush, why);
+        }
     }
 
     /// A client of an MCP door leaves, or is ended: its workers are told not to go on with what it has asked them. Who

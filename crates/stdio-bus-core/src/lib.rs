@@ -213,7 +213,7 @@ impl Bus {
             Input::Faulty { client, why, is_too_long } => self.on_client_faulty(client, &why, is_too_long),
             Input::Closed(client) => self.on_client_closed(client),
             Input::CloseClient(client) => self.on_close_client(client),
-            Input::EndClient { client, why } => self.close_client(client, Close::Flush, why),
+            Input::EndClient { client, why } => self.on_client_ended_by_door(client, why),
             Input::EventsLost { client, lost } => self.report(Reason::EventsLost, Some(Peer::Client(client)), || {
                 format!("{lost} events that its client was not there to take are lost; more came than are kept")
             }),

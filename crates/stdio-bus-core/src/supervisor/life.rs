@@ -211,6 +211,10 @@ impl Bus {
             owner.assigned.retain(|(_, assigned)| *assigned != key);
         }
         self.leave_pool(&worker);
+        if self.supervisor.queue.has_turns() && self.balancer.lends {
+            // Who waited for this one alone may have another.
+            self.give_turns();
+        }
         self.advance_shutdown();
     }
 

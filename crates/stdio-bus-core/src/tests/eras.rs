@@ -317,6 +317,7 @@ fn a_client_of_2026_07_28_that_leaves_cancels_its_requests_at_the_worker() {
     bench.handle(Input::EndClient { client: key(client), why: Reason::SessionEvicted });
     assert_eq!(bench.read_json(worker), cancelled(&json!(1)));
     assert_eq!((bench.count(Reason::RequestDiscarded), bench.count(Reason::Cancelled)), (0, 2));
+    assert_eq!(bench.count(Reason::SessionEvicted), 1, "why the door has ended it is told");
     bench.pass(seconds(7));
     assert_eq!(bench.bus.stats().pending, 0, "no answer is waited for");
 }
@@ -502,6 +503,35 @@ fn a_request_that_goes_on_waits_for_the_worker_that_has_begun_it() {
     assert!(bench.is_paused(three) && bench.read(second).is_empty());
     bench.write(first, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
     assert_eq!(bench.read_one(first), CALL);
+}
+
+#[test]
+fn a_request_that_goes_on_has_another_worker_when_the_one_that_has_begun_it_ends() {
+    let mut bench = Bench::asked(pool(2, Assignment::Dedicated), MODERN);
+    let (one, two, three) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
+    bench.write(one, CALL);
+    let (first, second) = (bench.worker(0), bench.worker(1));
+    bench.answers(first);
+    bench.write(two, CALL);
+    bench.bus.prefer_worker(key(three), bench.bus.answered_by(key(one)));
+    bench.write(three, CALL);
+    assert!(bench.is_paused(three));
+    bench.dies(first);
+    assert_eq!(bench.read_one(second), CALL);
+}
+
+#[test]
+fn no_client_comes_to_a_pool_that_its_door_or_its_token_does_not_offer() {
+    let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(1, Assignment::RoundRobin) }];
+    let door = Listener { mcp: true, pools: Some(vec![1]), ..Listener::default() };
+    let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), door], ..settings(pools) });
+    let mut comes = |pool: usize, pools: Option<Vec<usize>>| {
+        let origin = Origin { pools: pools.map(Into::into), ..Origin::from(Source::User(1)) };
+        let (client, effects) = bench.bus.connect_mcp(bench.now, 1, origin, pool, Era::Modern);
+        effects.for_each(drop);
+        client.is_some()
+    };
+    assert_eq!([comes(0, None), comes(1, None), comes(2, None), comes(1, Some(vec![0]))], [false, true, false, false]);
 }
 
 #[test]

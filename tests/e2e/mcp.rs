@@ -65,7 +65,7 @@ fn an_answer_is_json_if_it_comes_first_and_a_stream_of_events_otherwise() {
     let mut client = Http::session(daemon.address(), VERSION);
     assert_eq!(client.call(1, "a", json!({ "b": "\u{e9}" }))["result"]["echo"], json!({ "b": "\u{e9}" }));
     let log = notification("notifications/message", json!({ "level": "info", "data": "x" }));
-    let stream = client.ask(&says(2, &[log.clone()]));
+    let stream = client.ask(&says(2, std::slice::from_ref(&log)));
     assert!(stream.status == 200 && stream.is_stream(), "{stream:?}");
     let events = client.events();
     assert_eq!(messages(&events)[0], log);
@@ -125,7 +125,7 @@ fn a_get_brings_what_belongs_to_no_request_and_a_new_one_replaces_it() {
     let mut first = client.again();
     assert!(first.open(None).is_stream());
     let changed = notification("notifications/tools/list_changed", json!({}));
-    client.post(&says(1, &[changed.clone()]));
+    client.post(&says(1, std::slice::from_ref(&changed)));
     let event = std::iter::from_fn(|| first.event()).find(|event| !event.data.is_empty()).expect("it comes");
     assert_eq!(event.json(), changed);
     assert_eq!(client.answer().json()["result"]["said"], true, "and the request has its answer alone");
@@ -414,4 +414,154 @@ fn a_drain_answers_what_is_pending_and_takes_nothing_new() {
     assert_eq!(client.answer().json()["id"], 1, "the answer comes during the drain");
     drop((client, other));
     daemon.ends_well();
+}
+
+const MODERN: &str = "2026-07-28";
+
+/// A request that stands for itself.
+fn modern(id: u64, method: &str, params: Value) -> Value {
+    let mut params = params;
+    params["_meta"]["io.modelcontextprotocol/protocolVersion"] = MODERN.into();
+    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
+    request(id, method, params)
+}
+
+/// Sends one, with the fields that repeat it.
+fn post_modern(client: &mut Http, message: &Value) {
+    let mut fields = vec![("MCP-Protocol-Version", MODERN)];
+    let method = message["method"].as_str().unwrap_or_default();
+    fields.push(("Mcp-Method", method));
+    if let Some(name) = message["params"]["name"].as_str() {
+        fields.push(("Mcp-Name", name));
+    }
+    client.send("POST /mcp", &fields, &message.to_string());
+}
+
+#[test]
+fn a_request_that_stands_for_itself_needs_no_session() {
+    for pool in [shared(), dedicated(), with(worker("tools", 2, &[]), "assignment", "round_robin")] {
+        let daemon = door(pool, json!({}));
+        let mut clients: Vec<Http> = (0..3).map(|_| Http::connect(daemon.address())).collect();
+        for id in 0..5 {
+            for client in &mut clients {
+                post_modern(client, &modern(id, "tools/call", json!({ "name": "x" })));
+            }
+            for client in &mut clients {
+                let answer = client.answer();
+                assert_eq!((answer.status, answer.json()["id"].clone()), (200, json!(id)), "{answer:?}");
+                assert!(!answer.fields.contains_key("mcp-session-id"));
+            }
+        }
+        daemon.stop();
+    }
+}
+
+#[test]
+fn sessions_and_requests_that_stand_for_themselves_have_workers_of_their_own_on_one_path() {
+    let daemon = door(shared(), json!({}));
+    let mut session = Http::session(daemon.address(), VERSION);
+    let old = session.call(1, "a", json!({}))["result"]["pid"].clone();
+    let mut client = Http::connect(daemon.address());
+    post_modern(&mut client, &modern(1, "a", json!({})));
+    let new = client.answer().json()["result"]["pid"].clone();
+    assert!(new.is_u64() && old != new, "one worker serves one era: {old} {new}");
+    assert_eq!(session.call(2, "a", json!({}))["result"]["pid"], old);
+    daemon.stop();
+}
+
+#[test]
+fn what_does_not_agree_with_its_head_is_refused_with_the_code_that_says_so() {
+    let daemon = door(shared(), json!({}));
+    let call = modern(7, "tools/call", json!({ "name": "x" })).to_string();
+    let bare = request(7, "tools/call", json!({ "name": "x" })).to_string();
+    let later = call.replace(MODERN, "2027-01-01");
+    let head = |version: &'static str, method: &'static str, name: &'static str| {
+        vec![("MCP-Protocol-Version", version), ("Mcp-Method", method), ("Mcp-Name", name)]
+    };
+    for (fields, body, status, code) in [
+        (head(MODERN, "tools/call", "y"), &call, 400, -32020),
+        (head(MODERN, "tools/list", "x"), &call, 400, -32020),
+        (head("2025-11-25", "tools/call", "x"), &call, 400, -32020),
+        (vec![], &call, 400, -32020),
+        (head(MODERN, "tools/call", "x"), &bare, 400, -32602),
+        (head("2027-01-01", "tools/call", "x"), &later, 400, -32022),
+    ] {
+        let mut client = Http::connect(daemon.address());
+        client.send("POST /mcp", &fields, body);
+        let answer = client.answer();
+        let (id, error) = (answer.json()["id"].clone(), answer.json()["error"]["code"].clone());
+        assert_eq!((answer.status, error, id), (status, json!(code), json!(7)), "{fields:?} {body}");
+    }
+    let mut client = Http::connect(daemon.address());
+    for line in ["GET /mcp", "DELETE /mcp"] {
+        client.send(line, &[("MCP-Protocol-Version", MODERN)], "");
+        assert_eq!(client.answer().status, 405, "{line}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn the_status_of_an_error_is_that_of_its_code() {
+    let daemon = door(shared(), json!({}));
+    let mut client = Http::connect(daemon.address());
+    for (code, status) in [(-32601, 404), (-32602, 400), (-32021, 400), (-32603, 200), (1, 200)] {
+        let text = json!({ "jsonrpc": "2.0", "id": 1, "error": { "code": code, "message": "x" } }).to_string() + "\n";
+        post_modern(&mut client, &modern(1, "write", json!({ "text": text })));
+        assert_eq!(client.answer().status, status, "{code}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_response_that_is_closed_cancels_its_request_at_the_worker() {
+    let daemon = door(with(worker("tools", 1, &["--keep"]), "assignment", "client"), json!({}));
+    let mut client = Http::connect(daemon.address());
+    post_modern(&mut client, &modern(5, "hold", json!({})));
+    let mut other = Http::connect(daemon.address());
+    let mut kept = move || {
+        post_modern(&mut other, &modern(1, "kept", json!({})));
+        other.answer().json()["result"]["lines"].to_string()
+    };
+    daemon.until("the request is with the worker", || kept().contains("hold"));
+    drop(client);
+    daemon.until("the worker is told", || kept().contains("notifications/cancelled"));
+    daemon.stop();
+}
+
+#[test]
+fn what_goes_on_with_an_answer_goes_to_the_worker_that_gave_it() {
+    let daemon = door(with(worker("tools", 4, &[]), "assignment", "round_robin"), json!({}));
+    let mut client = Http::connect(daemon.address());
+    for round in 0..8 {
+        post_modern(&mut client, &modern(1, "who", json!({})));
+        let state = format!("state {round}");
+        let result = json!({ "resultType": "input_required", "requestState": state });
+        let text = json!({ "jsonrpc": "2.0", "id": 2, "result": result }).to_string() + "\n";
+        client.answer();
+        post_modern(&mut client, &modern(2, "write", json!({ "text": text })));
+        assert_eq!(client.answer().json()["result"]["requestState"], state);
+        // Which worker that was is known by what it has kept of the line number.
+        let mut pids = std::collections::HashSet::new();
+        for _ in 0..4 {
+            let mut again = Http::connect(daemon.address());
+            post_modern(&mut again, &modern(3, "a", json!({ "requestState": state })));
+            pids.insert(again.answer().json()["result"]["pid"].as_u64());
+        }
+        assert_eq!(pids.len(), 1, "all of them go to one worker");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_client_of_2026_07_28_is_told_by_an_old_server_to_begin_with_initialize() {
+    let script = r#"while read -r line; do case "$line" in *server/discover*) id=${line#*\"id\":\"}; id=${id%%\"*};
+        echo "{\"jsonrpc\":\"2.0\",\"id\":\"$id\",\"error\":{\"code\":-32601,\"message\":\"no\"}}";; esac; done"#;
+    let pool = with(crate::harness::shell("tools", script), "assignment", "client");
+    let daemon = door(pool, json!({}));
+    let mut client = Http::connect(daemon.address());
+    post_modern(&mut client, &modern(1, "server/discover", json!({})));
+    let answer = client.answer();
+    assert_eq!(answer.status, 400, "{answer:?}");
+    assert!(answer.json()["error"]["message"].as_str().unwrap().contains("initialize"));
+    daemon.stop();
 }

@@ -38,6 +38,34 @@ pub enum Address {
     },
 }
 
+/// What the clients of a listener speak that come over HTTP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WebProtocol {
+    /// WebSocket (RFC 6455).
+    #[default]
+    WebSocket,
+    /// The Streamable HTTP of MCP.
+    Mcp,
+}
+
+impl WebProtocol {
+    /// What its URLs begin with, before the colon.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Self::WebSocket => "ws",
+            Self::Mcp => "http",
+        }
+    }
+
+    /// Where it is to be asked for if nobody says otherwise.
+    pub fn default_path(self) -> &'static str {
+        match self {
+            Self::WebSocket => "/acp",
+            Self::Mcp => "/mcp",
+        }
+    }
+}
+
 /// Why a text is not an address; the message says how to write it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]

@@ -375,19 +375,19 @@ enum Verb {
     /// stderr. It does not connect again by itself: requests that can get no answer any more get an error.
     #[command(version, display_name = "stdio_bus acp")]
     Acp {
-        /// The daemon: tcp://HOST:PORT, unix:PATH, ws://HOST:PORT/acp or wss://HOST/acp
+        /// The daemon: tcp://HOST:PORT, unix:PATH, ws[s]://HOST:PORT/acp or http[s]://HOST:PORT/mcp
         ///
-        /// wss:// is TLS and needs a program that was built with the feature `tls`. Without a port, ws:// means 80 and
-        /// wss:// means 443.
+        /// wss:// and https:// are TLS and need a program that was built with the feature `tls`. Without a port, they mean
+        /// 443, and ws:// and http:// mean 80. http:// is for clients of MCP.
         #[arg(long, value_name = "ADDRESS", value_parser = Daemon::parse)]
         connect: Daemon,
-        /// A file with the token that the daemon wants to see, for ws:// and wss://
+        /// A file with the token that the daemon wants to see, for ws://, wss://, http:// and https://
         ///
         /// The token is sent as `Authorization: Bearer`. It stands in no log and not among the arguments, which others
         /// can see.
         #[arg(long, value_name = "PATH")]
         token_file: Option<PathBuf>,
-        /// A file with certificates (PEM) to believe beside the usual authorities, for wss://
+        /// A file with certificates (PEM) to believe beside the usual authorities, for wss:// and https://
         #[arg(long, value_name = "PATH")]
         ca_file: Option<PathBuf>,
     },
@@ -786,7 +786,7 @@ mod tests {
             "acp --connect tcp://localhost:0",
             "acp --connect tcp://:9000",
             "acp --connect ws://localhost:9000",
-            "acp --connect http://localhost:9000/acp",
+            "acp --connect http://localhost:9000",
             "acp --connect tcp://localhost:9000 --token-file a",
             "acp --connect ws://localhost:9000/acp --ca-file a",
             "--tcp localhost:1 check",
@@ -818,6 +818,7 @@ mod tests {
         for (line, daemon, token_file) in [
             ("acp --connect tcp://localhost:9000", "tcp://localhost:9000", None),
             ("acp --connect ws://localhost:9000/acp --token-file a", "ws://localhost:9000/acp", Some("a".into())),
+            ("acp --connect http://localhost:9000/mcp", "http://localhost:9000/mcp", None),
         ] {
             let daemon = Daemon::parse(daemon).expect("a good address");
             assert_eq!(words(line).ok(), Some(Command::Acp(bridge::Options { daemon, token_file, ca_file: None })));

@@ -1,6 +1,9 @@
 //! The bridge as an editor sees it: the real program between a test's pipes and a test's socket. All tests run twice,
-//! the second time where io_uring is blocked, as it is in many containers. `bridge/` has those of WebSockets.
+//! the second time where io_uring is blocked, as it is in many containers. `bridge/` has those of WebSockets and of
+//! MCP over HTTP.
 
+#[path = "bridge/http.rs"]
+mod http;
 #[path = "support/seccomp.rs"]
 mod seccomp;
 #[path = "support/terminal.rs"]

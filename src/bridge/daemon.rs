@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use crate::address::Address;
+use crate::address::{Address, WebProtocol};
 use crate::websocket::client::Request;
 
 /// What a bridge is told.
@@ -12,9 +12,9 @@ use crate::websocket::client::Request;
 pub struct Options {
     /// Which daemon.
     pub daemon: Daemon,
-    /// The file with the token for it; WebSocket only.
+    /// The file with the token for it; not for lines.
     pub token_file: Option<PathBuf>,
-    /// The file with certificates that are believed, too; `wss://` only.
+    /// The file with certificates that are believed, too; `wss://` and `https://` only.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -24,15 +24,17 @@ impl Options {
     /// # Errors
     /// What does not go with what.
     pub fn new(daemon: Daemon, token_file: Option<PathBuf>, ca_file: Option<PathBuf>) -> Result<Self, &'static str> {
-        let (is_websocket, is_secure) = match &daemon {
+        let (is_web, is_secure) = match &daemon {
             Daemon::Lines(_) => (false, false),
-            Daemon::WebSocket(url) => (true, url.is_secure),
+            Daemon::Web(url) => (true, url.is_secure),
         };
-        if token_file.is_some() && !is_websocket {
-            return Err("--token-file goes with wss:// and ws:// alone: the other listeners take no tokens");
+        if token_file.is_some() && !is_web {
+            return Err(
+                "--token-file goes with wss://, ws://, https:// and http:// alone: the other listeners take no tokens",
+            );
         }
         if ca_file.is_some() && !is_secure {
-            return Err("--ca-file goes with wss:// alone: the other connections have no certificates");
+            return Err("--ca-file goes with wss:// and https:// alone: the other connections have no certificates");
         }
         Ok(Self { daemon, token_file, ca_file })
     }
@@ -43,32 +45,32 @@ impl Options {
 pub enum Daemon {
     /// Lines, over TCP or a Unix socket.
     Lines(Address),
-    /// Messages of a WebSocket.
-    WebSocket(Url),
+    /// Messages of a WebSocket, or of MCP over HTTP.
+    Web(Url),
 }
 
 impl Daemon {
-    /// Reads what `--connect` says: `wss://HOST/PATH`, `ws://HOST:PORT/PATH`, `tcp://HOST:PORT` or `unix:PATH`.
+    /// Reads what `--connect` says: `wss://HOST/PATH`, `ws://HOST:PORT/PATH`, the same of `https://` and `http://`,
+    /// `tcp://HOST:PORT` or `unix:PATH`.
     ///
     /// # Errors
     /// How to write it.
     pub fn parse(text: &str) -> Result<Self, String> {
-        if let Some((scheme, _)) = text.split_once("://")
-            && ["http", "https"].contains(&scheme)
-        {
-            let instead = if scheme == "http" { "ws" } else { "wss" };
-            return Err(format!("a WebSocket is written {instead}://HOST:PORT/acp"));
-        }
-        if let Some(rest) = text.strip_prefix("wss://") {
-            if !cfg!(feature = "tls") {
-                return Err("this program was built without TLS: build it with --features tls, or connect by ws:// \
-                            through a tunnel that encrypts (ssh -L)"
-                    .to_owned());
+        for protocol in [WebProtocol::WebSocket, WebProtocol::Mcp] {
+            let scheme = protocol.scheme();
+            let Some(rest) = text.strip_prefix(scheme) else { continue };
+            if let Some(rest) = rest.strip_prefix("://") {
+                return Url::parse(rest, protocol, false).map(Self::Web);
             }
-            return Url::parse(rest, true).map(Self::WebSocket);
-        }
-        if let Some(rest) = text.strip_prefix("ws://") {
-            return Url::parse(rest, false).map(Self::WebSocket);
+            if let Some(rest) = rest.strip_prefix("s://") {
+                if !cfg!(feature = "tls") {
+                    return Err(format!(
+                        "this program was built without TLS: build it with --features tls, or connect by {scheme}:// \
+                         through a tunnel that encrypts (ssh -L)"
+                    ));
+                }
+                return Url::parse(rest, protocol, true).map(Self::Web);
+            }
         }
         if !text.starts_with("tcp://") && !text.starts_with("unix:") {
             let meant = match Address::from_any(text.strip_prefix("tcp:").unwrap_or(text)) {
@@ -76,7 +78,8 @@ impl Daemon {
                 Err(_) => "tcp://127.0.0.1:9000".to_owned(),
             };
             return Err(format!(
-                "write tcp://HOST:PORT, unix:PATH, ws://HOST:PORT/acp or wss://HOST/acp, as in {meant}"
+                "write tcp://HOST:PORT, unix:PATH, ws://HOST:PORT/acp, wss://HOST/acp, http://HOST:PORT/mcp or \
+                 https://HOST/mcp, as in {meant}"
             ));
         }
         match Address::from_url(text).map_err(|error| error.to_string())? {
@@ -89,7 +92,7 @@ impl Daemon {
     pub(super) fn address(&self) -> Address {
         match self {
             Self::Lines(address) => address.clone(),
-            Self::WebSocket(url) => Address::Tcp { host: url.host.clone(), port: url.port },
+            Self::Web(url) => Address::Tcp { host: url.host.clone(), port: url.port },
         }
     }
 }
@@ -98,17 +101,19 @@ impl fmt::Display for Daemon {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lines(address) => address.fmt(out),
-            Self::WebSocket(url) => url.fmt(out),
+            Self::Web(url) => url.fmt(out),
         }
     }
 }
 
 const NO_PORT: &str = "port 0 cannot be connected to";
 
-/// Where a WebSocket is.
+/// Where a daemon is that is asked over HTTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// By TLS: `wss://`.
+    /// What is spoken there.
+    pub protocol: WebProtocol,
+    /// By TLS: `wss://` or `https://`.
     pub is_secure: bool,
     /// A host name or an IP address; an IPv6 address stands here without its brackets.
     host: String,
@@ -119,7 +124,7 @@ pub struct Url {
 }
 
 impl Url {
-    fn parse(rest: &str, is_secure: bool) -> Result<Self, String> {
+    fn parse(rest: &str, protocol: WebProtocol, is_secure: bool) -> Result<Self, String> {
         let (authority, target) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
         if authority.contains('@') {
             return Err("a URL is no place for a name or a password; write the token to a file, and --token-file FILE"
@@ -137,21 +142,25 @@ impl Url {
             Address::Unix { .. } => return Err("it has no host".to_owned()),
         };
         if target.contains('#') {
-            return Err("the URL of a WebSocket has no fragment (#)".to_owned());
+            return Err("the URL of a listener has no fragment (#)".to_owned());
         }
+        let url = Self { protocol, is_secure, host, port, target: target.to_owned() };
         if !target.starts_with('/') {
-            let scheme = if is_secure { "wss" } else { "ws" };
+            let (scheme, path) = (url.scheme(), protocol.default_path());
             return Err(format!(
-                "the path is missing; write {scheme}://{authority}/acp, which is a daemon's usual one"
+                "the path is missing; write {scheme}://{authority}{path}, which is a daemon's usual one"
             ));
         }
-        let url = Self { is_secure, host, port, target: target.to_owned() };
         Request::new(&url.host_field(), &url.target, [0; 16], None)?;
         Ok(url)
     }
 
     fn usual_port(is_secure: bool) -> u16 {
         if is_secure { 443 } else { 80 }
+    }
+
+    fn scheme(&self) -> String {
+        format!("{}{}", self.protocol.scheme(), if self.is_secure { "s" } else { "" })
     }
 
     /// What stands in the request: a path, and perhaps a query.
@@ -181,9 +190,8 @@ impl Url {
 /// As it may be told: without the query, which may hold what is nobody's business.
 impl fmt::Display for Url {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.is_secure { "wss" } else { "ws" };
         let path = self.target.split('?').next().unwrap_or_default();
-        write!(out, "{scheme}://{}{path}", self.host_field())
+        write!(out, "{}://{}{path}", self.scheme(), self.host_field())
     }
 }
 
@@ -195,7 +203,7 @@ mod tests {
 
     fn url(text: &str) -> Url {
         match Daemon::parse(text) {
-            Ok(Daemon::WebSocket(url)) => url,
+            Ok(Daemon::Web(url)) => url,
             other => panic!("{text}: {other:?}"),
         }
     }
@@ -207,12 +215,14 @@ mod tests {
             ("ws://h:80/", "h", 80, "h", "/", "ws://h/"),
             ("ws://127.0.0.1:9000/a/b?c=d", "127.0.0.1", 9000, "127.0.0.1:9000", "/a/b?c=d", "ws://127.0.0.1:9000/a/b"),
             ("ws://[::1]/acp", "::1", 80, "[::1]", "/acp", "ws://[::1]/acp"),
+            ("http://h/mcp", "h", 80, "h", "/mcp", "http://h/mcp"),
+            ("http://h:9000/mcp/a?b", "h", 9000, "h:9000", "/mcp/a?b", "http://h:9000/mcp/a"),
             ("ws://[fe80::1%eth0]:443/acp", "fe80::1%eth0", 443, "[fe80::1]:443", "/acp", "ws://[fe80::1]:443/acp"),
         ] {
             let url = url(text);
             assert_eq!((url.host.as_str(), url.port, url.target()), (host, port, target), "{text}");
             assert_eq!((url.host_field(), url.to_string()), (field.to_owned(), told.to_owned()), "{text}");
-            assert_eq!(Daemon::WebSocket(url).address(), Address::Tcp { host: host.to_owned(), port });
+            assert_eq!(Daemon::Web(url).address(), Address::Tcp { host: host.to_owned(), port });
         }
         assert!(
             url("ws://127.9.9.9/a").is_here() && url("ws://localhost/a").is_here() && url("ws://[::1]/a").is_here()
@@ -225,12 +235,18 @@ mod tests {
     fn the_usual_port_of_tls_is_443() {
         assert_eq!((url("wss://h/acp").port, url("wss://h:443/acp").host_field()), (443, "h".to_owned()));
         assert_eq!(url("wss://h:80/acp").to_string(), "wss://h:80/acp");
+        assert_eq!(
+            (url("https://h/mcp").port, url("https://h:8443/mcp").to_string()),
+            (443, "https://h:8443/mcp".to_owned())
+        );
     }
 
     #[cfg(not(feature = "tls"))]
     #[test]
     fn without_tls_a_url_that_needs_it_says_what_to_do() {
-        assert!(Daemon::parse("wss://h/acp").unwrap_err().contains("--features tls"));
+        for text in ["wss://h/acp", "https://h/mcp"] {
+            assert!(Daemon::parse(text).unwrap_err().contains("--features tls"), "{text}");
+        }
     }
 
     #[test]
@@ -249,8 +265,8 @@ mod tests {
             ("bus", "tcp://HOST:PORT"),
             ("tcp://h:0", "port 0"),
             ("ws://h:0/acp", "port 0"),
-            ("http://h:1/acp", "ws://HOST:PORT/acp"),
-            ("https://h/acp", "wss://HOST:PORT/acp"),
+            ("http://h:1", "write http://h:1/mcp"),
+            ("http:h:1/mcp", "http://HOST:PORT/mcp"),
             ("ws://h:9000", "write ws://h:9000/acp"),
             ("ws://h?a", "write ws://h/acp"),
             ("ws:///acp", "the host is missing"),

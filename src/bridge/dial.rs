@@ -77,9 +77,13 @@ fn unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
 pub(super) fn remedy(daemon: &Daemon, error: &io::Error) -> String {
     match (&daemon.address(), error.kind()) {
         (Address::Tcp { port, .. }, ErrorKind::ConnectionRefused) => match daemon {
-            Daemon::WebSocket(_) => "nothing listens there; start the daemon with a WebSocket listener (\"ws\" in \
-                                     listeners[]), or what stands before it, or correct the port"
-                .to_owned(),
+            Daemon::Web(url) => {
+                let key = url.protocol.scheme();
+                format!(
+                    "nothing listens there; start the daemon with such a listener (\"{key}\" in listeners[]), or what stands \
+                     before it, or correct the port"
+                )
+            }
             Daemon::Lines(_) => format!(
                 "nothing listens there; start the daemon (stdio_bus --config FILE --tcp HOST:{port}), or correct the port"
             ),
@@ -162,7 +166,8 @@ mod tests {
         assert!(refused(&url).1.contains("does not run any more"));
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
         assert!(refused(&format!("tcp://{free}")).1.contains("nothing listens there"));
-        assert!(refused(&format!("ws://{free}/acp")).1.contains("a WebSocket listener"));
+        assert!(refused(&format!("ws://{free}/acp")).1.contains("\"ws\" in listeners[]"));
+        assert!(refused(&format!("http://{free}/mcp")).1.contains("\"http\" in listeners[]"));
         // The resolver knows without asking anybody that this is no name: one part has more than 63 bytes (RFC 1035 2.3.4).
         let nameless = format!("{}.invalid", "x".repeat(64));
         assert!(refused(&format!("tcp://{nameless}:1")).1.contains(&format!("{nameless} is not known")));

@@ -30,6 +30,8 @@ pub(super) enum Failure {
     Silent,
     /// Whatever answers is no WebSocket, and why.
     NoWebSocket(&'static str),
+    /// Whatever answers is no MCP over HTTP, and why.
+    NoMcp(String),
     /// The daemon, or what stands before it, says no.
     Refused(Refused),
 }
@@ -51,16 +53,18 @@ impl Failure {
             Self::Broken(_) => {
                 "the daemon may have been ended, or something between does not let it through; try again"
             }
-            Self::Silent => {
-                "something is there that says nothing; check that the daemon has a WebSocket listener there"
-            }
+            Self::Silent => "something is there that says nothing; check that the daemon has such a listener there",
             Self::NoWebSocket(_) => match &options.daemon {
-                Daemon::WebSocket(url) if !url.is_secure => {
+                Daemon::Web(url) if !url.is_secure => {
                     "something else answers there; check the port, or write wss:// if it speaks TLS, or tcp:// if the \
                      listener is one of the daemon's for lines"
                 }
                 _ => "something else answers there; check the host, the port and the path",
             },
+            Self::NoMcp(_) => {
+                "something else answers there, or something between changes what it says; check the host, the port and \
+                 the path"
+            }
         };
         text.to_owned()
     }
@@ -74,28 +78,41 @@ impl fmt::Display for Failure {
             Self::Tls(error) => write!(out, "TLS: {}", error.what),
             Self::Silent => out.write_str("no answer came"),
             Self::NoWebSocket(why) => out.write_str(why),
-            Self::Refused(Refused { status, message, .. }) if message.is_empty() => write!(out, "it answers {status}"),
-            Self::Refused(Refused { status, message, .. }) => write!(out, "it answers {status}: {message}"),
+            Self::NoMcp(why) => out.write_str(why),
+            Self::Refused(refused) => told_of(refused, out),
         }
     }
 }
 
+fn told_of(Refused { status, message, .. }: &Refused, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+    write!(out, "it answers {status}")?;
+    if message.is_empty() { Ok(()) } else { write!(out, ": {message}") }
+}
+
 fn remedy_of(refused: &Refused, options: &Options) -> String {
+    remedy_of_refusal(refused, &options.daemon, options.token_file.is_some())
+}
+
+fn remedy_of_refusal(refused: &Refused, daemon: &Daemon, has_token: bool) -> String {
+    let path = match daemon {
+        Daemon::Web(url) => url.protocol.default_path(),
+        Daemon::Lines(_) => "",
+    };
     let again = refused.retry_after.map(|seconds| format!("; it says to try again in {seconds} s")).unwrap_or_default();
     let text = match refused.status {
-        200..=299 => "a web server is there, and no WebSocket at this path; check the path, which is usually /acp",
+        200..=299 => {
+            return format!("a web server is there, and no daemon at this path; check it, it is usually {path}{again}");
+        }
         300..=399 => match &refused.location {
             Some(location) => return format!("it says to ask {location}; connect to what is behind that"),
             None => "it sends its clients somewhere else; ask whoever runs it for the right URL",
         },
-        401 if options.token_file.is_none() => {
-            "it wants a token: write the one that you were given to a file, and --token-file FILE"
-        }
+        401 if !has_token => "it wants a token: write the one that you were given to a file, and --token-file FILE",
         401 => "it does not know the token of --token-file; it may be mistyped, or have been withdrawn",
         403 => "it knows who asks, and does not let them in; whoever runs the daemon can say why",
-        404 => "nothing is at this path; check it, it is usually /acp",
+        404 => return format!("nothing is at this path; check it, it is usually {path}{again}"),
         407 => "a proxy stands between and wants to know who asks; the bridge cannot tell it",
-        400 | 405 | 426 => "something between here and the daemon may not let WebSockets through; check the URL",
+        400 | 405 | 426 => "something between here and the daemon may not let this through; check the URL",
         429 => "there were too many connections from here",
         502 | 504 => "what stands before the daemon does not reach it; whoever runs it has to look",
         503 => "the daemon takes nobody now: it starts, shuts down, or is full",
@@ -126,6 +143,10 @@ pub(super) enum Ending {
     Wrong(Fault),
     /// Something else than JSON-RPC came.
     Foreign(Foreign),
+    /// The daemon, or what stands before it, takes nothing from here; and whether a token was shown to it.
+    Refused(Box<(Refused, bool)>),
+    /// The session of MCP is not known any more.
+    SessionLost,
 }
 
 impl Ending {
@@ -141,7 +162,7 @@ impl Ending {
             Self::Closed | Self::ClosedAtOnce | Self::Broken(_) => true,
             Self::Said { code, .. } => matches!(code, None | Some(close::GOING_AWAY)),
             Self::Explained(word) => word.reason == Reason::ShuttingDown.name(),
-            Self::Wrong(_) | Self::Foreign(_) => false,
+            Self::Wrong(_) | Self::Foreign(_) | Self::Refused(_) | Self::SessionLost => false,
         }
     }
 
@@ -163,6 +184,7 @@ impl Ending {
     pub(super) fn answer(&self) -> Option<(Option<u16>, &'static str)> {
         match self {
             Self::Closed | Self::ClosedAtOnce | Self::Broken(_) | Self::Explained(_) => None,
+            Self::Refused(_) | Self::SessionLost => None,
             Self::Foreign(_) => Some((Some(close::INVALID_DATA), "no JSON-RPC")),
             Self::Said { code, .. } => Some((*code, "")),
             Self::Wrong(fault) => Some((Some(fault.code), fault.reason)),
@@ -172,7 +194,9 @@ impl Ending {
     /// What the errors of waiting requests say of it, if there is more to say than that the connection is lost.
     pub(super) fn told(&self) -> Option<String> {
         match self {
-            Self::Said { .. } | Self::Wrong(_) | Self::Foreign(_) => Some(self.to_string()),
+            Self::Said { .. } | Self::Wrong(_) | Self::Foreign(_) | Self::Refused(_) | Self::SessionLost => {
+                Some(self.to_string())
+            }
             Self::Explained(word) => Some(word.message.clone()),
             Self::Closed | Self::ClosedAtOnce | Self::Broken(_) => None,
         }
@@ -198,6 +222,11 @@ impl Ending {
             Self::Foreign(foreign) if foreign.is_first => return remedy_of_foreign(foreign, daemon),
             Self::Foreign(_) => "something that it runs, or something between, writes what is no message",
             Self::Explained(word) => return remedy_of_word(word),
+            Self::Refused(refused) => return remedy_of_refusal(&refused.0, daemon, refused.1),
+            Self::SessionLost => {
+                "it was ended there, nobody used it for too long, or the daemon was started anew; start the client again, \
+                 which makes a new session"
+            }
             Self::Closed | Self::Broken(_) => {
                 "either it has ended: start it again, and then the agent; or it runs, and its log says why"
             }
@@ -248,6 +277,8 @@ impl fmt::Display for Ending {
             Self::ClosedAtOnce => out.write_str("it closed the connection without a word"),
             Self::Explained(word) => write!(out, "it closed the connection: {}", word.message.escape_debug()),
             Self::Broken(error) => error.fmt(out),
+            Self::Refused(refused) => told_of(&refused.0, out),
+            Self::SessionLost => out.write_str("the session is not known there any more (404)"),
             Self::Said { code, reason } => {
                 out.write_str("it closed the WebSocket")?;
                 if let Some(code) = code {
@@ -311,7 +342,7 @@ mod tests {
             (403, true, "does not let them in"),
             (404, true, "usually /acp"),
             (407, false, "a proxy"),
-            (426, false, "let WebSockets through"),
+            (426, false, "may not let this through"),
             (502, false, "does not reach it"),
             (503, false, "takes nobody now"),
             (599, false, "its log"),
@@ -323,6 +354,7 @@ mod tests {
         }
         let plain = options("ws://h/acp", false);
         assert_eq!(refused(500, "", None, None).to_string(), "it answers 500");
+        assert!(refused(404, "", None, None).remedy(&options("http://h/x", false)).contains("usually /mcp"));
         assert!(refused(503, "", Some(7), None).remedy(&plain).ends_with("try again in 7 s"));
         assert!(refused(301, "", None, Some("https://a/b")).remedy(&plain).contains("ask https://a/b"));
     }
@@ -346,6 +378,8 @@ mod tests {
         assert!(Ending::Explained(word("client_line_too_long")).is_too_long());
         assert!(!Ending::Explained(word("memory_limit")).is_too_long());
         assert!(Ending::said(Some(1009), "").is_too_long() && !Ending::Closed.is_too_long());
+        let lost = Ending::SessionLost;
+        assert!(lost.told().is_some_and(|told| told.contains("not known there any more")) && !lost.is_gone());
         assert!(Ending::Closed.told().is_none() && Ending::said(None, "").told().is_some());
     }
 }

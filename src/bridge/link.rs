@@ -1,7 +1,8 @@
-//! The daemon's end of a bridge, whatever is spoken there: lines as they are, or lines as the messages of a WebSocket.
+//! The daemon's end of a bridge, whatever is spoken there: lines as they are, lines as the messages of a WebSocket, or as
+//! requests of MCP over HTTP.
 //!
 //! Lines have a half-close, by which the daemon knows that nothing more is asked; then it answers what is due and closes.
-//! A WebSocket has none: it is closed from here once nothing waits any more.
+//! The others have none: they are closed from here once nothing waits any more.
 
 use std::io;
 use std::rc::Rc;
@@ -13,10 +14,13 @@ use tokio::time::timeout;
 use super::daemon::{Daemon, Options};
 use super::dial;
 use super::failure::{Ending, Failure};
+use super::http::{self, Client, Hearing};
 use super::stream::{Means, Stream};
 use super::terms::{CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
-use super::tls::Tls;
+use super::tls::Trust;
 use super::websocket::{self, Receiver, Sender};
+use crate::address::WebProtocol;
+use crate::bus::id::Id;
 use crate::websocket::close;
 
 /// What is said to the daemon.
@@ -24,12 +28,14 @@ use crate::websocket::close;
 pub(super) enum Sink {
     Lines(Rc<Stream>),
     WebSocket(Rc<Sender>),
+    Mcp(Rc<Client>),
 }
 
 /// What the daemon says.
 pub(super) enum Source {
     Lines(Rc<Stream>),
     WebSocket(Box<Receiver>),
+    Mcp(Hearing),
 }
 
 /// Connects to the daemon.
@@ -46,14 +52,22 @@ pub(super) async fn connect(options: &Options, means: Means) -> Result<(Sink, So
             let socket = open()?;
             return Ok((Sink::Lines(Rc::clone(&socket)), Source::Lines(socket)));
         }
-        Daemon::WebSocket(url) => url,
+        Daemon::Web(url) => url,
     };
-    let tls = url.is_secure.then(|| Tls::new(url.host(), options.ca_file.as_deref())).transpose();
-    let tls = tls.map_err(Failure::File)?;
+    let trust = url.is_secure.then(|| Trust::new(url.host(), options.ca_file.as_deref())).transpose();
+    let trust = trust.map_err(Failure::File)?;
     let token = token(options)?;
-    if token.is_some() && tls.is_none() && !url.is_here() {
-        say("the token goes over the network as it is, and whoever sees it can use it; connect by wss:// instead");
+    if token.is_some() && trust.is_none() && !url.is_here() {
+        let scheme = url.protocol.scheme();
+        say(&format!(
+            "the token goes over the network as it is, and whoever sees it can use it; connect by {scheme}s:// instead"
+        ));
     }
+    if url.protocol == WebProtocol::Mcp {
+        let (client, hearing) = http::connect(options, url, token, trust).await?;
+        return Ok((Sink::Mcp(client), Source::Mcp(hearing)));
+    }
+    let tls = trust.map(|trust| trust.begin()).transpose().map_err(Failure::File)?;
     let (sender, receiver) = websocket::connect(open()?, url, token.as_deref(), tls, CONNECT_LIMIT).await?;
     let urgent = Rc::clone(&sender);
     spawn(async move { urgent.send_urgent().await });
@@ -75,10 +89,12 @@ fn token(options: &Options) -> Result<Option<String>, Failure> {
 }
 
 impl Sink {
-    fn socket(&self) -> &Stream {
+    /// The one connection, if it is one.
+    fn socket(&self) -> Option<&Stream> {
         match self {
-            Self::Lines(socket) => socket,
-            Self::WebSocket(sender) => sender.socket(),
+            Self::Lines(socket) => Some(socket),
+            Self::WebSocket(sender) => Some(sender.socket()),
+            Self::Mcp(_) => None,
         }
     }
 
@@ -87,6 +103,7 @@ impl Sink {
         match self {
             Self::Lines(socket) => socket.write(lines).await,
             Self::WebSocket(sender) => sender.send(lines).await,
+            Self::Mcp(client) => (client.send(&lines).await, lines),
         }
     }
 
@@ -100,22 +117,31 @@ impl Sink {
             Self::WebSocket(sender) => {
                 let _ = sender.end().await;
             }
+            Self::Mcp(client) => client.end().await,
         }
     }
 
     /// Stdin has ended and nothing waits any more.
     pub(super) fn all_is_answered(&self) {
-        if let Self::WebSocket(sender) = self {
-            sender.close_soon();
+        match self {
+            Self::Lines(_) => {}
+            Self::WebSocket(sender) => sender.close_soon(),
+            Self::Mcp(client) => client.all_is_answered(),
         }
     }
 
     /// Breaks the connection off, so that the daemon sees at once that nobody wants the answers that it still owes.
-    pub(super) fn abandon(&self) {
-        // After the end of stdin, closing a TCP connection sends nothing more; a reset does. A Unix socket refuses
-        // this, and shows its closing anyway.
-        let _ = connect_unspec(self.socket().fd());
-        self.shut_down();
+    pub(super) async fn abandon(&self) {
+        match self.socket() {
+            // After the end of stdin, closing a TCP connection sends nothing more; a reset does. A Unix socket refuses
+            // this, and shows its closing anyway.
+            Some(socket) => {
+                let _ = connect_unspec(socket.fd());
+                self.shut_down();
+            }
+            // It outlives its connections.
+            None => self.leave(None).await,
+        }
     }
 
     /// Ends the connection, with a word if it can be said. `ending` is how the daemon has ended it, if it has.
@@ -126,12 +152,17 @@ impl Sink {
                 let _ = timeout(LAST_WORDS_LIMIT, sender.say_farewell(code, reason)).await;
             }
         }
+        if let Self::Mcp(client) = self {
+            let _ = timeout(LAST_WORDS_LIMIT, client.leave()).await;
+        }
         self.shut_down();
     }
 
     /// The kernel takes its time with a socket that a read is still under way on.
     fn shut_down(&self) {
-        let _ = shutdown(self.socket().fd(), Shutdown::Both);
+        if let Some(socket) = self.socket() {
+            let _ = shutdown(socket.fd(), Shutdown::Both);
+        }
     }
 }
 
@@ -149,13 +180,22 @@ impl Source {
                 (result, buffer)
             }
             Self::WebSocket(receiver) => receiver.receive(buffer).await,
+            Self::Mcp(hearing) => hearing.receive(buffer).await,
+        }
+    }
+
+    /// Requests that no answer is to come for any more, since their client has cancelled them.
+    pub(super) fn given_up(&mut self) -> Vec<Id> {
+        match self {
+            Self::Lines(_) | Self::WebSocket(_) => Vec::new(),
+            Self::Mcp(hearing) => hearing.given_up(),
         }
     }
 
     /// What the daemon calls the connection in its log, if it has said so.
     pub(super) fn connection_id(&self) -> Option<&str> {
         match self {
-            Self::Lines(_) => None,
+            Self::Lines(_) | Self::Mcp(_) => None,
             Self::WebSocket(receiver) => receiver.connection_id.as_deref(),
         }
     }

@@ -1,10 +1,11 @@
 //! The bridge, `stdio_bus acp`: an editor starts it as its agent, and it connects the editor's two pipes to a running
 //! daemon. What comes in on stdin goes to the daemon and what the daemon says goes to stdout: over TCP and Unix sockets to
-//! the byte, over a WebSocket a line for a message and a message for a line.
+//! the byte, over a WebSocket a line for a message and a message for a line, and by MCP's Streamable HTTP a request for each
+//! line (`http`).
 //!
 //! It never writes anything to stdout but lines of the daemon and JSON-RPC errors for requests whose answers can no
 //! longer come, it never changes a flag of the files that it was given, and it holds at most a few blocks in each
-//! direction: a reader that is slow slows the daemon.
+//! direction, or over HTTP a few messages: a reader that is slow slows the daemon.
 //!
 //! | what happens | what the bridge does |
 //! |---|---|
@@ -17,7 +18,8 @@
 //! | SIGTERM, SIGINT | ends at once: their default is not changed, and the kernel closes the socket |
 //!
 //! Reading order: this file is the life of a bridge; `daemon.rs` is what it is told, `link.rs` its way to the daemon,
-//! `stream.rs` reads and writes, by threads or the ring of `ring.rs`, `dial.rs` connects, `failure.rs` says what goes wrong;
+//! `stream.rs` reads and writes, by threads or the ring of `ring.rs`, `dial.rs` connects, `failure.rs` says what goes wrong
+//! and `refusal.rs` what requests are answered then;
 //! `waiting.rs` knows what waits, by what `follow.rs` reads along, and `guard.rs` lets nothing but messages through.
 //! `websocket.rs` is the other way, with `frames.rs` and
 //! `tls.rs`.
@@ -29,7 +31,9 @@ mod failure;
 mod follow;
 mod frames;
 mod guard;
+mod http;
 mod link;
+mod refusal;
 mod ring;
 mod stream;
 mod terms;
@@ -37,7 +41,6 @@ mod tls;
 mod waiting;
 mod websocket;
 
-use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, IsTerminal};
 use std::mem::ManuallyDrop;
@@ -45,19 +48,18 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-use serde_json::json;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::{LocalSet, spawn_local as spawn};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::bus::reply::{self, Delivered};
-use crate::bus::report::Reason;
+use crate::bus::reply::Delivered;
 use crate::error::{StartError, exit};
 use begun::BegunLine;
-use failure::{Ending, Failure};
+use failure::Ending;
 use guard::Guard;
 use link::{Sink, Source};
+use refusal::Refusal;
 use stream::{Means, Stream};
 use terms::{BLOCK, LAST_WORDS_LIMIT, say};
 use waiting::{Asker, Farewell, Overlong, Waiting};
@@ -72,72 +74,6 @@ const NEXT_REQUEST_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long the daemon may be silent after the end of stdin when nothing waits, before the bridge closes by itself.
 const LINGER: Duration = Duration::from_secs(10);
-
-/// Why a request is refused, as its error says.
-struct Refusal {
-    code: i32,
-    message: Cow<'static, str>,
-    reason: &'static str,
-    delivered: Delivered,
-    /// More of `data`, which is all that some editors show.
-    address: String,
-    cause: String,
-    remedy: String,
-}
-
-impl Refusal {
-    /// The connection is over.
-    fn over(daemon: &Daemon, ending: &Ending, delivered: Delivered) -> Self {
-        let (code, reason, what) = match ending {
-            _ if ending.is_elsewhere() => (-32018, "daemon_unreachable", "the bus cannot be reached"),
-            _ if ending.is_gone() => (-32023, "daemon_gone", "the connection to the bus was lost"),
-            _ => (-32024, "daemon_closed", "the connection to the bus was closed"),
-        };
-        let message = ending.told().map_or(what.into(), |why| format!("{what}: {why}").into());
-        let (address, cause, remedy) = (daemon.to_string(), ending.to_string(), ending.remedy(daemon));
-        Self { code, message, reason, delivered, address, cause, remedy }
-    }
-
-    /// There was no connection to begin with.
-    fn of(options: &Options, failure: &Failure) -> Self {
-        let (message, reason) = match failure {
-            Failure::Refused(_) => ("the bus refuses the connection", "daemon_refused"),
-            _ => ("the bus cannot be reached", "daemon_unreachable"),
-        };
-        Self {
-            code: -32018,
-            message: format!("{message}: {failure}").into(),
-            reason,
-            delivered: Delivered::No,
-            address: options.daemon.to_string(),
-            cause: failure.to_string(),
-            remedy: failure.remedy(options).trim_end().to_owned(),
-        }
-    }
-
-    /// The daemon closed the connection because of this line.
-    fn too_long(daemon: &Daemon, ending: &Ending, length: u64, delivered: Delivered) -> Self {
-        let message = format!("this line is longer than the bus takes: {length} bytes").into();
-        let reason = Reason::ClientLineTooLong;
-        Self { code: reply::code(reason), message, reason: reason.name(), ..Self::over(daemon, ending, delivered) }
-    }
-
-    fn error(&self, id: &[u8]) -> Vec<u8> {
-        let mut data = json!({
-            "reason": self.reason,
-            "address": self.address,
-            "cause": self.cause,
-            "remedy": self.remedy,
-        });
-        match self.delivered {
-            Delivered::Yes => data["delivered"] = true.into(),
-            Delivered::No => data["delivered"] = false.into(),
-            Delivered::Nothing => {}
-        }
-        let error = json!({ "code": self.code, "message": self.message, "data": data });
-        [br#"{"jsonrpc":"2.0","id":"#, id, br#","error":"#, error.to_string().as_bytes(), b"}\n"].concat()
-    }
-}
 
 /// Bridges stdin and stdout and the daemon until one of them ends, and returns what the program exits with. What went
 /// wrong was said on stderr. The caller is expected to exit: reads may still be under way on stdin.
@@ -388,7 +324,11 @@ async fn ended(
         1 => "; 1 request was not answered".to_owned(),
         count => format!("; {count} requests were not answered"),
     };
-    let what = if ending.is_elsewhere() { "no daemon answers at" } else { "lost the connection to the daemon at" };
+    let what = match ending {
+        Ending::Refused(_) => "cannot use",
+        _ if ending.is_elsewhere() => "no daemon answers at",
+        _ => "lost the connection to the daemon at",
+    };
     say(&format!("{what} {daemon}{connection}: {ending}{line}{waited}\n{}", ending.remedy(daemon)));
     exit::FAILURE
 }
@@ -399,7 +339,7 @@ async fn left_alone(sink: &Sink, shared: &Shared) {
     if shared.waiting.borrow().is_empty() {
         sink.leave(None).await;
     } else {
-        sink.abandon();
+        sink.abandon().await;
     }
 }
 
@@ -487,6 +427,9 @@ async fn from_daemon(mut source: Source, sink: Sink, stdout: Rc<Stream>, shared:
         match written.0 {
             Ok(()) => shared.waiting.borrow_mut().passed(&buffer),
             Err(error) => break Event::OutputFailed(error),
+        }
+        for id in source.given_up() {
+            shared.waiting.borrow_mut().forget(&id);
         }
         if let Err(foreign) = checked {
             break Event::DaemonEnded(Ending::Foreign(foreign));

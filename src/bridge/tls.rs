@@ -1,6 +1,6 @@
 //! TLS around a connection: bytes become records and records become bytes. It does no I/O but to read certificates.
 //!
-//! Without the feature `tls` there is no value of the type, and the command line has refused `wss://`.
+//! Without the feature `tls` there is no value of the type, and the command line has refused `wss://` and `https://`.
 
 /// What is wrong with the other end's TLS, and what to do about it.
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub(super) struct TlsError {
     pub remedy: String,
 }
 
-pub(super) use imp::Tls;
+pub(super) use imp::{Tls, Trust};
 
 #[cfg(feature = "tls")]
 mod imp {
@@ -19,17 +19,20 @@ mod imp {
     use std::path::Path;
     use std::sync::Arc;
 
-    use rustls::{AlertDescription, CertificateError, ClientConnection, Error};
+    use rustls::{AlertDescription, CertificateError, ClientConfig, ClientConnection, Error};
     use rustls_pki_types::ServerName;
 
     use super::TlsError;
     use crate::trust;
 
+    /// Whom connections by TLS are made to, and who is believed to vouch for that.
+    pub(in crate::bridge) struct Trust(Arc<ClientConfig>, ServerName<'static>);
+
     /// The client's end of a TLS connection.
     pub(in crate::bridge) struct Tls(Box<ClientConnection>);
 
-    impl Tls {
-        /// For a connection to this host, which a certificate of the usual authorities or of this file must stand for.
+    impl Trust {
+        /// For connections to this host, which a certificate of the usual authorities or of this file must stand for.
         ///
         /// # Errors
         /// The file cannot be used, or no certificate can stand for such a host.
@@ -45,10 +48,26 @@ mod imp {
             config.alpn_protocols = vec![b"http/1.1".to_vec()];
             let name = ServerName::try_from(host.to_owned())
                 .map_err(|_| format!("no certificate can stand for the host {host}"))?;
-            let mut connection = ClientConnection::new(Arc::new(config), name).map_err(|error| error.to_string())?;
+            Ok(Self(Arc::new(config), name))
+        }
+
+        /// A connection.
+        ///
+        /// # Errors
+        /// It cannot even begin.
+        pub(in crate::bridge) fn begin(&self) -> Result<Tls, String> {
+            let connection = ClientConnection::new(Arc::clone(&self.0), self.1.clone());
+            let mut connection = connection.map_err(|error| error.to_string())?;
             // Whoever writes here sends all of it before writing more.
             connection.set_buffer_limit(None);
-            Ok(Self(Box::new(connection)))
+            Ok(Tls(Box::new(connection)))
+        }
+    }
+
+    impl Tls {
+        /// Whether it is not agreed on yet who speaks.
+        pub(in crate::bridge) fn is_handshaking(&self) -> bool {
+            self.0.is_handshaking()
         }
 
         /// Appends to `sealed` what is to be sent for these bytes, and whatever else the connection has to say.
@@ -106,7 +125,7 @@ mod imp {
                 | CertificateError::NotValidYetContext { .. },
             ) => "its certificate is out of date, or a clock is wrong; whoever runs the daemon has to renew it",
             Error::InvalidMessage(_) => {
-                "something else than TLS answers; check the port, or write ws:// if it is plain"
+                "something else than TLS answers; check the port, or write ws:// or http:// if it is plain"
             }
             Error::AlertReceived(AlertDescription::CertificateRequired) => {
                 "it wants a certificate of its client, which a bridge does not have; use a token instead"
@@ -125,11 +144,24 @@ mod imp {
     use super::TlsError;
 
     /// There is none.
+    pub(in crate::bridge) enum Trust {}
+
+    /// There is none.
     pub(in crate::bridge) enum Tls {}
 
-    impl Tls {
+    impl Trust {
         pub(in crate::bridge) fn new(_host: &str, _ca_file: Option<&Path>) -> Result<Self, String> {
             Err("this program was built without TLS".to_owned())
+        }
+
+        pub(in crate::bridge) fn begin(&self) -> Result<Tls, String> {
+            match *self {}
+        }
+    }
+
+    impl Tls {
+        pub(in crate::bridge) fn is_handshaking(&self) -> bool {
+            match *self {}
         }
 
         pub(in crate::bridge) fn seal(&mut self, _plain: &[u8], _sealed: &mut Vec<u8>) -> io::Result<()> {

@@ -158,6 +158,11 @@ impl Waiting {
         Some(LastWord { reason: text(error.pointer("/data/reason"))?, message: text(error.get("message"))? })
     }
 
+    /// Nobody waits for the answer to this request any more: it was cancelled.
+    pub(super) fn forget(&mut self, id: &Id) {
+        self.open.answered(id);
+    }
+
     /// Whether nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.open.count == 0

@@ -32,6 +32,7 @@ use crate::address::{Address, is_loopback};
 use crate::bus::settings::{self, Assignment, Entry, Limits, MaxConnections, Proxies, Routing, Settings};
 use crate::tokens::{self, Tokens};
 
+pub use crate::address::WebProtocol;
 pub use crate::bus::report::Level as LogLevel;
 pub use document::Problem;
 
@@ -102,34 +103,6 @@ pub struct Listener {
     pub closes_when_not_ready: bool,
     /// Its clients come over HTTP, and on these terms; the others speak NDJSON.
     pub web: Option<Web>,
-}
-
-/// What the clients of a listener speak that come over HTTP.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WebProtocol {
-    /// WebSocket (RFC 6455).
-    #[default]
-    WebSocket,
-    /// The Streamable HTTP of MCP.
-    Mcp,
-}
-
-impl WebProtocol {
-    /// What its URLs begin with, before the colon.
-    pub fn scheme(self) -> &'static str {
-        match self {
-            Self::WebSocket => "ws",
-            Self::Mcp => "http",
-        }
-    }
-
-    /// Where it is to be asked for if nobody says otherwise.
-    pub fn default_path(self) -> &'static str {
-        match self {
-            Self::WebSocket => "/acp",
-            Self::Mcp => "/mcp",
-        }
-    }
 }
 
 /// On what terms the clients of a listener come over HTTP.

@@ -141,16 +141,16 @@ fn read_acceptance(fields: &Fields<'_>, length: usize, key: [u8; 16]) -> Reading
 
 fn read_refusal(head: &Response<'_>, body: &[u8]) -> Reading {
     let fields = &head.fields;
-    let message = message(fields, body).unwrap_or_else(|| printable(head.reason.as_bytes()));
+    let kind = fields.values("content-type").next().unwrap_or_default();
+    let message = message(kind, body).unwrap_or_else(|| printable(head.reason.as_bytes()));
     let location = fields.values("location").next().map(printable);
     let retry_after =
         fields.values("retry-after").next().and_then(|seconds| str::from_utf8(seconds).ok()?.parse().ok());
     Reading::Refused(Refused { status: head.status, message, retry_after, location })
 }
 
-/// What a body says to people.
-fn message(fields: &Fields<'_>, body: &[u8]) -> Option<String> {
-    let kind = fields.values("content-type").next().unwrap_or_default();
+/// What a body of this kind (`Content-Type`) says to people.
+pub fn message(kind: &[u8], body: &[u8]) -> Option<String> {
     let is_text = kind.get(..10).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/plain"));
     let text = match serde_json::from_slice::<serde_json::Value>(body) {
         Ok(json) => printable(json.get("message")?.as_str()?.as_bytes()),

@@ -1,0 +1,340 @@
+//! One line, as a request of HTTP, and what becomes of its answer; and the stream of what the server says by itself.
+
+use std::io::ErrorKind;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+use super::super::failure::{Ending, Failure};
+use super::super::refusal::Refusal;
+use super::super::terms::{CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
+use super::connection::{AnswerHead, Reply};
+use super::events::Events;
+use super::message::{self, Kind, Message};
+use super::state::{Heard, State};
+use crate::bus::reply::Delivered;
+use crate::http1::Method;
+use crate::websocket::client::Refused;
+
+/// Before a stream is asked for again, unless it says otherwise; it grows by half each time in vain.
+const FIRST_DELAY: Duration = Duration::from_secs(1);
+const LONGEST_DELAY: Duration = Duration::from_secs(30);
+
+/// How often in a row the rest of an answer is asked for in vain.
+const MOST_TRIES: u32 = 5;
+
+/// Longest body of a refusal that is looked at.
+const LONGEST_REFUSAL: usize = 64 * 1024;
+
+/// Why no answer comes.
+enum Trouble {
+    /// There is no connection.
+    Unreached(Failure),
+    /// It broke, or what came on it is no answer.
+    Broken(Failure, Delivered),
+    /// The server says no.
+    Refused(Refused),
+    /// The session is not known any more.
+    SessionLost,
+}
+
+/// Asks what a client asks, and answers it whatever happens. `has_gone` is told when the server has it, as far as that can be
+/// seen from here.
+pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has_gone: oneshot::Sender<()>) {
+    let trouble = converse(&state, number, &message, has_gone).await.err();
+    if message.initializes() {
+        state.session.borrow_mut().is_beginning = false;
+    }
+    let Some(open) = state.close(number) else { return };
+    if open.is_answered {
+        return;
+    }
+    match (trouble, open.token) {
+        (_, Some(token)) if open.is_cancelled => state.tell(Heard::GivenUp(token)).await,
+        (Some(trouble), _) => report(&state, &message, trouble).await,
+        (None, _) => {}
+    }
+}
+
+async fn converse(state: &State, number: u64, message: &Message, has_gone: oneshot::Sender<()>) -> Result<(), Trouble> {
+    let connection = state.connection().await.map_err(Trouble::Unreached)?;
+    let (mut reply, is_sent) = connection.ask(Method::Post, state.post(message), &message.line).await;
+    let _ = has_gone.send(());
+    let delivered = if is_sent { Delivered::Yes } else { Delivered::No };
+    let broken = |failure| Trouble::Broken(failure, delivered);
+    let head = reply.head().await.map_err(broken)?;
+    if !head.is_success() {
+        return refused(state, message, head, reply).await;
+    }
+    if message.initializes() {
+        // One that was there before is over.
+        let mut session = state.session.borrow_mut();
+        (session.id, session.version) = (head.session.clone(), None);
+        if let Some(before) = session.listener.take() {
+            before.abort();
+        }
+    }
+    if head.is_stream() {
+        return stream(state, number, message, &head, reply).await;
+    }
+    let keeps_alive = head.keeps_alive;
+    let body = reply.body(usize::MAX).await.map_err(broken)?;
+    let Some(lines) = message::of_body(&body) else {
+        let what = if body.is_empty() { "nothing".to_owned() } else { format!("{} and no JSON-RPC", head.kind) };
+        return match head.status {
+            200..=299 if !state.has_heard.get() && !body.is_empty() => Err(Trouble::Refused(head.refused(&body))),
+            status => Err(broken(Failure::NoMcp(format!("it answers {status} with {what} to a request")))),
+        };
+    };
+    take(state, message, lines).await;
+    if keeps_alive {
+        reply.into_connection().into_iter().for_each(|connection| state.keep(connection));
+    }
+    match state.awaits(number) && message.token().is_some() {
+        true => Err(broken(Failure::NoMcp("what it answers is no answer to the request".to_owned()))),
+        false => Ok(()),
+    }
+}
+
+/// Passes on what came, and takes note of what was agreed on.
+async fn take(state: &State, message: &Message, lines: Vec<Vec<u8>>) {
+    if message.initializes()
+        && let Some(version) = lines.iter().find_map(|line| message::agreed_version(line))
+    {
+        state.session.borrow_mut().version = Some(version);
+    }
+    state.pass_all(lines).await;
+}
+
+/// Reads an answer that comes as a stream, however often it breaks, as long as its rest can be asked for.
+async fn stream(state: &State, number: u64, message: &Message, head: &AnswerHead, reply: Reply) -> Result<(), Trouble> {
+    let mut events = Events::default();
+    let mut ended = follow(state, number, message, &mut events, reply, head.keeps_alive).await;
+    let (mut tries, mut delay) = (0, FIRST_DELAY);
+    while state.awaits(number) && tries < MOST_TRIES && message.modern.is_none() {
+        let Some(id) = events.last_id().map(str::to_owned) else { break };
+        sleep(events.retry().unwrap_or(delay)).await;
+        events.begin_again();
+        (tries, delay) = (tries + 1, longer(delay));
+        let (head, reply) = match get(state, Some(&id)).await {
+            Ok(opened) => opened,
+            Err(Trouble::Unreached(failure) | Trouble::Broken(failure, _)) if !is_fatal(state, &failure) => {
+                ended = Err(failure);
+                continue;
+            }
+            Err(trouble) => return Err(trouble),
+        };
+        ended = follow(state, number, message, &mut events, reply, head.keeps_alive).await;
+        if events.last_id() != Some(&id) {
+            (tries, delay) = (0, FIRST_DELAY);
+        }
+    }
+    match (state.awaits(number), ended) {
+        (false, _) => Ok(()),
+        (true, Err(failure)) => Err(Trouble::Broken(failure, Delivered::Yes)),
+        (true, Ok(())) => {
+            let early = std::io::Error::new(ErrorKind::UnexpectedEof, "its answer ended too early");
+            Err(Trouble::Broken(Failure::Broken(early), Delivered::Yes))
+        }
+    }
+}
+
+/// Reads a stream up to its end, but no longer than needed once the answer to its request has come.
+async fn follow(
+    state: &State,
+    number: u64,
+    message: &Message,
+    events: &mut Events,
+    mut reply: Reply,
+    keeps_alive: bool,
+) -> Result<(), Failure> {
+    loop {
+        let piece = match state.awaits(number) {
+            true => reply.piece().await?,
+            false => match timeout(LAST_WORDS_LIMIT, reply.piece()).await {
+                Ok(piece) => piece?,
+                Err(_) => return Ok(()),
+            },
+        };
+        if piece.is_empty() {
+            if keeps_alive {
+                reply.into_connection().into_iter().for_each(|connection| state.keep(connection));
+            }
+            return Ok(());
+        }
+        let mut lines = Vec::new();
+        events.read(&piece, &mut lines);
+        take(state, message, lines).await;
+    }
+}
+
+/// The server's own stream, or the rest of another one.
+async fn get(state: &State, last_id: Option<&str>) -> Result<(AnswerHead, Reply), Trouble> {
+    let connection = state.connection().await.map_err(Trouble::Unreached)?;
+    let (mut reply, _) = connection.ask(Method::Get, state.get(last_id), b"").await;
+    let head = reply.head().await.map_err(|failure| Trouble::Broken(failure, Delivered::Nothing))?;
+    match head.status {
+        200..=299 if head.is_stream() => Ok((head, reply)),
+        404 if state.has_session() => Err(Trouble::SessionLost),
+        _ => {
+            let body = reply.body(LONGEST_REFUSAL).await.unwrap_or_default();
+            Err(Trouble::Refused(head.refused(&body)))
+        }
+    }
+}
+
+fn longer(delay: Duration) -> Duration {
+    (delay * 3 / 2).min(LONGEST_DELAY)
+}
+
+/// Whether the daemon has ended, and its sessions with it.
+fn is_fatal(state: &State, failure: &Failure) -> bool {
+    matches!(failure, Failure::Dial(error) if error.kind() == ErrorKind::ConnectionRefused) && state.has_session()
+}
+
+/// The server says no: in the words of JSON-RPC, which are passed on, or in others.
+async fn refused(state: &State, message: &Message, head: AnswerHead, mut reply: Reply) -> Result<(), Trouble> {
+    let body = reply.body(LONGEST_REFUSAL).await.unwrap_or_default();
+    if head.status == 404 && message.modern.is_none() && !message.initializes() && state.has_session() {
+        return Err(Trouble::SessionLost);
+    }
+    let keeps_alive = head.keeps_alive;
+    let line = message::of_body(&body).and_then(|mut lines| lines.pop()).and_then(|line| {
+        let is_own = message::Said::read(&line).is_some_and(|said| said.answers.as_deref() == message.token());
+        if is_own && message.token().is_some() { Some(line) } else { message::error_for(&line, message.id()) }
+    });
+    let Some(line) = line else { return Err(Trouble::Refused(head.refused(&body))) };
+    state.pass(line).await;
+    if keeps_alive {
+        reply.into_connection().into_iter().for_each(|connection| state.keep(connection));
+    }
+    Ok(())
+}
+
+/// Answers a request that nobody else will answer, or says that nothing can be answered any more.
+async fn report(state: &State, message: &Message, trouble: Trouble) {
+    let options = &state.way.options;
+    let refusal = match trouble {
+        Trouble::SessionLost => return lose_session(state).await,
+        Trouble::Unreached(failure) | Trouble::Broken(failure, _) if is_fatal(state, &failure) => {
+            return state.tell(Heard::Over(broken(failure))).await;
+        }
+        Trouble::Refused(refused) if is_no_to_all(state, message, &refused) => {
+            let refused = Box::new((refused, options.token_file.is_some()));
+            return state.tell(Heard::Over(Ending::Refused(refused))).await;
+        }
+        Trouble::Refused(refused) => Refusal::of(options, &Failure::Refused(refused)),
+        Trouble::Unreached(failure) => Refusal::of(options, &failure),
+        Trouble::Broken(Failure::Broken(error), delivered) => {
+            Refusal::over(&options.daemon, &Ending::Broken(error), delivered)
+        }
+        Trouble::Broken(failure, delivered) => {
+            let mut refusal = Refusal::of(options, &failure);
+            refusal.delivered = delivered;
+            refusal
+        }
+    };
+    let mut line = refusal.error(message.id());
+    line.pop();
+    state.tell(Heard::Line(line)).await;
+}
+
+async fn lose_session(state: &State) {
+    state.session.borrow_mut().id = None;
+    state.tell(Heard::Over(Ending::SessionLost)).await;
+}
+
+fn broken(failure: Failure) -> Ending {
+    match failure {
+        Failure::Dial(error) | Failure::Broken(error) => Ending::Broken(error),
+        _ => Ending::Closed,
+    }
+}
+
+/// Whether nothing else would be answered either. A server may refuse a modern request since it is of the older era.
+fn is_no_to_all(state: &State, message: &Message, refused: &Refused) -> bool {
+    !state.has_heard.get() && (message.initializes() || matches!(refused.status, 300..=399 | 401 | 403 | 407))
+}
+
+/// Says what a client says without waiting for an answer. It takes [`CONNECT_LIMIT`] at most.
+pub(super) async fn say_to_server(state: &Rc<State>, message: &Message) {
+    let told = timeout(CONNECT_LIMIT, deliver(state, message)).await;
+    let failure = match told {
+        Ok(Ok(())) => return,
+        Ok(Err(Trouble::SessionLost)) => return lose_session(state).await,
+        Ok(Err(Trouble::Unreached(failure) | Trouble::Broken(failure, _))) if is_fatal(state, &failure) => {
+            return state.tell(Heard::Over(broken(failure))).await;
+        }
+        Ok(Err(Trouble::Unreached(failure) | Trouble::Broken(failure, _))) => failure,
+        Ok(Err(Trouble::Refused(refused))) => Failure::Refused(refused),
+        Err(_) => Failure::Silent,
+    };
+    let what = if message.kind == Kind::Response { "an answer" } else { "a notification" };
+    say(&format!("{what} of the client was not taken: {failure}"));
+}
+
+async fn deliver(state: &Rc<State>, message: &Message) -> Result<(), Trouble> {
+    let connection = state.connection().await.map_err(Trouble::Unreached)?;
+    let (mut reply, _) = connection.ask(Method::Post, state.post(message), &message.line).await;
+    let broken = |failure| Trouble::Broken(failure, Delivered::Nothing);
+    let head = reply.head().await.map_err(broken)?;
+    let body = reply.body(LONGEST_REFUSAL).await.map_err(broken)?;
+    match head.status {
+        404 if message.modern.is_none() && state.has_session() => return Err(Trouble::SessionLost),
+        200..=299 => state.has_heard.set(true),
+        _ => return Err(Trouble::Refused(head.refused(&body))),
+    }
+    if head.keeps_alive {
+        reply.into_connection().into_iter().for_each(|connection| state.keep(connection));
+    }
+    if head.status == 202 && message.kind == Kind::Initialized {
+        let listener = tokio::task::spawn_local(listen(Rc::clone(state)));
+        let before = state.session.borrow_mut().listener.replace(listener.abort_handle());
+        before.into_iter().for_each(|before| before.abort());
+    }
+    Ok(())
+}
+
+/// Passes on what the server says by itself, for as long as it has a stream for that.
+async fn listen(state: Rc<State>) {
+    let (mut events, mut delay) = (Events::default(), FIRST_DELAY);
+    loop {
+        let last_id = events.last_id().map(str::to_owned);
+        events.begin_again();
+        match get(&state, last_id.as_deref()).await {
+            Ok((_, mut reply)) => {
+                delay = FIRST_DELAY;
+                while let Ok(piece) = reply.piece().await {
+                    if piece.is_empty() {
+                        break;
+                    }
+                    let mut lines = Vec::new();
+                    events.read(&piece, &mut lines);
+                    state.pass_all(lines).await;
+                }
+            }
+            Err(Trouble::SessionLost) => return lose_session(&state).await,
+            Err(Trouble::Unreached(failure)) if is_fatal(&state, &failure) => {
+                return state.tell(Heard::Over(broken(failure))).await;
+            }
+            Err(Trouble::Refused(refused)) if refused.status == 405 => return,
+            Err(Trouble::Refused(refused)) if refused.status < 500 && refused.status != 429 => {
+                let why = Failure::Refused(refused);
+                return say(&format!("what the daemon says by itself does not come: {why}"));
+            }
+            Err(_) => {}
+        }
+        sleep(events.retry().unwrap_or(delay)).await;
+        delay = longer(delay);
+    }
+}
+
+/// Ends the session, if there is one.
+pub(super) async fn end_session(state: &State) {
+    let Some(head) = state.delete() else { return };
+    let Ok(connection) = state.connection().await else { return };
+    let (mut reply, _) = connection.ask(Method::Delete, head, b"").await;
+    let _ = reply.head().await;
+}

@@ -1,0 +1,320 @@
+//! What a line is to MCP over HTTP: of which kind and era, and what the head of its request has to say of it. It does no
+//! I/O, and leaves it to the server what is no JSON.
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::bus::id::Id;
+
+/// What a modern request says of itself (MCP 2026-07-28).
+const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+
+/// A line of the client.
+#[derive(Debug)]
+pub(super) struct Message {
+    /// Without its newline.
+    pub line: Vec<u8>,
+    /// What it is.
+    pub kind: Kind,
+    /// Of a message that names its revision, what the head says; the others belong to a session.
+    pub modern: Option<Modern>,
+}
+
+/// What a line is.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It waits for an answer: its id as it was written and in its canonical form.
+    Request { id: Box<[u8]>, token: Box<[u8]>, does: Does },
+    /// It says that the answer to the request of this id is not waited for any more.
+    Cancel { token: Box<[u8]> },
+    /// It says that the session begins.
+    Initialized,
+    /// It says something else.
+    Notification,
+    /// It answers the server.
+    Response,
+    /// Whatever it is: it has no id that could be told apart.
+    Other,
+}
+
+/// What a request is for, if that matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Does {
+    /// It begins a session.
+    Initialize,
+    /// It has no answer before it is cancelled.
+    Listen,
+    Other,
+}
+
+/// What the head of a modern request repeats of its body.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Modern {
+    pub version: Option<String>,
+    pub method: Option<String>,
+    pub name: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Envelope<'l> {
+    #[serde(borrow)]
+    id: Option<&'l RawValue>,
+    #[serde(borrow)]
+    method: Option<Cow<'l, str>>,
+    #[serde(borrow)]
+    params: Option<&'l RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+struct Params<'l> {
+    #[serde(borrow)]
+    _meta: Option<&'l RawValue>,
+    #[serde(borrow)]
+    name: Option<&'l RawValue>,
+    #[serde(borrow)]
+    uri: Option<&'l RawValue>,
+    #[serde(borrow, rename = "requestId")]
+    request_id: Option<&'l RawValue>,
+}
+
+/// What a line of the server says of itself.
+#[derive(Debug)]
+pub(super) struct Said {
+    /// It answers the request of this id, in its canonical form.
+    pub answers: Option<Box<[u8]>>,
+}
+
+impl Message {
+    /// Reads a line without its newline.
+    pub(super) fn read(line: &[u8]) -> Self {
+        let (kind, modern) = read(line).unwrap_or((Kind::Other, None));
+        Self { line: line.to_vec(), kind, modern }
+    }
+
+    /// The id of a request in its canonical form.
+    pub(super) fn token(&self) -> Option<&[u8]> {
+        match &self.kind {
+            Kind::Request { token, .. } => Some(token),
+            _ => None,
+        }
+    }
+
+    /// The id of a request as its client wrote it.
+    pub(super) fn id(&self) -> &[u8] {
+        match &self.kind {
+            Kind::Request { id, .. } => id,
+            _ => b"null",
+        }
+    }
+
+    /// Whether it begins a session.
+    pub(super) fn initializes(&self) -> bool {
+        matches!(self.kind, Kind::Request { does: Does::Initialize, .. })
+    }
+
+    /// Whether it is answered by a stream that has no end of its own.
+    pub(super) fn listens(&self) -> bool {
+        matches!(self.kind, Kind::Request { does: Does::Listen, .. })
+    }
+}
+
+fn read(line: &[u8]) -> Option<(Kind, Option<Modern>)> {
+    let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
+    let params = envelope.params.and_then(|params| serde_json::from_str(params.get()).ok());
+    let params: Params<'_> = params.unwrap_or_default();
+    let Some(method) = envelope.method else {
+        return envelope.id.map(|_| (Kind::Response, None));
+    };
+    let kind = match envelope.id {
+        Some(id) => {
+            let does = match &*method {
+                "initialize" => Does::Initialize,
+                "subscriptions/listen" => Does::Listen,
+                _ => Does::Other,
+            };
+            Kind::Request { id: id.get().as_bytes().into(), token: canonical(id)?, does }
+        }
+        None => match (&*method, params.request_id.and_then(canonical)) {
+            ("notifications/cancelled", Some(token)) => Kind::Cancel { token },
+            ("notifications/initialized", _) => Kind::Initialized,
+            _ => Kind::Notification,
+        },
+    };
+    let version = params._meta.and_then(version).map(|version| {
+        let named = match &*method {
+            "tools/call" | "prompts/get" => params.name,
+            "resources/read" => params.uri,
+            _ => None,
+        };
+        let name = named.and_then(|name| serde_json::from_str::<Cow<'_, str>>(name.get()).ok());
+        Modern {
+            version: is_plain(&version).then_some(version),
+            method: Some(written(&method)),
+            name: name.map(|name| written(&name)),
+        }
+    });
+    Some((kind, version))
+}
+
+/// The revision that a message names.
+fn version(meta: &RawValue) -> Option<String> {
+    let meta: serde_json::Map<String, serde_json::Value> = serde_json::from_str(meta.get()).ok()?;
+    Some(meta.get(VERSION)?.as_str()?.to_owned())
+}
+
+/// An id in the form in which equal ones are the same.
+fn canonical(id: &RawValue) -> Option<Box<[u8]>> {
+    Id::parse(id.get().as_bytes()).ok().map(|id| id.token().into())
+}
+
+/// As it can stand in a head, with what cannot in base64.
+fn written(text: &str) -> String {
+    if is_plain(text) { text.to_owned() } else { format!("=?base64?{}?=", BASE64_STANDARD.encode(text)) }
+}
+
+/// Whether it can stand in a head as it is, and is taken for nothing else there.
+fn is_plain(text: &str) -> bool {
+    let is_wrapped = text.starts_with("=?base64?") && text.ends_with("?=");
+    !text.is_empty()
+        && text.trim_ascii().len() == text.len()
+        && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
+        && !is_wrapped
+}
+
+impl Said {
+    /// Reads what should be a message; none if it is not.
+    pub(super) fn read(line: &[u8]) -> Option<Self> {
+        let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
+        let answers = if envelope.method.is_none() { envelope.id.and_then(canonical) } else { None };
+        Some(Self { answers })
+    }
+}
+
+/// The messages of a body, each in a line: a batch of revision 2025-03-26 has several. None if it is no JSON of that kind.
+pub(super) fn of_body(body: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let line = |text: &str| {
+        let is_newline = |byte| byte == b'\n' || byte == b'\r';
+        text.bytes().map(|byte| if is_newline(byte) { b'\t' } else { byte }).collect()
+    };
+    let raw: &RawValue = serde_json::from_slice(body).ok()?;
+    match raw.get().as_bytes().first() {
+        Some(b'{') => Some(vec![line(raw.get())]),
+        Some(b'[') => {
+            let elements: Vec<&RawValue> = serde_json::from_str(raw.get()).ok()?;
+            elements
+                .iter()
+                .all(|one| one.get().starts_with('{'))
+                .then(|| elements.iter().map(|one| line(one.get())).collect())
+        }
+        _ => None,
+    }
+}
+
+/// The answer of this line to the request of this raw id, if it is an error whose id is another one, or none: a server that
+/// refuses a request may not have read its id.
+pub(super) fn error_for(line: &[u8], token: &[u8]) -> Option<Vec<u8>> {
+    #[derive(Deserialize)]
+    struct Error<'l> {
+        #[serde(borrow)]
+        error: &'l RawValue,
+    }
+    let Error { error } = serde_json::from_slice(line).ok()?;
+    let code = serde_json::from_str::<serde_json::Value>(error.get()).ok()?;
+    code.get("code")?.as_i64()?;
+    Some([br#"{"jsonrpc":"2.0","id":"#, token, br#","error":"#, error.get().as_bytes(), b"}"].concat())
+}
+
+/// The revision that both sides have agreed on, as the answer to `initialize` says.
+pub(super) fn agreed_version(line: &[u8]) -> Option<String> {
+    let answer: serde_json::Value = serde_json::from_slice(line).ok()?;
+    let version = answer.pointer("/result/protocolVersion")?.as_str()?;
+    is_plain(version).then(|| version.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(line: &str) -> Kind {
+        Message::read(line.as_bytes()).kind
+    }
+
+    fn request(id: &str, token: &str, does: Does) -> Kind {
+        Kind::Request { id: id.as_bytes().into(), token: token.as_bytes().into(), does }
+    }
+
+    #[test]
+    fn lines_are_told_apart() {
+        for (line, expected) in [
+            (r#"{"id":1,"method":"initialize"}"#, request("1", "1", Does::Initialize)),
+            (r#"{"id":"\u0061","m\u0065thod":"x","params":[1]}"#, request(r#""\u0061""#, "\"a\"", Does::Other)),
+            (r#"{"id":7,"method":"subscriptions/listen","params":{}}"#, request("7", "7", Does::Listen)),
+            (r#"{"method":"notifications/initialized"}"#, Kind::Initialized),
+            (
+                r#"{"method":"notifications/cancelled","params":{"requestId":1e1}}"#,
+                Kind::Cancel { token: b"10"[..].into() },
+            ),
+            (r#"{"method":"notifications/cancelled","params":{}}"#, Kind::Notification),
+            (r#"{"id":null,"method":"x"}"#, Kind::Notification),
+            (r#"{"id":1,"result":null}"#, Kind::Response),
+            (r#"[{"id":1,"method":"x"}]"#, Kind::Other),
+            (r#"{"id":1,"#, Kind::Other),
+            ("7", Kind::Other),
+        ] {
+            assert_eq!(kind(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_head_of_a_modern_request_says_what_its_body_does() {
+        let modern = |method: &str, member: &str| {
+            let line =
+                format!(r#"{{"id":1,"method":"{method}","params":{{{member}"_meta":{{"{VERSION}":"2026-07-28"}}}}}}"#);
+            Message::read(line.as_bytes()).modern.map(|modern| (modern.version, modern.method, modern.name))
+        };
+        let told = |method: &str, name: Option<&str>| {
+            Some((Some("2026-07-28".to_owned()), Some(method.to_owned()), name.map(str::to_owned)))
+        };
+        for (method, member, name) in [
+            ("tools/list", r#""name":"a","#, None),
+            ("tools/call", r#""name":"a b","uri":"x","#, Some("a b")),
+            ("prompts/get", r#""name":"gr\u00fc\u00df","#, Some("=?base64?Z3LDvMOf?=")),
+            ("tools/call", r#""name":" a","#, Some("=?base64?IGE=?=")),
+            ("tools/call", r#""name":"=?base64?YQ==?=","#, Some("=?base64?PT9iYXNlNjQ/WVE9PT89?=")),
+            ("tools/call", r#""name":"a\r\nX: y","#, Some("=?base64?YQ0KWDogeQ==?=")),
+            ("tools/call", r#""name":7,"#, None),
+            ("resources/read", r#""uri":"file:///a","#, Some("file:///a")),
+        ] {
+            assert_eq!(modern(method, member), told(method, name), "{method} {member}");
+        }
+        assert_eq!(Message::read(br#"{"id":1,"method":"tools/call","params":{"name":"a"}}"#).modern, None);
+    }
+
+    #[test]
+    fn a_body_becomes_lines() {
+        let lines = |body: &str| of_body(body.as_bytes()).map(|lines| lines.concat());
+        assert_eq!(lines(" {\r\n \"a\": 1}\n"), Some(b"{\t\t \"a\": 1}".to_vec()));
+        assert_eq!(of_body(b"[{\"a\":1}, {\"b\":\n2}]"), Some(vec![b"{\"a\":1}".to_vec(), b"{\"b\":\t2}".to_vec()]));
+        for none in ["", "<html>", "{\"a\":", "7", "[1]", "{} {}"] {
+            assert_eq!(lines(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn an_error_without_the_id_of_its_request_gets_it() {
+        let line = br#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"no"}}"#;
+        let expected = br#"{"jsonrpc":"2.0","id":"a","error":{"code":-32600,"message":"no"}}"#;
+        assert_eq!(error_for(line, b"\"a\"").as_deref(), Some(&expected[..]));
+        assert_eq!(error_for(br#"{"error":"unauthorized"}"#, b"1"), None, "that is no JSON-RPC");
+        assert_eq!(error_for(br#"{"id":1,"result":{}}"#, b"1"), None);
+        assert_eq!(
+            agreed_version(br#"{"id":1,"result":{"protocolVersion":"2025-11-25"}}"#).as_deref(),
+            Some("2025-11-25")
+        );
+        assert_eq!(agreed_version(br#"{"id":1,"result":{"protocolVersion":"a\nb"}}"#), None);
+    }
+}

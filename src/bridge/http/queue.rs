@@ -1,0 +1,109 @@
+//! Lines of the client that wait until they may go. Requests wait for each other where there are too many; answers to the
+//! server never do, for a request may wait for one. Before a session has begun nothing else goes.
+
+use std::collections::VecDeque;
+
+use super::message::{Kind, Message};
+
+/// See the top of the file.
+#[derive(Default)]
+pub(super) struct Queue {
+    waiting: VecDeque<Message>,
+    bytes: usize,
+}
+
+impl Queue {
+    pub(super) fn push(&mut self, message: Message) {
+        self.bytes += message.line.len();
+        self.waiting.push_back(message);
+    }
+
+    /// Bytes of all that waits.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The first that may go: `has_room` for a request, and no session is just about to begin.
+    pub(super) fn next(&mut self, has_room: bool, mut is_beginning: bool) -> Option<Message> {
+        let mut may_go = |message: &Message| match message.kind {
+            Kind::Response => true,
+            Kind::Request { .. } | Kind::Other => {
+                let may_go = has_room && !is_beginning;
+                // What follows it has to wait, too.
+                is_beginning |= !may_go && message.initializes();
+                may_go
+            }
+            Kind::Cancel { .. } | Kind::Initialized | Kind::Notification => !is_beginning,
+        };
+        let at = self.waiting.iter().position(&mut may_go)?;
+        self.take(at)
+    }
+
+    /// Takes out the request of this id.
+    pub(super) fn cancel(&mut self, token: &[u8]) -> Option<Message> {
+        let at = self.waiting.iter().position(|message| message.token() == Some(token))?;
+        self.take(at)
+    }
+
+    /// Whether nothing waits but requests.
+    pub(super) fn is_told(&self) -> bool {
+        self.waiting.iter().all(|message| matches!(message.kind, Kind::Request { .. } | Kind::Other))
+    }
+
+    fn take(&mut self, at: usize) -> Option<Message> {
+        let message = self.waiting.remove(at)?;
+        self.bytes -= message.line.len();
+        Some(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INITIALIZE: &str = r#"{"id":0,"method":"initialize"}"#;
+    const INITIALIZED: &str = r#"{"method":"notifications/initialized"}"#;
+    const ONE: &str = r#"{"id":1,"method":"m"}"#;
+    const TWO: &str = r#"{"id":2,"method":"m"}"#;
+    const ANSWER: &str = r#"{"id":1,"result":{}}"#;
+    const SAID: &str = r#"{"method":"notifications/x"}"#;
+
+    fn queue(lines: &[&str]) -> Queue {
+        let mut queue = Queue::default();
+        lines.iter().for_each(|line| queue.push(Message::read(line.as_bytes())));
+        queue
+    }
+
+    fn all(queue: &mut Queue, has_room: bool, is_beginning: bool) -> Vec<String> {
+        let lines = std::iter::from_fn(|| queue.next(has_room, is_beginning));
+        lines.map(|message| String::from_utf8(message.line).expect("text")).collect()
+    }
+
+    #[test]
+    fn lines_go_in_their_order_and_answers_wait_for_no_request() {
+        let lines = [ONE, SAID, TWO, ANSWER];
+        assert_eq!(all(&mut queue(&lines), true, false), lines);
+        let mut crowded = queue(&lines);
+        assert_eq!(all(&mut crowded, false, false), [SAID, ANSWER]);
+        assert!(crowded.is_told() && crowded.bytes() == ONE.len() + TWO.len());
+        assert_eq!(all(&mut crowded, true, false), [ONE, TWO]);
+        assert_eq!(crowded.bytes(), 0);
+    }
+
+    #[test]
+    fn what_follows_the_begin_of_a_session_waits_for_it() {
+        let mut queue = queue(&[INITIALIZED, ONE, ANSWER]);
+        assert_eq!(all(&mut queue, true, true), [ANSWER]);
+        assert_eq!(all(&mut queue, true, false), [INITIALIZED, ONE]);
+        let mut crowded = self::queue(&[ONE, INITIALIZE, INITIALIZED]);
+        assert_eq!(all(&mut crowded, false, false), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_request_that_is_cancelled_before_it_has_gone_goes_nowhere() {
+        let mut queue = queue(&[ONE, TWO]);
+        assert_eq!(queue.cancel(b"1").map(|message| message.line), Some(ONE.as_bytes().to_vec()));
+        assert!(queue.cancel(b"1").is_none());
+        assert_eq!(all(&mut queue, true, false), [TWO]);
+    }
+}

@@ -1,0 +1,79 @@
+//! What a request is answered with by the bridge itself, since no answer of the daemon will come.
+
+use std::borrow::Cow;
+
+use serde_json::json;
+
+use super::daemon::{Daemon, Options};
+use super::failure::{Ending, Failure};
+use crate::bus::reply::{self, Delivered};
+use crate::bus::report::Reason;
+
+const REFUSED: &str = "the bus refuses the connection";
+
+/// Why a request is refused, as its error says.
+pub(super) struct Refusal {
+    code: i32,
+    message: Cow<'static, str>,
+    reason: &'static str,
+    pub(super) delivered: Delivered,
+    /// More of `data`, which is all that some editors show.
+    address: String,
+    cause: String,
+    remedy: String,
+}
+
+impl Refusal {
+    /// The connection is over.
+    pub(super) fn over(daemon: &Daemon, ending: &Ending, delivered: Delivered) -> Self {
+        let (code, reason, what) = match ending {
+            Ending::Refused(_) => (-32018, "daemon_refused", REFUSED),
+            _ if ending.is_elsewhere() => (-32018, "daemon_unreachable", "the bus cannot be reached"),
+            _ if ending.is_gone() => (-32023, "daemon_gone", "the connection to the bus was lost"),
+            _ => (-32024, "daemon_closed", "the connection to the bus was closed"),
+        };
+        let message = ending.told().map_or(what.into(), |why| format!("{what}: {why}").into());
+        let (address, cause, remedy) = (daemon.to_string(), ending.to_string(), ending.remedy(daemon));
+        Self { code, message, reason, delivered, address, cause, remedy }
+    }
+
+    /// There was no connection to begin with.
+    pub(super) fn of(options: &Options, failure: &Failure) -> Self {
+        let (message, reason) = match failure {
+            Failure::Refused(_) => (REFUSED, "daemon_refused"),
+            _ => ("the bus cannot be reached", "daemon_unreachable"),
+        };
+        Self {
+            code: -32018,
+            message: format!("{message}: {failure}").into(),
+            reason,
+            delivered: Delivered::No,
+            address: options.daemon.to_string(),
+            cause: failure.to_string(),
+            remedy: failure.remedy(options).trim_end().to_owned(),
+        }
+    }
+
+    /// The daemon closed the connection because of this line.
+    pub(super) fn too_long(daemon: &Daemon, ending: &Ending, length: u64, delivered: Delivered) -> Self {
+        let message = format!("this line is longer than the bus takes: {length} bytes").into();
+        let reason = Reason::ClientLineTooLong;
+        Self { code: reply::code(reason), message, reason: reason.name(), ..Self::over(daemon, ending, delivered) }
+    }
+
+    pub(super) fn error(&self, id: &[u8]) -> Vec<u8> {
+        let mut data = json!({
+            "reason": self.reason,
+            "address": self.address,
+            "cause": self.cause,
+            "remedy": self.remedy,
+        });
+        match self.delivered {
+            Delivered::Yes => data["delivered"] = true.into(),
+            Delivered::No => data["delivered"] = false.into(),
+            Delivered::Nothing => {}
+        }
+        let error = json!({ "code": self.code, "message": self.message, "data": data });
+        [br#"{"jsonrpc":"2.0","id":"#, id, br#","error":"#, error.to_string().as_bytes(), b"}\n"].concat()
+    }
+}

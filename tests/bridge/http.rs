@@ -1,0 +1,586 @@
+//! The bridge and MCP over Streamable HTTP, which a small server of these tests speaks: directly, and behind something that
+//! does TLS.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use serde_json::{Value, json};
+
+use super::{Bridge, PATIENCE, Reader, patient};
+
+const SESSION: &str = "the-session";
+const JSON: &str = "application/json";
+const STREAM: &str = "text/event-stream";
+
+/// A server that a test plays: what is asked comes here, from whatever connection.
+struct Server {
+    url: String,
+    arguments: Vec<String>,
+    asked: Receiver<Asked>,
+    /// What was asked and not looked at yet.
+    later: Vec<Asked>,
+}
+
+/// A request, and the connection that it has come on.
+struct Asked {
+    method: String,
+    target: String,
+    /// Its fields, with their names in small letters.
+    fields: Vec<(String, String)>,
+    body: Value,
+    /// Which connection of the server it is.
+    connection: usize,
+    socket: TcpStream,
+}
+
+impl Server {
+    fn plain() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}/mcp", listener.local_addr().expect("it is bound"));
+        let (sender, asked) = channel();
+        // The threads end with their connections, and the first one with the test.
+        std::thread::spawn(move || {
+            for (connection, socket) in listener.incoming().flatten().enumerate() {
+                let sender = sender.clone();
+                std::thread::spawn(move || read_requests(connection, patient(socket), &sender));
+            }
+        });
+        Self { url, arguments: Vec::new(), asked, later: Vec::new() }
+    }
+
+    #[cfg(feature = "tls")]
+    fn behind_tls() -> Self {
+        let plain = Self::plain();
+        let address = plain.url["http://".len()..plain.url.len() - "/mcp".len()].parse().expect("an address");
+        let front = super::tls::front(address);
+        let url = format!("https://localhost:{}/mcp", front.port());
+        Self { url, arguments: vec!["--ca-file".to_owned(), super::tls::file("authority")], ..plain }
+    }
+
+    fn both() -> Vec<Self> {
+        vec![
+            Self::plain(),
+            #[cfg(feature = "tls")]
+            Self::behind_tls(),
+        ]
+    }
+
+    fn start(&self) -> (Bridge, Reader) {
+        let mut command = Bridge::command(&self.url);
+        command.args(&self.arguments);
+        let mut bridge = Bridge::from(command);
+        let stdout = Reader::new(bridge.child.stdout.take().expect("stdout is a pipe"));
+        (bridge, stdout)
+    }
+
+    /// A bridge whose session has begun, and the stream of what the server says by itself.
+    fn begin(&mut self) -> (Bridge, Reader, Asked) {
+        let (mut bridge, mut stdout) = self.start();
+        self.initialize(&mut bridge, &mut stdout);
+        let stream = self.next("GET");
+        stream.open_stream();
+        (bridge, stdout, stream)
+    }
+
+    /// Begins a session up to the question for the server's own stream.
+    fn initialize(&mut self, bridge: &mut Bridge, stdout: &mut Reader) {
+        bridge.ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}}));
+        let asked = self.next("POST");
+        assert_eq!((asked.field("mcp-session-id"), asked.field("mcp-protocol-version")), (None, None));
+        let result = json!({"jsonrpc": "2.0", "id": 0, "result": {"protocolVersion": "2025-11-25"}});
+        asked.answer("200 OK", JSON, &format!("Mcp-Session-Id: {SESSION}\r\n"), &result.to_string());
+        assert_eq!(stdout.message(), result);
+        bridge.ask(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        self.next("POST").accept();
+    }
+
+    /// The next request by this method.
+    fn next(&mut self, method: &str) -> Asked {
+        if let Some(at) = self.later.iter().position(|asked| asked.method == method) {
+            return self.later.remove(at);
+        }
+        loop {
+            let asked = self.asked.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no {method} comes"));
+            if asked.method == method {
+                return asked;
+            }
+            self.later.push(asked);
+        }
+    }
+
+    /// Whether anything else was asked.
+    fn has_more(&mut self) -> bool {
+        self.later.extend(self.asked.try_iter());
+        !self.later.is_empty()
+    }
+}
+
+fn read_requests(connection: usize, socket: TcpStream, sender: &Sender<Asked>) {
+    let mut reader = BufReader::new(socket.try_clone().expect("a descriptor"));
+    loop {
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            match reader.read_line(&mut line) {
+                Ok(1..) if line == "\r\n" => break,
+                Ok(1..) => lines.push(line.trim_end().to_owned()),
+                _ => return,
+            }
+        }
+        let mut first = lines[0].split(' ').map(str::to_owned);
+        let (method, target) = (first.next().expect("a method"), first.next().expect("a target"));
+        let fields = lines[1..].iter().map(|line| line.split_once(": ").expect("a field"));
+        let fields: Vec<_> = fields.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned())).collect();
+        let length = fields.iter().find(|(name, _)| name == "content-length");
+        let mut body = vec![0; length.map_or(0, |(_, length)| length.parse().expect("a number"))];
+        reader.read_exact(&mut body).expect("the body comes whole");
+        let body = if body.is_empty() { Value::Null } else { serde_json::from_slice(&body).expect("JSON") };
+        let socket = socket.try_clone().expect("a descriptor");
+        if sender.send(Asked { method, target, fields, body, connection, socket }).is_err() {
+            return;
+        }
+    }
+}
+
+impl Asked {
+    fn field(&self, name: &str) -> Option<&str> {
+        self.fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    fn say(&self, text: &str) {
+        (&self.socket).write_all(text.as_bytes()).expect("the bridge reads");
+    }
+
+    fn answer(&self, status: &str, kind: &str, fields: &str, body: &str) {
+        let length = body.len();
+        self.say(&format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n{fields}Content-Length: {length}\r\n\r\n{body}"
+        ));
+    }
+
+    /// Answers a request with this result.
+    fn result(&self, result: Value) -> Value {
+        let answer = json!({"jsonrpc": "2.0", "id": self.body["id"], "result": result});
+        self.answer("200 OK", JSON, "", &answer.to_string());
+        answer
+    }
+
+    fn accept(&self) {
+        self.say("HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n");
+    }
+
+    fn open_stream(&self) {
+        self.say(&format!("HTTP/1.1 200 OK\r\nContent-Type: {STREAM}\r\nTransfer-Encoding: chunked\r\n\r\n"));
+    }
+
+    /// One event of a stream.
+    fn event(&self, id: &str, data: &str) {
+        let event = format!(": a comment\n\nid: {id}\ndata: {data}\n\n");
+        self.say(&format!("{:x}\r\n{event}\r\n", event.len()));
+    }
+
+    fn end_stream(&self) {
+        self.say("0\r\n\r\n");
+    }
+
+    fn break_off(&self) {
+        self.socket.shutdown(Shutdown::Both).expect("it is connected");
+    }
+
+    /// Waits until the bridge has closed the connection.
+    fn is_closed(&self) {
+        let mut rest = Vec::new();
+        let _ = self.socket.try_clone().expect("a descriptor").read_to_end(&mut rest);
+    }
+}
+
+impl Bridge {
+    fn ask(&mut self, message: Value) {
+        self.send(format!("{message}\n").as_bytes());
+    }
+}
+
+fn tool(id: impl Into<Value>) -> Value {
+    json!({"jsonrpc": "2.0", "id": id.into(), "method": "tools/call", "params": {"name": "t"}})
+}
+
+fn said(number: u32) -> Value {
+    json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"n": number}})
+}
+
+fn modern(id: Value, method: &str, mut params: Value) -> Value {
+    params["_meta"] = json!({"io.modelcontextprotocol/protocolVersion": "2026-07-28"});
+    json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
+}
+
+fn reason(message: &Value) -> &str {
+    message["error"]["data"]["reason"].as_str().expect("an error with a reason")
+}
+
+#[test]
+fn a_session_is_begun_used_and_ended() {
+    for mut server in Server::both() {
+        let (mut bridge, mut stdout, stream) = server.begin();
+        assert_eq!((stream.target.as_str(), stream.field("accept")), ("/mcp", Some(STREAM)));
+        assert_eq!((stream.field("mcp-session-id"), stream.field("last-event-id")), (Some(SESSION), None));
+        stream.event("g-1", &said(1).to_string());
+        assert_eq!(stdout.message(), said(1));
+
+        bridge.ask(tool("a"));
+        let asked = server.next("POST");
+        assert_eq!(asked.body, tool("a"));
+        for (name, value) in [
+            ("accept", "application/json, text/event-stream"),
+            ("content-type", JSON),
+            ("mcp-session-id", SESSION),
+            ("mcp-protocol-version", "2025-11-25"),
+        ] {
+            assert_eq!(asked.field(name), Some(value), "{name}");
+        }
+        assert!(asked.field("mcp-method").is_none() && asked.field("authorization").is_none());
+        asked.open_stream();
+        asked.event("p-0", "");
+        asked.event("p-1", &said(2).to_string());
+        assert_eq!(stdout.message(), said(2));
+        asked.event("p-2", "{\"jsonrpc\":\"2.0\",\ndata: \"id\":\"a\",\"result\":7}");
+        assert_eq!(stdout.message(), json!({"jsonrpc": "2.0", "id": "a", "result": 7}));
+        asked.end_stream();
+        let first = asked.connection;
+
+        bridge.ask(tool(2));
+        bridge.end_input();
+        let asked = server.next("POST");
+        assert_eq!(asked.connection, first, "the connection is used again");
+        let answer = asked.result(json!({}));
+        assert_eq!(stdout.message(), answer);
+        let last = server.next("DELETE");
+        assert_eq!(last.field("mcp-session-id"), Some(SESSION));
+        last.answer("200 OK", JSON, "", "");
+        assert_eq!(bridge.code(), Some(0));
+        assert_eq!((stdout.text(), bridge.stderr.text()), (String::new(), String::new()));
+    }
+}
+
+#[test]
+fn a_server_that_ends_no_session_is_waited_for_two_seconds() {
+    let mut server = Server::plain();
+    let (mut bridge, _stdout, _stream) = server.begin();
+    let since = std::time::Instant::now();
+    bridge.end_input();
+    assert_eq!(server.next("DELETE").target, "/mcp");
+    assert_eq!(bridge.code(), Some(0));
+    assert!(since.elapsed() >= std::time::Duration::from_secs(2));
+}
+
+#[test]
+fn a_modern_request_repeats_itself_in_its_head_and_has_no_session() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout) = server.start();
+    for (method, params, name) in [
+        ("server/discover", json!({}), None),
+        ("tools/call", json!({"name": "grüß"}), Some("=?base64?Z3LDvMOf?=")),
+        ("resources/read", json!({"uri": "file:///a"}), Some("file:///a")),
+    ] {
+        bridge.ask(modern(json!(method), method, params));
+        let asked = server.next("POST");
+        assert_eq!(asked.field("mcp-protocol-version"), Some("2026-07-28"));
+        assert_eq!((asked.field("mcp-method"), asked.field("mcp-name")), (Some(method), name));
+        assert_eq!(asked.field("mcp-session-id"), None);
+        let result = json!({"jsonrpc": "2.0", "id": method, "result": {}});
+        // What a modern server calls a session is none.
+        asked.answer("200 OK", JSON, "Mcp-Session-Id: x\r\n", &result.to_string());
+        assert_eq!(stdout.message(), result);
+    }
+    // A refusal in the words of JSON-RPC is the answer, and gets the id if it has none.
+    for (id, given) in [(json!(1), json!(1)), (json!("b"), Value::Null)] {
+        bridge.ask(modern(id.clone(), "no/such", json!({})));
+        let error = |id: &Value| json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "none"}});
+        server.next("POST").answer("404 Not Found", JSON, "", &error(&given).to_string());
+        assert_eq!(stdout.message(), error(&id));
+    }
+    bridge.end_input();
+    assert_eq!(bridge.code(), Some(0));
+    assert!(
+        !server.has_more() && bridge.stderr.text().is_empty(),
+        "there is no stream of its own, and no session to end"
+    );
+}
+
+#[test]
+fn a_modern_request_is_cancelled_by_the_end_of_its_connection() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout) = server.start();
+    bridge.ask(modern(json!(1), "tools/call", json!({"name": "t"})));
+    let asked = server.next("POST");
+    asked.open_stream();
+    asked.event("1", &said(1).to_string());
+    assert_eq!(stdout.message(), said(1));
+    bridge.ask(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}));
+    asked.is_closed();
+    // Nor is a stream without end waited for at the end of stdin.
+    bridge.ask(modern(json!(2), "subscriptions/listen", json!({})));
+    let asked = server.next("POST");
+    asked.open_stream();
+    bridge.end_input();
+    asked.is_closed();
+    assert_eq!(bridge.code(), Some(0));
+    assert_eq!((stdout.text(), bridge.stderr.text()), (String::new(), String::new()));
+    assert!(!server.has_more(), "no notification goes to the server");
+}
+
+#[test]
+fn a_request_of_a_session_is_cancelled_in_words() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout, _stream) = server.begin();
+    bridge.ask(tool(1));
+    let asked = server.next("POST");
+    asked.open_stream();
+    let cancel = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}});
+    bridge.ask(cancel.clone());
+    let told = server.next("POST");
+    assert_eq!(told.body, cancel);
+    told.accept();
+    asked.end_stream();
+    bridge.end_input();
+    server.next("DELETE").accept();
+    assert_eq!(bridge.code(), Some(0), "it waits for no answer");
+    assert_eq!(stdout.text(), "");
+}
+
+#[test]
+fn more_than_sixteen_requests_wait_and_answers_to_the_server_do_not() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout, _stream) = server.begin();
+    for id in 1..=18 {
+        bridge.ask(tool(id));
+    }
+    let mut asked: Vec<Asked> = (1..=16).map(|_| server.next("POST")).collect();
+    // Each comes on a connection of its own.
+    asked.sort_by_key(|asked| asked.body["id"].as_i64());
+    let ids: Vec<i64> = asked.iter().filter_map(|asked| asked.body["id"].as_i64()).collect();
+    assert_eq!(ids, (1..=16).collect::<Vec<_>>());
+    let answer = json!({"jsonrpc": "2.0", "id": "of-the-server", "result": {}});
+    bridge.ask(answer.clone());
+    let told = server.next("POST");
+    assert_eq!(told.body, answer, "it passes those that wait");
+    told.accept();
+    assert!(!server.has_more());
+    for (at, next) in [(3, 17), (0, 18)] {
+        let answer = asked[at].result(json!(at));
+        assert_eq!(stdout.message(), answer);
+        let asked = server.next("POST");
+        assert_eq!(asked.body["id"], next);
+        asked.result(json!({}));
+        assert_eq!(stdout.message()["id"], next);
+    }
+}
+
+#[test]
+fn nothing_goes_before_the_session_has_begun() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout) = server.start();
+    bridge.ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}}));
+    bridge.ask(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    bridge.ask(tool(1));
+    let asked = server.next("POST");
+    let result = json!({"jsonrpc": "2.0", "id": 0, "result": {"protocolVersion": "2025-06-18"}});
+    assert!(!server.has_more());
+    asked.answer("200 OK", JSON, &format!("Mcp-Session-Id: {SESSION}\r\n"), &result.to_string());
+    assert_eq!(stdout.message(), result);
+    let initialized = server.next("POST");
+    assert_eq!(initialized.body["method"], "notifications/initialized");
+    assert_eq!(initialized.field("mcp-protocol-version"), Some("2025-06-18"));
+    initialized.accept();
+    let asked = server.next("POST");
+    assert_eq!((asked.body["id"].as_i64(), asked.field("mcp-session-id")), (Some(1), Some(SESSION)));
+}
+
+#[test]
+fn the_rest_of_an_answer_that_broke_off_is_asked_for() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout, _stream) = server.begin();
+    bridge.ask(tool(1));
+    let asked = server.next("POST");
+    asked.open_stream();
+    let retry = "retry: 10\n\n";
+    asked.say(&format!("{:x}\r\n{retry}\r\n", retry.len()));
+    asked.event("p-1", &said(1).to_string());
+    assert_eq!(stdout.message(), said(1));
+    asked.break_off();
+    let again = server.next("GET");
+    assert_eq!((again.field("last-event-id"), again.field("mcp-session-id")), (Some("p-1"), Some(SESSION)));
+    again.open_stream();
+    again.event("p-2", &said(2).to_string());
+    assert_eq!(stdout.message(), said(2));
+    again.end_stream();
+    let again = server.next("GET");
+    assert_eq!(again.field("last-event-id"), Some("p-2"));
+    let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {}});
+    again.open_stream();
+    again.event("p-3", &answer.to_string());
+    again.end_stream();
+    assert_eq!(stdout.message(), answer);
+    bridge.end_input();
+    server.next("DELETE").accept();
+    assert_eq!(bridge.code(), Some(0));
+}
+
+#[test]
+fn an_answer_that_broke_off_and_cannot_be_asked_for_is_an_error() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout, _stream) = server.begin();
+    bridge.send(b"{\"jsonrpc\":\"2.0\",\"id\":\"\\u0061\",\"method\":\"m\"}\n");
+    server.next("POST").break_off();
+    let line = stdout.message();
+    assert_eq!((line["id"].as_str(), reason(&line)), (Some("a"), "daemon_gone"));
+    assert_eq!(line["error"]["data"]["delivered"], true);
+    bridge.ask(tool(2));
+    let asked = server.next("POST");
+    asked.say("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{\"id\":2,");
+    asked.break_off();
+    assert_eq!(reason(&stdout.message()), "daemon_gone");
+    // What is no message is not passed on.
+    for (status, kind, body) in [("200 OK", "text/html", "<html>"), ("202 Accepted", JSON, ""), ("200 OK", JSON, "7")] {
+        bridge.ask(tool(3));
+        server.next("POST").answer(status, kind, "", body);
+        let line = stdout.message();
+        assert_eq!((line["id"].as_i64(), reason(&line)), (Some(3), "daemon_unreachable"), "{body}");
+    }
+    bridge.ask(tool(4));
+    server.next("POST").answer("503 Service Unavailable", "text/plain", "Retry-After: 7\r\n", "full");
+    let line = stdout.message();
+    assert_eq!(reason(&line), "daemon_refused");
+    assert!(line["error"]["message"].as_str().is_some_and(|message| message.ends_with("it answers 503: full")));
+    assert!(line["error"]["data"]["remedy"].as_str().is_some_and(|remedy| remedy.ends_with("try again in 7 s")));
+    bridge.ask(tool(5));
+    let answer = server.next("POST").result(json!({}));
+    assert_eq!(stdout.message(), answer, "it goes on");
+}
+
+#[test]
+fn the_servers_own_stream_is_asked_for_again_where_it_ended() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout, stream) = server.begin();
+    stream.event("g-1", &said(1).to_string());
+    assert_eq!(stdout.message(), said(1));
+    stream.break_off();
+    let again = server.next("GET");
+    assert_eq!(again.field("last-event-id"), Some("g-1"));
+    again.answer("405 Method Not Allowed", JSON, "", "");
+    bridge.ask(tool(1));
+    let answer = server.next("POST").result(json!({}));
+    assert_eq!(stdout.message(), answer);
+    bridge.end_input();
+    server.next("DELETE").accept();
+    assert_eq!(bridge.code(), Some(0));
+    assert!(!server.has_more() && bridge.stderr.text().is_empty(), "a server need not have one");
+}
+
+#[test]
+fn a_session_that_is_not_known_any_more_ends_the_bridge() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout, _stream) = server.begin();
+    bridge.ask(tool(1));
+    let _waits = server.next("POST");
+    bridge.ask(tool("b"));
+    let error = json!({"jsonrpc": "2.0", "id": null, "error": {"code": -32001, "message": "Session not found"}});
+    server.next("POST").answer("404 Not Found", JSON, "", &error.to_string());
+    let told: Vec<Value> = stdout.text().lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(super::ids(&told), [json!(1), json!("b")]);
+    assert!(told.iter().all(|error| reason(error) == "daemon_closed"), "{told:?}");
+    assert_eq!(bridge.code(), Some(1));
+    let log = bridge.stderr.text();
+    assert!(log.contains("the session is not known there any more (404); 2 requests were not answered"), "{log}");
+    assert!(!server.has_more(), "there is no session to end");
+}
+
+#[test]
+fn a_daemon_that_has_ended_takes_its_sessions_with_it() {
+    // Nothing listens at its port once its one connection was accepted.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/mcp", listener.local_addr().expect("it is bound"));
+    let (mut bridge, mut stdout) = Bridge::start(&url);
+    let socket = patient(listener.accept().expect("a connection").0);
+    drop(listener);
+    let (sender, asked) = channel();
+    std::thread::spawn(move || read_requests(0, socket, &sender));
+    let mut server = Server { url, arguments: Vec::new(), asked, later: Vec::new() };
+    bridge.ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}}));
+    let result = json!({"jsonrpc": "2.0", "id": 0, "result": {"protocolVersion": "2025-11-25"}});
+    let asked = server.next("POST");
+    asked.answer("200 OK", JSON, &format!("Mcp-Session-Id: {SESSION}\r\n"), &result.to_string());
+    assert_eq!(stdout.message(), result);
+    asked.break_off();
+    bridge.ask(tool(1));
+    let line = stdout.message();
+    assert_eq!((line["id"].as_i64(), reason(&line)), (Some(1), "daemon_gone"));
+    assert_eq!(bridge.code(), Some(1));
+    assert!(bridge.stderr.text().contains("lost the connection to the daemon at http://127.0.0.1:"));
+}
+
+#[test]
+fn a_server_that_refuses_everything_ends_the_bridge() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("token");
+    std::fs::write(&path, "s3cret-of-tests\n").expect("the disk has room");
+    let mut server = Server::plain();
+    server.arguments = vec!["--token-file".to_owned(), path.display().to_string()];
+    let (mut bridge, mut stdout) = server.start();
+    bridge.ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}}));
+    let asked = server.next("POST");
+    assert_eq!(asked.field("authorization"), Some("Bearer s3cret-of-tests"));
+    asked.answer("401 Unauthorized", JSON, "", "{\"message\":\"this token lets nobody in\"}");
+    let line = stdout.message();
+    assert_eq!(
+        (line["id"].as_i64(), reason(&line), &line["error"]["code"]),
+        (Some(0), "daemon_refused", &json!(-32018))
+    );
+    assert_eq!(bridge.code(), Some(1));
+    let log = bridge.stderr.text();
+    assert!(log.contains("cannot use http://") && log.contains("it answers 401: this token"), "{log}");
+    assert!(log.contains("does not know the token of --token-file") && !log.contains("s3cret"), "{log}");
+}
+
+#[test]
+fn a_modern_client_learns_that_a_server_is_of_the_older_era_and_begins_as_it_is_used_to() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout) = server.start();
+    bridge.ask(modern(json!("probe"), "server/discover", json!({})));
+    server.next("POST").answer("400 Bad Request", "text/plain", "", "No valid session ID provided");
+    let line = stdout.message();
+    assert_eq!((line["id"].as_str(), reason(&line)), (Some("probe"), "daemon_refused"));
+    server.initialize(&mut bridge, &mut stdout);
+}
+
+#[test]
+fn a_daemon_that_is_not_there_is_told_to_each_request() {
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
+    let (mut bridge, mut stdout) = Bridge::start(&format!("http://{free}/mcp"));
+    bridge.ask(tool(1));
+    let line = stdout.message();
+    assert_eq!((line["id"].as_i64(), reason(&line)), (Some(1), "daemon_unreachable"));
+    bridge.end_input();
+    assert_eq!(bridge.code(), Some(1));
+    assert!(bridge.stderr.text().contains("\"http\" in listeners[]"));
+}
+
+#[test]
+fn a_long_message_and_a_long_answer_pass_whole() {
+    for mut server in Server::both() {
+        let (mut bridge, mut stdout, _stream) = server.begin();
+        let text = "é{}[]\\\"".repeat(200_000);
+        let mut long = tool(1);
+        long["params"]["arguments"] = json!({ "text": text });
+        let sent = long.clone();
+        let mut stdin = bridge.stdin.take().expect("stdin is open");
+        let editor = std::thread::spawn(move || stdin.write_all(format!("{sent}\n").as_bytes()).map(|()| stdin));
+        let asked = server.next("POST");
+        assert!(asked.body == long, "what the client says arrives unchanged");
+        let answer = json!({"jsonrpc": "2.0", "id": 1, "result": {"text": text}});
+        let (body, socket) = (answer.to_string(), asked);
+        std::thread::spawn(move || socket.answer("200 OK", JSON, "", &body));
+        assert!(stdout.message() == answer, "what the server says arrives unchanged");
+        drop(editor.join().expect("no panic").expect("the client said it all"));
+    }
+}

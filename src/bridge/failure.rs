@@ -9,7 +9,7 @@ use super::dial;
 use super::guard::Foreign;
 use super::tls::TlsError;
 use super::waiting::LastWord;
-use crate::address::Address;
+use crate::address::{Address, WebProtocol};
 use crate::bus::foreign;
 use crate::bus::report::Reason;
 use crate::websocket::client::Refused;
@@ -257,9 +257,16 @@ fn remedy_of_foreign(foreign: &Foreign, daemon: &Daemon) -> String {
     let protocol = foreign::protocol(&foreign.begin);
     match (daemon, daemon.address(), protocol) {
         (Daemon::Lines(_), Address::Tcp { .. }, Some(name @ (foreign::HTTP | foreign::TLS))) => {
-            let scheme = if name == foreign::HTTP { "ws" } else { "wss" };
-            let place = daemon.to_string().replacen("tcp", scheme, 1);
-            format!("if that is a daemon's WebSocket listener, connect to {place}/acp; else correct the port")
+            let secure = if name == foreign::HTTP { "" } else { "s" };
+            let place = |protocol: WebProtocol| {
+                let scheme = format!("{}{secure}", protocol.scheme());
+                daemon.to_string().replacen("tcp", &scheme, 1) + protocol.default_path()
+            };
+            format!(
+                "if that is a daemon's WebSocket listener, connect to {}; if it is one for MCP, to {}; else correct the port",
+                place(WebProtocol::WebSocket),
+                place(WebProtocol::Mcp)
+            )
         }
         (Daemon::Lines(_), Address::Unix { .. }, Some(foreign::HTTP)) => {
             "that may be a daemon's admin or WebSocket listener; connect to its listener for lines (\"unix\" in \

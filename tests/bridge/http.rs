@@ -3,7 +3,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -266,11 +268,11 @@ fn a_session_is_begun_used_and_ended() {
 fn a_server_that_ends_no_session_is_waited_for_two_seconds() {
     let mut server = Server::plain();
     let (mut bridge, _stdout, _stream) = server.begin();
-    let since = std::time::Instant::now();
+    let since = Instant::now();
     bridge.end_input();
     assert_eq!(server.next("DELETE").target, "/mcp");
     assert_eq!(bridge.code(), Some(0));
-    assert!(since.elapsed() >= std::time::Duration::from_secs(2));
+    assert!(since.elapsed() >= Duration::from_secs(2));
 }
 
 #[test]
@@ -341,11 +343,17 @@ fn a_request_of_a_session_is_cancelled_in_words() {
     let told = server.next("POST");
     assert_eq!(told.body, cancel);
     told.accept();
-    asked.end_stream();
+    // It may be answered all the same, and is not waited for.
+    bridge.ask(tool(2));
+    server.next("POST").result(json!({}));
+    assert_eq!(stdout.message()["id"], 2);
+    let since = Instant::now();
     bridge.end_input();
     server.next("DELETE").accept();
-    assert_eq!(bridge.code(), Some(0), "it waits for no answer");
+    assert_eq!(bridge.code(), Some(0));
+    assert!(since.elapsed() < Duration::from_secs(4), "it is not waited for");
     assert_eq!(stdout.text(), "");
+    drop(asked);
 }
 
 #[test]
@@ -583,4 +591,37 @@ fn a_long_message_and_a_long_answer_pass_whole() {
         assert!(stdout.message() == answer, "what the server says arrives unchanged");
         drop(editor.join().expect("no panic").expect("the client said it all"));
     }
+}
+
+#[test]
+#[ignore = "the daemon does not serve MCP over HTTP yet"]
+fn a_client_talks_to_the_real_daemon_by_http() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stdio_bus"));
+    command.args(["--http", "127.0.0.1:0"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut real = Bridge::from(command);
+    let url = loop {
+        let log = String::from_utf8_lossy(&real.stderr.seen).into_owned();
+        match log.split_once("listening on http://") {
+            Some((_, rest)) if rest.contains("/mcp") => {
+                break format!("http://{}/mcp/echo", rest.split('/').next().expect("an address"));
+            }
+            _ => assert!(!real.stderr.ended, "the daemon does not listen: {log}"),
+        }
+        real.stderr.more();
+    };
+    let (mut bridge, mut stdout) = Bridge::start(&url);
+    let params =
+        json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
+    bridge.ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}));
+    assert_eq!(stdout.message()["result"]["method"], "initialize");
+    bridge.ask(json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+    for id in 1..=40 {
+        bridge.ask(tool(id));
+    }
+    bridge.end_input();
+    let mut ids: Vec<i64> = (1..=40).filter_map(|_| stdout.message()["id"].as_i64()).collect();
+    ids.sort();
+    assert_eq!(ids, (1..=40).collect::<Vec<_>>());
+    assert_eq!(bridge.code(), Some(0));
+    assert_eq!((stdout.text(), bridge.stderr.text()), (String::new(), String::new()));
 }

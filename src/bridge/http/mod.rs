@@ -118,10 +118,11 @@ impl Client {
         while self.is_telling.get() || !self.queue.borrow().is_told() {
             self.has_gone.notified().await;
         }
-        // Nobody is there any more who could cancel what has no end of its own.
-        let of = |open: &[Open]| open.iter().filter(|one| one.listens).map(|one| one.number).collect::<Vec<_>>();
-        let listening = of(&self.state.open.borrow());
-        for number in listening {
+        // Nobody is there any more who could cancel what has no end of its own, and nobody waits for what was cancelled.
+        let is_vain = |one: &&Open| one.listens || one.is_cancelled;
+        let of = |open: &[Open]| open.iter().filter(is_vain).map(|one| one.number).collect::<Vec<_>>();
+        let in_vain = of(&self.state.open.borrow());
+        for number in in_vain {
             self.break_off(number).await;
         }
     }

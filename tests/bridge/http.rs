@@ -594,7 +594,6 @@ fn a_long_message_and_a_long_answer_pass_whole() {
 }
 
 #[test]
-#[ignore = "the daemon does not serve MCP over HTTP yet"]
 fn a_client_talks_to_the_real_daemon_by_http() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stdio_bus"));
     command.args(["--http", "127.0.0.1:0"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());

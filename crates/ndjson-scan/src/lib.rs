@@ -46,7 +46,7 @@ mod string;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-pub use find::{member, string_in_params};
+pub use find::{Meta, member, string_in_params};
 pub use skip::SkipValue;
 pub use string::{decode, decoded};
 
@@ -187,6 +187,10 @@ pub struct Line {
     pub request_id: Span,
     /// `params.id`: a string or a number. Only cancellations of LSP name a request there.
     pub params_id: Span,
+    /// `params.progressToken`: a string or a number. It names a request in notifications of MCP only.
+    pub token: Span,
+    /// Where the object begins that `params._meta` is, else the one that `result._meta` is; 0 if none of them is one.
+    pub meta: u32,
     /// Any of the `Line::` bits.
     pub flags: u32,
 }
@@ -232,6 +236,8 @@ impl Line {
             pool: moved(self.pool),
             request_id: moved(self.request_id),
             params_id: moved(self.params_id),
+            token: moved(self.token),
+            meta: moved(Span { start: self.meta, end: self.meta }).start,
             flags: self.flags,
         }
     }
@@ -249,7 +255,7 @@ pub enum Fault {
     /// Valid JSON, but not an object.
     NotAnObject,
     /// A routing key (`id`, `method`, `params`, `result`, `error`, `sessionId`, `pool`; in `params` and `result`
-    /// `sessionId`, in `params` `requestId` and `id`) stands twice: two parsers could choose differently.
+    /// `sessionId` and `_meta`, in `params` `requestId`, `id` and `progressToken`) stands twice: two parsers could choose differently.
     DuplicateKey,
 }
 

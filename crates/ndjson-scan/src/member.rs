@@ -18,11 +18,14 @@ pub(super) enum Member {
     ParamsRequest,
     ParamsId,
     ResultSession,
+    ParamsToken,
+    ParamsMeta,
+    ResultMeta,
 }
 
 impl Member {
     /// The member with the highest number.
-    pub(super) const LAST: Self = Self::ResultSession;
+    pub(super) const LAST: Self = Self::ResultMeta;
 
     /// The member of the message itself that has this name.
     pub(super) const fn of_message(name: &[u8]) -> Self {
@@ -44,6 +47,9 @@ impl Member {
             (Self::Params, b"sessionId") => Self::ParamsSession,
             (Self::Params, b"requestId") => Self::ParamsRequest,
             (Self::Params, b"id") => Self::ParamsId,
+            (Self::Params, b"progressToken") => Self::ParamsToken,
+            (Self::Params, b"_meta") => Self::ParamsMeta,
+            (Self::Result, b"_meta") => Self::ResultMeta,
             (Self::Result, b"sessionId") => Self::ResultSession,
             _ => Self::Other,
         }

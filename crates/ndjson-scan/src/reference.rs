@@ -71,8 +71,8 @@ enum State {
     Power,
 }
 
-/// The longest routing key has nine bytes; a tenth tells that a key is none.
-const KEY: usize = 10;
+/// The longest routing key has thirteen bytes; one more tells that a key is none.
+const KEY: usize = 14;
 
 /// The state of one line.
 #[derive(Default)]
@@ -245,12 +245,16 @@ impl Machine {
         match (self.member, byte) {
             (Member::Id, b'n') => self.line.flags |= Line::ID_NULL,
             (Member::Id, b'{' | b'[' | b't' | b'f') => self.line.flags |= Line::ID_INVALID,
+            (Member::ParamsMeta, b'{') => self.line.meta = at as u32,
+            (Member::ResultMeta, b'{') if self.line.meta == 0 => self.line.meta = at as u32,
             _ => {}
         }
         // Only what names a request may be a number; every other field that routing reads is a string.
         let kept = match byte {
             b'"' => true,
-            b'-' | b'0'..=b'9' => matches!(self.member, Member::Id | Member::ParamsRequest | Member::ParamsId),
+            b'-' | b'0'..=b'9' => {
+                matches!(self.member, Member::Id | Member::ParamsRequest | Member::ParamsId | Member::ParamsToken)
+            }
             _ => false,
         };
         if !kept {
@@ -271,6 +275,8 @@ impl Machine {
             Member::ParamsRequest => self.line.request_id = span,
             Member::ParamsId => self.line.params_id = span,
             Member::ResultSession => self.line.result_session = span,
+            Member::ParamsToken => self.line.token = span,
+            Member::ParamsMeta | Member::ResultMeta => {}
             Member::Other | Member::Params | Member::Result | Member::Error => {}
         }
         self.member = Member::Other;

@@ -3,10 +3,10 @@
 use alloc::format;
 use alloc::vec::Vec;
 
-use ndjson_scan::{Line, Window};
+use ndjson_scan::{Line, Meta, Span, Window};
 
 use super::id::{Id, Spelled};
-use super::message::{Cancel, Edit, Refusal, Verb, print_of};
+use super::message::{Cancel, Edit, Refusal, UNCHANGED, Verb, print_of};
 use super::peer::{Peer, RequestKey, Text, WorkerKey};
 use super::pending::{Direction, NewRequest, Request, Wire};
 use super::reply::Delivered;
@@ -17,10 +17,38 @@ use super::tally::Outcome;
 use super::timers::Timer;
 use super::{Bus, end_of};
 
+/// A progress token in a request.
+pub(super) struct Token {
+    pub at: Span,
+    pub spelled: Spelled,
+}
+
+/// What a request's id and its progress token are replaced with.
+#[derive(Default)]
+pub(super) struct Replaced {
+    pub id: Option<Text>,
+    pub progress: Option<Text>,
+}
+
+impl Replaced {
+    /// The same as pieces of its line.
+    pub(super) fn edits(self, line: &Line, progress: Option<&Token>) -> [Option<Edit>; 2] {
+        let progress = progress.and_then(|token| self.progress.map(|with| Edit { at: token.at, with }));
+        [self.id.map(|with| Edit { at: line.id, with }), progress]
+    }
+}
+
 impl Bus {
-    /// Records a request. Returns the token to replace its id with, if the answerer may not see the asker's
-    /// (decision 4).
-    pub(super) fn ask(&mut self, new: &NewRequest, asked: &Spelled, token: &[u8]) -> Result<Option<Text>, Refusal> {
+    /// Records a request. Returns what its id and its progress token are replaced with, if the answerer may not see the
+    /// asker's (decision 4).
+    pub(super) fn ask(
+        &mut self,
+        new: &NewRequest,
+        asked: &Spelled,
+        token: &[u8],
+        progress: Option<&Token>,
+        window: Window<'_>,
+    ) -> Result<Replaced, Refusal> {
         let &Spelled { ref id, is_plain, is_escaped } = asked;
         self.make_room(new)?;
         let found = self.pending.find_or_place(new.answerer, id);
@@ -37,8 +65,10 @@ impl Bus {
         let (Err(place) | Ok((_, place))) = found;
         let Some(from) = end_of(&mut self.clients, &mut self.workers, new.asker) else { return Err(too_many()) };
         let inserted = self.pending.insert(came_at, place, new, id, wire, &mut from.outstanding);
-        inserted.ok_or_else(too_many)?;
+        let key = inserted.ok_or_else(too_many)?;
         from.traffic.asked += 1;
+        let progress =
+            progress.and_then(|token| self.note_progress(key, new.answerer, (id, edit.as_ref()), token, window));
         if let Some(to) = self.endpoint(new.answerer) {
             to.unanswered.count += 1;
             to.unanswered.awaited += 1;
@@ -55,7 +85,46 @@ impl Bus {
             self.sessions.begin_request(session);
         }
         self.timers.arm(Timer::Requests, new.expires);
-        Ok(edit)
+        Ok(Replaced { id: edit, progress })
+    }
+
+    /// Notes what the progress of a request will be told under: its token, unless that may be taken for another one's
+    /// there. One that is the request's id follows that. Gives what it is replaced with.
+    fn note_progress(
+        &mut self,
+        key: RequestKey,
+        answerer: Peer,
+        (id, replaced): (&Id, Option<&Text>),
+        token: &Token,
+        window: Window<'_>,
+    ) -> Option<Text> {
+        let Spelled { id: progress, is_plain, .. } = &token.spelled;
+        let original = || Some(Text::from(window.get(token.at)));
+        if progress == id && replaced.is_some() {
+            self.pending.note_token(key, None, original());
+            return replaced.cloned();
+        }
+        let may_be_anothers = !is_plain
+            || self.tells_late(answerer, progress)
+            || self.pending.find_by_token(answerer, progress).is_some();
+        if !may_be_anothers {
+            self.pending.note_token(key, Some(progress.clone()).filter(|progress| progress != id), None);
+            return None;
+        }
+        let made = Id::made(self.pending.ids_made, progress.is_string());
+        self.pending.ids_made += 1;
+        let edit = Text::from(made.token().as_slice());
+        self.pending.note_token(key, Some(made), original());
+        Some(edit)
+    }
+
+    /// Whether `answerer` may still tell of the progress of a forgotten request under this token, or is not to be trusted.
+    fn tells_late(&self, answerer: Peer, token: &Id) -> bool {
+        let always = self.settings.routing.id_collision == IdCollision::Always;
+        let is_shared = |worker| self.workers.get(worker).is_some_and(|worker| worker.owner.is_none());
+        let is_untrusted = always && matches!(answerer, Peer::Worker(worker) if is_shared(worker));
+        is_untrusted
+            || self.peer_end(answerer).is_some_and(|end| end.retired.has_token(|| self.pending.fingerprint(token)))
     }
 
     /// Whether the id of a request to `answerer` is replaced, as an answer under it may be one to another request.
@@ -112,12 +181,19 @@ impl Bus {
     /// The pending request that a worker's line is, as it was sent to it: it sends back what it gets. The worker's own
     /// requests have ids of the same kind, so nothing that it may have written itself is taken for that: it is the line
     /// of that request in length and method, of a worker that has not answered anything otherwise.
-    pub(super) fn echoed(&self, worker: WorkerKey, id: &Id, window: Window<'_>, line: &Line) -> Option<RequestKey> {
+    pub(super) fn echoed(
+        &self,
+        worker: WorkerKey,
+        id: &Id,
+        window: Window<'_>,
+        line: &Line,
+        progress: Span,
+    ) -> Option<RequestKey> {
         if self.workers.get(worker).is_none_or(|worker| worker.answering.responds) {
             return None;
         }
         let key = self.pending.find(Peer::Worker(worker), id)?;
-        self.pending.get(key).filter(|request| request.print == print_of(window, line)).map(|_| key)
+        self.pending.get(key).filter(|request| request.print == print_of(window, line, progress)).map(|_| key)
     }
 
     /// The pending request that `asker` made under the id `token`.
@@ -127,11 +203,13 @@ impl Bus {
         self.pending.find_asked(asker, &id, &mut end.outstanding)
     }
 
-    /// Takes an answered request out, and sends its answer to the asker, with the original id.
-    pub(super) fn deliver_answer(&mut self, key: RequestKey, to: Peer, line: &Line) {
+    /// Takes an answered request out, and sends its answer to the asker, with the original id wherever that stands.
+    pub(super) fn deliver_answer(&mut self, key: RequestKey, to: Peer, window: Window<'_>, line: &Line) {
         let Some(request) = self.pending.get(key) else { return };
         let (answerer, since) = (request.answerer(), request.since());
-        let replaced = self.pending.replaced_token(key);
+        let mut edits = UNCHANGED;
+        edits[0] = self.pending.replaced_token(key).map(|with| Edit { at: line.id, with });
+        edits[1] = if line.meta == 0 { None } else { self.edit_in_meta(key, window, line) };
         self.forget_request(key);
         if let Peer::Worker(worker) = answerer
             && let Some(worker) = self.workers.get_mut(worker)
@@ -148,7 +226,20 @@ impl Bus {
         {
             client.door.answered_by = Some(worker);
         }
-        self.forward(to, line, &mut [replaced.map(|with| Edit { at: line.id, with }), None, None]);
+        self.forward(to, line, &mut edits);
+    }
+
+    /// What is replaced in the `_meta` of an answer: a result may repeat the id of the request, and who sends the request
+    /// back its token.
+    fn edit_in_meta(&self, key: RequestKey, window: Window<'_>, line: &Line) -> Option<Edit> {
+        let meta = Meta::of(window, line);
+        let answerer = self.pending.get(key)?.answerer();
+        let names = |span: Span| Id::parse(window.get(span)).ok().filter(|_| span.is_some());
+        if names(meta.subscription).is_some_and(|id| self.pending.find(answerer, &id) == Some(key)) {
+            return self.pending.replaced_token(key).map(|with| Edit { at: meta.subscription, with });
+        }
+        names(meta.progress).filter(|token| self.pending.find_by_token(answerer, token) == Some(key))?;
+        self.pending.replaced_progress(key).map(|with| Edit { at: meta.progress, with })
     }
 
     /// Forgets a request whose answer nobody wants, though it may still come. Some cancelled requests have to be
@@ -213,6 +304,7 @@ impl Bus {
         let Some(request) = self.pending.get(key) else { return };
         let (answerer, verb) = (request.answerer(), request.verb);
         let fingerprint = self.pending.wire_fingerprint(key);
+        let token = self.pending.token_fingerprint(key);
         if verb == Verb::Load {
             self.pending
                 .sessions(key)
@@ -231,6 +323,7 @@ impl Bus {
         }
         if let (Some(end), Some(fingerprint)) = (self.endpoint(answerer), fingerprint) {
             end.retired.add(fingerprint);
+            token.into_iter().for_each(|token| end.retired.add_token(token));
         }
     }
 

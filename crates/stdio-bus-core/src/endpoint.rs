@@ -137,6 +137,11 @@ pub(super) struct Retired {
     more: u64,
     /// It may answer under any id: it has answered what nobody asked, or more than is remembered.
     pub distrusted: bool,
+    /// Tokens that the progress of forgotten requests may be told under, where they are not their ids, in order. Who
+    /// answers nothing that was cancelled never says that it tells no more.
+    tokens: Vec<u64>,
+    /// It has more of them than are remembered.
+    may_tell_any: bool,
 }
 
 /// So many are remembered: 8 KiB for each peer.
@@ -152,6 +157,24 @@ impl Retired {
     /// Whether it may answer another request under this id.
     pub(super) fn has(&self, id: u64) -> bool {
         self.distrusted || self.ids.binary_search(&id).is_ok()
+    }
+
+    /// Whether it may tell of the progress of a forgotten request under a token with this fingerprint.
+    pub(super) fn has_token(&self, token: impl FnOnce() -> u64) -> bool {
+        if self.is_empty() && self.tokens.is_empty() && !self.may_tell_any {
+            return false;
+        }
+        let token = token();
+        self.may_tell_any || self.has(token) || self.tokens.binary_search(&token).is_ok()
+    }
+
+    /// Adds such a token.
+    pub(super) fn add_token(&mut self, token: u64) {
+        match self.tokens.binary_search(&token) {
+            Err(at) if self.tokens.len() < MOST_RETIRED => self.tokens.insert(at, token),
+            Err(_) => self.may_tell_any = true,
+            Ok(_) => {}
+        }
     }
 
     /// Adds one. If it cannot be remembered, all are only counted.

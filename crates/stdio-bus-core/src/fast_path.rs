@@ -2,7 +2,7 @@
 //! answer to it, and a notification in such a session. Whatever is unusual about a line, its sender, its receiver or the
 //! tables has it go the general way (`router`), which comes to the same.
 
-use ndjson_scan::{Line, Window};
+use ndjson_scan::{Line, Meta, Span, Window};
 
 use super::client::{Client, Phase};
 use super::endpoint::Endpoint;
@@ -42,13 +42,16 @@ impl FastPath<'_> {
     /// The session that a line is in, if it names one in one place and no other thing.
     #[inline(always)]
     fn name<'w>(window: Window<'w>, line: &Line) -> Option<&'w [u8]> {
-        let others = line.request_id.end | line.params_id.end | line.pool.end;
+        let others = line.request_id.end | line.params_id.end | line.pool.end | line.token.end;
         let span = match (line.session.is_some(), line.params_session.is_some()) {
             (true, false) => line.session,
             (false, true) => line.params_session,
             _ => return None,
         };
-        if others != 0 || line.flags != 0 { None } else { plain_name(window, span) }
+        if others != 0 || line.flags != 0 || line.meta != 0 && !Meta::of(window, line).is_empty() {
+            return None;
+        }
+        plain_name(window, span)
     }
 
     /// Sends a client's line on its way. None if it has to go the general way, and then nothing has been done.
@@ -96,7 +99,7 @@ impl FastPath<'_> {
                 session_on_top: line.session.is_some(),
                 verb: Verb::Other,
                 expires: worker.request_timeout.map_or(Moment::NEVER, |timeout| self.now.after(timeout)),
-                print: print_of(self.window, line),
+                print: print_of(self.window, line, Span::default()),
             };
             let came_at = self.gaps.came_at(self.now);
             self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut client.end.outstanding)?;

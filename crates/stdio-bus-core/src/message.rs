@@ -20,8 +20,11 @@ pub(super) struct Edit {
     pub with: Text,
 }
 
-/// What is replaced in one line: its id, and what names another request.
-pub(super) type Edits = [Option<Edit>; 3];
+/// What is replaced in one line: its id, what names another request in two places, and its progress token.
+pub(super) type Edits = [Option<Edit>; 4];
+
+/// Nothing is replaced.
+pub(super) const UNCHANGED: Edits = [const { None }; 4];
 
 /// Why a message goes nowhere.
 #[derive(Clone)]
@@ -113,13 +116,13 @@ fn verb_named(name: &[u8]) -> Verb {
     }
 }
 
-/// What a line looks like but for its id: its length and its method. A line that a worker sends back as it got it has
-/// the same print, however its id was replaced on the way.
+/// What a line looks like but for its id and the `progress` token: its length and its method. A line that a worker sends
+/// back as it got it has the same print, however those were replaced on the way.
 #[inline]
-pub(super) fn print_of(window: Window<'_>, line: &Line) -> u32 {
+pub(super) fn print_of(window: Window<'_>, line: &Line, progress: Span) -> u32 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |print: u64, bytes: u64| (print ^ bytes).wrapping_mul(FACTOR).rotate_left(29);
-    let start = (line.span.len() - line.id.len()) as u64;
+    let start = (line.span.len() - line.id.len() - progress.len()) as u64;
     let method = if line.method.is_some() { window.get(line.method) } else { b"" };
     let print = match method.last_chunk() {
         // The last chunk overlaps the one before it.

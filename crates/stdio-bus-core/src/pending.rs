@@ -9,7 +9,7 @@
 //! answer may still come is never given to another request of that answerer.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -17,10 +17,13 @@ use core::num::NonZeroU64;
 use core::ops::Deref;
 use core::time::Duration;
 
+use super::beside::{Original, Progress, Rare};
 use super::endpoint::{Asked, NONE, Unanswered};
 use super::id::Id;
-use super::message::{Cancel, Verb};
+use super::message::Cancel;
 use super::peer::{Moment, Peer, PeerBits, RequestKey, RequestMark, SessionKey, Text};
+pub(super) use super::request::{Direction, NewRequest, Request, Wire};
+use super::request::{Flags, SINCE_SHIFT};
 use super::settings::MAX_PENDING_REQUESTS;
 use super::table::{Fingerprints, Table};
 
@@ -33,169 +36,10 @@ const KEPT_FOR_EACH: usize = 4;
 const KEPT: usize = MAX_PENDING_REQUESTS / 4;
 /// Among so many requests one is looked for without a list.
 const FEW: usize = 16;
-/// A unit of the time that requests are kept with: they last for nine years.
-const SINCE_SHIFT: u32 = 10;
-
-/// Which way a request goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
-    ToWorkers,
-    ToClients,
-}
-
-/// Which way a request goes that this peer has to answer.
-impl From<Peer> for Direction {
-    fn from(answerer: Peer) -> Self {
-        match answerer {
-            Peer::Worker(_) => Self::ToWorkers,
-            Peer::Client(_) => Self::ToClients,
-        }
-    }
-}
-
-/// Facts about a request.
-#[derive(Clone, Copy)]
-struct Flags(u8);
-
-impl Flags {
-    /// There is a [`Rare`] beside.
-    const RARE: u8 = 1;
-    /// With more in it than the id that its answerer sees.
-    const UNUSUAL: u8 = 16;
-    /// The sessionId stood at top level, where an answer repeats it (spec 5.2.2).
-    const ON_TOP: u8 = 2;
-    /// Its asker does not want the answer any more, but is to have one.
-    const CANCELLED: u8 = 4;
-    /// Its asker does not want the answer any more, and is to have none.
-    const CANCELLED_SILENTLY: u8 = 8;
-
-    fn has(self, flag: u8) -> bool {
-        self.0 & flag != 0
-    }
-}
-
-/// A request that waits for its answer.
-pub(super) struct Request {
-    asker: Option<PeerBits>,
-    answerer: PeerBits,
-    /// The id that the answerer sees: the number, or the fingerprint of its text.
-    wire: u64,
-    /// The session that decided its way.
-    pub session: Option<SessionKey>,
-    expires: Moment,
-    /// When it was recorded: units of 1,024 ns, and those above thirty-two bits.
-    since: u32,
-    since_high: u16,
-    /// What its asker has asked before it and after it.
-    before: u16,
-    after: u16,
-    /// What its method means, and so what an answer does to its sessions.
-    pub verb: Verb,
-    flags: Flags,
-    /// What its line looked like, to know it again if it comes back.
-    pub print: u32,
-}
-
-// With its key a request fills one cache line.
-const _: () = assert!(size_of::<Request>() <= 56);
-// Slots are counted in sixteen bits.
-const _: () = assert!(2 * MAX_PENDING_REQUESTS < NONE as usize);
-
-/// What few requests have.
-#[derive(Default)]
-struct Rare {
-    /// The wire id, if it is no number.
-    wire: Option<Id>,
-    /// The id as its asker wrote it, where it is not the wire id, or is spelled in another way.
-    original: Option<Original>,
-    /// The session in its params, where that is another one than the one that decided its way.
-    second_session: Option<SessionKey>,
-}
-
-/// The id as its asker wrote it.
-struct Original {
-    id: Id,
-    token: Text,
-    /// The answerer sees another id.
-    is_replaced: bool,
-}
-
-/// What is to be recorded of a request.
-pub(super) struct NewRequest {
-    pub asker: Peer,
-    pub answerer: Peer,
-    pub session: Option<SessionKey>,
-    pub second_session: Option<SessionKey>,
-    pub session_on_top: bool,
-    pub verb: Verb,
-    /// When an answer is too late; perhaps never.
-    pub expires: Moment,
-    /// See [`print_of`](super::message::print_of).
-    pub print: u32,
-}
 
 /// Bytes of a request with all that is beside it, but for its ids.
 #[cfg(test)]
 pub(super) const LARGEST: usize = size_of::<Request>() + size_of::<Rare>() + 64;
-
-/// How a request's id stands on the wire.
-pub(super) enum Wire<'a> {
-    /// As its asker has written it.
-    AsItIs,
-    /// The same, but an error in place of the answer has to repeat the spelling of this token.
-    Spelled(&'a [u8]),
-    /// Another one in place of this token.
-    Replaced(Id, &'a [u8]),
-}
-
-impl Request {
-    /// Who asked; none once it has gone or was given an error, and then the answer is discarded.
-    #[inline]
-    pub(super) fn asker(&self) -> Option<Peer> {
-        self.asker.map(Peer::from)
-    }
-
-    /// Who has to answer.
-    #[inline]
-    pub(super) fn answerer(&self) -> Peer {
-        self.answerer.into()
-    }
-
-    /// When it was recorded, to the microsecond.
-    #[inline]
-    pub(super) fn since(&self) -> Moment {
-        Moment((u64::from(self.since) | u64::from(self.since_high) << 32) << SINCE_SHIFT)
-    }
-
-    /// When an answer is too late.
-    pub(super) fn expires(&self) -> Option<Moment> {
-        (self.expires != Moment::NEVER).then_some(self.expires)
-    }
-
-    /// Whether the sessionId stood at top level.
-    pub(super) fn session_on_top(&self) -> bool {
-        self.flags.has(Flags::ON_TOP)
-    }
-
-    /// How its asker has cancelled it, if it has.
-    pub(super) fn cancelled(&self) -> Option<Cancel> {
-        match self.flags {
-            flags if flags.has(Flags::CANCELLED) => Some(Cancel::Answered),
-            flags if flags.has(Flags::CANCELLED_SILENTLY) => Some(Cancel::Silent),
-            _ => None,
-        }
-    }
-
-    /// Whether there is nothing to it but an answer that its asker waits for.
-    #[inline]
-    pub(super) fn is_simple(&self) -> bool {
-        self.asker.is_some() && self.verb == Verb::Other && !self.flags.has(Flags::UNUSUAL)
-    }
-
-    fn direction(&self) -> Direction {
-        self.answerer().into()
-    }
-}
 
 /// Where the index says that a request is, or that there is room for one.
 #[derive(Clone, Copy)]
@@ -214,6 +58,8 @@ pub(super) struct Pending {
     /// The requests of those peers that have looked for one among many of theirs, by the fingerprint of asker and id, and
     /// then in the order in which they were made.
     by_asker: BTreeSet<(u64, u64)>,
+    /// The requests whose progress is told under another name than the wire id, by the fingerprint of answerer and token.
+    by_token: BTreeMap<u64, RequestKey>,
     /// Requests without an asker, and cancelled ones, oldest first, each way; some may be gone.
     unwanted: [VecDeque<RequestKey>; 2],
     /// Ids that were made in place of others.
@@ -232,6 +78,7 @@ impl Pending {
             fingerprints: Fingerprints::default(),
             rare: Vec::new(),
             by_asker: BTreeSet::new(),
+            by_token: BTreeMap::new(),
             unwanted: [VecDeque::new(), VecDeque::new()],
             ids_made: 0,
         }
@@ -369,6 +216,11 @@ impl Pending {
         Some(self.fingerprint(&self.wire_id(key, self.get(key)?)))
     }
 
+    /// The fingerprint of the token that its answerer tells its progress under, if that is not the id.
+    pub(super) fn token_fingerprint(&self, key: RequestKey) -> Option<u64> {
+        Some(self.fingerprint(self.rare(key)?.progress.as_ref()?.wire.as_ref()?))
+    }
+
     fn is_asked_as(&self, key: RequestKey, asker: Peer, id: &Id) -> bool {
         self.get(key).is_some_and(|request| request.asker() == Some(asker) && self.asker_id(key, request) == *id)
     }
@@ -404,21 +256,22 @@ impl Pending {
         if !asked.lists_ids {
             return self.asked(asked).find(|key| self.is_asked_as(*key, asker, id));
         }
-        let alike = self.asker_fingerprint(asker.into(), id);
+        let alike = self.fingerprint_at(asker.into(), id);
         let alike = self.by_asker.range((alike, 0)..=(alike, u64::MAX));
         let mut found = alike.filter_map(|(_, bits)| NonZeroU64::new(*bits)).map(RequestKey::of_bits);
         found.find(|key| self.is_asked_as(*key, asker, id))
     }
 
-    fn asker_fingerprint(&self, asker: PeerBits, id: &Id) -> u64 {
-        self.fingerprints.mix(asker.get(), self.fingerprint(id))
+    /// What stands for an id or a token of a peer.
+    fn fingerprint_at(&self, peer: PeerBits, id: &Id) -> u64 {
+        self.fingerprints.mix(peer.get(), self.fingerprint(id))
     }
 
     /// Where a request stands in the list by ids, while it has its asker yet.
     #[cold]
     fn entry_by_id(&self, key: RequestKey) -> Option<(u64, u64)> {
         let request = self.get(key)?;
-        Some((self.asker_fingerprint(request.asker?, &self.asker_id(key, request)), key.to_bits().get()))
+        Some((self.fingerprint_at(request.asker?, &self.asker_id(key, request)), key.to_bits().get()))
     }
 
     /// How many requests stand in the list by ids.
@@ -489,12 +342,61 @@ impl Pending {
         request.flags.0 |= if is_unusual { Flags::RARE | Flags::UNUSUAL } else { Flags::RARE };
         let slots = self.rare.len().max(key.index() + 1);
         self.rare.resize_with(slots, || None);
-        self.rare[key.index()] = Some(Box::new(Rare { wire, original, second_session: new.second_session }));
+        let second_session = new.second_session;
+        self.rare[key.index()] = Some(Box::new(Rare { wire, original, second_session, progress: None }));
         let mut place = self.home(new.answerer.into(), bits);
         while self.index[place] != NONE {
             place = (place + 1) % PLACES;
         }
         Place(place)
+    }
+
+    /// Forgets what is kept beside a request.
+    #[cold]
+    fn forget_beside(&mut self, key: RequestKey) {
+        let answerer = self.table.in_slot(key.index()).1.answerer;
+        let progress = self.rare[key.index()].take().and_then(|rare| rare.progress);
+        if let Some(Progress { wire: Some(wire), .. }) = progress {
+            self.by_token.remove(&self.fingerprint_at(answerer, &wire));
+        }
+    }
+
+    /// Notes the token that the answerer of a request tells its progress under: the wire id, or another one that no other
+    /// request there has. `original` is what its asker has written, if that is none of them.
+    pub(super) fn note_token(&mut self, key: RequestKey, wire: Option<Id>, original: Option<Text>) {
+        let Some(request) = self.table.get_mut(key) else { return };
+        let answerer = request.answerer;
+        if wire.is_none() {
+            request.flags.0 |= Flags::TOKEN_IS_ID;
+            if original.is_none() {
+                return;
+            }
+        }
+        request.flags.0 |= Flags::RARE;
+        if let Some(wire) = &wire {
+            self.by_token.insert(self.fingerprint_at(answerer, wire), key);
+        }
+        let slots = self.rare.len().max(key.index() + 1);
+        self.rare.resize_with(slots, || None);
+        self.rare[key.index()].get_or_insert_default().progress = Some(Progress { wire, original });
+    }
+
+    /// The request whose progress `answerer` tells under this token.
+    pub(super) fn find_by_token(&self, answerer: Peer, token: &Id) -> Option<RequestKey> {
+        let is_by_id = |key: &RequestKey| self.get(*key).is_some_and(|request| request.flags.has(Flags::TOKEN_IS_ID));
+        let by_id = self.find(answerer, token).filter(is_by_id);
+        if by_id.is_some() || self.by_token.is_empty() {
+            return by_id;
+        }
+        let key = *self.by_token.get(&self.fingerprint_at(answerer.into(), token))?;
+        let is_it =
+            self.get(key)?.answerer() == answerer && self.rare(key)?.progress.as_ref()?.wire.as_ref() == Some(token);
+        is_it.then_some(key)
+    }
+
+    /// The progress token that the asker of a request has written, if its answerer sees another one.
+    pub(super) fn replaced_progress(&self, key: RequestKey) -> Option<Text> {
+        self.rare(key)?.progress.as_ref()?.original.clone()
     }
 
     /// Where the index says that a request is.
@@ -556,7 +458,7 @@ impl Pending {
         let (_, request) = self.table.in_slot(key.index());
         self.counts[request.direction() as usize] -= 1;
         if request.flags.has(Flags::RARE) {
-            self.rare[key.index()] = None;
+            self.forget_beside(key);
         }
         self.free_place(place);
         self.table.drop(key);
@@ -629,7 +531,7 @@ impl Pending {
     pub(super) fn check_invariants(&self) {
         assert_eq!(self.index.iter().filter(|slot| **slot != NONE).count(), self.table.len());
         assert_eq!(self.counts.iter().sum::<usize>(), self.table.len());
-        let mut unwanted = vec![false; self.table.slots()];
+        let (mut unwanted, mut told_otherwise) = (vec![false; self.table.slots()], 0);
         for key in self.unwanted.iter().flatten().filter(|key| self.get(**key).is_some()) {
             unwanted[key.index()] = true;
         }
@@ -637,7 +539,11 @@ impl Pending {
             let is_unwanted = request.asker.is_none() || request.cancelled().is_some();
             assert!(!is_unwanted || unwanted[key.index()], "an orphan gives its slot back when the table is full");
             assert_eq!(self.find(request.answerer(), &self.wire_id(key, request)), Some(key));
+            let token = self.rare(key).and_then(|rare| rare.progress.as_ref()?.wire.as_ref());
+            assert!(token.is_none_or(|token| self.find_by_token(request.answerer(), token) == Some(key)));
+            told_otherwise += usize::from(token.is_some());
         }
+        assert_eq!(self.by_token.len(), told_otherwise, "tokens of requests that are over are forgotten");
     }
 }
 

@@ -1,7 +1,7 @@
 //! An independent judge: serde_json on bytes that were checked to be UTF-8 accepts exactly the valid lines and gives
 //! their members in order, repeated keys included.
 
-use crate::scan::Line;
+use crate::scan::{Line, SkipValue, Span};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -11,7 +11,7 @@ pub(super) enum Judgement {
     /// Not a message, or one with a routing key that stands twice.
     Malformed,
     /// A message with these fields, in the order in which [`Line`] has them.
-    Message([Option<String>; 8], u32),
+    Message([Option<String>; 10], u32),
     /// Valid, but with a key that serde_json cannot decode: a surrogate escape without its partner.
     Undecided,
 }
@@ -50,6 +50,7 @@ fn fields(top: &[(String, Box<RawValue>)]) -> Option<Judgement> {
     let name = |value: Option<&str>| {
         value.filter(|value| value.starts_with(['"', '-']) || value.as_bytes()[0].is_ascii_digit()).map(str::to_owned)
     };
+    let object = |value: Option<&str>| value.filter(|value| value.starts_with('{')).map(str::to_owned);
     let id = one(top, "id").ok()?;
     let tokens = [
         name(id),
@@ -60,6 +61,8 @@ fn fields(top: &[(String, Box<RawValue>)]) -> Option<Judgement> {
         string(one(top, "pool").ok()?),
         name(one(&params, "requestId").ok()?),
         name(one(&params, "id").ok()?),
+        name(one(&params, "progressToken").ok()?),
+        object(one(&params, "_meta").ok()?).or(object(one(&result, "_meta").ok()?)),
     ];
     let mut flags = 0;
     if one(top, "result").ok()?.is_some() {
@@ -87,10 +90,19 @@ pub(super) fn as_judged(stream: &[u8], line: &Line) -> Judgement {
         line.pool,
         line.request_id,
         line.params_id,
+        line.token,
+        meta_of(stream, line),
     ];
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("a valid line is UTF-8");
     let token = |span: crate::scan::Span| span.is_some().then(|| text(&stream[span.start as usize..span.end as usize]));
     Judgement::Message(tokens.map(token), line.flags)
+}
+
+/// The whole of the object that a line has as `_meta`.
+pub(super) fn meta_of(stream: &[u8], line: &Line) -> Span {
+    let start = line.meta as usize;
+    let length = SkipValue::default().read(&stream[start..]).filter(|_| start > 0);
+    length.map_or(Span::default(), |length| Span { start: line.meta, end: (start + length) as u32 })
 }
 
 /// The members of an object in their order, or `None` if a key cannot be decoded.

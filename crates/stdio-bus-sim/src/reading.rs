@@ -76,6 +76,8 @@ pub(super) fn counted_from(line: Line, by: usize) -> Line {
         pool: moved(line.pool),
         request_id: moved(line.request_id),
         params_id: moved(line.params_id),
+        token: moved(line.token),
+        meta: if line.meta == 0 { 0 } else { line.meta + by },
         flags: line.flags,
     }
 }

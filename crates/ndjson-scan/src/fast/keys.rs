@@ -6,7 +6,8 @@ use crate::Window;
 use crate::member::Member;
 
 /// The routing keys, wherever they count.
-const NAMES: [&[u8]; 8] = [b"id", b"method", b"params", b"result", b"error", b"sessionId", b"pool", b"requestId"];
+const NAMES: [&[u8]; 10] =
+    [b"id", b"method", b"params", b"result", b"error", b"sessionId", b"pool", b"requestId", b"progressToken", b"_meta"];
 
 /// What a key has to look like to be one of the names, its quotes included.
 #[derive(Clone, Copy)]
@@ -15,12 +16,12 @@ struct Entry {
     /// Its first eight bytes, and which bits of them count.
     word: u64,
     mask: u64,
-    /// Eight bytes from the fourth one on, for a key that is longer than eight.
+    /// Its last eight bytes, for a key that is longer than eight, and where they begin: at most at its ninth byte.
     tail: u64,
-    tail_mask: u64,
+    tail_from: u64,
 }
 
-const EMPTY: Entry = Entry { word: u64::MAX, mask: 0, tail: 0, tail_mask: 0 };
+const EMPTY: Entry = Entry { word: u64::MAX, mask: 0, tail: 0, tail_from: 0 };
 
 /// Each name in the place that the hash of its first four bytes says; `u64::MAX` under no mask matches nothing.
 static ENTRIES: [Entry; 16] = {
@@ -35,8 +36,8 @@ static ENTRIES: [Entry; 16] = {
         entries[place] = Entry {
             word,
             mask: if length < 8 { !(!0 << (8 * length)) } else { !0 },
-            tail: if length > 8 { (bytes >> 24) as u64 } else { 0 },
-            tail_mask: if length > 8 { !0 } else { 0 },
+            tail: if length > 8 { (bytes >> (8 * (length - 8))) as u64 } else { 0 },
+            tail_from: if length > 8 { length as u64 - 8 } else { 0 },
         };
         index += 1;
     }
@@ -127,11 +128,11 @@ impl Keys {
     #[inline(always)]
     pub(crate) fn take(&mut self, window: Window<'_>, at: usize, is_inner: bool, note: u32) {
         let word = window.word(at);
-        let tail = window.word(at + 3);
         let place = hash(word);
         let entry = &ENTRIES[place];
+        let tail = window.word(at + entry.tail_from as usize);
         let begins = word & entry.mask == entry.word;
-        let is_name = begins & ((tail ^ entry.tail) & entry.tail_mask == 0);
+        let is_name = begins & (entry.tail_from == 0 || tail == entry.tail);
         // A key that is no name in its first eight bytes can be one in another spelling only if one of them is a
         // backslash; one that begins as a long name may go on with one.
         if !is_name & (begins | (marks(word, b'\\') != 0)) {
@@ -186,16 +187,18 @@ impl Sample {
     pub(crate) const NONE: Self = Self { word: 0, token: 0, from: 0, unused: 0 };
 
     /// The samples of the key that begins at `at` and is this token: its first eight bytes, fewer if it is shorter, and
-    /// those from the fourth one on too if it begins as a long name may.
+    /// those too that are the last ones of a long name, if it begins as that may.
     pub(crate) fn of(window: Window<'_>, at: usize, token: u8) -> impl Iterator<Item = Self> {
         let word = window.word(at);
+        let from = ENTRIES[hash(word)].tail_from;
+        let tail = window.word(at + from as usize);
         // The quote that begins the key is passed over.
-        let end = marks(word | 0xFF, b'"');
-        let unused = if end == 0 { 0 } else { 63 - end.trailing_zeros() as u8 };
-        let is_long = ENTRIES[hash(word)].tail_mask != 0;
-        let first = Self { word, token, from: 0, unused };
-        let second = Self { word: window.word(at + 3), token, from: 3, unused: 0 };
-        [first].into_iter().chain(is_long.then_some(second))
+        let (end, tail_end) = (marks(word | 0xFF, b'"'), marks(tail, b'"'));
+        // What follows the key does not count.
+        let unused = |end: u64| if end == 0 { 0 } else { 63 - end.trailing_zeros() as u8 };
+        let first = Self { word, token, from: 0, unused: unused(end) };
+        let second = Self { word: tail, token, from: from as u8, unused: unused(tail_end) };
+        [first].into_iter().chain((from > 0 && end == 0).then_some(second))
     }
 
     /// Not 0 if the key has other bytes in the message whose tokens stand at `places` in the chunk.
@@ -218,7 +221,8 @@ fn marks(word: u64, byte: u8) -> u64 {
 #[cold]
 #[inline(never)]
 fn is_escaped(window: Window<'_>, at: usize) -> bool {
-    // Nine characters of at most six bytes each; the string was found valid, so the pad is never taken for a key.
-    let key = window.array::<54>(at + 1);
+    // The first escape of a key of thirteen letters is one of its first thirteen bytes; the string was found valid, so the
+    // pad is never taken for a key.
+    let key = window.array::<13>(at + 1);
     key.iter().find(|&&byte| byte == b'"' || byte == b'\\') == Some(&b'\\')
 }

@@ -219,6 +219,12 @@ impl Value {
     fn name(&self) -> Span {
         if matches!(self.first, b'"' | b'-' | b'0'..=b'9') { self.token } else { Span::default() }
     }
+
+    /// Where it begins, if it is an object; else 0.
+    #[inline(always)]
+    fn object(&self) -> u32 {
+        if self.first == b'{' { self.token.start } else { 0 }
+    }
 }
 
 /// Gives the line from `start` to `end`, its fields from the keys that were found and their values.
@@ -230,6 +236,9 @@ fn push(lines: &mut Vec<Line>, start: usize, end: usize, keys: &Keys, value: imp
         | Member::ParamsRequest.bit()
         | Member::ParamsId.bit()
         | Member::ResultSession.bit()
+        | Member::ParamsToken.bit()
+        | Member::ParamsMeta.bit()
+        | Member::ResultMeta.bit()
         | Member::Error.bit();
 
     // Its fields are written where they stay: a line is large for what is copied.
@@ -271,6 +280,15 @@ fn push(lines: &mut Vec<Line>, start: usize, end: usize, keys: &Keys, value: imp
         }
         if keys.has(Member::ParamsId) {
             line.params_id = value(Member::ParamsId).name();
+        }
+        if keys.has(Member::ParamsToken) {
+            line.token = value(Member::ParamsToken).name();
+        }
+        if keys.has(Member::ParamsMeta) {
+            line.meta = value(Member::ParamsMeta).object();
+        }
+        if line.meta == 0 && keys.has(Member::ResultMeta) {
+            line.meta = value(Member::ResultMeta).object();
         }
     }
 }

@@ -154,7 +154,7 @@ impl Bus {
     pub(crate) fn forward(&mut self, to: Peer, line: &Line, edits: &mut Edits) {
         let (mut from, end) = (line.span.start, line.span.end + 1);
         let mut bytes = (end - from) as usize;
-        if edits[1].is_some() || edits[2].is_some() {
+        if edits[1..].iter().any(Option::is_some) {
             edits.sort_by_key(|edit| edit.as_ref().map_or(u32::MAX, |edit| edit.at.start));
         }
         for Edit { at, with } in edits.iter().flatten() {

@@ -9,11 +9,11 @@ use alloc::format;
 
 use ndjson_scan::{Span, Window};
 
-use super::message::Said;
+use super::message::{About, By, Said};
 use crate::Bus;
 use crate::client::{Client, Phase};
 use crate::id::{Id, Spelled};
-use crate::message::{Cancel, Refusal, Verb, session_name, verb};
+use crate::message::Refusal;
 use crate::peer::{ClientKey, Peer, SessionKey, Text, WorkerKey};
 use crate::report::Reason;
 use crate::settings::{Assignment, Era};
@@ -42,6 +42,7 @@ impl Audience {
 }
 
 /// Another request that a worker's message is about.
+#[derive(Default)]
 pub(super) struct NamedRequest {
     /// The client at its other end.
     pub client: Option<Peer>,
@@ -115,26 +116,25 @@ impl Bus {
         Refusal(Reason::Unroutable, text)
     }
 
-    /// What a worker's message says of another request: a notification names one of the worker's own (a cancellation),
-    /// a request one of the client's (`elicitation/create`).
+    /// What a worker's message says of another request.
     pub(super) fn request_of_worker_message(&mut self, said: &Said<'_>) -> NamedRequest {
-        let &Said { worker, window, line, ref id } = said;
-        let from = Peer::Worker(worker);
-        let is_lsp = || matches!(verb(window, line), Verb::Cancel(Cancel::Answered));
-        let in_id = !line.request_id.is_some() && line.params_id.is_some() && is_lsp();
-        let at = if in_id { line.params_id } else { line.request_id };
-        let found = match id {
-            _ if !at.is_some() => None,
-            Some(_) => Id::parse(window.get(at)).ok().and_then(|named| self.pending.find(from, &named)),
-            None => self.request_named(from, window.get(at)),
+        let Some(About { at, by }) = said.about else { return NamedRequest::default() };
+        let from = Peer::Worker(said.worker);
+        let token = said.window.get(at);
+        let found = match by {
+            By::OwnId => self.request_named(from, token),
+            By::Id => Id::parse(token).ok().and_then(|id| self.pending.find(from, &id)),
+            By::Token => Id::parse(token).ok().and_then(|token| self.pending.find_by_token(from, &token)),
         };
         let Some((key, request)) = found.and_then(|key| Some((key, self.pending.get(key)?))) else {
-            return NamedRequest { client: None, token: None, at };
+            return NamedRequest { at, ..NamedRequest::default() };
         };
-        match id {
-            Some(_) => NamedRequest { client: request.asker(), token: self.pending.replaced_token(key), at },
-            None => NamedRequest { client: Some(request.answerer()), token: self.pending.wire_token(key), at },
-        }
+        let (client, token) = match by {
+            By::OwnId => (Some(request.answerer()), self.pending.wire_token(key)),
+            By::Id => (request.asker(), self.pending.replaced_token(key)),
+            By::Token => (request.asker(), self.pending.replaced_progress(key)),
+        };
+        NamedRequest { client, token, at }
     }
 
     /// Whom a worker's message is for, and in which session.
@@ -143,10 +143,10 @@ impl Bus {
         said: &Said<'_>,
         named: &NamedRequest,
     ) -> Result<(ClientKey, Option<SessionKey>), Refusal> {
-        let &Said { worker, window, line, ref id } = said;
+        let &Said { worker, window, line, ref id, ref about, .. } = said;
         let only = || self.only_client(worker).map(Peer::Client);
         let unknown = |reason: Reason| Refusal(reason, reason.help().into());
-        let name = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
+        let name = said.session();
         let session = name.as_ref().and_then(|name| self.sessions.of_worker(worker, name));
         let to = if name.is_some() {
             let at = self.workers.get(worker);
@@ -154,6 +154,10 @@ impl Bus {
             let owner = found.and_then(|found| found.addressee(at.is_some_and(|worker| worker.may_give_out_a_name())));
             let owner = owner.or_else(|| at.and_then(|worker| worker.owner));
             owner.map(Peer::Client).ok_or_else(|| unknown(Reason::UnknownSession))?
+        } else if about.is_some_and(|about| about.by == By::Token || about.by == By::Id && id.is_none()) {
+            // It is told for a request of one client, and goes to no other one, unless there can be none.
+            let owner = || self.workers.get(worker).and_then(|worker| worker.owner).map(Peer::Client);
+            named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else if line.request_id.is_some() {
             named.client.or_else(only).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else {
@@ -167,7 +171,8 @@ impl Bus {
         let Some(client) = client else {
             return Err(Refusal(Reason::UnknownSession, "the client that owns it is leaving".into()));
         };
-        if id.is_none() && named.client != Some(to) && self.may_name_anothers(client, window, named.at) {
+        let is_own = about.is_some_and(|about| about.by == By::OwnId);
+        if is_own && named.client != Some(to) && self.may_name_anothers(client, window, named.at) {
             let text = "it names no pending request of this worker, and may name another one's";
             return Err(Refusal(Reason::UnknownRequest, text.into()));
         }

@@ -6,12 +6,13 @@
 //! session or request that a line names belongs to its sender, or to nobody.
 use alloc::borrow::Cow;
 
-use ndjson_scan::{Line, Span, Window};
+use ndjson_scan::{Line, Meta, Span, Window};
 
 use super::message::Message;
-use crate::id::Spelled;
-use crate::message::{Edit, Edits, Refusal, Verb, is_response, print_of, session_name};
-use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, Text, WorkerKey};
+use crate::correlation::Replaced;
+use crate::id::{Id, Spelled};
+use crate::message::{Edit, Edits, Refusal, UNCHANGED, Verb, is_response, print_of, session_name};
+use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::{NewRequest, Request};
 use crate::report::Reason;
 use crate::session::access::{Access, Naming, Place, Use, denied};
@@ -33,8 +34,8 @@ struct Route<'a> {
     first: Option<Named<'a>>,
     /// The one in its params, where another one stands at top level.
     second: Option<Named<'a>>,
-    /// The request that it cancels.
-    cancels: Option<RequestKey>,
+    /// The request that it cancels, or tells the progress of.
+    about: Option<RequestKey>,
 }
 
 /// Sessions that a message is in now, and whether it was the first to name them.
@@ -73,7 +74,11 @@ impl Bus {
         if self.shutdown.refuses_requests() && (self.shutdown.stops_workers() || line.id.is_some()) {
             return Err(Refusal(Reason::ShuttingDown, "the daemon is shutting down".into()));
         }
-        let message = Message::decode(client, window, line)?;
+        let meta = Meta::of(window, line);
+        if meta.twice != 0 {
+            return Ok(self.name_stands_twice(client.into(), window, line, &meta));
+        }
+        let message = Message::decode(client, window, line, &meta)?;
         let route = match self.route_of(&message) {
             Ok(route) => route,
             Err(Refusal(Reason::NoWorker, _)) if self.await_worker(client, window, line) => return Ok(Flow::Blocked),
@@ -100,26 +105,22 @@ impl Bus {
     fn deliver(&mut self, message: &Message<'_>, route: Route<'_>) -> Result<(), Refusal> {
         let mut edits = self.name_requests(message, &route)?;
         let entered = self.use_sessions(message.client, &route)?;
-        edits[0] = self.record(message, route.worker, entered)?.map(|with| Edit { at: message.line.id, with });
+        let replaced = self.record(message, route.worker, entered)?;
+        [edits[0], edits[3]] = replaced.edits(message.line, message.progress.as_ref());
         if let Some(Named { access: Access { how: Use::Take(session), .. }, .. }) = route.first {
             self.take_session_over(session, message.client);
         }
         self.forward(Peer::Worker(route.worker), message.line, &mut edits);
-        if let (Verb::Cancel(how), Some(key)) = (message.verb, route.cancels) {
+        if let (Verb::Cancel(how), Some(key)) = (message.verb, route.about) {
             let due = self.pending.cancel(self.now, key, how);
             self.timers.arm(Timer::Requests, due);
         }
         Ok(())
     }
 
-    /// Records a request, if the message is one. Gives the token to replace its id with, if it may not pass.
-    fn record(
-        &mut self,
-        message: &Message<'_>,
-        worker: WorkerKey,
-        entered: [Entered; 2],
-    ) -> Result<Option<Text>, Refusal> {
-        let &Message { client, window, line, ref id, verb } = message;
+    /// Records a request, if the message is one. Gives what its id and its progress token are replaced with.
+    fn record(&mut self, message: &Message<'_>, worker: WorkerKey, entered: [Entered; 2]) -> Result<Replaced, Refusal> {
+        let &Message { client, window, line, ref id, verb, ref progress } = message;
         let recorded = match id {
             Some(id) => {
                 let timeout = self.workers.get(worker).and_then(|worker| worker.request_timeout);
@@ -131,11 +132,11 @@ impl Bus {
                     session_on_top: line.session.len() > 2,
                     verb,
                     expires: timeout.map_or(Moment::NEVER, |timeout| self.now.after(timeout)),
-                    print: print_of(window, line),
+                    print: print_of(window, line, progress.as_ref().map_or(Span::default(), |token| token.at)),
                 };
-                self.ask(&request, id, window.get(line.id))
+                self.ask(&request, id, window.get(line.id), progress.as_ref(), window)
             }
-            None => Ok(None),
+            None => Ok(Replaced::default()),
         };
         match recorded {
             Ok(_) => self.note_audience(worker, client),
@@ -150,11 +151,14 @@ impl Bus {
         if matches!(verb, Verb::Cancel(_)) {
             return self.route_of_cancellation(message);
         }
+        if let Some(at) = message.tells_progress() {
+            return self.route_of_progress(message, at);
+        }
         let Some((name, place, inner)) = message.names()? else {
             let group = self.group_of_line(client, window, line);
             let picked = group.and_then(|group| self.pick_worker_for_line(client, group, window, line));
             let worker = picked.map_err(|(reason, text)| Refusal(reason, text))?;
-            return Ok(Route { worker, first: None, second: None, cancels: None });
+            return Ok(Route { worker, first: None, second: None, about: None });
         };
         let (worker, access) = self.first_session(message, &message.naming(&name, place), inner.as_deref())?;
         let first = Some(Named { name, access });
@@ -168,7 +172,7 @@ impl Bus {
         if ![&first, &second].into_iter().flatten().all(|named| named.access.is_open) {
             return Err(denied());
         }
-        Ok(Route { worker, first, second, cancels: None })
+        Ok(Route { worker, first, second, about: None })
     }
 
     /// A cancellation goes to the worker of the request, and nowhere when the answer is out already, or it is another
@@ -177,17 +181,37 @@ impl Bus {
         let unknown = || Refusal(Reason::UnknownRequest, "it names no pending request of this connection".into());
         let key = self.request_cancelled(message).ok_or_else(unknown)?;
         let Some(Peer::Worker(worker)) = self.pending.get(key).map(Request::answerer) else { return Err(unknown()) };
+        self.route_to_request(message, worker, key).ok_or_else(unknown)?
+    }
+
+    /// What is told of the progress of a worker's request goes to the worker that has made it.
+    fn route_of_progress<'a>(&mut self, message: &Message<'a>, at: Span) -> Result<Route<'a>, Refusal> {
+        let unknown = || Refusal(Reason::UnknownRequest, "its progressToken is that of no pending request".into());
+        let token = Id::parse(message.window.get(at)).map_err(|_| unknown())?;
+        let key = self.pending.find_by_token(message.client.into(), &token).ok_or_else(unknown)?;
+        let Some(Peer::Worker(worker)) = self.pending.get(key).and_then(Request::asker) else { return Err(unknown()) };
+        self.route_to_request(message, worker, key).ok_or_else(unknown)?
+    }
+
+    /// The way to the worker at the other end of a request; none if it takes no messages any more. A session that the
+    /// message names as well has to be open to its sender.
+    fn route_to_request<'a>(
+        &self,
+        message: &Message<'a>,
+        worker: WorkerKey,
+        key: RequestKey,
+    ) -> Option<Result<Route<'a>, Refusal>> {
         if !self.worker_takes_messages(worker) {
-            return Err(unknown());
+            return None;
         }
         for (span, place) in [(message.line.session, Place::Alone), (message.line.params_session, Place::Params)] {
             let Some(name) = session_name(message.window, span) else { continue };
             let session = self.sessions.of_worker(worker, &name);
             if !self.access(&message.naming(&name, place), worker, session).is_open {
-                return Err(denied());
+                return Some(Err(denied()));
             }
         }
-        Ok(Route { worker, first: None, second: None, cancels: Some(key) })
+        Some(Ok(Route { worker, first: None, second: None, about: Some(key) }))
     }
 
     /// The request of its sender that a cancellation names.
@@ -345,24 +369,31 @@ impl Bus {
             let with = bus.pending.wire_token(request).filter(|_| at.is_some());
             with.map(|with| Edit { at, with })
         };
-        if let Some(request) = route.cancels {
-            return Ok([None, edit(self, request, line.request_id), edit(self, request, line.params_id)]);
+        let mut edits = UNCHANGED;
+        if let (Some(request), Verb::Cancel(_)) = (route.about, message.verb) {
+            edits[1] = edit(self, request, line.request_id);
+            edits[2] = edit(self, request, line.params_id);
+            return Ok(edits);
+        }
+        if let Some(request) = route.about {
+            edits[2] = self.pending.replaced_progress(request).map(|with| Edit { at: line.token, with });
         }
         if !line.request_id.is_some() {
-            return Ok([None, None, None]);
+            return Ok(edits);
         }
         let token = window.get(line.request_id);
         let answerer = Peer::Worker(route.worker);
         let own = self.request_named(Peer::Client(client), token);
         let is_there = |key: &RequestKey| self.pending.get(*key).is_some_and(|it| it.answerer() == answerer);
         if let Some(request) = own.filter(is_there) {
-            return Ok([None, edit(self, request, line.request_id), None]);
+            edits[1] = edit(self, request, line.request_id);
+            return Ok(edits);
         }
         // A name that some parser changes may become that of another client's request.
         let is_safe =
             Spelled::parse(token).is_ok_and(|it| it.is_plain && self.pending.find(answerer, &it.id).is_none());
         if is_safe {
-            Ok([None, None, None])
+            Ok(edits)
         } else {
             Err(Refusal(Reason::UnknownRequest, "its requestId is no pending request of this connection".into()))
         }
@@ -386,7 +417,7 @@ impl Bus {
             return Flow::Blocked;
         }
         self.note_audience(worker, client);
-        self.deliver_answer(key, Peer::Worker(worker), line);
+        self.deliver_answer(key, Peer::Worker(worker), window, line);
         Flow::Next
     }
 }

@@ -1,15 +1,18 @@
-//! Lines that are decoded: what a client or a worker says, but for answers. Nothing here knows the bus.
+//! A request or a notification, decoded: who sends it, and where it says whom it belongs to, by sessions and by requests
+//! (docs/routing.md has the table). Nothing else knows these places but the fast path, which knows of lines that name one
+//! session alone, and what finds the requests of answers. Nothing here knows the bus.
 use alloc::borrow::Cow;
 use alloc::format;
 
-use ndjson_scan::{Line, Window};
+use ndjson_scan::{Line, Meta, Span, Window};
 
+use crate::correlation::Token;
 use crate::id::Spelled;
-use crate::message::{Refusal, Verb, request_id, session_name, verb};
+use crate::message::{Cancel, Refusal, Verb, has_method, request_id, session_name, verb};
 use crate::peer::{ClientKey, WorkerKey};
 use crate::report::Reason;
 use crate::session::access::{Naming, Place};
-use crate::settings::MAX_SESSION_ID_LEN;
+use crate::settings::{MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN};
 
 /// A request or a notification of a client, decoded.
 pub(super) struct Message<'a> {
@@ -18,6 +21,8 @@ pub(super) struct Message<'a> {
     pub line: &'a Line,
     pub id: Option<Spelled>,
     pub verb: Verb,
+    /// What its progress is to be told under, if it is a request.
+    pub progress: Option<Token>,
 }
 
 /// A request or a notification of a worker, decoded.
@@ -26,6 +31,28 @@ pub(super) struct Said<'a> {
     pub window: Window<'a>,
     pub line: &'a Line,
     pub id: Option<Spelled>,
+    /// As that of a client.
+    pub progress: Option<Token>,
+    /// The request that it is about.
+    pub about: Option<About>,
+}
+
+/// Where a message names another request, and by what.
+#[derive(Clone, Copy)]
+pub(super) struct About {
+    pub at: Span,
+    pub by: By,
+}
+
+/// What a request is named by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// It is one of the sender's own, by its id.
+    OwnId,
+    /// It is one that the sender has to answer, by its id.
+    Id,
+    /// The same, by the token that came with it.
+    Token,
 }
 
 /// The sessions that a message names: the one that decides its way, where that stands, and the one in the params, if that
@@ -33,14 +60,15 @@ pub(super) struct Said<'a> {
 type Names<'a> = (Cow<'a, [u8]>, Place, Option<Cow<'a, [u8]>>);
 
 impl<'a> Message<'a> {
-    pub(super) fn decode(client: ClientKey, window: Window<'a>, line: &'a Line) -> Result<Self, Refusal> {
+    pub(super) fn decode(client: ClientKey, window: Window<'a>, line: &'a Line, meta: &Meta) -> Result<Self, Refusal> {
         let id = request_id(window, line)?;
         let verb = match verb(window, line) {
             // Without an answer nothing is given away.
             verb if verb.asks_for_session() && id.is_none() => Verb::Other,
             verb => verb,
         };
-        Ok(Self { client, window, line, id, verb })
+        let progress = progress_of(window, meta, id.as_ref())?;
+        Ok(Self { client, window, line, id, verb, progress })
     }
 
     /// The sessions that it names.
@@ -62,4 +90,56 @@ impl<'a> Message<'a> {
     pub(super) fn naming<'n>(&self, name: &'n [u8], place: Place) -> Naming<'n> {
         Naming { client: self.client, verb: self.verb, place, name }
     }
+
+    /// The token that it tells progress under, if it does: that of a request of a worker.
+    pub(super) fn tells_progress(&self) -> Option<Span> {
+        tells_progress(self.window, self.line)
+    }
+}
+
+impl<'a> Said<'a> {
+    pub(super) fn decode(worker: WorkerKey, window: Window<'a>, line: &'a Line, meta: &Meta) -> Result<Self, Refusal> {
+        let id = request_id(window, line)?;
+        let progress = progress_of(window, meta, id.as_ref())?;
+        let about = about(window, line, meta);
+        Ok(Self { worker, window, line, id, progress, about })
+    }
+
+    /// The session that it names.
+    pub(super) fn session(&self) -> Option<Cow<'a, [u8]>> {
+        session_name(self.window, self.line.session).or_else(|| session_name(self.window, self.line.params_session))
+    }
+}
+
+/// Which other request a worker's message is about: a notification may name one of the worker's own (a cancellation), a
+/// request one of the client's (`elicitation/create`), and some notifications are told for one that the client has made.
+fn about(window: Window<'_>, line: &Line, meta: &Meta) -> Option<About> {
+    let is_request = line.id.is_some();
+    if line.request_id.is_some() {
+        return Some(About { at: line.request_id, by: if is_request { By::Id } else { By::OwnId } });
+    }
+    if line.params_id.is_some() && verb(window, line) == Verb::Cancel(Cancel::Answered) {
+        return Some(About { at: line.params_id, by: if is_request { By::Id } else { By::OwnId } });
+    }
+    if let Some(at) = tells_progress(window, line) {
+        return Some(About { at, by: By::Token });
+    }
+    let at = meta.subscription;
+    (at.is_some() && !is_request).then_some(About { at, by: By::Id })
+}
+
+/// What the progress of a request is to be told under.
+fn progress_of(window: Window<'_>, meta: &Meta, id: Option<&Spelled>) -> Result<Option<Token>, Refusal> {
+    let at = meta.progress;
+    if !at.is_some() || id.is_none() {
+        return Ok(None);
+    }
+    let text = || format!("the progress token is longer than {MAX_REQUEST_ID_LEN} bytes");
+    let spelled = Spelled::parse(window.get(at)).map_err(|_| Refusal(Reason::IdTooLong, text()))?;
+    Ok(Some(Token { at, spelled }))
+}
+
+/// The token of a request whose progress a message tells.
+fn tells_progress(window: Window<'_>, line: &Line) -> Option<Span> {
+    (line.token.is_some() && has_method(window, line, b"notifications/progress")).then_some(line.token)
 }

@@ -4,13 +4,13 @@
 //! Invariant: a line is queued for exactly one client, or its loss is reported, and a lost request is answered.
 use alloc::format;
 
-use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Window};
+use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Meta, Window};
 
 use super::addressee::NamedRequest;
 use super::message::Said;
 use crate::flow::delivery::Room;
 use crate::id::Id;
-use crate::message::{Edit, Refusal, Verb, request_id, session_name};
+use crate::message::{Edit, Refusal, UNCHANGED, Verb, session_name};
 use crate::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use crate::pending::NewRequest;
 use crate::report::Reason;
@@ -77,7 +77,7 @@ impl Bus {
                 return Flow::Next;
             }
         }
-        self.deliver_answer(key, Peer::Client(client), line);
+        self.deliver_answer(key, Peer::Client(client), window, line);
         self.end_sessions(verb, line.has(Line::RESULT), sessions);
         // Any answer may name a session that was not known before.
         if let Some(name) = &named {
@@ -199,8 +199,12 @@ impl Bus {
 
     /// A request or a notification of a worker (spec 6.3.2, decision 5).
     fn worker_message(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
-        let said = Said { worker, window, line, id: request_id(window, line)? };
-        if said.id.as_ref().is_some_and(|it| self.echoed(worker, &it.id, window, line).is_some()) {
+        let meta = Meta::of(window, line);
+        if meta.twice != 0 {
+            return Ok(self.name_stands_twice(worker.into(), window, line, &meta));
+        }
+        let said = Said::decode(worker, window, line, &meta)?;
+        if said.id.as_ref().is_some_and(|it| self.echoed(worker, &it.id, window, line, meta.progress).is_some()) {
             return Ok(self.worker_response(worker, window, line, Answer::Echo));
         }
         if said.id.as_ref().is_some_and(|it| self.take_era(worker, &it.id, false)) {
@@ -235,7 +239,7 @@ impl Bus {
         to: ClientKey,
         session: Option<SessionKey>,
     ) -> Result<(), Refusal> {
-        let &Said { worker, window, line, ref id } = said;
+        let &Said { worker, window, line, ref id, ref progress, .. } = said;
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
             self.sessions.hear(session, self.now);
         }
@@ -244,7 +248,8 @@ impl Bus {
         }
         // Another client knows nothing of that request.
         let token = named.token.filter(|_| named.client == Some(Peer::Client(to)));
-        let mut edits = [None, token.map(|with| Edit { at: named.at, with }), None];
+        let mut edits = UNCHANGED;
+        edits[1] = token.map(|with| Edit { at: named.at, with });
         if let Some(id) = id {
             let request = NewRequest {
                 asker: worker.into(),
@@ -256,7 +261,8 @@ impl Bus {
                 expires: Moment::NEVER,
                 print: 0,
             };
-            edits[0] = self.ask(&request, id, window.get(line.id))?.map(|with| Edit { at: line.id, with });
+            let replaced = self.ask(&request, id, window.get(line.id), progress.as_ref(), window)?;
+            [edits[0], edits[3]] = replaced.edits(line, progress.as_ref());
             self.note_elicitation(said, to, session);
         }
         self.forward(Peer::Client(to), line, &mut edits);

@@ -21,6 +21,7 @@ mod memory;
 mod operator;
 mod overview;
 mod pools;
+mod progress;
 mod purity;
 mod readiness;
 mod routing;

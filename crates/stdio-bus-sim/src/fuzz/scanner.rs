@@ -80,6 +80,7 @@ fn check_fields(stream: &[u8], line: &Line, top: Value<'_, '_>) {
         ("id", line.id, top.get("id")),
         ("params.requestId", line.request_id, inside(params.as_ref(), "requestId")),
         ("params.id", line.params_id, inside(params.as_ref(), "id")),
+        ("params.progressToken", line.token, inside(params.as_ref(), "progressToken")),
     ];
     for (name, span, value) in names {
         let value = value.filter(|value| value.is_str() || value.is_number());
@@ -95,6 +96,8 @@ fn check_fields(stream: &[u8], line: &Line, top: Value<'_, '_>) {
             (token, value) => panic!("{name}: {token:?} and {}", value.is_some()),
         }
     }
+    let meta = |object: Option<&_>| inside(object, "_meta").filter(|meta| meta.is_object());
+    assert_eq!(line.meta > 0, meta(params.as_ref()).or(meta(result.as_ref())).is_some());
     assert_eq!(line.has(Line::RESULT), result.is_some());
     assert_eq!(line.has(Line::ERROR), top.get("error").is_some());
     assert_eq!(line.has(Line::ID_NULL), top.get("id").is_some_and(|id| id.is_null()));

@@ -215,9 +215,17 @@ fn fields_inside_params_however_their_keys_are_spelled() {
     let mut checker = Checker::new();
     let step = if cfg!(debug_assertions) { 13 } else { 1 };
     let escapes = |name: &str| 0..1_usize << name.len().min(2);
-    for (outer, inner) in
-        [("params", "id"), ("params", "requestId"), ("params", "sessionId"), ("result", "id"), ("other", "id")]
-    {
+    let names = [
+        ("params", "id"),
+        ("params", "requestId"),
+        ("params", "sessionId"),
+        ("params", "progressToken"),
+        ("params", "_meta"),
+        ("result", "_meta"),
+        ("result", "id"),
+        ("other", "id"),
+    ];
+    for (outer, inner) in names {
         for (outer_escapes, inner_escapes) in
             escapes(outer).flat_map(|outer| escapes(inner).map(move |inner| (outer, inner)))
         {

@@ -1,6 +1,7 @@
 //! Which lines are messages, and which fields they have, by example.
 
 use super::{read, read_line, sets};
+use crate::oracle::meta_of;
 use ndjson_scan::{Fault, Line, MAX_DEPTH, MAX_WRAPPED_DEPTH, Outcome, PAD, Partial, Scanner, Span, Window};
 
 /// The fields of a line as text, in the order in which [`Line`] has them.
@@ -22,6 +23,8 @@ fn fields(line: &str) -> Vec<(&'static str, String)> {
         ("pool", found.pool),
         ("request_id", found.request_id),
         ("params_id", found.params_id),
+        ("token", found.token),
+        ("meta", meta_of(line.as_bytes(), &found)),
     ];
     let flags = [
         ("RESULT", Line::RESULT),
@@ -71,6 +74,20 @@ fn requests_answers_and_notifications_have_their_fields() {
         r#"{"id":1,"params":{"x":{"id":2},"id" : "r" ,"requestId":-0.5},"result":{"id":3}}"#,
         &[("id", "1"), ("request_id", "-0.5"), ("params_id", r#""r""#), ("RESULT", "")],
     );
+    has(
+        r#"{"method":"notifications/progress","params":{"progress":1,"progressToken":"t","progressTokens":2}}"#,
+        &[("method", r#""notifications/progress""#), ("token", r#""t""#)],
+    );
+    has(
+        r#"{"id":1,"method":"tools/call","params":{"name":"x", "_meta" : {"progressToken":1} }}"#,
+        &[("id", "1"), ("method", r#""tools/call""#), ("meta", r#"{"progressToken":1}"#)],
+    );
+    has(r#"{"id":1,"result":{"_meta":{"a":[]},"x":{}}}"#, &[("id", "1"), ("meta", r#"{"a":[]}"#), ("RESULT", "")]);
+    for both in
+        [r#""params":{"_meta":{"a":1}},"result":{"_meta":{}}"#, r#""result":{"_meta":{}},"params":{"_meta":{"a":1}}"#]
+    {
+        has(&format!("{{{both}}}"), &[("meta", r#"{"a":1}"#), ("RESULT", "")]);
+    }
     has("{}", &[]);
     has("{}\r", &[]);
 }
@@ -85,6 +102,10 @@ fn a_field_of_the_wrong_kind_is_absent() {
     for id in ["null", "true", "false", "[1]", r#"{"id":2}"#, "[]", "{}"] {
         has(&format!(r#"{{"params":{{"id":{id}}}}}"#), &[]);
     }
+    for meta in ["1", "null", "[{}]", r#""{}""#] {
+        has(&format!(r#"{{"params":{{"_meta":{meta},"progressToken":{{}}}},"_meta":{{}},"progressToken":1}}"#), &[]);
+    }
+    has(r#"{"params":{"_meta":[],"progressToken":null},"result":{"_meta":{}}}"#, &[("meta", "{}"), ("RESULT", "")]);
     has(r#"{"params":[{"id":1}],"result":{"id":1},"error":{"id":1}}"#, &[("RESULT", ""), ("ERROR", "")]);
     has(r#"{"params":["id"],"x":{"id":1}}"#, &[]);
     has(r#"{"params":[{"sessionId":"s"}],"result":["sessionId"]}"#, &[("RESULT", "")]);
@@ -98,6 +119,8 @@ fn an_escaped_key_is_the_same_key() {
     has(r#"{"m\u0065thod":"m"}"#, &[("method", r#""m""#)]);
     has(r#"{"p\u0061rams":{"\u0073ession\u0049d":"s"}}"#, &[("params_session", r#""s""#)]);
     has(r#"{"\u0073\u0065\u0073\u0073\u0069\u006f\u006e\u0049\u0064":"\u0073"}"#, &[("session", r#""\u0073""#)]);
+    has(r#"{"params":{"progressT\u006fken":7,"_m\u0065ta":{}}}"#, &[("token", "7"), ("meta", "{}")]);
+    has(r#"{"params":{"progressToke\u006e":7,"progress":1,"\u005fmeta":{}}}"#, &[("token", "7"), ("meta", "{}")]);
     has(r#"{"params":{"\u0069\u0064":12}}"#, &[("params_id", "12")]);
     has(r#"{"par\u0061ms":{"i\u0064":"\u0069d"}}"#, &[("params_id", r#""\u0069d""#)]);
     has(r#"{"params":{"id\u0000":1,"i\u0064\ud83d":2,"\/id":3,"iD":4,"i":5}}"#, &[]);
@@ -112,6 +135,9 @@ fn a_routing_key_that_stands_twice_is_refused() {
     assert_eq!(fault(r#"{"id":1,"\u0069d":2}"#), Fault::DuplicateKey);
     assert_eq!(fault(r#"{"params":{"sessionId":1,"a":{},"session\u0049d":2}}"#), Fault::DuplicateKey);
     assert_eq!(fault(r#"{"params":{"requestId":1,"requestId":2}}"#), Fault::DuplicateKey);
+    assert_eq!(fault(r#"{"params":{"progressToken":1,"progress\u0054oken":2}}"#), Fault::DuplicateKey);
+    assert_eq!(fault(r#"{"params":{"_meta":{},"_meta":1}}"#), Fault::DuplicateKey);
+    assert_eq!(fault(r#"{"result":{"_meta":{},"_meta":{}}}"#), Fault::DuplicateKey);
     assert_eq!(fault(r#"{"params":{"id":1,"x":{},"id":1}}"#), Fault::DuplicateKey);
     assert_eq!(fault(r#"{"params":{"id":null,"\u0069d":[]}}"#), Fault::DuplicateKey);
     assert_eq!(fault(r#"{"result":{"sessionId":1,"sessionId":2}}"#), Fault::DuplicateKey);

@@ -120,7 +120,10 @@ fn lines_used_one_at_a_time_are_the_same_as_lines_used_at_once() {
             0 => format!("{{\"id\":{id},\"method\":\"m\",\"params\":{{\"sessionId\":\"s{id}\",\"id\":\"{long}\"}}}}\n"),
             1 => format!("\r\n  \n{{\"r\\u0065sult\":{{\"sessionId\":\"{long}\"}},\"pool\":\"p\"}}\r\n"),
             2 => format!("{{\"sessionId\":\"{id}\",\"params\":{{\"i\\u0064\":{id},\"requestId\":-{id}}}}}\n"),
-            3 => format!("{{\"x\":[{}0],\"id\":null}}\n", "{},".repeat(id)),
+            3 => format!(
+                "{{\"x\":[{}0],\"id\":null,\"params\":{{\"_meta\":{{}},\"progressToken\":{id}}}}}\n",
+                "{},".repeat(id)
+            ),
             _ => "{}\n".to_owned(),
         });
     }

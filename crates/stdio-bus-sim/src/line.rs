@@ -42,12 +42,20 @@ pub enum Piece {
     RequestId(String),
     /// The token of `params.id`, in a cancellation.
     ParamsId(String),
+    /// The progress token in the `_meta` of a request.
+    Token(String),
+    /// The token that progress is told under.
+    Progress(String),
+    /// The subscriptionId in `_meta`.
+    Subscription(String),
 }
 
 impl Piece {
     fn text(&self) -> &str {
-        let (Self::Text(text) | Self::Id(text) | Self::RequestId(text) | Self::ParamsId(text)) = self;
-        text
+        match self {
+            Self::Text(text) | Self::Id(text) | Self::RequestId(text) | Self::ParamsId(text) => text,
+            Self::Token(text) | Self::Progress(text) | Self::Subscription(text) => text,
+        }
     }
 }
 
@@ -75,6 +83,14 @@ pub struct Line {
     pub request_id: Option<String>,
     /// The token of its `params.id`, if it is a cancellation.
     pub params_id: Option<String>,
+    /// What a request wants its progress to be told under.
+    pub token: Option<String>,
+    /// What a notification tells progress under.
+    pub progress: Option<String>,
+    /// The subscription that a worker tells something for, or that its result ends.
+    pub subscription: Option<String>,
+    /// The request that it is told for, if its sender knows that it is not over.
+    pub told_for: Option<usize>,
     /// The name that its sessionId at top level is, if it is one.
     pub top: Option<String>,
     /// The same in params.
@@ -106,6 +122,14 @@ pub struct Draft {
     pub request_id: Option<String>,
     /// See [`Line::params_id`].
     pub params_id: Option<String>,
+    /// See [`Line::token`].
+    pub token: Option<String>,
+    /// See [`Line::progress`].
+    pub progress: Option<String>,
+    /// See [`Line::subscription`].
+    pub subscription: Option<String>,
+    /// See [`Line::told_for`].
+    pub told_for: Option<usize>,
     /// See [`Line::top`].
     pub top: Option<String>,
     /// A token at top level in its place.
@@ -135,7 +159,7 @@ pub struct Draft {
 impl Line {
     /// The line number `number`, of `from`.
     pub fn new(number: usize, from: Who, draft: Draft, random: &mut Random) -> Self {
-        use Piece::{Id, ParamsId, RequestId, Text};
+        use Piece::{Id, ParamsId, Progress, RequestId, Subscription, Text, Token};
         let text = |text: String| vec![Text(text)];
         let mut members: Vec<(&str, Vec<Piece>)> = vec![("tag", text(format!("\"{number};\"")))];
         if let Some(id) = &draft.id {
@@ -163,6 +187,17 @@ impl Line {
         if let Some(request_id) = &draft.request_id {
             inner.push(("requestId", vec![RequestId(request_id.clone())]));
         }
+        if let Some(progress) = &draft.progress {
+            inner.push(("progressToken", vec![Progress(progress.clone())]));
+        }
+        let token = draft.token.iter().map(|token| ("progressToken", vec![Token(token.clone())]));
+        let subscription = |id: &String| ("io.modelcontextprotocol/subscriptionId", vec![Subscription(id.clone())]);
+        let mut meta: Vec<_> = token.chain(draft.subscription.iter().map(subscription)).collect();
+        if !meta.is_empty() || random.one_in(12) {
+            meta.push(("progress", text("{\"progressToken\":[\"}\"]}".into())));
+            random.shuffle(&mut meta);
+            inner.push(("_meta", object(meta, random)));
+        }
         random.shuffle(&mut inner);
         let inner = object(inner, random);
         let kind = if draft.method.is_empty() {
@@ -183,6 +218,10 @@ impl Line {
             id: draft.id,
             request_id: draft.request_id,
             params_id: draft.params_id,
+            token: draft.token,
+            progress: draft.progress,
+            subscription: draft.subscription,
+            told_for: draft.told_for,
             top: draft.top.filter(|name| !name.is_empty()),
             inner: draft.inner.filter(|name| !name.is_empty()),
             pool: draft.pool,
@@ -204,6 +243,10 @@ impl Line {
             id: None,
             request_id: None,
             params_id: None,
+            token: None,
+            progress: None,
+            subscription: None,
+            told_for: None,
             top: None,
             inner: None,
             pool: None,
@@ -255,6 +298,9 @@ impl Line {
                 Piece::Id(_) => ids.id = found.next(),
                 Piece::RequestId(_) => ids.request_id = found.next(),
                 Piece::ParamsId(_) => ids.params_id = found.next(),
+                Piece::Token(_) => ids.token = found.next(),
+                Piece::Progress(_) => ids.progress = found.next(),
+                Piece::Subscription(_) => ids.subscription = found.next(),
                 Piece::Text(_) => {}
             }
         }
@@ -282,6 +328,9 @@ impl Line {
             ("in params", &self.inner),
             ("requestId", &self.request_id),
             ("params.id", &self.params_id),
+            ("token", &self.token),
+            ("progress of", &self.progress),
+            ("subscription", &self.subscription),
             ("result", &self.result_session),
         ];
         for (what, member) in members {
@@ -321,6 +370,12 @@ pub struct Ids {
     pub request_id: Option<String>,
     /// Of `params.id`, in a cancellation.
     pub params_id: Option<String>,
+    /// See [`Line::token`].
+    pub token: Option<String>,
+    /// See [`Line::progress`].
+    pub progress: Option<String>,
+    /// See [`Line::subscription`].
+    pub subscription: Option<String>,
 }
 
 /// Whether a message of this method asks to give a request up.

@@ -141,6 +141,8 @@ struct Worker {
     used_at: BTreeMap<usize, Moment>,
     /// The ids of requests that have left the table, and that it may answer still.
     retired: Vec<String>,
+    /// Tokens that the progress of such requests may be told under, if those are not their ids.
+    retired_tokens: Vec<String>,
     /// How many there are that were too many to be remembered.
     more_retired: usize,
     /// One of them asked for a session.
@@ -212,12 +214,24 @@ struct Request {
     token: String,
     /// The id was replaced.
     replaced: bool,
+    /// What its progress is told under.
+    progress: Option<Token>,
     sessions: Vec<usize>,
     expires: Option<Moment>,
     /// When its client gave it up, and whether that is told when the slot goes.
     cancelled: Option<(Moment, bool)>,
     /// Since when nobody waits for it.
     orphaned: Option<Moment>,
+}
+
+/// A progress token.
+#[derive(Debug)]
+struct Token {
+    /// What the answerer knows it by: its meaning.
+    wire: String,
+    /// As the asker has written it.
+    token: String,
+    replaced: bool,
 }
 
 /// What is queued for a peer.
@@ -399,6 +413,7 @@ impl Model {
             answers_twice: false,
             used_at: BTreeMap::new(),
             retired: Vec::new(),
+            retired_tokens: Vec::new(),
             more_retired: 0,
             may_create: false,
             served: BTreeSet::new(),
@@ -625,6 +640,11 @@ impl Model {
         }
         let mut fate = if !line.targets().is_empty() {
             self.fate_of_cancellation(client, line)
+        } else if line.progress.is_some() {
+            match self.told_for(&self.to_clients, me, line).and_then(|request| request.asker) {
+                Some(Who::Worker(worker)) if self.workers[worker].takes => Fate::to(Who::Worker(worker)),
+                _ => Fate::lost(Reason::UnknownRequest),
+            }
         } else if let Some(name) = line.way() {
             self.fate_in_session(client, line, name)
         } else {
@@ -849,6 +869,18 @@ impl Model {
         requests.iter().filter(is_named).collect()
     }
 
+    /// The request that something is told for, among those that its sender has to answer.
+    fn told_for<'a>(&self, requests: &'a [Request], from: Who, line: &Line) -> Option<&'a Request> {
+        let (progress, subscription) =
+            (line.progress.as_deref().map(meaning), line.subscription.as_deref().map(meaning));
+        let is_it = |request: &&Request| {
+            let token = request.progress.as_ref().map(|token| &token.wire);
+            request.answerer == from
+                && (progress.is_some() && progress.as_ref() == token || subscription.as_ref() == Some(&request.wire))
+        };
+        requests.iter().find(is_it)
+    }
+
     fn fate_of_worker_line(&self, worker: usize, line: &Line) -> Fate {
         let me = Who::Worker(worker);
         if line.kind == Kind::Response {
@@ -868,6 +900,11 @@ impl Model {
             let session = self.sessions.iter().find(|session| session.worker == worker && session.name == *name);
             let session = session.filter(|session| !self.may_be_anothers(session));
             session.map(|session| session.client).or(owner).ok_or(Reason::UnknownSession)
+        } else if line.progress.is_some() || line.subscription.is_some() {
+            match self.told_for(&self.to_workers, me, line).and_then(|request| request.asker) {
+                Some(Who::Client(client)) => Ok(client),
+                _ => owner.ok_or(Reason::UnknownRequest),
+            }
         } else if line.request_id.is_some() {
             let about = self.request_meant_by(worker, line);
             let client = about.and_then(|request| match line.kind {
@@ -941,6 +978,8 @@ impl Model {
         let all: usize = self.workers.iter().map(|worker| in_all(&worker.early)).sum();
         line.kind == Kind::Notification
             && line.request_id.is_none()
+            && line.progress.is_none()
+            && line.subscription.is_none()
             && self.is_making(worker)
             && !is_known
             && early.len() < EARLY_LINES
@@ -1158,6 +1197,10 @@ impl Model {
             found.expect("it was found").cancelled.get_or_insert((now, loud));
         }
         if line.kind == Kind::Notification {
+            if let Some(seen) = &ids.progress {
+                let request = self.told_for(&self.to_clients, Who::Client(client), &line).expect("it was found");
+                assert_eq!(Some(seen), is_told_as(request, &line), "{line:?}");
+            }
             return;
         }
         let timeout = self.settings.pools[self.workers[worker].pool].request_timeout;
@@ -1168,6 +1211,7 @@ impl Model {
             wire: String::new(),
             token: String::new(),
             replaced: false,
+            progress: None,
             sessions,
             expires: timeout.map(|timeout| now.after(timeout)),
             cancelled: None,
@@ -1178,7 +1222,10 @@ impl Model {
             && self.settings.pools[worker.pool].assignment != Assignment::Dedicated;
         let is_retired = line.id.as_deref().is_some_and(|id| worker.retired.contains(&meaning(id)));
         let fresh = worker.fresh || is_retired || always;
-        let request = translated(request, &line, ids, &self.to_workers, &mut self.made, fresh);
+        let is_late = line.token.as_deref().map(meaning).is_some_and(|token| {
+            worker.fresh || always || worker.retired.contains(&token) || worker.retired_tokens.contains(&token)
+        });
+        let request = translated(request, &line, ids, &self.to_workers, &mut self.made, [fresh, is_late]);
         self.to_workers.push(request);
     }
 
@@ -1277,6 +1324,11 @@ impl Model {
             }
             _ => assert_eq!(seen, line.request_id.as_deref(), "{line:?}"),
         }
+        let told_for = self.told_for(&self.to_workers, Who::Worker(worker), &line);
+        let told_for = told_for.filter(|request| request.asker == Some(Who::Client(client)));
+        let is_told = told_for
+            .map_or((&line.progress).as_ref().or(line.subscription.as_ref()), |request| is_told_as(request, &line));
+        assert_eq!(ids.progress.as_ref().or(ids.subscription.as_ref()), is_told, "{line:?}");
         if line.kind == Kind::Request {
             // A worker of one client asks it in a session that is held as well.
             let is_it = |of: usize, name: &String| of == worker && Some(name) == line.way();
@@ -1290,12 +1342,13 @@ impl Model {
                 wire: String::new(),
                 token: String::new(),
                 replaced: false,
+                progress: None,
                 sessions: session.into_iter().collect(),
                 expires: None,
                 cancelled: None,
                 orphaned: None,
             };
-            let request = translated(request, &line, ids, &self.to_clients, &mut self.made, false);
+            let request = translated(request, &line, ids, &self.to_clients, &mut self.made, [false; 2]);
             self.to_clients.push(request);
         }
     }
@@ -1307,6 +1360,9 @@ impl Model {
         self.clients[client].crashes = 0;
         let expected = if request.replaced { Some(&request.token) } else { line.id.as_ref() };
         assert_eq!(ids.id.as_ref(), expected, "the id of {:?} was not restored", request.line);
+        let is_its = line.subscription.as_deref().map(meaning).as_ref() == Some(&request.wire);
+        let expected = if request.replaced && is_its { Some(&request.token) } else { line.subscription.as_ref() };
+        assert_eq!(ids.subscription.as_ref(), expected, "the subscription of {:?} was not restored", request.line);
         let asked = self.lines[request.line].clone();
         let only_asks = matches!(asked.method, "session/load" | "session/resume");
         for session in std::mem::take(&mut self.sessions) {
@@ -1728,6 +1784,8 @@ impl Model {
             } else {
                 retired.push(request.wire.clone());
             }
+            let token = request.progress.as_ref().map(|token| &token.wire).filter(|token| **token != request.wire);
+            self.workers[worker].retired_tokens.extend(token.cloned());
             self.workers[worker].may_create |= self.lines[request.line].creates();
             if self.lines[request.line].creates() {
                 self.ends_early(worker, None);
@@ -2082,7 +2140,7 @@ fn translated(
     ids: &Ids,
     pending: &[Request],
     made: &mut BTreeSet<String>,
-    fresh: bool,
+    [fresh, is_late]: [bool; 2],
 ) -> Request {
     let token = line.id.clone().expect("a request has an id");
     let seen = ids.id.clone().expect("an id arrives");
@@ -2097,6 +2155,35 @@ fn translated(
     } else {
         assert_eq!(seen, token, "an id was changed without need");
     }
+    if let (Some(token), Some(seen_token)) = (&line.token, &ids.token) {
+        let follows = request.replaced && line.id.as_deref().map(meaning) == Some(meaning(token));
+        let is_known = |other: &Request| {
+            let has = other.progress.as_ref().is_some_and(|other| other.wire == meaning(token));
+            has && other.answerer == request.answerer
+        };
+        let replaced = follows || is_late || !is_plain(token) || pending.iter().any(is_known);
+        if follows {
+            assert_eq!(*seen_token, seen, "a token goes with the id that it is: {line:?}");
+        } else if replaced {
+            let number: u64 = seen_token.trim_matches('"').parse().unwrap_or_default();
+            assert!(MADE.contains(&number), "the token {token} was replaced by {seen_token}: {line:?}");
+            assert!(made.insert(number.to_string()), "the token {seen_token} was made twice: {line:?}");
+            assert_eq!(seen_token.starts_with('"'), token.starts_with('"'), "the type of a token changed");
+        } else {
+            assert_eq!(seen_token, token, "a token was changed without need: {line:?}");
+        }
+        request.progress = Some(Token { wire: meaning(seen_token), token: token.clone(), replaced });
+    }
     request.token = token;
     request
+}
+
+/// The name that something is told under for a request, as its asker knows it.
+fn is_told_as<'a>(request: &'a Request, line: &'a Line) -> Option<&'a String> {
+    let token = request.progress.as_ref().filter(|token| token.replaced);
+    match (&line.progress, &line.subscription) {
+        (Some(progress), _) => Some(token.map_or(progress, |token| &token.token)),
+        (_, Some(_)) if request.replaced => Some(&request.token),
+        (_, subscription) => subscription.as_ref(),
+    }
 }

@@ -83,6 +83,8 @@ struct SimClient {
     waiting: Vec<(String, usize)>,
     /// Tokens of requests it was asked, with their lines.
     todo: VecDeque<(String, usize)>,
+    /// Tokens under which it may tell progress, with the lines that they came in.
+    telling: Vec<(String, usize)>,
     sessions: Vec<String>,
     closing: Option<Close>,
     /// When it was told that it is closed, or was closed.
@@ -103,6 +105,8 @@ struct SimWorker {
     mind: Mind,
     waiting: Vec<(String, usize)>,
     todo: VecDeque<Todo>,
+    /// Tokens of requests that it has answered.
+    told: Vec<String>,
     next_id: usize,
     /// How many lines had been passed on when it first answered what nobody asked.
     exposed: Option<usize>,
@@ -124,6 +128,8 @@ struct SimWorker {
 struct Todo {
     token: String,
     line: usize,
+    /// What it tells its progress under.
+    progress: Option<String>,
     /// The session that it has made for it.
     made: Option<String>,
     /// It was answered once.
@@ -870,6 +876,17 @@ impl World {
         let (now, order) = (self.now, self.sent.len());
         self.sent.insert(number, (now, order));
         let line = &self.model.lines[number];
+        if let Some(asked) = line.told_for.map(|asked| &self.model.lines[asked]) {
+            let ids = line.ids_of(text).expect("a line arrives as it was written");
+            assert_eq!(asked.from, to, "breach: {to:?} is told {line:?} for {asked:?}");
+            let (known, seen) = match &line.progress {
+                Some(_) => (&asked.token, &ids.progress),
+                None => (&asked.id, &ids.subscription),
+            };
+            let same = known == seen || known.as_deref().is_some_and(is_plain);
+            let alike = known.as_deref().map(meaning) == seen.as_deref().map(meaning);
+            assert!(same && alike, "{to:?} is told {seen:?} for {asked:?}");
+        }
         match (line.from, to) {
             (Who::Client(client), Who::Worker(worker)) => {
                 let visit =
@@ -955,6 +972,7 @@ impl World {
             mind,
             waiting: Vec::new(),
             todo: VecDeque::new(),
+            told: Vec::new(),
             next_id: 0,
             exposed: None,
             waited: Duration::ZERO,
@@ -1074,6 +1092,8 @@ impl World {
                 client.sessions.extend(value["result"]["sessionId"].as_str().map(str::to_owned));
                 if let (true, Some(token), Some(number)) = (request, &token, number) {
                     client.todo.push_back((token.clone(), number));
+                    let progress = ids.as_ref().and_then(|ids| ids.token.clone());
+                    client.telling.extend(progress.map(|progress| (progress, number)));
                 }
             }
             Who::Worker(worker) => self.worker_reads(worker, number, ids.unwrap_or_default()),
@@ -1107,7 +1127,7 @@ impl World {
         at.mind.hears(&heard, shared, |client| clients[client].left);
         if let Some(token) = ids.id {
             let made = if line.creates() { at.mind.makes(worker, client, &mut self.random) } else { None };
-            at.todo.push_back(Todo { token, line: number, made, again: false });
+            at.todo.push_back(Todo { token, line: number, progress: ids.token, made, again: false });
         }
     }
 
@@ -1198,12 +1218,28 @@ impl World {
             15 | 16 if named => draft.method = *random.pick(&["session/load", "session/resume", "session/fork"]),
             17 => draft.method = "session/list",
             18 | 19 if named && self.tokens > 0 => draft.method = *random.pick(&["session/load", "session/resume"]),
+            20 if !self.clients[at].telling.is_empty() => {
+                let (progress, line) = random.pick(&self.clients[at].telling).clone();
+                return self.tells(who, Draft { progress: Some(progress), padding, ..Draft::default() }, line);
+            }
+            21 | 22 => draft.method = "subscriptions/listen",
             _ => draft.method = "session/prompt",
+        }
+        if !draft.method.is_empty() && draft.id.is_some() {
+            draft.token = any_token(&mut self.random, draft.id.as_deref());
         }
         if draft.id.is_some() && self.random.one_in(2) {
             let names = draft.top.iter().chain(&draft.inner).cloned();
             self.clients[at].sessions.extend(names.filter(|name| !name.is_empty()));
         }
+        self.draft(who, draft);
+    }
+
+    /// Something is told for line `line`, if that is one.
+    fn tells(&mut self, who: Who, mut draft: Draft, line: usize) {
+        let methods = ["notifications/subscriptions/acknowledged", "notifications/resources/updated"];
+        draft.method = if draft.progress.is_some() { "notifications/progress" } else { *self.random.pick(&methods) };
+        draft.told_for = Some(line).filter(|line| *line < self.model.lines.len());
         self.draft(who, draft);
     }
 
@@ -1272,7 +1308,9 @@ impl World {
             return;
         }
         let which = self.random.range(0..client.todo.len());
-        let Some((token, _)) = client.todo.remove(if self.healing { 0 } else { which }) else { return };
+        let Some((token, asked)) = client.todo.remove(if self.healing { 0 } else { which }) else { return };
+        // What it tells from now on is told too late.
+        client.telling.iter_mut().filter(|(_, line)| *line == asked).for_each(|(_, line)| *line = usize::MAX);
         if !self.healing && self.random.one_in(20) {
             self.clients[at].todo.push_back((token.clone(), 0));
         }
@@ -1347,12 +1385,36 @@ impl World {
                 draft.method = "long/id";
                 draft.id = Some(format!("\"{}\"", "i".repeat(129)));
             }
+            16 | 17 if !worker.todo.is_empty() || !worker.told.is_empty() => return self.worker_tells(at, padding),
             _ => draft.method = "session/request_permission",
         }
         if draft.id.is_some() && !draft.method.is_empty() {
+            draft.token = any_token(random, draft.id.as_deref());
             worker.next_id += 1;
         }
         self.draft(who, draft);
+    }
+
+    /// A worker tells something for a request: one that it works on, or one that is over or never was.
+    fn worker_tells(&mut self, at: usize, padding: usize) {
+        let (random, worker) = (&mut self.random, &mut self.workers[at]);
+        let mut draft = Draft { padding, ..Draft::default() };
+        let mut told_for = usize::MAX;
+        if worker.todo.is_empty() || random.one_in(6) {
+            let over = (!worker.told.is_empty()).then(|| random.pick(&worker.told).clone());
+            draft.progress = over.filter(|_| !random.one_in(3)).or_else(|| Some(random.range(0..50).to_string()));
+        } else {
+            let todo = &worker.todo[random.range(0..worker.todo.len())];
+            // What it has answered without being asked may have been taken for the answer.
+            if !todo.again && !worker.mind.has_blurted(&todo.token) {
+                told_for = todo.line;
+            }
+            match &todo.progress {
+                Some(token) if !random.one_in(3) => draft.progress = Some(worker.mind.write_id(token)),
+                _ => draft.subscription = Some(worker.mind.write_id(&todo.token)),
+            }
+        }
+        self.tells(Who::Worker(at), draft, told_for);
     }
 
     fn can_write(&self, at: usize) -> bool {
@@ -1397,8 +1459,11 @@ impl World {
             result_session = Some(name.clone());
         }
         worker.mind.answered(todo.line, asked, result, result_session.as_deref());
+        worker.told.extend(todo.progress);
+        let ends = result && (asked.method == "subscriptions/listen" || random.one_in(20));
         let draft = Draft {
             id: Some(worker.mind.write_id(&todo.token)),
+            subscription: ends.then(|| worker.mind.write_id(&todo.token)),
             result,
             result_session,
             padding,
@@ -1563,6 +1628,7 @@ impl World {
                 end,
                 waiting: Vec::new(),
                 todo: VecDeque::new(),
+                telling: Vec::new(),
                 sessions: Vec::new(),
                 closing: None,
                 left: None,
@@ -1870,5 +1936,17 @@ impl World {
             Peer::Client(key) => Who::Client(self.client(key)),
             Peer::Worker(key) => Who::Worker(self.worker(key)),
         }
+    }
+}
+
+/// What the progress of a request is to be told under, if it is: mostly its id, or a number that others count up to as well.
+fn any_token(random: &mut Random, id: Option<&str>) -> Option<String> {
+    match random.range(0..8) {
+        0 | 1 => id.map(str::to_owned),
+        2 => {
+            let number = random.range(0..4);
+            Some(spell_id(number, random))
+        }
+        _ => None,
     }
 }

@@ -903,7 +903,7 @@ impl Model {
         } else if line.progress.is_some() || line.subscription.is_some() {
             match self.told_for(&self.to_workers, me, line).and_then(|request| request.asker) {
                 Some(Who::Client(client)) => Ok(client),
-                _ => owner.ok_or(Reason::UnknownRequest),
+                _ => owner.filter(|_| names_itself(line)).ok_or(Reason::UnknownRequest),
             }
         } else if line.request_id.is_some() {
             let about = self.request_meant_by(worker, line);
@@ -1327,7 +1327,7 @@ impl Model {
         let told_for = self.told_for(&self.to_workers, Who::Worker(worker), &line);
         let told_for = told_for.filter(|request| request.asker == Some(Who::Client(client)));
         let is_told = told_for
-            .map_or((&line.progress).as_ref().or(line.subscription.as_ref()), |request| is_told_as(request, &line));
+            .map_or(line.progress.as_ref().or(line.subscription.as_ref()), |request| is_told_as(request, &line));
         assert_eq!(ids.progress.as_ref().or(ids.subscription.as_ref()), is_told, "{line:?}");
         if line.kind == Kind::Request {
             // A worker of one client asks it in a session that is held as well.
@@ -2176,6 +2176,12 @@ fn translated(
     }
     request.token = token;
     request
+}
+
+/// Whether a name that something is told under may be one that a client has given, and the worker was sent.
+fn names_itself(line: &Line) -> bool {
+    let name = line.progress.as_ref().or(line.subscription.as_ref());
+    name.is_some_and(|name| is_plain(name) && meaning(name).len() <= MAX_REQUEST_ID_LEN + 2)
 }
 
 /// The name that something is told under for a request, as its asker knows it.

@@ -11,7 +11,7 @@ pub(super) enum Judgement {
     /// Not a message, or one with a routing key that stands twice.
     Malformed,
     /// A message with these fields, in the order in which [`Line`] has them.
-    Message([Option<String>; 10], u32),
+    Message(Box<[Option<String>; 10]>, u32),
     /// Valid, but with a key that serde_json cannot decode: a surrogate escape without its partner.
     Undecided,
 }
@@ -76,7 +76,7 @@ fn fields(top: &[(String, Box<RawValue>)]) -> Option<Judgement> {
         Some(_) if tokens[0].is_none() => flags |= Line::ID_INVALID,
         _ => {}
     }
-    Some(Judgement::Message(tokens, flags))
+    Some(Judgement::Message(Box::new(tokens), flags))
 }
 
 /// What the scanner said, in the judge's words.
@@ -95,7 +95,7 @@ pub(super) fn as_judged(stream: &[u8], line: &Line) -> Judgement {
     ];
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("a valid line is UTF-8");
     let token = |span: crate::scan::Span| span.is_some().then(|| text(&stream[span.start as usize..span.end as usize]));
-    Judgement::Message(tokens.map(token), line.flags)
+    Judgement::Message(Box::new(tokens.map(token)), line.flags)
 }
 
 /// The whole of the object that a line has as `_meta`.

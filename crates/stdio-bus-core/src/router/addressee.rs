@@ -155,8 +155,10 @@ impl Bus {
             let owner = owner.or_else(|| at.and_then(|worker| worker.owner));
             owner.map(Peer::Client).ok_or_else(|| unknown(Reason::UnknownSession))?
         } else if about.is_some_and(|about| about.by == By::Token || about.by == By::Id && id.is_none()) {
-            // It is told for a request of one client, and goes to no other one, unless there can be none.
-            let owner = || self.workers.get(worker).and_then(|worker| worker.owner).map(Peer::Client);
+            // It is told for a request of one client, and goes to no other one, unless there can be none. What the bus has
+            // made in place of a name means nothing to anybody else.
+            let is_plain = || Spelled::parse(window.get(named.at)).is_ok_and(|it| it.is_plain);
+            let owner = || self.workers.get(worker)?.owner.filter(|_| is_plain()).map(Peer::Client);
             named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else if line.request_id.is_some() {
             named.client.or_else(only).ok_or_else(|| unknown(Reason::UnknownRequest))?

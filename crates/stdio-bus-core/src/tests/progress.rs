@@ -198,6 +198,10 @@ fn a_worker_of_one_client_alone_tells_it_everything() {
     // A task goes on after the answer to the request that has begun it.
     bench.write(worker, &progress("1"));
     assert_eq!(bench.read_one(client), progress("1"));
+    // But the client knows nothing of what replaced its token.
+    bench.write(worker, &progress("5000000000000000"));
+    assert!(bench.read(client).is_empty());
+    assert_eq!(bench.count(Reason::UnknownRequest), 1);
 }
 
 #[test]

@@ -29,6 +29,7 @@ mod logs;
 mod mcp;
 mod memory;
 mod misbehaving;
+mod names;
 mod network;
 mod proxy;
 mod service;

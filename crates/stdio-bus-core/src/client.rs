@@ -7,6 +7,7 @@ use core::time::Duration;
 use super::account::Account;
 use super::admission::UseKey;
 use super::endpoint::Endpoint;
+use super::flow::lists::ListsTold;
 use super::flow::pace::Pace;
 use super::flow::penalty::Penalty;
 use super::flow::turn::Turn;
@@ -119,6 +120,8 @@ pub(super) struct Client {
     pub lost: LostNames,
     /// Its next line gets no worker of its own: it has waited for too long, or with too many.
     pub refused_worker: bool,
+    /// What it has been told of lists that change.
+    pub lists_told: ListsTold,
     /// What it may get a penalty for.
     pub penalty: Penalty,
     /// When its last bytes came.
@@ -142,6 +145,7 @@ impl Client {
             turn: Turn::default(),
             lost: LostNames::default(),
             refused_worker: false,
+            lists_told: ListsTold::default(),
             penalty: Penalty::default(),
             heard: Moment::default(),
             end,

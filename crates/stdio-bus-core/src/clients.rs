@@ -369,6 +369,7 @@ impl Bus {
         }
         self.report_client(Reason::ClientClosed, key);
         let Some(client) = self.clients.remove(key) else { return };
+        self.leave_audiences(key);
         self.timers.disarm(Timer::Client(key));
         self.admission.sources.leave(client.identity.source_use, client.identity.let_in());
         self.out.stats.bytes_unsent += client.end.output.queued as u64;

@@ -110,7 +110,7 @@ impl FastPath<'_> {
             self.sessions.begin_request(session_key);
             self.timers.arm(Timer::Worker(worker_key), worker.begin_answering(self.now));
         }
-        worker.audience.note(key);
+        worker.audience.note(key, client);
         self.sessions.hear(session_key, self.now);
         if in_turns {
             worker.window.mark_line_end(key, bytes);

@@ -9,6 +9,7 @@ use alloc::format;
 
 use ndjson_scan::{Span, Window};
 
+use super::audience::Size;
 use super::message::{About, By, Said};
 use crate::Bus;
 use crate::client::{Client, Phase};
@@ -18,28 +19,6 @@ use crate::peer::{ClientKey, Peer, SessionKey, Text, WorkerKey};
 use crate::report::Reason;
 use crate::settings::{Assignment, Era};
 use crate::worker::Worker;
-
-/// Whose lines a worker has been given since its start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Audience {
-    /// Nobody's.
-    #[default]
-    Nobody,
-    /// Those of one client, which may have left.
-    One(ClientKey),
-    /// Those of several.
-    Several,
-}
-
-impl Audience {
-    /// The worker is given a line of this client.
-    #[inline]
-    pub(crate) fn note(&mut self, client: ClientKey) {
-        if *self != Self::One(client) {
-            *self = if *self == Self::Nobody { Self::One(client) } else { Self::Several };
-        }
-    }
-}
 
 /// Another request that a worker's message is about.
 #[derive(Default)]
@@ -55,8 +34,8 @@ pub(super) struct NamedRequest {
 impl Bus {
     /// A worker is given a line of this client that is no request.
     pub(crate) fn note_audience(&mut self, worker: WorkerKey, client: ClientKey) {
-        if let Some(worker) = self.workers.get_mut(worker) {
-            worker.audience.note(client);
+        if let (Some(worker), Some(from)) = (self.workers.get_mut(worker), self.clients.get(client)) {
+            worker.audience.note(client, from);
         }
     }
 
@@ -64,12 +43,12 @@ impl Bus {
     /// could use it if it has served nobody. A spare of a dedicated pool is nobody's: each client there has its own.
     pub(crate) fn only_client(&self, worker: WorkerKey) -> Option<ClientKey> {
         let worker = self.workers.get(worker)?;
-        match worker.audience {
+        match worker.audience.size {
             _ if self.settings.pools[worker.pool].assignment == Assignment::Dedicated => {
                 worker.owner.filter(|owner| !self.may_work_for_others(worker, *owner))
             }
-            Audience::One(client) => Some(client),
-            Audience::Nobody => {
+            Size::One(client) => Some(client),
+            Size::Nobody => {
                 let era = self.supervisor.pools[worker.pool].side.era;
                 let may_use = |client: &Client| match client.door.era {
                     Some(_) => client.group == worker.pool,
@@ -82,7 +61,7 @@ impl Bus {
                 let mut users = self.clients.iter().filter(|(_, client)| may_use(client)).map(|(client, _)| client);
                 users.next().filter(|_| users.next().is_none())
             }
-            Audience::Several => None,
+            Size::Several => None,
         }
     }
 
@@ -98,7 +77,7 @@ impl Bus {
             return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
         };
         let pool = &self.settings.pools[worker.pool];
-        let why = match (pool.assignment, worker.audience) {
+        let why = match (pool.assignment, worker.audience.size) {
             (Assignment::Dedicated, _) if worker.owner.is_some() => {
                 let text = "it names no request, and the worker may still work on one that another client has given up";
                 return Refusal(Reason::Unroutable, text.into());
@@ -106,7 +85,7 @@ impl Bus {
             (Assignment::Dedicated, _) => {
                 return Refusal(Reason::Unroutable, "it names no session, and no client has this worker yet".into());
             }
-            (_, Audience::Several) => "this worker has served several clients",
+            (_, Size::Several) => "this worker has served several clients",
             _ => "nobody can say which client it is for",
         };
         let text = format!(

@@ -1,7 +1,8 @@
 //! The way of a line from a worker to a client: answers to their askers, everything else to the owner of its session
 //! (spec 6.3, decision 5).
 //!
-//! Invariant: a line is queued for exactly one client, or its loss is reported, and a lost request is answered.
+//! Invariant: a line is queued for exactly one client (but for what is for all of them, `audience.rs`), or its loss is
+//! reported, and a lost request is answered.
 use alloc::format;
 
 use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Meta, Window};
@@ -217,6 +218,7 @@ impl Bus {
             {
                 return Ok(Flow::Next);
             }
+            Err(refusal @ Refusal(Reason::Unroutable, _)) => return self.tell_all(&said).ok_or(refusal),
             found => found?,
         };
         if said.id.is_some() && self.clients.get(to).is_some_and(|client| client.door.is_modern()) {

@@ -13,7 +13,7 @@ use crate::flow::stall::StallBudget;
 use crate::flow::window::SendWindow;
 use crate::peer::{ClientKey, Moment};
 use crate::report::{Reason, WorkerName};
-use crate::router::addressee::Audience;
+use crate::router::audience::Audience;
 use crate::router::elicitations::Elicitations;
 use crate::session::early::Early;
 

@@ -2,7 +2,8 @@
 
 use super::*;
 
-const NOTE: &str = r#"{"method":"notifications/tools/list_changed"}"#;
+const NOTE: &str = r#"{"method":"notifications/message","params":{"data":"x"}}"#;
+const CHANGED: &str = r#"{"method":"notifications/tools/list_changed"}"#;
 const ASK: &str = r#"{"id":0,"method":"sampling/createMessage","params":{}}"#;
 
 fn bench_of(assignment: Assignment, workers: usize) -> Bench {
@@ -212,4 +213,161 @@ fn an_elicitation_that_is_complete_leaves_its_id_to_others() {
     }
     bench.write(worker, COMPLETE);
     assert_eq!(bench.count(Reason::Unroutable), 1, "it is complete already");
+}
+
+/// Two clients that have used one worker, and one that has not.
+fn served() -> (Bench, [Peer; 3], Peer) {
+    let mut bench = bench(1);
+    let (clients, worker) = ([bench.client(), bench.client(), bench.client()], bench.worker(0));
+    for client in &clients[..2] {
+        bench.write(*client, r#"{"method":"notifications/initialized"}"#);
+    }
+    bench.read(worker);
+    (bench, clients, worker)
+}
+
+#[test]
+fn that_a_list_has_changed_is_told_to_all_that_the_worker_has_served_and_that_are_still_there() {
+    let (mut bench, [first, second, other], worker) = served();
+    for list in ["tools", "prompts", "resources"] {
+        let changed = CHANGED.replace("tools", list);
+        bench.write(worker, &changed);
+        for client in [first, second] {
+            assert_eq!(bench.read_one(client), changed);
+        }
+    }
+    bench.breaks(first);
+    bench.gone(first);
+    // A new one may have the slot of one that has left.
+    let new = bench.client();
+    bench.write(worker, CHANGED);
+    assert_eq!(bench.read_one(second), CHANGED);
+    assert!(bench.read(other).is_empty() && bench.read(new).is_empty());
+    bench.write(other, r#"{"id":1,"method":"tools/list"}"#);
+    bench.write(worker, CHANGED);
+    for client in [second, other] {
+        assert_eq!(bench.read_one(client), CHANGED);
+    }
+    assert_eq!(bench.count(Reason::Unroutable), 0);
+    bench.breaks(second);
+    bench.gone(second);
+    bench.breaks(other);
+    bench.gone(other);
+    bench.write(worker, CHANGED);
+    assert_eq!(bench.count(Reason::Unroutable), 1, "nobody is there");
+    assert!(bench.read(new).is_empty());
+}
+
+#[test]
+fn a_client_that_has_not_read_yet_that_a_list_has_changed_is_not_told_again() {
+    let (mut bench, [first, second, _], worker) = served();
+    bench.stalls(first);
+    let other = CHANGED.replace("tools", "prompts");
+    for line in [CHANGED, CHANGED, &other, CHANGED, &other] {
+        bench.write(worker, line);
+    }
+    assert_eq!(bench.read(first), [CHANGED, &other]);
+    assert_eq!(bench.read(second), [CHANGED, CHANGED, &other, CHANGED, &other]);
+    // Half of the first one has left.
+    bench.takes(first, CHANGED.len() / 2);
+    bench.write(worker, CHANGED);
+    assert!(bench.read(first).is_empty());
+    bench.takes(first, CHANGED.len() + 1 - CHANGED.len() / 2);
+    for line in [CHANGED, CHANGED, &other] {
+        bench.write(worker, line);
+    }
+    assert_eq!(bench.read_one(first), CHANGED);
+}
+
+#[test]
+fn a_client_that_reads_nothing_holds_nobody_up_when_a_list_changes() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.limits.max_output_queue = 10;
+    let mut bench = Bench::new(settings);
+    let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
+    for client in [first, second] {
+        bench.write(client, r#"{"method":"notifications/initialized"}"#);
+    }
+    bench.stalls(first);
+    for list in ["tools", "prompts", "tools", "resources"] {
+        bench.write(worker, &CHANGED.replace("tools", list));
+    }
+    assert_eq!((bench.read(first).len(), bench.read(second).len()), (3, 4));
+    assert!(!bench.is_paused(worker));
+}
+
+#[test]
+fn only_what_has_no_content_is_told_to_all() {
+    let (mut bench, [first, second, _], worker) = served();
+    for line in [
+        NOTE.to_owned(),
+        r#"{"method":"notifications/resources/updated","params":{"uri":"file:///a"}}"#.into(),
+        r#"{"method":"notifications/roots/list_changed"}"#.into(),
+        CHANGED.replace('}', &format!(r#","params":{{"x":"{}"}}}}"#, "x".repeat(1000))),
+    ] {
+        bench.write(worker, &line);
+    }
+    bench.write(worker, &CHANGED.replace('{', r#"{"id":1,"#));
+    assert_eq!(bench.count(Reason::Unroutable), 5);
+    assert!(bench.read(first).is_empty() && bench.read(second).is_empty());
+}
+
+/// A client with the token of this name, if it is one, that has used the worker.
+fn named(bench: &mut Bench, name: Option<&str>) -> Peer {
+    let mut origin = Origin::from(Source::Inherited);
+    origin.names.token = name.map(Into::into);
+    let client = Peer::Client(bench.connect(0, origin).expect("there is room"));
+    bench.write(client, r#"{"method":"initialized"}"#);
+    client
+}
+
+#[test]
+fn how_a_login_stands_is_told_to_all_clients_of_a_worker_only_if_they_are_known_to_be_one_user() {
+    const STATUS: &str = r#"{"method":"auth/status_update","params":{"status":"authenticated","account":"alice"}}"#;
+    for (names, is_told) in [
+        ([Some("alice"), Some("alice"), Some("alice")], true),
+        ([Some("alice"), Some("bob"), Some("alice")], false),
+        ([None, None, None], false),
+        ([Some("alice"), Some("alice"), None], false),
+        ([None, Some("alice"), Some("alice")], false),
+    ] {
+        let mut bench = bench(1);
+        let clients = names.map(|name| named(&mut bench, name));
+        let worker = bench.worker(0);
+        bench.write(worker, STATUS);
+        for client in clients {
+            assert_eq!(bench.read(client).len(), usize::from(is_told), "{names:?}");
+        }
+        assert_eq!(bench.count(Reason::Unroutable), u64::from(!is_told));
+        // The one that is not the user is remembered when it has left.
+        for client in &clients[1..] {
+            bench.breaks(*client);
+            bench.gone(*client);
+        }
+        bench.write(worker, STATUS);
+        assert_eq!(bench.read(clients[0]).len(), usize::from(is_told), "{names:?}");
+    }
+    let mut bench = bench_of(Assignment::Dedicated, 2);
+    let (first, second) = (named(&mut bench, None), named(&mut bench, None));
+    for (client, worker) in [(first, bench.worker(0)), (second, bench.worker(1))] {
+        bench.write(worker, STATUS);
+        assert_eq!(bench.read_one(client), STATUS);
+    }
+}
+
+#[test]
+fn how_a_login_stands_waits_for_a_client_that_is_full() {
+    const STATUS: &str = r#"{"method":"auth/status_update","params":{}}"#;
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.limits.max_output_queue = 10;
+    let mut bench = Bench::new(settings);
+    let (first, second) = (named(&mut bench, Some("alice")), named(&mut bench, Some("alice")));
+    let worker = bench.worker(0);
+    bench.stalls(first);
+    bench.write(worker, STATUS);
+    bench.write(worker, STATUS);
+    assert_eq!((bench.read(first).len(), bench.read(second).len()), (1, 1));
+    assert!(bench.is_paused(worker));
+    bench.takes(first, usize::MAX);
+    assert_eq!((bench.read(first).len(), bench.read(second).len()), (1, 1));
 }

@@ -339,6 +339,13 @@ impl Line {
         about
     }
 
+    /// It tells that a list has changed, and nothing else: it is for everybody.
+    pub fn list(&self) -> Option<usize> {
+        let list = LISTS.iter().position(|list| self.method == *list)?;
+        let is_short = self.pieces.iter().map(|piece| piece.text().len()).sum::<usize>() <= LONGEST_EMPTY;
+        (self.kind == Kind::Notification && is_short).then_some(list)
+    }
+
     /// It asks the worker to go on with a session that it has kept.
     pub fn loads(&self) -> bool {
         self.kind == Kind::Request && matches!(self.method, "session/load" | "session/resume" | "session/fork")
@@ -377,6 +384,13 @@ pub struct Ids {
     /// See [`Line::subscription`].
     pub subscription: Option<String>,
 }
+
+/// Notifications that a list has changed.
+pub const LISTS: [&str; 3] =
+    ["notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed"];
+
+/// A longer line has content.
+const LONGEST_EMPTY: usize = 1024;
 
 /// Whether a message of this method asks to give a request up.
 pub fn is_cancellation(method: &str) -> bool {

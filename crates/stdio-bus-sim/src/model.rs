@@ -240,6 +240,8 @@ struct Output {
     queued: usize,
     full: bool,
     moved_at: Moment,
+    /// Bytes that have left.
+    left: u64,
 }
 
 /// What may become of a line.
@@ -306,6 +308,10 @@ pub struct Model {
     perhaps_taken: Vec<usize>,
     /// Lines that went from one peer to another, to see that order is kept.
     last_line: BTreeMap<(Who, Who), usize>,
+    /// How many bytes will have left for a client when it has the newest line about a list, of each kind.
+    lists_told: BTreeMap<(usize, usize), u64>,
+    /// A line that is for everybody, and who has still to get it.
+    for_all: Option<(usize, BTreeSet<usize>)>,
     /// The bus refuses new requests, since it shuts down, at the end of this step.
     pub refusing: bool,
     /// New requests are refused.
@@ -349,6 +355,8 @@ impl Model {
             lost_before: BTreeMap::new(),
             perhaps_taken: Vec::new(),
             last_line: BTreeMap::new(),
+            lists_told: BTreeMap::new(),
+            for_all: None,
             refusing: false,
             quiescing: false,
             refused: false,
@@ -511,6 +519,7 @@ impl Model {
         let limit = self.settings.limits.max_output_queue;
         let output = self.outputs.entry(who).or_default();
         output.queued -= bytes;
+        output.left += bytes as u64;
         output.moved_at = now;
         if output.queued < limit / 2 {
             output.full = false;
@@ -916,6 +925,10 @@ impl Model {
                 _ => self.only_client(worker).ok_or(Reason::UnknownRequest),
             }
         } else {
+            let all = self.told_all(worker, line);
+            if !all.is_empty() {
+                return Fate { to: all.into_iter().map(Who::Client).collect(), ..Fate::default() };
+            }
             self.only_client(worker).ok_or(Reason::Unroutable)
         };
         match target {
@@ -927,6 +940,36 @@ impl Model {
             Ok(client) if self.clients[client].closed => Fate::lost(Reason::UnknownSession),
             Ok(client) if self.names_anothers(worker, line, client) => Fate::lost(Reason::UnknownRequest),
             Ok(client) => Fate::to(Who::Client(client)),
+        }
+    }
+
+    /// Whom a line of a worker that names nobody is for, if that is everybody.
+    fn told_all(&self, worker: usize, line: &Line) -> BTreeSet<usize> {
+        let Worker { owner, served, .. } = &self.workers[worker];
+        if line.list().is_none() || owner.is_some() || served.len() < 2 {
+            return BTreeSet::new();
+        }
+        served.iter().copied().filter(|client| !self.clients[*client].closed).collect()
+    }
+
+    /// Who has to get a line that is for everybody: whoever has read the one before it.
+    fn begins_for_all(&mut self, number: usize) {
+        if self.for_all.as_ref().is_some_and(|(of, _)| *of == number) {
+            return;
+        }
+        self.ends_for_all();
+        let line = &self.lines[number];
+        let (Who::Worker(worker), Some(list)) = (line.from, line.list()) else { return };
+        let left = |client: usize| self.outputs.get(&Who::Client(client)).map_or(0, |output| output.left);
+        let is_due = |client: &usize| self.lists_told.get(&(*client, list)).is_none_or(|told| *told <= left(*client));
+        let due = self.told_all(worker, line).into_iter().filter(is_due).collect();
+        self.for_all = Some((number, due));
+    }
+
+    /// Everybody has got the line that is for everybody.
+    fn ends_for_all(&mut self) {
+        if let Some((number, left)) = self.for_all.take() {
+            assert!(left.is_empty(), "line {number} is for everybody, and {left:?} did not get it");
         }
     }
 
@@ -1110,17 +1153,25 @@ impl Model {
             self.early_line(number, to);
             return self.queued(now, to, text.len());
         }
+        self.begins_for_all(number);
         let fate = match line.from {
             Who::Client(client) => self.fate_of_client_line(client, &line),
             Who::Worker(worker) => self.fate_of_worker_line(worker, &line),
         };
+        let is_for_all = matches!(line.from, Who::Worker(worker) if !self.told_all(worker, &line).is_empty());
+        if let (true, Who::Client(client), Some((_, due))) = (is_for_all, to, &mut self.for_all) {
+            assert!(due.remove(&client), "line {number} came to {to:?}, which was told before");
+            let output = self.outputs.get(&to);
+            let behind = output.map_or(0, |output| output.left + output.queued as u64) + text.len() as u64;
+            self.lists_told.insert((client, line.list().unwrap_or_default()), behind);
+        }
         assert!(fate.to.contains(&to), "line {number} went to {to:?}, but {fate:?}: {line:?}");
         // What is for a slow reader must not hold up those with whom it shares a worker.
         let limit = self.settings.limits.max_output_queue;
         let queued = self.outputs.get(&to).map_or(0, |output| output.queued);
         let may_be_full = matches!((line.from, to), (Who::Worker(worker), Who::Client(client))
             if queued <= 4 * limit && (self.is_shared(worker, client) || self.was_shared(now, worker, client)));
-        assert!(may_be_full || !self.is_full(to), "line {number} was queued for {to:?}, which is full");
+        assert!(may_be_full || is_for_all || !self.is_full(to), "line {number} was queued for {to:?}, which is full");
         let Some(ids) = line.ids_of(text) else {
             panic!("line {number} was changed:\n{line:?}\n{}", text.escape_ascii());
         };
@@ -1490,6 +1541,14 @@ impl Model {
             return None;
         }
         assert!(!matches!(line.kind, Kind::Malformed | Kind::TooLong), "a bad line passed: {line:?}");
+        self.begins_for_all(number);
+        self.ends_for_all();
+        if let Who::Worker(worker) = line.from
+            && !self.told_all(worker, &line).is_empty()
+        {
+            // All are still to be told the same.
+            return None;
+        }
         let mut fate = match line.from {
             Who::Client(client) => self.fate_of_client_line(client, &line),
             Who::Worker(worker) => self.fate_of_worker_line(worker, &line),
@@ -1907,8 +1966,9 @@ impl Model {
     /// Whether a worker's line waits for a client that is full, while others use that worker.
     pub fn holds_up(&self, worker: usize, line: usize) -> bool {
         let fate = self.fate_of_worker_line(worker, &self.lines[line]);
+        let is_for_all = !self.told_all(worker, &self.lines[line]).is_empty();
         let slow = |to: &Who| matches!(to, Who::Client(client) if self.is_full(*to) && self.is_used(worker, *client));
-        self.workers[worker].owner.is_none() && fate.to.iter().any(slow)
+        self.workers[worker].owner.is_none() && !is_for_all && fate.to.iter().any(slow)
     }
 
     /// Whether others than this client have a session or an unanswered request on a worker.
@@ -2011,6 +2071,7 @@ impl Model {
 
     /// Compares with the bus, after each step.
     pub fn check(&mut self, now: Moment, bus: &crate::bus::Bus) {
+        self.ends_for_all();
         assert_eq!(self.seen_replies, self.expected_replies, "error replies");
         self.seen_replies.clear();
         self.expected_replies.clear();

@@ -9,7 +9,8 @@ use std::time::Duration;
 use super::Random;
 use super::faults::{self, Action};
 use super::line::{
-    Draft, Ids, Kind, Line, Meant, Who, is_cancellation, is_plain, meaning, number_of, own_id_of, spell_id, value_of,
+    Draft, Ids, Kind, LISTS, Line, Meant, Who, is_cancellation, is_plain, meaning, number_of, own_id_of, spell_id,
+    value_of,
 };
 use super::model::{BELIEVED, Model};
 use super::peers::{Heard, Mind};
@@ -190,6 +191,8 @@ pub struct World {
     visits: Vec<Visit>,
     /// Lines that were dropped in this step.
     dropped: Vec<usize>,
+    /// The last line that was queued, if others may get it as well.
+    for_all: Option<usize>,
     /// How often the bus had closed a client that took nothing, or too little, when its effects were last carried out.
     stalls: u64,
     /// How many claims it had forgotten then.
@@ -292,6 +295,7 @@ impl World {
             sent: BTreeMap::new(),
             visits: Vec::new(),
             dropped: Vec::new(),
+            for_all: None,
             stalls: 0,
             expired: 0,
             trace: None,
@@ -857,6 +861,9 @@ impl World {
                     self.passed_on(number, who, &text);
                     break self.model.forwarded(now, number, who, &text);
                 }
+                if self.for_all == Some(number) {
+                    break self.model.forwarded(now, number, who, &text);
+                }
                 let line = due.pop_front();
                 let Some(line) = line else { panic!("line {number} came to {who:?} unasked") };
                 if line == number {
@@ -864,6 +871,7 @@ impl World {
                         format!("  line {number}, {}, is queued for {who:?}", world.model.lines[number].about())
                     });
                     self.passed_on(number, who, &text);
+                    self.for_all = self.model.lines[number].list().map(|_| number);
                     break self.model.forwarded(now, number, who, &text);
                 }
                 self.drop_line(line);
@@ -1384,6 +1392,10 @@ impl World {
             15 if random.one_in(5) => {
                 draft.method = "long/id";
                 draft.id = Some(format!("\"{}\"", "i".repeat(129)));
+            }
+            19 if random.one_in(2) => {
+                (draft.method, draft.id) = (*random.pick(&LISTS), None);
+                unnamed(&mut draft);
             }
             16 | 17 if !worker.todo.is_empty() || !worker.told.is_empty() => return self.worker_tells(at, padding),
             _ => draft.method = "session/request_permission",

@@ -1,6 +1,7 @@
 //! What is sent: heads, events and comments. Events of a session have ids that name their stream and their place in it.
 
 use std::fmt::Write as _;
+use std::rc::Rc;
 
 use super::fault::Fault;
 use crate::http1::Status;
@@ -25,7 +26,7 @@ impl EventId {
 }
 
 /// What an answer says beside its body.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Manner<'a> {
     /// `Mcp-Session-Id`.
     pub session: Option<&'a str>,
@@ -33,9 +34,21 @@ pub struct Manner<'a> {
     pub is_last: bool,
     /// Its end is told by the end of the connection.
     pub is_old: bool,
+    /// The page in a browser that may read it (CORS, fetch.spec.whatwg.org).
+    pub page: Option<Rc<str>>,
 }
 
-fn head(out: &mut Vec<u8>, status: Status, manner: Manner<'_>) {
+/// What a browser asks before a page of another origin may send a request: that it may.
+pub fn preflight(out: &mut Vec<u8>, manner: &Manner<'_>) {
+    head(out, Status::NoContent, manner);
+    out.extend_from_slice(
+        b"Access-Control-Allow-Methods: POST, GET, DELETE\r\nAccess-Control-Allow-Headers: Accept, Authorization, \
+          Content-Type, Last-Event-ID, Mcp-Method, Mcp-Name, MCP-Protocol-Version, Mcp-Session-Id\r\n\
+          Access-Control-Max-Age: 7200\r\n\r\n",
+    );
+}
+
+fn head(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>) {
     let mut text = format!("HTTP/1.1 {} {}\r\n", status.code(), status.name());
     if let Some(session) = manner.session {
         let _ = write!(text, "Mcp-Session-Id: {session}\r\n");
@@ -45,11 +58,17 @@ fn head(out: &mut Vec<u8>, status: Status, manner: Manner<'_>) {
     } else if manner.is_old {
         text.push_str("Connection: keep-alive\r\n");
     }
+    if let Some(page) = &manner.page {
+        let _ = write!(
+            text,
+            "Access-Control-Allow-Origin: {page}\r\nAccess-Control-Expose-Headers: Mcp-Session-Id\r\nVary: Origin\r\n"
+        );
+    }
     out.extend_from_slice(text.as_bytes());
 }
 
 /// A whole answer.
-pub fn json(out: &mut Vec<u8>, status: Status, manner: Manner<'_>, body: &[u8]) {
+pub fn json(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>, body: &[u8]) {
     head(out, status, manner);
     out.extend_from_slice(b"Content-Type: application/json\r\nContent-Length: ");
     number(out, body.len());
@@ -58,7 +77,7 @@ pub fn json(out: &mut Vec<u8>, status: Status, manner: Manner<'_>, body: &[u8]) 
 }
 
 /// A whole answer without a body.
-pub fn empty(out: &mut Vec<u8>, status: Status, manner: Manner<'_>) {
+pub fn empty(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>) {
     head(out, status, manner);
     out.extend_from_slice(match status {
         Status::NoContent => b"\r\n",
@@ -67,7 +86,7 @@ pub fn empty(out: &mut Vec<u8>, status: Status, manner: Manner<'_>) {
 }
 
 /// That a request is not served, and why. `id` is that of its message, if it is known.
-pub fn fault(out: &mut Vec<u8>, fault: &Fault, manner: Manner<'_>, id: Option<&[u8]>) {
+pub fn fault(out: &mut Vec<u8>, fault: &Fault, manner: &Manner<'_>, id: Option<&[u8]>) {
     let body = fault.body(id.unwrap_or(b"null"));
     head(out, fault.status, manner);
     match fault.status {
@@ -85,7 +104,7 @@ pub fn fault(out: &mut Vec<u8>, fault: &Fault, manner: Manner<'_>, id: Option<&[
 }
 
 /// The head of a stream of events.
-pub fn begin_events(out: &mut Vec<u8>, manner: Manner<'_>) {
+pub fn begin_events(out: &mut Vec<u8>, manner: &Manner<'_>) {
     head(out, Status::Ok, manner);
     out.extend_from_slice(
         b"Content-Type: text/event-stream\r\nCache-Control: no-cache, no-transform\r\nX-Accel-Buffering: no\r\n",
@@ -162,14 +181,14 @@ mod tests {
 
     #[test]
     fn an_answer_tells_its_length_and_what_follows() {
-        let manner = Manner { session: Some("abc"), is_last: true, is_old: false };
+        let manner = Manner { session: Some("abc"), is_last: true, ..Manner::default() };
         assert_eq!(
-            written(|out| json(out, Status::Ok, manner, b"{}")),
+            written(|out| json(out, Status::Ok, &manner, b"{}")),
             "HTTP/1.1 200 OK\r\nMcp-Session-Id: abc\r\nConnection: close\r\nContent-Type: application/json\r\n\
              Content-Length: 2\r\n\r\n{}"
         );
-        let text = written(|out| fault(out, &Fault::busy("later"), Manner::default(), Some(b"7")));
+        let text = written(|out| fault(out, &Fault::busy("later"), &Manner::default(), Some(b"7")));
         assert!(text.contains("Retry-After: 1\r\n") && text.ends_with("\"message\":\"later\"}}"), "{text}");
-        assert!(written(|out| empty(out, Status::Accepted, Manner::default())).contains("Content-Length: 0"));
+        assert!(written(|out| empty(out, Status::Accepted, &Manner::default())).contains("Content-Length: 0"));
     }
 }

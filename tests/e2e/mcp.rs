@@ -565,3 +565,35 @@ fn a_client_of_2026_07_28_is_told_by_an_old_server_to_begin_with_initialize() {
     assert!(answer.json()["error"]["message"].as_str().unwrap().contains("initialize"));
     daemon.stop();
 }
+
+#[test]
+fn a_page_of_a_listed_origin_may_read_what_it_is_answered() {
+    let daemon = door(shared(), json!({ "origins": ["https://app.example"] }));
+    let mut page = Http::connect(daemon.address()).with("Origin", "https://app.example");
+    page.send("OPTIONS /mcp", &[("Access-Control-Request-Method", "POST")], "");
+    let allowed = page.answer();
+    assert_eq!((allowed.status, allowed.fields["access-control-allow-origin"].as_str()), (204, "https://app.example"));
+    assert!(allowed.fields["access-control-allow-headers"].contains("Mcp-Session-Id"));
+    let answer = page.ask(&request(0, "initialize", json!({ "protocolVersion": VERSION })));
+    assert_eq!(answer.fields["access-control-expose-headers"], "Mcp-Session-Id");
+    let mut other = Http::connect(daemon.address()).with("Origin", "https://evil.example");
+    other.send("OPTIONS /mcp", &[("Access-Control-Request-Method", "POST")], "");
+    assert_eq!(other.answer().status, 403);
+    daemon.stop();
+}
+
+#[test]
+fn a_connection_that_says_half_of_something_gives_way_when_all_are_taken() {
+    // As many descriptors as some connections need.
+    let setup = Setup::new([shared()]).under(&["prlimit", "--nofile=200:200"]);
+    let daemon = door_of(setup, json!({}));
+    let mut halves: Vec<Http> = Vec::new();
+    for _ in 0..300 {
+        let mut half = Http::connect(daemon.address());
+        half.send_bytes(b"POST /mcp HTT");
+        halves.push(half);
+    }
+    let mut client = Http::session(daemon.address(), VERSION);
+    assert_eq!(client.call(1, "a", json!({}))["id"], 1);
+    daemon.stop();
+}

@@ -115,19 +115,12 @@ impl UpgradePolicy {
         Ok(Decision::Accept { origin: Box::new(origin), answer, bearer })
     }
 
-    /// Finds out who sends a request, and whether to this host, from this page and with this token it may. `origin` is
-    /// where it comes from, before anything that it says is believed.
+    /// Whether a request may be sent to this host, and from this page. `origin` is where it comes from.
     ///
     /// # Errors
     /// It may not.
-    pub(in crate::shell) fn identify(
-        &self,
-        origin: &mut Origin,
-        caller: &Caller<'_>,
-    ) -> Result<Option<Bearer>, Refusal> {
-        // Behind a PROXY header it is whom that names who has set the fields, and not the proxy, which passes them on.
-        let sender = origin.place;
-        let is_behind_proxy = origin.via.is_some() || self.trusts(sender);
+    pub(in crate::shell) fn admits_page(&self, origin: &Origin, caller: &Caller<'_>) -> Result<(), Refusal> {
+        let is_behind_proxy = origin.via.is_some() || self.trusts(origin.place);
         let is_ours = |host: &str| names_this_machine(host) || self.is_listed(host);
         if self.is_loopback && !is_behind_proxy && !caller.host.is_some_and(is_ours) {
             return Err(forbidden(
@@ -149,6 +142,22 @@ impl UpgradePolicy {
                 return Err(forbidden(format!("the origin {page:?} is not in origins of this listener")));
             }
         }
+        Ok(())
+    }
+
+    /// Finds out who sends a request, and whether to this host, from this page and with this token it may. `origin` is
+    /// where it comes from, before anything that it says is believed.
+    ///
+    /// # Errors
+    /// It may not.
+    pub(in crate::shell) fn identify(
+        &self,
+        origin: &mut Origin,
+        caller: &Caller<'_>,
+    ) -> Result<Option<Bearer>, Refusal> {
+        self.admits_page(origin, caller)?;
+        // Behind a PROXY header it is whom that names who has set the fields, and not the proxy, which passes them on.
+        let sender = origin.place;
         if self.trusts(sender) {
             let is_trusted = |address: IpAddr| self.trusts(Place::Address((address, 0).into()));
             let client = forwarded::client(&caller.forwarded_for, &caller.forwarded, is_trusted);

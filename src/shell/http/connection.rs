@@ -4,6 +4,7 @@
 //! when the kernel holds nothing of it.
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::Duration;
 
 use crate::bus::port::{Moment, Origin};
@@ -15,6 +16,8 @@ use crate::tokens::Bearer;
 
 /// How often a stream gives a sign of life, and how long an answer may be awaited before it becomes one.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// How long a request may take to come, in however many pieces.
+pub(super) const REQUEST_TIME: Duration = Duration::from_secs(120);
 /// How long what is sent may stand still.
 pub(super) const SEND_TIME: Duration = Duration::from_secs(30);
 /// How long the other side may take to see the last answer, and to close.
@@ -56,6 +59,8 @@ pub(super) enum State {
 pub(super) struct Sender {
     pub origin: Origin,
     pub bearer: Option<Bearer>,
+    /// The page in a browser that it is.
+    pub page: Option<Rc<str>>,
 }
 
 /// The request that comes in.
@@ -204,7 +209,7 @@ pub(super) struct Connection {
     pub member: Option<usize>,
     /// The stream of that on which it is answered.
     pub stream: u32,
-    /// When it came, or last had something to do.
+    /// When it came, its request began to come, or it last had something to do.
     pub since: Moment,
     /// It is in the list of those that have something to send.
     pub is_dirty: bool,
@@ -237,8 +242,8 @@ impl Connection {
 
     /// What its answers say of themselves.
     pub(super) fn manner<'a>(&self, session: Option<&'a str>) -> Manner<'a> {
-        let is_old = self.is_old();
-        Manner { session, is_last: !self.incoming.keeps_alive, is_old }
+        let (is_old, page) = (self.is_old(), self.incoming.sender.page.clone());
+        Manner { session, is_last: !self.incoming.keeps_alive, is_old, page }
     }
 
     /// Whether the end of a stream is told by the end of the connection.

@@ -205,7 +205,7 @@ impl<I: Io> Reactor<I> {
     fn answer_whole(&mut self, now: Moment, slot: usize, status: Status, said: &Said<'_>, session: Option<&str>) {
         let connection = &mut self.http.connections[slot];
         let manner = connection.manner(session);
-        write::json(connection.outgoing.queue(), status, manner, said.text);
+        write::json(connection.outgoing.queue(), status, &manner, said.text);
         connection.outgoing.owe(said.text.len() + 1, None);
         self.begin_http_answer(now, slot);
     }
@@ -219,7 +219,7 @@ impl<I: Io> Reactor<I> {
         let session = connection.member.and_then(|at| self.http.members.get_mut(at)).and_then(Member::session);
         let header = session.as_ref().filter(|session| session.initialize.is_some()).map(|session| session.id.clone());
         let manner = connection.manner(header.as_deref());
-        write::begin_events(connection.outgoing.queue(), manner);
+        write::begin_events(connection.outgoing.queue(), &manner);
         if let Some(session) = session {
             session.begin_events(connection.stream);
             if session.primes() {
@@ -309,7 +309,7 @@ impl<I: Io> Reactor<I> {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
         if connection.serial == serial && connection.state == State::Waiting {
             let manner = connection.manner(None);
-            write::empty(connection.outgoing.queue(), Status::Accepted, manner);
+            write::empty(connection.outgoing.queue(), Status::Accepted, &manner);
             self.begin_http_answer(now, slot);
         }
     }

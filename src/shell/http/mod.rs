@@ -15,15 +15,17 @@ mod members;
 mod requests;
 mod serve;
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use slab::Slab;
 
 use super::listeners::Throttle;
-use crate::bus::port::Peer;
+use crate::bus::port::{Peer, Source};
 use crate::config::Config;
 use crate::scan::Scanner;
-use connection::Connection;
+use connection::{Connection, State};
 pub(super) use members::Members;
 
 /// Connections at once. The one that has been idle longest makes room for another one.
@@ -80,6 +82,22 @@ impl Http {
     /// Whether nothing is left of it.
     pub(super) fn is_empty(&self) -> bool {
         self.connections.is_empty()
+    }
+
+    /// Whose place is needed first: of those that nobody waits for the one that is idle longest; then, of the source that
+    /// has most of them, one whose request is not there yet.
+    fn first_to_go(&self) -> Option<usize> {
+        let idle = self.connections.iter().filter(|(_, connection)| connection.is_idle());
+        let idle = idle.min_by_key(|(_, connection)| connection.since).map(|(slot, _)| slot);
+        idle.or_else(|| {
+            let mut counts: HashMap<Source, usize> = HashMap::new();
+            for (_, connection) in &self.connections {
+                *counts.entry(connection.origin.source()).or_default() += 1;
+            }
+            let reading = self.connections.iter().filter(|(_, connection)| connection.state == State::Reading);
+            let rank = |connection: &Connection| (counts[&connection.origin.source()], Reverse(connection.since));
+            reading.max_by_key(|(_, connection)| rank(connection)).map(|(slot, _)| slot)
+        })
     }
 
     /// Whether something can be done at once.

@@ -1,5 +1,7 @@
 //! What is done with a request: who sends it, which client of the core it is of, and what it is answered with.
 
+use std::rc::Rc;
+
 use super::connection::{KEEP_ALIVE, Sender, State};
 use super::members::{Role, Waiting};
 use crate::bus::admission::TurnedAway;
@@ -35,6 +37,17 @@ impl<I: Io> Shell<I> {
         }
         let caller = Caller::of(head, None)?;
         let mut origin = connection.origin.clone();
+        let page = caller.origin.map(Rc::from);
+        if page.is_some() {
+            policy.admits_page(&origin, &caller)?;
+        }
+        connection.incoming.sender = Sender { page: page.clone(), ..Sender::default() };
+        if head.method == Method::Options && page.is_some() && head.body == Framing::Length(0) {
+            let manner = connection.manner(None);
+            write::preflight(connection.outgoing.queue(), &manner);
+            self.reactor.begin_http_answer(self.reactor.clock.now(), slot);
+            return Ok(());
+        }
         let bearer = policy.identify(&mut origin, &caller)?;
         let path = policy.terms.path.clone();
         self.bus.may_enter(listener, &origin).map_err(turned_away)?;
@@ -43,7 +56,7 @@ impl<I: Io> Shell<I> {
             return Err(Fault::new(Status::BadRequest, "only POST has a body"));
         }
         let incoming = &mut self.reactor.http.connections[slot].incoming;
-        (incoming.asked, incoming.sender) = (Some(asked), Sender { origin, bearer });
+        (incoming.asked, incoming.sender) = (Some(asked), Sender { origin, bearer, page });
         Ok(())
     }
 
@@ -270,7 +283,7 @@ impl<I: Io> Shell<I> {
         }
         let connection = &mut self.reactor.http.connections[slot];
         let manner = connection.manner(None);
-        write::empty(connection.outgoing.queue(), Status::NoContent, manner);
+        write::empty(connection.outgoing.queue(), Status::NoContent, &manner);
         self.reactor.begin_http_answer(now, slot);
         Ok(())
     }

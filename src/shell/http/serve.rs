@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{Shutdown, shutdown, sockopt};
 
-use super::connection::{Connection, KEEP_ALIVE, LINGER, SEND_TIME, State};
+use super::connection::{Connection, KEEP_ALIVE, LINGER, REQUEST_TIME, SEND_TIME, State};
 use super::members::{Member, Role};
 use crate::bus::port::{Input, Moment, Origin, Peer};
 use crate::http1::{CONTINUE, Error, Event, LONGEST_HEAD, Status};
@@ -53,6 +53,9 @@ impl<I: Io> Shell<I> {
             if completion.result > 0 && wants_it {
                 // SAFETY: the buffer is returned behind this.
                 let window = unsafe { reactor.io.received(buffer, completion.result as usize) };
+                if connection.is_idle() {
+                    connection.since = now;
+                }
                 connection.incoming.bytes.extend_from_slice(window.data());
             }
             reactor.io.return_received(buffer);
@@ -131,7 +134,8 @@ impl<I: Io> Shell<I> {
         connection.incoming.bytes = bytes;
         if connection.state == State::Reading {
             let deadline = connection.incoming.reader.deadline();
-            self.reactor.timers.set(Timer::Http(slot), Some(deadline));
+            let latest = if connection.is_idle() { deadline } else { connection.since.after(REQUEST_TIME) };
+            self.reactor.timers.set(Timer::Http(slot), Some(deadline.min(latest)));
         }
         self.reactor.arm_http_receive(slot);
     }
@@ -343,7 +347,7 @@ impl<I: Io> Reactor<I> {
         let connection = &mut self.http.connections[slot];
         connection.incoming.keeps_alive &= !is_last;
         let manner = connection.manner(None);
-        write::fault(connection.outgoing.queue(), fault, manner, id);
+        write::fault(connection.outgoing.queue(), fault, &manner, id);
         self.begin_http_answer(now, slot);
     }
 
@@ -407,8 +411,7 @@ impl<I: Io> Reactor<I> {
         if self.http.connections.len() < self.http.most {
             return true;
         }
-        let idle = self.http.connections.iter().filter(|(_, connection)| connection.is_idle());
-        let goes = idle.min_by_key(|(_, connection)| connection.since).map(|(slot, _)| slot);
+        let goes = self.http.first_to_go();
         if let Some(slot) = goes {
             self.abandon_http(now, slot);
         } else if self.http.throttle.may_tell(now) {

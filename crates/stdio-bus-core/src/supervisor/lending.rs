@@ -1,12 +1,18 @@
 //! Workers that are lent: in a dedicated pool a client of 2026-07-28 has a worker for itself for as long as it has a
-//! request unanswered, and then it goes back, to be lent to the next one. Nobody ends with it.
+//! request unanswered, and then it goes back, to be lent to the next one. It does not end with its client. Of those that
+//! were started since many were needed at once, beyond `instances`, the ones that are not needed any more end after a while.
 //!
 //! A worker that still works on what another client has given up is lent only if there is no other: what it says and names
 //! nobody is nobody's then (`router/addressee.rs`).
 
+use core::time::Duration;
+
 use crate::Bus;
-use crate::peer::{ClientKey, WorkerKey};
+use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::settings::Assignment;
+
+/// A worker beyond those that a pool keeps is stopped when nobody has needed it for so long.
+const SPARED_FOR: Duration = Duration::from_secs(60);
 
 impl Bus {
     /// The worker that a client's next messages go to while that lives, if they are bound to one of this pool.
@@ -93,15 +99,38 @@ impl Bus {
         Some(worker)
     }
 
+    /// Whether a worker was started beyond those that its pool keeps.
+    fn is_extra(&self, key: WorkerKey) -> bool {
+        let lent = self.workers.get(key).filter(|worker| self.balancer.groups[worker.pool].lends);
+        lent.is_some_and(|worker| worker.slot.is_some_and(|slot| slot >= self.settings.pools[worker.pool].instances))
+    }
+
+    /// Stops a worker that was started beyond those that its pool keeps, and that nobody has needed for a while. Gives when
+    /// to look again.
+    pub(super) fn tick_extra(&mut self, key: WorkerKey) -> Option<Moment> {
+        if !self.balancer.lends || !self.is_extra(key) {
+            return None;
+        }
+        let worker = self.workers.get(key).filter(|worker| worker.owner.is_none() && worker.takes_messages())?;
+        let due = worker.answering.claimed.after(SPARED_FOR);
+        if due <= self.now {
+            self.stop_worker(key);
+            return None;
+        }
+        Some(due)
+    }
+
     /// A client may have no request unanswered any more: what was lent to it goes back.
     pub(crate) fn give_back(&mut self, client: ClientKey) {
         let Some(from) = self.clients.get_mut(client) else { return };
         if !from.door.borrows || !from.end.outstanding.is_empty() || from.assigned.is_empty() {
             return;
         }
-        for (_, worker) in core::mem::take(&mut from.assigned) {
-            if let Some(worker) = self.workers.get_mut(worker) {
-                worker.owner = None;
+        for (_, key) in core::mem::take(&mut from.assigned) {
+            let Some(worker) = self.workers.get_mut(key) else { continue };
+            (worker.owner, worker.answering.claimed) = (None, self.now);
+            if self.is_extra(key) {
+                self.wake_at(key.into(), self.now.after(SPARED_FOR));
             }
         }
         if self.supervisor.queue.has_turns() {

@@ -241,9 +241,11 @@ impl Bus {
         }
         let (silent, probation) = (self.tick_silent(key), self.tick_probation(key));
         let (early, first, question) = (self.tick_early(key), self.tick_first_answer(key), self.tick_question(key));
+        let extra = self.tick_extra(key);
         let Some(worker) = self.workers.get(key) else { return };
         let (life, held_up) = (worker.process.timer, worker.stall.ends());
-        let next = [life, stalls_at(worker), held_up, silent, probation, early, first, question, worker.turns_due];
+        let next =
+            [life, stalls_at(worker), held_up, silent, probation, early, first, question, extra, worker.turns_due];
         if let Some(next) = next.into_iter().flatten().min() {
             self.wake_at(key.into(), next);
         }

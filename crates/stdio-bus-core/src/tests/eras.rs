@@ -445,6 +445,35 @@ fn as_many_workers_are_lent_as_there_may_be() {
 }
 
 #[test]
+fn workers_beyond_instances_end_when_nobody_has_needed_them_for_a_minute() {
+    let mut bench = Bench::asked(Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }, MODERN);
+    let clients: Vec<Peer> = (0..3).map(|_| bench.mcp(Era::Modern)).collect();
+    for client in &clients {
+        bench.write(*client, CALL);
+    }
+    let workers: Vec<Peer> = (0..3).map(|at| bench.worker(at)).collect();
+    for worker in &workers {
+        bench.answers(*worker);
+    }
+    bench.pass(seconds(59));
+    bench.write(clients[0], CALL);
+    bench.write(clients[1], CALL);
+    assert_eq!(bench.busy(), [true, true, false], "those that were there first are lent first");
+    bench.pass(seconds(2));
+    let stopped = |bench: &Bench| workers.iter().map(|worker| bench.signals_to(*worker).len()).collect::<Vec<_>>();
+    assert_eq!(stopped(&bench), [0, 0, 1]);
+    bench.dies(workers[2]);
+    assert_eq!((bench.bus.staffing(), bench.count(Reason::WorkerExited)), ((2, 2), 0));
+    bench.write(clients[2], CALL);
+    assert_eq!(bench.workers.len(), 3, "it is started again when it is needed");
+    for worker in &workers[..2] {
+        bench.write(*worker, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+    }
+    bench.pass(seconds(61));
+    assert_eq!(stopped(&bench), [0, 1, 1], "those that the pool keeps stay");
+}
+
+#[test]
 fn a_notification_keeps_no_worker() {
     let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);
     let (worker, one, two) = (bench.worker(0), bench.mcp(Era::Modern), bench.mcp(Era::Modern));

@@ -3,6 +3,8 @@
 //! pinned to an era by the first line that it reads, one that is lent has one client at a time, every request is answered
 //! once, and what a client leaves behind is cancelled at its worker and told to nobody else.
 
+mod rules;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -90,6 +92,35 @@ struct SimWorker {
     terminated: bool,
     gone: bool,
     released: bool,
+}
+
+impl SimWorker {
+    fn new(key: WorkerKey, pool: usize, started: Moment) -> Self {
+        Self {
+            key,
+            pool,
+            wire: Wire::default(),
+            runs: false,
+            started,
+            asked: None,
+            pinned: None,
+            served: Vec::new(),
+            work: Vec::new(),
+            next: 0,
+            terminated: false,
+            gone: false,
+            released: false,
+        }
+    }
+}
+
+/// What follows when all effects of a call are carried out.
+#[derive(Default)]
+struct After {
+    /// Bytes for whom have left; none if a worker is to be looked at.
+    sent: Vec<(Peer, usize)>,
+    resumed: Vec<Peer>,
+    closed: Vec<usize>,
 }
 
 struct World {
@@ -485,96 +516,85 @@ impl World {
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>, data: &[u8]) {
-        let mut sent: Vec<(Peer, usize)> = Vec::new();
-        let (mut resumed, mut closed) = (Vec::new(), Vec::new());
+        let mut after = After::default();
         for effect in effects {
-            match effect {
-                Effect::Copy { to, span } => {
-                    let bytes = &data[span.start as usize..span.end as usize];
-                    self.wire(to).half.extend_from_slice(bytes);
-                    sent.push((to, bytes.len()));
-                }
-                Effect::Insert { to, text } => {
-                    self.wire(to).half.extend_from_slice(text.as_bytes());
-                    sent.push((to, text.as_bytes().len()));
-                }
-                Effect::Pause(peer) => self.wire(peer).paused = true,
-                Effect::Resume(peer) => {
-                    self.wire(peer).paused = false;
-                    resumed.push(peer);
-                }
-                Effect::Spawn { worker, name } => {
-                    self.note(format!("worker {} is started in pool {}", self.workers.len(), name.pool));
-                    self.workers.push(SimWorker {
-                        key: worker,
-                        pool: name.pool,
-                        wire: Wire::default(),
-                        runs: false,
-                        started: self.now,
-                        asked: None,
-                        pinned: None,
-                        served: Vec::new(),
-                        work: Vec::new(),
-                        next: 0,
-                        terminated: false,
-                        gone: false,
-                        released: false,
-                    });
-                }
-                Effect::Signal { worker, signal: Signal::Terminate | Signal::Kill } | Effect::CloseStdin(worker) => {
-                    let at = self.worker(worker);
-                    self.workers[at].terminated = true;
-                    self.check_stop(at);
-                }
-                Effect::Probe(worker) => {
-                    let at = self.worker(worker);
-                    self.note(format!("worker {at} is looked at"));
-                    sent.push((Peer::Worker(worker), 0));
-                }
-                Effect::Release(worker) => {
-                    let at = self.worker(worker);
-                    self.workers[at].released = true;
-                    self.workers[at].gone = true;
-                }
-                Effect::Close { client, how, why } => {
-                    let at = self.client(client);
-                    self.clients[at].closing = true;
-                    self.note(format!("client {at} is closed for {why:?}"));
-                    if how != Close::Refuse {
-                        closed.push(at);
-                    }
-                    if how == Close::Refuse {
-                        self.clients[at].wire.paused = false;
-                    }
-                }
-                Effect::Discovered { pool } => {
-                    assert_eq!(self.bus.pool_era(pool), self.eras[pool], "of pool {pool}");
-                    self.note(format!("pool {pool} is {:?}", self.eras[pool]));
-                }
-                Effect::Report(report) => {
-                    let is_news = !matches!(report.reason, Reason::ClientOpened | Reason::ClientClosed);
-                    if is_news {
-                        self.note(format!("  reported: {}: {}", report.reason.name(), report.text));
-                    }
-                }
-                _ => {}
-            }
+            self.one_effect(effect, data, &mut after);
             self.read_all();
         }
-        for (peer, bytes) in sent {
+        for (peer, bytes) in after.sent {
             if let (Peer::Worker(worker), 0) = (peer, bytes) {
                 self.handle(Input::Unread { worker, bytes: 0 });
             } else {
                 self.handle(Input::Sent { peer, bytes });
             }
         }
-        for peer in resumed {
+        for peer in after.resumed {
             self.present(peer);
         }
-        for at in closed {
+        for at in after.closed {
             if !self.clients[at].closed {
                 self.closes(at);
             }
+        }
+    }
+
+    fn one_effect(&mut self, effect: Effect, data: &[u8], after: &mut After) {
+        match effect {
+            Effect::Copy { to, span } => {
+                let bytes = &data[span.start as usize..span.end as usize];
+                self.wire(to).half.extend_from_slice(bytes);
+                after.sent.push((to, bytes.len()));
+            }
+            Effect::Insert { to, text } => {
+                self.wire(to).half.extend_from_slice(text.as_bytes());
+                after.sent.push((to, text.as_bytes().len()));
+            }
+            Effect::Pause(peer) => self.wire(peer).paused = true,
+            Effect::Resume(peer) => {
+                self.wire(peer).paused = false;
+                after.resumed.push(peer);
+            }
+            Effect::Spawn { worker, name } => {
+                self.note(format!("worker {} is started in pool {}", self.workers.len(), name.pool));
+                self.workers.push(SimWorker::new(worker, name.pool, self.now));
+            }
+            Effect::Signal { worker, signal: Signal::Terminate | Signal::Kill } | Effect::CloseStdin(worker) => {
+                let at = self.worker(worker);
+                self.workers[at].terminated = true;
+                self.check_stop(at);
+            }
+            Effect::Probe(worker) => {
+                let at = self.worker(worker);
+                self.note(format!("worker {at} is looked at"));
+                after.sent.push((Peer::Worker(worker), 0));
+            }
+            Effect::Release(worker) => {
+                let at = self.worker(worker);
+                self.workers[at].released = true;
+                self.workers[at].gone = true;
+            }
+            Effect::Close { client, how, why } => {
+                let at = self.client(client);
+                self.clients[at].closing = true;
+                self.note(format!("client {at} is closed for {why:?}"));
+                if how != Close::Refuse {
+                    after.closed.push(at);
+                }
+                if how == Close::Refuse {
+                    self.clients[at].wire.paused = false;
+                }
+            }
+            Effect::Discovered { pool } => {
+                assert_eq!(self.bus.pool_era(pool), self.eras[pool], "of pool {pool}");
+                self.note(format!("pool {pool} is {:?}", self.eras[pool]));
+            }
+            Effect::Report(report) => {
+                let is_news = !matches!(report.reason, Reason::ClientOpened | Reason::ClientClosed);
+                if is_news {
+                    self.note(format!("  reported: {}: {}", report.reason.name(), report.text));
+                }
+            }
+            _ => {}
         }
     }
 
@@ -601,144 +621,6 @@ impl World {
                 let line = serde_json::from_slice(&line).expect("the bus writes JSON");
                 self.client_reads(at, &line);
             }
-        }
-    }
-
-    fn worker_reads(&mut self, at: usize, line: Value) {
-        self.note(format!("worker {at} reads {line}"));
-        let pool = self.workers[at].pool;
-        if line["method"] == "server/discover" {
-            let worker = &mut self.workers[at];
-            assert!(worker.pinned.is_none() && worker.asked.is_none(), "it is asked first, and once");
-            assert_eq!(self.eras[pool], PoolEra::Unknown, "no worker is asked when it is known");
-            worker.asked = Some(line["id"].clone());
-            return;
-        }
-        let is_held = self.workers[at].asked.is_some() && self.eras[pool] == PoolEra::Unknown;
-        assert!(!is_held, "nothing is said to a worker that is asked");
-        if line["method"] == "notifications/cancelled" {
-            let id = &line["params"]["requestId"];
-            let work = self.workers[at].work.iter_mut().find(|work| work.id == *id);
-            let work = work.expect("a request is cancelled by the id that its worker knows");
-            assert!(self.clients[work.client].closing, "only who leaves cancels here");
-            work.given_up = Some(self.now);
-            return;
-        }
-        if line["method"].is_null() {
-            return;
-        }
-        let number = |name: &str| line["params"][name].as_u64().expect("it is a client's line") as usize;
-        let (client, number) = (number("client"), number("number"));
-        let (era, assignment) = (self.clients[client].speaks(), self.settings.pools[pool].assignment);
-        assert_eq!(self.clients[client].pool, pool, "a line goes to the pool of its client");
-        let bound = self.clients[client].bound.filter(|_| era == Era::Modern);
-        if let Some(bound) = bound {
-            let takes = self.workers[bound].runs && !self.workers[bound].terminated && !self.workers[bound].gone;
-            assert!(bound == at || !takes, "client {client} is bound to worker {bound}");
-        }
-        let worker = &mut self.workers[at];
-        let pinned = *worker.pinned.get_or_insert(era);
-        assert_eq!(pinned, era, "worker {at} is pinned to one era");
-        if !worker.served.contains(&client) {
-            worker.served.push(client);
-        }
-        if assignment == Assignment::Dedicated {
-            let others = match era {
-                Era::Legacy => worker.served.iter().any(|other| *other != client),
-                Era::Modern => worker.work.iter().any(|work| work.client != client && work.given_up.is_none()),
-            };
-            assert!(!others, "worker {at} has one client at a time");
-        }
-        if !line["id"].is_null() {
-            self.workers[at].work.push(Work { id: line["id"].clone(), client, number, given_up: None });
-        }
-    }
-
-    fn client_reads(&mut self, at: usize, line: &Value) {
-        self.note(format!("client {at} reads {line}"));
-        if line["method"] == "notifications/message" {
-            return self.check_audience(at, line["params"]["of"].as_u64().expect("a worker") as usize);
-        }
-        if !line["method"].is_null() {
-            assert_eq!(self.clients[at].speaks(), Era::Legacy, "nobody of 2026-07-28 is asked");
-            let of = line["params"]["of"].as_u64().expect("a worker") as usize;
-            return self.check_audience(at, of);
-        }
-        if line["id"].is_null() {
-            return;
-        }
-        let client = &mut self.clients[at];
-        let id = line["id"].as_u64().or_else(|| line["id"].as_str()?.parse().ok()).expect("its own id") as usize;
-        let modern = client.speaks() == Era::Modern;
-        let is_it = |number: &usize| if modern { number % 3 == id } else { *number == id };
-        let asked = client.waiting.iter().position(is_it).expect("a request is answered once");
-        let number = client.waiting.remove(asked);
-        let told = if line["result"].is_null() { &line["error"]["data"] } else { &line["result"] };
-        if told["client"].is_u64() {
-            assert_eq!((&told["client"], &told["number"]), (&json!(at), &json!(number)), "an answer is its own");
-            self.answered += 1;
-        } else {
-            let reason = told["reason"].as_str().expect("an error of the bus has a reason").to_owned();
-            let may_be =
-                ["no_worker", "worker_exited", "own_worker_ended", "unsupported_protocol_version", "request_discarded"];
-            assert!(may_be.contains(&reason.as_str()), "{line}");
-            let is_unsupported = reason == "unsupported_protocol_version";
-            let era = self.eras[self.clients[at].pool];
-            assert!(!is_unsupported || modern && era == PoolEra::Legacy, "{line}");
-        }
-    }
-
-    /// A worker has said something that names nobody, and this client hears it.
-    fn check_audience(&self, client: usize, worker: usize) {
-        let at = &self.workers[worker];
-        let (era, assignment) = (self.clients[client].speaks(), self.settings.pools[at.pool].assignment);
-        if assignment == Assignment::Dedicated && era == Era::Modern {
-            let fresh = |since: Moment| self.now.since(since) < SILENT_FOR;
-            let others = at.work.iter().filter(|work| work.client != client);
-            let works_for_others = others.clone().any(|work| work.given_up.is_none_or(fresh));
-            let has_it = at.work.iter().any(|work| work.client == client && work.given_up.is_none());
-            assert!(has_it && !works_for_others, "client {client} hears what worker {worker} says for others");
-        } else {
-            assert!(at.served.iter().all(|served| *served == client), "client {client} hears of others of {worker}");
-        }
-    }
-
-    /// A worker is told to stop: only its own client's end is a reason for that.
-    fn check_stop(&self, at: usize) {
-        let worker = &self.workers[at];
-        let is_own =
-            self.settings.pools[worker.pool].assignment == Assignment::Dedicated && worker.pinned != Some(Era::Modern);
-        let is_left = is_own && worker.served.iter().all(|client| self.clients[*client].closing);
-        // One of many that nobody has needed for a while.
-        let is_spare = worker.pinned == Some(Era::Modern) && worker.work.iter().all(|work| work.given_up.is_some());
-        let live = self.workers.iter().filter(|other| other.pool == worker.pool && !other.released);
-        let is_extra = is_spare && live.count() > self.settings.pools[worker.pool].instances;
-        assert!(is_left || is_extra || worker.gone, "worker {at} is told to stop");
-    }
-
-    fn check(&mut self) {
-        self.bus.check_invariants();
-        for pool in 0..self.settings.pools.len() {
-            assert_eq!(self.bus.pool_era(pool), self.eras[pool], "of pool {pool}");
-            let here = &self.settings.pools[pool];
-            let live: Vec<&SimWorker> =
-                self.workers.iter().filter(|worker| worker.pool == pool && !worker.released).collect();
-            let of = |era: Era| live.iter().filter(|worker| worker.pinned == Some(era)).count();
-            assert!(of(Era::Modern) <= here.max_instances && of(Era::Legacy) <= here.max_instances);
-            assert!(live.len() <= 2 * here.max_instances);
-            // Of a client that has asked nothing, or waits, no worker is needed.
-            let uses = |era: Era| {
-                self.clients.iter().any(|client| client.pool == pool && client.next > 0 && client.speaks() == era)
-            };
-            if !uses(Era::Modern) || !uses(Era::Legacy) {
-                assert!(live.len() <= here.max_instances, "one era has the workers of one");
-            }
-            let is_ready = self.bus.pool_readiness(pool).is_some_and(|ready| ready.is_ready());
-            let runs = live.iter().any(|worker| worker.runs);
-            assert!(!is_ready || runs, "a pool is ready in which none runs");
-        }
-        for reason in [Reason::UnknownId, Reason::LateAnswer, Reason::WorkerAnswersTwice, Reason::WorkerMalformed] {
-            assert_eq!(self.bus.count(reason), 0, "{}", reason.name());
         }
     }
 

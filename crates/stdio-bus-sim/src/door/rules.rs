@@ -1,0 +1,150 @@
+//! What must hold in the world of a door: what a worker may read, whom it may speak to, when it is told to stop, and how
+//! many there are.
+
+use serde_json::{Value, json};
+
+use super::{SILENT_FOR, SimWorker, Work, World};
+use crate::bus::eras::PoolEra;
+use crate::bus::port::Moment;
+use crate::bus::report::Reason;
+use crate::bus::settings::{Assignment, Era};
+
+impl World {
+    pub(super) fn worker_reads(&mut self, at: usize, line: Value) {
+        self.note(format!("worker {at} reads {line}"));
+        let pool = self.workers[at].pool;
+        if line["method"] == "server/discover" {
+            let worker = &mut self.workers[at];
+            assert!(worker.pinned.is_none() && worker.asked.is_none(), "it is asked first, and once");
+            assert_eq!(self.eras[pool], PoolEra::Unknown, "no worker is asked when it is known");
+            worker.asked = Some(line["id"].clone());
+            return;
+        }
+        let is_held = self.workers[at].asked.is_some() && self.eras[pool] == PoolEra::Unknown;
+        assert!(!is_held, "nothing is said to a worker that is asked");
+        if line["method"] == "notifications/cancelled" {
+            let id = &line["params"]["requestId"];
+            let work = self.workers[at].work.iter_mut().find(|work| work.id == *id);
+            let work = work.expect("a request is cancelled by the id that its worker knows");
+            assert!(self.clients[work.client].closing, "only who leaves cancels here");
+            work.given_up = Some(self.now);
+            return;
+        }
+        if line["method"].is_null() {
+            return;
+        }
+        let number = |name: &str| line["params"][name].as_u64().expect("it is a client's line") as usize;
+        let (client, number) = (number("client"), number("number"));
+        let (era, assignment) = (self.clients[client].speaks(), self.settings.pools[pool].assignment);
+        assert_eq!(self.clients[client].pool, pool, "a line goes to the pool of its client");
+        let bound = self.clients[client].bound.filter(|_| era == Era::Modern);
+        if let Some(bound) = bound {
+            let takes = self.workers[bound].runs && !self.workers[bound].terminated && !self.workers[bound].gone;
+            assert!(bound == at || !takes, "client {client} is bound to worker {bound}");
+        }
+        let worker = &mut self.workers[at];
+        let pinned = *worker.pinned.get_or_insert(era);
+        assert_eq!(pinned, era, "worker {at} is pinned to one era");
+        if !worker.served.contains(&client) {
+            worker.served.push(client);
+        }
+        if assignment == Assignment::Dedicated {
+            let others = match era {
+                Era::Legacy => worker.served.iter().any(|other| *other != client),
+                Era::Modern => worker.work.iter().any(|work| work.client != client && work.given_up.is_none()),
+            };
+            assert!(!others, "worker {at} has one client at a time");
+        }
+        if !line["id"].is_null() {
+            self.workers[at].work.push(Work { id: line["id"].clone(), client, number, given_up: None });
+        }
+    }
+
+    pub(super) fn client_reads(&mut self, at: usize, line: &Value) {
+        self.note(format!("client {at} reads {line}"));
+        if line["method"] == "notifications/message" {
+            return self.check_audience(at, line["params"]["of"].as_u64().expect("a worker") as usize);
+        }
+        if !line["method"].is_null() {
+            assert_eq!(self.clients[at].speaks(), Era::Legacy, "nobody of 2026-07-28 is asked");
+            let of = line["params"]["of"].as_u64().expect("a worker") as usize;
+            return self.check_audience(at, of);
+        }
+        if line["id"].is_null() {
+            return;
+        }
+        let client = &mut self.clients[at];
+        let id = line["id"].as_u64().or_else(|| line["id"].as_str()?.parse().ok()).expect("its own id") as usize;
+        let modern = client.speaks() == Era::Modern;
+        let is_it = |number: &usize| if modern { number % 3 == id } else { *number == id };
+        let asked = client.waiting.iter().position(is_it).expect("a request is answered once");
+        let number = client.waiting.remove(asked);
+        let told = if line["result"].is_null() { &line["error"]["data"] } else { &line["result"] };
+        if told["client"].is_u64() {
+            assert_eq!((&told["client"], &told["number"]), (&json!(at), &json!(number)), "an answer is its own");
+            self.answered += 1;
+        } else {
+            let reason = told["reason"].as_str().expect("an error of the bus has a reason").to_owned();
+            let may_be =
+                ["no_worker", "worker_exited", "own_worker_ended", "unsupported_protocol_version", "request_discarded"];
+            assert!(may_be.contains(&reason.as_str()), "{line}");
+            let is_unsupported = reason == "unsupported_protocol_version";
+            let era = self.eras[self.clients[at].pool];
+            assert!(!is_unsupported || modern && era == PoolEra::Legacy, "{line}");
+        }
+    }
+
+    /// A worker has said something that names nobody, and this client hears it.
+    fn check_audience(&self, client: usize, worker: usize) {
+        let at = &self.workers[worker];
+        let (era, assignment) = (self.clients[client].speaks(), self.settings.pools[at.pool].assignment);
+        if assignment == Assignment::Dedicated && era == Era::Modern {
+            let fresh = |since: Moment| self.now.since(since) < SILENT_FOR;
+            let others = at.work.iter().filter(|work| work.client != client);
+            let works_for_others = others.clone().any(|work| work.given_up.is_none_or(fresh));
+            let has_it = at.work.iter().any(|work| work.client == client && work.given_up.is_none());
+            assert!(has_it && !works_for_others, "client {client} hears what worker {worker} says for others");
+        } else {
+            assert!(at.served.iter().all(|served| *served == client), "client {client} hears of others of {worker}");
+        }
+    }
+
+    /// A worker is told to stop: only its own client's end is a reason for that.
+    pub(super) fn check_stop(&self, at: usize) {
+        let worker = &self.workers[at];
+        let is_own =
+            self.settings.pools[worker.pool].assignment == Assignment::Dedicated && worker.pinned != Some(Era::Modern);
+        let is_left = is_own && worker.served.iter().all(|client| self.clients[*client].closing);
+        // One of many that nobody has needed for a while.
+        let is_spare = worker.pinned == Some(Era::Modern) && worker.work.iter().all(|work| work.given_up.is_some());
+        let live = self.workers.iter().filter(|other| other.pool == worker.pool && !other.released);
+        let is_extra = is_spare && live.count() > self.settings.pools[worker.pool].instances;
+        assert!(is_left || is_extra || worker.gone, "worker {at} is told to stop");
+    }
+
+    pub(super) fn check(&mut self) {
+        self.bus.check_invariants();
+        for pool in 0..self.settings.pools.len() {
+            assert_eq!(self.bus.pool_era(pool), self.eras[pool], "of pool {pool}");
+            let here = &self.settings.pools[pool];
+            let live: Vec<&SimWorker> =
+                self.workers.iter().filter(|worker| worker.pool == pool && !worker.released).collect();
+            let of = |era: Era| live.iter().filter(|worker| worker.pinned == Some(era)).count();
+            assert!(of(Era::Modern) <= here.max_instances && of(Era::Legacy) <= here.max_instances);
+            assert!(live.len() <= 2 * here.max_instances);
+            // Of a client that has asked nothing, or waits, no worker is needed.
+            let uses = |era: Era| {
+                self.clients.iter().any(|client| client.pool == pool && client.next > 0 && client.speaks() == era)
+            };
+            if !uses(Era::Modern) || !uses(Era::Legacy) {
+                assert!(live.len() <= here.max_instances, "one era has the workers of one");
+            }
+            let is_ready = self.bus.pool_readiness(pool).is_some_and(|ready| ready.is_ready());
+            let runs = live.iter().any(|worker| worker.runs);
+            assert!(!is_ready || runs, "a pool is ready in which none runs");
+        }
+        for reason in [Reason::UnknownId, Reason::LateAnswer, Reason::WorkerAnswersTwice, Reason::WorkerMalformed] {
+            assert_eq!(self.bus.count(reason), 0, "{}", reason.name());
+        }
+    }
+}

@@ -532,7 +532,7 @@ impl Config {
 
     /// Workers that may run at once, over all pools; at most [`settings::MAX_WORKERS`].
     pub fn max_workers(&self) -> usize {
-        self.pools.iter().map(|pool| pool.core.max_instances).sum()
+        self.settings().most_workers()
     }
 
     /// What is said of each listener that takes clients from other machines without being told from where: who they are

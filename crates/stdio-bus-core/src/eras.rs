@@ -17,19 +17,10 @@ use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::pending::Request;
 use super::port::{Close, Effects};
 use super::report::Reason;
-use super::settings::{Assignment, Era, Settings};
+use super::settings::{Assignment, Era};
 pub use super::supervisor::discovery::PoolEra;
 use super::timers::Timer;
 use super::{message::Cancel, reply};
-
-/// The pools that a door for MCP offers, by their indexes.
-pub(super) fn offered(settings: &Settings) -> Vec<usize> {
-    let doors = || settings.listeners.iter().filter(|listener| listener.mcp);
-    let offers = |pool: &usize| {
-        doors().any(|door| door.pools.as_ref().is_none_or(|pools| pools.contains(pool)) || door.pool == Some(*pool))
-    };
-    (0..settings.pools.len()).filter(offers).collect()
-}
 
 impl Bus {
     /// A client of an MCP door has come: a session, or one that sends requests of 2026-07-28. Its messages go to `pool`

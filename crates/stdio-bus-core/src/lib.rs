@@ -136,7 +136,7 @@ impl Bus {
     /// A bus whose workers are not started yet.
     pub fn new(mut settings: Settings) -> Self {
         // For clients of each era a door for MCP has workers of their own: those pools are there twice.
-        let twins = eras::offered(&settings);
+        let twins = settings.pools_of_both_eras();
         let copies: Vec<_> = twins.iter().map(|pool| settings.pools[*pool].clone()).collect();
         settings.pools.extend(copies);
         Self {

@@ -35,6 +35,24 @@ pub struct Settings {
     pub most_clients: usize,
 }
 
+impl Settings {
+    /// The pools, by their indexes, that have workers for clients of both eras: those that a door for MCP offers.
+    pub fn pools_of_both_eras(&self) -> Vec<usize> {
+        let doors = || self.listeners.iter().filter(|listener| listener.mcp);
+        let offers = |pool: &usize| {
+            doors().any(|door| door.pools.as_ref().is_none_or(|pools| pools.contains(pool)) || door.pool == Some(*pool))
+        };
+        (0..self.pools.len()).filter(offers).collect()
+    }
+
+    /// Workers that there may be at once, over all pools.
+    pub fn most_workers(&self) -> usize {
+        let twice = self.pools_of_both_eras();
+        let pools = self.pools.iter().chain(twice.iter().map(|pool| &self.pools[*pool]));
+        pools.map(|pool| pool.max_instances).sum()
+    }
+}
+
 /// The limits of spec section 8.1, and ours beside them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {

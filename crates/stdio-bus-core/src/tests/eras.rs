@@ -75,6 +75,15 @@ fn the_first_worker_of_a_pool_that_an_mcp_door_offers_is_asked_once_what_it_spea
 }
 
 #[test]
+fn a_pool_with_workers_for_both_eras_may_have_twice_as_many() {
+    let pools = vec![pool(2, Assignment::RoundRobin), Pool { max_instances: 5, ..pool(1, Assignment::Dedicated) }];
+    let doors = |doors: Vec<Listener>| Settings { listeners: doors, ..settings(pools.clone()) }.most_workers();
+    let door = Listener { mcp: true, ..Listener::default() };
+    let of_one = Listener { pools: Some(vec![1]), ..door.clone() };
+    assert_eq!([doors(vec![Listener::default()]), doors(vec![of_one]), doors(vec![door])], [7, 12, 14]);
+}
+
+#[test]
 fn no_pool_is_asked_that_no_mcp_door_offers() {
     let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(1, Assignment::RoundRobin) }];
     let door = Listener { mcp: true, pools: Some(vec![1]), ..Listener::default() };
@@ -515,6 +524,24 @@ fn the_end_of_a_lent_worker_is_an_error_and_not_the_end_of_the_connection() {
     bench.pass(seconds(1));
     bench.write(client, CALL);
     let next = bench.worker(0);
+    assert_eq!(bench.read_one(next), CALL);
+}
+
+#[test]
+fn a_client_whose_turn_has_come_goes_on_when_the_worker_ends_that_was_lent_to_it() {
+    let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);
+    let (worker, one, two) = (bench.worker(0), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
+    bench.write(one, CALL);
+    bench.write(two, CALL);
+    bench.wire(two).is_late = true;
+    bench.answers(worker);
+    bench.dies(worker);
+    assert!(bench.how_closed(two).is_none());
+    bench.pass(seconds(1));
+    bench.wire(two).is_late = false;
+    bench.present(two);
+    let next = bench.worker(0);
+    assert!(!bench.is_paused(two));
     assert_eq!(bench.read_one(next), CALL);
 }
 

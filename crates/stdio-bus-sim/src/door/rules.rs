@@ -143,6 +143,17 @@ impl World {
             let runs = live.iter().any(|worker| worker.runs);
             assert!(!is_ready || runs, "a pool is ready in which none runs");
         }
+        for client in self.clients.iter().filter(|client| client.speaks() == Era::Modern && !client.closing) {
+            let is_idle = |worker: &&SimWorker| {
+                let takes = worker.runs && !worker.terminated && worker.pinned == Some(Era::Modern);
+                worker.pool == client.pool && takes && worker.work.is_empty()
+            };
+            let waits = client.wire.paused && client.bound.is_none();
+            assert!(
+                !waits || !self.workers.iter().any(|worker| is_idle(&worker)),
+                "a client waits before a free worker"
+            );
+        }
         for reason in [Reason::UnknownId, Reason::LateAnswer, Reason::WorkerAnswersTwice, Reason::WorkerMalformed] {
             assert_eq!(self.bus.count(reason), 0, "{}", reason.name());
         }

@@ -9,7 +9,7 @@ mod core;
 
 use std::time::{Duration, Instant};
 
-use core::{Core, Lines, answer, request, update};
+use core::{Core, Lines, answer, call, progress, request, update};
 use stdio_bus::bus::settings::MAX_CONNECTIONS;
 use stdio_bus::scan::Scanner;
 
@@ -57,6 +57,17 @@ impl Case {
                 worker: vec![Lines::new((0..MANY).map(|at| answer(id(at))))],
                 each: MANY,
             },
+            // Every client calls without a session, and is answered; the same with progress tokens, and told once of each.
+            "calls" | "progress" => {
+                let has_token = name == "progress";
+                let told = (0..MANY).filter(|_| has_token).map(|at| Lines::new([progress(id(at))]));
+                Self {
+                    core: Core::new(MANY, 1),
+                    clients: (0..MANY).map(|at| (at, Lines::new([call(id(at), has_token)]))).collect(),
+                    worker: told.chain((0..MANY).map(|at| Lines::new([answer(id(at))]))).collect(),
+                    each: MANY,
+                }
+            }
             // A worker tells every client a little at once.
             "tokens" => {
                 let mut core = Core::new(MANY, 1);
@@ -100,7 +111,9 @@ fn main() {
     let case = given.next().and_then(|name| Case::named(&name));
     let rounds = given.next().and_then(|rounds| rounds.parse::<usize>().ok());
     let (Some(mut case), Some(rounds)) = (case, rounds) else {
-        eprintln!("usage: instructions 64x1|full|1x64|tokens ROUNDS; scripts/instructions counts what it takes");
+        eprintln!(
+            "usage: instructions 64x1|full|1x64|calls|progress|tokens ROUNDS; scripts/instructions counts what it takes"
+        );
         return;
     };
     for _ in 0..WARM_UP {

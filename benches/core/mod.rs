@@ -145,6 +145,22 @@ pub fn request(id: impl std::fmt::Display, session: &str) -> String {
     )
 }
 
+/// A call of 200 bytes or so in no session, with its id as its progress token or without one.
+pub fn call(id: impl std::fmt::Display, has_token: bool) -> String {
+    let text = "x".repeat(90);
+    let meta = if has_token { format!(",\"_meta\":{{\"progressToken\":{id}}}") } else { String::new() };
+    format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":\"x\",\"text\":\"{text}\"{meta}}}}}\n"
+    )
+}
+
+/// What a worker tells of the progress of a request.
+pub fn progress(token: impl std::fmt::Display) -> String {
+    format!(
+        "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{{\"progressToken\":{token},\"progress\":1}}}}\n"
+    )
+}
+
 /// An answer of 200 bytes or so.
 pub fn answer(id: impl std::fmt::Display) -> String {
     let text = "x".repeat(130);

@@ -12,6 +12,7 @@ use super::flow::pace::Pace;
 use super::flow::penalty::Penalty;
 use super::flow::turn::Turn;
 use super::message::Refusal;
+use super::offers::Offers;
 use super::origin::Origin;
 use super::peer::{Moment, Source, WorkerKey};
 use super::report::Reason;
@@ -122,6 +123,8 @@ pub(super) struct Client {
     pub refused_worker: bool,
     /// What it has been told of lists that change.
     pub lists_told: ListsTold,
+    /// The MCP servers that it offers.
+    pub offers: Offers,
     /// What it may get a penalty for.
     pub penalty: Penalty,
     /// When its last bytes came.
@@ -146,6 +149,7 @@ impl Client {
             lost: LostNames::default(),
             refused_worker: false,
             lists_told: ListsTold::default(),
+            offers: Offers::default(),
             penalty: Penalty::default(),
             heard: Moment::default(),
             end,

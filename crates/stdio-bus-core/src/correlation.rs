@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use ndjson_scan::{Line, Meta, Span, Window};
 
 use super::id::{Id, Spelled};
-use super::message::{Cancel, Edit, Refusal, UNCHANGED, Verb, print_of};
+use super::message::{Cancel, Edit, Edits, Refusal, UNCHANGED, Verb, print_of};
 use super::peer::{Peer, RequestKey, Text, WorkerKey};
 use super::pending::{Direction, NewRequest, Request, Wire};
 use super::reply::Delivered;
@@ -17,46 +17,25 @@ use super::tally::Outcome;
 use super::timers::Timer;
 use super::{Bus, end_of};
 
-/// A progress token in a request.
-pub(super) struct Token {
-    pub at: Span,
-    pub spelled: Spelled,
-}
-
-/// What a request's id and its progress token are replaced with.
-#[derive(Default)]
-pub(super) struct Replaced {
-    pub id: Option<Text>,
-    pub progress: Option<Text>,
-}
-
-impl Replaced {
-    /// The same as pieces of its line.
-    pub(super) fn edits(self, line: &Line, progress: Option<&Token>) -> [Option<Edit>; 2] {
-        let progress = progress.and_then(|token| self.progress.map(|with| Edit { at: token.at, with }));
-        [self.id.map(|with| Edit { at: line.id, with }), progress]
-    }
-}
-
 impl Bus {
-    /// Records a request. Returns what its id and its progress token are replaced with, if the answerer may not see the
-    /// asker's (decision 4).
+    /// Records the request that a line is, with the token for its progress, if it has one. Its id and the token are replaced
+    /// if the answerer may not see the asker's (decision 4).
     pub(super) fn ask(
         &mut self,
         new: &NewRequest,
         asked: &Spelled,
-        token: &[u8],
-        progress: Option<&Token>,
-        window: Window<'_>,
-    ) -> Result<Replaced, Refusal> {
+        (window, line, progress): (Window<'_>, &Line, Span),
+        edits: &mut Edits,
+    ) -> Result<(), Refusal> {
         let &Spelled { ref id, is_plain, is_escaped } = asked;
         self.make_room(new)?;
+        let token = window.get(line.id);
         let found = self.pending.find_or_place(new.answerer, id);
-        let (mut edit, mut wire) = (None, Wire::AsItIs);
+        let mut wire = Wire::AsItIs;
         if found.is_ok() || !is_plain || self.wants_fresh_id(new.answerer, id) {
             let made = Id::made(self.pending.ids_made, id.is_string());
             self.pending.ids_made += 1;
-            edit = Some(Text::from(made.token().as_slice()));
+            edits[0] = Some(Edit { at: line.id, with: made.token().as_slice().into() });
             wire = Wire::Replaced(made, token);
         } else if is_escaped {
             wire = Wire::Spelled(token);
@@ -67,8 +46,9 @@ impl Bus {
         let inserted = self.pending.insert(came_at, place, new, id, wire, &mut from.outstanding);
         let key = inserted.ok_or_else(too_many)?;
         from.traffic.asked += 1;
-        let progress =
-            progress.and_then(|token| self.note_progress(key, new.answerer, (id, edit.as_ref()), token, window));
+        if progress.is_some() {
+            self.note_progress(key, new.answerer, id, (window, line, progress), edits);
+        }
         if let Some(to) = self.endpoint(new.answerer) {
             to.unanswered.count += 1;
             to.unanswered.awaited += 1;
@@ -80,42 +60,50 @@ impl Bus {
             let at = worker.begin_answering(self.now);
             self.timers.arm(new.answerer.into(), at);
         }
-        self.out.stats.ids_translated += u64::from(edit.is_some());
+        self.out.stats.ids_translated += u64::from(edits[0].is_some());
         for session in [new.session, new.second_session].into_iter().flatten() {
             self.sessions.begin_request(session);
         }
         self.timers.arm(Timer::Requests, new.expires);
-        Ok(Replaced { id: edit, progress })
+        Ok(())
     }
 
     /// Notes what the progress of a request will be told under: its token, unless that may be taken for another one's
-    /// there. One that is the request's id follows that. Gives what it is replaced with.
+    /// there. One that is the request's id follows that.
     fn note_progress(
         &mut self,
         key: RequestKey,
         answerer: Peer,
-        (id, replaced): (&Id, Option<&Text>),
-        token: &Token,
-        window: Window<'_>,
-    ) -> Option<Text> {
-        let Spelled { id: progress, is_plain, .. } = &token.spelled;
-        let original = || Some(Text::from(window.get(token.at)));
-        if progress == id && replaced.is_some() {
-            self.pending.note_token(key, None, original());
-            return replaced.cloned();
+        id: &Id,
+        (window, line, at): (Window<'_>, &Line, Span),
+        edits: &mut Edits,
+    ) {
+        let token = window.get(at);
+        // TypeScript and Python take the id.
+        let is_the_same = token == window.get(line.id);
+        let Ok(spelled) = (!is_the_same).then(|| Spelled::parse(token)).transpose() else { return };
+        let other = spelled.as_ref().map(|spelled| &spelled.id).filter(|progress| *progress != id);
+        if let (None, Some(Edit { with, .. })) = (other, &edits[0]) {
+            let with = with.clone();
+            self.pending.note_token(key, None, Some(token.into()));
+            edits[3] = Some(Edit { at, with });
+            return;
         }
-        let may_be_anothers = !is_plain
-            || self.tells_late(answerer, progress)
-            || self.pending.find_by_token(answerer, progress).is_some();
-        if !may_be_anothers {
-            self.pending.note_token(key, Some(progress.clone()).filter(|progress| progress != id), None);
-            return None;
+        // No other request has the id that passes.
+        let taken = match other {
+            Some(progress) => self.pending.find_by_token(answerer, progress),
+            None => self.pending.find_by_other_token(answerer, id),
+        };
+        let progress = other.unwrap_or(id);
+        let is_plain = spelled.as_ref().is_none_or(|spelled| spelled.is_plain);
+        if is_plain && taken.is_none() && !self.tells_late(answerer, progress) {
+            self.pending.note_token(key, other.cloned(), None);
+            return;
         }
         let made = Id::made(self.pending.ids_made, progress.is_string());
         self.pending.ids_made += 1;
-        let edit = Text::from(made.token().as_slice());
-        self.pending.note_token(key, Some(made), original());
-        Some(edit)
+        edits[3] = Some(Edit { at, with: made.token().as_slice().into() });
+        self.pending.note_token(key, Some(made), Some(token.into()));
     }
 
     /// Whether `answerer` may still tell of the progress of a forgotten request under this token, or is not to be trusted.

@@ -146,6 +146,8 @@ pub(super) struct Retired {
 
 /// So many are remembered: 8 KiB for each peer.
 const MOST_RETIRED: usize = 1024;
+/// And so many tokens.
+const MOST_TOKENS: usize = 256;
 
 impl Retired {
     /// Whether any id may be used for another request.
@@ -171,7 +173,7 @@ impl Retired {
     /// Adds such a token.
     pub(super) fn add_token(&mut self, token: u64) {
         match self.tokens.binary_search(&token) {
-            Err(at) if self.tokens.len() < MOST_RETIRED => self.tokens.insert(at, token),
+            Err(at) if self.tokens.len() < MOST_TOKENS => self.tokens.insert(at, token),
             Err(_) => self.may_tell_any = true,
             Ok(_) => {}
         }

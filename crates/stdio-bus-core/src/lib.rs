@@ -45,6 +45,7 @@ pub mod id;
 mod intake;
 mod message;
 pub mod networks;
+mod offers;
 mod operator;
 pub mod origin;
 mod out;

@@ -52,6 +52,8 @@ pub(super) enum Verb {
     Close,
     /// A request is not wanted any more.
     Cancel(Cancel),
+    /// `proxy/successor`: the message is in the params.
+    Successor,
 }
 
 impl Verb {
@@ -112,6 +114,7 @@ fn verb_named(name: &[u8]) -> Verb {
         b"session/close" | b"session/delete" => Verb::Close,
         b"$/cancel_request" | b"$/cancelRequest" => Verb::Cancel(Cancel::Answered),
         b"notifications/cancelled" => Verb::Cancel(Cancel::Silent),
+        b"proxy/successor" | b"_proxy/successor" => Verb::Successor,
         _ => Verb::Other,
     }
 }

@@ -384,9 +384,13 @@ impl Pending {
     /// The request whose progress `answerer` tells under this token.
     pub(super) fn find_by_token(&self, answerer: Peer, token: &Id) -> Option<RequestKey> {
         let is_by_id = |key: &RequestKey| self.get(*key).is_some_and(|request| request.flags.has(Flags::TOKEN_IS_ID));
-        let by_id = self.find(answerer, token).filter(is_by_id);
-        if by_id.is_some() || self.by_token.is_empty() {
-            return by_id;
+        self.find(answerer, token).filter(is_by_id).or_else(|| self.find_by_other_token(answerer, token))
+    }
+
+    /// The same, if it is not the id of that request.
+    pub(super) fn find_by_other_token(&self, answerer: Peer, token: &Id) -> Option<RequestKey> {
+        if self.by_token.is_empty() {
+            return None;
         }
         let key = *self.by_token.get(&self.fingerprint_at(answerer.into(), token))?;
         let is_it =

@@ -3,7 +3,7 @@
 use alloc::format;
 use alloc::string::String;
 
-use ndjson_scan::{Fault, Line, Meta, Window};
+use ndjson_scan::{Fault, Line, Window};
 
 use super::client::Phase;
 use super::message::{Refusal, echoed_id, echoed_session, session_name};
@@ -218,9 +218,9 @@ impl Bus {
         Flow::Over
     }
 
-    /// A line of `from` has a name twice in its `_meta`: it is malformed, as one with two ids is.
-    pub(super) fn name_stands_twice(&mut self, from: Peer, window: Window<'_>, line: &Line, meta: &Meta) -> Flow {
-        self.malformed(from, window, line.span.start as usize, meta.twice as usize, Fault::DuplicateKey)
+    /// A line of `from` has a name twice where the scanner does not look: it is malformed, as one with two ids is.
+    pub(super) fn name_stands_twice(&mut self, from: Peer, window: Window<'_>, line: &Line, at: usize) -> Flow {
+        self.malformed(from, window, line.span.start as usize, at, Fault::DuplicateKey)
     }
 
     /// A line of `from` is longer than max_input_buffer (spec 7.3.2), or four times that.

@@ -139,11 +139,12 @@ impl Bus {
             let is_plain = || Spelled::parse(window.get(named.at)).is_ok_and(|it| it.is_plain);
             let owner = || self.workers.get(worker)?.owner.filter(|_| is_plain()).map(Peer::Client);
             named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
-        } else if line.request_id.is_some() {
+        } else if line.request_id.is_some() && about.is_some() {
             named.client.or_else(only).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else {
             let elicited = || self.client_of_elicitation(said).map(Peer::Client);
-            named.client.or_else(elicited).or_else(only).ok_or_else(|| self.nobody_is_meant(worker))?
+            let server = || self.client_of_server(said).map(Peer::Client);
+            named.client.or_else(elicited).or_else(server).or_else(only).ok_or_else(|| self.nobody_is_meant(worker))?
         };
         // A half-closed client still takes notifications. It cannot answer a request any more.
         let last_phase = if id.is_some() { Phase::Open } else { Phase::HalfClosed };

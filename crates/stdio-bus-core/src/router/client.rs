@@ -8,8 +8,7 @@ use alloc::borrow::Cow;
 
 use ndjson_scan::{Line, Meta, Span, Window};
 
-use super::message::Message;
-use crate::correlation::Replaced;
+use super::message::{Message, is_of_server, is_wrapped, unwrapped};
 use crate::id::{Id, Spelled};
 use crate::message::{Edit, Edits, Refusal, UNCHANGED, Verb, is_response, print_of, session_name};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
@@ -74,9 +73,26 @@ impl Bus {
         if self.shutdown.refuses_requests() && (self.shutdown.stops_workers() || line.id.is_some()) {
             return Err(Refusal(Reason::ShuttingDown, "the daemon is shutting down".into()));
         }
+        if !is_wrapped(window, line) {
+            return self.send_message(client, window, line, None);
+        }
+        match unwrapped(window, line) {
+            Ok(inner) => self.send_message(client, window, &inner, Some(line)),
+            Err(at) => Ok(self.name_stands_twice(client.into(), window, line, at)),
+        }
+    }
+
+    /// Sends a message on its way, which came as it is, or in `envelope`.
+    fn send_message(
+        &mut self,
+        client: ClientKey,
+        window: Window<'_>,
+        line: &Line,
+        envelope: Option<&Line>,
+    ) -> Result<Flow, Refusal> {
         let meta = Meta::of(window, line);
         if meta.twice != 0 {
-            return Ok(self.name_stands_twice(client.into(), window, line, &meta));
+            return Ok(self.name_stands_twice(client.into(), window, line, meta.twice as usize));
         }
         let message = Message::decode(client, window, line, &meta)?;
         let route = match self.route_of(&message) {
@@ -91,8 +107,10 @@ impl Bus {
             }
             Err(refusal) => return Err(refusal),
         };
-        if let Some((reason, text)) = self.denied_at(route.worker, window, line) {
-            return Err(Refusal(reason, text));
+        for line in [Some(line), envelope].into_iter().flatten() {
+            if let Some((reason, text)) = self.denied_at(route.worker, window, line) {
+                return Err(Refusal(reason, text));
+            }
         }
         if self.block_on_worker(client, route.worker, line.span.len() + 1) {
             return Ok(Flow::Blocked);
@@ -103,13 +121,14 @@ impl Bus {
     /// Sends a message on its way: only one that is delivered makes a session, or takes one over. One that waits or is
     /// refused leaves nothing behind.
     fn deliver(&mut self, message: &Message<'_>, route: Route<'_>) -> Result<(), Refusal> {
-        let mut edits = self.name_requests(message, &route)?;
+        let mut edits = UNCHANGED;
+        self.name_requests(message, &route, &mut edits)?;
         let entered = self.use_sessions(message.client, &route)?;
-        let replaced = self.record(message, route.worker, entered)?;
-        [edits[0], edits[3]] = replaced.edits(message.line, message.progress.as_ref());
+        self.record(message, route.worker, entered, &mut edits)?;
         if let Some(Named { access: Access { how: Use::Take(session), .. }, .. }) = route.first {
             self.take_session_over(session, message.client);
         }
+        self.note_servers(message, route.worker);
         self.forward(Peer::Worker(route.worker), message.line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (message.verb, route.about) {
             let due = self.pending.cancel(self.now, key, how);
@@ -118,9 +137,15 @@ impl Bus {
         Ok(())
     }
 
-    /// Records a request, if the message is one. Gives what its id and its progress token are replaced with.
-    fn record(&mut self, message: &Message<'_>, worker: WorkerKey, entered: [Entered; 2]) -> Result<Replaced, Refusal> {
-        let &Message { client, window, line, ref id, verb, ref progress } = message;
+    /// Records a request, if the message is one, with what is replaced in it.
+    fn record(
+        &mut self,
+        message: &Message<'_>,
+        worker: WorkerKey,
+        entered: [Entered; 2],
+        edits: &mut Edits,
+    ) -> Result<(), Refusal> {
+        let &Message { client, window, line, ref id, verb, progress } = message;
         let recorded = match id {
             Some(id) => {
                 let timeout = self.workers.get(worker).and_then(|worker| worker.request_timeout);
@@ -132,11 +157,11 @@ impl Bus {
                     session_on_top: line.session.len() > 2,
                     verb,
                     expires: timeout.map_or(Moment::NEVER, |timeout| self.now.after(timeout)),
-                    print: print_of(window, line, progress.as_ref().map_or(Span::default(), |token| token.at)),
+                    print: print_of(window, line, progress),
                 };
-                self.ask(&request, id, window.get(line.id), progress.as_ref(), window)
+                self.ask(&request, id, (window, line, progress), edits)
             }
-            None => Ok(Replaced::default()),
+            None => Ok(()),
         };
         match recorded {
             Ok(_) => self.note_audience(worker, client),
@@ -155,6 +180,9 @@ impl Bus {
             return self.route_of_progress(message, at);
         }
         let Some((name, place, inner)) = message.names()? else {
+            if let Some(worker) = self.worker_of_server(message) {
+                return Ok(Route { worker, first: None, second: None, about: None });
+            }
             let group = self.group_of_line(client, window, line);
             let picked = group.and_then(|group| self.pick_worker_for_line(client, group, window, line));
             let worker = picked.map_err(|(reason, text)| Refusal(reason, text))?;
@@ -363,23 +391,22 @@ impl Bus {
 
     /// What a message names other requests by, as the worker knows them. What would hit a request of another client is
     /// refused.
-    fn name_requests(&mut self, message: &Message<'_>, route: &Route<'_>) -> Result<Edits, Refusal> {
+    fn name_requests(&mut self, message: &Message<'_>, route: &Route<'_>, edits: &mut Edits) -> Result<(), Refusal> {
         let &Message { client, window, line, .. } = message;
         let edit = |bus: &Self, request: RequestKey, at: Span| {
             let with = bus.pending.wire_token(request).filter(|_| at.is_some());
             with.map(|with| Edit { at, with })
         };
-        let mut edits = UNCHANGED;
         if let (Some(request), Verb::Cancel(_)) = (route.about, message.verb) {
             edits[1] = edit(self, request, line.request_id);
             edits[2] = edit(self, request, line.params_id);
-            return Ok(edits);
+            return Ok(());
         }
         if let Some(request) = route.about {
             edits[2] = self.pending.replaced_progress(request).map(|with| Edit { at: line.token, with });
         }
-        if !line.request_id.is_some() {
-            return Ok(edits);
+        if !line.request_id.is_some() || is_of_server(window, line) {
+            return Ok(());
         }
         let token = window.get(line.request_id);
         let answerer = Peer::Worker(route.worker);
@@ -387,13 +414,13 @@ impl Bus {
         let is_there = |key: &RequestKey| self.pending.get(*key).is_some_and(|it| it.answerer() == answerer);
         if let Some(request) = own.filter(is_there) {
             edits[1] = edit(self, request, line.request_id);
-            return Ok(edits);
+            return Ok(());
         }
         // A name that some parser changes may become that of another client's request.
         let is_safe =
             Spelled::parse(token).is_ok_and(|it| it.is_plain && self.pending.find(answerer, &it.id).is_none());
         if is_safe {
-            Ok(edits)
+            Ok(())
         } else {
             Err(Refusal(Reason::UnknownRequest, "its requestId is no pending request of this connection".into()))
         }

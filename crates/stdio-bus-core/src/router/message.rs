@@ -4,9 +4,8 @@
 use alloc::borrow::Cow;
 use alloc::format;
 
-use ndjson_scan::{Line, Meta, Span, Window};
+use ndjson_scan::{Line, Meta, Span, Window, wrapped_message};
 
-use crate::correlation::Token;
 use crate::id::Spelled;
 use crate::message::{Cancel, Refusal, Verb, has_method, request_id, session_name, verb};
 use crate::peer::{ClientKey, WorkerKey};
@@ -21,8 +20,8 @@ pub(super) struct Message<'a> {
     pub line: &'a Line,
     pub id: Option<Spelled>,
     pub verb: Verb,
-    /// What its progress is to be told under, if it is a request.
-    pub progress: Option<Token>,
+    /// Where its progress token stands, if it is a request and has one.
+    pub progress: Span,
 }
 
 /// A request or a notification of a worker, decoded.
@@ -32,7 +31,7 @@ pub(super) struct Said<'a> {
     pub line: &'a Line,
     pub id: Option<Spelled>,
     /// As that of a client.
-    pub progress: Option<Token>,
+    pub progress: Span,
     /// The request that it is about.
     pub about: Option<About>,
 }
@@ -65,9 +64,10 @@ impl<'a> Message<'a> {
         let verb = match verb(window, line) {
             // Without an answer nothing is given away.
             verb if verb.asks_for_session() && id.is_none() => Verb::Other,
+            Verb::Successor => Verb::Other,
             verb => verb,
         };
-        let progress = progress_of(window, meta, id.as_ref())?;
+        let progress = progress_of(line, window, meta)?;
         Ok(Self { client, window, line, id, verb, progress })
     }
 
@@ -100,7 +100,7 @@ impl<'a> Message<'a> {
 impl<'a> Said<'a> {
     pub(super) fn decode(worker: WorkerKey, window: Window<'a>, line: &'a Line, meta: &Meta) -> Result<Self, Refusal> {
         let id = request_id(window, line)?;
-        let progress = progress_of(window, meta, id.as_ref())?;
+        let progress = progress_of(line, window, meta)?;
         let about = about(window, line, meta);
         Ok(Self { worker, window, line, id, progress, about })
     }
@@ -115,6 +115,9 @@ impl<'a> Said<'a> {
 /// request one of the client's (`elicitation/create`), and some notifications are told for one that the client has made.
 fn about(window: Window<'_>, line: &Line, meta: &Meta) -> Option<About> {
     let is_request = line.id.is_some();
+    if line.request_id.is_some() && is_of_server(window, line) {
+        return None;
+    }
     if line.request_id.is_some() {
         return Some(About { at: line.request_id, by: if is_request { By::Id } else { By::OwnId } });
     }
@@ -128,15 +131,38 @@ fn about(window: Window<'_>, line: &Line, meta: &Meta) -> Option<About> {
     (at.is_some() && !is_request).then_some(About { at, by: By::Id })
 }
 
-/// What the progress of a request is to be told under.
-fn progress_of(window: Window<'_>, meta: &Meta, id: Option<&Spelled>) -> Result<Option<Token>, Refusal> {
+/// What a proxy sends on for the one behind it (`proxy/successor`), as the message that it is: one level is unwrapped. The
+/// error is where a routing key stands twice.
+#[cold]
+pub(super) fn unwrapped(window: Window<'_>, line: &Line) -> Result<Line, usize> {
+    wrapped_message(window, line)
+}
+
+/// Whether a line is one that a proxy sends on.
+#[inline]
+pub(super) fn is_wrapped(window: Window<'_>, line: &Line) -> bool {
+    // No spelling of its method is shorter.
+    line.method.len() >= "\"proxy/successor\"".len() && verb(window, line) == Verb::Successor
+}
+
+/// Whether a line is one of an MCP server over ACP. What it has as `requestId` is the server's business.
+pub(super) fn is_of_server(window: Window<'_>, line: &Line) -> bool {
+    has_method(window, line, b"mcp/message")
+}
+
+/// Where the token stands that the progress of a request is to be told under.
+fn progress_of(line: &Line, window: Window<'_>, meta: &Meta) -> Result<Span, Refusal> {
     let at = meta.progress;
-    if !at.is_some() || id.is_none() {
-        return Ok(None);
+    if !at.is_some() || !line.id.is_some() {
+        return Ok(Span::default());
     }
-    let text = || format!("the progress token is longer than {MAX_REQUEST_ID_LEN} bytes");
-    let spelled = Spelled::parse(window.get(at)).map_err(|_| Refusal(Reason::IdTooLong, text()))?;
-    Ok(Some(Token { at, spelled }))
+    // As it is written, since that is kept beside the request.
+    let quotes = if window.get(at).starts_with(b"\"") { 2 } else { 0 };
+    if at.len() > MAX_REQUEST_ID_LEN + quotes {
+        let text = format!("the progress token is longer than {MAX_REQUEST_ID_LEN} bytes");
+        return Err(Refusal(Reason::IdTooLong, text));
+    }
+    Ok(at)
 }
 
 /// The token of a request whose progress a message tells.

@@ -8,7 +8,7 @@ use alloc::format;
 use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Meta, Window};
 
 use super::addressee::NamedRequest;
-use super::message::Said;
+use super::message::{Said, is_wrapped, unwrapped};
 use crate::flow::delivery::Room;
 use crate::id::Id;
 use crate::message::{Edit, Refusal, UNCHANGED, Verb, session_name};
@@ -200,9 +200,20 @@ impl Bus {
 
     /// A request or a notification of a worker (spec 6.3.2, decision 5).
     fn worker_message(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
+        if !is_wrapped(window, line) {
+            return self.send_said(worker, window, line);
+        }
+        match unwrapped(window, line) {
+            Ok(inner) => self.send_said(worker, window, &inner),
+            Err(at) => Ok(self.name_stands_twice(worker.into(), window, line, at)),
+        }
+    }
+
+    /// Sends what a worker says on its way.
+    fn send_said(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
         let meta = Meta::of(window, line);
         if meta.twice != 0 {
-            return Ok(self.name_stands_twice(worker.into(), window, line, &meta));
+            return Ok(self.name_stands_twice(worker.into(), window, line, meta.twice as usize));
         }
         let said = Said::decode(worker, window, line, &meta)?;
         if said.id.as_ref().is_some_and(|it| self.echoed(worker, &it.id, window, line, meta.progress).is_some()) {
@@ -228,7 +239,7 @@ impl Bus {
         match self.make_room_at_client(worker, to, session.is_some() || named.client.is_some()) {
             Room::Free => {}
             Room::Wait => return Ok(Flow::Blocked),
-            Room::Closed => return self.worker_message(worker, window, line),
+            Room::Closed => return self.send_said(worker, window, line),
         }
         self.pass(&said, named, to, session).map(|()| Flow::Next)
     }
@@ -241,7 +252,7 @@ impl Bus {
         to: ClientKey,
         session: Option<SessionKey>,
     ) -> Result<(), Refusal> {
-        let &Said { worker, window, line, ref id, ref progress, .. } = said;
+        let &Said { worker, window, line, ref id, progress, .. } = said;
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
             self.sessions.hear(session, self.now);
         }
@@ -263,8 +274,7 @@ impl Bus {
                 expires: Moment::NEVER,
                 print: 0,
             };
-            let replaced = self.ask(&request, id, window.get(line.id), progress.as_ref(), window)?;
-            [edits[0], edits[3]] = replaced.edits(line, progress.as_ref());
+            self.ask(&request, id, (window, line, progress), &mut edits)?;
             self.note_elicitation(said, to, session);
         }
         self.forward(Peer::Client(to), line, &mut edits);

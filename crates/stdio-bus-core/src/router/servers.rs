@@ -1,0 +1,62 @@
+//! Which client offers a worker which MCP server over ACP: the `mcpServers[]` of type `acp` in what asks for a session. A
+//! `mcp/message` names the server alone, in both directions. What two clients call by one name is neither's.
+use ndjson_scan::{objects_in_params, string_in, string_in_params};
+
+use super::message::{Message, Said, is_of_server};
+use crate::Bus;
+use crate::client::Client;
+use crate::message::Verb;
+use crate::offers::LONGEST_NAME;
+use crate::peer::{ClientKey, WorkerKey};
+
+impl Bus {
+    /// A client's request goes to a worker: remembers the servers that it offers.
+    pub(super) fn note_servers(&mut self, message: &Message<'_>, worker: WorkerKey) {
+        let &Message { client, window, line, verb, .. } = message;
+        // The worker of one client alone has nobody else to ask.
+        let is_shared = self.workers.get(worker).is_some_and(|worker| worker.owner.is_none());
+        if !is_shared || !matches!(verb, Verb::New | Verb::Load | Verb::Fork) {
+            return;
+        }
+        let Some(client) = self.clients.get_mut(client) else { return };
+        for server in objects_in_params(window.get(line.span), b"mcpServers") {
+            if string_in(server, b"type").is_some_and(|kind| &*kind == b"acp")
+                && let Some(id) = string_in(server, b"id").filter(|id| id.len() <= LONGEST_NAME)
+            {
+                client.offers.note(worker, &id);
+            }
+        }
+    }
+
+    /// The client that offers the server which a worker's message is for.
+    pub(super) fn client_of_server(&self, said: &Said<'_>) -> Option<ClientKey> {
+        let &Said { worker, window, line, .. } = said;
+        if !is_of_server(window, line) {
+            return None;
+        }
+        let server = string_in_params(window.get(line.span), b"serverId")?;
+        let offers = |(_, client): &(ClientKey, &Client)| client.offers.has(worker, &server);
+        let mut found = self.clients.iter().filter(offers);
+        let (mut newest, first) = found.next()?;
+        let names = &first.identity.origin.names;
+        for (key, other) in found {
+            // One that was lost without a word is still there when it comes back.
+            if !names.are_the_same_owner(&other.identity.origin.names) {
+                return None;
+            }
+            newest = if key.serial() > newest.serial() { key } else { newest };
+        }
+        Some(newest)
+    }
+
+    /// The worker to which a client has offered the server which its message is from.
+    pub(super) fn worker_of_server(&self, message: &Message<'_>) -> Option<WorkerKey> {
+        let &Message { client, window, line, .. } = message;
+        let offers = &self.clients.get(client)?.offers;
+        if offers.is_empty() || !is_of_server(window, line) {
+            return None;
+        }
+        let server = string_in_params(window.get(line.span), b"serverId")?;
+        offers.workers_of(&server).find(|worker| self.worker_takes_messages(*worker))
+    }
+}

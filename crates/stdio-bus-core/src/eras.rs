@@ -55,8 +55,10 @@ impl Bus {
     /// The next messages of a client of 2026-07-28 go to this worker as long as it lives and takes messages: they go on
     /// with a request that it has begun to answer.
     pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
-        if let Some(client) = self.clients.get_mut(client) {
-            client.door.preferred = worker;
+        let Some(from) = self.clients.get_mut(client) else { return };
+        if core::mem::replace(&mut from.door.preferred, worker) != worker && self.awaits_turn(client).is_some() {
+            // Another one may be free.
+            self.timers.arm(Timer::WorkerQueue, self.now);
         }
     }
 

@@ -562,6 +562,22 @@ fn a_request_that_goes_on_waits_for_the_worker_that_has_begun_it() {
 }
 
 #[test]
+fn a_client_that_waits_for_one_worker_has_another_when_it_needs_that_one_no_more() {
+    let mut bench = Bench::asked(pool(2, Assignment::Dedicated), MODERN);
+    let (one, two) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern));
+    let (first, second) = (bench.worker(0), bench.worker(1));
+    bench.write(one, CALL);
+    bench.answers(first);
+    bench.write(one, CALL);
+    bench.bus.prefer_worker(key(two), bench.bus.answered_by(key(one)));
+    bench.write(two, CALL);
+    assert!(bench.is_paused(two));
+    bench.bus.prefer_worker(key(two), None);
+    bench.pass(Duration::ZERO);
+    assert_eq!(bench.read_one(second), CALL);
+}
+
+#[test]
 fn a_client_that_goes_on_elsewhere_gives_its_worker_back_first() {
     let mut bench = Bench::asked(pool(2, Assignment::Dedicated), MODERN);
     let (one, two) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern));

@@ -328,6 +328,7 @@ impl World {
         let is_it = |worker: &SimWorker| Some(worker.key) == answered && worker.pinned == Some(Era::Modern);
         self.clients[at].bound = self.workers.iter().position(is_it);
         self.note(format!("client {at} is bound to {:?}", self.clients[at].bound));
+        self.pass(Duration::ZERO);
     }
 
     fn leaves(&mut self, at: usize) {

@@ -7,6 +7,7 @@ STDIO_BUS_MCP_VENVS the directory of the virtual environments `1` and `2` with b
 """
 
 import asyncio
+import os
 import resource
 import sys
 import time
@@ -57,7 +58,11 @@ def perform(name, case, *arguments):
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        traceback.print_exc(file=sys.stdout)
+        if isinstance(error, AssertionError):
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            print(f"{os.path.basename(place.filename)}:{place.lineno}: {error or place.line}")
+        else:
+            traceback.print_exc(file=sys.stdout)
         told, verdict = None, "FAILED"
     print(f"test {name} ... {verdict} ({time.monotonic() - begun:.1f} s)" + (f": {told}" if told else ""), flush=True)
     return verdict

@@ -33,7 +33,7 @@ def run(url, revision):
         command = [NODE, PROGRAM, "server", "--url", url, "--requirements", revision, "-o", folder]
         try:
             done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                  timeout=4 * PATIENCE)
+                                  timeout=2.5 * PATIENCE)
         except subprocess.TimeoutExpired as late:
             raise AssertionError(f"the suite hung:\n{(late.stdout or b'').decode()[-2000:]}") from None
         found = dict(re.findall(r"^[✓✗] ([a-z0-9-]+): \d+ passed, (\d+) failed", done.stdout, re.M))

@@ -20,6 +20,8 @@ LINE, ERA, POOL, URL, CUT = (ASKED[name] for name in ("line", "era", "pool", "ur
 # Whom it trusts: then it comes over TLS, and speaks HTTP/2.
 TRUST = ASKED.get("trust")
 IS_MODERN = ERA == "modern"
+# Without a session, each request has a process of its own in a dedicated pool: no other one tells what it changes.
+MEETS = not IS_MODERN or POOL == "shared"
 HEARS_ALL = IS_MODERN or POOL == "own"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 
@@ -149,6 +151,9 @@ async def progress(guest):
 
 
 async def cancel(guest):
+    if TRUST and IS_MODERN:
+        # Over HTTP/2 the library does not tell that a stream is closed.
+        return "left out"
     with tempfile.TemporaryDirectory() as folder:
         fate, told = os.path.join(folder, "fate"), []
         arguments = {"name": "cancelled", "time": 30_000, "steps": 300, "fate": fate}
@@ -175,6 +180,8 @@ async def list_changed(guest):
         if IS_MODERN:
             # A second time after a cancel.
             async with guest.client.listen(tools_list_changed=True) as listening:
+                if not MEETS:
+                    continue
                 await guest.call("test_trigger_tool_change")
                 with within("the notification of a changed list"):
                     await listening.__anext__()
@@ -184,7 +191,7 @@ async def list_changed(guest):
 
 
 async def resource_updates(guest):
-    if not HEARS_ALL:
+    if not HEARS_ALL or not MEETS:
         return "left out"
     uri, other = "test://watched-resource", "test://static-text"
     if IS_MODERN:

@@ -340,12 +340,19 @@ function own(server) {
     "slow",
     "Takes its time, and tells in steps how far it is",
     async ({ name, time, steps, fate }, { mcpReq }) => {
-      if (fate) mcpReq.signal.addEventListener("abort", () => appendFileSync(fate, "cancelled\n"));
+      const ends = (how) => {
+        try {
+          if (fate) appendFileSync(fate, `${how}\n`);
+        } catch {
+          // Nobody looks any more.
+        }
+      };
+      mcpReq.signal.addEventListener("abort", () => ends("cancelled"));
       for (let done = 1; done <= steps; done++) {
         await wait(time / steps, mcpReq.signal);
         await progress(mcpReq, done, steps);
       }
-      if (fate) appendFileSync(fate, "done\n");
+      ends("done");
       return text(`${name} is done`);
     },
     z.object({ name: z.string(), time: z.number(), steps: z.number().default(1), fate: z.string().optional() }),

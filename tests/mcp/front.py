@@ -34,7 +34,8 @@ class Daemons:
             ports = [site.url().split(":")[2].split("/")[0] for site in self.sites]
             changes = [(f"^( *server .*) 127.0.0.1:900{at}$", rf"\g<1> 127.0.0.1:{port}") for at, port in enumerate(ports, 1)]
             changes += [("bind :9443 ", f"bind 127.0.0.1:{self.port} "),
-                        ("/etc/haproxy/agents.pem", os.path.join(self.folder, "localhost.pem"))]
+                        # Who came over HTTP/1.1 would prove less.
+                        ("alpn h2,http/1.1", "alpn h2"), ("/etc/haproxy/agents.pem", os.path.join(self.folder, "localhost.pem"))]
             self.proxy, statistics = balancer.haproxy(self.folder, changes, "mcp", "haproxy-mcp.cfg")
             await balancer.until("HAProxy runs", lambda: balancer.exists(statistics))
             await balancer.until("both are up", lambda: balancer.are_seen(statistics, {"bus1": "UP", "bus2": "UP"}))
@@ -69,8 +70,8 @@ async def official_clients_come_over_tls_and_http_2_through_haproxy():
     with tempfile.TemporaryDirectory() as folder:
         async with Daemons(folder) as daemons:
             before = [await site.settled() for site in daemons.sites]
-            for name, era, pool in (("python_1", "legacy", "own"), ("python_2", "modern", "shared"), ("python_2", "modern", "own"),
-                                    ("python_1", "legacy", "shared")):
+            for name, era, pool in (("python_1", "legacy", "own"), ("python_2", "modern", "shared"),
+                                    ("typescript_2", "modern", "shared"), ("typescript_2", "legacy", "own")):
                 program, line = command(name)
                 asked = {"line": line, "era": era, "pool": pool, "url": daemons.url(pool), "cut": None,
                          "trust": os.path.join(folder, "ca.pem")}

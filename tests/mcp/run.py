@@ -22,6 +22,7 @@ import clients
 import crowds
 import front
 import suite
+from wire import Cut
 
 
 def of_everything(settings=None):
@@ -58,7 +59,7 @@ def perform(name, case, *arguments):
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        if isinstance(error, AssertionError):
+        if isinstance(error, (AssertionError, Cut)):
             place = traceback.extract_tb(error.__traceback__)[-1]
             print(f"{os.path.basename(place.filename)}:{place.lineno}: {error or place.line}")
         else:

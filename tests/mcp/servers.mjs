@@ -75,7 +75,7 @@ const servers = {
 
 let failed = 0;
 for (const pool of Object.keys(urls)) {
-  const [server, , isShared] = pool.match(/^([a-z]+)(-(shared))?$/);
+  const [, server, isShared] = pool.match(/^([a-z]+)(-shared)?$/);
   console.log(`begin ${pool}`);
   try {
     const begun = Date.now();

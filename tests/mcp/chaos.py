@@ -10,13 +10,13 @@ import random
 import signal
 
 from mcp_site import Site, everything
-from wire import LEGACY, MODERN, Client, Cut, Refused, within
+from wire import LEGACY, MODERN, Client, Cut, Refused, Told, until, within
 
 SECONDS = float(os.environ.get("STDIO_BUS_MCP_CHAOS", "25"))
 SEED = int(os.environ.get("STDIO_BUS_MCP_SEED", random.randrange(1 << 32)))
 # What a client may be told when its worker has died, or was not there: by status, and by the code of the error.
 STATUSES = {404, 503}
-CODES = {-32010, -32011, -32001, -32000}
+CODES = {-32010, -32011, -32026, -32001, -32000}
 
 
 class Foreign(AssertionError):
@@ -53,6 +53,12 @@ class Guest:
                 await self.visit(running)
             except AssertionError as error:
                 self.tally.fail(f"guest {self.number} ({self.pool}, {self.era}): {error}")
+            except Told as told:
+                if told.error["code"] in CODES:
+                    self.tally[f"not begun {told.error['code']}"] += 1
+                    await asyncio.sleep(0.05)
+                else:
+                    self.tally.fail(f"guest {self.number} ({self.pool}, {self.era}) has no session: {told}")
             except Refused as refused:
                 # Its session has ended with its worker, or there is no worker: it begins again.
                 if refused.status in STATUSES:
@@ -228,7 +234,8 @@ async def kill(site, running, tally):
 async def clients_that_come_stall_and_cut_and_workers_that_die_lose_nothing():
     pools = [everything("own", "dedicated", 3, max_instances=24), everything("shared", "client", 2),
              everything("turns", "round_robin", 2)]
-    limits = {"drain_timeout_sec": 5, "max_restarts": 10_000, "restart_window_sec": 1}
+    # Those who leave without a word would keep their processes.
+    limits = {"drain_timeout_sec": 5, "session_idle_sec": 5, "max_restarts": 10_000, "restart_window_sec": 1}
     with Site(pools, limits=limits) as site:
         await site.ready()
         tally, running = Tally(), asyncio.Event()
@@ -247,11 +254,20 @@ async def clients_that_come_stall_and_cut_and_workers_that_die_lose_nothing():
         assert tally["answered"] > 20 * SECONDS, f"next to nobody was answered: {told}"
         # Whoever left without a word is found by the end of its connection or of its time; the rest is the chaos's.
         for guest in guests:
-            last = await Client(site.url(guest.pool), guest.era).begin()
-            await last.tool("echo", {"text": "after it"})
-            if guest.era == LEGACY:
-                await last.end()
-            last.leave()
+            async def serves(guest=guest):
+                last = Client(site.url(guest.pool), guest.era)
+                try:
+                    await last.begin()
+                    await last.tool("echo", {"text": "after it"})
+                    if guest.era == LEGACY:
+                        await last.end()
+                    return True
+                except (Told, Refused):
+                    # All its workers are being started.
+                    return False
+                finally:
+                    last.leave()
+            await until(f"the pool {guest.pool} serves again", serves)
         figures = await site.settled()
         assert figures["pending"] == 0, f"requests hang: {figures}"
         return f"seed {SEED}: {told}"

@@ -40,8 +40,10 @@ async def sessions_that_are_abandoned_leave_nothing():
     pools = [quick("shared", "client"), quick("own", "dedicated", 2, max_instances=16)]
     with Site(pools, limits={"session_idle_sec": 5, "drain_timeout_sec": 5}) as site:
         await site.ready()
+        # Each era has its processes once it has been there.
         for pool in ("shared", "own"):
-            await served(site, pool)
+            for era in (LEGACY, MODERN):
+                await served(site, pool, era)
         before = await site.settled()
         # The tables have grown to what they will be.
         await abandon(site, "shared", ABANDONED // 5)

@@ -69,6 +69,26 @@ def perform(name, case, *arguments):
     return verdict
 
 
+def perform_on(make, wanted):
+    """Performs these cases one after the other. After one that fails there is a new site: it may have left something."""
+    verdicts, left = [], list(wanted)
+    while left:
+        try:
+            with make() as site:
+                while left:
+                    name, case = left.pop(0)
+                    verdicts.append(perform(name, lambda s, c=case: within_site(s, c), site))
+                    if verdicts[-1] == "FAILED":
+                        break
+        except Exception:
+            # It did not start, or did not end as it should.
+            traceback.print_exc(file=sys.stdout)
+            verdicts.append("FAILED")
+            if not verdicts[:-1]:
+                break
+    return verdicts
+
+
 def main():
     arguments = sys.argv[1:]
     is_reference = arguments[:1] == ["--reference"]
@@ -84,13 +104,7 @@ def main():
         if make is None:
             verdicts += [perform(name, case) for name, case in wanted]
             continue
-        try:
-            with (Reference() if is_reference else make()) as site:
-                verdicts += [perform(name, lambda s, c=case: within_site(s, c), site) for name, case in wanted]
-        except Exception:
-            # It did not start, or did not end as it should.
-            traceback.print_exc(file=sys.stdout)
-            verdicts.append("FAILED")
+        verdicts += perform_on(Reference if is_reference else make, wanted)
     failed = verdicts.count("FAILED")
     print(f"{len(verdicts) - failed - verdicts.count('skipped')} passed, {failed} failed")
     sys.exit(failed != 0)

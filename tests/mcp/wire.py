@@ -162,6 +162,14 @@ class Refused(Exception):
             return {}
 
 
+class Told(Exception):
+    """An error in place of a session."""
+
+    def __init__(self, error):
+        super().__init__(str(error))
+        self.error = error
+
+
 class Client:
     """A client of one era. A call is answered by JSON or by events, and what comes before its answer is told."""
 
@@ -313,7 +321,8 @@ class Client:
             if status >= 300:
                 raise Refused(status, fields, body)
             result = json.loads(body)
-        assert "result" in result, result
+        if "error" in result:
+            raise Told(result["error"])
         self.session = fields["mcp-session-id"]
         await self.notify("notifications/initialized")
         return self

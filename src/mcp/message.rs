@@ -80,6 +80,9 @@ fn line_of(mut body: Vec<u8>, scanner: &mut Scanner) -> Result<Message, Fault> {
         (Outcome::More, [line]) if line.has(Line::ID_INVALID) => {
             Err(Fault::bad(INVALID_REQUEST, "the id is neither a string nor a number"))
         }
+        (Outcome::More, [line]) if !line.method.is_some() && line.flags & (Line::RESULT | Line::ERROR) == 0 => {
+            Err(Fault::bad(INVALID_REQUEST, "the message has neither a method nor a result nor an error"))
+        }
         (Outcome::More, [line]) => Ok(Message { line: *line, padded: body }),
         (Outcome::Malformed { at, fault, .. }, _) => Err(malformed(&format!("{fault:?} at byte {at}"))),
         _ => Err(malformed("the body is empty")),
@@ -91,7 +94,7 @@ fn malformed(why: &str) -> Fault {
 }
 
 impl Message {
-    /// What it is. One with an id and nothing else is a request, as for the core.
+    /// What it is.
     pub fn kind(&self) -> Kind {
         let answers = self.line.flags & (Line::RESULT | Line::ERROR) != 0;
         match self.line.id.is_some() {
@@ -184,7 +187,7 @@ mod tests {
         {
             assert_eq!(code(text), Err(PARSE_ERROR), "{text:?}");
         }
-        for text in ["[]", "{\"id\":{},\"method\":\"a\"}"] {
+        for text in ["[]", "{\"id\":{},\"method\":\"a\"}", "{}", "{\"id\":1}", "[{}]", "{\"method\":7}"] {
             assert_eq!(code(text), Err(INVALID_REQUEST), "{text:?}");
         }
     }

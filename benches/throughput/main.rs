@@ -20,7 +20,7 @@ use std::io;
 use std::process::ExitCode;
 
 use harness::{machine, relay, worker};
-use options::Options;
+use options::{Door, Options};
 use report::Report;
 
 fn main() -> ExitCode {
@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         Some("be-stream-worker") => worker::stream(arguments),
         Some("be-flood-worker") => worker::flood(),
         Some("be-agent-worker") => worker::agent(arguments),
+        Some(worker::TOOLS) => worker::tools(arguments),
         Some("be-flooder") => scenarios::fairness::flooder(arguments),
         Some("be-visitors") => scenarios::handshakes::visitors(arguments),
         first => match Options::parse(first.map(str::to_owned).into_iter().chain(arguments)) {
@@ -50,7 +51,11 @@ fn main() -> ExitCode {
 }
 
 fn bench(options: &Options) -> io::Result<()> {
-    let scenarios = if options.websocket { scenarios::websocket() } else { scenarios::all() };
+    let scenarios = match options.door {
+        Door::Usual => scenarios::all(),
+        Door::WebSocket => scenarios::websocket(),
+        Door::Http => scenarios::http(),
+    };
     if options.list {
         scenarios.iter().for_each(|scenario| println!("{}", scenario.name));
         return Ok(());

@@ -16,10 +16,22 @@ usage: cargo bench --bench throughput -- [options] [words]
   --without-relay     leave the floor out
   --with-admin        the daemon twice more, with an admin listener: unasked, and scraped each second
   --websocket         instead of all that: cases over WebSocket beside TCP, idle, handshakes, and gateways from npm
+  --http              instead of all that: MCP over HTTP beside TCP, a thousand sessions, and bridges from npm and pip
   --record FILE       write the table and the figures to FILE.md and FILE.json too
 
 STDIO_BUS_PEER=PATH   another stdio_bus to measure in the same run
 STDIO_BUS=PATH        measure this daemon instead of the one just built";
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// What there is without a name: TCP, Unix sockets, and what happens around them.
+    Usual,
+    /// WebSocket.
+    WebSocket,
+    /// MCP over HTTP.
+    Http,
+}
 
 /// See the top of the file.
 pub struct Options {
@@ -27,8 +39,8 @@ pub struct Options {
     words: Vec<String>,
     /// Whether they are only named.
     pub list: bool,
-    /// Whether WebSocket is what is measured.
-    pub websocket: bool,
+    /// What is measured.
+    pub door: Door,
     /// Where to keep the results, without the extension.
     pub record: Option<PathBuf>,
     /// How it is measured, and whom.
@@ -51,7 +63,7 @@ impl Options {
             bus: std::env::var_os("STDIO_BUS").map_or_else(|| env!("CARGO_BIN_EXE_stdio_bus").into(), PathBuf::from),
             peer: std::env::var_os("STDIO_BUS_PEER").map(PathBuf::from),
         };
-        let mut options = Self { words: Vec::new(), list: false, websocket: false, record: None, harness };
+        let mut options = Self { words: Vec::new(), list: false, door: Door::Usual, record: None, harness };
         let harness = &mut options.harness;
         while let Some(argument) = arguments.next() {
             let mut value = || arguments.next().ok_or(HELP);
@@ -68,7 +80,8 @@ impl Options {
                 "--without-relay" => harness.relay = false,
                 "--with-admin" => harness.with_admin = true,
                 "--record" => options.record = Some(value()?.into()),
-                "--websocket" => options.websocket = true,
+                "--websocket" => options.door = Door::WebSocket,
+                "--http" => options.door = Door::Http,
                 "--list" => options.list = true,
                 word if !word.starts_with('-') => options.words.push(word.to_owned()),
                 _ => return Err(HELP),

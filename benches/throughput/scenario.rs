@@ -50,11 +50,11 @@ pub struct Goal {
     pub figures: Value,
 }
 
-/// The rows of these in the table of all goals over WebSocket.
+/// The rows of these in the table of all goals.
 pub fn goals(all: Vec<Goal>) -> Table {
     let mut table = Table {
         name: "figures",
-        head: "In bold where the goal is missed:\n\n| WebSocket | goal | stdio_bus |\n|---|---|---|",
+        head: "In bold where the goal is missed:\n\n| figure | goal | stdio_bus |\n|---|---|---|",
         rows: Vec::new(),
         figures: Vec::new(),
     };

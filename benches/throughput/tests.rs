@@ -8,12 +8,15 @@ mod options;
 mod scenario;
 mod scenarios;
 
+use std::io::{self, Read, Write};
+
 use stdio_bus::websocket::Role;
 use stdio_bus::websocket::frame::{Decoder, Event, Received};
 
-use harness::request::request;
+use harness::post::{self, Caller};
+use harness::request::{call, request, set_id, tool};
 use harness::{machine, web};
-use options::Options;
+use options::{Door, Options};
 use scenario::Scenario;
 
 fn options(arguments: &[&str]) -> Result<Options, &'static str> {
@@ -22,12 +25,14 @@ fn options(arguments: &[&str]) -> Result<Options, &'static str> {
 
 #[test]
 fn websocket_is_measured_when_it_is_asked_for() {
-    let usual = options(&["--bench"]).map(|options| options.websocket);
-    assert_eq!(usual, Ok(false));
+    let usual = options(&["--bench"]).map(|options| options.door);
+    assert_eq!(usual, Ok(Door::Usual));
     let asked = options(&["--websocket", "=64 x 16", "idle"]).expect("both are words");
-    assert!(asked.websocket && asked.wants("64 x 16") && asked.wants("idle"));
+    assert!(asked.door == Door::WebSocket && asked.wants("64 x 16") && asked.wants("idle"));
     assert!(!asked.wants("64 x 1") && !asked.wants("handshakes"));
     let all = options(&["--websocket"]).expect("it needs no words");
+    let http = options(&["--http"]).map(|options| options.door);
+    assert_eq!(http, Ok(Door::Http));
     assert!(scenarios::websocket().iter().all(|scenario| all.wants(scenario.name)));
 }
 
@@ -36,6 +41,10 @@ fn scenarios_are_known_by_their_names() {
     let names = |all: Vec<Scenario>| all.iter().map(|scenario| scenario.name).collect::<Vec<_>>();
     let websocket = names(scenarios::websocket());
     assert_eq!(websocket, ["64 x 1", "64 x 16", "4 x 2, 60 KB", "idle", "handshakes", "gateways"]);
+    let http = names(scenarios::http());
+    assert!(
+        http.starts_with(&["a call, 1 x 1", "a call, 16 x 1"]) && http.ends_with(&["a thousand sessions", "bridges"])
+    );
     let mut all = names(scenarios::all());
     assert!(all.starts_with(&["ping-pong"]) && all.ends_with(&["idle", "admin"]));
     let count = all.len();
@@ -90,6 +99,50 @@ fn a_server_that_refuses_is_quoted() {
     let refused = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n";
     let why = web::is_accepted(refused, false).expect_err("403 is no handshake").to_string();
     assert!(why.contains("403") && why.contains("Forbidden"), "{why}");
+}
+
+/// A server that answers each request with these bytes.
+struct Canned<'a>(&'a [u8], Vec<u8>);
+
+impl Read for Canned<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for Canned<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.1.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_call_has_the_length_that_is_asked_for_and_its_head_says_what_it_calls() {
+    for (bytes, is_modern) in [(100, false), (220, true)] {
+        let mut call = call(bytes, is_modern);
+        set_id(&mut call, 7, 3);
+        let message: serde_json::Value = serde_json::from_slice(&call).expect("it is JSON");
+        assert_eq!((call.len(), message["method"].as_str()), (bytes, Some("tools/call")));
+        assert_eq!(message["params"]["name"], tool(&call));
+    }
+    let modern = String::from_utf8(Caller::Modern.request(80, &call(220, true))).expect("it is text");
+    assert!(modern.contains("Mcp-Method: tools/call\r\nMcp-Name: ee") && modern.contains("Content-Length: 220\r\n"));
+}
+
+#[test]
+fn answers_of_any_server_are_read_as_json_or_as_events() {
+    let ask = |answer: &[u8]| post::ask(&mut Canned(answer, Vec::new()), b"").map(|answer| answer.text);
+    let json = [post::head_of_answer(8), b"{\"id\":1}".to_vec()].concat();
+    assert_eq!(ask(&json).ok().as_deref(), Some("{\"id\":1}"));
+    let events = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n\
+        1e\r\nid: 1\ndata: \n\ndata: {\"id\":1}\n\n\r\n0\r\n\r\n";
+    assert_eq!(ask(events).ok().as_deref(), Some("{\"id\":1}"));
+    let refused = ask(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").expect_err("it is no answer");
+    assert!(refused.to_string().contains("404 Not Found"), "{refused}");
 }
 
 #[test]

@@ -20,6 +20,11 @@ pub enum Transport {
         /// Seconds of silence until a client is pinged; 0 is never.
         ping_sec: u32,
     },
+    /// MCP over HTTP over TCP.
+    Http {
+        /// Each request comes on a connection of its own.
+        is_anew: bool,
+    },
 }
 
 /// Where they connect.
@@ -36,6 +41,13 @@ pub enum Address {
         /// For what is asked there.
         path: &'static str,
     },
+    /// A port of the loopback, where MCP over HTTP is spoken.
+    Http {
+        /// Which.
+        port: u16,
+        /// Each request comes on a connection of its own.
+        is_anew: bool,
+    },
 }
 
 impl Address {
@@ -45,6 +57,7 @@ impl Address {
             Transport::Tcp => Self::Tcp(free_port()?),
             Transport::Unix => Self::Unix(files.join("socket")),
             Transport::WebSocket { .. } => Self::WebSocket { port: free_port()?, path: "/acp" },
+            Transport::Http { is_anew } => Self::Http { port: free_port()?, is_anew },
         })
     }
 
@@ -53,13 +66,23 @@ impl Address {
         matches!(self, Self::WebSocket { .. })
     }
 
+    /// Whether messages are requests and answers of HTTP.
+    pub fn is_http(&self) -> bool {
+        matches!(self, Self::Http { .. })
+    }
+
+    /// Whether each request comes on a connection of its own.
+    pub fn is_anew(&self) -> bool {
+        matches!(self, Self::Http { is_anew: true, .. })
+    }
+
     /// Its port.
     ///
     /// # Errors
     /// A path has none.
     pub fn port(&self) -> io::Result<u16> {
         match self {
-            Self::Tcp(port) | Self::WebSocket { port, .. } => Ok(*port),
+            Self::Tcp(port) | Self::WebSocket { port, .. } | Self::Http { port, .. } => Ok(*port),
             Self::Unix(_) => Err(io::ErrorKind::InvalidInput.into()),
         }
     }
@@ -67,7 +90,7 @@ impl Address {
     /// A connection. A WebSocket's handshake is over.
     pub fn connect(&self) -> io::Result<OwnedFd> {
         match self {
-            Self::Tcp(port) => Ok(tcp(*port)?.into()),
+            Self::Tcp(port) | Self::Http { port, .. } => Ok(tcp(*port)?.into()),
             Self::WebSocket { port, path } => {
                 let mut stream = tcp(*port)?;
                 web::upgrade(&mut stream, *port, path)?;

@@ -2,6 +2,7 @@
 //! equally long, so they are cut by counting, and each one's id and place are checked.
 
 use std::io;
+use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,9 @@ use rustix::io::Errno;
 
 use super::address::{Address, Transport};
 use super::measure::histogram;
-use super::request::{HEAD, ID_LEN, IDS, SESSION_LEN, id, request, session, set_id};
-use super::web;
+use super::request::{HEAD, ID_LEN, IDS, SESSION_LEN, call, id, request, session, set_id};
 use super::worker::{SESSION_BEFORE_STAMP, STAMP_AT, STAMP_LEN, wall_nanos};
+use super::{post, web};
 
 /// What goes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,13 @@ pub enum Traffic {
     RoundTrips {
         /// With the newline.
         bytes: usize,
+    },
+    /// The same with calls of MCP.
+    Calls {
+        /// With the newline.
+        bytes: usize,
+        /// They are of 2026-07-28.
+        is_modern: bool,
     },
     /// Each request is answered with this many notifications of the session, and then with a result.
     Tokens {
@@ -102,7 +110,7 @@ impl std::fmt::Display for Faults {
     }
 }
 
-/// What a line is on its way: itself, or a frame.
+/// What a line is on its way: itself, a frame, or the body of a request.
 struct Wrap {
     /// Bytes before a request.
     request_head: usize,
@@ -117,20 +125,20 @@ struct Wrap {
 }
 
 impl Wrap {
-    /// For lines of these lengths, with their newlines, and whether they are frames.
-    fn new(request: usize, answer: usize, is_web: bool) -> Self {
-        if !is_web {
-            return Self { request_head: 0, id_mask: [0; ID_LEN], head: Vec::new(), length: answer, end: b'\n' };
-        }
-        // The newline is no part of a frame.
-        let head = web::head_of_answer(answer - 1);
-        Self {
-            request_head: web::head_of_request(request - 1).len(),
-            id_mask: std::array::from_fn(|digit| web::mask_of(HEAD.len() + digit)),
-            length: head.len() + answer - 1,
-            head,
-            end: b'}',
-        }
+    /// For lines of these lengths, with their newlines, at this address, where a request's line stands so far behind its
+    /// begin.
+    fn new(request_head: usize, answer: usize, address: &Address) -> Self {
+        let (head, id_mask) = match address {
+            Address::Tcp(_) | Address::Unix(_) => {
+                return Self { request_head, id_mask: [0; ID_LEN], head: Vec::new(), length: answer, end: b'\n' };
+            }
+            // The newline is no part of a frame, nor of a body.
+            Address::WebSocket { .. } => {
+                (web::head_of_answer(answer - 1), std::array::from_fn(|digit| web::mask_of(HEAD.len() + digit)))
+            }
+            Address::Http { .. } => (post::head_of_answer(answer - 1), [0; ID_LEN]),
+        };
+        Self { request_head, id_mask, length: head.len() + answer - 1, head, end: b'}' }
     }
 }
 
@@ -141,6 +149,8 @@ pub struct Load {
     strict: bool,
     /// What is around a line.
     wrap: Wrap,
+    /// Where each request has a connection of its own, whom it connects to.
+    again: Option<Address>,
     epoll: OwnedFd,
     clients: Vec<Client>,
     /// Kept open.
@@ -192,24 +202,43 @@ impl Client {
     }
 }
 
+/// A request as it goes through a socket where this is spoken.
+fn as_sent(socket: OwnedFd, mut line: Vec<u8>, address: &Address, traffic: Traffic) -> io::Result<(OwnedFd, Vec<u8>)> {
+    match address {
+        Address::Tcp(_) | Address::Unix(_) => Ok((socket, line)),
+        Address::WebSocket { .. } => Ok((socket, web::frame(&line[..line.len() - 1]))),
+        Address::Http { port, .. } => {
+            let mut stream = TcpStream::from(socket);
+            let is_modern = matches!(traffic, Traffic::Calls { is_modern: true, .. });
+            let caller = post::Caller::begin(&mut stream, *port, is_modern)?;
+            line.truncate(line.len() - 1);
+            Ok((stream.into(), caller.request(*port, &line)))
+        }
+    }
+}
+
 impl Load {
-    /// Connects all clients, which speak frames where WebSocket is spoken.
+    /// Connects all clients, which speak frames where WebSocket is spoken, and have a session each where HTTP is.
     pub fn connect(case: &Case, address: &Address, strict: bool) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let (request_bytes, answer_bytes) = match case.traffic {
-            Traffic::RoundTrips { bytes } => (bytes, bytes),
+            Traffic::RoundTrips { bytes } | Traffic::Calls { bytes, .. } => (bytes, bytes),
             Traffic::Tokens { bytes, .. } => (200, bytes),
         };
-        let wrap = Wrap::new(request_bytes, answer_bytes, address.is_web());
-        let as_sent = |line: Vec<u8>| if address.is_web() { web::frame(&line[..line.len() - 1]) } else { line };
-        let mut clients = Vec::new();
+        let mut clients: Vec<Client> = Vec::new();
         for number in 0..case.clients {
-            let socket = address.connect_nonblocking()?;
+            let socket = address.connect()?;
+            let line = match case.traffic {
+                Traffic::Calls { bytes, is_modern } => call(bytes, is_modern),
+                _ => request(number, request_bytes),
+            };
+            let (socket, request) = as_sent(socket, line, address, case.traffic)?;
+            rustix::io::ioctl_fionbio(&socket, true)?;
             epoll::add(&epoll, &socket, EventData::new_u64(number as u64), EventFlags::IN)?;
             clients.push(Client {
                 socket,
                 session: session(number),
-                request: as_sent(request(number, request_bytes)),
+                request,
                 sent: 0,
                 answered: 0,
                 lines: 0,
@@ -221,12 +250,16 @@ impl Load {
                 waits_to_write: false,
             });
         }
+        let sent = clients.first().map_or(0, |client| client.request.len());
+        let length = request_bytes - usize::from(address.is_web() || address.is_http());
+        let wrap = Wrap::new(sent.saturating_sub(length), answer_bytes, address);
         let idle = (0..case.idle).map(|_| address.connect()).collect::<io::Result<_>>()?;
         Ok(Self {
             case: *case,
             _idle: idle,
             strict,
             wrap,
+            again: address.is_anew().then(|| address.clone()),
             epoll,
             clients,
             buffer: vec![0; 256 * 1024],
@@ -406,6 +439,10 @@ impl Load {
             set_id(line, number, client.sent);
             for (digit, mask) in line[HEAD.len()..].iter_mut().zip(self.wrap.id_mask) {
                 *digit ^= mask;
+            }
+            if let Some(address) = self.again.as_ref().filter(|_| client.sent > 0) {
+                client.socket = address.connect_nonblocking()?;
+                epoll::add(&self.epoll, &client.socket, EventData::new_u64(number as u64), EventFlags::IN)?;
             }
             client.stamps[(client.sent % window) as usize] = now;
             client.sent += 1;

@@ -9,7 +9,9 @@ pub mod helper;
 pub mod load;
 pub mod machine;
 pub mod measure;
+pub mod others;
 pub mod polite;
+pub mod post;
 pub mod race;
 pub mod relay;
 pub mod request;
@@ -27,7 +29,7 @@ use serde_json::{Value, json};
 
 use address::{Address, Transport};
 use machine::Placement;
-use server::{Contestant, Server, scratch};
+use server::{Contestant, Server, scratch, this_program};
 
 /// How one run measures, and whom.
 pub struct Harness {
@@ -71,6 +73,12 @@ impl Harness {
         json!({ "id": id, "command": self.bus, "args": ["worker", "echo"], "instances": instances })
     }
 
+    /// A pool of workers that answer calls of tools in lines of this length, whose workers are shared.
+    pub fn tools(&self, id: &str, instances: usize, bytes: usize) -> Value {
+        let args = [worker::TOOLS, &bytes.to_string()];
+        json!({ "id": id, "command": this_program(), "args": args, "instances": instances, "assignment": "client" })
+    }
+
     /// Starts a daemon with these pools.
     pub fn start(
         &self,
@@ -99,6 +107,9 @@ impl Harness {
         if let (Transport::WebSocket { ping_sec }, Address::WebSocket { port, path }) = (transport, &address) {
             let listener = format!("127.0.0.1:{port}");
             configuration["listeners"] = json!([{ "ws": listener, "path": path, "ping_sec": ping_sec }]);
+        }
+        if let Address::Http { port, .. } = address {
+            configuration["listeners"] = json!([{ "http": format!("127.0.0.1:{port}") }]);
         }
         let config = files.join("config.json");
         fs::write(&config, configuration.to_string())?;

@@ -171,7 +171,7 @@ impl Entry {
 fn relay(case: &Case, pool: &Value, placement: Placement) -> io::Result<Server> {
     let (how, bytes) = match case.traffic {
         Traffic::RoundTrips { bytes } if case.is_one_to_one() && bytes > 16 * 1024 => ("pass", bytes),
-        Traffic::RoundTrips { bytes } => ("answers", bytes),
+        Traffic::RoundTrips { bytes } | Traffic::Calls { bytes, .. } => ("answers", bytes),
         Traffic::Tokens { bytes, .. } => ("turns", bytes),
     };
     let mut command = Command::new(this_program());
@@ -188,6 +188,7 @@ fn start(who: Contestant, case: &Case, harness: &Harness) -> io::Result<Server> 
     let placement = Placement::choose(case.one_cpu);
     let pool = match case.traffic {
         Traffic::RoundTrips { .. } => harness.echo("bench", case.workers),
+        Traffic::Calls { bytes, .. } => harness.tools("bench", case.workers, bytes),
         Traffic::Tokens { lines, bytes } => {
             let sessions = case.clients / case.workers;
             let args = ["be-stream-worker".to_owned(), sessions.to_string(), lines.to_string(), bytes.to_string()];
@@ -197,6 +198,8 @@ fn start(who: Contestant, case: &Case, harness: &Harness) -> io::Result<Server> 
     match who {
         Contestant::Relay => relay(case, &pool, placement),
         Contestant::WebSocket => harness.start(who, &[pool], Transport::WebSocket { ping_sec: 0 }, placement),
+        Contestant::Http => harness.start(who, &[pool], Transport::Http { is_anew: false }, placement),
+        Contestant::HttpAnew => harness.start(who, &[pool], Transport::Http { is_anew: true }, placement),
         _ => harness.start(who, &[pool], case.transport, placement),
     }
 }

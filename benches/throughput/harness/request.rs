@@ -30,6 +30,27 @@ pub fn request(client: usize, bytes: usize) -> Vec<u8> {
     text.into_bytes()
 }
 
+/// A call of a tool without an id, of MCP 2026-07-28 or of the revisions with sessions; the name of the tool makes up for
+/// the difference.
+pub fn call(bytes: usize, is_modern: bool) -> Vec<u8> {
+    let (begin, mut end) = (r#","method":"tools/call","params":{"name":""#, r#"","arguments":{}}}"#.to_owned() + "\n");
+    if is_modern {
+        end.insert_str(
+            end.len() - 3,
+            r#","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}"#,
+        );
+    }
+    let length = HEAD.len() + ID_LEN + begin.len() + end.len();
+    let name = "e".repeat(bytes.checked_sub(length).expect("a call has room for its members"));
+    format!("{HEAD}{:0ID_LEN$}{begin}{name}{end}", 0).into_bytes()
+}
+
+/// The name of the tool of a call.
+pub fn tool(call: &[u8]) -> &str {
+    let name = call.split(|byte| *byte == b'"').skip_while(|part| *part != b"name").nth(2);
+    name.and_then(|name| str::from_utf8(name).ok()).unwrap_or_default()
+}
+
 /// Writes the id of a client's request number `number` over the one that stands in `request`.
 pub fn set_id(request: &mut [u8], client: usize, number: u64) {
     let mut id = id(client, number);

@@ -30,6 +30,10 @@ pub enum Contestant {
     Peer,
     /// The daemon of this project, spoken to over WebSocket.
     WebSocket,
+    /// The same, spoken to over HTTP on connections that are kept.
+    Http,
+    /// The same with a connection for each request.
+    HttpAnew,
 }
 
 impl Contestant {
@@ -42,6 +46,8 @@ impl Contestant {
             Self::Relay => "relay",
             Self::Peer => "peer",
             Self::WebSocket => "WebSocket",
+            Self::Http => "HTTP",
+            Self::HttpAnew => "HTTP, anew",
         }
     }
 }
@@ -73,7 +79,7 @@ impl Server {
             Address::Tcp(port) => command.arg("--tcp").arg(format!("127.0.0.1:{port}")),
             Address::Unix(path) => command.arg("--unix").arg(path),
             // Its listener is in the configuration.
-            Address::WebSocket { .. } => &mut command,
+            Address::WebSocket { .. } | Address::Http { .. } => &mut command,
         };
         let admin = files.join("admin");
         if matches!(who, Contestant::Admin | Contestant::Scraped) {

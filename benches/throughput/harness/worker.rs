@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::request::SESSION_LEN;
+use super::request::{HEAD, ID_LEN, SESSION_LEN};
 
 /// The parts of a token line atoken the session's name, which always has the same length, and the text.
 const UPDATE: [&str; 3] = [
@@ -169,3 +169,53 @@ pub fn agent(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
 
 /// Bytes of text in a line of a flood that was asked for.
 pub const FLOOD_LINE: usize = 500;
+
+/// What makes this program a worker for [`tools`].
+pub const TOOLS: &str = "be-tools-worker";
+
+/// What the server of tools reads of a line.
+#[derive(Deserialize)]
+struct Call<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Cow<'a, str>,
+}
+
+/// An MCP server of both eras whose tools answer at once, in lines of so many bytes if ids have as many digits as those of
+/// clients of the bench.
+pub fn tools(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
+    const BEGIN: &str = r#"{"content":[{"type":"text","text":""#;
+    const END: &str = r#""}]}"#;
+    let bytes: usize = arguments.next().and_then(|text| text.parse().ok()).ok_or(io::ErrorKind::InvalidInput)?;
+    let around = HEAD.len() + ID_LEN + r#","result":}"#.len() + 1 + BEGIN.len() + END.len();
+    let result = format!("{BEGIN}{}{END}", "x".repeat(bytes.checked_sub(around).ok_or(io::ErrorKind::InvalidInput)?));
+    let mut input = io::BufReader::with_capacity(64 * 1024, io::stdin().lock());
+    let mut output = std::fs::File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let (mut line, mut answers) = (Vec::new(), Vec::new());
+    loop {
+        line.clear();
+        if input.read_until(b'\n', &mut line)? == 0 {
+            return Ok(());
+        }
+        let call: Call<'_> = serde_json::from_slice(&line)?;
+        let result = match &*call.method {
+            "tools/call" => &result,
+            "initialize" => {
+                r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"t","version":"1"}}"#
+            }
+            "server/discover" => {
+                r#"{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"serverInfo":{"name":"t","version":"1"},"ttlMs":0,"cacheScope":"private"}"#
+            }
+            _ => "{}",
+        };
+        if let Some(id) = call.id {
+            writeln!(answers, r#"{HEAD}{id},"result":{result}}}"#)?;
+        }
+        // One write for all that a read brought.
+        if memchr::memchr(b'\n', input.buffer()).is_none() {
+            output.write_all(&answers)?;
+            answers.clear();
+        }
+    }
+}

@@ -5,10 +5,8 @@
 //! `gateways/` has the server and the list of packages, which npm installs beside the build products. Where there is no
 //! npm, the daemon is measured alone.
 
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -16,9 +14,10 @@ use serde_json::json;
 use crate::harness::Harness;
 use crate::harness::address::{Address, Transport, free_port};
 use crate::harness::crowd::{Crowd, Heard};
-use crate::harness::machine::{self, Placement, Usage};
+use crate::harness::machine::{self, Placement};
 use crate::harness::measure::{median, progress};
-use crate::harness::server::{Contestant, Server, target};
+use crate::harness::others::{Running, npm_packages, start};
+use crate::harness::server::Contestant;
 use crate::harness::web;
 use crate::scenario::{Scenario, Table};
 
@@ -37,40 +36,6 @@ struct Way {
     load: Load,
     cpu_micros: Vec<f64>,
     rates: Vec<f64>,
-}
-
-enum Running {
-    Daemon(Server),
-    Other(Other),
-}
-
-impl Running {
-    fn process(&self) -> u32 {
-        match self {
-            Self::Daemon(server) => server.process(),
-            Self::Other(other) => other.0.id(),
-        }
-    }
-
-    /// CPU time of all processes that are there, in nanoseconds.
-    fn cpu(&self) -> io::Result<u64> {
-        machine::family(self.process()).into_iter().map(|process| Ok(Usage::of(process)?.cpu_nanos)).sum()
-    }
-
-    fn memory(&self) -> io::Result<u64> {
-        machine::family(self.process()).into_iter().map(machine::proportional).sum()
-    }
-}
-
-/// A server of somebody else.
-struct Other(Child);
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        // Its workers end with their stdin.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// The one that there is.
@@ -107,7 +72,7 @@ fn measure(harness: &Harness) -> io::Result<Vec<Table>> {
 
 fn ways(harness: &Harness) -> io::Result<Vec<Way>> {
     let placement = Placement::choose(false);
-    let packages = install().map_err(|why| eprintln!("\r\x1b[Kgateways: only the daemon is measured: {why}")).ok();
+    let packages = npm_packages().map_err(|why| eprintln!("\r\x1b[Kgateways: only the daemon is measured: {why}")).ok();
     let daemon = |name, pool| {
         let transport = Transport::WebSocket { ping_sec: 0 };
         let server = harness.start(Contestant::WebSocket, &[pool], transport, placement)?;
@@ -121,19 +86,23 @@ fn ways(harness: &Harness) -> io::Result<Vec<Way>> {
     let mut ways = vec![daemon("stdio_bus, a worker for each connection", dedicated)?];
     if let Some(packages) = &packages {
         let script = packages.join("spawn-per-connection.mjs");
-        let (server, address) =
-            node(&script, "/", placement, |port| [port, &bus, "worker", "echo"].map(str::to_owned).to_vec())?;
+        let port = free_port()?;
+        let address = Address::WebSocket { port, path: "/" };
+        let mut node = Command::new("node");
+        node.arg(script).arg(port.to_string()).args([&bus, "worker", "echo"]);
+        let server = start(node, port, placement)?;
         ways.push(Way::new("Node and ws, a worker for each connection", server, &address, placement)?);
     }
     ways.push(daemon("stdio_bus, one worker for all", harness.echo("bench", 1))?);
     if let Some(packages) = &packages {
         let script = packages.join("node_modules/supergateway/dist/index.js");
         let worker = format!("'{bus}' worker echo");
-        let (server, address) = node(&script, "/message", placement, |port| {
-            ["--stdio", &worker, "--outputTransport", "ws", "--logLevel", "none", "--port", port]
-                .map(str::to_owned)
-                .to_vec()
-        })?;
+        let port = free_port()?;
+        let address = Address::WebSocket { port, path: "/message" };
+        let mut node = Command::new("node");
+        node.arg(script).args(["--stdio", &worker, "--outputTransport", "ws", "--logLevel", "none"]);
+        node.arg("--port").arg(port.to_string());
+        let server = start(node, port, placement)?;
         ways.push(Way::new("supergateway, one worker for all", server, &address, placement)?);
     }
     Ok(ways)
@@ -259,62 +228,4 @@ fn request(client: usize, number: u64) -> String {
     let (begin, end) = (format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"bench/echo","params":{{"text":""#), "\"}}");
     let text = "x".repeat(BYTES - begin.len() - end.len());
     format!("{begin}{text}{end}")
-}
-
-/// Starts a server for Node, and waits until it takes connections.
-fn node(
-    script: &Path,
-    path: &'static str,
-    placement: Placement,
-    arguments: impl FnOnce(&str) -> Vec<String>,
-) -> io::Result<(Running, Address)> {
-    let port = free_port()?;
-    let mut command = Command::new("node");
-    command.arg(script).args(arguments(&port.to_string()));
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    machine::pin(0, placement.daemon)?;
-    let child = command.spawn();
-    machine::pin(0, placement.clients)?;
-    let mut other = Other(child?);
-    let begun = Instant::now();
-    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-        if begun.elapsed() > Duration::from_secs(20) || other.0.try_wait()?.is_some() {
-            return Err(io::Error::other(format!("{command:?} does not listen")));
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok((Running::Other(other), Address::WebSocket { port, path }))
-}
-
-/// Installs the packages unless they are there, and says where.
-///
-/// # Errors
-/// Why not, in words.
-fn install() -> Result<PathBuf, String> {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/throughput/gateways");
-    let packages = target().join("bench/gateways");
-    let copied = |name: &str| -> io::Result<bool> {
-        let (from, to) = (fs::read(sources.join(name))?, packages.join(name));
-        let is_new = fs::read(&to).ok().as_ref() != Some(&from);
-        fs::write(to, from).map(|()| is_new)
-    };
-    let copy = || -> io::Result<bool> {
-        fs::create_dir_all(&packages)?;
-        copied("spawn-per-connection.mjs")?;
-        copied("package.json")?;
-        copied("package-lock.json")
-    };
-    let is_new = copy().map_err(|error| error.to_string())?;
-    // npm writes this when everything else is there.
-    if !is_new && packages.join("node_modules/.package-lock.json").exists() {
-        return Ok(packages);
-    }
-    eprint!("\r\x1b[Kgateways, npm ci");
-    let mut npm = Command::new("npm");
-    npm.args(["ci", "--omit=dev", "--no-audit", "--no-fund", "--loglevel=error"]).current_dir(&packages);
-    match npm.stdin(Stdio::null()).output() {
-        Ok(output) if output.status.success() => Ok(packages),
-        Ok(output) => Err(format!("npm ci: {}", String::from_utf8_lossy(&output.stderr).trim())),
-        Err(error) => Err(format!("npm: {error}")),
-    }
 }

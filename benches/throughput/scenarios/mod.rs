@@ -2,11 +2,13 @@
 
 mod admin;
 mod attacks;
+mod bridges;
 pub mod fairness;
 mod gateways;
 pub mod handshakes;
 mod idle;
 mod race;
+mod sessions;
 pub mod websocket_idle;
 
 use crate::scenario::Scenario;
@@ -24,4 +26,9 @@ pub fn all() -> Vec<Scenario> {
 pub fn websocket() -> Vec<Scenario> {
     let others = [websocket_idle::scenario(), handshakes::scenario(), gateways::scenario()];
     race::beside_tcp().chain(others).collect()
+}
+
+/// Those of MCP over HTTP.
+pub fn http() -> Vec<Scenario> {
+    race::over_http().chain([sessions::scenario(), bridges::scenario()]).collect()
 }

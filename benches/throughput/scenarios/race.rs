@@ -1,4 +1,4 @@
-//! Cases in which contestants race: the daemon, the floor, the peer; or the daemon over TCP and over WebSocket.
+//! Cases in which contestants race: the daemon, the floor, the peer; or the daemon over TCP and over WebSocket or HTTP.
 
 use serde_json::{Value, json};
 
@@ -70,6 +70,22 @@ const CASES: &[Case] = &[
     Case { total: Some(300_000), ..trips("integrity: 300,000 over 64 x 16", 64, 16, 1, SMALL) },
 ];
 
+const fn calls(name: &'static str, clients: usize) -> Case {
+    Case { traffic: Traffic::Calls { bytes: 100, is_modern: false }, ..trips(name, clients, 1, 1, SMALL) }
+}
+
+/// Those of MCP.
+const CALLS: &[Case] = &[
+    one_cpu(calls("a call, 1 x 1", 1)),
+    calls("a call, 16 x 1", 16),
+    calls("a call, 64 x 1", 64),
+    Case { traffic: Traffic::Calls { bytes: 220, is_modern: true }, ..calls("a call of 2026-07-28, 16 x 1", 16) },
+];
+
+/// CPU of a call over HTTP at most, for the same line over TCP: on connections that are kept, and with one for each call.
+const KEPT: f64 = 2.0;
+const ANEW: f64 = 3.0;
+
 /// CPU of a round trip over WebSocket at most, for one over TCP: short lines and long ones.
 const SHORT: f64 = 1.25;
 const LONG: f64 = 1.15;
@@ -99,18 +115,35 @@ pub fn beside_tcp() -> impl Iterator<Item = Scenario> {
     CASES.iter().filter(|case| ["64 x 1", "64 x 16", "4 x 2, 60 KB"].contains(&case.name)).map(|case| {
         Scenario::new(case.name, |harness| {
             let rows = race(case, &[Contestant::Bus, Contestant::WebSocket], harness)?;
-            Ok(vec![table(case, &rows), goals(vec![ratio(case, &rows)])])
+            let most = if case.is_one_to_one() { LONG } else { SHORT };
+            let reached = rows[1..].iter().map(|row| ratio(case, row, most)).collect();
+            Ok(vec![table(case, &rows), goals(reached)])
         })
     })
 }
 
-/// What the rows of a case say of the figure that it shall not exceed.
-fn ratio(case: &Case, rows: &[Row]) -> Goal {
-    let most = if case.is_one_to_one() { LONG } else { SHORT };
-    let found = rows.iter().find(|row| row.who == Contestant::WebSocket && row.failed.is_none());
-    let ratio = found.map(|row| row.ratio);
+/// Those of MCP, over TCP and over HTTP.
+pub fn over_http() -> impl Iterator<Item = Scenario> {
+    CALLS.iter().map(|case| {
+        Scenario::new(case.name, |harness| {
+            let mut contestants = vec![Contestant::Bus, Contestant::Http];
+            contestants.extend((case.name == "a call, 16 x 1").then_some(Contestant::HttpAnew));
+            let rows = race(case, &contestants, harness)?;
+            let goals_of = rows[1..].iter().map(|row| match row.who {
+                Contestant::HttpAnew => ratio(case, row, ANEW),
+                _ => ratio(case, row, KEPT),
+            });
+            let reached = goals_of.collect();
+            Ok(vec![table(case, &rows), goals(reached)])
+        })
+    })
+}
+
+/// What the row of a case says of the figure that it shall not exceed.
+fn ratio(case: &Case, row: &Row, most: f64) -> Goal {
+    let ratio = row.failed.is_none().then_some(row.ratio);
     Goal {
-        what: format!("{}: CPU of a round trip, for one over TCP", case.name),
+        what: format!("{}, {}: CPU of a round trip, for one over TCP", case.name, row.who.name()),
         goal: format!("at most × {most}"),
         value: ratio.map_or_else(|| "failed".to_owned(), |ratio| format!("× {ratio:.2}")),
         reached: ratio.is_some_and(|ratio| ratio <= most),

@@ -1,0 +1,145 @@
+//! What clients of the bench need to speak MCP over HTTP: requests whose heads have one length, sessions, and answers of
+//! any server, as JSON or as a stream of events.
+
+use std::io::{self, Read, Write};
+
+use serde_json::{Value, json};
+
+use stdio_bus::http1::{Event, Head, Method, Response, ResponseReader, Status};
+
+use super::request::tool;
+
+/// Where servers of MCP are asked.
+const PATH: &str = "/mcp";
+/// The longest answer.
+const MOST: u64 = 1 << 20;
+
+/// Whose requests these are.
+#[derive(Clone, Debug)]
+pub enum Caller {
+    /// A session of 2025-11-25.
+    Session(String),
+    /// A client of 2026-07-28, which has none.
+    Modern,
+}
+
+impl Caller {
+    /// One that has just come: a session begins.
+    pub fn begin(stream: &mut (impl Read + Write), port: u16, is_modern: bool) -> io::Result<Self> {
+        if is_modern {
+            return Ok(Self::Modern);
+        }
+        let params = json!({
+            "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "bench", "version": "1" },
+        });
+        let initialize = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params });
+        let answer = ask(stream, &post(head(port), initialize.to_string().as_bytes()))?;
+        let session = answer.session.ok_or_else(|| io::Error::other(format!("no session began: {}", answer.text)))?;
+        let caller = Self::Session(session);
+        let initialized = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        ask(stream, &caller.request(port, initialized.to_string().as_bytes()))?;
+        Ok(caller)
+    }
+
+    /// A request with a message. Of a client of 2026-07-28 it is a call.
+    pub fn request(&self, port: u16, message: &[u8]) -> Vec<u8> {
+        post(self.with(head(port), message), message)
+    }
+
+    /// What opens the stream of a session.
+    pub fn stream(&self, port: u16) -> String {
+        let head = Head::request("GET", PATH, &format!("127.0.0.1:{port}")).field("Accept", "text/event-stream");
+        self.with(head, b"").end()
+    }
+
+    fn with(&self, head: Head, message: &[u8]) -> Head {
+        match self {
+            Self::Session(id) => head.field("Mcp-Session-Id", id).field("MCP-Protocol-Version", "2025-11-25"),
+            Self::Modern => head
+                .field("MCP-Protocol-Version", "2026-07-28")
+                .field("Mcp-Method", "tools/call")
+                .field("Mcp-Name", tool(message)),
+        }
+    }
+}
+
+/// What official clients say of every request.
+fn head(port: u16) -> Head {
+    Head::request("POST", PATH, &format!("127.0.0.1:{port}"))
+        .field("Accept", "application/json, text/event-stream")
+        .field("Content-Type", "application/json")
+        .field("User-Agent", "stdio-bus-bench")
+}
+
+fn post(head: Head, message: &[u8]) -> Vec<u8> {
+    let mut request = head.field("Content-Length", message.len()).end().into_bytes();
+    request.extend_from_slice(message);
+    request
+}
+
+/// What stands before an answer of the daemon's.
+pub fn head_of_answer(length: usize) -> Vec<u8> {
+    let head = Head::answer(Status::Ok).field("Content-Type", "application/json");
+    head.field("Content-Length", length).end().into_bytes()
+}
+
+/// An answer.
+pub struct Answer {
+    /// The session that it begins.
+    session: Option<String>,
+    /// Its message; none if there is none.
+    pub text: String,
+}
+
+impl Answer {
+    /// Its message.
+    pub fn message(&self) -> io::Result<Value> {
+        serde_json::from_str(&self.text).map_err(|_| io::Error::other(format!("no answer: {:?}", self.text)))
+    }
+}
+
+/// Sends a request, and waits for all of its answer: of a stream of events the first one with a message.
+pub fn ask(stream: &mut (impl Read + Write), request: &[u8]) -> io::Result<Answer> {
+    stream.write_all(request)?;
+    let mut reader = ResponseReader::new(Method::Post, MOST);
+    let (mut received, mut used, mut has_ended) = (Vec::new(), 0, false);
+    let (mut answer, mut body, mut is_events) = (Answer { session: None, text: String::new() }, Vec::new(), false);
+    loop {
+        match reader.next(&received[used..], has_ended) {
+            Event::Head(head) => {
+                used += head.length;
+                let text =
+                    |name| head.fields.values(name).next().map(|value| String::from_utf8_lossy(value).into_owned());
+                answer.session = text("mcp-session-id");
+                is_events = text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
+                check(&head)?;
+            }
+            Event::Data { data, length } => {
+                body.extend_from_slice(data);
+                used += length;
+            }
+            Event::End(_) => break,
+            Event::Wrong(error) => return Err(io::Error::other(format!("an answer: {}", error.why))),
+            Event::More(length) => {
+                used += length;
+                let mut more = [0; 4096];
+                let count = stream.read(&mut more)?;
+                received.extend_from_slice(&more[..count]);
+                has_ended = count == 0;
+            }
+        }
+    }
+    answer.text = String::from_utf8_lossy(&body).into_owned();
+    if is_events {
+        let mut data = answer.text.lines().filter_map(|line| line.strip_prefix("data:"));
+        answer.text = data.find(|data| data.trim_start().starts_with('{')).unwrap_or_default().trim().to_owned();
+    }
+    Ok(answer)
+}
+
+fn check(head: &Response<'_>) -> io::Result<()> {
+    match head.status {
+        ..300 => Ok(()),
+        status => Err(io::Error::other(format!("the server says {status} {}", head.reason))),
+    }
+}

@@ -21,10 +21,7 @@ pub enum Transport {
         ping_sec: u32,
     },
     /// MCP over HTTP over TCP.
-    Http {
-        /// Each request comes on a connection of its own.
-        is_anew: bool,
-    },
+    Http,
 }
 
 /// Where they connect.
@@ -42,12 +39,7 @@ pub enum Address {
         path: &'static str,
     },
     /// A port of the loopback, where MCP over HTTP is spoken.
-    Http {
-        /// Which.
-        port: u16,
-        /// Each request comes on a connection of its own.
-        is_anew: bool,
-    },
+    Http(u16),
 }
 
 impl Address {
@@ -57,7 +49,7 @@ impl Address {
             Transport::Tcp => Self::Tcp(free_port()?),
             Transport::Unix => Self::Unix(files.join("socket")),
             Transport::WebSocket { .. } => Self::WebSocket { port: free_port()?, path: "/acp" },
-            Transport::Http { is_anew } => Self::Http { port: free_port()?, is_anew },
+            Transport::Http => Self::Http(free_port()?),
         })
     }
 
@@ -68,12 +60,7 @@ impl Address {
 
     /// Whether messages are requests and answers of HTTP.
     pub fn is_http(&self) -> bool {
-        matches!(self, Self::Http { .. })
-    }
-
-    /// Whether each request comes on a connection of its own.
-    pub fn is_anew(&self) -> bool {
-        matches!(self, Self::Http { is_anew: true, .. })
+        matches!(self, Self::Http(_))
     }
 
     /// Its port.
@@ -82,7 +69,7 @@ impl Address {
     /// A path has none.
     pub fn port(&self) -> io::Result<u16> {
         match self {
-            Self::Tcp(port) | Self::WebSocket { port, .. } | Self::Http { port, .. } => Ok(*port),
+            Self::Tcp(port) | Self::WebSocket { port, .. } | Self::Http(port) => Ok(*port),
             Self::Unix(_) => Err(io::ErrorKind::InvalidInput.into()),
         }
     }
@@ -90,7 +77,7 @@ impl Address {
     /// A connection. A WebSocket's handshake is over.
     pub fn connect(&self) -> io::Result<OwnedFd> {
         match self {
-            Self::Tcp(port) | Self::Http { port, .. } => Ok(tcp(*port)?.into()),
+            Self::Tcp(port) | Self::Http(port) => Ok(tcp(*port)?.into()),
             Self::WebSocket { port, path } => {
                 let mut stream = tcp(*port)?;
                 web::upgrade(&mut stream, *port, path)?;

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use super::address::{Address, Transport};
 use super::measure::histogram;
 use super::request::{HEAD, ID_LEN, IDS, SESSION_LEN, call, id, request, session, set_id};
+use super::server::Contestant;
 use super::worker::{SESSION_BEFORE_STAMP, STAMP_AT, STAMP_LEN, wall_nanos};
 use super::{post, web};
 
@@ -136,7 +137,7 @@ impl Wrap {
             Address::WebSocket { .. } => {
                 (web::head_of_answer(answer - 1), std::array::from_fn(|digit| web::mask_of(HEAD.len() + digit)))
             }
-            Address::Http { .. } => (post::head_of_answer(answer - 1), [0; ID_LEN]),
+            Address::Http(_) => (post::head_of_answer(answer - 1), [0; ID_LEN]),
         };
         Self { request_head, id_mask, length: head.len() + answer - 1, head, end: b'}' }
     }
@@ -207,7 +208,7 @@ fn as_sent(socket: OwnedFd, mut line: Vec<u8>, address: &Address, traffic: Traff
     match address {
         Address::Tcp(_) | Address::Unix(_) => Ok((socket, line)),
         Address::WebSocket { .. } => Ok((socket, web::frame(&line[..line.len() - 1]))),
-        Address::Http { port, .. } => {
+        Address::Http(port) => {
             let mut stream = TcpStream::from(socket);
             let is_modern = matches!(traffic, Traffic::Calls { is_modern: true, .. });
             let caller = post::Caller::begin(&mut stream, *port, is_modern)?;
@@ -219,7 +220,7 @@ fn as_sent(socket: OwnedFd, mut line: Vec<u8>, address: &Address, traffic: Traff
 
 impl Load {
     /// Connects all clients, which speak frames where WebSocket is spoken, and have a session each where HTTP is.
-    pub fn connect(case: &Case, address: &Address, strict: bool) -> io::Result<Self> {
+    pub fn connect(case: &Case, address: &Address, who: Contestant) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let (request_bytes, answer_bytes) = match case.traffic {
             Traffic::RoundTrips { bytes } | Traffic::Calls { bytes, .. } => (bytes, bytes),
@@ -257,9 +258,9 @@ impl Load {
         Ok(Self {
             case: *case,
             _idle: idle,
-            strict,
+            strict: who != Contestant::Relay,
             wrap,
-            again: address.is_anew().then(|| address.clone()),
+            again: who.comes_anew().then(|| address.clone()),
             epoll,
             clients,
             buffer: vec![0; 256 * 1024],

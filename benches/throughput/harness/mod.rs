@@ -108,7 +108,7 @@ impl Harness {
             let listener = format!("127.0.0.1:{port}");
             configuration["listeners"] = json!([{ "ws": listener, "path": path, "ping_sec": ping_sec }]);
         }
-        if let Address::Http { port, .. } = address {
+        if let Address::Http(port) = address {
             configuration["listeners"] = json!([{ "http": format!("127.0.0.1:{port}") }]);
         }
         let config = files.join("config.json");

@@ -67,7 +67,7 @@ pub fn race(case: &Case, contestants: &[Contestant], harness: &Harness) -> io::R
     let mut entries = Vec::new();
     for &who in contestants {
         let server = start(who, case, harness)?;
-        let load = Load::connect(case, &server.address, who != Contestant::Relay)?;
+        let load = Load::connect(case, &server.address, who)?;
         let (rounds, faults, times) = (Vec::new(), Faults::default(), histogram());
         entries.push(Entry { who, server, load, rounds, faults, times, syscalls: None, failed: None });
     }
@@ -198,8 +198,7 @@ fn start(who: Contestant, case: &Case, harness: &Harness) -> io::Result<Server> 
     match who {
         Contestant::Relay => relay(case, &pool, placement),
         Contestant::WebSocket => harness.start(who, &[pool], Transport::WebSocket { ping_sec: 0 }, placement),
-        Contestant::Http => harness.start(who, &[pool], Transport::Http { is_anew: false }, placement),
-        Contestant::HttpAnew => harness.start(who, &[pool], Transport::Http { is_anew: true }, placement),
+        Contestant::Http | Contestant::HttpAnew => harness.start(who, &[pool], Transport::Http, placement),
         _ => harness.start(who, &[pool], case.transport, placement),
     }
 }

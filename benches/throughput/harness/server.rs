@@ -32,11 +32,18 @@ pub enum Contestant {
     WebSocket,
     /// The same, spoken to over HTTP on connections that are kept.
     Http,
-    /// The same with a connection for each request.
+    /// Over TCP with a connection for each message.
+    TcpAnew,
+    /// Over HTTP with a connection for each request.
     HttpAnew,
 }
 
 impl Contestant {
+    /// Whether each message comes on a connection of its own.
+    pub fn comes_anew(self) -> bool {
+        matches!(self, Self::TcpAnew | Self::HttpAnew)
+    }
+
     /// For the table.
     pub fn name(self) -> &'static str {
         match self {
@@ -47,6 +54,7 @@ impl Contestant {
             Self::Peer => "peer",
             Self::WebSocket => "WebSocket",
             Self::Http => "HTTP",
+            Self::TcpAnew => "TCP, anew",
             Self::HttpAnew => "HTTP, anew",
         }
     }
@@ -79,7 +87,7 @@ impl Server {
             Address::Tcp(port) => command.arg("--tcp").arg(format!("127.0.0.1:{port}")),
             Address::Unix(path) => command.arg("--unix").arg(path),
             // Its listener is in the configuration.
-            Address::WebSocket { .. } | Address::Http { .. } => &mut command,
+            Address::WebSocket { .. } | Address::Http(_) => &mut command,
         };
         let admin = files.join("admin");
         if matches!(who, Contestant::Admin | Contestant::Scraped) {

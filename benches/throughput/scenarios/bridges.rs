@@ -106,7 +106,7 @@ fn beside(bus: &Found, other: &Found, sessions: usize) -> Goal {
 
 fn bridges(harness: &Harness) -> io::Result<Vec<Bridge>> {
     let placement = Placement::choose(false);
-    let transport = Transport::Http { is_anew: false };
+    let transport = Transport::Http;
     let server = harness.start(Contestant::Http, &[harness.tools("bench", 1, BYTES)], transport, placement)?;
     let port = server.address.port()?;
     let mut bridges = vec![Bridge::new("stdio_bus", Running::Daemon(server), port)];

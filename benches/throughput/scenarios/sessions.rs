@@ -32,7 +32,7 @@ pub fn scenario() -> Scenario {
 
 fn measure(harness: &Harness) -> io::Result<Goal> {
     progress("a thousand sessions");
-    let transport = Transport::Http { is_anew: false };
+    let transport = Transport::Http;
     let pools = [harness.tools("bench", 1, CALL)];
     let server = harness.start(Contestant::Http, &pools, transport, Placement::choose(false))?;
     let port = server.address.port()?;

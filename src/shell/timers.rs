@@ -58,6 +58,14 @@ impl Timers {
         }
     }
 
+    /// Has a timer run out then at the latest. It is for what is put off with each thing that happens: when the timer runs
+    /// out, its owner says until when, and nothing is moved before.
+    pub(super) fn set_at_latest(&mut self, timer: Timer, at: Moment) {
+        if self.at.get(&timer).is_none_or(|before| *before > at) {
+            self.set(timer, Some(at));
+        }
+    }
+
     /// Whether it runs.
     pub(super) fn is_set(&self, timer: Timer) -> bool {
         self.at.contains_key(&timer)
@@ -91,6 +99,12 @@ mod tests {
         timers.set(other, Some(Moment(15)));
         assert_eq!((timers.next(), timers.take_due(Moment(9))), (Some(Moment(10)), None));
         assert_eq!(timers.take_due(Moment(99)), Some(one));
+        timers.set_at_latest(one, Moment(30));
+        timers.set_at_latest(one, Moment(40));
+        assert_eq!((timers.take_due(Moment(29)), timers.take_due(Moment(30))), (Some(other), Some(one)));
+        timers.set(other, Some(Moment(15)));
+        timers.set_at_latest(other, Moment(14));
+        assert_eq!(timers.next(), Some(Moment(14)));
         timers.set(other, None);
         assert_eq!((timers.take_due(Moment(99)), timers.is_set(one), timers.is_set(other)), (None, false, false));
     }

@@ -211,6 +211,8 @@ pub(super) struct Connection {
     pub stream: u32,
     /// When it came, its request began to come, or it last had something to do.
     pub since: Moment,
+    /// When its time is up. Its timer may run out earlier, and is then set anew.
+    pub due: Moment,
     /// It is in the list of those that have something to send.
     pub is_dirty: bool,
 }
@@ -236,6 +238,7 @@ impl Connection {
             member: None,
             stream: 0,
             since: now,
+            due: now,
             is_dirty: false,
         }
     }

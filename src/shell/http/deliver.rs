@@ -229,7 +229,7 @@ impl<I: Io> Reactor<I> {
         }
         (connection.state, connection.since) = (State::Events, now);
         self.http.mark_dirty(slot);
-        self.timers.set(Timer::Http(slot), Some(now.after(KEEP_ALIVE)));
+        self.set_http_due(slot, now.after(KEEP_ALIVE));
     }
 
     /// Queues an event, and the end of its stream behind the last one.

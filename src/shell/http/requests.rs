@@ -292,7 +292,7 @@ impl<I: Io> Shell<I> {
     fn await_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.reactor.http.connections[slot];
         (connection.state, connection.since) = (State::Waiting, now);
-        self.reactor.timers.set(Timer::Http(slot), Some(now.after(KEEP_ALIVE)));
+        self.reactor.set_http_due(slot, now.after(KEEP_ALIVE));
     }
 
     /// Gives a message to the core, or has it wait until that takes it. `tells` is the connection that waits only for that.

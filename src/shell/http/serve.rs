@@ -135,7 +135,7 @@ impl<I: Io> Shell<I> {
         if connection.state == State::Reading {
             let deadline = connection.incoming.reader.deadline();
             let latest = if connection.is_idle() { deadline } else { connection.since.after(REQUEST_TIME) };
-            self.reactor.timers.set(Timer::Http(slot), Some(deadline.min(latest)));
+            self.reactor.set_http_due(slot, deadline.min(latest));
         }
         self.reactor.arm_http_receive(slot);
     }
@@ -187,7 +187,7 @@ impl<I: Io> Shell<I> {
         }
         match connection.state {
             State::Answering => self.end_http_answer(now, slot),
-            State::Events => reactor.timers.set(Timer::Http(slot), Some(now.after(KEEP_ALIVE))),
+            State::Events => reactor.set_http_due(slot, now.after(KEEP_ALIVE)),
             _ => {}
         }
     }
@@ -204,7 +204,7 @@ impl<I: Io> Shell<I> {
             connection.state = State::Lingering;
             // Closed with bytes unread, the socket would be reset, and the answer might not arrive.
             let _ = shutdown(&connection.socket, Shutdown::Write);
-            self.reactor.timers.set(Timer::Http(slot), Some(now.after(LINGER)));
+            self.reactor.set_http_due(slot, now.after(LINGER));
             return match self.reactor.http.connections[slot].incoming.has_ended {
                 true => self.leave_http(now, slot),
                 false => self.reactor.arm_http_receive(slot),
@@ -222,6 +222,10 @@ impl<I: Io> Shell<I> {
     /// The time of a connection is up.
     pub(in crate::shell) fn http_due(&mut self, now: Moment, slot: usize) {
         let Some(connection) = self.reactor.http.connections.get_mut(slot) else { return };
+        if connection.due > now {
+            let due = connection.due;
+            return self.reactor.set_http_due(slot, due);
+        }
         match connection.state {
             State::Reading if !connection.is_idle() => {
                 let fault = Fault::new(Status::RequestTimeout, "the request took too long to come");
@@ -231,7 +235,7 @@ impl<I: Io> Shell<I> {
             State::Leaving => {}
             State::Waiting | State::Events | State::Answering if now.since(connection.since) < SEND_TIME => {
                 let at = connection.since.after(SEND_TIME);
-                self.reactor.timers.set(Timer::Http(slot), Some(at));
+                self.reactor.set_http_due(slot, at);
             }
             _ => self.leave_http(now, slot),
         }
@@ -307,6 +311,12 @@ impl<I: Io> Reactor<I> {
         }
     }
 
+    /// The time of a connection is up then.
+    pub(super) fn set_http_due(&mut self, slot: usize, at: Moment) {
+        self.http.connections[slot].due = at;
+        self.timers.set_at_latest(Timer::Http(slot), at);
+    }
+
     /// Lets an answer wait until its socket has room.
     fn await_http_room(&mut self, slot: usize) {
         let connection = &mut self.http.connections[slot];
@@ -317,7 +327,7 @@ impl<I: Io> Reactor<I> {
         // SAFETY: the socket stays open while this is in flight.
         unsafe { self.io.submit(room, Operation::HttpSend.token(slot)) };
         let at = connection.since.after(SEND_TIME);
-        self.timers.set(Timer::Http(slot), Some(at));
+        self.set_http_due(slot, at);
     }
 
     /// A piece of a body has come.
@@ -358,7 +368,7 @@ impl<I: Io> Reactor<I> {
         connection.incoming.body = Vec::new();
         (connection.state, connection.since) = (State::Answering, now);
         self.http.mark_dirty(slot);
-        self.timers.set(Timer::Http(slot), Some(now.after(SEND_TIME)));
+        self.set_http_due(slot, now.after(SEND_TIME));
     }
 
     /// A stream gives a sign of life; an answer that is long awaited becomes one.
@@ -377,7 +387,7 @@ impl<I: Io> Reactor<I> {
         write::keep_alive(connection.outgoing.queue(), is_old);
         connection.since = now;
         self.http.mark_dirty(slot);
-        self.timers.set(Timer::Http(slot), Some(now.after(KEEP_ALIVE)));
+        self.set_http_due(slot, now.after(KEEP_ALIVE));
     }
 
     /// Ends a connection; it goes when the kernel holds nothing of it.

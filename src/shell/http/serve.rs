@@ -400,8 +400,10 @@ impl<I: Io> Reactor<I> {
         self.http.held -= connection.incoming.body_bytes();
         connection.incoming.clear();
         self.timers.set(Timer::Http(slot), None);
-        // All operations on the socket complete after this.
-        let _ = shutdown(&connection.socket, Shutdown::Both);
+        if !connection.in_flight.is_empty() {
+            // All operations on the socket complete after this.
+            let _ = shutdown(&connection.socket, Shutdown::Both);
+        }
         if connection.in_flight.has(Flight::Watch) {
             self.cancel(Operation::HttpWatch, slot);
         }

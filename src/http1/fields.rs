@@ -29,14 +29,27 @@ impl<'b> Fields<'b> {
 
     /// The elements of a list, which may be written in one line or in several.
     pub fn elements(&self, name: &str) -> impl Iterator<Item = &'b [u8]> {
-        let elements = self.values(name).flat_map(|value| value.split(|byte| *byte == b','));
-        elements.map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
+        self.values(name).flat_map(elements_of)
+    }
+
+    /// Whether an element of a list is like that.
+    pub fn any(&self, name: &str, mut is_it: impl FnMut(&'b [u8]) -> bool) -> bool {
+        self.values(name).any(|value| elements_of(value).any(&mut is_it))
     }
 
     /// Whether a list has this element, in whatever case.
     pub fn has(&self, name: &str, element: &str) -> bool {
-        self.elements(name).any(|other| other.eq_ignore_ascii_case(element.as_bytes()))
+        self.any(name, |other| other.eq_ignore_ascii_case(element.as_bytes()))
     }
+
+    /// Names and values, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'b str, &'b [u8])> {
+        self.0.iter().map(|field| (field.name, field.value))
+    }
+}
+
+fn elements_of(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
 }
 
 /// A value without what would hide in a log or on a terminal, and no longer than 255 characters.

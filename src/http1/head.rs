@@ -3,6 +3,8 @@
 //!
 //! Invariant: what is read has one meaning, so nobody in front of us reads its host, its target or its end elsewhere.
 
+use std::mem::MaybeUninit;
+
 use super::body::Framing;
 use super::error::Error;
 use super::fields::{Fields, MOST_FIELDS};
@@ -131,9 +133,10 @@ fn malformed(error: httparse::Error) -> Error {
 impl<'b> Request<'b> {
     /// Reads a head, which is all of `bytes` if `is_whole`, and else the beginning of one that is too long.
     pub(super) fn read(bytes: &'b [u8], most_fields: usize, is_whole: bool) -> Result<Self, Error> {
-        let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
-        let mut head = httparse::Request::new(&mut fields[..most_fields.min(MOST_FIELDS)]);
-        let status = head.parse(bytes).map_err(malformed)?;
+        let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
+        let mut head = httparse::Request::new(&mut []);
+        let fields = &mut fields[..most_fields.min(MOST_FIELDS)];
+        let status = head.parse_with_uninit_headers(bytes, fields).map_err(malformed)?;
         if !is_whole || status.is_partial() {
             let is_target = memchr::memchr(b'\n', bytes).is_none();
             return Err(if is_target { Error::LONG_TARGET } else { Error::LONG_HEAD });

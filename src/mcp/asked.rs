@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use super::versions::MODERN_VERSION;
-use crate::http1::{Fields, Method, Request, Status, ascii};
+use crate::http1::{Fields, Method, Request, Status};
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,17 +57,8 @@ impl Asked {
             _ => return Err(Fault::new(Status::MethodNotAllowed, "POST, GET and DELETE are understood here")),
         };
         check_types(verb, &head.fields)?;
-        let field = |name| value(&head.fields, name);
-        Ok(Self {
-            verb,
-            pool,
-            session: field("mcp-session-id")?,
-            version: field("mcp-protocol-version")?,
-            method: field("mcp-method")?,
-            name: field("mcp-name")?,
-            last_event: field("last-event-id")?,
-            is_old: head.is_old,
-        })
+        let [session, version, method, name, last_event] = values(&head.fields)?;
+        Ok(Self { verb, pool, session, version, method, name, last_event, is_old: head.is_old })
     }
 
     /// Whether its head says that it is of 2026-07-28.
@@ -89,7 +80,7 @@ fn check_types(verb: Verb, fields: &Fields<'_>) -> Result<(), Fault> {
             let is_group = || range.strip_suffix(b"/*").is_some_and(|it| it.eq_ignore_ascii_case(group.as_bytes()));
             range.eq_ignore_ascii_case(kind.as_bytes()) || range == b"*/*" || is_group()
         };
-        fields.elements("accept").any(is_it)
+        fields.any("accept", is_it)
     };
     let not_acceptable = |why: &'static str| Err(Fault::new(Status::NotAcceptable, why));
     match verb {
@@ -110,12 +101,22 @@ fn check_types(verb: Verb, fields: &Fields<'_>) -> Result<(), Fault> {
     }
 }
 
-/// The value of a field that may stand once: ASCII without control characters.
-fn value(fields: &Fields<'_>, name: &'static str) -> Result<Option<Box<str>>, Fault> {
-    let bad = |what: &str| Fault::new(Status::BadRequest, format!("{name} {what}"));
-    let Some(value) = fields.only(name).map_err(|_| bad("stands twice"))? else { return Ok(None) };
-    let text = ascii(value).filter(|text| !text.bytes().any(|byte| byte.is_ascii_control()));
-    Ok(Some(text.ok_or_else(|| bad("is not visible ASCII"))?.trim().into()))
+/// The fields of MCP, each of which may stand once.
+const FIELDS: [&str; 5] = ["mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name", "last-event-id"];
+
+/// Their values: ASCII without control characters.
+fn values(fields: &Fields<'_>) -> Result<[Option<Box<str>>; FIELDS.len()], Fault> {
+    let mut values = [const { None }; FIELDS.len()];
+    for (name, value) in fields.iter() {
+        let Some(at) = FIELDS.iter().position(|known| name.eq_ignore_ascii_case(known)) else { continue };
+        let bad = |what: &str| Fault::new(Status::BadRequest, format!("{} {what}", FIELDS[at]));
+        let text = str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| matches!(byte, b' '..=b'~')));
+        let text = text.ok_or_else(|| bad("is not visible ASCII"))?.trim_ascii();
+        if values[at].replace(Box::from(text)).is_some() {
+            return Err(bad("stands twice"));
+        }
+    }
+    Ok(values)
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! What the body of a POST holds: one message, or in a batch of 2025-03-26 several. Each becomes a line.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
+use memchr::memmem::Finder;
 use serde_json::value::RawValue;
 
 use super::fault::{Fault, INVALID_REQUEST, PARSE_ERROR};
@@ -32,9 +34,38 @@ pub enum Body {
     Batch(Vec<Message>),
 }
 
-/// Room for a body that is going to be received.
-pub fn room() -> Vec<u8> {
-    vec![0; PAD]
+/// Reads one line after the other, each of which is all of what it is shown.
+pub struct LineReader {
+    scanner: Scanner,
+    lines: Vec<Line>,
+}
+
+impl Default for LineReader {
+    fn default() -> Self {
+        Self { scanner: Scanner::new(), lines: Vec::new() }
+    }
+}
+
+impl LineReader {
+    /// The one line in a window; none if there is no line in it, or more than one.
+    ///
+    /// # Errors
+    /// It is malformed, and why.
+    pub fn read(&mut self, mut partial: Partial, window: Window<'_>) -> Result<Option<Line>, String> {
+        self.lines.clear();
+        match (self.scanner.scan(&mut partial, window, &mut self.lines), &self.lines[..]) {
+            (Outcome::More, [line]) => Ok(Some(*line)),
+            (Outcome::Malformed { at, fault, .. }, _) => Err(format!("{fault:?} at byte {at}")),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Room for a body of which so many bytes have come.
+pub fn room(bytes: usize) -> Vec<u8> {
+    let mut room = Vec::with_capacity(PAD + bytes + 1 + PAD);
+    room.resize(PAD, 0);
+    room
 }
 
 /// So many bytes of the body have been received.
@@ -46,14 +77,14 @@ pub fn received(body: &[u8]) -> usize {
 ///
 /// # Errors
 /// It is no message, nor an array of messages.
-pub fn read(mut body: Vec<u8>, scanner: &mut Scanner) -> Result<Body, Fault> {
+pub fn read(mut body: Vec<u8>, reader: &mut LineReader) -> Result<Body, Fault> {
     let text = body.get(PAD..).unwrap_or_default().trim_ascii();
     if text.starts_with(b"[") {
         let parts: Vec<&RawValue> = serde_json::from_slice(text).map_err(|error| malformed(&error.to_string()))?;
         let parts = parts.iter().map(|part| {
-            let mut body = room();
+            let mut body = room(part.get().len());
             body.extend_from_slice(part.get().as_bytes());
-            line_of(body, scanner)
+            line_of(body, reader)
         });
         let messages = parts.collect::<Result<Vec<_>, _>>()?;
         return match messages.is_empty() {
@@ -66,26 +97,24 @@ pub fn read(mut body: Vec<u8>, scanner: &mut Scanner) -> Result<Body, Fault> {
         serde_json::from_slice::<serde::de::IgnoredAny>(text).map_err(|error| malformed(&error.to_string()))?;
         body.iter_mut().filter(|byte| matches!(**byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
     }
-    line_of(body, scanner).map(Body::One)
+    line_of(body, reader).map(Body::One)
 }
 
 /// The message that is all of a body without newlines.
-fn line_of(mut body: Vec<u8>, scanner: &mut Scanner) -> Result<Message, Fault> {
+fn line_of(mut body: Vec<u8>, reader: &mut LineReader) -> Result<Message, Fault> {
     body.push(b'\n');
     let end = body.len();
     body.resize(end + PAD, 0);
-    let mut lines = Vec::with_capacity(1);
-    let outcome = scanner.scan(&mut Partial::new(), Window::new(&body, PAD, end), &mut lines);
-    match (outcome, &lines[..]) {
-        (Outcome::More, [line]) if line.has(Line::ID_INVALID) => {
+    let line = reader.read(Partial::new(), Window::new(&body, PAD, end)).map_err(|why| malformed(&why))?;
+    match line {
+        Some(line) if line.has(Line::ID_INVALID) => {
             Err(Fault::bad(INVALID_REQUEST, "the id is neither a string nor a number"))
         }
-        (Outcome::More, [line]) if !line.method.is_some() && line.flags & (Line::RESULT | Line::ERROR) == 0 => {
+        Some(line) if !line.method.is_some() && line.flags & (Line::RESULT | Line::ERROR) == 0 => {
             Err(Fault::bad(INVALID_REQUEST, "the message has neither a method nor a result nor an error"))
         }
-        (Outcome::More, [line]) => Ok(Message { line: *line, padded: body }),
-        (Outcome::Malformed { at, fault, .. }, _) => Err(malformed(&format!("{fault:?} at byte {at}"))),
-        _ => Err(malformed("the body is empty")),
+        Some(line) => Ok(Message { line, padded: body }),
+        None => Err(malformed("the body is empty")),
     }
 }
 
@@ -140,7 +169,8 @@ impl Message {
 
     /// The token that notifications of its progress name, as it is written.
     pub fn progress_token(&self) -> Option<&[u8]> {
-        memchr::memmem::find(self.text(), b"progressToken")?;
+        static TOKEN: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("progressToken"));
+        TOKEN.find(self.text())?;
         member(self.meta()?, b"progressToken")
     }
 
@@ -161,9 +191,9 @@ mod tests {
     use super::*;
 
     fn body(text: &str) -> Result<Vec<Message>, Fault> {
-        let mut body = room();
+        let mut body = room(0);
         body.extend_from_slice(text.as_bytes());
-        read(body, &mut Scanner::new()).map(|body| match body {
+        read(body, &mut LineReader::default()).map(|body| match body {
             Body::One(message) => vec![message],
             Body::Batch(messages) => messages,
         })

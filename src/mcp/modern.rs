@@ -2,9 +2,11 @@
 //! those in between ("Streamable HTTP", "Versioning").
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use memchr::memmem::Finder;
 
 use super::asked::Asked;
 use super::fault::{Fault, HEADER_MISMATCH, INVALID_PARAMS, INVALID_REQUEST};
@@ -16,7 +18,8 @@ const VERSION_KEY: &[u8] = b"io.modelcontextprotocol/protocolVersion";
 
 /// The version that a message says itself.
 fn version(message: &Message) -> Option<Cow<'_, [u8]>> {
-    memchr::memmem::find(message.text(), b"io.modelcontextprotocol")?;
+    static NAME: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("io.modelcontextprotocol"));
+    NAME.find(message.text())?;
     string(message.meta()?, VERSION_KEY)
 }
 
@@ -110,13 +113,12 @@ mod tests {
     use super::*;
     use crate::mcp::asked::Verb;
     use crate::mcp::fault::UNSUPPORTED_VERSION;
-    use crate::mcp::message::{Body, read, room};
-    use crate::scan::Scanner;
+    use crate::mcp::message::{Body, LineReader, read, room};
 
     fn message(text: &str) -> Message {
-        let mut body = room();
+        let mut body = room(text.len());
         body.extend_from_slice(text.as_bytes());
-        match read(body, &mut Scanner::new()) {
+        match read(body, &mut LineReader::default()) {
             Ok(Body::One(message)) => message,
             _ => panic!("{text} is one message"),
         }

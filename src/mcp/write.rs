@@ -49,22 +49,21 @@ pub fn preflight(out: &mut Vec<u8>, manner: &Manner<'_>) {
 }
 
 fn head(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>) {
-    let mut text = format!("HTTP/1.1 {} {}\r\n", status.code(), status.name());
+    add(out, &[b"HTTP/1.1 "]);
+    number(out, status.code().into());
+    add(out, &[b" ", status.name().as_bytes(), b"\r\n"]);
     if let Some(session) = manner.session {
-        let _ = write!(text, "Mcp-Session-Id: {session}\r\n");
+        add(out, &[b"Mcp-Session-Id: ", session.as_bytes(), b"\r\n"]);
     }
     if manner.is_last {
-        text.push_str("Connection: close\r\n");
+        add(out, &[b"Connection: close\r\n"]);
     } else if manner.is_old {
-        text.push_str("Connection: keep-alive\r\n");
+        add(out, &[b"Connection: keep-alive\r\n"]);
     }
     if let Some(page) = &manner.page {
-        let _ = write!(
-            text,
-            "Access-Control-Allow-Origin: {page}\r\nAccess-Control-Expose-Headers: Mcp-Session-Id\r\nVary: Origin\r\n"
-        );
+        add(out, &[b"Access-Control-Allow-Origin: ", page.as_bytes(), b"\r\n"]);
+        add(out, &[b"Access-Control-Expose-Headers: Mcp-Session-Id\r\nVary: Origin\r\n"]);
     }
-    out.extend_from_slice(text.as_bytes());
 }
 
 /// A whole answer.
@@ -145,14 +144,26 @@ fn piece(out: &mut Vec<u8>, parts: &[&[u8]], is_old: bool) {
     if !is_old {
         out.extend_from_slice(format!("{length:x}\r\n").as_bytes());
     }
-    parts.iter().for_each(|part| out.extend_from_slice(part));
+    add(out, parts);
     if !is_old {
         out.extend_from_slice(b"\r\n");
     }
 }
 
-fn number(out: &mut Vec<u8>, number: usize) {
-    out.extend_from_slice(number.to_string().as_bytes());
+fn number(out: &mut Vec<u8>, mut number: usize) {
+    let (mut digits, mut at) = ([0; 20], 20);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return out.extend_from_slice(&digits[at..]);
+        }
+    }
+}
+
+fn add(out: &mut Vec<u8>, parts: &[&[u8]]) {
+    parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
 #[cfg(test)]

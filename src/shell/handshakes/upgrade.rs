@@ -122,6 +122,7 @@ impl UpgradePolicy {
     pub(in crate::shell) fn admits_page(&self, origin: &Origin, caller: &Caller<'_>) -> Result<(), Refusal> {
         let is_behind_proxy = origin.via.is_some() || self.trusts(origin.place);
         let is_ours = |host: &str| names_this_machine(host) || self.is_listed(host);
+        let is_known = |host: &str| cannot_be_rebound(host) || is_ours(host);
         if self.is_loopback && !is_behind_proxy && !caller.host.is_some_and(is_ours) {
             return Err(forbidden(
                 "Host is no name of this machine, and only this machine reaches this listener; a proxy is to be listed \
@@ -129,8 +130,9 @@ impl UpgradePolicy {
                     .to_owned(),
             ));
         }
-        let is_known = |host: &str| cannot_be_rebound(host) || is_ours(host);
-        if self.terms.protocol == WebProtocol::Mcp && !is_behind_proxy && !caller.host.is_some_and(is_known) {
+        // What is ours is known.
+        let asks = self.terms.protocol == WebProtocol::Mcp && !self.is_loopback && !is_behind_proxy;
+        if asks && !caller.host.is_some_and(is_known) {
             return Err(forbidden(
                 "Host is a name that is not in hosts of this listener (listeners[].hosts)".to_owned(),
             ));
@@ -238,7 +240,8 @@ fn host_of(field: &str) -> &str {
 
 /// Whether a field `Host` names this machine.
 pub(in crate::shell) fn names_this_machine(field: &str) -> bool {
-    is_loopback(&host_of(field).to_ascii_lowercase())
+    let host = host_of(field);
+    is_loopback(host) || is_loopback(&host.to_ascii_lowercase())
 }
 
 /// Whether nobody can have made a field `Host` lead here but who owns the address: a name may have been given any

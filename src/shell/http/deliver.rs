@@ -13,7 +13,7 @@ use crate::mcp::message::string;
 use crate::mcp::session::{self, Delivery};
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Fault, Session};
-use crate::scan::{Line, Outcome, PAD, Partial, Window, decoded, member};
+use crate::scan::{Line, PAD, Partial, Window, decoded, member};
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 
@@ -46,11 +46,7 @@ impl Http {
         padded.push(b'\n');
         let end = padded.len();
         padded.resize(end + PAD, 0);
-        let mut lines = Vec::with_capacity(1);
-        let mut partial = Partial::of_any_depth();
-        let outcome = self.scanner.scan(&mut partial, Window::new(padded, PAD, end), &mut lines);
-        let (Outcome::More, [found]) = (outcome, &lines[..]) else { return None };
-        let found = *found;
+        let found = self.lines.read(Partial::of_any_depth(), Window::new(padded, PAD, end)).ok()??;
         let text = &padded[PAD..end - 1];
         let get = |span: crate::scan::Span| &text[span.start as usize..span.end as usize];
         let method = if found.method.is_some() { get(found.method) } else { b"" };
@@ -111,13 +107,15 @@ impl<I: Io> Reactor<I> {
                 &begun
             }
         };
-        let mut padded = Vec::with_capacity(whole.len() + 2 * PAD);
+        let mut padded = std::mem::take(&mut self.http.padded);
         for line in whole.split_inclusive(|byte| *byte == b'\n') {
             self.deliver_line(now, slot, to, &line[..line.len() - 1], &mut padded);
         }
-        begun.clear();
-        begun.shrink_to(64 * 1024);
-        self.http.members.begun = begun;
+        for used in [&mut begun, &mut padded] {
+            used.clear();
+            used.shrink_to(64 * 1024);
+        }
+        (self.http.members.begun, self.http.padded) = (begun, padded);
     }
 
     fn deliver_line(&mut self, now: Moment, slot: usize, to: ClientKey, line: &[u8], padded: &mut Vec<u8>) {

@@ -24,7 +24,7 @@ use slab::Slab;
 use super::listeners::Throttle;
 use crate::bus::port::{Peer, Source};
 use crate::config::Config;
-use crate::scan::Scanner;
+use crate::mcp::message::LineReader;
 use connection::{Connection, State};
 pub(super) use members::Members;
 
@@ -46,7 +46,9 @@ pub(super) struct Http {
     parked: Vec<usize>,
     /// That is known of one pool more.
     pub has_discovered: bool,
-    scanner: Scanner,
+    lines: LineReader,
+    /// Where a line of the core is read, with room around it.
+    padded: Vec<u8>,
     /// So many connections at most.
     most: usize,
     /// Bytes of bodies and of messages that wait.
@@ -69,7 +71,8 @@ impl Http {
             starved: Vec::new(),
             parked: Vec::new(),
             has_discovered: false,
-            scanner: Scanner::new(),
+            lines: LineReader::default(),
+            padded: Vec::new(),
             most,
             held: 0,
             most_held: config.limits.max_memory / 4,

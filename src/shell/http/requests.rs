@@ -49,9 +49,8 @@ impl<I: Io> Shell<I> {
             return Ok(());
         }
         let bearer = policy.identify(&mut origin, &caller)?;
-        let path = policy.terms.path.clone();
         self.bus.may_enter(listener, &origin).map_err(turned_away)?;
-        let asked = Asked::of(head, &path)?;
+        let asked = Asked::of(head, &policy.terms.path)?;
         if asked.verb != Verb::Post && head.body != Framing::Length(0) {
             return Err(Fault::new(Status::BadRequest, "only POST has a body"));
         }
@@ -75,8 +74,8 @@ impl<I: Io> Shell<I> {
             Verb::Post => {
                 http.held -= incoming.body_bytes();
                 let body = std::mem::take(&mut incoming.body);
-                let body = if body.is_empty() { message::room() } else { body };
-                match message::read(body, &mut http.scanner) {
+                let body = if body.is_empty() { message::room(0) } else { body };
+                match message::read(body, &mut http.lines) {
                     Ok(body) => return self.http_post(now, slot, asked, body),
                     Err(fault) => Err(fault),
                 }
@@ -195,31 +194,31 @@ impl<I: Io> Shell<I> {
 
     /// Messages of a session, or the one that begins it.
     fn post_legacy(&mut self, now: Moment, slot: usize, body: Body) -> Result<(), Fault> {
-        let (mut messages, is_batch) = match body {
-            Body::One(message) => (vec![message], false),
-            Body::Batch(messages) => (messages, true),
+        let (messages, is_batch) = match &body {
+            Body::One(message) => (std::slice::from_ref(message), false),
+            Body::Batch(messages) => (&messages[..], true),
         };
         let begins = !is_batch && messages[0].kind() == Kind::Request && *messages[0].method() == *b"initialize";
         let member = match begins {
             true => {
                 let pool = self.pool_asked(slot)?;
                 let id = messages[0].id().and_then(|id| Id::parse(id).ok());
-                self.begin_session(now, slot, pool, id.ok_or_else(|| too_long(&messages))?)?
+                self.begin_session(now, slot, pool, id.ok_or_else(too_long)?)?
             }
             false => self.session_asked(slot)?,
         };
         let http = &mut self.reactor.http;
         let connection = &mut http.connections[slot];
-        let asked_version = connection.incoming.asked.as_ref().and_then(|asked| asked.version.clone());
+        let version = connection.incoming.asked.as_ref().and_then(|asked| asked.version.as_deref());
         let Some(at) = http.members.get_mut(member) else { return Err(Fault::no_session()) };
         at.since = now;
         let Some(session) = at.session() else { return Err(Fault::no_session()) };
-        if is_batch && !session.takes_batches() && asked_version.as_deref() != Some("2025-03-26") {
+        if is_batch && !session.takes_batches() && version != Some("2025-03-26") {
             return Err(Fault::bad(INVALID_REQUEST, "only 2025-03-26 has batches: post one message"));
         }
         let mut requests = Vec::new();
         for message in messages.iter().filter(|message| message.kind() == Kind::Request) {
-            let id = message.id().and_then(|id| Id::parse(id).ok()).ok_or_else(|| too_long(&messages))?;
+            let id = message.id().and_then(|id| Id::parse(id).ok()).ok_or_else(too_long)?;
             if session.waits_for(&id) || requests.iter().any(|(other, _)| *other == id) {
                 return Err(Fault::bad(INVALID_REQUEST, "a request with this id waits for its answer already"));
             }
@@ -232,12 +231,14 @@ impl<I: Io> Shell<I> {
             connection.stream = session.begin(slot, requests.into_iter(), is_batch);
         }
         self.await_answer(now, slot);
-        let last = messages.pop();
-        for message in messages {
-            self.hand_over(now, member, message, None);
-        }
-        if let Some(message) = last {
-            self.hand_over(now, member, message, (!has_requests).then_some(slot));
+        let tells = (!has_requests).then_some(slot);
+        match body {
+            Body::One(message) => self.hand_over(now, member, message, tells),
+            Body::Batch(mut messages) => {
+                let last = messages.pop();
+                messages.into_iter().for_each(|message| self.hand_over(now, member, message, None));
+                last.into_iter().for_each(|message| self.hand_over(now, member, message, tells));
+            }
         }
         Ok(())
     }
@@ -341,7 +342,7 @@ fn turned_away(why: TurnedAway) -> Fault {
     }
 }
 
-fn too_long(_: &[Message]) -> Fault {
+fn too_long() -> Fault {
     Fault::bad(INVALID_REQUEST, "the id is longer than 128 bytes")
 }
 

@@ -337,7 +337,7 @@ impl<I: Io> Reactor<I> {
         }
         let body = &mut self.http.connections[slot].incoming.body;
         if body.is_empty() {
-            *body = message::room();
+            *body = message::room(data.len());
         }
         body.extend_from_slice(data);
         self.http.held += data.len();

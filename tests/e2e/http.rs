@@ -181,6 +181,11 @@ impl Http {
         self.reader.read(&mut [0]).is_ok_and(|read| read == 0)
     }
 
+    /// Ends it so that the daemon sees at once that nobody is there any more.
+    pub fn reset(self) {
+        rustix::net::sockopt::set_socket_linger(&self.stream, Some(std::time::Duration::ZERO)).unwrap();
+    }
+
     /// Sends nothing more.
     pub fn half_close(&self) {
         self.stream.shutdown(std::net::Shutdown::Write).unwrap();

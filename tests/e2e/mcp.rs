@@ -158,13 +158,17 @@ fn an_answer_whose_connection_broke_is_fetched_behind_the_last_event() {
 
 #[test]
 fn an_answer_that_nobody_could_name_comes_with_the_next_get() {
-    let daemon = door(dedicated(), json!({}));
+    let pool = with(worker("tools", 1, &["--keep"]), "assignment", "dedicated");
+    let daemon = door(pool, json!({}));
     let client = Http::session(daemon.address(), VERSION);
+    let mut other = client.again();
+    assert_eq!(other.call(6, "a", json!({}))["id"], 6);
+    let before = daemon.descriptors();
     let mut cut = client.again();
     cut.post(&request(1, "hold", json!({})));
-    let mut other = client.again();
-    daemon.until("the request is with the worker", || other.call(7, "kept", json!({}))["id"] == 7);
-    drop(cut);
+    daemon.until("the request is with the worker", || other.call(7, "kept", json!({})).to_string().contains("hold"));
+    cut.reset();
+    daemon.until("the connection has gone", || daemon.descriptors() <= before);
     assert_eq!(other.call(2, "release", json!({}))["id"], 2);
     let mut stream = client.again();
     assert!(stream.open(None).is_stream());

@@ -406,12 +406,13 @@ fn a_batch_of_the_one_revision_that_has_them_is_split() {
 
 #[test]
 fn a_drain_answers_what_is_pending_and_takes_nothing_new() {
-    let setup = Setup::new([shared()]).limit("quiesce_sec", 60);
+    let pool = with(worker("tools", 1, &["--keep"]), "assignment", "client");
+    let setup = Setup::new([pool]).limit("quiesce_sec", 60);
     let daemon = door_of(setup, json!({}));
     let mut client = Http::session(daemon.address(), VERSION);
     let mut other = client.again();
     client.post(&request(1, "hold", json!({})));
-    assert_eq!(other.call(2, "kept", json!({}))["id"], 2);
+    daemon.until("it is with the worker", || other.call(2, "kept", json!({})).to_string().contains("hold"));
     daemon.signal(rustix::process::Signal::TERM);
     daemon.logs(&["shutting down"]);
     other.post(&notification("release", json!({})));

@@ -2,8 +2,8 @@
 //! request unanswered, and then it goes back, to be lent to the next one. It does not end with its client. Of those that
 //! were started since many were needed at once, beyond `instances`, the ones that are not needed any more end after a while.
 //!
-//! A worker that still works on what another client has given up is lent only if there is no other: what it says and names
-//! nobody is nobody's then (`router/addressee.rs`).
+//! A worker that still works on what another client has given up is lent only if there is no other, and none more may be
+//! started: what it says and names nobody is nobody's then (`router/addressee.rs`).
 
 use core::time::Duration;
 
@@ -32,7 +32,8 @@ impl Bus {
         }
         let free = || self.supervisor.pools[pool].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
         let is_idle = |key: &WorkerKey| self.workers.get(*key).is_some_and(|at| at.end.unanswered.count == 0);
-        free().find(is_idle).or_else(|| free().next())
+        let any = || free().next().filter(|_| self.slot_to_fill(client, group).is_none());
+        free().find(is_idle).or_else(any)
     }
 
     /// An empty slot in which a worker may be started for a client that is bound to none.

@@ -652,3 +652,17 @@ fn a_session_that_the_door_keeps_is_not_sent_away_by_others() {
     bench.pass(seconds(60));
     assert_eq!((bench.how_closed(one), bench.how_closed(two)), (None, None));
 }
+
+#[test]
+fn a_worker_that_may_work_for_another_client_is_lent_only_if_no_more_may_be_started() {
+    let mut bench = Bench::asked(Pool { max_instances: 2, ..pool(1, Assignment::Dedicated) }, MODERN);
+    let (one, two, three) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
+    bench.write(one, CALL);
+    bench.leaves(one);
+    bench.write(two, CALL);
+    assert_eq!(bench.workers.len(), 2, "the first one may still work on what was cancelled");
+    let first = bench.worker(0);
+    bench.read(first);
+    bench.write(three, CALL);
+    assert_eq!(bench.read(first).len(), 1, "there may be no more");
+}

@@ -137,9 +137,9 @@ fn an_error_repeats_the_id_as_its_client_wrote_it_when_an_answer_takes_too_long_
     pool["request_timeout_sec"] = 1.into();
     let mut daemon = Setup::new([pool]).start();
     let mut client = daemon.connect();
-    for id in TOKENS {
-        client.send_line(&format!(r#"{{"id":{id},"method":"hold","params":{{}}}}"#));
-    }
+    // At once, so that all run out of time before their worker is taken for hung.
+    let lines = TOKENS.map(|id| format!("{{\"id\":{id},\"method\":\"hold\",\"params\":{{}}}}\n"));
+    client.send_bytes(lines.concat().as_bytes());
     for id in TOKENS {
         assert_eq!(client.reply(id).error["data"]["reason"], "timeout");
     }

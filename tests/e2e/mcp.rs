@@ -178,6 +178,22 @@ fn an_answer_that_nobody_could_name_comes_with_the_next_get() {
 }
 
 #[test]
+fn events_that_nobody_takes_are_kept_up_to_a_bound_and_the_loss_of_others_is_told() {
+    let daemon = door(dedicated(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let changed = |number: u64| notification("notifications/tools/list_changed", json!({ "number": number }));
+    let text: String = (0..300).map(|number| format!("{}\n", changed(number))).collect();
+    assert_eq!(client.ask(&notification("write", json!({ "text": text }))).status, 202);
+    daemon.logs(&["reason=events_lost"]);
+    assert_eq!(client.call(1, "a", json!({}))["id"], 1, "all of them have come before this");
+    let mut stream = client.again();
+    assert!(stream.open(None).is_stream());
+    let first = std::iter::from_fn(|| stream.event()).find(|event| !event.data.is_empty()).expect("some were kept");
+    assert_eq!(first.json(), changed(44));
+    daemon.stop();
+}
+
+#[test]
 fn a_worker_that_dies_is_an_error_with_the_id_of_the_request() {
     let daemon = door(shared(), json!({}));
     let mut client = Http::session(daemon.address(), VERSION);

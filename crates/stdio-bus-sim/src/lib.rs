@@ -110,8 +110,9 @@ mod tests {
     /// for those of `bus::tests::admission`; nobody operates a simulated daemon (`bus::tests::operator`) or speaks WebSocket
     /// to it (`e2e::websocket`), and its doors are never closed for want of workers (`bus::tests::readiness`). No two of its
     /// clients have one name at the same time, its sessions do not grow old, and few seeds lead to one that was lost and is
-    /// asked for (`bus::tests::sessions`).
-    const UNREACHED: [Reason; 22] = [
+    /// asked for (`bus::tests::sessions`). Events are kept by the shell (`e2e::mcp`).
+    const UNREACHED: [Reason; 23] = [
+        Reason::EventsLost,
         Reason::EraUnsupported,
         Reason::ServerRequest,
         Reason::EraKnown,

@@ -37,7 +37,7 @@ impl<I: Io> Shell<I> {
                 && member.pool == pool
                 && member.is_of(names)
         };
-        if let Some(at) = connection.member
+        if let Some(at) = connection.member.and_then(|client| http.members.slot(client))
             && let Some(member) = http.members.get_mut(at).filter(is_it)
         {
             member.since = now;
@@ -45,7 +45,8 @@ impl<I: Io> Shell<I> {
         }
         self.reactor.release_modern(slot);
         let member = self.add_member(now, slot, pool, Role::Modern { connection: slot })?;
-        self.reactor.http.connections[slot].member = Some(member);
+        let client = self.reactor.http.members.get(member).map(|member| member.client);
+        self.reactor.http.connections[slot].member = client;
         Ok(member)
     }
 
@@ -116,19 +117,17 @@ impl<I: Io> Shell<I> {
 impl<I: Io> crate::shell::reactor::Reactor<I> {
     /// What was of a connection that brings something else now: the client of its requests that stand for themselves.
     pub(super) fn release_modern(&mut self, slot: usize) {
-        let Some(at) = self.http.connections[slot].member else { return };
-        let Some(member) = self.http.members.get(at) else { return };
+        let Some(client) = self.http.connections[slot].member.take() else { return };
+        let Some(member) = self.http.members.of(client) else { return };
         if matches!(member.role, Role::Modern { connection } if connection == slot) {
-            let client = member.client;
             self.tell(self.clock.now(), Input::Left(client));
         }
-        self.http.connections[slot].member = None;
     }
 
     /// The request of a connection is over.
     pub(super) fn release_http(&mut self, slot: usize) {
         let connection = &mut self.http.connections[slot];
-        let Some(member) = connection.member.and_then(|at| self.http.members.get_mut(at)) else {
+        let Some(member) = connection.member.and_then(|client| self.http.members.of_mut(client)) else {
             connection.member = None;
             return;
         };
@@ -145,10 +144,9 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
         let connection = &mut self.http.connections[slot];
         debug_assert!(connection.state == State::Leaving);
         let Unsent { owed, events, whole } = connection.outgoing.give_up();
-        let Some(at) = connection.member.take() else { return };
+        let Some(client) = connection.member.take() else { return };
         let most = self.http.most_kept();
-        let Some(member) = self.http.members.get_mut(at) else { return };
-        let client = member.client;
+        let Some(member) = self.http.members.of_mut(client) else { return };
         match &mut member.role {
             Role::Modern { .. } => self.tell(now, Input::Left(client)),
             Role::Session(session) => {

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::bus::port::{Moment, Origin};
+use crate::bus::port::{ClientKey, Moment, Origin};
 use crate::http1::{Limits, RequestReader};
 use crate::mcp::write::{EventId, Manner};
 use crate::mcp::{Asked, Body, message};
@@ -206,7 +206,7 @@ pub(super) struct Connection {
     pub outgoing: Outgoing,
     pub in_flight: InFlight,
     /// The client of the core that its request is of, or its requests of 2026-07-28 are.
-    pub member: Option<usize>,
+    pub member: Option<ClientKey>,
     /// The stream of that on which it is answered.
     pub stream: u32,
     /// When it came, its request began to come, or it last had something to do.

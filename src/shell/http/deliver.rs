@@ -132,7 +132,8 @@ impl<I: Io> Reactor<I> {
 
     /// A line for a connection whose request stands for itself. False if nobody waits for it.
     fn deliver_modern(&mut self, now: Moment, connection: usize, slot: usize, said: &Said<'_>) -> bool {
-        let state = self.http.connections.get(connection).map(|it| it.state);
+        let client = self.http.members.get(slot).map(|it| it.client);
+        let state = self.http.connections.get(connection).filter(|it| it.member == client).map(|it| it.state);
         let is_answer = said.answers && said.id.is_some();
         match state {
             Some(State::Waiting) if is_answer => self.answer_whole(now, connection, said.status(), said, None),
@@ -214,7 +215,7 @@ impl<I: Io> Reactor<I> {
         if connection.is_old() {
             connection.incoming.keeps_alive = false;
         }
-        let session = connection.member.and_then(|at| self.http.members.get_mut(at)).and_then(Member::session);
+        let session = connection.member.and_then(|client| self.http.members.of_mut(client)).and_then(Member::session);
         let header = session.as_ref().filter(|session| session.initialize.is_some()).map(|session| session.id.clone());
         let manner = connection.manner(header.as_deref());
         write::begin_events(connection.outgoing.queue(), &manner);
@@ -255,9 +256,9 @@ impl<I: Io> Reactor<I> {
         at: usize,
         behind: Option<EventId>,
     ) -> Result<(), Fault> {
-        let Some(session) = self.http.members.get_mut(at).and_then(Member::session) else {
-            return Err(Fault::no_session());
-        };
+        let Some(member) = self.http.members.get_mut(at) else { return Err(Fault::no_session()) };
+        let client = member.client;
+        let Some(session) = member.session() else { return Err(Fault::no_session()) };
         let old = match behind {
             Some(id) => session.resume(slot, id)?,
             None => session.open(slot),
@@ -268,7 +269,7 @@ impl<I: Io> Reactor<I> {
             self.end_stream(now, old);
         }
         let connection = &mut self.http.connections[slot];
-        (connection.member, connection.stream) = (Some(at), stream);
+        (connection.member, connection.stream) = (Some(client), stream);
         self.begin_http_events(now, slot, place);
         let Some(session) = self.http.members.get_mut(at).and_then(Member::session) else { return Ok(()) };
         let mut events: Vec<(EventId, Box<[u8]>)> = Vec::new();
@@ -350,7 +351,7 @@ impl<I: Io> Reactor<I> {
         let client = member.client;
         let mut connections = member.connections();
         connections.extend(member.inbox.iter().filter_map(|waiting| waiting.tells).map(|(slot, _)| slot));
-        connections.retain(|it| self.http.connections.get(*it).is_some_and(|it| it.member == Some(slot)));
+        connections.retain(|it| self.http.connections.get(*it).is_some_and(|it| it.member == Some(client)));
         for at in connections {
             self.http.connections[at].member = None;
             let stream = self.http.connections[at].stream;

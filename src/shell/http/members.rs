@@ -123,6 +123,15 @@ impl Members {
         self.slab.get_mut(slot)
     }
 
+    /// That of a client, while it is there.
+    pub(super) fn of(&self, client: ClientKey) -> Option<&Member> {
+        self.get(self.slot(client)?)
+    }
+
+    pub(super) fn of_mut(&mut self, client: ClientKey) -> Option<&mut Member> {
+        self.get_mut(self.slot(client)?)
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Member)> {
         self.slab.iter()
     }

@@ -115,9 +115,9 @@ impl Http {
 
     /// Which client holds how much of that, and of what is kept or waits to be sent.
     pub(super) fn holders(&self) -> impl Iterator<Item = (Peer, usize)> {
-        self.members.iter().map(|(slot, member)| {
+        self.members.iter().map(|(_, member)| {
             let connections = member.connections().into_iter().filter_map(|slot| self.connections.get(slot));
-            let of_member = connections.filter(|connection| connection.member == Some(slot));
+            let of_member = connections.filter(|connection| connection.member == Some(member.client));
             let outputs: usize = of_member.map(|connection| connection.outgoing.weight()).sum();
             (Peer::Client(member.client), outputs + member.weight())
         })

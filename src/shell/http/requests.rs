@@ -212,6 +212,7 @@ impl<I: Io> Shell<I> {
         let version = connection.incoming.asked.as_ref().and_then(|asked| asked.version.as_deref());
         let Some(at) = http.members.get_mut(member) else { return Err(Fault::no_session()) };
         at.since = now;
+        let client = at.client;
         let Some(session) = at.session() else { return Err(Fault::no_session()) };
         if is_batch && !session.takes_batches() && version != Some("2025-03-26") {
             return Err(Fault::bad(INVALID_REQUEST, "only 2025-03-26 has batches: post one message"));
@@ -224,7 +225,7 @@ impl<I: Io> Shell<I> {
             }
             requests.push((id, message.progress_token()));
         }
-        connection.member = Some(member);
+        connection.member = Some(client);
         let has_requests = !requests.is_empty();
         if has_requests {
             let is_batch = requests.len() > 1;
@@ -260,7 +261,7 @@ impl<I: Io> Shell<I> {
         if named.is_some_and(|name| self.reactor.workers.pools[at.pool].core.id != name) {
             return Err(Fault::no_session());
         }
-        if connection.member.is_some_and(|other| other != member) {
+        if connection.member.is_some_and(|other| other != at.client) {
             self.reactor.release_modern(slot);
         }
         Ok(member)

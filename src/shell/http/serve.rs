@@ -79,7 +79,7 @@ impl<I: Io> Shell<I> {
         let connection = &mut self.reactor.http.connections[slot];
         connection.incoming.has_ended = true;
         let members = &self.reactor.http.members;
-        let member = connection.member.and_then(|member| members.get(member));
+        let member = connection.member.and_then(|client| members.of(client));
         let is_session = member.is_some_and(|member| matches!(member.role, Role::Session(_)));
         match connection.state {
             State::Waiting | State::Events if is_session => self.reactor.watch_http(slot),
@@ -154,7 +154,7 @@ impl<I: Io> Shell<I> {
             (_, 1..) => {
                 let owed = connection.outgoing.sent(result as usize);
                 connection.since = now;
-                let client = connection.member.and_then(|member| reactor.http.members.get(member)).map(|it| it.client);
+                let client = connection.member.filter(|client| reactor.http.members.of(*client).is_some());
                 if let Some(client) = client.filter(|_| owed > 0) {
                     reactor.tell(now, Input::Sent { peer: Peer::Client(client), bytes: owed });
                 }
@@ -378,7 +378,8 @@ impl<I: Io> Reactor<I> {
         let _ = sockopt::set_tcp_user_timeout(&connection.socket, SEND_TIME.as_millis() as u32 / 2);
         if connection.state == State::Waiting {
             let stream = connection.stream;
-            let session = connection.member.and_then(|at| self.http.members.get_mut(at)).and_then(Member::session);
+            let session =
+                connection.member.and_then(|client| self.http.members.of_mut(client)).and_then(Member::session);
             let place = session.map_or(0, |session| session.place(stream));
             self.begin_http_events(now, slot, place);
         }

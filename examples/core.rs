@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut workers: Vec<WorkerKey> = Vec::new();
     for effect in bus.start(now()) {
         match effect {
-            Effect::Spawn { worker, name } => {
+            Effect::Spawn { worker, name, .. } => {
                 println!("the bus wants worker {} of pool {} started", name.place, name.pool);
                 workers.push(worker);
             }

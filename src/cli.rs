@@ -90,6 +90,11 @@ pub enum Source {
 }
 
 impl Source {
+    /// Whether what is there can be read again: a pipe has given all that it had.
+    pub fn can_be_read_again(&self) -> bool {
+        matches!(self, Self::File(path) if path.is_file())
+    }
+
     /// What is there. To be called before anything is opened (see [`Config::from_fd`]).
     pub fn load(&self, program: &Path) -> Result<Config, StartError> {
         Ok(match self {
@@ -414,12 +419,24 @@ enum Verb {
         #[command(subcommand)]
         what: Killed,
     },
-    /// Have a worker replaced
+    /// Have a worker, or all workers of a pool in turn, replaced
     ///
-    /// It gets SIGTERM and the end of its stdin, and another one is started when it is gone. That counts as no failure.
+    /// First another one runs; then the old one gets no new work, and ends when its requests and sessions are over, or after
+    /// limits.replace_timeout_sec. No request is lost by that.
     Restart {
         #[command(subcommand)]
         what: Restarted,
+    },
+    /// Have a running daemon read its configuration again, as SIGHUP does
+    ///
+    /// It is checked first: on an error the old one goes on, and this exits with 78. Workers whose command has changed are
+    /// replaced in turn, without a lost request; that a new command cannot live is told, with exit code 1.
+    Reload {
+        /// Say what would change, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        whom: WhomArgs,
     },
     /// Have a running daemon drain and end, as SIGTERM does
     ///
@@ -479,6 +496,16 @@ enum Restarted {
     Worker {
         /// Its pool and number: agents/0
         name: String,
+        /// Stop it at once: its pending requests get errors, and another one is started when it is gone
+        #[arg(long)]
+        now: bool,
+        #[command(flatten)]
+        whom: WhomArgs,
+    },
+    /// All workers of a pool, one after the other
+    Pool {
+        /// Its id
+        id: String,
         #[command(flatten)]
         whom: WhomArgs,
     },
@@ -548,9 +575,15 @@ impl Verb {
             Self::Kill { what: Killed::Client { number, whom } } => {
                 (whom, Question::Act { target: format!("/kill-client?client={number}") })
             }
-            Self::Restart { what: Restarted::Worker { name, whom } } => {
-                (whom, Question::Act { target: format!("/restart-worker?worker={}", control::escaped_value(&name)) })
+            Self::Restart { what: Restarted::Worker { name, now, whom } } => {
+                let now = if now { "&now=1" } else { "" };
+                let target = format!("/restart-worker?worker={}{now}", control::escaped_value(&name));
+                (whom, Question::Act { target })
             }
+            Self::Restart { what: Restarted::Pool { id, whom } } => {
+                (whom, Question::Act { target: format!("/restart-pool?pool={}", control::escaped_value(&id)) })
+            }
+            Self::Reload { dry_run, whom } => (whom, Question::Reload { dry_run }),
             Self::Drain { whom } => (whom, Question::Act { target: "/drain".to_owned() }),
             Self::LogLevel { level, whom } => {
                 let level = match level {
@@ -880,7 +913,7 @@ mod tests {
             ("serve --tcp :0", "stdio_bus --config FILE"),
             (
                 "frobnicate",
-                "the commands are worker, acp, status, show, kill, restart, drain, log-level, doctor, check",
+                "the commands are worker, acp, status, show, kill, restart, reload, drain, log-level, doctor, check",
             ),
             ("stop", "stdio_bus drain"),
             ("echo", "stdio_bus worker echo"),

@@ -3,11 +3,14 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use stdio_bus::cli::{self, Command, Options, Source, Worker};
+use stdio_bus::activation::Inherited;
+use stdio_bus::cli::{self, Command, Options, Worker};
 use stdio_bus::config::LogFormat;
 use stdio_bus::error::{StartError, exit};
 use stdio_bus::reserve::Allocator;
+use stdio_bus::shell::reloads::{Again, Source};
 use stdio_bus::{activation, bridge, check, control, echo, shell};
 
 /// What peers send must not end the daemon, however little memory there is.
@@ -47,9 +50,13 @@ fn run(mut options: Options) -> ExitCode {
     let result = unsafe { activation::take() }.and_then(|inherited| {
         options.debug(std::env::var_os("DEBUG_STDIO").as_deref());
         options.carry(std::env::var_os("STDIO_BUS_IO").as_deref())?;
-        let config = options.configuration(&program()?, &inherited)?;
+        let (program, io) = (program()?, options.io.unwrap_or_default());
+        let config = options.configuration(&program, &inherited)?;
         format = Some(config.log.format);
-        shell::run(config, inherited, options.io.unwrap_or_default())
+        let can_be_read_again = options.config.can_be_read_again();
+        let again: Arc<Again> = Arc::new(move |inherited: &[Inherited]| options.configuration(&program, inherited));
+        let again = can_be_read_again.then_some(again);
+        shell::run(config, Source { again, inherited: Arc::new(inherited) }, io)
     });
     match result {
         Ok(code) => ExitCode::from(code),
@@ -68,7 +75,7 @@ fn program() -> Result<PathBuf, StartError> {
     std::env::current_exe().map_err(StartError::io("find the daemon's own program file"))
 }
 
-fn check(source: &Source, environment: bool) -> Result<(), StartError> {
+fn check(source: &cli::Source, environment: bool) -> Result<(), StartError> {
     let config = source.load(&program()?)?.strict()?;
     for doubt in check::doubts(&config) {
         let _ = writeln!(io::stderr(), "stdio_bus: warning: {doubt}");

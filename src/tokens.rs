@@ -5,7 +5,7 @@
 //! so that one can be replaced while the other is in use.
 
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
@@ -20,9 +20,9 @@ const SHA256: &str = "sha256:";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bearer {
     /// What its clients are called in logs, limits and sessions.
-    pub name: Rc<str>,
+    pub name: Arc<str>,
     /// Indexes of the pools that it is good for, the first one preferred; none means all.
-    pub pools: Option<Rc<[usize]>>,
+    pub pools: Option<Arc<[usize]>>,
     digest: [u8; 32],
 }
 
@@ -44,7 +44,7 @@ impl Tokens {
                 continue;
             }
             let bearer = bearer(line, pools).map_err(|why| format!("line {}: {why}", index + 1))?;
-            let (first, name) = lines.entry(bearer.digest).or_insert((index + 1, Rc::clone(&bearer.name)));
+            let (first, name) = lines.entry(bearer.digest).or_insert((index + 1, Arc::clone(&bearer.name)));
             if *name != bearer.name {
                 return Err(format!(
                     "line {}: the token of {} is that of {name} in line {first}; give each name a token of its own",
@@ -55,6 +55,15 @@ impl Tokens {
             bearers.push(bearer);
         }
         Ok(Self(bearers))
+    }
+
+    /// The same ones, good for pools that stand at other places now: `places` has that of each.
+    pub fn moved(mut self, places: &[usize]) -> Self {
+        for bearer in &mut self.0 {
+            let pools = bearer.pools.as_deref().map(|pools| pools.iter().map(|pool| places[*pool]).collect());
+            bearer.pools = pools;
+        }
+        self
     }
 
     /// Whether there is none.
@@ -110,7 +119,7 @@ fn bearer(line: &str, pools: &[&str]) -> Result<Bearer, String> {
     }
 }
 
-fn indexes(names: &str, pools: &[&str]) -> Result<Rc<[usize]>, String> {
+fn indexes(names: &str, pools: &[&str]) -> Result<Arc<[usize]>, String> {
     let index = |name: &str| {
         let found = pools.iter().position(|pool| *pool == name);
         found.ok_or_else(|| format!("there is no pool {name:?}; the pools are {}", pools.join(", ")))

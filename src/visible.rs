@@ -27,6 +27,11 @@ pub fn json(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
+/// Text without such letters, those of C0 but the ends of lines among them.
+pub fn text(text: &str) -> String {
+    text.replace(|letter: char| is_obeyed(letter) || letter.is_control() && letter != '\n', "\u{fffd}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

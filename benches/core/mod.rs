@@ -51,9 +51,7 @@ impl Core {
             instances: workers,
             max_instances: workers,
             assignment: Assignment::RoundRobin,
-            cancel_on_disconnect: false,
-            request_timeout: None,
-            deny_methods: Vec::new(),
+            ..Pool::default()
         };
         // Nothing is ever sent here, so nothing may ever be full.
         let limits = Limits { max_output_queue: usize::MAX / 2, ..Limits::default() };

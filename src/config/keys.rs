@@ -104,15 +104,17 @@ pub(super) fn suggest(key: &str, path: &str) -> String {
         return "write each of them as a pool: {\"id\": \"NAME\", \"command\": …, \"args\": […], \"instances\": 1}"
             .to_owned();
     }
-    let synonym = SYNONYMS.iter().find(|(other, name)| *other == key && known.contains(name)).map(|(_, name)| *name);
-    if let Some(name) = synonym.or_else(|| nearest(key, &known)) {
+    if let Some((_, name)) = SYNONYMS.iter().find(|(other, name)| *other == key && known.contains(name)) {
         return format!("did you mean \"{name}\"?");
     }
     let mut elsewhere = SETTINGS.iter().filter(|section| section.settings.iter().any(|setting| setting.key == key));
     match elsewhere.next().map(|section| section.path).or_else(|| TRANSPORT.contains(&key).then_some("transport")) {
         Some("") => format!("\"{key}\" belongs at the top level"),
         Some(path) => format!("\"{key}\" belongs under {path}"),
-        None => format!("known here are {}; a key that begins with _ is a comment", known.join(", ")),
+        None => match nearest(key, &known) {
+            Some(name) => format!("did you mean \"{name}\"?"),
+            None => format!("known here are {}; a key that begins with _ is a comment", known.join(", ")),
+        },
     }
 }
 

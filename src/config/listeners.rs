@@ -42,8 +42,17 @@ pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[P
         let named = named.or_else(|| pool.map(|pool| vec![pool]));
         let max_connections = max_connections.unwrap_or_default();
         let entry = entry(reader, &object, &listen);
-        let listener =
-            Listener { listen, pool, pools: named, max_connections, idle_timeout, entry, closes_when_not_ready, web };
+        let listener = Listener {
+            listen,
+            pool,
+            pools: named,
+            max_connections,
+            idle_timeout,
+            entry,
+            closes_when_not_ready,
+            web,
+            is_gone: false,
+        };
         if are_pools_known {
             for (what, remedy) in listener.objections(pools) {
                 reader.fail(&node, what, Some(remedy));

@@ -7,7 +7,7 @@
 //!
 //! Reading order: `table` (what there is), `keys` (how that is asked), `document` (JSON with places), `read`, `listeners`
 //! and `values` (what it means), `mcp` (what a door for MCP asks of pools), `command` (can it run), `doubt` (is it meant
-//! so), `users` (who has which number).
+//! so), `users` (who has which number), `plan` (what it changes in a running daemon).
 
 mod command;
 mod document;
@@ -16,6 +16,7 @@ mod keys;
 mod listeners;
 mod load;
 mod mcp;
+pub(crate) mod plan;
 mod read;
 mod table;
 mod users;
@@ -24,6 +25,7 @@ mod values;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -63,6 +65,18 @@ pub struct Config {
     wanted_mode: Option<Mode>,
     /// Commands that cannot be run, of some of the pools but not of all. These pools have no workers until that is mended.
     pub missing: Vec<Problem>,
+    /// What it was read from, to tell how another one differs.
+    text: Text,
+}
+
+/// The text of a configuration. It is never shown as a whole, since it may have secrets.
+#[derive(Clone)]
+struct Text(Arc<str>);
+
+impl fmt::Debug for Text {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Text(…)")
+    }
 }
 
 /// A pool: how to start its workers, and what the core has to know of it.
@@ -82,6 +96,8 @@ pub struct Pool {
     pub env: BTreeMap<String, String>,
     /// The absolute working directory, if it is not the daemon's.
     pub cwd: Option<PathBuf>,
+    /// MiB of memory that the processes of a worker may hold before it is replaced.
+    pub recycle_memory: Option<u64>,
 }
 
 /// A place where clients come from.
@@ -103,6 +119,8 @@ pub struct Listener {
     pub closes_when_not_ready: bool,
     /// Its clients come over HTTP, and on these terms; the others speak NDJSON.
     pub web: Option<Web>,
+    /// The configuration has it no more; it is there for the clients that have come through it.
+    pub is_gone: bool,
 }
 
 /// On what terms the clients of a listener come over HTTP.
@@ -146,6 +164,7 @@ impl Listener {
             entry: Entry::default(),
             closes_when_not_ready: false,
             web: None,
+            is_gone: false,
         }
     }
 
@@ -391,9 +410,7 @@ impl Config {
             instances: 2,
             max_instances: 2,
             assignment: Assignment::default(),
-            cancel_on_disconnect: false,
-            request_timeout: None,
-            deny_methods: Vec::new(),
+            ..settings::Pool::default()
         };
         let pool = Pool {
             core,
@@ -404,6 +421,7 @@ impl Config {
             args: vec!["worker".to_owned(), "echo".to_owned()],
             env: BTreeMap::new(),
             cwd: None,
+            recycle_memory: None,
         };
         Self {
             origin: "built-in configuration".to_owned(),
@@ -415,6 +433,7 @@ impl Config {
             log: Log::default(),
             wanted_mode: None,
             missing: Vec::new(),
+            text: Text(Arc::from("{}")),
         }
     }
 
@@ -500,6 +519,7 @@ impl Config {
             entry: one.entry.clone(),
             closes_when_not_ready: one.closes_when_not_ready,
             mcp: one.is_mcp(),
+            is_gone: one.is_gone,
         };
         Settings {
             limits: self.limits.clone(),

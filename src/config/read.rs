@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::command;
@@ -13,7 +14,8 @@ use super::document::{Node, Object, Problem, Reader};
 use super::listeners::listeners;
 use super::values::{checked, number, set_mode, small_file, socket_mode};
 use super::{
-    Admin, Config, DEFAULT_DEDICATED_WORKERS, LEVELS, Listen, Listener, Log, LogFormat, Mode, Pool, Token, same_place,
+    Admin, Config, DEFAULT_DEDICATED_WORKERS, LEVELS, Listen, Listener, Log, LogFormat, Mode, Pool, Text, Token,
+    same_place,
 };
 use crate::address::Address;
 use crate::bus::settings::{self, Assignment, IdCollision, Limits, MAX_WORKERS, Routing, SessionAccess};
@@ -24,7 +26,7 @@ const MAX_POOL_ID: usize = 64;
 /// Reads a whole configuration, or says everything that is wrong with it.
 pub(super) fn config(text: &str, origin: &str) -> Result<Config, (Vec<Problem>, usize, LogFormat)> {
     let mut reader = Reader::new(text);
-    let config = top(&mut reader, origin);
+    let config = top(&mut reader, text, origin);
     let has_pool = config.as_ref().is_some_and(|config| config.pools.len() > reader.of_pools.len());
     if !has_pool || !reader.problems.is_empty() {
         reader.problems.append(&mut reader.of_pools);
@@ -38,7 +40,7 @@ pub(super) fn config(text: &str, origin: &str) -> Result<Config, (Vec<Problem>, 
     }
 }
 
-fn top(reader: &mut Reader<'_>, origin: &str) -> Option<Config> {
+fn top(reader: &mut Reader<'_>, text: &str, origin: &str) -> Option<Config> {
     let root = reader.root()?;
     let top = reader.object(&root, "")?;
     let pools = pools(reader, &top);
@@ -61,6 +63,7 @@ fn top(reader: &mut Reader<'_>, origin: &str) -> Option<Config> {
         log,
         wanted_mode,
         missing: Vec::new(),
+        text: Text(Arc::from(text)),
     })
 }
 
@@ -120,7 +123,8 @@ fn pool<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Pool {
     });
     let (command, program) = program(reader, object, &id, env.get("PATH").map(String::as_str)).unwrap_or_default();
     let core = core(reader, object, id);
-    Pool { core, says_assignment: object.get("assignment").is_some(), command, program, args, env, cwd }
+    let recycle_memory = number(reader, object, "recycle_memory_mb");
+    Pool { core, says_assignment: object.get("assignment").is_some(), command, program, args, env, cwd, recycle_memory }
 }
 
 fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> settings::Pool {
@@ -157,6 +161,9 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         cancel_on_disconnect: cancel.unwrap_or(false),
         request_timeout: number(reader, object, "request_timeout_sec").map(Duration::from_secs),
         deny_methods: object.get("deny_methods").map(|node| methods(reader, node)).unwrap_or_default(),
+        max_age: number(reader, object, "max_age_sec").map(Duration::from_secs),
+        max_requests: number(reader, object, "max_requests").and_then(|value| u32::try_from(value).ok()),
+        ..settings::Pool::default()
     }
 }
 
@@ -308,6 +315,7 @@ fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
             .filter(|seconds| *seconds > 0)
             .map(Duration::from_secs),
         max_memory: bytes(reader, "max_memory", default.max_memory),
+        replace_timeout: seconds(reader, "replace_timeout_sec", default.replace_timeout),
         ..default
     }
 }

@@ -179,6 +179,27 @@ const POOL: &[Setting] = &[
         "How long a request may wait for its answer; a worker that says nothing while three run out is started anew.",
     ),
     row(
+        "max_age_sec",
+        Number(Seconds, 1, 365 * DAY),
+        Words("no limit"),
+        "bus",
+        "A worker of about this age (up to a tenth less) is replaced, without a lost request.",
+    ),
+    row(
+        "max_requests",
+        Number(One, 1, u32::MAX as u64),
+        Words("no limit"),
+        "bus",
+        "A worker that has got about so many requests (up to a tenth less) is replaced, without a lost request.",
+    ),
+    row(
+        "recycle_memory_mb",
+        Number(One, 1, 1 << 20),
+        Words("no limit"),
+        "bus",
+        "A worker is replaced whose processes together hold more MiB of memory than this, looked at every 5 s.",
+    ),
+    row(
         "deny_methods",
         Texts("none of them empty"),
         Value("[]"),
@@ -243,6 +264,13 @@ const LIMITS: &[Setting] = &[
         Value("45"),
         "bus",
         "How long a shutdown lets pending requests finish before workers are told to stop; new ones get `shutting_down`.",
+    ),
+    row(
+        "replace_timeout_sec",
+        Number(Seconds, 0, 30 * DAY),
+        Value("3600"),
+        "bus",
+        "How long a worker that is replaced may take for the requests and sessions that it has (`worker_replaced`).",
     ),
     row(
         "session_idle_sec",

@@ -8,8 +8,9 @@ mod http;
 mod text;
 mod watch;
 
-use std::io;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::address::Address;
 use crate::error::{StartError, exit};
@@ -21,6 +22,9 @@ use text::say;
 pub const ADDRESS_VARIABLE: &str = "STDIO_BUS_ADMIN";
 /// The variable that names a file with the token, where `--token-file` does not.
 pub const TOKEN_VARIABLE: &str = "STDIO_BUS_ADMIN_TOKEN_FILE";
+
+/// How often it is asked whether a reload is over.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Which daemon is asked, and how the answer is to look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +50,11 @@ pub enum Question {
         /// Its name.
         table: &'static str,
     },
+    /// To read its configuration again.
+    Reload {
+        /// Nothing is changed.
+        dry_run: bool,
+    },
     /// Something to be done.
     Act {
         /// The path, with what it is done to.
@@ -69,6 +78,7 @@ pub fn run(whom: &Whom, question: &Question) -> Result<u8, StartError> {
             let body = server.body(&Ask::get(&format!("/{table}.json")))?;
             if whom.json { say(&visible::json(&body)) } else { say(&text::table(&parsed(&body)?, table, "nothing")) }
         }
+        Question::Reload { dry_run } => return reload(&server, whom.json, *dry_run),
         Question::Act { target } => {
             let said = server.body(&Ask::post(target))?;
             let as_json = || format!("{}\n", serde_json::json!({ "said": said.trim_end() }));
@@ -80,6 +90,33 @@ pub fn run(whom: &Whom, question: &Question) -> Result<u8, StartError> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(StartError::io("write stdout")(error)),
         _ => Ok(exit::OK),
     }
+}
+
+/// Has the configuration read again, and waits until it is known what has come of it.
+fn reload(server: &Server, json: bool, dry_run: bool) -> Result<u8, StartError> {
+    server.body(&Ask::post(if dry_run { "/reload?dry_run=1" } else { "/reload" }))?;
+    let mut number = None;
+    let (body, outcome) = loop {
+        let body = server.body(&Ask::get("/reload.json"))?;
+        let outcome = parsed(&body)?;
+        // Another one may have begun since this one was over.
+        let is_ours = *number.get_or_insert_with(|| outcome["number"].clone()) == outcome["number"];
+        if !is_ours || outcome["over"] == true {
+            break (body, outcome);
+        }
+        std::thread::sleep(LOOK_AGAIN);
+    };
+    let code = outcome["code"].as_u64().and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::FAILURE);
+    let lines = outcome["lines"].as_array().into_iter().flatten().filter_map(|line| line.as_str());
+    let text: String = lines.map(|line| format!("{line}\n")).collect();
+    if json {
+        say(&visible::json(&body)).map_err(StartError::io("write stdout"))?;
+    } else if code == exit::OK {
+        say(&visible::text(&text)).map_err(StartError::io("write stdout"))?;
+    } else {
+        io::stderr().write_all(visible::text(&text).as_bytes()).map_err(StartError::io("write stderr"))?;
+    }
+    Ok(code)
 }
 
 fn server(whom: &Whom) -> Result<Server, StartError> {

@@ -33,6 +33,7 @@ statuses! {
     MethodNotAllowed 405 "Method Not Allowed",
     NotAcceptable 406 "Not Acceptable",
     RequestTimeout 408 "Request Timeout",
+    Conflict 409 "Conflict",
     ContentTooLarge 413 "Content Too Large",
     TargetTooLong 414 "URI Too Long",
     UnsupportedMediaType 415 "Unsupported Media Type",

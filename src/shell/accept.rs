@@ -105,7 +105,7 @@ impl<I: Io> Shell<I> {
 
     /// Takes in who has connected before a socket is closed for good: closing it would reset them, although the kernel
     /// has told them that they are connected. In one that is not ours they wait for the next daemon.
-    fn empty_backlog(&mut self, now: Moment, index: usize) {
+    pub(super) fn empty_backlog(&mut self, now: Moment, index: usize) {
         let Some(socket) = self.reactor.listeners.acceptor(index).own_socket() else { return };
         let Ok(listening) = socket.try_clone_to_owned() else { return };
         if ioctl_fionbio(&listening, true).is_err() {

@@ -38,7 +38,7 @@ impl<I: Io> Reactor<I> {
                     Some(slot) => self.resume(slot),
                     None => self.pause_member(peer, false),
                 },
-                Effect::Spawn { worker, name } => self.spawn(worker, name),
+                Effect::Spawn { worker, name, generation } => self.spawn(worker, name, generation),
                 Effect::CloseStdin(worker) => self.with(Peer::Worker(worker), Self::close_after_flush),
                 Effect::Signal { worker, signal } => self.workers.processes.signal(worker, signal),
                 Effect::Probe(worker) => self.tell_unread(worker),

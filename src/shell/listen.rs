@@ -9,11 +9,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, chmod, chown, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, chmod, chown, fchmod, flock};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname, listen, socket_with, sockopt,
 };
-use rustix::process::{Gid, Uid, umask};
+use rustix::process::{Gid, Uid};
 
 use crate::activation::Inherited;
 use crate::address::{self, Address};
@@ -70,6 +70,19 @@ impl Listening {
     #[cfg(test)]
     pub(super) fn nowhere(socket: OwnedFd, address: &str) -> Self {
         Self { socket, address: address.to_owned(), listener: 0, is_inherited: false, place: Place::Nowhere }
+    }
+
+    /// Its file gets these permissions, if it has one.
+    pub(super) fn set_access(&mut self, mode: u32, owner: Owner) -> Result<(), StartError> {
+        let Place::Unix { path, mode: before, owner: owned, _file: Some(_) } = &mut self.place else { return Ok(()) };
+        if (*before, *owned) == (mode, owner) {
+            return Ok(());
+        }
+        give_away(path, owner)?;
+        let failed = |source| StartError::Bind { address: Address::Unix { path: path.clone() }, source };
+        chmod(&*path, Mode::from_raw_mode(mode)).map_err(|error| failed(error.into()))?;
+        (*before, *owned) = (mode, owner);
+        Ok(())
     }
 
     /// Whether its clients are users of this machine and not network addresses.
@@ -361,11 +374,9 @@ fn open_unix(path: &Path, mode: u32, owner: Owner, listener: usize) -> Result<Li
     }
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(|error| failed(error.into()))?;
-    // Nobody may connect before the mode is right.
-    let before = umask(Mode::from_raw_mode(0o177));
-    let bound = bind(&socket, &address);
-    umask(before);
-    bound.map_err(|error| failed(error.into()))?;
+    // Nobody may connect before the mode is right: the file gets that of the socket. The umask is of all threads.
+    fchmod(&socket, Mode::from_raw_mode(0o600)).map_err(|error| failed(error.into()))?;
+    bind(&socket, &address).map_err(|error| failed(error.into()))?;
     let file = if is_file { Some(SocketFile::made(path).map_err(failed)?) } else { None };
     if is_file {
         give_away(path, owner)?;

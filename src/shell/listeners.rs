@@ -8,7 +8,8 @@ use rustix::net::{Shutdown, shutdown};
 use super::handshakes::upgrade::UpgradePolicy;
 use super::listen::{KEEPALIVE, Listening};
 use crate::bus::port::Moment;
-use crate::config::{Listen, Listener, Pool, WebProtocol};
+use crate::config::{Listen, Listener, Owner, Pool, WebProtocol};
+use crate::error::StartError;
 
 /// How often it is told at most that nothing can be accepted.
 const TELL_EVERY: Duration = Duration::from_secs(10);
@@ -64,6 +65,8 @@ pub(super) struct Acceptor {
     pub address: String,
     /// Operators come in here, and not clients.
     pub for_admin: bool,
+    /// Its listener is not in the configuration any more.
+    is_gone: bool,
     in_flight: Option<Accepting>,
     /// A wait has brought a connection that is still to be accepted.
     is_awaited: bool,
@@ -82,6 +85,7 @@ impl Acceptor {
             listening: Some(listening),
             address,
             for_admin: false,
+            is_gone: false,
             in_flight: None,
             is_awaited: false,
             state: State::Open,
@@ -92,10 +96,34 @@ impl Acceptor {
 
     /// The same one, called as people write its listener.
     pub(super) fn named_by(mut self, listener: &Listener) -> Self {
-        if let Some(web) = &listener.web {
-            self.address = web.address(&self.address);
-        }
+        self.call(listener);
         self
+    }
+
+    /// It is called as people write its listener.
+    fn call(&mut self, listener: &Listener) {
+        if let Some(listening) = &self.listening {
+            let web = listener.web.as_ref();
+            self.address = web.map_or_else(|| listening.address.clone(), |web| web.address(&listening.address));
+        }
+    }
+
+    /// It belongs to this listener from now on, which has the index `at`.
+    pub(super) fn belong_to(&mut self, at: usize, listener: &Listener) {
+        if let Some(listening) = &mut self.listening {
+            listening.listener = at;
+        }
+        self.call(listener);
+    }
+
+    /// Its file gets these permissions, if it has one.
+    pub(super) fn set_access(&mut self, mode: u32, owner: Owner) -> Result<(), StartError> {
+        self.listening.as_mut().map_or(Ok(()), |listening| listening.set_access(mode, owner))
+    }
+
+    /// Whether another one may have its place.
+    fn is_free(&self) -> bool {
+        self.is_gone && self.listening.is_none() && self.in_flight.is_none()
     }
 
     /// The same one, for operators.
@@ -239,7 +267,7 @@ impl Terms {
 pub(super) struct Listeners {
     acceptors: Vec<Acceptor>,
     /// Of each listener.
-    terms: Vec<Terms>,
+    pub terms: Vec<Terms>,
     /// The core takes no more clients for now.
     pub is_paused: bool,
     /// It takes no more at all.
@@ -258,6 +286,25 @@ impl Listeners {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Acceptor> {
         self.acceptors.iter()
+    }
+
+    /// Puts one where there is room for it. Gives its index.
+    pub(super) fn add(&mut self, acceptor: Acceptor) -> usize {
+        match self.acceptors.iter().position(Acceptor::is_free) {
+            Some(free) => {
+                self.acceptors[free] = acceptor;
+                free
+            }
+            None => {
+                self.acceptors.push(acceptor);
+                self.acceptors.len() - 1
+            }
+        }
+    }
+
+    /// Nothing comes in there any more, once nothing is in flight on it.
+    pub(super) fn give_up(&mut self, index: usize) {
+        self.acceptors[index].is_gone = true;
     }
 
     pub(super) fn acceptor(&mut self, index: usize) -> &mut Acceptor {
@@ -301,9 +348,15 @@ impl Listeners {
         self.is_paused && listener.is_some_and(|listener| !self.speaks_web(listener))
     }
 
+    /// Those that are not given up.
+    pub(super) fn there(&self) -> impl Iterator<Item = &Acceptor> + Clone {
+        self.acceptors.iter().filter(|acceptor| !acceptor.is_gone)
+    }
+
     /// Whether a socket is to be closed once nothing is in flight on it.
     pub(super) fn is_closed(&self, index: usize) -> bool {
-        self.is_closed && !self.acceptors[index].for_admin
+        let acceptor = &self.acceptors[index];
+        acceptor.is_gone || self.is_closed && !acceptor.for_admin
     }
 
     /// New connections to a listener are refused from now on. Its sockets keep their addresses.

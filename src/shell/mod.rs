@@ -37,8 +37,12 @@ mod memory;
 mod notify;
 mod operation;
 mod outbox;
+mod outcomes;
 mod reactor;
 mod read;
+mod recycle;
+mod reload;
+pub mod reloads;
 mod reread;
 mod signals;
 #[cfg(test)]
@@ -55,7 +59,6 @@ mod workers;
 mod write;
 mod write_stdio;
 
-use crate::activation::Inherited;
 use crate::config::{Config, LogFormat};
 use crate::error::{StartError, exit};
 use crate::io::Io;
@@ -68,16 +71,16 @@ use turn::Unflushed;
 ///
 /// # Errors
 /// Whatever keeps it from starting; once it runs, only a failure of the ring itself.
-pub fn run(config: Config, inherited: Vec<Inherited>, choice: Choice) -> Result<u8, StartError> {
+pub fn run(config: Config, source: reloads::Source, choice: Choice) -> Result<u8, StartError> {
     log::install(config.log);
     exit_watchdog::limit_those_of_a_panic();
     let mut left = Unflushed::default();
     let result =
         StartupContext::prepare(&config).and_then(|context| match Kernel::open(choice, config.max_workers())? {
-            Kernel::Ring(ring) => operate(ring, context, config, inherited, &mut left),
+            Kernel::Ring(ring) => operate(ring, context, config, source, &mut left),
             Kernel::Epoll(epoll, why) => {
                 let context = context.without_ring(why.as_ref());
-                operate(epoll, context, config, inherited, &mut left)
+                operate(epoll, context, config, source, &mut left)
             }
         });
     // Signals that ask for the end are not heard any more.
@@ -97,10 +100,10 @@ fn operate<I: Io>(
     io: I,
     context: StartupContext,
     config: Config,
-    inherited: Vec<Inherited>,
+    source: reloads::Source,
     left: &mut Unflushed,
 ) -> Result<(), StartError> {
-    let mut shell = startup::start(io, context, config, inherited)?;
+    let mut shell = startup::start(io, context, config, source)?;
     let served = shell.serve();
     *left = shell.finish();
     served.map_err(StartError::io(&format!("use {}", I::NAME)))

@@ -45,6 +45,10 @@ pub(super) struct Notify {
     beat_at: Duration,
     was_ready: bool,
     stops: bool,
+    /// When a reload began of which the manager is to be told (CLOCK_MONOTONIC, in microseconds).
+    reload_begins: Option<u64>,
+    /// The manager is to be told that it is over.
+    reload_ends: bool,
     /// What was told: that it stops, and how it is.
     told_stop: bool,
     status: String,
@@ -80,6 +84,8 @@ impl Notify {
             beat_at: Duration::ZERO,
             was_ready: false,
             stops: false,
+            reload_begins: None,
+            reload_ends: false,
             told_stop: false,
             status: String::new(),
             told_of_failure: false,
@@ -104,6 +110,24 @@ impl Notify {
         }
     }
 
+    /// The daemon reloads its configuration.
+    pub(super) fn reloads(&mut self) {
+        // Before it is ready it tells that later anyway.
+        if self.to.is_some() && self.was_ready {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+            self.reload_begins = Some(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000);
+            self.look_at = Some(Duration::ZERO);
+        }
+    }
+
+    /// The configuration was reloaded, or the one before goes on.
+    pub(super) fn reloaded(&mut self) {
+        if self.to.is_some() && self.was_ready {
+            self.reload_ends = true;
+            self.look_at = Some(Duration::ZERO);
+        }
+    }
+
     /// When there is something to tell.
     pub(super) fn due(&self) -> Option<Duration> {
         let beat = self.beat_every.filter(|_| self.to.is_some()).map(|_| self.beat_at);
@@ -124,7 +148,9 @@ impl Notify {
         if self.look_at.is_some_and(|at| at <= now) {
             let condition = condition();
             let status = status(condition, self.stops);
-            if condition.is_ready && !self.was_ready {
+            if let Some(since) = self.reload_begins {
+                let _ = write!(message, "RELOADING=1\nMONOTONIC_USEC={since}\n");
+            } else if self.reload_ends || condition.is_ready && !self.was_ready {
                 message.push_str("READY=1\n");
             }
             if self.stops && !self.told_stop {
@@ -150,6 +176,11 @@ impl Notify {
             if !self.was_ready && !self.stops {
                 self.look_at = Some(now + START_EVERY);
             }
+            let has_begun = self.reload_begins.take().is_some();
+            if has_begun && self.reload_ends {
+                self.look_at = Some(now);
+            }
+            self.reload_ends &= has_begun;
             self.told_stop = self.stops;
             self.status = status;
         }
@@ -249,6 +280,25 @@ mod tests {
         assert_eq!(manager.hears(2 * SECOND, left), "STOPPING=1\nSTATUS=stopping: 2 workers and 2 clients are left");
         manager.notify.stops();
         assert_eq!(manager.notify.due(), None);
+    }
+
+    #[test]
+    fn a_reload_is_told_with_its_clock_and_that_it_is_over_behind_it() {
+        let mut manager = Manager::new(None);
+        manager.notify.reloads();
+        assert!(manager.hears(SECOND, READY).starts_with("READY=1"), "it is not ready yet");
+        manager.notify.reloads();
+        let begins = manager.hears(SECOND, READY);
+        let since = begins.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").expect("it reloads");
+        assert!(since.parse::<u64>().is_ok_and(|since| since > 0), "{begins}");
+        manager.notify.reloaded();
+        assert_eq!(manager.hears(SECOND, READY), "READY=1");
+        assert_eq!(manager.notify.due(), None);
+        // One that is over before the manager was told of it.
+        manager.notify.reloads();
+        manager.notify.reloaded();
+        assert!(manager.hears(SECOND, READY).starts_with("RELOADING=1"));
+        assert_eq!((manager.notify.due(), manager.hears(SECOND, READY)), (Some(SECOND), "READY=1".to_owned()));
     }
 
     #[test]

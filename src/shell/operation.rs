@@ -21,6 +21,12 @@ pub(super) enum Operation {
     AdminSend,
     /// A file of tokens was read again.
     Reread,
+    /// SIGHUP has come.
+    Hangup,
+    /// Another configuration is prepared.
+    Reload,
+    /// Workers hold more memory than they may.
+    Memories,
     HttpReceive,
     HttpSend,
     /// The other side of a connection of the door for MCP leaves.
@@ -49,9 +55,12 @@ impl Operation {
             12 => Self::AdminReceive,
             13 => Self::AdminSend,
             14 => Self::Reread,
-            15 => Self::HttpReceive,
-            16 => Self::HttpSend,
-            17 => Self::HttpWatch,
+            15 => Self::Hangup,
+            16 => Self::Reload,
+            17 => Self::Memories,
+            18 => Self::HttpReceive,
+            19 => Self::HttpSend,
+            20 => Self::HttpWatch,
             _ => return None,
         };
         Some((operation, token as u32 as usize))
@@ -66,11 +75,21 @@ mod tests {
     fn a_token_brings_back_what_it_was_made_from() {
         use Operation as O;
         let all = [O::Accept, O::Read, O::Receive, O::Write, O::Watch, O::ReadStderr, O::ReadRestOfStderr, O::Children];
-        let others = [O::Stop, O::Log, O::Handshake, O::AdminReceive, O::AdminSend, O::Reread];
+        let others = [
+            O::Stop,
+            O::Log,
+            O::Handshake,
+            O::AdminReceive,
+            O::AdminSend,
+            O::Reread,
+            O::Hangup,
+            O::Reload,
+            O::Memories,
+        ];
         let of_http = [O::HttpReceive, O::HttpSend, O::HttpWatch];
         for operation in all.into_iter().chain(others).chain(of_http) {
             assert_eq!(Operation::of(operation.token(77)), Some((operation, 77)));
         }
-        assert_eq!((Operation::of(0), Operation::of(18 << 32)), (None, None));
+        assert_eq!((Operation::of(0), Operation::of(21 << 32)), (None, None));
     }
 }

@@ -2,6 +2,7 @@
 //! (`effects.rs`). It cannot call the core: what happens meanwhile is an input that waits until the shell drains them.
 
 use std::collections::VecDeque;
+use std::io;
 use std::ops::{Deref, DerefMut};
 
 use rustix::process::Rlimit;
@@ -19,6 +20,7 @@ use super::signals::Signals;
 use super::stdio::{LogOutput, Stdio};
 use super::timers::{Timer, Timers};
 use super::token_files::Rereading;
+use super::workers::memories::Memories;
 use super::workers::processes::Processes;
 use crate::bus::port::{ClientKey, Input, Moment, Peer, WorkerKey};
 use crate::bus::settings::MAX_CONNECTIONS;
@@ -53,8 +55,34 @@ pub(super) struct Reactor<I: Io> {
 pub(super) struct Workers {
     pub processes: Box<dyn Processes>,
     pub pools: Vec<Pool>,
+    /// Pools as they were configured before, by their places, whose commands may be started again.
+    former: Vec<(usize, Pool)>,
+    /// Who looks at their memory, if anybody does.
+    pub memories: Option<Memories>,
     /// The limit of open files that they get.
     pub descriptors: Rlimit,
+}
+
+impl Workers {
+    pub(super) fn new(processes: Box<dyn Processes>, config: &Config, descriptors: Rlimit) -> Self {
+        Self { processes, pools: config.pools.clone(), former: Vec::new(), memories: None, descriptors }
+    }
+
+    /// The pools are these from now on. Of those before, the ones stay of whose commands `may_start` says so.
+    pub(super) fn configure(&mut self, config: &Config, may_start: impl Fn(usize, u32) -> bool) {
+        let before = std::mem::replace(&mut self.pools, config.pools.clone());
+        self.former.extend(before.into_iter().enumerate());
+        self.former
+            .retain(|(at, pool)| may_start(*at, pool.core.generation) && pool.core.id == self.pools[*at].core.id);
+    }
+
+    /// Begins to start a worker of a pool by one of its commands.
+    pub(super) fn begin(&mut self, worker: WorkerKey, pool: usize, generation: u32) -> io::Result<()> {
+        let is_meant = |former: &&(usize, Pool)| former.0 == pool && former.1.core.generation == generation;
+        let newest = &self.pools[pool];
+        let former = self.former.iter().filter(|_| newest.core.generation != generation).find(is_meant);
+        self.processes.begin(worker, former.map_or(newest, |(_, pool)| pool), &self.descriptors)
+    }
 }
 
 /// The connections of clients and workers, by their slots; who has which; and who waits for what.
@@ -123,6 +151,12 @@ impl Connections {
     /// The core knows a worker no more. Its slot, if it has one.
     pub(super) fn release_worker(&mut self, worker: WorkerKey) -> Option<usize> {
         self.workers.get_mut(worker.index()).and_then(Option::take)
+    }
+
+    /// The longest lines are those of this configuration.
+    pub(super) fn configure(&mut self, config: &Config) {
+        self.longest_client_line = config.limits.max_input_buffer;
+        self.longest_worker_line = config.limits.max_worker_line();
     }
 
     /// The longest line that a connection may send.

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::operation::Operation;
-use super::token_files::{Read, Whose};
+use super::token_files::Whose;
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::Io;
@@ -19,8 +19,7 @@ impl<I: Io> Shell<I> {
     /// Something was read.
     pub(super) fn reread(&mut self, now: Moment) {
         let Some(rereading) = &self.reactor.rereading else { return };
-        let read: Vec<Read> = rereading.read.try_iter().collect();
-        for (whose, content) in read {
+        for (whose, content) in rereading.news() {
             match whose {
                 Whose::Listener(listener) => self.take_tokens(now, listener, content),
                 Whose::Admin => self.admin.take_token(content),
@@ -33,9 +32,15 @@ impl<I: Io> Shell<I> {
     fn take_tokens(&mut self, now: Moment, listener: usize, content: io::Result<Vec<u8>>) {
         let reactor = &mut self.reactor;
         let Some(policy) = reactor.listeners.policy_mut(listener) else { return };
-        if !policy.take_tokens(content) {
-            return;
+        if policy.take_tokens(content) {
+            self.end_unknown_bearers(now, listener);
         }
+    }
+
+    /// Who came in to a listener by a token that is not among its tokens now goes.
+    pub(super) fn end_unknown_bearers(&mut self, now: Moment, listener: usize) {
+        let reactor = &mut self.reactor;
+        let Some(policy) = reactor.listeners.policy_mut(listener) else { return };
         for (_, connection) in reactor.connections.iter() {
             let bearer = connection.web.as_ref().and_then(|web| web.bearer_of(listener));
             if let (Some(bearer), Peer::Client(client)) = (bearer, connection.peer)

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use rustix::fs::{Mode, OFlags};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
@@ -18,8 +19,23 @@ pub(super) struct Signals {
     pub children: Bell,
     /// Where that of a worker that was started is written to.
     pub bell: OwnedFd,
-    /// A byte for each SIGTERM and SIGINT, and for each SIGHUP if that was not ignored at the start.
+    /// A byte for each SIGTERM and SIGINT.
     pub stop: Bell,
+    /// A byte for each SIGHUP, if that was not ignored at the start.
+    pub hangup: Option<Bell>,
+    /// There is a controlling terminal: one that has gone sends SIGHUP, too.
+    pub has_terminal: bool,
+}
+
+impl Signals {
+    /// Whether the terminal that the daemon was started from has gone (tty(4)).
+    pub(super) fn terminal_has_gone(&self) -> bool {
+        self.has_terminal && !has_terminal()
+    }
+}
+
+fn has_terminal() -> bool {
+    rustix::fs::open("/dev/tty", OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).is_ok()
 }
 
 /// A pipe that has bytes when something has happened; what they are does not matter.
@@ -77,11 +93,14 @@ pub(super) fn install() -> io::Result<Signals> {
     for signal in [SIGTERM, SIGINT] {
         pipe::register(signal, stop_writer.try_clone()?)?;
     }
+    let mut hangup = None;
     if !hangup_ignored {
-        // There is nothing to reload yet; killed by it, the daemon would leave its socket behind.
-        pipe::register(SIGHUP, stop_writer.try_clone()?)?;
+        let (reader, writer) = UnixStream::pair()?;
+        pipe::register(SIGHUP, writer)?;
+        hangup = Some(Bell::new(reader.into()));
     }
-    Ok(Signals { children: Bell::new(children.into()), bell, stop: Bell::new(stop.into()) })
+    let [children, stop] = [children, stop].map(|pipe| Bell::new(pipe.into()));
+    Ok(Signals { children, bell, stop, hangup, has_terminal: has_terminal() })
 }
 
 fn is_ignored(signal: i32) -> bool {

@@ -18,6 +18,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::write;
@@ -30,6 +31,7 @@ use super::descriptors::Allowance;
 use super::listen::Listening;
 use super::listeners::Acceptor;
 use super::log;
+use super::reloads::{Reloads, Source};
 use super::signals::{Bell, Signals};
 use super::turn::Shell;
 use crate::bus::port::{Exit, Origin, Reason};
@@ -175,7 +177,8 @@ impl Simulation {
         listening.is_inherited = seed.is_multiple_of(3);
         let acceptor = Acceptor::new(listening);
         let bell = pair().0.into();
-        let signals = Signals { children: Bell::new(children_ours.into()), bell, stop: Bell::new(stop_ours.into()) };
+        let [children_bell, stop_bell] = [children_ours, stop_ours].map(|pipe| Bell::new(pipe.into()));
+        let signals = Signals { children: children_bell, bell, stop: stop_bell, hangup: None, has_terminal: false };
         let kernel = Kernel::new(seed, Rc::clone(&wires));
         let mut random = Random::new(seed ^ 0xc11e);
         let scarcity = Scarcity::new(&mut random);
@@ -198,7 +201,9 @@ impl Simulation {
         let acceptors: Vec<_> = [acceptor].into_iter().chain(of_admin).collect();
         let admin = Admin::new(&config, &acceptors);
         let children_of_shell = Box::new(Rc::clone(&children));
-        let mut shell = Shell::new(config, kernel, children_of_shell, signals, descriptors, acceptors, admin);
+        let source = Source { again: None, inherited: Arc::default() };
+        let reloads = Reloads::new(source, Arc::new(config)).expect("a pair of sockets");
+        let mut shell = Shell::new(reloads, kernel, children_of_shell, signals, descriptors, acceptors, admin);
         shell.start_listening(None);
         let mut simulation = Self {
             seed,

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::admin::{self, Admin};
@@ -10,6 +11,7 @@ use super::inherited::may_block;
 use super::listen;
 use super::listeners::Acceptor;
 use super::notify::Notify;
+use super::reloads::{Reloads, Source};
 use super::signals::{self, Signals};
 use super::token_files::{Rereading, Whose};
 use super::turn::Shell;
@@ -57,7 +59,7 @@ pub(super) fn start<I: Io>(
     mut io: I,
     context: StartupContext,
     config: Config,
-    inherited: Vec<Inherited>,
+    source: Source,
 ) -> Result<Shell<I>, StartError> {
     let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
     let (stdout, stderr) = (rustix::stdio::stdout(), rustix::stdio::stderr());
@@ -65,13 +67,14 @@ pub(super) fn start<I: Io>(
         io.prepare_aside(output.as_raw_fd());
     }
     reserve::keep();
-    let acceptors = open_acceptors(&config, &inherited)?;
+    let acceptors = open_acceptors(&config, &source.inherited)?;
     let admin = Admin::new(&config, &acceptors);
     say_how_it_is(&config, &context, io.describe(), I::NAME);
     let bell = context.signals.bell.try_clone().map_err(StartError::io("copy a descriptor"))?;
     let files = token_files(&config);
     let StartupContext { signals, descriptors, .. } = context;
-    let mut shell = Shell::new(config, io, Box::new(Reaper::new(bell)), signals, descriptors, acceptors, admin);
+    let reloads = Reloads::new(source, Arc::new(config)).map_err(StartError::io("make a pair of sockets"))?;
+    let mut shell = Shell::new(reloads, io, Box::new(Reaper::new(bell)), signals, descriptors, acceptors, admin);
     if !files.is_empty() {
         let rereading = Rereading::begin(files).map_err(StartError::io("make a thread that reads tokens again"))?;
         shell.reactor.rereading = Some(rereading);
@@ -107,13 +110,18 @@ fn open_acceptors(config: &Config, inherited: &[Inherited]) -> Result<Vec<Accept
 }
 
 /// The files of tokens that are read again while the daemon runs.
-fn token_files(config: &Config) -> Vec<(Whose, std::path::PathBuf)> {
+pub(super) fn token_files(config: &Config) -> Vec<(Whose, std::path::PathBuf)> {
     let tokens_of = |(at, listener): (usize, &Listener)| {
         let path = listener.web.as_ref().and_then(|web| web.tokens_file.clone())?;
         Some((Whose::Listener(at), path))
     };
     let of_admin = config.admin.as_ref().and_then(|admin| admin.token_file.clone()).map(|path| (Whose::Admin, path));
     config.listeners.iter().enumerate().filter_map(tokens_of).chain(of_admin).collect()
+}
+
+/// What of a configuration may not be meant so.
+pub(super) fn doubts(config: &Config) -> Vec<String> {
+    config.open_listeners().into_iter().chain(config.doubtful_pools()).collect()
 }
 
 /// Says which daemon this is, and what may be missing. `description` is that of the backend, with the reason why buffers
@@ -128,9 +136,7 @@ fn say_how_it_is(
     if let Some(instead) = &context.instead {
         tracing::info!("{instead}");
     }
-    for doubt in config.open_listeners().into_iter().chain(config.doubtful_pools()) {
-        tracing::warn!("{doubt}");
-    }
+    doubts(config).iter().for_each(|doubt| tracing::warn!("{doubt}"));
     for problem in &config.missing {
         tracing::error!(
             "{}:{problem}; this pool has no workers until that is mended, and the others run",

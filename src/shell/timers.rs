@@ -30,6 +30,10 @@ pub(super) enum Timer {
     Admin(usize),
     /// The next sample for operators.
     History,
+    /// Workers whose memory is looked at.
+    Memories,
+    /// A reload that has taken long enough.
+    Reload,
 }
 
 /// See the top of the file.

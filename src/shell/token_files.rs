@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::signals::Bell;
@@ -27,14 +28,18 @@ pub(super) enum Whose {
     Admin,
 }
 
-/// What has been read.
-pub(super) type Read = (Whose, io::Result<Vec<u8>>);
+/// What has been read, and for which list of files.
+pub(super) type Read = (u64, Whose, io::Result<Vec<u8>>);
 
 /// See the top of the file.
 pub(super) struct Rereading {
-    pub read: Receiver<Read>,
+    read: Receiver<Read>,
     /// Has a byte when something was read.
     pub bell: Bell,
+    tell: Sender<Read>,
+    ring: UnixStream,
+    /// The number of the list of files. Its threads end when it goes.
+    watched: Arc<u64>,
 }
 
 impl Rereading {
@@ -46,21 +51,38 @@ impl Rereading {
         let (tell, read) = channel();
         let (bell, ring) = UnixStream::pair()?;
         ring.set_nonblocking(true)?;
+        let mut rereading = Self { read, bell: Bell::new(bell.into()), tell, ring, watched: Arc::new(0) };
+        rereading.watch(files)?;
+        Ok(rereading)
+    }
+
+    /// Looks at these files from now on, and at no others.
+    ///
+    /// # Errors
+    /// A thread cannot be made.
+    pub(super) fn watch(&mut self, files: impl IntoIterator<Item = (Whose, PathBuf)>) -> io::Result<()> {
+        self.watched = Arc::new(*self.watched + 1);
         for (whose, path) in files {
-            let (tell, ring) = (tell.clone(), ring.try_clone()?);
+            let (tell, ring, watched) = (self.tell.clone(), self.ring.try_clone()?, Arc::downgrade(&self.watched));
             let thread = std::thread::Builder::new().name("tokens".to_owned()).stack_size(STACK);
-            thread.spawn(move || watch(whose, File::at(path), &tell, &ring))?;
+            thread.spawn(move || watch(whose, File::at(path), &watched, &tell, &ring))?;
         }
-        Ok(Self { read, bell: Bell::new(bell.into()) })
+        Ok(())
+    }
+
+    /// What was read of the files that are looked at now: those of before may have stood elsewhere.
+    pub(super) fn news(&self) -> Vec<(Whose, io::Result<Vec<u8>>)> {
+        let of_these = |(list, whose, read)| (list == *self.watched).then_some((whose, read));
+        self.read.try_iter().filter_map(of_these).collect()
     }
 }
 
-/// Reads a file whenever it has changed, until nobody listens any more.
-fn watch(whose: Whose, mut file: File, tell: &Sender<Read>, mut ring: &UnixStream) {
+/// Reads a file whenever it has changed, until nobody wants it any more.
+fn watch(whose: Whose, mut file: File, watched: &Weak<u64>, tell: &Sender<Read>, mut ring: &UnixStream) {
     leave_signals_to_the_loop();
-    loop {
+    while let Some(list) = watched.upgrade().map(|list| *list) {
         if let Some(read) = file.look() {
-            if tell.send((whose, read)).is_err() {
+            if tell.send((list, whose, read)).is_err() {
                 return;
             }
             // A full one rings already.

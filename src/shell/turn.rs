@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::admin::Admin;
@@ -21,6 +22,7 @@ use super::log::Batch;
 use super::notify::{Condition, Notify};
 use super::operation::Operation;
 use super::reactor::{Connections, Reactor, Workers};
+use super::reloads::Reloads;
 use super::signals::Signals;
 use super::stdio::{LogOutput, Stdio};
 use super::timers::{Timer, Timers};
@@ -28,7 +30,6 @@ use super::workers::processes::Processes;
 use crate::bus::Bus;
 use crate::bus::port::{Input, Moment, Origin};
 use crate::bus::shutdown::Stage;
-use crate::config::Config;
 use crate::io::Io;
 use crate::io::ring::Completion;
 
@@ -51,6 +52,7 @@ pub(super) struct Shell<I: Io> {
     pub bus: Bus,
     pub reactor: Reactor<I>,
     pub admin: Admin,
+    pub reloads: Reloads,
     /// Lines that the core had taken before this turn.
     lines: u64,
     /// Those of the last turn.
@@ -59,7 +61,7 @@ pub(super) struct Shell<I: Io> {
 
 impl<I: Io> Shell<I> {
     pub(super) fn new(
-        config: Config,
+        reloads: Reloads,
         mut io: I,
         processes: Box<dyn Processes>,
         signals: Signals,
@@ -68,6 +70,7 @@ impl<I: Io> Shell<I> {
         admin: Admin,
     ) -> Self {
         let Allowance { of_workers, fewer_clients, handshakes, http } = descriptors;
+        let config = Arc::clone(reloads.running());
         let mut settings = config.settings();
         if let Some((clients, _)) = fewer_clients {
             settings.most_clients = clients;
@@ -84,7 +87,7 @@ impl<I: Io> Shell<I> {
             listeners: Listeners::new(acceptors, terms),
             handshakes: Handshakes::new(handshakes),
             http: Http::new(http, &config),
-            workers: Workers { processes, pools: config.pools, descriptors: of_workers },
+            workers: Workers::new(processes, &config, of_workers),
             signals,
             log: LogOutput::new(),
             stdio: Stdio::default(),
@@ -94,7 +97,7 @@ impl<I: Io> Shell<I> {
             inputs: VecDeque::new(),
             is_done: false,
         };
-        Self { bus, reactor, admin, lines: 0, completions: Vec::with_capacity(256) }
+        Self { bus, reactor, admin, reloads, lines: 0, completions: Vec::with_capacity(256) }
     }
 
     /// `stdio` is the listener that is our own stdin and stdout.
@@ -104,6 +107,7 @@ impl<I: Io> Shell<I> {
         signals.children.arm(io, Operation::Children);
         signals.stop.arm(io, Operation::Stop);
         self.arm_rereading();
+        self.arm_reloads();
         self.step(|shell| shell.reactor.carry_out(shell.bus.start(now), None));
         for acceptor in self.reactor.listeners.iter() {
             let address = &acceptor.address;
@@ -114,6 +118,7 @@ impl<I: Io> Shell<I> {
         }
         self.reactor.start_accepting();
         self.admin.start(&mut self.reactor.timers, now);
+        self.watch_memories(now);
         if let Some(listener) = stdio {
             let (stdin, stdout) = (rustix::stdio::stdin(), rustix::stdio::stdout());
             self.step(|shell| {
@@ -170,6 +175,7 @@ impl<I: Io> Shell<I> {
             }
             self.run_timers(now);
         }
+        self.step(|shell| shell.check_reload(now));
         self.notify();
         self.step(|shell| shell.check_memory(now));
         self.check_waiting_for_memory(now);
@@ -229,6 +235,9 @@ impl<I: Io> Shell<I> {
                 Timer::Http(slot) => shell.http_due(now, slot),
                 Timer::Session(slot) => shell.session_due(now, slot),
                 Timer::History => shell.sample_history(now),
+                Timer::Memories => shell.ask_for_memories(now),
+                // It is looked at in each turn.
+                Timer::Reload => {}
             });
         }
     }
@@ -344,6 +353,9 @@ impl<I: Io> Shell<I> {
             Operation::AdminReceive => self.admin_received(now, slot, completion.result),
             Operation::AdminSend => self.admin_sent(now, slot, completion.result),
             Operation::Reread => self.reread(now),
+            Operation::Hangup => self.hung_up(now),
+            Operation::Reload => self.take_prepared(now),
+            Operation::Memories => self.take_memories(now),
             Operation::HttpReceive => self.http_received(now, slot, completion),
             Operation::HttpSend => self.http_sent(now, slot, completion.result),
             Operation::HttpWatch => self.reactor.http_watched(now, slot, completion.result),

@@ -659,14 +659,14 @@ fn tables_are_shown_whole_and_what_clients_chose_is_only_text() {
 }
 
 /// Runs `stdio_bus` with these arguments and asks the daemon.
-fn command(daemon: &Daemon, arguments: &[&str]) -> (Option<i32>, String, String) {
+pub fn command(daemon: &Daemon, arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(program()).args(arguments).arg("--admin").arg(daemon.path("admin")).output();
     let output = output.expect("it can be started");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it is text");
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-fn said(daemon: &Daemon, arguments: &[&str]) -> String {
+pub fn said(daemon: &Daemon, arguments: &[&str]) -> String {
     let (code, stdout, stderr) = command(daemon, arguments);
     assert_eq!((code, stderr.as_str()), (Some(0), ""), "{arguments:?}");
     stdout
@@ -711,7 +711,8 @@ fn an_operator_closes_a_client_replaces_a_worker_changes_the_log_and_has_the_dae
     assert!(code == Some(1) && stderr.contains("there is no client \"4711\""), "{stderr}");
 
     let before = other.request(2, "who", json!({}))["result"]["pid"].clone();
-    assert_eq!(said(&daemon, &["restart", "worker", "agents/0"]), "worker agents/0 is replaced\n");
+    let at_once = said(&daemon, &["restart", "worker", "agents/0", "--now"]);
+    assert_eq!(at_once, "worker agents/0 is told to stop\n");
     daemon.logs(&["worker_started", "worker=agents/0", "incarnation=1"]);
     daemon.until("the new one answers", || {
         let answer = other.request(3, "who", json!({}));

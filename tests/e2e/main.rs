@@ -32,6 +32,7 @@ mod misbehaving;
 mod names;
 mod network;
 mod proxy;
+mod reload;
 mod service;
 mod sessions;
 mod shutdown;

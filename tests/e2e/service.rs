@@ -18,13 +18,13 @@ use crate::client::Client;
 use crate::harness::{PATIENCE, Setup, children, echo, inheritable, is_socket, skip, worker};
 
 /// A service manager that listens to what it is told.
-struct Manager {
+pub struct Manager {
     socket: UnixDatagram,
     heard: Vec<String>,
 }
 
 impl Manager {
-    fn new(setup: Setup) -> (Self, Setup) {
+    pub fn new(setup: Setup) -> (Self, Setup) {
         let path = setup.path("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -33,7 +33,12 @@ impl Manager {
     }
 
     /// Waits until a line begins so, and returns it.
-    fn hears(&mut self, begin: &str) -> String {
+    /// What it has heard counts no more.
+    pub fn forget(&mut self) {
+        self.heard.clear();
+    }
+
+    pub fn hears(&mut self, begin: &str) -> String {
         loop {
             if let Some(line) = self.heard.iter().find(|line| line.starts_with(begin)) {
                 return line.clone();

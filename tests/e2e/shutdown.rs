@@ -335,20 +335,3 @@ fn as_process_1_of_a_container_it_reaps_everything_and_ends_on_sigterm() {
     kill_process(Pid::from_raw(first as i32).unwrap(), Signal::TERM).unwrap();
     daemon.ends_well();
 }
-
-#[test]
-fn a_hangup_drains_as_a_request_to_stop_does() {
-    let heard = Setup::new([worker("agents", 1, &[])]).unix().before_exec(|| {
-        // SAFETY: the call takes no memory. Who runs the tests may ignore it (nohup).
-        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
-        Ok(())
-    });
-    let mut daemon = heard.start();
-    let mut client = daemon.connect();
-    client.request(1, "m", json!({}));
-    daemon.signal(Signal::HUP);
-    client.ends();
-    daemon.wait();
-    assert!(!daemon.path("socket").exists(), "the socket stays behind");
-    daemon.ends_well();
-}

@@ -225,7 +225,7 @@ impl Bus {
     /// Why not.
     pub fn may_enter(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
         let Some(settings) = self.settings.listeners.get(listener) else { return Err(TurnedAway::Draining) };
-        if self.shutdown.stops_workers() {
+        if self.shutdown.stops_workers() || settings.is_gone {
             return Err(TurnedAway::Draining);
         }
         if let Err(key) = settings.entry.lets_in(origin) {

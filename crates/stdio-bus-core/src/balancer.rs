@@ -49,6 +49,11 @@ impl Group {
         self.vacant_since = None;
     }
 
+    /// Whether each of its clients has a worker for itself, or is lent one.
+    pub(super) fn is_dedicated(&self) -> bool {
+        self.assignment == Assignment::Dedicated
+    }
+
     /// The pools that its workers are of, each once.
     pub(super) fn pools(&self) -> impl Iterator<Item = usize> {
         self.pools.iter().copied()
@@ -128,8 +133,8 @@ impl Balancer {
 /// pools and prefers none; and the group of each listener. Where one pool alone is left to choose, it is the same group
 /// whether it is named or not: so a client has one worker there.
 fn groups(settings: &Settings, shown: usize) -> (Vec<Group>, Vec<usize>) {
-    let all: Vec<usize> = (0..shown).collect();
-    let mut groups: Vec<Group> = all.iter().map(|pool| Group::of_pool(settings, *pool)).collect();
+    let all: Vec<usize> = (0..shown).filter(|pool| !settings.pools[*pool].is_gone).collect();
+    let mut groups: Vec<Group> = (0..shown).map(|pool| Group::of_pool(settings, pool)).collect();
     groups.extend((shown..settings.pools.len()).map(|pool| Group::of_modern(settings, pool)));
     let of_all = groups.len();
     groups.push(Group::of_pools(settings, &all));
@@ -200,7 +205,8 @@ impl Bus {
     /// Whether a client of this origin may use a pool of its listener.
     pub fn offers(&self, listener: usize, origin: &Origin, pool: usize) -> bool {
         let offered = self.settings.listeners.get(listener).and_then(|listener| listener.pools.as_deref());
-        [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
+        let is_gone = self.settings.pools.get(pool).is_none_or(|pool| pool.is_gone);
+        !is_gone && [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
     }
 
     /// The pool of this name. One that the client may not use is not told from one that does not exist.
@@ -210,7 +216,7 @@ impl Bus {
             client.is_some_and(|client| self.offers(client.identity.listener, &client.identity.origin, *pool))
         };
         let shown = &self.settings.pools[..self.supervisor.shown];
-        let found = shown.iter().position(|pool| pool.id.as_bytes() == name);
+        let found = shown.iter().position(|pool| pool.id.as_bytes() == name && !pool.is_gone);
         found.filter(offers).ok_or_else(|| {
             let shown = name[..name.len().min(64)].escape_ascii();
             (Reason::UnknownPool, format!("no pool is called \"{shown}\""))
@@ -225,18 +231,19 @@ impl Bus {
             return self.pick_modern(client, group);
         }
         let assignment = self.balancer.groups[group].assignment;
+        let assigned = self.clients.get(client).and_then(|client| client.assigned.iter().find(|(g, _)| *g == group));
+        if let Some((_, worker)) = assigned {
+            let is_its_own = self.owner(*worker) == Some(client);
+            if (is_its_own || assignment == Assignment::Client) && self.worker_takes_messages(*worker) {
+                return Ok(*worker);
+            }
+            if is_its_own {
+                // It is closed, for another worker would know nothing of it.
+                return Err((Reason::RequestLost, "the worker of this connection has exited or is stopping".into()));
+            }
+        }
         if assignment == Assignment::RoundRobin {
             return self.next_in_turn(group).ok_or_else(|| self.no_worker(group));
-        }
-        let assigned = self.clients.get(client).and_then(|client| client.assigned.iter().find(|(g, _)| *g == group));
-        if let Some((_, worker)) = assigned
-            && self.worker_takes_messages(*worker)
-        {
-            return Ok(*worker);
-        }
-        if assigned.is_some() && assignment == Assignment::Dedicated {
-            // It is closed, for another worker would know nothing of it.
-            return Err((Reason::RequestLost, "the worker of this connection has exited or is stopping".into()));
         }
         let worker = match assignment {
             Assignment::Dedicated => self.take_in_turn(client, group),
@@ -347,7 +354,8 @@ impl Bus {
         for (key, worker) in self.workers.iter().filter(|(_, worker)| worker.takes_messages()) {
             let Some(owner) = worker.owner else { continue };
             let owner = self.clients.get(owner).expect("a worker stops when its owner leaves");
-            assert!(owner.assigned.iter().any(|(_, assigned)| *assigned == key), "an owner knows its worker");
+            let is_known = owner.assigned.iter().any(|(_, assigned)| *assigned == key);
+            assert!(is_known || worker.tenure.is_leaving(), "an owner knows its worker");
         }
     }
 }

@@ -9,10 +9,11 @@ use super::pending::Request;
 use super::port::{Close, Effect, Effects};
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
-use super::settings::{Assignment, Era, Limits};
+use super::settings::{Era, Limits};
 use super::shutdown::Stage;
 use super::tally::Outcome;
 use super::timers::Timer;
+use super::worker::Worker;
 use super::{Bus, reply};
 use alloc::format;
 use alloc::rc::Rc;
@@ -43,7 +44,7 @@ impl Bus {
         origin: Origin,
         mcp: Option<(usize, Era)>,
     ) -> Option<ClientKey> {
-        let stdio = self.settings.listeners.get(listener)?.stdio;
+        let stdio = self.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?.stdio;
         if self.shutdown.stops_workers() {
             return None;
         }
@@ -262,8 +263,14 @@ impl Bus {
         }
         let assigned =
             self.clients.get_mut(key).map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default();
-        for (group, worker) in assigned {
-            if self.balancer.groups[group].assignment == Assignment::Dedicated {
+        let mut of_client: Vec<_> = assigned.into_iter().map(|(_, worker)| worker).collect();
+        if self.supervisor.leaving > 0 {
+            let leaves = |worker: &Worker| worker.owner == Some(key) && worker.tenure.is_leaving();
+            of_client.extend(self.workers.iter().filter(|(_, worker)| leaves(worker)).map(|(worker, _)| worker));
+        }
+        for worker in of_client {
+            self.notice_leaving(worker);
+            if self.workers.get(worker).is_some_and(|worker| worker.owner == Some(key)) {
                 self.stop_worker(worker);
             }
         }
@@ -370,6 +377,7 @@ impl Bus {
         self.report_client(Reason::ClientClosed, key);
         let Some(client) = self.clients.remove(key) else { return };
         self.leave_audiences(key);
+        self.release_gone_pools();
         self.timers.disarm(Timer::Client(key));
         self.admission.sources.leave(client.identity.source_use, client.identity.let_in());
         self.out.stats.bytes_unsent += client.end.output.queued as u64;

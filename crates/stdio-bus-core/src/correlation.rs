@@ -263,10 +263,11 @@ impl Bus {
         if let Some(end) = self.endpoint(answerer) {
             end.unanswered.count -= 1;
         }
-        if let Peer::Worker(worker) = answerer
-            && let Some(worker) = self.workers.get_mut(worker)
+        if let Peer::Worker(key) = answerer
+            && let Some(worker) = self.workers.get_mut(key)
         {
             worker.creating.asked -= u32::from(creates);
+            self.notice_leaving(key);
         }
         for session in sessions.into_iter().flatten() {
             self.end_session_request(session);

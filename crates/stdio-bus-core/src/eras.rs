@@ -121,12 +121,26 @@ impl Bus {
                 worker.pool = to;
             }
         }
-        let (here, there) = (self.supervisor.pools[from].side, self.supervisor.pools[to].side);
-        let side = &mut self.supervisor.pools[from].side;
-        (side.is_dormant, side.first_place) = (true, there.first_place);
-        let side = &mut self.supervisor.pools[to].side;
-        (side.is_dormant, side.first_place) = (false, here.first_place);
+        self.supervisor.pools[from].side.is_dormant = true;
+        self.supervisor.pools[to].side.is_dormant = false;
+        self.supervisor.pools[to].settled = self.supervisor.pools[from].settled;
+        self.supervisor.pools[to].roll = core::mem::take(&mut self.supervisor.pools[from].roll);
         self.tick_pool(to);
+    }
+
+    /// The new command of a pool serves no clients of 2026-07-28: the workers for them leave.
+    pub(super) fn end_modern_side(&mut self, pool: usize) {
+        let Some(twin) = self.supervisor.pools[pool].side.twin else { return };
+        if self.supervisor.pools[pool].side.is_dormant {
+            // They are those of the other side, too.
+            return self.hand_over(twin, pool);
+        }
+        let here = &mut self.supervisor.pools[twin];
+        (here.side.is_dormant, here.side.is_used) = (true, false);
+        let workers: Vec<_> = here.slots.iter_mut().filter_map(|slot| slot.worker.take()).collect();
+        self.restart_roll(twin);
+        workers.into_iter().for_each(|worker| self.retire_worker(worker));
+        self.balancer.groups[twin].is_open = false;
     }
 
     /// A worker for a message of a client of 2026-07-28.

@@ -13,6 +13,7 @@ use super::message::{Verb, plain_name, print_of, verb};
 use super::out::Out;
 use super::peer::{ClientKey, ClientMark, Moment, Peer, WorkerKey, WorkerMark};
 use super::pending::{Direction, NewRequest, Pending, Wire};
+use super::session::activity::told_idle;
 use super::session::table::Sessions;
 use super::settings::{IdCollision, Settings};
 use super::supervisor::pool::Pool;
@@ -176,6 +177,7 @@ impl FastPath<'_> {
             || !client.lost.is_empty()
             || client.end.gate.has(Hold::Pace)
             || client.door.borrows
+            || worker.tenure.is_leaving()
         {
             return None;
         }
@@ -206,6 +208,9 @@ impl FastPath<'_> {
         line: &Line,
     ) -> Option<()> {
         let name = Self::name(self.window, line)?;
+        if worker.answering.tells_states && told_idle(self.window.get(line.span)).is_some() {
+            return None;
+        }
         let session_key = self.sessions.of_worker(key, name)?;
         let client_key = self.sessions.get(session_key)?.addressee(worker.may_give_out_a_name())?;
         let client = clients.get_mut(client_key)?;

@@ -19,6 +19,9 @@ pub(super) struct Intake {
     /// Lines that went that way.
     #[cfg(any(test, feature = "testing"))]
     fast_lines: u64,
+    /// All lines go the general way.
+    #[cfg(any(test, feature = "testing"))]
+    is_plain: bool,
 }
 
 impl Intake {
@@ -29,7 +32,16 @@ impl Intake {
             takes_fast_path,
             #[cfg(any(test, feature = "testing"))]
             fast_lines: 0,
+            #[cfg(any(test, feature = "testing"))]
+            is_plain: false,
         }
+    }
+
+    /// Whether lines may go the way that is in `fast_path.rs`, from now on.
+    pub(super) fn allow_fast_path(&mut self, is_allowed: bool) {
+        #[cfg(any(test, feature = "testing"))]
+        let is_allowed = is_allowed && !self.is_plain;
+        self.takes_fast_path = is_allowed;
     }
 
     /// Counts lines that went the fast path.
@@ -106,9 +118,6 @@ impl Bus {
                 received
             }
         };
-        if self.readiness.workers_changed {
-            self.update_listeners();
-        }
         (received, self.effects())
     }
 
@@ -292,7 +301,7 @@ impl Bus {
     /// Has all lines go the general way: what they lead to has to be the same.
     #[cfg(any(test, feature = "testing"))]
     pub fn without_fast_path(mut self) -> Self {
-        self.intake.takes_fast_path = false;
+        (self.intake.takes_fast_path, self.intake.is_plain) = (false, true);
         self
     }
 

@@ -55,6 +55,7 @@ mod pending;
 pub mod port;
 pub mod readiness;
 mod refusals;
+mod reload;
 pub mod reply;
 pub mod report;
 mod request;
@@ -86,13 +87,14 @@ use peer::{ClientKey, ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMar
 use pending::Pending;
 use port::{Close, Effect, Effects, Input};
 use readiness::Listeners;
-use report::{Reason, Report};
+use report::{Level, Reason, Report};
 use session::access::denies_methods;
 use session::table::Sessions;
 use settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
 use shutdown::Shutdown;
 use stats::Stats;
 use supervisor::Supervisor;
+use supervisor::tenure::Wear;
 pub use supervisor::worker;
 use table::Table;
 use timers::{Timer, Timers};
@@ -168,7 +170,6 @@ impl Bus {
         for pool in 0..self.supervisor.pools.len() {
             self.fill_slots(pool);
         }
-        self.update_listeners();
         self.effects()
     }
 
@@ -176,9 +177,6 @@ impl Bus {
     pub fn handle(&mut self, now: Moment, input: Input) -> Effects<'_> {
         self.begin_call(now);
         self.dispatch(input);
-        if self.readiness.workers_changed {
-            self.update_listeners();
-        }
         self.effects()
     }
 
@@ -221,7 +219,9 @@ impl Bus {
                 format!("{lost} events that its client was not there to take are lost; more came than are kept")
             }),
             Input::TokenRemoved(client) => self.on_token_removed(client),
-            Input::RestartWorker(worker) => self.on_restart_worker(worker),
+            Input::RestartWorker { worker, at_once } => self.on_restart_worker(worker, at_once),
+            Input::RestartPool(pool) => self.on_restart_pool(pool),
+            Input::Grown { worker, mib } => self.wear_out(worker, Wear::Memory(mib)),
             Input::Gap { held_up, suspended } => self.on_gap(held_up, suspended),
             Input::Drain => self.on_drain(),
             Input::Shutdown => self.on_shutdown(),
@@ -237,6 +237,10 @@ impl Bus {
 
     /// What a call has led to. In debug builds everything is checked first: with full tables not every time.
     fn effects(&mut self) -> Effects<'_> {
+        if self.readiness.workers_changed {
+            self.go_on_replacing();
+            self.update_listeners();
+        }
         #[cfg(debug_assertions)]
         {
             let entries = self.pending.len() + self.sessions.len() + self.clients.len();
@@ -313,6 +317,7 @@ impl Bus {
                 Timer::Worker(worker) => self.tick_worker(worker),
                 Timer::Pool(pool) => self.tick_pool(pool),
                 Timer::WorkerQueue => self.tick_worker_queue(),
+                Timer::Listeners => self.tick_listeners(),
                 Timer::Drain => self.tick_shutdown(),
             }
         }
@@ -322,6 +327,12 @@ impl Bus {
     fn tell(&mut self, reason: Reason, report: impl FnOnce() -> Report) {
         let report = self.out.reporter.report(self.now, reason, report);
         self.out.effects.extend(report.map(Effect::Report));
+    }
+
+    /// Counts and tells at this level that something happened to a worker.
+    fn report_of_worker(&mut self, level: Level, reason: Reason, worker: WorkerKey, text: impl FnOnce() -> String) {
+        let name = self.workers.get(worker).map(|worker| worker.name);
+        self.tell(reason, || Report { worker: name, ..Report::new(reason, text()) }.at(level));
     }
 
     /// Counts and tells that something happened to `peer`.
@@ -366,6 +377,7 @@ impl Bus {
         self.check_waiting();
         self.check_pace();
         self.check_pools();
+        self.check_rolls();
         self.check_questions();
         self.check_worker_queue();
         self.check_assignments();

@@ -2,7 +2,7 @@
 //! it, or a token. For rules of admission, for people, and for what a name may have: its pools, and its sessions.
 
 use alloc::boxed::Box;
-use alloc::rc::Rc;
+use alloc::sync::Arc;
 use core::net::{IpAddr, SocketAddr};
 
 use super::networks::Network;
@@ -95,7 +95,7 @@ pub struct Origin {
     /// What it is called.
     pub names: Names,
     /// Indexes of the pools that its token is good for, the first one preferred; none means all of its listener.
-    pub pools: Option<Rc<[usize]>>,
+    pub pools: Option<Arc<[usize]>>,
 }
 
 impl Origin {
@@ -119,7 +119,7 @@ pub struct Names {
     /// What the proxy calls this connection in its own log.
     pub unique_id: Option<Box<str>>,
     /// Whose token the client has shown.
-    pub token: Option<Rc<str>>,
+    pub token: Option<Arc<str>>,
     /// What a WebSocket's client was told that its connection is called (`Acp-Connection-Id`).
     pub connection_id: Option<Box<str>>,
 }

@@ -14,6 +14,7 @@ use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::pending::Direction;
 use super::report::{Reason, WorkerName};
 use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS, Pool};
+pub use super::supervisor::tenure::Role;
 use super::tally::{Errors, Tally};
 use super::worker::{State, Worker};
 
@@ -73,6 +74,8 @@ pub struct WorkerRow {
     pub pid: u32,
     /// Where it stands.
     pub state: State,
+    /// What it is there for.
+    pub role: Role,
     /// How long ago it was started.
     pub age: Duration,
     /// The client that it belongs to alone.
@@ -211,11 +214,12 @@ impl Bus {
 
     /// The worker in a slot.
     pub fn worker_row(&self, now: Moment, slot: usize) -> Option<WorkerRow> {
-        let (_, worker) = self.workers.at(slot)?;
+        let (key, worker) = self.workers.at(slot)?;
         Some(WorkerRow {
             name: worker.name,
             pid: worker.process.pid,
             state: worker.process.state(),
+            role: self.role(key)?,
             age: self.lasted(now, worker.process.started),
             owner: worker.owner.and_then(|owner| self.client_number(owner)),
             // How much of it was read is looked at only while somebody waits for its turn.

@@ -135,8 +135,22 @@ pub enum Input {
     },
     /// The token that a client came in with lets nobody in any more.
     TokenRemoved(ClientKey),
-    /// The operator has a worker replaced.
-    RestartWorker(WorkerKey),
+    /// The operator has a worker replaced: in turn, without a lost request, or at once.
+    RestartWorker {
+        /// The worker.
+        worker: WorkerKey,
+        /// Whether it is told to stop at once.
+        at_once: bool,
+    },
+    /// The operator has all workers of the pool with this index replaced in turn.
+    RestartPool(usize),
+    /// The processes of a worker hold so many MiB, more than they may.
+    Grown {
+        /// The worker.
+        worker: WorkerKey,
+        /// How many.
+        mib: u64,
+    },
     /// The daemon did not run for a while; to be told before anything else that happens at this moment.
     Gap {
         /// So long it was stopped, or got no processor; that is part of the time that has passed.
@@ -203,6 +217,9 @@ pub enum Effect {
         worker: WorkerKey,
         /// What people call it, and its pool.
         name: WorkerName,
+        /// Which command of its pool: the newest one ([`Pool::generation`](super::settings::Pool::generation)), or, if that
+        /// has not shown that it can live, the last one that has.
+        generation: u32,
     },
     /// Close a worker's stdin once everything queued is written.
     CloseStdin(WorkerKey),

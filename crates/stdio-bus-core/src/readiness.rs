@@ -52,8 +52,10 @@ impl Listeners {
 /// A listener that is closed while no worker of its pools runs.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ListenerState {
-    is_closed: bool,
+    pub is_closed: bool,
     has_opened: bool,
+    /// When the clients of one that is gone from the configuration are closed.
+    pub ends: Option<Moment>,
 }
 
 impl Readiness {
@@ -66,14 +68,17 @@ impl Readiness {
 impl Bus {
     /// Whether every listener is ready.
     pub fn readiness(&self) -> Readiness {
-        self.readiness_if(|| (0..self.settings.listeners.len()).try_for_each(|listener| self.listener_serves(listener)))
+        let is_there = |listener: &usize| !self.settings.listeners[*listener].is_gone;
+        let mut listeners = (0..self.settings.listeners.len()).filter(is_there);
+        self.readiness_if(|| listeners.try_for_each(|listener| self.listener_serves(listener)))
     }
 
     /// Whether the start is over: no pool is waited for any more, since a worker of it has spoken or lasted, or has failed,
     /// and one pool at least has such a worker.
     pub fn has_started(&self, now: Moment) -> bool {
         let mut any_lives = false;
-        let all_are_known = (0..self.supervisor.shown).all(|pool| {
+        let is_there = |pool: &usize| !self.settings.pools[*pool].is_gone;
+        let all_are_known = (0..self.supervisor.shown).filter(is_there).all(|pool| {
             // A first sign of life.
             let shows =
                 |worker: &Worker| worker.end.spoke_at.is_some() || now.since(worker.process.started) >= FIRST_SIGN;
@@ -86,13 +91,14 @@ impl Bus {
 
     /// Whether the listener with this index is ready; none if there is no such listener.
     pub fn listener_readiness(&self, listener: usize) -> Option<Readiness> {
-        self.settings.listeners.get(listener)?;
+        self.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?;
         Some(self.readiness_if(|| self.listener_serves(listener)))
     }
 
     /// Whether a message of a new client that names the pool with this index is taken; none if there is no such pool.
     pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
-        (pool < self.supervisor.shown).then(|| self.readiness_if(|| self.pool_serves(pool)))
+        self.settings.pools[..self.supervisor.shown].get(pool).filter(|pool| !pool.is_gone)?;
+        Some(self.readiness_if(|| self.pool_serves(pool)))
     }
 
     fn readiness_if(&self, serves: impl FnOnce() -> Result<(), String>) -> Readiness {

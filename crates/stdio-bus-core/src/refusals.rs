@@ -115,9 +115,10 @@ impl Bus {
     ) {
         if self.takes_errors(to) {
             self.out.stats.error_replies += 1;
-            let cause = cause.map(Reason::name);
             let code = reply::code(reason);
-            let mut error = reply::error(id, session, code, text, reason.told(), cause, delivered);
+            // A worker that was replaced did not just end.
+            let told = cause.filter(|cause| *cause == Reason::WorkerReplaced).map_or(reason.told(), Reason::name);
+            let mut error = reply::error(id, session, code, text, told, cause.map(Reason::name), delivered);
             if reason == Reason::EraUnsupported {
                 reply::add_versions(&mut error);
             }

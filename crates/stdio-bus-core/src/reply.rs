@@ -23,6 +23,7 @@ pub fn code(reason: Reason) -> i32 {
         Reason::MemoryLimit => -32027,
         Reason::ClientKilled => -32028,
         Reason::ClientIdle => -32029,
+        Reason::ListenerRemoved => -32030,
         Reason::Cancelled => -32800,
         Reason::MethodDenied => -32601,
         Reason::IdTooLong | Reason::SessionIdTooLong | Reason::UnknownPool | Reason::UnknownRequest => -32602,

@@ -38,11 +38,11 @@ pub struct Settings {
 impl Settings {
     /// The pools, by their indexes, that have workers for clients of both eras: those that a door for MCP offers.
     pub fn pools_of_both_eras(&self) -> Vec<usize> {
-        let doors = || self.listeners.iter().filter(|listener| listener.mcp);
+        let doors = || self.listeners.iter().filter(|listener| listener.mcp && !listener.is_gone);
         let offers = |pool: &usize| {
             doors().any(|door| door.pools.as_ref().is_none_or(|pools| pools.contains(pool)) || door.pool == Some(*pool))
         };
-        (0..self.pools.len()).filter(offers).collect()
+        (0..self.pools.len()).filter(|pool| !self.pools[*pool].is_gone).filter(offers).collect()
     }
 
     /// Workers that there may be at once, over all pools.
@@ -80,6 +80,8 @@ pub struct Limits {
     pub session_idle: Option<Duration>,
     /// Requests that a client may have unanswered before the others go first (`flow/pace.rs`). Not in the configuration.
     pub requests_ahead: usize,
+    /// How long a worker that is replaced may take for the requests and sessions that it has.
+    pub replace_timeout: Duration,
     /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
     pub max_memory: usize,
 }
@@ -113,13 +115,14 @@ impl Default for Limits {
             hold: Duration::from_secs(1),
             session_idle: None,
             requests_ahead: 128,
+            replace_timeout: Duration::from_secs(3600),
             max_memory: 256 << 20,
         }
     }
 }
 
 /// A pool of equal workers.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Pool {
     /// The pool's `id`, unique.
     pub id: String,
@@ -135,6 +138,16 @@ pub struct Pool {
     pub request_timeout: Option<Duration>,
     /// Methods that clients may not use on its workers, decoded.
     pub deny_methods: Vec<String>,
+    /// A worker of about this age is replaced, if there is such an age.
+    pub max_age: Option<Duration>,
+    /// A worker that has got about so many requests is replaced, if that is bounded.
+    pub max_requests: Option<u32>,
+    /// Which command it has, counted by who configures it: workers of another one are replaced in turn ([`Bus::reload`]).
+    ///
+    /// [`Bus::reload`]: super::Bus::reload
+    pub generation: u32,
+    /// The configuration has it no more; it is there for those that still use it.
+    pub is_gone: bool,
 }
 
 /// How a message without a known session chooses its worker (decision 6).
@@ -168,6 +181,8 @@ pub struct Listener {
     pub closes_when_not_ready: bool,
     /// It is a door for MCP over HTTP: its pools have workers for clients of both eras.
     pub mcp: bool,
+    /// The configuration has it no more; it is there for the clients that have come through it.
+    pub is_gone: bool,
 }
 
 /// What a client of a door for MCP speaks.

@@ -8,9 +8,10 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::client::{Client, Phase};
-use super::peer::Moment;
+use super::peer::{Moment, SessionKey};
 use super::port::{Close, Effect};
 use super::report::Reason;
+use super::session::table::Session;
 use super::timers::Timer;
 use super::{Bus, closing};
 
@@ -241,7 +242,8 @@ impl Bus {
         for key in self.clients.keys() {
             let Some(client) = self.clients.get(key).filter(|client| client.phase == Phase::Open) else { continue };
             let end = &client.end;
-            if !end.outstanding.is_empty() {
+            let works = |session: &SessionKey| self.sessions.get(*session).is_some_and(Session::is_working);
+            if !end.outstanding.is_empty() || end.sessions.iter().any(works) {
                 continue;
             }
             let silent_at = client.heard.max(end.progress_at).max(self.shutdown.quiesces_from).after(grace);
@@ -255,10 +257,11 @@ impl Bus {
         }
     }
 
-    /// Goes on when the last client has left, or is about to.
+    /// Goes on when the last client has left, or is about to, and no session works.
     pub(super) fn recheck_quiesced(&mut self) {
         let is_open = |client: &Client| client.phase <= Phase::HalfClosed;
-        if self.shutdown.stage == Stage::Quiescing && !self.clients.iter().any(|(_, client)| is_open(client)) {
+        let works = self.sessions.working() > 0 || self.clients.iter().any(|(_, client)| is_open(client));
+        if self.shutdown.stage == Stage::Quiescing && !works {
             self.terminate();
         }
     }

@@ -27,6 +27,8 @@ pub(super) enum Timer {
     Pool(usize),
     /// Clients that wait for a worker.
     WorkerQueue,
+    /// Listeners that are gone from the configuration.
+    Listeners,
     /// The stages of the shutdown.
     Drain,
 }

@@ -57,9 +57,7 @@ impl Crowd {
             instances: workers,
             max_instances: workers,
             assignment: Assignment::RoundRobin,
-            cancel_on_disconnect: false,
-            request_timeout: None,
-            deny_methods: Vec::new(),
+            ..Pool::default()
         };
         let (listeners, routing) = (vec![Listener::default()], Routing::default());
         let mut crowd = Self {

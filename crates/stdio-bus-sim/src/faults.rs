@@ -1,5 +1,6 @@
 //! What the world of a seed is like: its configuration, and how often each thing happens in it.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use super::Random;
@@ -77,7 +78,6 @@ pub fn weights(random: &mut Random) -> Vec<(Action, usize)> {
 
 /// The configuration of a seed.
 pub fn settings(random: &mut Random) -> Settings {
-    let milliseconds = |random: &mut Random, range| Duration::from_millis(random.range(range) as u64);
     let assignments = [Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated];
     let pools: Vec<Pool> = (0..random.range(1..4))
         .map(|number| {
@@ -94,6 +94,7 @@ pub fn settings(random: &mut Random) -> Settings {
                 cancel_on_disconnect,
                 request_timeout,
                 deny_methods: if random.one_in(4) { vec!["session/list".into()] } else { Vec::new() },
+                ..Pool::default()
             }
         })
         .collect();
@@ -112,28 +113,83 @@ pub fn settings(random: &mut Random) -> Settings {
     for listener in &mut listeners {
         listener.idle_timeout = random.one_in(6).then(|| milliseconds(random, 500..20_000));
     }
-    Settings {
-        most_clients: MAX_CONNECTIONS,
-        limits: Limits {
-            max_input_buffer: *random.pick(&[600, 1500, 5000]),
-            max_output_queue: *random.pick(&[100, 300, 1000, 4000, 100_000]),
-            max_restarts: *random.pick(&[0, 1, 5, 100]),
-            restart_window: milliseconds(random, 1000..60_000),
-            drain_timeout: milliseconds(random, 500..4000),
-            backpressure_timeout: milliseconds(random, 1000..6000),
-            lame_duck: if random.one_in(4) { milliseconds(random, 100..1000) } else { Duration::ZERO },
-            quiesce: if random.one_in(3) { milliseconds(random, 100..3000) } else { Duration::ZERO },
-            drain_grace: milliseconds(random, 0..300),
-            hold: if first == 0 { Duration::from_millis(300) } else { Duration::ZERO },
-            session_idle: None,
-            requests_ahead: *random.pick(&[1, 4, 16, 128]),
-            max_memory: 256 << 20,
-        },
-        pools,
-        listeners,
-        routing: Routing {
-            id_collision: if random.one_in(8) { IdCollision::Always } else { IdCollision::Translate },
-            session_access: if random.one_in(8) { SessionAccess::Shared } else { SessionAccess::Owner },
-        },
+    let limits = limits(random, first == 0);
+    Settings { most_clients: MAX_CONNECTIONS, limits, pools, listeners, routing: routing(random) }
+}
+
+fn limits(random: &mut Random, holds: bool) -> Limits {
+    Limits {
+        max_input_buffer: *random.pick(&[600, 1500, 5000]),
+        max_output_queue: *random.pick(&[100, 300, 1000, 4000, 100_000]),
+        max_restarts: *random.pick(&[0, 1, 5, 100]),
+        restart_window: milliseconds(random, 1000..60_000),
+        drain_timeout: milliseconds(random, 500..4000),
+        backpressure_timeout: milliseconds(random, 1000..6000),
+        lame_duck: if random.one_in(4) { milliseconds(random, 100..1000) } else { Duration::ZERO },
+        quiesce: if random.one_in(3) { milliseconds(random, 100..3000) } else { Duration::ZERO },
+        drain_grace: milliseconds(random, 0..300),
+        hold: if holds { Duration::from_millis(300) } else { Duration::ZERO },
+        session_idle: None,
+        requests_ahead: *random.pick(&[1, 4, 16, 128]),
+        max_memory: 256 << 20,
+        ..Limits::default()
     }
+}
+
+fn routing(random: &mut Random) -> Routing {
+    Routing {
+        id_collision: if random.one_in(8) { IdCollision::Always } else { IdCollision::Translate },
+        session_access: if random.one_in(8) { SessionAccess::Shared } else { SessionAccess::Owner },
+    }
+}
+
+fn milliseconds(random: &mut Random, range: Range<usize>) -> Duration {
+    Duration::from_millis(random.range(range) as u64)
+}
+
+/// The settings that a reload brings: some things of those that hold now are changed. `first` is what the listeners of
+/// the seed offer while all pools are there.
+pub fn reload(random: &mut Random, first: &Settings, now: &Settings) -> Settings {
+    let mut next = now.clone();
+    for _ in 0..random.range(1..4) {
+        let at = random.range(0..next.pools.len());
+        let pool = &mut next.pools[at];
+        let is_dedicated = pool.assignment == Assignment::Dedicated;
+        match random.range(0..13) {
+            0..4 => pool.generation += u32::from(!pool.is_gone),
+            4 => {
+                pool.instances = random.range(1..5);
+                pool.max_instances = pool.instances + if is_dedicated { random.range(0..4) } else { 0 };
+            }
+            5 => pool.request_timeout = random.one_in(2).then(|| milliseconds(random, 500..5000)),
+            6 => pool.deny_methods = if random.one_in(2) { vec!["session/list".into()] } else { Vec::new() },
+            7 => pool.max_requests = random.one_in(2).then(|| random.range(1..20) as u32),
+            8 => pool.max_age = random.one_in(2).then(|| milliseconds(random, 500..20_000)),
+            9 if !is_dedicated => pool.assignment = *random.pick(&[Assignment::RoundRobin, Assignment::Client]),
+            10 => pool.is_gone = at > 0 && !pool.is_gone,
+            11 => {
+                let at = random.range(0..next.listeners.len());
+                next.listeners[at].is_gone = at > 0 && !next.listeners[at].is_gone;
+            }
+            _ => {
+                let holds = random.one_in(2);
+                let max_input_buffer = next.limits.max_input_buffer;
+                let replace_timeout = milliseconds(random, 100..20_000);
+                next.limits = Limits { max_input_buffer, replace_timeout, ..limits(random, holds) };
+                next.routing.id_collision = routing(random).id_collision;
+            }
+        }
+    }
+    let is_there = |pool: &usize| !next.pools[*pool].is_gone;
+    for (listener, first) in next.listeners.iter_mut().zip(&first.listeners) {
+        let offered: Option<Vec<usize>> =
+            first.pools.as_ref().map(|pools| pools.iter().copied().filter(is_there).collect());
+        let has_none = offered.as_ref().is_some_and(|offered| offered.is_empty());
+        if !listener.is_gone && !has_none && listener.pool.as_ref().is_none_or(is_there) {
+            listener.pools = offered;
+        } else {
+            listener.is_gone = true;
+        }
+    }
+    next
 }

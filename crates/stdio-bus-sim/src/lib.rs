@@ -111,7 +111,7 @@ mod tests {
     /// to it (`e2e::websocket`), and its doors are never closed for want of workers (`bus::tests::readiness`). No two of its
     /// clients have one name at the same time, its sessions do not grow old, and few seeds lead to one that was lost and is
     /// asked for (`bus::tests::sessions`). Events are kept by the shell (`e2e::mcp`).
-    const UNREACHED: [Reason; 23] = [
+    const UNREACHED: [Reason; 22] = [
         Reason::EventsLost,
         Reason::EraUnsupported,
         Reason::ServerRequest,
@@ -121,7 +121,6 @@ mod tests {
         Reason::ListenerOpened,
         Reason::ClientKilled,
         Reason::TokenRemoved,
-        Reason::WorkerReplaced,
         Reason::TooDeep,
         Reason::ClientSlow,
         Reason::ConnectionLimit,

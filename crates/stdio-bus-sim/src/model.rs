@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::line::{Ids, Kind, Line, MADE, Who, is_cancellation, is_plain, meaning, own_id_of, value_of};
+use crate::bus::overview::Role;
 use crate::bus::port::{Close, Moment, Source};
 use crate::bus::report::Reason;
 use crate::bus::settings::{
@@ -97,9 +98,8 @@ struct Client {
     /// Whose token it has shown.
     name: Option<&'static str>,
     source: Source,
+    listener: usize,
     group: usize,
-    /// Pools that its messages may name.
-    may_name: Option<Vec<usize>>,
     /// Names of sessions that it lost with their workers, oldest first, and whether it is sure that it has not asked
     /// for them since.
     lost: Vec<(String, bool)>,
@@ -129,6 +129,10 @@ struct Worker {
     pool: usize,
     /// Messages may be given to it.
     takes: bool,
+    /// Those of anybody, too.
+    serves: bool,
+    /// Clients that may keep to it, though it gets no new work.
+    perhaps_of: BTreeSet<usize>,
     owner: Option<usize>,
     released: bool,
     /// It was started.
@@ -312,6 +316,8 @@ pub struct Model {
     lists_told: BTreeMap<(usize, usize), u64>,
     /// A line that is for everybody, and who has still to get it.
     for_all: Option<(usize, BTreeSet<usize>)>,
+    /// Workers are replaced, or their pools changed.
+    pub replaces: bool,
     /// The bus refuses new requests, since it shuts down, at the end of this step.
     pub refusing: bool,
     /// New requests are refused.
@@ -357,6 +363,7 @@ impl Model {
             last_line: BTreeMap::new(),
             lists_told: BTreeMap::new(),
             for_all: None,
+            replaces: false,
             refusing: false,
             quiescing: false,
             refused: false,
@@ -366,23 +373,12 @@ impl Model {
     }
 
     /// A client has connected, with the token of `name` if it has one.
-    pub fn connected(&mut self, at: usize, source: Source, name: Option<&'static str>) {
-        let pools = self.settings.pools.len();
-        let listener = &self.settings.listeners[at];
-        let offered = listener.pools.clone().unwrap_or((0..pools).collect());
-        let shared: Vec<usize> = offered.iter().copied().filter(|pool| !self.is_dedicated(*pool)).collect();
-        let group = match (listener.pool, &shared[..], &listener.pools) {
-            // Where one pool alone is left to choose, it is all the same whether it is named.
-            (Some(pool), ..) | (None, &[pool], _) => pool,
-            (None, [], _) => offered[0],
-            (None, _, None) => pools,
-            (None, _, Some(_)) => pools + 1 + at,
-        };
+    pub fn connected(&mut self, listener: usize, source: Source, name: Option<&'static str>) {
         self.clients.push(Client {
             name,
             source,
-            group,
-            may_name: listener.pools.clone(),
+            listener,
+            group: self.group_of_listener(listener),
             lost: Vec::new(),
             crashes: 0,
             slowed_until: None,
@@ -399,6 +395,62 @@ impl Model {
         });
     }
 
+    /// The pools that clients of a listener may use.
+    fn offered(&self, listener: usize) -> Vec<usize> {
+        let all = || (0..self.settings.pools.len()).filter(|pool| !self.settings.pools[*pool].is_gone);
+        self.settings.listeners[listener].pools.clone().unwrap_or_else(|| all().collect())
+    }
+
+    fn group_of_listener(&self, at: usize) -> usize {
+        let listener = &self.settings.listeners[at];
+        let offered = self.offered(at);
+        let shared: Vec<usize> = offered.iter().copied().filter(|pool| !self.is_dedicated(*pool)).collect();
+        match (listener.pool, &shared[..], &listener.pools) {
+            // Where one pool alone is left to choose, it is all the same whether it is named.
+            (Some(pool), ..) | (None, &[pool], _) => pool,
+            (None, [], _) => offered[0],
+            (None, _, None) => self.settings.pools.len(),
+            (None, _, Some(_)) => self.settings.pools.len() + 1 + at,
+        }
+    }
+
+    /// These settings hold from now on.
+    pub fn reloaded(&mut self, settings: &Settings) {
+        self.settings = settings.clone();
+        let serve: Vec<usize> = (0..self.workers.len()).filter(|at| self.workers[*at].serves).collect();
+        serve.into_iter().for_each(|worker| self.may_be_kept(worker));
+        for at in 0..self.clients.len() {
+            let group = self.group_of_listener(self.clients[at].listener);
+            let before = std::mem::replace(&mut self.clients[at].group, group);
+            let mut assigned = std::mem::take(&mut self.clients[at].assigned);
+            assigned.sort_by_key(|(of, _)| *of != before);
+            // Where two groups become one, a worker that it got for a line which was not delivered may be the one that stays.
+            let is_sure = before == group || assigned.iter().any(|(of, _)| *of == before);
+            assigned.retain(|(of, worker)| is_sure || *of != group || self.is_own(at, *worker));
+            for (of, worker) in assigned {
+                let to = if of == before { group } else { of };
+                let keeps = self.pools_of(to).1 != Assignment::Dedicated || self.workers[worker].owner == Some(at);
+                if keeps && self.clients[at].assigned.iter().all(|(of, _)| *of != to) {
+                    self.clients[at].assigned.push((to, worker));
+                }
+            }
+        }
+    }
+
+    /// What a worker is there for: whether it may get what any worker of its pool may do.
+    pub fn has_role(&mut self, worker: usize, role: Role) {
+        let did = std::mem::replace(&mut self.workers[worker].serves, role == Role::Serves);
+        if did && role == Role::Leaves {
+            self.may_be_kept(worker);
+        }
+    }
+
+    /// Clients may have got a worker for lines that were not delivered, and keep to it.
+    fn may_be_kept(&mut self, worker: usize) {
+        let may_have = (0..self.clients.len()).filter(|client| !self.clients[*client].closed);
+        self.workers[worker].perhaps_of.extend(may_have);
+    }
+
     fn is_dedicated(&self, pool: usize) -> bool {
         self.settings.pools[pool].assignment == Assignment::Dedicated
     }
@@ -407,13 +459,15 @@ impl Model {
     pub fn started(&mut self, now: Moment, pool: usize) {
         let Pool { instances, assignment, .. } = self.settings.pools[pool];
         let before = self.workers.iter().filter(|worker| worker.pool == pool).count();
-        if before >= instances && assignment != Assignment::Dedicated {
+        if before >= instances && assignment != Assignment::Dedicated && !self.replaces {
             let seat = self.vacant.iter().position(|(of, since)| *of == pool && now.since(*since) >= FIRST_BACKOFF);
             self.vacant.remove(seat.expect("a seat is vacant for as long as the first backoff"));
         }
         self.workers.push(Worker {
             pool,
             takes: true,
+            serves: true,
+            perhaps_of: BTreeSet::new(),
             owner: None,
             released: false,
             ran: false,
@@ -428,7 +482,8 @@ impl Model {
             early: Vec::new(),
         });
         let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released).count();
-        assert!(live <= self.settings.pools[pool].max_instances, "pool {pool} has {live} workers");
+        let most = self.settings.pools[pool].max_instances;
+        assert!(live <= most || self.replaces, "pool {pool} has {live} workers");
         assert!(!self.refused, "a worker is started during the drain");
     }
 
@@ -440,9 +495,10 @@ impl Model {
     /// How many seats are empty that should not be.
     pub fn seats_empty(&self) -> usize {
         let empty = self.settings.pools.iter().enumerate().map(|(pool, settings)| {
-            let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released);
+            let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released && worker.serves);
             let (owned, spare): (Vec<_>, Vec<_>) = live.partition(|worker| worker.owner.is_some());
-            settings.instances.min(settings.max_instances - owned.len()).saturating_sub(spare.len())
+            let instances = if settings.is_gone { 0 } else { settings.instances };
+            instances.min(settings.max_instances.saturating_sub(owned.len())).saturating_sub(spare.len())
         });
         empty.sum()
     }
@@ -564,7 +620,8 @@ impl Model {
             return (vec![group], pools[group].assignment);
         }
         let of_listener = group.checked_sub(pools.len() + 1).and_then(|at| self.settings.listeners[at].pools.clone());
-        let all = of_listener.unwrap_or((0..pools.len()).collect());
+        let is_there = |pool: &usize| !pools[*pool].is_gone;
+        let all = of_listener.unwrap_or_else(|| (0..pools.len()).filter(is_there).collect());
         let is_shared = |pool: &usize| pools[*pool].assignment != Assignment::Dedicated;
         let shared: Vec<usize> = all.iter().copied().filter(is_shared).collect();
         if shared.is_empty() {
@@ -577,23 +634,25 @@ impl Model {
     /// Who may take a message of `client` that belongs to no session.
     fn anybody(&self, client: usize, group: usize) -> Fate {
         let (pools, assignment) = self.pools_of(group);
-        if assignment != Assignment::RoundRobin
-            && let Some((_, worker)) = self.clients[client].assigned.iter().find(|(of, _)| *of == group)
-            && self.workers[*worker].takes
-        {
-            return Fate { group: Some(group), ..Fate::to(Who::Worker(*worker)) };
+        if let Some((_, worker)) = self.clients[client].assigned.iter().find(|(of, _)| *of == group) {
+            let is_its_own = self.is_own(client, *worker);
+            if (is_its_own || assignment == Assignment::Client) && self.workers[*worker].takes {
+                return Fate { group: Some(group), ..Fate::to(Who::Worker(*worker)) };
+            }
+            if is_its_own {
+                return Fate::lost(Reason::RequestLost);
+            }
         }
-        let ends_with = |(of, worker): &(usize, usize)| *of == group && self.ends_its_client(*worker);
-        if self.clients[client].assigned.iter().any(ends_with) {
-            return Fate::lost(Reason::RequestLost);
-        }
-        let free = |worker: &Worker| worker.takes && worker.owner.is_none() && pools.contains(&worker.pool);
+        let serves = |at: &Worker| at.serves && pools.contains(&at.pool);
+        let may_keep = |worker: &Worker| assignment == Assignment::Client && worker.perhaps_of.contains(&client);
+        let free = |worker: &Worker| worker.takes && worker.owner.is_none() && (serves(worker) || may_keep(worker));
         let to: Vec<Who> =
             self.workers.iter().enumerate().filter(|(_, worker)| free(worker)).map(|(at, _)| Who::Worker(at)).collect();
         let taken = self.perhaps_taken.iter().any(|pool| pools.contains(pool));
         let may_lack =
             assignment == Assignment::Dedicated && (taken || self.clients[client].has_waited >= TURN_AWAITED);
-        let lost = if to.is_empty() || may_lack { vec![Reason::NoWorker] } else { Vec::new() };
+        let any_serves = |to: &Who| matches!(to, Who::Worker(worker) if serves(&self.workers[*worker]));
+        let lost = if may_lack || !to.iter().any(any_serves) { vec![Reason::NoWorker] } else { Vec::new() };
         Fate { to, lost, group: Some(group) }
     }
 
@@ -669,6 +728,11 @@ impl Model {
             let denied = &self.settings.pools[self.workers[worker].pool].deny_methods;
             denied.iter().all(|method| method != line.method)
         });
+        let denies = |pool: &usize| self.settings.pools[*pool].deny_methods.iter().any(|method| method == line.method);
+        // The worker that a client has kept from before a reload may be of another pool than its group.
+        if fate.group.is_some_and(|group| self.pools_of(group).0.iter().all(denies)) {
+            fate.lost.push(Reason::MethodDenied);
+        }
         // Which of several faults is told is all the same.
         if !line.names().is_empty() && !fate.lost.is_empty() {
             fate.lost.push(Reason::SessionDenied);
@@ -815,8 +879,13 @@ impl Model {
     fn group_of(&self, client: usize, line: &Line) -> Option<usize> {
         let Some(name) = &line.pool else { return Some(self.clients[client].group) };
         let pool = self.settings.pools.iter().position(|pool| pool.id == *name)?;
-        let may = self.clients[client].may_name.as_ref().is_none_or(|pools| pools.contains(&pool));
-        may.then_some(pool)
+        self.may_name(client, pool).then_some(pool)
+    }
+
+    /// Whether messages of a client may name a pool.
+    fn may_name(&self, client: usize, pool: usize) -> bool {
+        let offered = &self.settings.listeners[self.clients[client].listener].pools;
+        !self.settings.pools[pool].is_gone && offered.as_ref().is_none_or(|pools| pools.contains(&pool))
     }
 
     fn fate_in_session(&self, client: usize, line: &Line, name: &str) -> Fate {
@@ -998,8 +1067,7 @@ impl Model {
         if self.settings.pools[*pool].assignment == Assignment::Dedicated {
             return *owner;
         }
-        let may_use = |at: &&Client| at.may_name.as_ref().is_none_or(|pools| pools.contains(pool));
-        let is_there = |client: &usize| Some(&self.clients[*client]).filter(|at| !at.gone).filter(may_use).is_some();
+        let is_there = |client: &usize| !self.clients[*client].gone && self.may_name(*client, *pool);
         let mut there = (0..self.clients.len()).filter(is_there);
         match (owner, served.len()) {
             (Some(owner), _) => Some(*owner),
@@ -1677,8 +1745,7 @@ impl Model {
         let value = value_of(text);
         let refuses =
             hearing == Some(to) && !value["id"].is_null() && value["error"]["data"]["reason"] != "client_left";
-        self.refused_for =
-            Reason::ALL.iter().find(|known| refuses && value["error"]["data"]["reason"] == known.told()).copied();
+        self.refused_for = value["error"]["data"]["reason"].as_str().filter(|_| refuses).map(reason_of);
         refuses
     }
 
@@ -1712,16 +1779,17 @@ impl Model {
             assert!(!self.clients[client].closed);
             return;
         }
-        let reason = Reason::ALL.iter().find(|known| known.told() == reason).expect("a reason has a name");
+        let is_replaced = reason == Reason::WorkerReplaced.name();
+        let reason = reason_of(&reason);
         if hearing == Some(to) {
             self.seen_replies.push((to, id, reason.told()));
             return;
         }
-        self.gave_up(now, to, &id, *reason);
+        self.gave_up(now, to, &id, reason, is_replaced);
     }
 
     /// A pending request was answered with an error.
-    fn gave_up(&mut self, now: Moment, to: Who, id: &str, reason: Reason) {
+    fn gave_up(&mut self, now: Moment, to: Who, id: &str, reason: Reason, is_replaced: bool) {
         if reason == Reason::Cancelled {
             let at = self.cancelled.iter().position(|(asker, token)| *asker == to && token == id);
             self.cancelled.remove(at.expect("a request was cancelled, and its grace is over"));
@@ -1741,13 +1809,15 @@ impl Model {
             Reason::RequestLost => {
                 assert!(!self.refused);
                 self.accused.push(worker);
-                self.blamed.push((worker, to));
+                if !is_replaced {
+                    self.blamed.push((worker, to));
+                }
             }
             Reason::ShuttingDown => {
                 assert!(self.refusing);
                 self.accused.push(worker);
             }
-            Reason::RequestDiscarded | Reason::MemoryLimit => {
+            Reason::RequestDiscarded | Reason::MemoryLimit | Reason::ListenerRemoved => {
                 let Who::Client(client) = to else { panic!("{to:?} waits for a client") };
                 self.bereaved.push((client, reason));
             }
@@ -1760,7 +1830,7 @@ impl Model {
     pub fn closing(&mut self, now: Moment, client: usize, how: Close, why: Reason, excuse: bool) {
         let me = Who::Client(client);
         let waits = self.to_workers.iter().any(|request| request.asker == Some(me));
-        let drains = self.clients[client].half_closed || self.quiescing;
+        let drains = (self.clients[client].half_closed || self.quiescing) && why != Reason::ListenerRemoved;
         assert!(!(waits && drains) || excuse, "client {client} is closed before its answers have come");
         if std::mem::replace(&mut self.clients[client].closed, true) {
             return;
@@ -2078,7 +2148,11 @@ impl Model {
         self.perhaps_taken.clear();
         self.lost_before.clear();
         for (client, reason) in std::mem::take(&mut self.bereaved) {
-            let has_cause = reason == Reason::MemoryLimit || self.lost_its_worker(client);
+            let has_cause = match reason {
+                Reason::MemoryLimit => true,
+                Reason::ListenerRemoved => self.settings.listeners[self.clients[client].listener].is_gone,
+                _ => self.lost_its_worker(client),
+            };
             let closed = self.clients[client].closed && has_cause;
             assert!(closed, "requests of client {client} are given up, and it goes on");
         }
@@ -2180,6 +2254,15 @@ impl Model {
     /// Nothing may be left at the end.
     pub fn check_end(&self) {
         assert!(self.sessions.is_empty() && self.to_workers.is_empty() && self.to_clients.is_empty());
+    }
+}
+
+/// What was counted for an error that gives this reason. A request that is lost with a worker which was replaced is told so.
+fn reason_of(told: &str) -> Reason {
+    let found = Reason::ALL.iter().find(|reason| reason.told() == told);
+    match found.expect("a reason has a name") {
+        Reason::WorkerReplaced => Reason::RequestLost,
+        reason => *reason,
     }
 }
 

@@ -278,6 +278,7 @@ impl Mind {
 
     /// It gives out a name that may be somebody's already.
     pub fn muddles(&mut self, name: String) {
+        self.unmakes(&name);
         self.sessions.retain(|kept| kept.name != name);
         self.muddled.push(name);
     }

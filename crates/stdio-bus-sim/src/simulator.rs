@@ -16,7 +16,7 @@ use super::model::{BELIEVED, Model};
 use super::peers::{Heard, Mind};
 use super::trace::{Hashes, Trace};
 use super::twins::Twins;
-use crate::bus::overview::{Name, SessionRow};
+use crate::bus::overview::{Name, Role, SessionRow};
 use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Origin, Peer, Signal, Source, WorkerKey};
 use crate::bus::report::{Reason, WorkerName};
 use crate::bus::settings::{Assignment, SessionAccess, Settings};
@@ -33,6 +33,8 @@ const PATIENCE_RETURNS: u32 = 100;
 const NAMES: [&str; 5] = ["alice", "bob", "carol", "dave", "eve"];
 /// In one step of so many the bus hears that it did not run.
 const GAPS: usize = 97;
+/// In one step of so many the configuration is changed, or workers are to be replaced.
+const RELOADS: usize = 40;
 /// Things that a failing seed shows, unless `STDIO_BUS_SIM_LOG` says how many.
 const LOG: usize = 50;
 
@@ -101,6 +103,8 @@ struct SimClient {
 struct SimWorker {
     key: WorkerKey,
     name: WorkerName,
+    /// The command that it runs.
+    generation: u32,
     end: End,
     process: Process,
     mind: Mind,
@@ -162,7 +166,11 @@ pub struct World {
     seed: Option<u64>,
     steps: usize,
     random: Random,
+    /// As they were at the start, and as they are.
+    first: Settings,
     settings: Settings,
+    /// The configuration is changed, and workers are replaced.
+    reloads: bool,
     bus: Twins,
     now: Moment,
     clients: Vec<SimClient>,
@@ -272,9 +280,13 @@ impl World {
                 pool.deny_methods.clear();
             }
         }
+        // Of two requests with one id the bus may mean the one that an older worker has.
+        let reloads = !reuses_ids && seed.map_or_else(|| random.one_in(2), |seed| Random::new(!seed).one_in(2));
         Self {
             seed,
             steps,
+            reloads,
+            first: settings.clone(),
             bus: Twins::new(settings.clone()),
             now: Moment(random.range(0..1_000_000) as u64),
             clients: Vec::new(),
@@ -346,6 +358,10 @@ impl World {
                 self.handle("it did not run", None, Input::Gap { held_up, suspended });
             }
             self.tick_if_due();
+            // A trace has none, so that it is of the same things as ever.
+            if self.reloads && self.trace.is_none() && self.random.one_in(RELOADS) {
+                self.reload();
+            }
             if !self.random.one_in(3) || !self.react() {
                 self.act();
             }
@@ -405,6 +421,7 @@ impl World {
         self.model.quiescing = self.bus.stage() >= Stage::Quiescing;
         self.model.refused = self.model.refusing;
         self.model.check(self.now, &self.bus);
+        self.learn_roles();
         let soon = self.now.after(Duration::from_millis(1));
         let turns = self.bus.next_deadline().is_some_and(|at| at <= soon);
         for who in self.everybody() {
@@ -600,6 +617,13 @@ impl World {
         }
     }
 
+    /// Workers that are on their way in or out get no work that others may do.
+    fn learn_roles(&mut self) {
+        for (at, worker) in self.workers.iter().enumerate().filter(|(_, worker)| !worker.released) {
+            self.model.has_role(at, self.bus.role(worker.key).expect("it lives"));
+        }
+    }
+
     fn learn_owners_by(&mut self, client: usize, lines: &[usize]) {
         let key = self.clients[client].key;
         for at in 0..self.workers.len() {
@@ -714,7 +738,7 @@ impl World {
                     end.paused = false;
                     end.resumed_at = now;
                 }
-                Effect::Spawn { worker, name } => self.start_worker(worker, name),
+                Effect::Spawn { worker, name, generation } => self.start_worker(worker, name, generation),
                 Effect::CloseStdin(worker) => {
                     let at = self.worker(worker);
                     self.workers[at].stdin_closed = true;
@@ -965,7 +989,7 @@ impl World {
         });
     }
 
-    fn start_worker(&mut self, key: WorkerKey, name: WorkerName) {
+    fn start_worker(&mut self, key: WorkerKey, name: WorkerName, generation: u32) {
         let pool = name.pool;
         self.model.started(self.now, pool);
         let random = &mut self.random;
@@ -975,6 +999,7 @@ impl World {
         self.workers.push(SimWorker {
             key,
             name,
+            generation,
             end,
             process: Process::Starting,
             mind,
@@ -1597,6 +1622,33 @@ impl World {
         }
     }
 
+    /// Another configuration holds from now on, or the operator has workers replaced.
+    fn reload(&mut self) {
+        self.model.replaces = true;
+        let (pool, worker) = (self.random.range(0..self.settings.pools.len()), self.any_worker());
+        match (self.random.range(0..5), worker) {
+            (0, _) => self.handle("is to be replaced", None, Input::RestartPool(pool)),
+            (1, Some(at)) => {
+                let worker = self.workers[at].key;
+                let input = if self.random.one_in(2) {
+                    Input::RestartWorker { worker, at_once: false }
+                } else {
+                    Input::Grown { worker, mib: 1 }
+                };
+                self.handle("is to be replaced", Some(Who::Worker(at)), input);
+            }
+            _ => {
+                let next = faults::reload(&mut self.random, &self.first, &self.settings);
+                if self.bus.stage() < Stage::Terminating {
+                    self.settings = next.clone();
+                    self.model.reloaded(&next);
+                }
+                self.note(|_| format!("{next:#?}"));
+                self.step("reload", None, |bus, now| bus.reload(now, &next));
+            }
+        }
+    }
+
     /// Tells the bus that memory is short, with holders of any size; or that it is not any more.
     fn crowd(&mut self) {
         let most = self.settings.limits.max_memory;
@@ -1625,7 +1677,8 @@ impl World {
             return;
         }
         let source = Source::User(self.random.range(0..4) as u32);
-        let refuses = self.bus.stage() >= Stage::Terminating;
+        let is_gone = self.settings.listeners[listener].is_gone;
+        let refuses = is_gone || self.bus.stage() >= Stage::Terminating;
         let mut origin = Origin::from(source);
         let name = self.free_name();
         origin.names.token = name.map(Into::into);
@@ -1792,7 +1845,7 @@ impl World {
         for _ in 0..2000 {
             self.progress();
             let empty = self.model.seats_empty() as u64;
-            let manned = self.model.refusing || empty <= self.bus.count(Reason::PoolDegraded);
+            let manned = self.model.refusing || empty <= self.bus.count(Reason::PoolDegraded) && self.all_are_renewed();
             if self.done > 0 || manned && self.model.is_idle() && self.nobody_is_paused() {
                 return;
             }
@@ -1801,6 +1854,20 @@ impl World {
             }
         }
         panic!("it does not come to rest; there is left:\n{}", self.model.outstanding());
+    }
+
+    /// Whether no worker runs a command that is not the newest one of its pool, but for those that leave, and pools
+    /// whose newest command cannot live.
+    fn all_are_renewed(&self) -> bool {
+        let is_renewed = |worker: &SimWorker| {
+            let pool = &self.settings.pools[worker.name.pool];
+            let stays = self.bus.role(worker.key) == Some(Role::Serves) && self.bus.owner(worker.key).is_none();
+            !stays
+                || pool.is_gone
+                || worker.generation == pool.generation
+                || self.bus.roll_failure(worker.name.pool).is_some()
+        };
+        self.workers.iter().filter(|worker| !worker.released).all(is_renewed)
     }
 
     fn nobody_is_paused(&self) -> bool {
@@ -1862,6 +1929,17 @@ impl World {
         if self.done == 0 {
             assert!(self.clients.iter().all(|client| client.closed), "clients never go");
             assert_eq!((self.bus.stats().clients, self.bus.stats().sessions), (0, 0));
+            let leaves = |at: &usize| self.bus.role(self.workers[*at].key) == Some(Role::Leaves);
+            let leaving: Vec<usize> = (0..self.workers.len()).filter(leaves).collect();
+            let have_ended = |world: &Self| leaving.iter().all(|at| world.workers[*at].released);
+            for _ in 0..100 {
+                if have_ended(self) {
+                    break;
+                }
+                self.progress();
+                self.wait_for_deadline();
+            }
+            assert!(have_ended(self), "a worker that nobody uses any more does not end");
             self.shutdowns = 0;
             self.shutdown();
         }

@@ -72,6 +72,10 @@ impl Twins {
         }
     }
 
+    pub(super) fn reload(&mut self, now: Moment, settings: &Settings) -> Vec<Effect> {
+        self.both(now, |bus| ((), bus.reload(now, settings.clone()).collect())).1
+    }
+
     pub(super) fn handle(&mut self, now: Moment, input: Input) -> Vec<Effect> {
         self.both(now, |bus| ((), bus.handle(now, input.clone()).collect())).1
     }

@@ -383,6 +383,7 @@ fn every_key_of_a_listener_arrives() {
         },
         closes_when_not_ready: true,
         web: None,
+        is_gone: false,
     };
     let seven = MaxConnections { total: Some(7), per_source: None };
     let owner = Owner { user: Some(0), group: Some(7) };

@@ -113,6 +113,15 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, _| Value::from(it.view.started_at.seconds());
     gauge "stdio_bus_ready" of All: "Whether /readyz says yes.";
         One |it, _| Value::from(is_ready(Some(it.view.bus.readiness())));
+    counter "stdio_bus_reloads_total" of All: "Reloads of the configuration, by what came of them.";
+        Many |out, it, _| {
+            for (result, count) in [("ok", it.view.reloads.succeeded), ("failed", it.view.reloads.failed)] {
+                out.labelled(&[("result", result)], count as f64);
+            }
+        };
+    gauge "stdio_bus_last_reload_successful" as "last_reload_successful" of All:
+        "Whether the last reload has succeeded, or there was none.";
+        One |it, _| Value::from(it.view.reloads.last_succeeded());
     gauge "stdio_bus_draining" of All: "Whether the daemon shuts down.";
         One |it, _| Value::from(it.view.bus.readiness() == Readiness::Draining);
     gauge "stdio_bus_listener_ready" as "ready" of Listeners: "Whether /readyz?listener=N says yes.";

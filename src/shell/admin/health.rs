@@ -35,10 +35,16 @@ pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
         }
     };
     match readiness {
-        Readiness::Ready => Response::text(Status::Ok, "ready"),
+        Readiness::Ready => Response::text(Status::Ok, &ready_but(view)),
         Readiness::NotReady(why) => Response::text(Status::Unavailable, &format!("not ready: {why}")),
         Readiness::Draining => Response::text(Status::NotFound, "draining: the daemon shuts down"),
     }
+}
+
+/// That clients are served, and what an operator has to look at all the same.
+fn ready_but(view: &View<'_>) -> String {
+    let failures = (0..view.workers.pools.len()).filter_map(|pool| view.bus.roll_failure(pool));
+    std::iter::once("ready").chain(failures).collect::<Vec<_>>().join("; ")
 }
 
 fn no_pool(view: &View<'_>, id: &str) -> String {

@@ -73,29 +73,40 @@ pub(super) struct Admin {
 impl Admin {
     /// What is served on those of these sockets that are for operators; `config` says the rest.
     pub(super) fn new(config: &Config, acceptors: &[Acceptor]) -> Self {
-        let place = |(at, listener): (usize, &crate::config::Listener)| {
-            let ours = acceptors.iter().filter(|acceptor| acceptor.listener() == Some(at));
-            let path = listener.web.as_ref().map(|web| web.path.clone());
-            Place { asked: listener.address(), bound: ours.map(|acceptor| acceptor.address.clone()).collect(), path }
-        };
-        let admin = config.admin.as_ref();
-        let is_abstract =
-            |listen: &Listen| matches!(listen, Listen::Unix { path, .. } if crate::address::is_abstract(path));
-        Self {
-            is_on: acceptors.iter().any(|acceptor| acceptor.for_admin),
-            is_abstract: admin.is_some_and(|admin| is_abstract(&admin.listen)),
-            token: admin.and_then(|admin| admin.token.clone()),
-            token_file: admin.and_then(|admin| admin.token_file.clone()).unwrap_or_default(),
+        let mut admin = Self {
+            is_on: false,
+            is_abstract: false,
+            token: None,
+            token_file: PathBuf::new(),
             connections: Slab::new(),
             busy: VecDeque::new(),
-            places: config.listeners.iter().enumerate().map(place).collect(),
+            places: Vec::new(),
             closed: false,
             throttle: Throttle::default(),
             history: History::default(),
             turns: Histogram::default(),
             turned_at: None,
             started_at: Wall::now(),
-        }
+        };
+        admin.configure(config, acceptors.iter());
+        admin
+    }
+
+    /// The configuration is this one from now on.
+    pub(super) fn configure<'a>(&mut self, config: &Config, acceptors: impl Iterator<Item = &'a Acceptor> + Clone) {
+        let place = |(at, listener): (usize, &crate::config::Listener)| {
+            let ours = acceptors.clone().filter(|acceptor| acceptor.listener() == Some(at));
+            let path = listener.web.as_ref().map(|web| web.path.clone());
+            Place { asked: listener.address(), bound: ours.map(|acceptor| acceptor.address.clone()).collect(), path }
+        };
+        let admin = config.admin.as_ref();
+        let is_abstract =
+            |listen: &Listen| matches!(listen, Listen::Unix { path, .. } if crate::address::is_abstract(path));
+        self.is_on = acceptors.clone().any(|acceptor| acceptor.for_admin);
+        self.is_abstract = admin.is_some_and(|admin| is_abstract(&admin.listen));
+        self.token = admin.and_then(|admin| admin.token.clone());
+        self.token_file = admin.and_then(|admin| admin.token_file.clone()).unwrap_or_default();
+        self.places = config.listeners.iter().enumerate().map(place).collect();
     }
 
     /// The file with its token was read again. What is wrong with it is told, and the last one stays good.

@@ -10,7 +10,7 @@ use super::access::{self, Origin};
 use super::connection::{Connection, LINGER, Phase, SEND_TIME};
 use super::request::{Manner, Request};
 use super::response::Response;
-use super::route::route;
+use super::route::{Act, route};
 use super::view::View;
 use super::{Admin, MOST_CONNECTIONS};
 use crate::bus::port::{Moment, Place};
@@ -95,9 +95,15 @@ impl<I: Io> Shell<I> {
         if let Err(refused) = access::may_ask(origin, request) {
             return refused;
         }
-        let (response, input) = route(&self.view(now), request, origin, self.admin.token.as_ref());
-        if let Some(input) = input {
-            self.reactor.tell(now, input);
+        let (response, act) = route(&self.view(now), request, origin, self.admin.token.as_ref());
+        match act {
+            Act::Nothing => {}
+            Act::Tell(input) => self.reactor.tell(now, input),
+            Act::Reload { is_dry_run } => {
+                if let Err(why) = self.begin_reload(is_dry_run) {
+                    return Response::text(Status::Conflict, &why);
+                }
+            }
         }
         response
     }
@@ -116,6 +122,7 @@ impl<I: Io> Shell<I> {
             max_memory: self.reactor.memory.most,
             io: I::NAME,
             admin_connections: self.admin.connections.len(),
+            reloads: &self.reloads.outcomes,
         }
     }
 

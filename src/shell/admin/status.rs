@@ -30,7 +30,10 @@ pub(super) fn status() -> Object {
 fn figures(view: &View<'_>) -> serde_json::Value {
     let levels = view.bus.levels();
     let (stage, why) = match view.bus.readiness() {
-        Readiness::Ready => ("ready", None),
+        Readiness::Ready => {
+            let failure = (0..view.workers.pools.len()).find_map(|pool| view.bus.roll_failure(pool));
+            ("ready", failure.map(str::to_owned))
+        }
         Readiness::NotReady(why) => ("not ready", Some(why)),
         Readiness::Draining => ("draining", None),
     };

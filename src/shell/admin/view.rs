@@ -7,6 +7,7 @@ use super::wall::Wall;
 use crate::bus::Bus;
 use crate::bus::histogram::Histogram;
 use crate::bus::port::Moment;
+use crate::shell::outcomes::Outcomes;
 use crate::shell::reactor::Workers;
 
 /// See the top of the file.
@@ -26,4 +27,5 @@ pub(super) struct View<'a> {
     /// What carries the bytes.
     pub io: &'static str,
     pub admin_connections: usize,
+    pub reloads: &'a Outcomes,
 }

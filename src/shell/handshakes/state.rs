@@ -174,6 +174,11 @@ impl Handshakes {
         Self { pending: Slab::new(), sources: HashMap::new(), beyond }
     }
 
+    /// So many at most from now on, beyond the slots that are free.
+    pub(in crate::shell) fn allow(&mut self, beyond: usize) {
+        self.beyond = beyond;
+    }
+
     /// Those that nobody has asked to go.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (usize, &PendingHandshake)> {
         self.pending.iter().filter(|(_, handshake)| handshake.over.is_none())

@@ -82,6 +82,17 @@ impl Http {
         }
     }
 
+    /// So many connections at most from now on.
+    pub(super) fn allow(&mut self, most: usize) {
+        self.most = most;
+    }
+
+    /// The limits are those of this configuration.
+    pub(super) fn configure(&mut self, config: &Config) {
+        self.most_held = config.limits.max_memory / 4;
+        self.session_idle = config.limits.session_idle.unwrap_or(SESSION_IDLE);
+    }
+
     /// Whether nothing is left of it.
     pub(super) fn is_empty(&self) -> bool {
         self.connections.is_empty()

@@ -1,5 +1,6 @@
 //! Workers as processes: they are started, their stderr is passed on, their deaths and our signals are heard.
 
+pub(super) mod memories;
 pub(super) mod processes;
 pub(super) mod reap;
 pub(super) mod spawn;
@@ -19,10 +20,9 @@ use crate::io::{Io, Submission};
 
 impl<I: Io> Reactor<I> {
     /// Begins to start a worker. What is written to it meanwhile waits in its outbox.
-    pub(super) fn spawn(&mut self, worker: WorkerKey, name: WorkerName) {
+    pub(super) fn spawn(&mut self, worker: WorkerKey, name: WorkerName, generation: u32) {
         self.connections.add(Connection::starting(worker, name));
-        let workers = &mut self.workers;
-        if let Err(error) = workers.processes.begin(worker, &workers.pools[name.pool], &workers.descriptors) {
+        if let Err(error) = self.workers.begin(worker, name.pool, generation) {
             self.not_started(self.clock.now(), worker, name, &error);
         }
     }

@@ -205,11 +205,15 @@ impl Bus {
                 to.window.sent += bytes as u64;
                 to.end.traffic.bytes_out += bytes as u64;
                 let has_room = to.end.output.pop(bytes, limit, now);
+                let is_last = to.end.output.queued == 0 && to.tenure.is_leaving();
                 if shared && to.owner.is_none() && to.window.is_probe_due(now) {
                     self.probe(worker);
                 }
                 if has_room {
                     self.admit_waiters(worker);
+                }
+                if is_last {
+                    self.notice_leaving(worker);
                 }
             }
         }

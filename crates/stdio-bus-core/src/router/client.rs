@@ -129,6 +129,9 @@ impl Bus {
             self.take_session_over(session, message.client);
         }
         self.note_servers(message, route.worker);
+        if message.id.is_some() {
+            self.note_version(route.worker, message.window, message.line);
+        }
         self.forward(Peer::Worker(route.worker), message.line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (message.verb, route.about) {
             let due = self.pending.cancel(self.now, key, how);
@@ -283,7 +286,8 @@ impl Bus {
         let joined = inner.filter(|_| !names_pool).and_then(|inner| self.session_of_client(client, inner));
         let Some(worker) = joined.and_then(|key| self.sessions.get(key)).map(|session| session.worker) else {
             let worker = self.pick_worker_for_line(client, group, window, line).map_err(refusal)?;
-            return Ok((worker, self.access(of, worker, None)));
+            // It may have been the client's before the group was another one.
+            return self.usable(worker, self.access(of, worker, self.sessions.of_worker(worker, of.name)));
         };
         // It may be outside of the group, where nothing was looked for yet.
         let access = match self.sessions.of_worker(worker, of.name) {
@@ -295,10 +299,12 @@ impl Bus {
     }
 
     /// The session `name` on the workers of a group: the client's own first, then one of another client, then a held one;
-    /// of several the one whose worker comes first.
+    /// of several the one whose worker comes first. Workers that leave come last.
     fn session_in_group(&self, client: ClientKey, group: usize, name: &[u8]) -> Option<(WorkerKey, SessionKey)> {
-        let found = self.balancer.groups[group].slots().iter().filter_map(|(pool, slot)| {
-            let worker = self.supervisor.pools[*pool].slots[*slot].worker?;
+        let group = &self.balancer.groups[group];
+        let in_slots = group.slots().iter().filter_map(|(pool, slot)| self.supervisor.pools[*pool].slots[*slot].worker);
+        let leaving = group.pools().flat_map(|pool| self.leaving_workers(pool));
+        let found = in_slots.chain(leaving).filter_map(|worker| {
             let key = self.sessions.of_worker(worker, name)?;
             let owner = self.sessions.get(key)?.client;
             Some((owner.map_or(2, |owner| u8::from(owner != client)), (worker, key)))

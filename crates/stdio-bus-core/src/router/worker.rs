@@ -222,6 +222,7 @@ impl Bus {
         if said.id.as_ref().is_some_and(|it| self.take_era(worker, &it.id, false)) {
             return Ok(Flow::Next);
         }
+        self.note_activity(worker, window, line);
         let named = self.request_of_worker_message(&said);
         let (to, session) = match self.client_for_worker_message(&said, &named) {
             Err(Refusal(Reason::UnknownSession, _))

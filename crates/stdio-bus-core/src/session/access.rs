@@ -177,7 +177,7 @@ impl Bus {
             return false;
         }
         let (Some(client), Some(worker)) = (self.clients.get(client), self.workers.get(worker)) else { return false };
-        self.sessions.bonds.keeps_from(worker.pool, session, client.identity.origin.names.owner())
+        self.sessions.bonds.keeps_from(worker.name.pool, session, client.identity.origin.names.owner())
     }
 
     /// Whether a session may go to another connection that names it now: one of the same name, which has to be a verified

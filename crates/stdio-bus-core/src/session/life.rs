@@ -92,7 +92,7 @@ impl Bus {
     fn bind_session(&mut self, client: ClientKey, worker: WorkerKey, session: &[u8]) {
         let (Some(client), Some(worker)) = (self.clients.get(client), self.workers.get(worker)) else { return };
         if let Some(name) = client.identity.origin.names.owner() {
-            self.sessions.bonds.bind(worker.pool, session, name);
+            self.sessions.bonds.bind(worker.name.pool, session, name);
         }
     }
 
@@ -206,6 +206,9 @@ impl Bus {
     }
 
     fn leave_owner(&mut self, key: SessionKey) {
+        if let Some(worker) = self.sessions.get(key).map(|session| session.worker) {
+            self.notice_leaving(worker);
+        }
         let owner = self.sessions.get(key).and_then(|session| session.client);
         let owner = owner.and_then(|owner| self.clients.get_mut(owner));
         self.sessions.take_from_owner(key, owner.map(|owner| &mut owner.end.sessions));

@@ -4,6 +4,7 @@
 //! of them in `tombstones.rs`. `life.rs` is what happens to them, and `early.rs` what is said before one is there.
 
 pub(crate) mod access;
+pub(crate) mod activity;
 pub(crate) mod early;
 mod life;
 pub(crate) mod state;

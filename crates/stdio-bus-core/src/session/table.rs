@@ -37,6 +37,8 @@ pub(crate) struct Session {
     state: State,
     /// The worker may know the name for good, so that it outlives its owner.
     pub(super) is_known: bool,
+    /// The worker has said that it works in it, whether requests are pending or not.
+    is_working: bool,
     /// Requests in it that the worker has not answered.
     pub(crate) pending: u32,
     /// When its owner used it last.
@@ -52,6 +54,11 @@ impl Session {
         self.state
     }
 
+    /// Whether its worker has said that it works in it.
+    pub(crate) fn is_working(&self) -> bool {
+        self.is_working
+    }
+
     /// What there is of it beside its owner.
     pub(super) fn rest(&self) -> Rest {
         Rest { is_known: self.is_known, is_pending: self.pending > 0 }
@@ -65,6 +72,8 @@ pub(crate) struct Sessions {
     by_owner: Index,
     by_worker: Index,
     owned: usize,
+    /// In how many of them workers say that they work.
+    working: usize,
     /// Held names, the oldest first, each with its number; some have an owner again, were held once more later, or are
     /// gone.
     held: VecDeque<(SessionKey, u64)>,
@@ -91,6 +100,7 @@ impl Default for Sessions {
             by_owner: Index::new(MAX_SESSIONS),
             by_worker: Index::new(MAX_SESSIONS + MAX_HELD),
             owned: 0,
+            working: 0,
             held: VecDeque::new(),
             holds: 0,
             claims_due: None,
@@ -170,6 +180,18 @@ impl Sessions {
         found
     }
 
+    /// A worker says whether it works in a session.
+    pub(super) fn set_working(&mut self, key: SessionKey, is_working: bool) {
+        let Some(session) = self.table.get_mut(key) else { return };
+        let was_working = core::mem::replace(&mut session.is_working, is_working);
+        self.working = self.working + usize::from(is_working) - usize::from(was_working);
+    }
+
+    /// In how many sessions workers say that they work.
+    pub(crate) fn working(&self) -> usize {
+        self.working
+    }
+
     /// How many names are held.
     pub(crate) fn held(&self) -> usize {
         self.table.len() - self.owned
@@ -191,6 +213,7 @@ impl Sessions {
             name: name.into(),
             state,
             is_known: state >= State::Given,
+            is_working: false,
             pending: 0,
             used: now,
             held_as: 0,
@@ -224,6 +247,7 @@ impl Sessions {
     pub(crate) fn remove(&mut self, key: SessionKey, at_worker: Option<&mut Vec<SessionKey>>) {
         let Some(session) = self.table.remove(key) else { return };
         debug_assert!(session.client.is_none());
+        self.working -= usize::from(session.is_working);
         let hash = self.by_worker.hash(session.worker.to_bits().get(), WORKER, session.name.as_bytes());
         self.by_worker.remove(hash, key);
         leave(at_worker, key);

@@ -47,6 +47,12 @@ impl Bonds {
         self.oldest.push_back((pool, session));
     }
 
+    /// A pool is gone, and another one may get its index.
+    pub(crate) fn forget_pool(&mut self, pool: usize) {
+        self.oldest.retain(|(of, _)| *of != pool);
+        self.names.get_mut(pool).into_iter().for_each(HashMap::clear);
+    }
+
     /// Whether no session is bound to any name.
     pub(crate) fn is_empty(&self) -> bool {
         self.oldest.is_empty()

@@ -45,6 +45,8 @@ pub(crate) struct Answering {
     pub answers_twice: bool,
     /// Whether it is asked for its era.
     pub question: Question,
+    /// It may tell which of its sessions work (`session/activity.rs`).
+    pub tells_states: bool,
     /// It was reported that it makes a string of the number in an id, or the other way round.
     pub told_of_type: bool,
 }

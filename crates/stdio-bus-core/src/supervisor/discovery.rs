@@ -34,6 +34,8 @@ pub enum PoolEra {
 #[derive(Debug, Default)]
 pub(crate) struct Discovery {
     pub era: PoolEra,
+    /// The command of which that is known ([`Pool::generation`](crate::settings::Pool::generation)).
+    of: u32,
     asked: Option<WorkerKey>,
 }
 
@@ -67,11 +69,12 @@ fn question(number: u32) -> alloc::string::String {
 }
 
 impl Bus {
-    /// A worker is being started in a slot: it is asked when it runs, if no other one of its pool was.
+    /// A worker is being started that may get a slot: it is asked when it runs, if no other one with its command was.
     pub(super) fn choose_to_ask(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let Some(discovery) = &mut self.supervisor.pools[worker.name.pool].discovery else { return };
-        if discovery.era == PoolEra::Unknown && discovery.asked.is_none() {
+        let is_known = discovery.era != PoolEra::Unknown && discovery.of == worker.tenure.generation;
+        if !is_known && discovery.asked.is_none() {
             discovery.asked = Some(key);
             worker.answering.question = Question::Open;
         }
@@ -128,13 +131,20 @@ impl Bus {
     /// The era of a pool's command is known. Only an answer that comes late changes it again.
     fn learn_era(&mut self, pool: usize, era: PoolEra) {
         let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
-        discovery.asked = None;
+        let asked = discovery.asked.take().and_then(|asked| self.workers.get(asked));
+        let of = asked.map_or(discovery.of, |asked| asked.tenure.generation);
         // Its workers take lines now, or it is known that clients of 2026-07-28 get none.
         self.readiness.workers_changed = true;
-        if discovery.era == PoolEra::Modern || discovery.era == era {
+        let is_another = core::mem::replace(&mut discovery.of, of) != of;
+        self.roll_soon();
+        let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
+        if discovery.era == era || discovery.era == PoolEra::Modern && !is_another {
             return;
         }
-        discovery.era = era;
+        let before = core::mem::replace(&mut discovery.era, era);
+        if before == PoolEra::Modern {
+            self.end_modern_side(pool);
+        }
         self.out.effects.push_back(Effect::Discovered { pool });
         let id = &self.settings.pools[pool].id;
         let text = match era {

@@ -121,6 +121,13 @@ impl Bus {
         Some(due)
     }
 
+    /// A worker that is lent goes back although its client may still wait for it.
+    pub(crate) fn take_back(&mut self, key: WorkerKey) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        let Some(owner) = worker.owner.take().and_then(|owner| self.clients.get_mut(owner)) else { return };
+        owner.assigned.retain(|(_, assigned)| *assigned != key);
+    }
+
     /// A client may have no request unanswered any more: what was lent to it goes back.
     pub(crate) fn give_back(&mut self, client: ClientKey) {
         let Some(from) = self.clients.get_mut(client) else { return };
@@ -130,6 +137,7 @@ impl Bus {
         for (_, key) in core::mem::take(&mut from.assigned) {
             let Some(worker) = self.workers.get_mut(key) else { continue };
             (worker.owner, worker.answering.claimed) = (None, self.now);
+            self.notice_leaving(key);
             if self.is_extra(key) {
                 self.wake_at(key.into(), self.now.after(SPARED_FOR));
             }

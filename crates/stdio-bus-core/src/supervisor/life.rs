@@ -5,6 +5,7 @@ use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::vec::Vec;
 
+use super::tenure::{Tenure, Wear};
 use super::worker::{Action, Event, GRACE, State, Worker};
 use crate::Bus;
 use crate::client::{Client, Phase};
@@ -23,6 +24,7 @@ impl Bus {
         self.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
         self.ask_era(key);
+        self.candidate_runs(key);
         // It was being started while the others were killed.
         if self.stage() >= Stage::Killing {
             self.step(key, Event::Timer);
@@ -97,12 +99,17 @@ impl Bus {
         self.step(key, Event::Stop);
     }
 
-    /// The operator has a worker replaced: it is told to stop, and that counts as no failure. The next one is started when
-    /// it is gone.
-    pub(crate) fn on_restart_worker(&mut self, key: WorkerKey) {
+    /// The operator has a worker replaced in turn, or stopped at once.
+    pub(crate) fn on_restart_worker(&mut self, key: WorkerKey, at_once: bool) {
+        if at_once { self.stop_for_operator(key) } else { self.wear_out(key, Wear::Operator) }
+    }
+
+    /// It is told to stop, and that counts as no failure. The next one is started when it is gone.
+    fn stop_for_operator(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let pending = worker.end.unanswered.count;
         worker.process.replace_for(Reason::WorkerReplaced);
+        worker.tenure.worn = Some(Wear::Operator);
         self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
             format!("the operator has a worker replaced that has {pending} requests pending")
         });
@@ -155,7 +162,10 @@ impl Bus {
         let (reason, text) = if self.shutdown.stops_workers() {
             (Reason::ShuttingDown, "the daemon shut down before the worker answered")
         } else {
-            (Reason::RequestLost, lost(self.workers.get(key).and_then(|worker| worker.process.cause)))
+            (
+                Reason::RequestLost,
+                self.workers.get(key).map_or(EXITED, |worker| lost(worker.process.cause, &worker.tenure)),
+            )
         };
         self.penalise_crash(key, &to_answer);
         for request in to_answer {
@@ -210,7 +220,7 @@ impl Bus {
         if let Some(owner) = worker.owner.and_then(|owner| self.clients.get_mut(owner)) {
             owner.assigned.retain(|(_, assigned)| *assigned != key);
         }
-        self.leave_pool(&worker);
+        self.leave_pool(key, &worker);
         if self.supervisor.queue.has_turns() && self.balancer.lends {
             // Who waited for this one alone may have another.
             self.give_turns();
@@ -241,11 +251,22 @@ impl Bus {
         }
         let (silent, probation) = (self.tick_silent(key), self.tick_probation(key));
         let (early, first, question) = (self.tick_early(key), self.tick_first_answer(key), self.tick_question(key));
-        let extra = self.tick_extra(key);
+        let (extra, tenure) = (self.tick_extra(key), self.tick_tenure(key));
         let Some(worker) = self.workers.get(key) else { return };
         let (life, held_up) = (worker.process.timer, worker.stall.ends());
-        let next =
-            [life, stalls_at(worker), held_up, silent, probation, early, first, question, extra, worker.turns_due];
+        let next = [
+            life,
+            stalls_at(worker),
+            held_up,
+            silent,
+            probation,
+            early,
+            first,
+            question,
+            extra,
+            tenure,
+            worker.turns_due,
+        ];
         if let Some(next) = next.into_iter().flatten().min() {
             self.wake_at(key.into(), next);
         }
@@ -313,14 +334,19 @@ impl Bus {
     }
 }
 
+const EXITED: &str = "the worker exited before it answered";
+
 /// What is said of requests that go with a worker which was replaced for this reason, or ended by itself.
-fn lost(cause: Option<Reason>) -> &'static str {
+fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
     match cause {
         Some(Reason::WorkerMalformed) => "the worker was replaced before it answered: it wrote what is no message",
         Some(Reason::WorkerLineTooLong) => "the worker was replaced before it answered: it wrote too long a line",
         Some(Reason::WorkerHangs) => "the worker was replaced before it answered: requests to it ran out of time",
         Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",
-        Some(Reason::WorkerReplaced) => "the operator had the worker replaced before it answered",
-        _ => "the worker exited before it answered",
+        Some(Reason::WorkerReplaced) if tenure.worn == Some(Wear::Operator) => {
+            "the operator had the worker replaced before it answered"
+        }
+        Some(Reason::WorkerReplaced) => "the worker was replaced before it answered",
+        _ => EXITED,
     }
 }

@@ -3,6 +3,8 @@
 //! `worker.rs` has the machine of a worker, `life.rs` carries out what it says, `answering.rs` watches workers that do not
 //! answer. `pool.rs` keeps the slots of each pool filled, as `restart.rs` allows it, and `queue.rs` lets clients wait.
 //!
+//! `roll.rs` replaces workers in turn.
+//!
 //! For doors for MCP: `discovery.rs` finds out what era a command speaks, and `lending.rs` lends workers for the time of a
 //! request.
 
@@ -13,6 +15,8 @@ mod life;
 pub(crate) mod pool;
 pub(crate) mod queue;
 pub(crate) mod restart;
+pub(crate) mod roll;
+pub(crate) mod tenure;
 pub mod worker;
 
 use alloc::vec::Vec;
@@ -28,6 +32,12 @@ pub(crate) struct Supervisor {
     pub queue: queue::WorkerQueue,
     /// The number of the next worker.
     pub next_number: u32,
+    /// Workers that get no new work.
+    pub leaving: usize,
+    /// Something may have to be replaced.
+    pub rolls_due: bool,
+    /// Something of a worker that leaves is over.
+    pub leavers_due: bool,
 }
 
 impl Supervisor {
@@ -38,23 +48,21 @@ impl Supervisor {
             era: Era::Legacy,
             twin: of.iter().position(|of| *of == pool).map(|twin| shown + twin),
             shown_as: pool,
-            first_place: 0,
             is_dormant: false,
             is_used: false,
+            is_released: false,
         };
-        let modern = |pool: &usize| pool::Side {
-            era: Era::Modern,
-            twin: Some(*pool),
-            first_place: pools[*pool].max_instances,
-            is_dormant: true,
-            ..legacy(*pool)
-        };
+        let modern =
+            |pool: &usize| pool::Side { era: Era::Modern, twin: Some(*pool), is_dormant: true, ..legacy(*pool) };
         let sides = (0..shown).map(legacy).chain(of.iter().map(modern));
         Self {
             pools: pools.iter().zip(sides).map(|(pool, side)| pool::Pool::new(pool, side)).collect(),
             shown,
             queue: queue::WorkerQueue::default(),
             next_number: 0,
+            leaving: 0,
+            rolls_due: false,
+            leavers_due: false,
         }
     }
 }

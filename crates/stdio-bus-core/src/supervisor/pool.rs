@@ -9,6 +9,8 @@ use core::time::Duration;
 
 use super::discovery::Discovery;
 use super::restart::{Restarts, retry_after};
+use super::roll::Roll;
+use super::tenure::Tenure;
 use super::worker::{State, Worker};
 use crate::Bus;
 use crate::peer::{ClientKey, Moment, WorkerKey};
@@ -40,12 +42,12 @@ pub(crate) struct Side {
     pub twin: Option<usize>,
     /// The index that people know it by.
     pub shown_as: usize,
-    /// The lowest place in the names of its workers.
-    pub first_place: usize,
     /// Nobody has needed it yet: none of its workers is started.
     pub is_dormant: bool,
     /// A client of its era has needed a worker.
     pub is_used: bool,
+    /// The pool is gone from the configuration, and no client uses it.
+    pub is_released: bool,
 }
 
 /// A pool of workers.
@@ -58,6 +60,10 @@ pub(crate) struct Pool {
     pub discovery: Option<Discovery>,
     /// When the next spare is started after workers that ended soon after a client had taken them.
     pub restarts: Restarts,
+    /// The replacement of its workers.
+    pub roll: Roll,
+    /// The command that has shown that it can live, and that empty slots are filled with.
+    pub settled: u32,
     /// One of its workers has given out the name of a session.
     pub issues_names: bool,
     /// It was reported that its workers give one client the same name twice.
@@ -67,6 +73,11 @@ pub(crate) struct Pool {
 }
 
 impl Side {
+    /// How many slots it has.
+    pub(crate) fn slots(&self, pool: &settings::Pool) -> usize {
+        if self.lends(pool) { pool.max_instances } else { pool.instances }
+    }
+
     /// Whether its workers are lent for the time of a request: where each client has one for itself, and does not keep it.
     pub(super) fn lends(&self, pool: &settings::Pool) -> bool {
         self.era == Era::Modern && pool.assignment == Assignment::Dedicated
@@ -76,12 +87,13 @@ impl Side {
 impl Pool {
     /// A pool without workers.
     pub(super) fn new(pool: &settings::Pool, side: Side) -> Self {
-        let slots = if side.lends(pool) { pool.max_instances } else { pool.instances };
         Self {
-            slots: (0..slots).map(|_| WorkerSlot::default()).collect(),
+            slots: (0..side.slots(pool)).map(|_| WorkerSlot::default()).collect(),
             side,
             discovery: (side.era == Era::Legacy && side.twin.is_some()).then(Discovery::default),
             restarts: Restarts::default(),
+            roll: Roll::default(),
+            settled: pool.generation,
             issues_names: false,
             told_of_doubles: false,
             tally: Tally::default(),
@@ -110,7 +122,8 @@ impl Bus {
 
     /// How many slots of a pool are kept filled, the first ones.
     pub(crate) fn kept_slots(&self, pool: usize) -> usize {
-        if self.supervisor.pools[pool].side.is_dormant { 0 } else { self.settings.pools[pool].instances }
+        let side = self.supervisor.pools[pool].side;
+        if side.is_dormant || side.is_released { 0 } else { self.settings.pools[pool].instances }
     }
 
     /// The slots that are kept filled of a pool that people see.
@@ -118,22 +131,27 @@ impl Bus {
         self.sides_of(pool).flat_map(|side| &self.supervisor.pools[side].slots[..self.kept_slots(side)])
     }
 
-    /// Whether a pool has `max_instances` workers.
+    /// Whether a pool has `max_instances` workers, beside those that are on their way in or out.
     pub(crate) fn is_full(&self, pool: usize) -> bool {
-        let workers = self.workers.iter().filter(|(_, worker)| worker.pool == pool).count();
-        workers >= self.settings.pools[pool].max_instances
+        let roll = &self.supervisor.pools[pool].roll;
+        let counts = |key: WorkerKey, worker: &Worker| {
+            worker.pool == pool && !worker.tenure.is_leaving() && !roll.is_candidate(key)
+        };
+        self.workers.iter().filter(|(key, worker)| counts(*key, worker)).count()
+            >= self.settings.pools[pool].max_instances
     }
 
     /// The place that a worker in this slot gets its name from: that of the slot, so that the name stays the same over
     /// a restart, or the first free one if a client has taken the last worker of the slot along.
-    fn free_place(&self, pool: usize, slot: Option<usize>) -> Option<usize> {
-        let first = self.supervisor.pools[pool].side.first_place;
-        let mut taken = vec![false; self.settings.pools[pool].max_instances];
-        for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.pool == pool) {
-            taken[worker.name.place - first] = true;
+    fn free_place(&self, shown: usize, slot: Option<usize>) -> usize {
+        let of_pool = || self.workers.iter().map(|(_, worker)| worker.name).filter(|name| name.pool == shown);
+        // One of so many places is free, and that of the slot is among them.
+        let mut taken = vec![false; (of_pool().count() + 1).max(slot.map_or(0, |slot| slot + 1))];
+        for name in of_pool() {
+            taken.get_mut(name.place).into_iter().for_each(|taken| *taken = true);
         }
-        let free = slot.filter(|slot| taken.get(*slot) == Some(&false));
-        Some(first + free.or_else(|| taken.iter().position(|taken| !taken))?)
+        let free = slot.filter(|slot| !taken[*slot]);
+        free.or_else(|| taken.iter().position(|taken| !taken)).unwrap_or(taken.len())
     }
 
     /// Whether a worker may be started for a client. A pool whose workers do not stay is not started over and over by
@@ -147,7 +165,7 @@ impl Bus {
     /// Starts a worker in every slot that is empty and not waiting out its backoff. Spares of a dedicated pool come one
     /// after the other, and after clients that wait (`queue.rs`).
     pub(crate) fn fill_slots(&mut self, pool: usize) {
-        if self.shutdown.stops_workers() {
+        if self.shutdown.stops_workers() || self.is_rolling(pool) {
             return;
         }
         if let Some(until) = self.supervisor.pools[pool].rests_until(self.now) {
@@ -168,7 +186,11 @@ impl Bus {
 
     /// Starts a worker in an empty slot.
     pub(super) fn fill_slot(&mut self, pool: usize, slot: usize) -> Option<WorkerKey> {
-        let worker = self.start_worker(pool, Some(slot))?;
+        // Clients may have taken as many as there may be.
+        if self.is_full(pool) {
+            return None;
+        }
+        let worker = self.start_worker(pool, Some(slot), self.supervisor.pools[pool].settled)?;
         let here = &mut self.supervisor.pools[pool].slots[slot];
         here.worker = Some(worker);
         if here.restarts.is_unsteady() {
@@ -180,14 +202,18 @@ impl Bus {
         Some(worker)
     }
 
-    fn start_worker(&mut self, pool: usize, slot: Option<usize>) -> Option<WorkerKey> {
-        let place = self.free_place(pool, slot)?;
+    /// Starts a worker by a command of its pool.
+    pub(super) fn start_worker(&mut self, pool: usize, slot: Option<usize>, generation: u32) -> Option<WorkerKey> {
         let shown = self.supervisor.pools[pool].side.shown_as;
-        let name = WorkerName { pool: shown, place, incarnation: self.supervisor.next_number };
-        let timeout = self.settings.pools[pool].request_timeout;
-        let worker = self.workers.insert(Worker::new(self.now, pool, name, slot, timeout))?;
+        let (place, incarnation) = (self.free_place(shown, slot), self.supervisor.next_number);
+        let name = WorkerName { pool: shown, place, incarnation };
+        let settings = &self.settings.pools[pool];
+        let tenure = Tenure::new(self.now, settings, generation, incarnation);
+        let worker =
+            self.workers.insert(Worker::new(self.now, (pool, slot), name, tenure, settings.request_timeout))?;
         self.supervisor.next_number += 1;
-        self.out.effects.push_back(Effect::Spawn { worker, name });
+        self.wake_at(worker.into(), tenure.ages_at);
+        self.out.effects.push_back(Effect::Spawn { worker, name, generation });
         Some(worker)
     }
 
@@ -204,7 +230,7 @@ impl Bus {
                 }
                 spare
             }
-            None if self.may_grow(pool) => self.start_worker(pool, None)?,
+            None if self.may_grow(pool) => self.start_worker(pool, None, self.supervisor.pools[pool].settled)?,
             None => return None,
         };
         let taken = self.workers.get_mut(worker)?;
@@ -271,13 +297,14 @@ impl Bus {
     }
 
     /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
-    pub(super) fn leave_pool(&mut self, worker: &Worker) {
+    pub(super) fn leave_pool(&mut self, key: WorkerKey, worker: &Worker) {
+        let is_candidate = self.supervisor.pools[worker.pool].roll.is_candidate(key);
+        if worker.is_asked() {
+            self.end_question(worker.name.pool, worker.process.pid != 0 && !worker.process.is_unwanted);
+        }
         if let Some(slot) = worker.slot {
             self.supervisor.pools[worker.pool].slots[slot].worker = None;
             let is_excused = worker.process.is_unwanted || worker.has_ended_asked();
-            if worker.is_asked() {
-                self.end_question(worker.name.pool, worker.process.pid != 0 && !worker.process.is_unwanted);
-            }
             if is_excused || self.shutdown.stops_workers() {
                 // It has not failed.
             } else if worker.process.was_short {
@@ -285,9 +312,12 @@ impl Bus {
             } else {
                 self.on_slot_failure(slot, worker);
             }
+        } else if is_candidate {
+            self.candidate_ended(worker);
         } else {
             self.on_taken_end(worker);
         }
+        self.supervisor.leaving -= usize::from(worker.tenure.is_leaving());
         self.tick_pool(worker.pool);
         // There may be none to wait for any more.
         self.stop_awaiting_workers_of(worker.pool);
@@ -295,6 +325,10 @@ impl Bus {
 
     /// Starts workers whose time has come.
     pub(crate) fn tick_pool(&mut self, pool: usize) {
+        if pool >= self.supervisor.pools.len() {
+            return;
+        }
+        self.advance_roll(pool);
         self.fill_slots(pool);
         let kept = self.kept_slots(pool);
         let empty = self.supervisor.pools[pool].slots[..kept].iter().filter(|slot| slot.worker.is_none());
@@ -306,12 +340,13 @@ impl Bus {
 
     /// Panics if slots, workers and what is known of them disagree.
     pub(crate) fn check_pools(&self) {
+        let mut names: Vec<_> = self.workers.iter().map(|(_, worker)| (worker.name.pool, worker.name.place)).collect();
+        names.sort_unstable();
+        assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "no two workers have one name");
         for (index, pool) in self.supervisor.pools.iter().enumerate() {
-            let mut places = vec![false; self.settings.pools[index].max_instances];
             for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.pool == index) {
-                let place = &mut places[worker.name.place - pool.side.first_place];
-                assert!(!core::mem::replace(place, true), "no two workers have one name");
-                assert!(worker.name.pool == pool.side.shown_as && !pool.side.is_dormant);
+                assert_eq!(worker.name.pool, pool.side.shown_as);
+                assert!(!pool.side.is_dormant || worker.tenure.is_leaving() || !worker.takes_messages());
             }
             assert!(!pool.side.is_dormant || !pool.side.is_used, "what is used does not rest");
             for (slot, here) in pool.slots.iter().enumerate() {

@@ -17,7 +17,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 /// A worker that ran this long, or for the window in which restarts are counted, starts over with the first delay.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
 /// A worker that could not be started for want of descriptors, processes or memory is tried again after this long.
-const SHORTAGE: Duration = Duration::from_secs(1);
+pub(super) const SHORTAGE: Duration = Duration::from_secs(1);
 /// So many failures in a row are no accident.
 const UNSTEADY: u32 = 2;
 /// More failures than it takes to the longest backoff.

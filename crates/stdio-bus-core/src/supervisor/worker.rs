@@ -8,6 +8,7 @@ use ndjson_scan::Partial;
 
 use super::answering::Answering;
 use super::discovery::Question;
+use super::tenure::Tenure;
 use crate::endpoint::Endpoint;
 use crate::flow::stall::StallBudget;
 use crate::flow::window::SendWindow;
@@ -184,6 +185,8 @@ pub(crate) struct Worker {
     pub owner: Option<ClientKey>,
     /// Its process.
     pub process: Process,
+    /// How long it stays.
+    pub tenure: Tenure,
     /// How it answers what it is asked.
     pub answering: Answering,
     /// What it is asked to create.
@@ -210,9 +213,9 @@ impl Worker {
     /// A worker that is being started.
     pub(super) fn new(
         now: Moment,
-        pool: usize,
+        (pool, slot): (usize, Option<usize>),
         name: WorkerName,
-        slot: Option<usize>,
+        tenure: Tenure,
         request_timeout: Option<Duration>,
     ) -> Self {
         Self {
@@ -221,6 +224,7 @@ impl Worker {
             name,
             owner: None,
             process: Process { started: now, ..Process::default() },
+            tenure,
             answering: Answering::default(),
             creating: Creating::default(),
             audience: Audience::default(),
@@ -243,7 +247,8 @@ impl Worker {
     /// given.
     #[inline]
     pub(crate) fn begin_answering(&mut self, now: Moment) -> Option<Moment> {
-        if self.end.unanswered.count == 1 { self.answering.watch(now) } else { None }
+        let watched_until = if self.end.unanswered.count == 1 { self.answering.watch(now) } else { None };
+        if self.tenure.count_request() { Some(now) } else { watched_until }
     }
 
     /// Whether messages may be given to it.

@@ -154,7 +154,7 @@ fn the_next_worker_is_asked_when_the_first_one_could_not_be_started_or_was_told_
     let second = bench.worker(0);
     assert_eq!(bench.read_json(second)["method"], "server/discover");
     let Peer::Worker(at) = second else { unreachable!() };
-    bench.handle(Input::RestartWorker(at));
+    bench.handle(Input::RestartWorker { worker: at, at_once: true });
     bench.dies(second);
     let third = bench.worker(0);
     assert_eq!(bench.read_json(third)["method"], "server/discover");

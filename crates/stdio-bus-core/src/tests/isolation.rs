@@ -1,7 +1,5 @@
 //! What keeps clients of one worker apart: names of sessions, ids, answers and cancellations (docs/threat-model.md).
 
-use std::rc::Rc;
-
 use super::super::admission::TurnedAway;
 use super::super::origin::{Names, Origin};
 use super::*;
@@ -658,7 +656,7 @@ fn a_token_is_good_for_its_pools_only_and_the_first_one_is_its_clients() {
     bench.read_one(b);
     bench.write(client, r#"{"id":1,"method":"x","pool":"a"}"#);
     assert_eq!(bench.read_error(client).0, "unknown_pool");
-    let nothing = Origin { pools: Some(Rc::from([])), ..Origin::default() };
+    let nothing = Origin { pools: Some(std::sync::Arc::from([])), ..Origin::default() };
     assert!(matches!(bench.bus.would_take(0, &nothing), Err(TurnedAway::NotAllowed(_))));
 }
 

@@ -24,6 +24,7 @@ mod pools;
 mod progress;
 mod purity;
 mod readiness;
+mod reload;
 mod routing;
 mod servers;
 mod sessions;
@@ -53,6 +54,8 @@ struct Bench {
     wires: BTreeMap<u64, Wire>,
     /// Workers that were started and not released, in the order of their start.
     workers: Vec<WorkerKey>,
+    /// The command that each worker was started with, by its pool and generation.
+    commands: Vec<(WorkerKey, usize, u32)>,
     /// Started workers run at once.
     spawns: bool,
     /// Workers whose start was answered.
@@ -87,15 +90,7 @@ struct Wire {
 }
 
 fn pool(instances: usize, assignment: Assignment) -> Pool {
-    Pool {
-        id: "agents".into(),
-        instances,
-        max_instances: instances,
-        assignment,
-        cancel_on_disconnect: false,
-        request_timeout: None,
-        deny_methods: Vec::new(),
-    }
+    Pool { id: "agents".into(), instances, max_instances: instances, assignment, ..Pool::default() }
 }
 
 fn settings(pools: Vec<Pool>) -> Settings {
@@ -142,6 +137,7 @@ impl Bench {
             now: Moment(0),
             wires: BTreeMap::new(),
             workers: Vec::new(),
+            commands: Vec::new(),
             spawns: false,
             spawned: Vec::new(),
             reports: Vec::new(),
@@ -191,7 +187,10 @@ impl Bench {
                     self.wire(peer).paused = false;
                     resumed.push(peer);
                 }
-                Effect::Spawn { worker, .. } => self.workers.push(worker),
+                Effect::Spawn { worker, name, generation } => {
+                    self.workers.push(worker);
+                    self.commands.push((worker, name.pool, generation));
+                }
                 Effect::CloseStdin(worker) => self.stdin_closed.push(worker),
                 Effect::Signal { worker, signal } => self.signals.push((worker, signal)),
                 Effect::Probe(worker) => probed.push(worker),
@@ -391,7 +390,11 @@ impl Bench {
         while let Some(deadline) = self.bus.next_deadline().filter(|deadline| *deadline <= end) {
             self.now = self.now.max(deadline);
             self.handle(Input::Tick);
-            assert!(self.bus.next_deadline().is_none_or(|next| next > self.now), "the bus asks for the same moment");
+            assert!(
+                self.bus.next_deadline().is_none_or(|next| next > self.now),
+                "the bus asks for the same moment {:?}",
+                self.bus.timers
+            );
         }
         self.now = end;
     }

@@ -78,7 +78,7 @@ fn a_worker_that_the_operator_has_replaced_counts_as_no_failure() {
     let (client, old) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":1,"method":"m"}"#);
     let Peer::Worker(worker) = old else { unreachable!() };
-    bench.handle(Input::RestartWorker(worker));
+    bench.handle(Input::RestartWorker { worker, at_once: true });
     assert_eq!(bench.signals_to(old), [Signal::Terminate]);
     bench.write(old, r#"{"id":1,"result":"its last words"}"#);
     assert_eq!(bench.read_json(client)["result"], "its last words");
@@ -88,6 +88,6 @@ fn a_worker_that_the_operator_has_replaced_counts_as_no_failure() {
     let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
     assert_eq!((tally.all_exits(), tally.stops, tally.restarts, tally.given_up), (0, 1, 0, 0));
     assert_eq!((bench.count(Reason::WorkerReplaced), bench.count(Reason::WorkerExited)), (1, 0));
-    bench.handle(Input::RestartWorker(worker));
+    bench.handle(Input::RestartWorker { worker, at_once: true });
     assert_eq!(bench.count(Reason::WorkerReplaced), 1, "who has gone is nobody");
 }

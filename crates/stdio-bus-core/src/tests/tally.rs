@@ -109,7 +109,7 @@ fn errors_of_a_burst_are_counted_by_pool_and_reason_and_the_log_says_where() {
         bench.write(client, &format!(r#"{{"id":{id},"method":"m","pool":"nowhere"}}"#));
     }
     let Peer::Worker(worker) = first else { unreachable!() };
-    bench.handle(Input::RestartWorker(worker));
+    bench.handle(Input::RestartWorker { worker, at_once: true });
     bench.write(client, r#"{"id":"late","method":"m","sessionId":"s"}"#);
     bench.write(client, r#"{"id":"several","method":"m"}"#);
     assert_eq!(errors(&bench, Some(0)), [("request_lost", 1)], "by its session");

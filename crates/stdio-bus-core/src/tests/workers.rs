@@ -431,11 +431,11 @@ fn a_worker_that_ends_by_itself_has_no_cause_and_one_that_the_operator_replaces_
     assert!(logged.contains("exit code 1; 4 requests were pending"), "{logged}");
     let (error, logged, ends, stops) = told_of(|bench, worker| {
         let Peer::Worker(worker) = worker else { unreachable!() };
-        bench.handle(Input::RestartWorker(worker));
+        bench.handle(Input::RestartWorker { worker, at_once: true });
     });
     assert_eq!(
         (&error["data"]["reason"], &error["data"]["cause"]),
-        (&"worker_exited".into(), &"worker_replaced".into())
+        (&"worker_replaced".into(), &"worker_replaced".into())
     );
     assert!(error["message"].as_str().is_some_and(|text| text.contains("operator")), "{error}");
     assert_eq!((logged.as_str(), ends, stops), ("", vec![], 1), "it ended as asked");
@@ -449,10 +449,10 @@ fn who_asks_in_a_session_while_the_operator_has_its_worker_replaced_reads_that()
     bench.write(worker, r#"{"id":1,"result":1}"#);
     bench.read(client);
     let Peer::Worker(key) = worker else { unreachable!() };
-    bench.handle(Input::RestartWorker(key));
+    bench.handle(Input::RestartWorker { worker: key, at_once: true });
     bench.write(client, r#"{"id":2,"method":"x","sessionId":"s"}"#);
     let data = bench.read_json(client)["error"]["data"].clone();
-    assert_eq!(data, serde_json::json!({"reason": "worker_exited", "cause": "worker_replaced", "delivered": false}));
+    assert_eq!(data, serde_json::json!({"reason": "worker_replaced", "cause": "worker_replaced", "delivered": false}));
 }
 
 #[test]

@@ -159,8 +159,7 @@ fn settings(random: &mut Random) -> Settings {
             max_instances: instances + more,
             assignment,
             cancel_on_disconnect: random.one_in(3),
-            request_timeout: None,
-            deny_methods: Vec::new(),
+            ..Pool::default()
         });
     }
     let limits = Limits {
@@ -555,7 +554,7 @@ impl World {
                 self.wire(peer).paused = false;
                 after.resumed.push(peer);
             }
-            Effect::Spawn { worker, name } => {
+            Effect::Spawn { worker, name, .. } => {
                 self.note(format!("worker {} is started in pool {}", self.workers.len(), name.pool));
                 self.workers.push(SimWorker::new(worker, name.pool, self.now));
             }

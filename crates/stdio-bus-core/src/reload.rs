@@ -1,0 +1,265 @@
+//! Another configuration while the daemon runs.
+//!
+//! The indexes of pools and listeners keep their meaning: what is gone stays at its place, marked so, until nothing uses it
+//! ([`Bus::pool_in_use`], [`Bus::listener_in_use`]); only then is the place given to another one.
+//!
+//! Limits and choices hold at once. Workers of pools with another command are replaced in turn (`supervisor/roll.rs`). The
+//! clients of a listener that is gone have `drain_timeout_sec` to leave; a pool that is gone serves those that still use it.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::Bus;
+use super::balancer::Balancer;
+use super::peer::{ClientKey, Moment, WorkerKey};
+use super::port::{Effect, Effects};
+use super::report::Reason;
+use super::session::access::denies_methods;
+use super::settings::{self, Assignment, Settings};
+use super::supervisor::Supervisor;
+use super::supervisor::pool::Side;
+use super::supervisor::restart::Restarts;
+use super::supervisor::tenure::Tenure;
+use super::timers::Timer;
+
+impl Bus {
+    /// The configuration is this one from now on. Of `most_clients` the first value stays, for the tables are made.
+    pub fn reload(&mut self, now: Moment, mut settings: Settings) -> Effects<'_> {
+        self.begin_call(now);
+        if self.shutdown.stops_workers() {
+            return self.effects();
+        }
+        let twins = self.twins_of(&settings);
+        let copies: Vec<_> = twins.iter().map(|pool| settings.pools[*pool].clone()).collect();
+        settings.pools.extend(copies);
+        settings.most_clients = self.settings.most_clients;
+        self.stop_awaiting_workers();
+        let before = core::mem::replace(&mut self.settings, settings);
+        let moved = self.arrange_pools(&before, &twins);
+        self.arrange_clients(&moved, &twins);
+        self.arrange_listeners(&before);
+        self.intake.allow_fast_path(!denies_methods(&self.settings));
+        for (from, to) in moved.into_iter().enumerate() {
+            to.into_iter().for_each(|to| self.renew_pool(&before, from, to));
+        }
+        self.release_gone_pools();
+        self.wake_all();
+        (self.readiness.workers_changed, self.supervisor.rolls_due) = (true, true);
+        self.effects()
+    }
+
+    /// Whether the pool at this place of the new settings is not the one that is there now.
+    fn is_another(&self, settings: &Settings, pool: usize) -> bool {
+        pool >= self.supervisor.shown || self.settings.pools[pool].id != settings.pools[pool].id
+    }
+
+    /// The pools that have workers for clients of both eras: those that a door for MCP offers, or has offered.
+    fn twins_of(&self, settings: &Settings) -> Vec<usize> {
+        let offered = settings.pools_of_both_eras();
+        let has_one = |pool: usize| !self.is_another(settings, pool) && self.supervisor.pools[pool].side.twin.is_some();
+        (0..settings.pools.len()).filter(|pool| offered.contains(pool) || has_one(*pool)).collect()
+    }
+
+    /// Puts the pools where the settings have them. Gives where each of them has come to.
+    fn arrange_pools(&mut self, before: &Settings, twins: &[usize]) -> Vec<Option<usize>> {
+        let mut fresh = Supervisor::new(&self.settings.pools, twins);
+        let (shown, pools) = (self.supervisor.shown, core::mem::take(&mut self.supervisor.pools));
+        let mut moved = vec![None; pools.len()];
+        for (from, mut pool) in pools.into_iter().enumerate() {
+            let Side { shown_as, era, is_used, is_dormant, .. } = pool.side;
+            if before.pools[shown_as].id != self.settings.pools[shown_as].id {
+                self.sessions.bonds.forget_pool(shown_as);
+                continue;
+            }
+            let twin = fresh.pools[shown_as].side.twin;
+            let Some(to) = (if from < shown { Some(from) } else { twin }) else { continue };
+            let had_twin = pool.side.twin.is_some();
+            pool.side = Side { twin: fresh.pools[to].side.twin, ..pool.side };
+            debug_assert!(fresh.pools[to].side.era == era && fresh.pools[to].side.shown_as == shown_as);
+            if from < shown && twin.is_some() && !had_twin {
+                // Clients of other doors use it already.
+                pool.discovery = fresh.pools[to].discovery.take();
+                pool.side.is_used = !is_dormant || is_used;
+            }
+            moved[from] = Some(to);
+            fresh.pools[to] = pool;
+        }
+        self.supervisor.pools = fresh.pools;
+        self.supervisor.shown = fresh.shown;
+        for worker in self.workers.keys() {
+            if let Some(worker) = self.workers.get_mut(worker) {
+                worker.pool = moved[worker.pool].expect("a pool with workers stays");
+            }
+        }
+        moved
+    }
+
+    /// Tells the clients apart anew: which group each of them uses, and which workers it has.
+    fn arrange_clients(&mut self, moved: &[Option<usize>], twins: &[usize]) {
+        self.balancer = Balancer::new(&self.settings, twins, denies_methods(&self.settings));
+        for group in &mut self.balancer.groups {
+            let is_used = |pool: usize| {
+                let side = self.supervisor.pools[pool].side;
+                side.twin.is_none() || side.is_used
+            };
+            let is_open = group.pools().all(is_used);
+            group.is_open = is_open;
+        }
+        for key in self.clients.keys() {
+            let Some(client) = self.clients.get(key) else { continue };
+            let (before, is_mcp) = (client.group, client.door.era.is_some());
+            // The group of a pool has its index.
+            let of_pool = |group: usize| moved.get(group).copied().flatten();
+            let group = of_pool(before)
+                .filter(|_| is_mcp)
+                .unwrap_or_else(|| self.group_of_client(client.identity.listener, &client.identity.origin));
+            let Some(client) = self.clients.get_mut(key) else { continue };
+            (client.group, client.door.borrows) = (group, self.balancer.groups[group].lends);
+            let mut assigned = core::mem::take(&mut client.assigned);
+            // Where two groups become one, the worker of its own group stays, and another one that it has for itself serves
+            // the sessions there.
+            assigned.sort_by_key(|(of, _)| *of != before);
+            let mut kept: Vec<(usize, WorkerKey)> = Vec::new();
+            for (of, worker) in assigned {
+                let to = if of == before { Some(group) } else { of_pool(of) };
+                let is_its_own = self.owner(worker) == Some(key);
+                let is_taken = to.is_none_or(|to| kept.iter().any(|(of, _)| *of == to));
+                match to.filter(|_| !is_taken) {
+                    // Of a pool that gives each client a worker of its own it keeps no other one.
+                    Some(to) if is_its_own || !self.balancer.groups[to].is_dedicated() => kept.push((to, worker)),
+                    _ if is_its_own => self.retire_worker(worker),
+                    _ => {}
+                }
+            }
+            if let Some(client) = self.clients.get_mut(key) {
+                client.assigned = kept;
+            }
+        }
+    }
+
+    fn arrange_listeners(&mut self, before: &Settings) {
+        let ends = self.now.after(self.settings.limits.drain_timeout);
+        self.readiness.listeners.resize_with(self.settings.listeners.len(), Default::default);
+        for (index, (listener, state)) in self.settings.listeners.iter().zip(&mut self.readiness.listeners).enumerate()
+        {
+            let was_gone = before.listeners.get(index).is_none_or(|before| before.is_gone);
+            state.ends = listener.is_gone.then(|| state.ends.filter(|_| was_gone).unwrap_or(ends));
+            self.timers.arm(Timer::Listeners, state.ends);
+            if state.is_closed && !listener.closes_when_not_ready {
+                *state = Default::default();
+                self.out.effects.push_back(Effect::OpenListener(index));
+            }
+        }
+    }
+
+    /// A pool that has come from `from` is `pool` now: its workers and slots become what the settings say.
+    fn renew_pool(&mut self, before: &Settings, from: usize, pool: usize) {
+        let (was, is) = (&before.pools[from], &self.settings.pools[pool]);
+        let has_another_command = was.generation != is.generation;
+        let changes_tenure = was.max_age != is.max_age || was.max_requests != is.max_requests;
+        // Who has one for itself trusts that nobody else has used it.
+        let is_dedicated = |pool: &settings::Pool| pool.assignment == Assignment::Dedicated;
+        let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is);
+        let timeout = is.request_timeout;
+        for key in self.workers.keys() {
+            let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.pool == pool) else { continue };
+            worker.request_timeout = timeout;
+            if changes_tenure {
+                let started = worker.process.started;
+                let (of, number) = (worker.tenure.generation, worker.name.incarnation);
+                let tenure = Tenure::new(started, &self.settings.pools[pool], of, number);
+                worker.tenure.renew(tenure);
+            }
+        }
+        let here = &mut self.supervisor.pools[pool];
+        here.side.is_released &= self.settings.pools[pool].is_gone;
+        if has_another_command {
+            here.restarts = Restarts::default();
+            here.slots
+                .iter_mut()
+                .filter(|slot| slot.worker.is_none())
+                .for_each(|slot| slot.restarts = Restarts::default());
+        }
+        let slots = here.side.slots(&self.settings.pools[pool]);
+        let keeps = if is_assigned_otherwise { 0 } else { slots };
+        let over: Vec<_> = here.slots.iter_mut().skip(keeps).filter_map(|slot| slot.worker.take()).collect();
+        here.slots.resize_with(slots, Default::default);
+        for worker in over {
+            if is_assigned_otherwise {
+                self.take_back(worker);
+            }
+            self.retire_worker(worker);
+        }
+        if has_another_command || is_assigned_otherwise || self.supervisor.pools[pool].roll.is_stopped() {
+            self.restart_roll(pool);
+        } else {
+            self.supervisor.pools[pool].roll.fit(slots);
+        }
+    }
+
+    /// Pools that are gone let their workers go when no client uses them any more.
+    pub(super) fn release_gone_pools(&mut self) {
+        for pool in 0..self.supervisor.pools.len() {
+            let uses = |key: &ClientKey| {
+                let group = self.clients.get(*key).map(|client| &self.balancer.groups[client.group]);
+                group.is_some_and(|group| group.pools().any(|of| of == pool))
+            };
+            let side = self.supervisor.pools[pool].side;
+            if !self.settings.pools[pool].is_gone || side.is_released || self.clients.keys().iter().any(uses) {
+                continue;
+            }
+            self.restart_roll(pool);
+            let here = &mut self.supervisor.pools[pool];
+            here.side.is_released = true;
+            let workers: Vec<_> = here.slots.iter_mut().filter_map(|slot| slot.worker.take()).collect();
+            workers.into_iter().for_each(|worker| self.retire_worker(worker));
+        }
+    }
+
+    /// Has everything looked at that may be due earlier than it was.
+    fn wake_all(&mut self) {
+        self.clients.keys().into_iter().for_each(|client| self.wake_at(client.into(), self.now));
+        self.workers.keys().into_iter().for_each(|worker| self.wake_at(worker.into(), self.now));
+        let pools = (0..self.supervisor.pools.len()).map(Timer::Pool);
+        let timers = pools.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
+        timers.for_each(|timer| self.timers.arm(timer, self.now));
+        self.sessions.watch_idle(self.now, self.settings.limits.session_idle);
+    }
+
+    /// Ends the clients of listeners that are gone, when their time is up.
+    pub(super) fn tick_listeners(&mut self) {
+        for listener in 0..self.readiness.listeners.len() {
+            let Some(ends) = self.readiness.listeners[listener].ends else { continue };
+            if ends > self.now {
+                self.timers.arm(Timer::Listeners, ends);
+                continue;
+            }
+            for key in self.clients.keys() {
+                if self.clients.get(key).is_some_and(|client| client.identity.listener == listener) {
+                    let text = "the listener of this connection is not in the configuration any more";
+                    self.close_orderly(key, Reason::ListenerRemoved, text);
+                }
+            }
+        }
+    }
+
+    /// Whether something still uses a pool that is gone, or it is not gone.
+    pub fn pool_in_use(&self, pool: usize) -> bool {
+        let Some(settings) = self.settings.pools[..self.supervisor.shown].get(pool) else { return false };
+        !settings.is_gone
+            || self.workers.iter().any(|(_, worker)| worker.name.pool == pool)
+            || self.clients.iter().any(|(_, client)| {
+                let named = client.identity.origin.pools.as_ref().is_some_and(|pools| pools.contains(&pool));
+                named
+                    || self.balancer.groups[client.group]
+                        .pools()
+                        .any(|of| self.supervisor.pools[of].side.shown_as == pool)
+            })
+    }
+
+    /// Whether a client is there that has come through this listener, or it is not gone.
+    pub fn listener_in_use(&self, listener: usize) -> bool {
+        let Some(settings) = self.settings.listeners.get(listener) else { return false };
+        !settings.is_gone || self.clients.iter().any(|(_, client)| client.identity.listener == listener)
+    }
+}

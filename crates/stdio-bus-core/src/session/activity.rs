@@ -1,0 +1,92 @@
+//! Whether a session works although no request in it is pending. In version 2 of ACP `session/prompt` is answered at once,
+//! and the turn ends with a `session/update` whose `sessionUpdate` is `state_update` and whose `state` is `idle`.
+//!
+//! Such a session counts as work where a daemon drains and where a worker is replaced. Only workers that were asked for
+//! version 2 are listened to. Of a line no more is read than whether these words stand in it as keys and values.
+
+use memchr::memmem;
+use ndjson_scan::{Line, Window};
+
+use crate::Bus;
+use crate::message::session_name;
+use crate::peer::WorkerKey;
+
+/// What stands behind a key, if it stands there as one.
+fn value_of<'a>(line: &'a [u8], key: &str) -> Option<&'a [u8]> {
+    let mut values = memmem::find_iter(line, key).filter_map(|at| {
+        let rest = line[at + key.len()..].trim_ascii_start();
+        Some(rest.strip_prefix(b":")?.trim_ascii_start())
+    });
+    values.next()
+}
+
+/// Whether a line tells that its session is idle, or that it is not; none if it tells neither.
+pub(crate) fn told_idle(line: &[u8]) -> Option<bool> {
+    if !value_of(line, "\"sessionUpdate\"")?.starts_with(b"\"state_update\"") {
+        return None;
+    }
+    Some(value_of(line, "\"state\"")?.starts_with(b"\"idle\""))
+}
+
+/// Whether an `initialize` asks for a version of ACP in which turns outlive their requests.
+fn asks_for_version_2(line: &[u8]) -> bool {
+    value_of(line, "\"protocolVersion\"")
+        .is_some_and(|version| matches!(version, [b'2'..=b'9', ..] | [b'1', b'0'..=b'9', ..]))
+}
+
+impl Bus {
+    /// A client sends a worker this request.
+    #[inline]
+    pub(crate) fn note_version(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) {
+        if window.get(line.method) == b"\"initialize\""
+            && asks_for_version_2(window.get(line.span))
+            && let Some(worker) = self.workers.get_mut(worker)
+        {
+            worker.answering.tells_states = true;
+        }
+    }
+
+    /// A worker says this, whether its session has an owner or not.
+    pub(crate) fn note_activity(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) {
+        if self.workers.get(worker).is_none_or(|worker| !worker.answering.tells_states) {
+            return;
+        }
+        let named = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
+        let session = named.and_then(|name| self.sessions.of_worker(worker, &name));
+        let Some((session, is_idle)) = session.zip(told_idle(window.get(line.span))) else { return };
+        self.sessions.set_working(session, !is_idle);
+        if is_idle {
+            self.notice_leaving(worker);
+            self.watch_silence();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_state_that_stands_there_as_one_counts() {
+        let update =
+            |update: &str| format!(r#"{{"method":"session/update","params":{{"sessionId":"s","update":{update}}}}}"#);
+        let told = |text: &str| told_idle(update(text).as_bytes());
+        assert_eq!(told(r#"{"sessionUpdate":"state_update","state":"idle","stopReason":"end_turn"}"#), Some(true));
+        assert_eq!(told("{ \"state\" : \"running\" ,\t\"sessionUpdate\" : \"state_update\" }"), Some(false));
+        assert_eq!(told(r#"{"sessionUpdate":"state_update","state":"requires_action"}"#), Some(false));
+        assert_eq!(
+            told(r#"{"sessionUpdate":"agent_message_chunk","content":{"text":"state_update"},"state":"idle"}"#),
+            None
+        );
+        assert_eq!(told(r#"{"content":"\"sessionUpdate\":\"state_update\",\"state\":\"idle\""}"#), None);
+        assert_eq!(told(r#"{"sessionUpdate":"state_update"}"#), None);
+    }
+
+    #[test]
+    fn a_version_is_a_whole_number() {
+        let asks =
+            |version: &str| asks_for_version_2(format!(r#"{{"params":{{"protocolVersion":{version}}}}}"#).as_bytes());
+        assert!(asks("2") && asks(" 3") && asks("10"));
+        assert!(!asks("1") && !asks("\"2025-11-25\"") && !asks("null"));
+    }
+}

@@ -1,0 +1,366 @@
+//! Workers that are replaced without a lost request: since their command has changed, since they are worn (age, requests,
+//! memory), or since the operator wants it.
+//!
+//! A pool does it in turn, one worker at a time. First a candidate runs beside the others. When it has settled (it has run
+//! for 200 ms without an end or bad output, or has answered `server/discover`), it takes the slot of a worker that is to go.
+//! That one gets no new work, and ends when its requests and sessions are over, or when `replace_timeout_sec` is.
+//!
+//! Three candidates in a row that do not settle stop it: the workers that are there stay, and where one of them ends, the
+//! command that has settled last is started again.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::restart::{Restarts, SHORTAGE};
+use super::tenure::{Role, Wear};
+use super::worker::{State, Worker};
+use crate::Bus;
+use crate::peer::{Moment, Peer, SessionKey, WorkerKey};
+use crate::report::{Level, Reason};
+use crate::settings::Assignment;
+use crate::timers::Timer;
+
+/// A candidate has settled when it has run for so long.
+const SETTLED_AFTER: Duration = Duration::from_millis(200);
+/// So many candidates in a row that end before stop the replacement.
+const MOST_FAILURES: u32 = 3;
+/// The pause after the first of them; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The replacement of a pool's workers, as far as it has come.
+#[derive(Debug, Default)]
+pub(crate) struct Roll {
+    /// The worker that is to take a slot, and which.
+    candidate: Option<(WorkerKey, usize)>,
+    /// Candidates in a row that did not settle.
+    failures: u32,
+    /// The next one is started then.
+    due: Option<Moment>,
+    /// Why it goes on no more.
+    stopped: Option<String>,
+    /// A worker was replaced since the last time that none was to be.
+    is_on: bool,
+}
+
+impl Roll {
+    /// Whether it goes on no more.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.is_some()
+    }
+
+    /// The pool has so many slots now: a candidate for one that is not there takes the first.
+    pub(crate) fn fit(&mut self, slots: usize) {
+        if let Some((_, slot)) = &mut self.candidate {
+            *slot = if *slot < slots { *slot } else { 0 };
+        }
+    }
+
+    /// Whether this worker is to take a slot.
+    pub(super) fn is_candidate(&self, worker: WorkerKey) -> bool {
+        self.candidate.is_some_and(|(candidate, _)| candidate == worker)
+    }
+}
+
+impl Bus {
+    /// Replaces one worker after the other, as far as that is possible now.
+    pub(super) fn advance_roll(&mut self, pool: usize) {
+        let now = self.now;
+        let here = &self.supervisor.pools[pool];
+        if self.shutdown.stops_workers() || here.side.is_dormant {
+            return;
+        }
+        if let Some((candidate, slot)) = here.roll.candidate {
+            match self.settles_at(candidate) {
+                Some(at) if at <= now => self.take_slot(pool, candidate, slot),
+                at => return self.timers.arm(Timer::Pool(pool), at),
+            }
+        }
+        if self.supervisor.pools[pool].roll.is_stopped() {
+            return;
+        }
+        let Some(slot) = self.slot_to_renew(pool) else { return self.end_roll(pool) };
+        match self.supervisor.pools[pool].roll.due.filter(|due| *due > now) {
+            Some(due) => self.timers.arm(Timer::Pool(pool), due),
+            None => {
+                let generation = self.settings.pools[pool].generation;
+                let candidate = self.start_worker(pool, None, generation);
+                let roll = &mut self.supervisor.pools[pool].roll;
+                (roll.candidate, roll.is_on) = (candidate.map(|candidate| (candidate, slot)), true);
+                match candidate {
+                    Some(candidate) => self.choose_to_ask(candidate),
+                    // All slots for workers are taken.
+                    None => self.timers.arm(Timer::Pool(pool), now.after(SHORTAGE)),
+                }
+            }
+        }
+    }
+
+    /// When a candidate has settled; none if that is not known yet.
+    fn settles_at(&self, key: WorkerKey) -> Option<Moment> {
+        let worker = self.workers.get(key).filter(|worker| worker.runs())?;
+        let answers = worker.answering.has_answered;
+        Some(if answers { self.now } else { worker.process.started.after(SETTLED_AFTER) })
+    }
+
+    /// A worker runs that may be a candidate.
+    pub(super) fn candidate_runs(&mut self, key: WorkerKey) {
+        if let Some(pool) = self.workers.get(key).map(|worker| worker.pool)
+            && self.supervisor.pools[pool].roll.is_candidate(key)
+        {
+            self.timers.arm(Timer::Pool(pool), self.now.after(SETTLED_AFTER));
+        }
+    }
+
+    /// The first slot that is to have another worker. While a new command has not settled, empty ones wait for that, too.
+    fn slot_to_renew(&self, pool: usize) -> Option<usize> {
+        let here = &self.supervisor.pools[pool];
+        let is_unsettled = here.settled != self.settings.pools[pool].generation;
+        let kept = self.kept_slots(pool);
+        let is_due = |slot: &usize| match here.slots[*slot].worker {
+            Some(worker) => self.workers.get(worker).is_some_and(|worker| self.is_outdated(worker)),
+            None => is_unsettled && *slot < kept,
+        };
+        // Where none has a worker, there is nothing to keep.
+        let any = here.slots.iter().any(|slot| slot.worker.is_some());
+        (0..here.slots.len()).find(is_due).filter(|_| any)
+    }
+
+    fn is_outdated(&self, worker: &Worker) -> bool {
+        worker.tenure.generation != self.settings.pools[worker.pool].generation || worker.tenure.worn.is_some()
+    }
+
+    /// Whether the slots of a pool are filled by the roll: its new command has not settled yet.
+    pub(super) fn is_rolling(&self, pool: usize) -> bool {
+        let here = &self.supervisor.pools[pool];
+        here.settled != self.settings.pools[pool].generation && here.roll.stopped.is_none()
+    }
+
+    /// No slot is to be renewed any more.
+    fn end_roll(&mut self, pool: usize) {
+        let here = &mut self.supervisor.pools[pool];
+        here.settled = self.settings.pools[pool].generation;
+        if core::mem::take(&mut here.roll).is_on {
+            let id = &self.settings.pools[pool].id;
+            let text = format!("all workers of pool \"{id}\" were replaced that had to be");
+            self.report(Reason::PoolRolled, None, || text);
+        }
+        self.fill_slots(pool);
+    }
+
+    /// A candidate has settled: it takes its slot, and the worker there leaves.
+    fn take_slot(&mut self, pool: usize, candidate: WorkerKey, slot: usize) {
+        let generation = self.settings.pools[pool].generation;
+        let here = &mut self.supervisor.pools[pool];
+        here.roll = Roll { is_on: true, ..Roll::default() };
+        here.settled = generation;
+        here.slots[slot].restarts = Restarts::default();
+        let before = here.slots[slot].worker.replace(candidate);
+        if let Some(worker) = self.workers.get_mut(candidate) {
+            worker.slot = Some(slot);
+        }
+        before.into_iter().for_each(|before| self.retire_worker(before));
+        // A spare has no work yet: no client gets one of the last command.
+        if self.settings.pools[pool].assignment == Assignment::Dedicated && !self.balancer.groups[pool].lends {
+            for slot in 0..self.supervisor.pools[pool].slots.len() {
+                let spare = self.supervisor.pools[pool].slots[slot].worker;
+                let is_old = |key: &WorkerKey| self.workers.get(*key).is_some_and(|worker| self.is_outdated(worker));
+                if let Some(spare) = spare.filter(is_old) {
+                    self.supervisor.pools[pool].slots[slot].worker = None;
+                    self.retire_worker(spare);
+                }
+            }
+        }
+        self.end_vacancy(pool);
+        self.fill_slots(pool);
+    }
+
+    /// A candidate has ended before it has settled.
+    pub(super) fn candidate_ended(&mut self, worker: &Worker) {
+        let (now, pool) = (self.now, worker.pool);
+        let is_excused = worker.process.is_unwanted || worker.has_ended_asked();
+        let roll = &mut self.supervisor.pools[pool].roll;
+        roll.candidate = None;
+        if worker.process.was_short {
+            roll.due = Some(now.after(SHORTAGE));
+        } else if !is_excused {
+            roll.due = Some(now.after(FIRST_PAUSE * (1 << roll.failures)));
+            roll.failures += 1;
+        }
+        if roll.failures < MOST_FAILURES {
+            return;
+        }
+        let text = format!(
+            "{MOST_FAILURES} new workers of pool \"{}\" in a row ended before they had settled; those that run stay. Mend the \
+             command, and reload",
+            self.settings.pools[pool].id
+        );
+        self.supervisor.pools[pool].roll.stopped = Some(text.clone());
+        self.report(Reason::RollFailed, None, || text);
+    }
+
+    /// Has a replacement begin anew: what has stopped it may be mended.
+    pub(crate) fn restart_roll(&mut self, pool: usize) {
+        if let Some((candidate, _)) = core::mem::take(&mut self.supervisor.pools[pool].roll).candidate {
+            self.stop_worker(candidate);
+        }
+        self.roll_soon();
+    }
+
+    /// Replacements are looked at when this call is over.
+    pub(super) fn roll_soon(&mut self) {
+        (self.supervisor.rolls_due, self.readiness.workers_changed) = (true, true);
+    }
+
+    /// A worker is to be replaced. One that a client has for itself ends with that client.
+    pub(crate) fn wear_out(&mut self, key: WorkerKey, wear: Wear) {
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
+        worker.tenure.worn.get_or_insert(wear);
+        let pool = worker.pool;
+        if worker.slot.is_some() {
+            self.supervisor.pools[pool].roll.stopped = None;
+            self.roll_soon();
+        } else if wear == Wear::Operator && !self.supervisor.pools[pool].roll.is_candidate(key) {
+            self.retire_worker(key);
+        }
+    }
+
+    /// The operator has all workers of a pool replaced.
+    pub(crate) fn on_restart_pool(&mut self, pool: usize) {
+        let sides: Vec<usize> = self.sides_of(pool).collect();
+        for side in sides {
+            let slots = self.supervisor.pools[side].slots.iter();
+            let workers: Vec<_> = slots.filter_map(|slot| slot.worker).collect();
+            workers.into_iter().for_each(|worker| self.wear_out(worker, Wear::Operator));
+        }
+    }
+
+    /// A worker that has no slot any more gets no new work.
+    pub(crate) fn retire_worker(&mut self, key: WorkerKey) {
+        let by = self.now.after(self.settings.limits.replace_timeout);
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
+        (worker.slot, worker.tenure.leaves_by) = (None, Some(by));
+        let why = worker.tenure.why();
+        let (pending, sessions) = (worker.end.unanswered.awaited, worker.end.sessions.len());
+        self.supervisor.leaving += 1;
+        self.report_of_worker(Level::Info, Reason::WorkerReplaced, key, || {
+            format!("a worker gets no new work: {why}; {pending} requests are pending, {sessions} sessions are open")
+        });
+        self.readiness.workers_changed = true;
+        self.supervisor.leavers_due = true;
+        self.wake_at(key.into(), by);
+    }
+
+    /// Something of a worker is over: if it leaves, that may have been the last.
+    #[inline]
+    pub(crate) fn notice_leaving(&mut self, key: WorkerKey) {
+        let leaves = |worker: &Worker| worker.tenure.is_leaving();
+        if self.supervisor.leaving > 0 && self.workers.get(key).is_some_and(leaves) {
+            (self.supervisor.leavers_due, self.readiness.workers_changed) = (true, true);
+        }
+    }
+
+    /// Goes on with replacements after what this call has led to.
+    #[cold]
+    pub(crate) fn go_on_replacing(&mut self) {
+        while core::mem::take(&mut self.supervisor.rolls_due) {
+            (0..self.supervisor.pools.len()).for_each(|pool| self.tick_pool(pool));
+        }
+        if core::mem::take(&mut self.supervisor.leavers_due) {
+            for key in self.workers.keys() {
+                if self.workers.get(key).is_some_and(|worker| worker.tenure.is_leaving()) {
+                    self.tick_tenure(key);
+                }
+            }
+        }
+    }
+
+    /// Looks at how long a worker may stay. Gives when to look again.
+    pub(super) fn tick_tenure(&mut self, key: WorkerKey) -> Option<Moment> {
+        let now = self.now;
+        let lives = |worker: &&Worker| matches!(worker.process.state(), State::Starting | State::Running);
+        let worker = self.workers.get(key).filter(lives)?;
+        let tenure = worker.tenure;
+        let Some(by) = tenure.leaves_by else {
+            if tenure.worn.is_some() || tenure.ages_at <= now {
+                self.wear_out(key, tenure.worn.unwrap_or(Wear::Age));
+            }
+            return Some(tenure.ages_at).filter(|at| *at > now && tenure.worn.is_none());
+        };
+        let is_over = by <= now;
+        if !is_over && self.has_work(key, worker) {
+            return Some(by);
+        }
+        if is_over && worker.end.unanswered.awaited > 0 {
+            let pending = worker.end.unanswered.awaited;
+            self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
+                format!("replace_timeout_sec is over: a worker is told to stop with {pending} requests pending")
+            });
+        }
+        if let Some(worker) = self.workers.get_mut(key) {
+            worker.process.replace_for(Reason::WorkerReplaced);
+        }
+        self.stop_worker(key);
+        None
+    }
+
+    /// Whether somebody needs a worker that gets no new work.
+    fn has_work(&self, key: WorkerKey, worker: &Worker) -> bool {
+        worker.end.unanswered.awaited > 0
+            || worker.owner.is_some()
+            || worker.end.output.queued > 0
+            || worker.end.sessions.iter().any(|session| self.is_in_use(*session))
+            || self.clients.iter().any(|(_, client)| client.assigned.iter().any(|(_, assigned)| *assigned == key))
+    }
+
+    /// Whether a session has an owner, or its worker works in it.
+    fn is_in_use(&self, session: SessionKey) -> bool {
+        self.sessions.get(session).is_some_and(|session| session.client.is_some() || session.is_working())
+    }
+
+    /// The workers of a pool that leave, and that no client has for itself.
+    pub(crate) fn leaving_workers(&self, pool: usize) -> impl Iterator<Item = WorkerKey> {
+        let leaves = move |worker: &Worker| worker.pool == pool && worker.tenure.is_leaving() && worker.owner.is_none();
+        let of_any = self.workers.iter().filter(|_| self.supervisor.leaving > 0);
+        of_any.filter(move |(_, worker)| leaves(worker)).map(|(key, _)| key)
+    }
+
+    /// What a worker is there for.
+    pub fn role(&self, key: WorkerKey) -> Option<Role> {
+        let worker = self.workers.get(key)?;
+        Some(match () {
+            () if worker.tenure.is_leaving() => Role::Leaves,
+            () if self.supervisor.pools[worker.pool].roll.is_candidate(key) => Role::Candidate,
+            () => Role::Serves,
+        })
+    }
+
+    /// Why the workers of a pool that people see are not those of its newest command, if that has failed.
+    pub fn roll_failure(&self, pool: usize) -> Option<&str> {
+        self.sides_of(pool).find_map(|side| self.supervisor.pools[side].roll.stopped.as_deref())
+    }
+
+    /// The commands of a pool that people see by which workers may be started besides the newest one.
+    pub fn settled_commands(&self, pool: usize) -> impl Iterator<Item = u32> {
+        self.sides_of(pool).map(|side| self.supervisor.pools[side].settled)
+    }
+
+    /// Whether it is not known yet whether the newest command of a pool that people see can live.
+    pub fn is_unsettled(&self, pool: usize) -> bool {
+        self.sides_of(pool).any(|side| !self.supervisor.pools[side].side.is_dormant && self.is_rolling(side))
+    }
+
+    /// Panics if the candidate of a pool is no worker without a slot, or workers that leave are miscounted.
+    pub(crate) fn check_rolls(&self) {
+        for (index, pool) in self.supervisor.pools.iter().enumerate() {
+            let Some((key, slot)) = pool.roll.candidate else { continue };
+            let candidate = self.workers.get(key).expect("a candidate lives");
+            assert!(candidate.slot.is_none() && candidate.owner.is_none() && candidate.pool == index);
+            assert!(slot < pool.slots.len() && !candidate.tenure.is_leaving());
+        }
+        let leaving: Vec<_> = self.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving()).collect();
+        assert!(leaving.iter().all(|(_, worker)| worker.slot.is_none()), "what leaves has no slot");
+        assert_eq!(leaving.len(), self.supervisor.leaving, "workers that leave are counted");
+    }
+}

@@ -1,0 +1,104 @@
+//! How long a worker stays: which command it runs, when it is worn (age, requests, memory), and whether it gets no new work.
+
+use alloc::borrow::Cow;
+use alloc::format;
+
+use crate::peer::Moment;
+use crate::settings::Pool;
+
+/// Why a worker is to be replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wear {
+    /// It has reached `max_age_sec`.
+    Age,
+    /// It has got `max_requests`.
+    Requests,
+    /// Its processes hold so many MiB, more than `recycle_memory_mb`.
+    Memory(u64),
+    /// The operator wants it.
+    Operator,
+}
+
+/// What a worker is there for, in a pool whose workers are replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It gets new work, or belongs to a client.
+    Serves,
+    /// It shows that it can live before it takes the place of another one.
+    Candidate,
+    /// It gets no new work, and ends when it has done what it has.
+    Leaves,
+}
+
+impl Role {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Serves => "serves",
+            Self::Candidate => "candidate",
+            Self::Leaves => "leaves",
+        }
+    }
+}
+
+/// How long a worker stays.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tenure {
+    /// Which command of its pool it runs.
+    pub generation: u32,
+    /// Why it is to be replaced, if its command is not the reason.
+    pub(super) worn: Option<Wear>,
+    /// When it is too old.
+    pub(super) ages_at: Moment,
+    /// Requests that it may get before it is replaced; 0 does not count them.
+    pub requests_left: u32,
+    /// It gets no new work, and ends at this moment at the latest.
+    pub(super) leaves_by: Option<Moment>,
+}
+
+impl Tenure {
+    /// That of a worker which begins now. Limits are jittered by its number, so that a pool does not turn at once.
+    pub(crate) fn new(now: Moment, pool: &Pool, generation: u32, number: u32) -> Self {
+        // The golden ratio spreads consecutive numbers over the whole range: 0 to 255 of 2,560, a tenth.
+        let part = number.wrapping_mul(0x9e37_79b9) >> 24;
+        let ages_at = pool.max_age.map_or(Moment::NEVER, |age| now.after(age - age * part / 2560));
+        let requests = pool.max_requests.unwrap_or(0);
+        let less = (u64::from(requests) * u64::from(part) / 2560) as u32;
+        Self { generation, worn: None, ages_at, requests_left: requests - less, leaves_by: None }
+    }
+
+    /// One more request has reached the worker. Says whether it is to be looked at.
+    #[inline(always)]
+    pub(crate) fn count_request(&mut self) -> bool {
+        if self.requests_left == 0 {
+            return false;
+        }
+        self.requests_left -= 1;
+        if self.requests_left == 0 {
+            self.worn.get_or_insert(Wear::Requests);
+        }
+        self.requests_left == 0
+    }
+
+    /// The limits are those of another tenure from now on.
+    pub(crate) fn renew(&mut self, other: Self) {
+        (self.ages_at, self.requests_left) = (other.ages_at, other.requests_left);
+    }
+
+    /// Whether it gets no new work.
+    #[inline]
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaves_by.is_some()
+    }
+
+    /// Why it is replaced.
+    pub(super) fn why(&self) -> Cow<'static, str> {
+        match self.worn {
+            None => "its pool is configured anew".into(),
+            Some(Wear::Age) => "max_age_sec is over".into(),
+            Some(Wear::Requests) => "it has got max_requests".into(),
+            Some(Wear::Memory(mib)) => format!("its processes hold {mib} MiB (recycle_memory_mb)").into(),
+            Some(Wear::Operator) => "the operator wants it".into(),
+        }
+    }
+}

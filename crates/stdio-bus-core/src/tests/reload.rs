@@ -1,0 +1,649 @@
+//! Another configuration while the daemon runs: what holds at once, and workers that are replaced in turn.
+
+use super::*;
+
+fn key(peer: Peer) -> WorkerKey {
+    let Peer::Worker(worker) = peer else { panic!("{peer:?} is no worker") };
+    worker
+}
+
+const SETTLED: Duration = milliseconds(200);
+
+impl Bench {
+    fn reload(&mut self, settings: &Settings) {
+        let effects = self.bus.reload(self.now, settings.clone()).collect();
+        self.effects(&[], effects);
+    }
+
+    /// The command that a worker runs.
+    fn generation(&self, worker: Peer) -> u32 {
+        self.commands.iter().find(|(known, ..)| *known == key(worker)).expect("it was started").2
+    }
+
+    /// The workers that were started last, the oldest of them first.
+    fn newest(&self, count: usize) -> Vec<Peer> {
+        self.commands[self.commands.len() - count..].iter().map(|(worker, ..)| Peer::Worker(*worker)).collect()
+    }
+
+    /// The worker that has something to read, which is one.
+    fn busy_worker(&mut self) -> Peer {
+        let workers: Vec<Peer> = self.workers.iter().map(|worker| Peer::Worker(*worker)).collect();
+        let busy: Vec<Peer> = workers.into_iter().filter(|worker| !self.read(*worker).is_empty()).collect();
+        assert_eq!(busy.len(), 1, "one worker has something to read");
+        busy[0]
+    }
+
+    /// A worker that was told to stop ends.
+    fn stops(&mut self, worker: Peer) {
+        assert_eq!(self.signals_to(worker), [Signal::Terminate]);
+        self.exits(worker, Exit::Code(0));
+        self.ends(worker);
+        assert!(self.is_released(worker));
+    }
+}
+
+/// The same with another command in its first pool.
+fn changed(settings: &Settings) -> Settings {
+    let mut changed = settings.clone();
+    changed.pools[0].generation += 1;
+    changed
+}
+
+const CALL: &str = r#"{"id":1,"method":"x"}"#;
+
+#[test]
+fn a_worker_whose_command_has_changed_gets_no_more_once_another_one_has_settled_and_loses_nothing() {
+    let before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    let (client, old) = (bench.client(), bench.worker(0));
+    bench.write(client, CALL);
+    bench.read(old);
+    bench.reload(&changed(&before));
+    let new = bench.newest(1)[0];
+    assert_eq!((bench.generation(old), bench.generation(new), bench.bus.is_unsettled(0)), (0, 1, true));
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    assert_eq!(bench.busy_worker(), old, "nobody knows yet whether the new one lives");
+    bench.pass(SETTLED);
+    assert!(!bench.bus.is_unsettled(0));
+    bench.write(client, r#"{"id":3,"method":"x"}"#);
+    assert_eq!(bench.busy_worker(), new);
+    for (worker, id) in [(old, 1), (new, 3)] {
+        bench.write(worker, &format!(r#"{{"id":{id},"result":{{}}}}"#));
+    }
+    assert_eq!((bench.read(client).len(), bench.signals_to(old)), (2, vec![]), "it has a request to answer");
+    bench.write(old, r#"{"id":2,"result":{}}"#);
+    bench.stops(old);
+    assert_eq!(bench.read(client).len(), 1);
+    assert_eq!((bench.workers.len(), bench.count(Reason::PoolRolled)), (1, 1));
+    let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
+    assert_eq!((tally.all_exits(), tally.stops), (0, 1));
+}
+
+#[test]
+fn workers_are_replaced_one_after_the_other() {
+    let before = settings(vec![pool(3, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    let old: Vec<Peer> = (0..3).map(|at| bench.worker(at)).collect();
+    bench.reload(&changed(&before));
+    for (at, worker) in old.iter().enumerate() {
+        assert_eq!(bench.commands.len(), 4 + at, "one candidate at a time");
+        assert_eq!(bench.signals_to(*worker), []);
+        bench.pass(SETTLED);
+        bench.stops(*worker);
+    }
+    assert_eq!((bench.commands.len(), bench.workers.len()), (6, 3));
+    let names: Vec<usize> = (0..9).filter(|place| bench.bus.worker_at(0, *place).is_some()).collect();
+    assert_eq!(names.len(), 3, "no two workers have one name");
+}
+
+#[test]
+fn a_session_stays_with_its_worker_until_it_is_over() {
+    let before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    let (client, other, old) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"session/new"}"#);
+    bench.write(old, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    bench.reload(&changed(&before));
+    bench.pass(SETTLED);
+    bench.read(old);
+    bench.write(client, r#"{"id":2,"method":"session/prompt","params":{"sessionId":"s"}}"#);
+    assert_eq!(bench.busy_worker(), old);
+    bench.write(other, CALL);
+    assert_ne!(bench.busy_worker(), old);
+    bench.write(old, r#"{"id":2,"result":{}}"#);
+    assert_eq!(bench.signals_to(old), []);
+    bench.ends(client);
+    bench.gone(client);
+    bench.stops(old);
+}
+
+#[test]
+fn what_a_replaced_worker_has_not_answered_in_time_is_an_error_that_says_so() {
+    let mut before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    before.limits.replace_timeout = seconds(5);
+    let mut bench = Bench::new(before.clone());
+    let (client, old) = (bench.client(), bench.worker(0));
+    bench.write(client, CALL);
+    bench.reload(&changed(&before));
+    bench.pass(SETTLED + milliseconds(4999));
+    assert_eq!(bench.signals_to(old), []);
+    bench.pass(milliseconds(1));
+    bench.stops(old);
+    let error = bench.read_json(client);
+    assert_eq!((&error["id"], &error["error"]["code"]), (&1.into(), &(-32011).into()));
+    let data = &error["error"]["data"];
+    assert_eq!((&data["reason"], &data["delivered"]), (&"worker_replaced".into(), &true.into()));
+}
+
+#[test]
+fn a_command_that_cannot_live_leaves_the_workers_that_are_there() {
+    let before = settings(vec![pool(2, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    let (client, old) = (bench.client(), [bench.worker(0), bench.worker(1)]);
+    let after = changed(&before);
+    bench.reload(&after);
+    for pause in [100, 200, 400] {
+        let candidate = bench.newest(1)[0];
+        assert_eq!(bench.generation(candidate), 1);
+        bench.dies(candidate);
+        bench.pass(milliseconds(pause));
+    }
+    bench.pass(seconds(60));
+    assert_eq!((bench.commands.len(), bench.count(Reason::RollFailed)), (5, 1));
+    assert!(bench.bus.roll_failure(0).is_some_and(|why| why.contains("agents")) && !bench.bus.is_unsettled(0));
+    assert!(bench.bus.readiness().is_ready(), "the others serve as before");
+    for _ in 0..2 {
+        bench.write(client, CALL);
+    }
+    assert!(old.into_iter().all(|worker| bench.read(worker).len() == 1));
+    // One that ends is followed by what is known to live.
+    bench.dies(old[0]);
+    bench.pass(seconds(1));
+    assert_eq!(bench.generation(bench.newest(1)[0]), 0);
+    // The command was mended without a change of the configuration.
+    bench.reload(&after);
+    for _ in 0..2 {
+        bench.pass(SETTLED);
+    }
+    assert!(bench.bus.roll_failure(0).is_none());
+    let runs: Vec<u32> = bench.newest(2).into_iter().map(|worker| bench.generation(worker)).collect();
+    assert_eq!(runs, [1, 1]);
+}
+
+#[test]
+fn the_only_worker_of_a_pool_whose_new_command_cannot_live_is_followed_by_its_like() {
+    let before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    let old = bench.worker(0);
+    bench.reload(&changed(&before));
+    for pause in [100, 200, 400] {
+        let candidate = bench.newest(1)[0];
+        bench.dies(candidate);
+        bench.pass(milliseconds(pause));
+    }
+    bench.dies(old);
+    bench.pass(milliseconds(100));
+    assert_eq!(bench.generation(bench.newest(1)[0]), 0);
+    assert!(bench.bus.roll_failure(0).is_some());
+}
+
+#[test]
+fn bad_output_before_a_candidate_has_settled_is_a_failure_of_its_command() {
+    let before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    bench.reload(&changed(&before));
+    let candidate = bench.newest(1)[0];
+    bench.write(candidate, "listening on port 80");
+    bench.pass(SETTLED);
+    assert_eq!(bench.signals_to(bench.worker(0)), [], "the old one stays");
+    bench.stops(candidate);
+    bench.pass(milliseconds(100));
+    assert_eq!(bench.commands.len(), 3, "the next candidate");
+}
+
+#[test]
+fn a_dedicated_connection_keeps_its_process_and_spares_are_renewed_at_once() {
+    let before = settings(vec![Pool { max_instances: 8, ..pool(3, Assignment::Dedicated) }]);
+    let mut bench = Bench::new(before.clone());
+    let spares: Vec<Peer> = (0..3).map(|at| bench.worker(at)).collect();
+    let client = bench.client();
+    bench.write(client, CALL);
+    let own = bench.busy_worker();
+    bench.write(own, r#"{"id":1,"result":{}}"#);
+    bench.read(client);
+    bench.reload(&changed(&before));
+    bench.pass(SETTLED);
+    for spare in spares.into_iter().filter(|spare| *spare != own) {
+        bench.stops(spare);
+    }
+    let other = bench.client();
+    bench.write(other, CALL);
+    let new = bench.busy_worker();
+    assert_eq!(bench.generation(new), 1);
+    bench.pass(seconds(10_000));
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    assert_eq!(bench.busy_worker(), own);
+    bench.write(own, r#"{"id":2,"result":{}}"#);
+    assert_eq!((bench.signals_to(own), bench.read(client).len()), (vec![], 1));
+    bench.ends(client);
+    bench.stops(own);
+}
+
+#[test]
+fn a_dedicated_pool_whose_workers_are_all_taken_starts_the_next_by_the_new_command() {
+    let before = settings(vec![pool(1, Assignment::Dedicated)]);
+    let mut bench = Bench::new(before.clone());
+    let client = bench.client();
+    bench.write(client, CALL);
+    let own = bench.busy_worker();
+    bench.reload(&changed(&before));
+    bench.pass(seconds(1));
+    assert_eq!((bench.commands.len(), bench.bus.is_unsettled(0)), (1, false));
+    bench.handle(Input::Left(match client {
+        Peer::Client(client) => client,
+        Peer::Worker(_) => unreachable!(),
+    }));
+    bench.stops(own);
+    assert_eq!(bench.generation(bench.newest(1)[0]), 1);
+}
+
+#[test]
+fn a_connection_of_a_client_pool_stays_with_its_worker() {
+    let before = settings(vec![pool(1, Assignment::Client)]);
+    let mut bench = Bench::new(before.clone());
+    let (client, old) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"initialize"}"#);
+    bench.write(old, r#"{"id":1,"result":{}}"#);
+    bench.read(old);
+    bench.reload(&changed(&before));
+    bench.pass(SETTLED);
+    bench.write(client, CALL);
+    assert_eq!(bench.busy_worker(), old, "it was initialized there");
+    bench.write(old, r#"{"id":1,"result":{}}"#);
+    let other = bench.client();
+    bench.write(other, CALL);
+    assert_ne!(bench.busy_worker(), old);
+    bench.ends(client);
+    bench.gone(client);
+    bench.stops(old);
+}
+
+#[test]
+fn a_pool_becomes_larger_and_smaller() {
+    let before = settings(vec![pool(2, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    let with = |instances| Settings { pools: vec![pool(instances, Assignment::RoundRobin)], ..before.clone() };
+    bench.reload(&with(4));
+    assert_eq!(bench.workers.len(), 4);
+    let (client, busy) = (bench.client(), bench.worker(0));
+    bench.write(client, CALL);
+    assert_eq!(bench.busy_worker(), busy);
+    bench.reload(&with(1));
+    for worker in [bench.worker(3), bench.worker(2), bench.worker(1)] {
+        bench.stops(worker);
+    }
+    assert_eq!((bench.workers.len(), bench.bus.staffing()), (1, (1, 1)));
+    bench.reload(&with(2));
+    assert_eq!(bench.workers.len(), 2);
+}
+
+#[test]
+fn a_new_pool_serves_at_once_and_one_that_is_gone_ends_with_its_sessions() {
+    let named = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
+    let before = settings(vec![named("a"), named("b")]);
+    let mut bench = Bench::new(before.clone());
+    let (client, of_b) = (bench.client(), bench.worker(1));
+    bench.write(client, r#"{"id":1,"method":"session/new","pool":"b"}"#);
+    bench.write(of_b, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    bench.read(client);
+    let mut after = Settings { pools: vec![named("a"), named("b"), named("c")], ..before };
+    after.pools[1].is_gone = true;
+    bench.reload(&after);
+    assert!(bench.bus.pool_in_use(1));
+    bench.write(client, r#"{"id":2,"method":"x","pool":"c"}"#);
+    let of_c = bench.newest(1)[0];
+    bench.read(of_b);
+    assert_eq!(bench.busy_worker(), of_c);
+    bench.write(client, r#"{"id":3,"method":"x","pool":"b"}"#);
+    assert_eq!(bench.read_error(client).0, "unknown_pool");
+    for id in 4..8 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
+    }
+    assert_eq!(bench.read(of_b).len(), 0, "what names no pool goes to those that are there");
+    bench.write(client, r#"{"id":9,"method":"session/prompt","params":{"sessionId":"s"}}"#);
+    assert_eq!(bench.read(of_b).len(), 1);
+    bench.write(of_b, r#"{"id":9,"result":{}}"#);
+    assert_eq!(bench.signals_to(of_b), []);
+    bench.gone(client);
+    bench.stops(of_b);
+    assert!(!bench.bus.pool_in_use(1) && bench.bus.pool_in_use(0));
+    // Its place is another pool's from now on.
+    after.pools[1] = named("d");
+    bench.reload(&after);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"x","pool":"d"}"#);
+    assert_eq!(bench.read(bench.newest(1)[0]).len(), 1);
+}
+
+#[test]
+fn a_pool_that_comes_back_before_it_has_ended_goes_on() {
+    let named = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
+    let before = settings(vec![named("a"), named("b")]);
+    let mut bench = Bench::new(before.clone());
+    let (client, of_b) = (bench.client(), bench.worker(1));
+    bench.write(client, r#"{"id":1,"method":"x","pool":"b"}"#);
+    let mut after = before.clone();
+    after.pools[1].is_gone = true;
+    bench.reload(&after);
+    bench.reload(&before);
+    let next = bench.newest(1)[0];
+    assert_ne!(next, of_b);
+    bench.write(client, r#"{"id":2,"method":"x","pool":"b"}"#);
+    assert_eq!((bench.read(of_b).len(), bench.read(next).len()), (1, 1));
+}
+
+#[test]
+fn clients_of_a_listener_that_is_gone_have_the_time_of_a_drain() {
+    let mut before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    before.listeners.push(Listener::default());
+    before.limits.drain_timeout = seconds(7);
+    let mut bench = Bench::new(before.clone());
+    let (stays, goes) = (bench.client_of(0), bench.client_of(1));
+    let mut after = before.clone();
+    after.listeners[1].is_gone = true;
+    bench.reload(&after);
+    assert!(bench.connect(1, Source::Inherited).is_none(), "no more come in");
+    bench.write(goes, CALL);
+    bench.write(bench.worker(0), r#"{"id":1,"result":{}}"#);
+    assert_eq!(bench.read(goes).len(), 1, "it is served as before");
+    bench.pass(milliseconds(6999));
+    assert_eq!(bench.how_closed(goes), None);
+    assert!(bench.bus.listener_in_use(1));
+    bench.pass(milliseconds(1));
+    assert_eq!(bench.read_reasons(goes), ["listener_removed"]);
+    bench.pass(seconds(1));
+    assert_eq!((bench.how_closed(goes), bench.how_closed(stays)), (Some(Close::Flush), None));
+    bench.gone(goes);
+    assert!(!bench.bus.listener_in_use(1));
+    after.listeners[1].is_gone = false;
+    bench.reload(&after);
+    assert!(bench.connect(1, Source::Inherited).is_some());
+}
+
+#[test]
+fn limits_and_choices_hold_at_once() {
+    let before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    let (client, worker) = (bench.client(), bench.worker(0));
+    let mut after = before.clone();
+    after.limits.max_input_buffer = 40;
+    after.listeners[0].max_connections.total = Some(1);
+    after.pools[0].deny_methods = vec!["secret".into()];
+    after.pools[0].request_timeout = Some(seconds(2));
+    bench.reload(&after);
+    bench.write(client, r#"{"id":1,"method":"secret"}"#);
+    assert_eq!(bench.read_error(client).0, "method_denied");
+    let other = bench.client();
+    assert_eq!(bench.read_reasons(other), ["connection_limit"]);
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    assert_eq!(bench.read(worker).len(), 1);
+    bench.pass(seconds(2));
+    assert_eq!(bench.read_reasons(client), ["timeout"]);
+    bench.write(client, r#"{"id":3,"method":"this line is longer than forty bytes"}"#);
+    assert_eq!(bench.read_reasons(client), ["client_line_too_long"]);
+    bench.reload(&before);
+    let client = bench.client();
+    bench.write(client, r#"{"id":1,"method":"secret"}"#);
+    assert_eq!(bench.read(worker).len(), 1);
+}
+
+#[test]
+fn workers_of_a_pool_that_assigns_otherwise_are_not_handed_to_one_client_alone() {
+    let before = settings(vec![pool(1, Assignment::Client)]);
+    let mut bench = Bench::new(before.clone());
+    let (client, old) = (bench.client(), bench.worker(0));
+    bench.write(client, CALL);
+    bench.read(old);
+    let mut after = changed(&before);
+    after.pools[0].assignment = Assignment::Dedicated;
+    after.pools[0].max_instances = 4;
+    bench.reload(&after);
+    let other = bench.client();
+    bench.write(other, CALL);
+    let own = bench.busy_worker();
+    assert_ne!(own, old);
+    assert_eq!(bench.bus.owner(key(own)).map(Peer::Client), Some(other));
+    bench.write(old, r#"{"id":1,"result":{}}"#);
+    assert_eq!(bench.read(client).len(), 1);
+    bench.stops(old);
+    bench.reload(&before);
+    bench.write(own, r#"{"id":1,"result":{}}"#);
+    assert_eq!((bench.read(other).len(), bench.signals_to(own)), (1, vec![]), "its connection keeps it");
+    bench.write(other, r#"{"id":2,"method":"x"}"#);
+    assert_eq!(bench.busy_worker(), own, "it has begun there");
+    bench.write(own, r#"{"id":2,"result":{}}"#);
+    bench.ends(other);
+    bench.stops(own);
+}
+
+#[test]
+fn shared_workers_stay_where_only_the_way_to_choose_among_them_changes() {
+    let before = settings(vec![pool(2, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    bench.reload(&Settings { pools: vec![pool(2, Assignment::Client)], ..before });
+    bench.pass(seconds(1));
+    assert_eq!((bench.commands.len(), bench.workers.len()), (2, 2));
+}
+
+#[test]
+fn a_session_on_a_worker_that_leaves_is_still_kept_from_others() {
+    let before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    let (client, stranger, old) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"session/new"}"#);
+    bench.write(old, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    bench.reload(&changed(&before));
+    bench.pass(SETTLED);
+    for method in ["session/prompt", "session/load", "session/fork"] {
+        bench.write(stranger, &format!(r#"{{"id":1,"method":"{method}","params":{{"sessionId":"s"}}}}"#));
+        assert_eq!(bench.read_error(stranger).0, "session_denied");
+    }
+}
+
+#[test]
+fn a_connection_with_two_workers_of_its_own_keeps_both_where_its_pools_become_one() {
+    let named = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::Dedicated) };
+    let before = settings(vec![named("a"), named("b")]);
+    let mut bench = Bench::new(before.clone());
+    let client = bench.client();
+    let own: Vec<Peer> = ["a", "b"]
+        .into_iter()
+        .map(|pool| {
+            bench.write(client, &format!(r#"{{"id":"{pool}","method":"session/new","pool":"{pool}"}}"#));
+            let own = bench.busy_worker();
+            bench.write(own, &format!(r#"{{"id":"{pool}","result":{{"sessionId":"of-{pool}"}}}}"#));
+            own
+        })
+        .collect();
+    bench.read(client);
+    let mut after = before.clone();
+    after.pools[0].is_gone = true;
+    bench.reload(&after);
+    for (worker, pool) in own.iter().zip(["a", "b"]) {
+        bench.write(client, &format!(r#"{{"id":1,"method":"x","params":{{"sessionId":"of-{pool}"}}}}"#));
+        assert_eq!(bench.busy_worker(), *worker);
+        bench.write(*worker, r#"{"id":1,"result":{}}"#);
+        assert_eq!(bench.signals_to(*worker), []);
+    }
+    bench.write(client, CALL);
+    assert_eq!(bench.busy_worker(), own[0], "what it has begun goes on");
+    bench.gone(client);
+    own.into_iter().for_each(|own| bench.stops(own));
+}
+
+#[test]
+fn the_worker_of_a_connection_is_asked_for_its_sessions_though_its_pool_is_gone() {
+    let named = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::Client) };
+    let before = settings(vec![named("a"), named("b")]);
+    let mut bench = Bench::new(before.clone());
+    let (client, other) = (bench.client(), bench.client());
+    bench.write(client, CALL);
+    let worker = bench.busy_worker();
+    bench.write(worker, r#"{"id":1,"result":{}}"#);
+    let pool = if worker == bench.worker(0) { "a" } else { "b" };
+    bench.write(other, &format!(r#"{{"id":1,"method":"session/new","pool":"{pool}"}}"#));
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    let mut after = before.clone();
+    after.pools[usize::from(pool == "b")].is_gone = true;
+    bench.reload(&after);
+    bench.read(client);
+    bench.write(client, r#"{"id":2,"method":"x","params":{"sessionId":"s"}}"#);
+    assert_eq!(bench.read_error(client).0, "session_denied");
+    bench.read(worker);
+    bench.write(client, r#"{"id":3,"method":"x"}"#);
+    assert_eq!(bench.busy_worker(), worker);
+}
+
+#[test]
+fn the_operator_has_a_worker_or_a_pool_replaced_without_a_lost_request() {
+    let mut bench = Bench::new(settings(vec![pool(2, Assignment::RoundRobin)]));
+    let (client, old) = (bench.client(), [bench.worker(0), bench.worker(1)]);
+    bench.write(client, CALL);
+    bench.read(old[0]);
+    bench.handle(Input::RestartWorker { worker: key(old[0]), at_once: false });
+    bench.pass(SETTLED);
+    assert_eq!((bench.commands.len(), bench.signals_to(old[0])), (3, vec![]));
+    bench.write(old[0], r#"{"id":1,"result":{}}"#);
+    bench.stops(old[0]);
+    assert_eq!((bench.read(client).len(), bench.signals_to(old[1])), (1, vec![]));
+    bench.handle(Input::RestartPool(0));
+    for _ in 0..2 {
+        bench.pass(SETTLED);
+    }
+    assert_eq!(bench.commands.len(), 5);
+    bench.stops(old[1]);
+}
+
+#[test]
+fn a_worker_that_a_client_has_for_itself_ends_with_it_when_the_operator_has_it_replaced() {
+    let mut bench = Bench::new(settings(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]));
+    let client = bench.client();
+    bench.write(client, CALL);
+    let own = bench.busy_worker();
+    bench.handle(Input::RestartWorker { worker: key(own), at_once: false });
+    bench.pass(SETTLED);
+    assert_eq!((bench.signals_to(own), bench.how_closed(client)), (vec![], None));
+    bench.write(own, r#"{"id":1,"result":{}}"#);
+    assert_eq!(bench.read(client).len(), 1);
+    bench.ends(client);
+    bench.stops(own);
+}
+
+#[test]
+fn a_worker_is_replaced_after_so_many_requests_or_so_long_not_all_of_a_pool_at_once() {
+    let worn = Pool { max_requests: Some(100), ..pool(4, Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![worn]));
+    let client = bench.client();
+    let mut ended = Vec::new();
+    for request in 0..400 {
+        bench.write(client, &format!(r#"{{"id":{request},"method":"x"}}"#));
+        let worker = bench.busy_worker();
+        bench.write(worker, &format!(r#"{{"id":{request},"result":{{}}}}"#));
+        bench.pass(milliseconds(60));
+        for worker in bench.workers.clone().into_iter().map(Peer::Worker) {
+            if !bench.signals_to(worker).is_empty() && !bench.is_released(worker) {
+                bench.stops(worker);
+                ended.push(request / 4);
+            }
+        }
+    }
+    assert_eq!(bench.read(client).len(), 400);
+    assert!(ended.len() == 4 && ended.iter().all(|at| (88..=103).contains(at)), "{ended:?}");
+    ended.dedup();
+    assert!(ended.len() > 1, "not all at once: {ended:?}");
+    let old = Pool { max_age: Some(seconds(1000)), ..pool(4, Assignment::RoundRobin) };
+    let mut bench = Bench::new(settings(vec![old]));
+    bench.pass(seconds(890));
+    assert_eq!(bench.commands.len(), 4);
+    bench.pass(seconds(112));
+    assert_eq!(bench.commands.len(), 8);
+}
+
+#[test]
+fn a_worker_that_holds_too_much_memory_is_replaced() {
+    let mut bench = Bench::new(settings(vec![pool(1, Assignment::RoundRobin)]));
+    let old = bench.worker(0);
+    bench.handle(Input::Grown { worker: key(old), mib: 700 });
+    bench.handle(Input::Grown { worker: key(old), mib: 800 });
+    bench.pass(SETTLED);
+    bench.stops(old);
+    assert!(bench.reports.iter().any(|report| report.text.contains("700 MiB")));
+}
+
+#[test]
+fn a_shutdown_ends_replacements_too() {
+    let before = settings(vec![pool(2, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    let client = bench.client();
+    bench.write(client, CALL);
+    bench.reload(&changed(&before));
+    bench.pass(SETTLED);
+    bench.shutdown();
+    let workers: Vec<Peer> = bench.workers.iter().map(|worker| Peer::Worker(*worker)).collect();
+    assert!(workers.iter().all(|worker| bench.signals_to(*worker) == [Signal::Terminate]));
+    for worker in workers {
+        bench.exits(worker, Exit::Code(0));
+        bench.ends(worker);
+    }
+    bench.pass(seconds(5));
+    bench.gone(client);
+    assert!(bench.done);
+}
+
+/// A session that its worker works in, though no request is pending: version 2 of ACP.
+fn works(bench: &mut Bench, client: Peer, worker: Peer) {
+    bench.write(client, r#"{"id":0,"method":"initialize","params":{"protocolVersion":2}}"#);
+    bench.write(worker, r#"{"id":0,"result":{"protocolVersion":2}}"#);
+    bench.write(client, r#"{"id":1,"method":"session/new","params":{}}"#);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    bench.write(client, r#"{"id":2,"method":"session/prompt","params":{"sessionId":"s"}}"#);
+    bench.write(worker, r#"{"id":2,"result":{}}"#);
+    tells(bench, worker, "running");
+    assert_eq!(bench.read(client).len(), 4);
+}
+
+fn tells(bench: &mut Bench, worker: Peer, state: &str) {
+    let update = format!(r#"{{"sessionUpdate":"state_update","state":"{state}"}}"#);
+    bench.write(worker, &format!(r#"{{"method":"session/update","params":{{"sessionId":"s","update":{update}}}}}"#));
+}
+
+#[test]
+fn a_worker_that_works_in_a_session_whose_owner_has_left_is_not_replaced_before_it_is_idle() {
+    let before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    let (client, old) = (bench.client(), bench.worker(0));
+    works(&mut bench, client, old);
+    bench.gone(client);
+    bench.reload(&changed(&before));
+    bench.pass(seconds(60));
+    assert_eq!(bench.signals_to(old), []);
+    tells(&mut bench, old, "idle");
+    bench.stops(old);
+}
+
+#[test]
+fn a_drain_lets_a_session_work_on_that_has_no_request_pending() {
+    let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
+    settings.limits.quiesce = seconds(60);
+    let mut bench = Bench::new(settings);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    works(&mut bench, client, worker);
+    bench.shutdown();
+    bench.pass(seconds(30));
+    assert_eq!((bench.how_closed(client), bench.signals_to(worker)), (None, vec![]));
+    tells(&mut bench, worker, "idle");
+    bench.pass(seconds(1));
+    assert_eq!(bench.how_closed(client), Some(Close::Flush));
+    assert_eq!(bench.read(client).len(), 1, "it has heard of the end");
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
+}

@@ -1,0 +1,371 @@
+//! What another configuration changes in a running daemon.
+//!
+//! Places keep their meaning, since clients and workers are known by them: a pool or a listener that is not in the new
+//! configuration stays where it was, marked as gone, until nothing uses it, and new ones are put where nothing is.
+
+use std::collections::BTreeSet;
+use std::mem;
+
+use serde_json::{Map, Value};
+
+use super::{Config, ConfigError, Listen, Listener, Pool, same_place};
+
+/// What of the running configuration is still in use, by its places.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InUse {
+    pub pools: Vec<bool>,
+    pub listeners: Vec<bool>,
+}
+
+/// A configuration that takes the place of the running one.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// What holds then, with what is gone and still in use.
+    pub config: Config,
+    /// What changes, a line each.
+    pub changes: Vec<String>,
+    /// Listeners whose sockets are to be opened.
+    pub opens: Vec<usize>,
+    /// Listeners that take over the sockets of others, which speak another protocol.
+    pub takes_over: Vec<(usize, usize)>,
+    /// The admin listener is another one.
+    pub moves_admin: bool,
+}
+
+impl Pool {
+    /// Whether its workers are started in the same way.
+    fn starts_like(&self, other: &Self) -> bool {
+        let how = |pool: &Self| {
+            (pool.command.clone(), pool.program.clone(), pool.args.clone(), pool.env.clone(), pool.cwd.clone())
+        };
+        how(self) == how(other) && self.core.assignment == other.core.assignment
+    }
+}
+
+/// Whether it is one address. Of a port that the kernel chooses, the first is as good as the second.
+fn is_one_address(one: &Listen, other: &Listen) -> bool {
+    let is_chosen = |listen: &Listen| matches!(listen, Listen::Tcp { port: 0, .. });
+    same_place(one, other) || is_chosen(one) && one == other
+}
+
+/// Whether clients of both speak the same.
+fn speak_alike(one: &Listener, other: &Listener) -> bool {
+    one.web.as_ref().map(|web| web.protocol) == other.web.as_ref().map(|web| web.protocol)
+}
+
+impl Config {
+    /// What comes of putting this configuration in the place of the running one.
+    ///
+    /// # Errors
+    /// It asks for what only a restart can do, or a command cannot be run that could, or is new.
+    pub(crate) fn replace(mut self, running: &Self, in_use: &InUse) -> Result<Plan, ConfigError> {
+        self.check_commands(running)?;
+        if let Some(why) = self.needs_restart(running) {
+            return Err(ConfigError::Unfit { origin: self.origin, message: why });
+        }
+        let changes = differences(running, &self);
+        self.arrange_pools(running, &in_use.pools);
+        let (opens, takes_over) = self.arrange_listeners(running, &in_use.listeners);
+        self.number_commands(running);
+        let listen = |config: &Self| config.admin.as_ref().map(|admin| admin.listen.clone());
+        let moves_admin = match (listen(running), listen(&self)) {
+            (Some(before), Some(after)) => !is_one_address(&before, &after),
+            (before, after) => before.is_some() != after.is_some(),
+        };
+        Ok(Plan { config: self, changes, opens, takes_over, moves_admin })
+    }
+
+    /// A command that cannot be run is an error, unless the pool had none before either.
+    fn check_commands(&mut self, running: &Self) -> Result<(), ConfigError> {
+        let is_new = |at: usize| {
+            let before = self.pools.get(at).and_then(|pool| running.pool_called(&pool.core.id));
+            !before.is_some_and(|before| before.starts_like(&self.pools[at]))
+        };
+        let index = |path: &str| path.strip_prefix("pools[")?.split_once(']')?.0.parse().ok();
+        let problems: Vec<_> =
+            self.missing.iter().filter(|problem| index(&problem.path).is_none_or(is_new)).cloned().collect();
+        match problems.is_empty() {
+            true => Ok(()),
+            false => {
+                let (origin, format) = (self.origin.clone(), self.log.format);
+                Err(ConfigError::Invalid { origin, problems, omitted: 0, format })
+            }
+        }
+    }
+
+    fn needs_restart(&self, running: &Self) -> Option<String> {
+        let is_stdio = |listener: &Listener| listener.listen == Listen::Stdio;
+        let has_stdio = |config: &Self| config.listeners.iter().any(is_stdio);
+        (has_stdio(self) != has_stdio(running)).then(|| {
+            "whether a client is served on stdin and stdout is settled at the start; restart the daemon".into()
+        })
+    }
+
+    fn pool_called(&self, id: &str) -> Option<&Pool> {
+        self.pools.iter().find(|pool| pool.core.id == id)
+    }
+
+    /// Puts pools where the running configuration has them, and what names them by their places along with them.
+    fn arrange_pools(&mut self, running: &Self, in_use: &[bool]) {
+        let mut new: Vec<Option<Pool>> = mem::take(&mut self.pools).into_iter().map(Some).collect();
+        let mut places = vec![0; new.len()];
+        let mut arranged: Vec<Option<Pool>> = Vec::new();
+        for (at, before) in running.pools.iter().enumerate() {
+            let same = new.iter().position(|pool| pool.as_ref().is_some_and(|pool| pool.core.id == before.core.id));
+            arranged.push(match same {
+                Some(same) => {
+                    places[same] = at;
+                    new[same].take()
+                }
+                None if before.core.is_gone && !in_use.get(at).is_some_and(|in_use| *in_use) => None,
+                None => {
+                    let mut gone = before.clone();
+                    gone.core.is_gone = true;
+                    Some(gone)
+                }
+            });
+        }
+        for (from, pool) in new.into_iter().enumerate() {
+            if let Some(pool) = pool {
+                places[from] = put(&mut arranged, pool);
+            }
+        }
+        // A place that nobody has taken stays what it was.
+        let rest = arranged.into_iter().enumerate().map(|(at, pool)| pool.unwrap_or_else(|| running.pools[at].clone()));
+        self.pools = rest.collect();
+        for listener in &mut self.listeners {
+            listener.pool = listener.pool.map(|pool| places[pool]);
+            listener.pools = listener.pools.take().map(|pools| pools.into_iter().map(|pool| places[pool]).collect());
+            if let Some(web) = &mut listener.web {
+                web.tokens = mem::take(&mut web.tokens).moved(&places);
+            }
+        }
+    }
+
+    /// Puts listeners where the running configuration has them. Gives those to be opened, and those that take over sockets
+    /// of others.
+    fn arrange_listeners(&mut self, running: &Self, in_use: &[bool]) -> (Vec<usize>, Vec<(usize, usize)>) {
+        let mut new: Vec<Option<Listener>> = mem::take(&mut self.listeners).into_iter().map(Some).collect();
+        let mut arranged: Vec<Option<Listener>> = Vec::new();
+        let mut listens = Vec::new();
+        for (at, before) in running.listeners.iter().enumerate() {
+            let is_same =
+                |listener: &Listener| is_one_address(&listener.listen, &before.listen) && speak_alike(listener, before);
+            let same = new.iter().position(|listener| listener.as_ref().is_some_and(is_same));
+            listens.push(!before.is_gone);
+            arranged.push(match same {
+                Some(same) => new[same].take(),
+                None if before.is_gone && !in_use.get(at).is_some_and(|in_use| *in_use) => None,
+                None => Some(Listener { is_gone: true, ..before.clone() }),
+            });
+        }
+        let mut opens: Vec<usize> = (0..arranged.len())
+            .filter(|at| !listens[*at] && arranged[*at].as_ref().is_some_and(|listener| !listener.is_gone))
+            .collect();
+        let mut takes_over = Vec::new();
+        for listener in new.into_iter().flatten() {
+            let has_socket = |(at, before): &(usize, &Listener)| {
+                listens[*at] && before.listen != Listen::Stdio && is_one_address(&before.listen, &listener.listen)
+            };
+            let from = running.listeners.iter().enumerate().find(has_socket).map(|(at, _)| at);
+            let at = put(&mut arranged, listener);
+            match from {
+                Some(from) => takes_over.push((from, at)),
+                None => opens.push(at),
+            }
+        }
+        let rest = arranged.into_iter().enumerate();
+        self.listeners = rest.map(|(at, one)| one.unwrap_or_else(|| running.listeners[at].clone())).collect();
+        (opens, takes_over)
+    }
+
+    /// Counts the commands of each pool on. One that is offered over HTTP for the first time is to be asked what it speaks, by
+    /// new workers.
+    fn number_commands(&mut self, running: &Self) {
+        let asked = |config: &Self| config.settings().pools_of_both_eras();
+        let (before, after) = (asked(running), asked(self));
+        for (at, pool) in self.pools.iter_mut().enumerate() {
+            let Some(was) = running.pools.get(at).filter(|was| was.core.id == pool.core.id) else { continue };
+            let is_another = !was.starts_like(pool) || after.contains(&at) && !before.contains(&at);
+            pool.core.generation = was.core.generation + u32::from(is_another);
+        }
+    }
+}
+
+/// Puts something where nothing is. Gives the place.
+fn put<T>(places: &mut Vec<Option<T>>, one: T) -> usize {
+    let free = places.iter().position(Option::is_none).unwrap_or_else(|| {
+        places.push(None);
+        places.len() - 1
+    });
+    places[free] = Some(one);
+    free
+}
+
+/// How the texts of two configurations differ, a line for each key.
+fn differences(before: &Config, after: &Config) -> Vec<String> {
+    let parsed = |config: &Config| serde_json::from_str(&config.text.0).unwrap_or(Value::Null);
+    let mut lines = Vec::new();
+    compare("", &parsed(before), &parsed(after), &mut lines);
+    lines
+}
+
+fn compare(path: &str, before: &Value, after: &Value, lines: &mut Vec<String>) {
+    match (before, after) {
+        (one, other) if one == other => {}
+        (Value::Object(_), Value::Null) => compare(path, before, &Value::Object(Map::new()), lines),
+        (Value::Null, Value::Object(_)) => compare(path, &Value::Object(Map::new()), after, lines),
+        (Value::Object(one), Value::Object(other)) => {
+            let keys: BTreeSet<&String> = one.keys().chain(other.keys()).filter(|key| !key.starts_with('_')).collect();
+            for key in keys {
+                let [one, other] = [one, other].map(|members| members.get(key).unwrap_or(&Value::Null));
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                compare(&path, one, other, lines);
+            }
+        }
+        (Value::Array(one), Value::Array(other))
+            if one.iter().chain(other).all(|element| name_of(element).is_some()) =>
+        {
+            let names: BTreeSet<&str> = one.iter().chain(other).filter_map(name_of).collect();
+            for name in names {
+                let [one, other] = [one, other].map(|all| all.iter().find(|element| name_of(element) == Some(name)));
+                let path = format!("{path}[{name:?}]");
+                match (one, other) {
+                    (None, _) => lines.push(format!("{path}: new")),
+                    (_, None) => lines.push(format!("{path}: gone")),
+                    (Some(one), Some(other)) => compare(&path, one, other, lines),
+                }
+            }
+        }
+        // Values of variables may be secrets.
+        _ if path.contains(".env.") || path.ends_with(".env") => lines.push(format!("{path}: changed")),
+        _ => lines.push(format!("{path}: {} → {}", shown(before), shown(after))),
+    }
+}
+
+/// What an element of an array is called: a pool by its id, a listener by its address.
+fn name_of(element: &Value) -> Option<&str> {
+    ["id", "tcp", "unix", "ws", "http"].into_iter().find_map(|key| element.get(key)?.as_str())
+}
+
+fn shown(value: &Value) -> String {
+    /// Longer values are not shown as a whole.
+    const LONGEST: usize = 60;
+    match value {
+        Value::Null => "left out".to_owned(),
+        value => {
+            let text = value.to_string();
+            let cut = text.char_indices().nth(LONGEST).map(|(at, _)| at);
+            cut.map_or(text.clone(), |cut| format!("{}…", &text[..cut]))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(value: Value) -> Config {
+        let mut config = Config::from_bytes(value.to_string().as_bytes(), "a test").expect("it is valid");
+        config.listen(&[]).expect("it is valid");
+        config
+    }
+
+    fn pool(id: &str, args: &[&str]) -> Value {
+        json!({ "id": id, "command": "cat", "args": args, "instances": 1 })
+    }
+
+    fn of(pools: &[Value], listeners: &[Value]) -> Config {
+        config(json!({ "pools": pools, "listeners": listeners }))
+    }
+
+    fn tcp(port: u16) -> Value {
+        json!({ "tcp": format!("127.0.0.1:{port}") })
+    }
+
+    fn used(config: &Config) -> InUse {
+        InUse { pools: vec![true; config.pools.len()], listeners: vec![true; config.listeners.len()] }
+    }
+
+    fn ids(config: &Config) -> Vec<(&str, bool, u32)> {
+        config.pools.iter().map(|pool| (&pool.core.id[..], pool.core.is_gone, pool.core.generation)).collect()
+    }
+
+    #[test]
+    fn pools_keep_their_places_and_what_names_them_follows() {
+        let running = of(&[pool("a", &[]), pool("b", &[])], &[json!({ "tcp": "127.0.0.1:1", "pool": "b" })]);
+        let next = [pool("c", &[]), pool("b", &["-u"])];
+        let next = of(&next, &[json!({ "tcp": "127.0.0.1:1", "pool": "c", "pools": ["b", "c"] })]);
+        let plan = next.replace(&running, &used(&running)).expect("it fits");
+        assert_eq!(ids(&plan.config), [("a", true, 0), ("b", false, 1), ("c", false, 0)]);
+        let listener = &plan.config.listeners[0];
+        assert_eq!((listener.pool, listener.pools.as_deref()), (Some(2), Some(&[1, 2][..])));
+        assert_eq!((plan.opens.len(), plan.takes_over.len(), plan.moves_admin), (0, 0, false));
+        // What nobody uses any more gives its place away.
+        let in_use = InUse { pools: vec![false, true, true], listeners: vec![true] };
+        let last = of(&[pool("b", &["-u"]), pool("c", &[]), pool("d", &[])], &[tcp(1)]);
+        let plan = last.replace(&plan.config, &in_use).expect("it fits");
+        assert_eq!(ids(&plan.config), [("d", false, 0), ("b", false, 1), ("c", false, 0)]);
+    }
+
+    #[test]
+    fn a_listener_is_known_by_its_address_and_what_is_spoken_there() {
+        let pools = [pool("a", &[])];
+        let running = of(&pools, &[tcp(1), tcp(2), json!({ "tcp": "127.0.0.1:0" })]);
+        let web = json!({ "ws": "127.0.0.1:2" });
+        let next = of(&pools, &[json!({ "tcp": "127.0.0.1:0" }), web, tcp(3)]);
+        let plan = next.replace(&running, &used(&running)).expect("it fits");
+        let gone: Vec<bool> = plan.config.listeners.iter().map(|listener| listener.is_gone).collect();
+        assert_eq!(gone, [true, true, false, false, false]);
+        assert_eq!((&plan.opens[..], &plan.takes_over[..]), (&[4][..], &[(1, 3)][..]));
+        // One that comes back before its clients have left goes on, with a socket of its own.
+        let back = of(&pools, &[tcp(1), json!({ "tcp": "127.0.0.1:0" })]);
+        let plan = back.replace(&plan.config, &used(&plan.config)).expect("it fits");
+        assert!(!plan.config.listeners[0].is_gone && plan.opens == [0]);
+    }
+
+    #[test]
+    fn what_only_a_restart_can_do_is_refused() {
+        let running = of(&[pool("a", &[])], &[tcp(1)]);
+        let refused = of(&[pool("a", &[])], &[]).replace(&running, &used(&running));
+        assert!(refused.expect_err("it is refused").to_string().contains("stdin"));
+        let missing = json!({ "id": "b", "command": "/does/not/exist", "instances": 1 });
+        let next = || of(&[pool("a", &[]), missing.clone()], &[tcp(1)]);
+        let refused = next().replace(&running, &used(&running)).expect_err("it is refused");
+        assert!(refused.to_string().contains("pools[1].command"), "{refused}");
+        let running = next();
+        assert!(next().replace(&running, &used(&running)).is_ok(), "it is no news");
+    }
+
+    #[test]
+    fn each_key_that_differs_is_told_and_no_secret() {
+        let running = config(json!({
+            "pools": [{ "id": "a", "command": "cat", "instances": 2, "env": { "KEY": "old secret" } }],
+            "limits": { "quiesce_sec": 5 },
+            "_comment": "one",
+        }));
+        let next = config(json!({
+            "pools": [{ "id": "a", "command": "cat", "instances": 3, "env": { "KEY": "new secret" } }, pool("b", &[])],
+            "_comment": "two",
+        }));
+        let plan = next.replace(&running, &used(&running)).expect("it fits");
+        let expected = [
+            "limits.quiesce_sec: 5 → left out",
+            "pools[\"a\"].env.KEY: changed",
+            "pools[\"a\"].instances: 2 → 3",
+            "pools[\"b\"]: new",
+        ];
+        assert_eq!(plan.changes, expected);
+    }
+
+    #[test]
+    fn a_pool_that_is_offered_over_http_for_the_first_time_gets_new_workers() {
+        let client = json!({ "id": "a", "command": "cat", "instances": 1, "assignment": "client" });
+        let running = of(std::slice::from_ref(&client), &[tcp(1)]);
+        let next = of(&[client], &[tcp(1), json!({ "http": "127.0.0.1:2" })]);
+        let plan = next.replace(&running, &used(&running)).expect("it fits");
+        assert_eq!(ids(&plan.config), [("a", false, 1)]);
+    }
+}

@@ -1,0 +1,54 @@
+//! Workers whose processes hold more memory than they may are replaced (`recycle_memory_mb`).
+
+use std::time::Duration;
+
+use super::operation::Operation;
+use super::timers::Timer;
+use super::turn::Shell;
+use super::workers::memories::{Memories, Question};
+use crate::bus::port::{Input, Moment};
+use crate::io::Io;
+
+/// How often it is asked.
+const EVERY: Duration = Duration::from_secs(5);
+impl<I: Io> Shell<I> {
+    /// Whether any worker may hold only so much, and then when it is looked at.
+    pub(super) fn watch_memories(&mut self, now: Moment) {
+        let is_limited = self.reactor.workers.pools.iter().any(|pool| pool.recycle_memory.is_some());
+        self.reactor.timers.set(Timer::Memories, is_limited.then(|| now.after(EVERY)));
+    }
+
+    /// Has the thread ask about all workers that may hold only so much.
+    pub(super) fn ask_for_memories(&mut self, now: Moment) {
+        self.watch_memories(now);
+        let row = |slot| {
+            let row = self.bus.worker_row(now, slot)?;
+            let most = self.reactor.workers.pools[row.name.pool].recycle_memory?;
+            Some((self.bus.worker_at(row.name.pool, row.name.place)?, row.pid, most)).filter(|(_, pid, _)| *pid != 0)
+        };
+        let questions: Vec<Question> = (0..self.bus.worker_slots()).filter_map(row).collect();
+        let reactor = &mut self.reactor;
+        if reactor.workers.memories.is_none() {
+            match Memories::begin() {
+                Ok(mut memories) => {
+                    memories.bell.arm(&mut reactor.io, Operation::Memories);
+                    reactor.workers.memories = Some(memories);
+                }
+                Err(error) => tracing::error!("recycle_memory_mb: cannot look at the memory of workers: {error}"),
+            }
+        }
+        // Without a thread nobody takes them.
+        reactor.workers.memories.iter().for_each(|memories| _ = memories.questions.send(questions.clone()));
+    }
+
+    /// Workers hold more than they may.
+    pub(super) fn take_memories(&mut self, now: Moment) {
+        let reactor = &mut self.reactor;
+        let Some(memories) = &mut reactor.workers.memories else { return };
+        memories.bell.arm(&mut reactor.io, Operation::Memories);
+        let grown: Vec<_> = memories.answers.try_iter().collect();
+        for (worker, mib) in grown {
+            reactor.tell(now, Input::Grown { worker, mib });
+        }
+    }
+}

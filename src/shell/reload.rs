@@ -1,0 +1,238 @@
+//! A reload: what was prepared takes the place of the running configuration at once. Where anything is wrong with it, the
+//! old one goes on.
+//!
+//! A reload is over when it is known of each new command whether it can live (`supervisor/roll.rs` of the core).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::descriptors::Allowance;
+use super::listeners::{Acceptor, Terms};
+use super::log;
+use super::operation::Operation;
+use super::reloads::Prepared;
+use super::startup::{doubts, token_files};
+use super::timers::Timer;
+use super::turn::Shell;
+use crate::bus::port::{Input, Moment};
+use crate::bus::shutdown::Stage;
+use crate::config::plan::InUse;
+use crate::config::{Config, Listen};
+use crate::error::exit;
+use crate::io::Io;
+
+/// For so long a reload waits until it is known whether new commands can live.
+const SETTLES_WITHIN: Duration = Duration::from_secs(30);
+
+impl<I: Io> Shell<I> {
+    /// Waits for SIGHUP, and for what is prepared.
+    pub(super) fn arm_reloads(&mut self) {
+        let reactor = &mut self.reactor;
+        if let Some(hangup) = &mut reactor.signals.hangup {
+            hangup.arm(&mut reactor.io, Operation::Hangup);
+        }
+        if self.reloads.has_source() {
+            self.reloads.bell.arm(&mut reactor.io, Operation::Reload);
+        }
+    }
+
+    /// SIGHUP: reads the configuration again, or drains where that cannot be, or the terminal has gone.
+    pub(super) fn hung_up(&mut self, now: Moment) {
+        if let Some(hangup) = &mut self.reactor.signals.hangup {
+            hangup.arm(&mut self.reactor.io, Operation::Hangup);
+        }
+        if !self.reloads.has_source() || self.reactor.signals.terminal_has_gone() {
+            return self.reactor.tell(now, Input::Shutdown);
+        }
+        tracing::info!("SIGHUP: the configuration is read again");
+        self.reloads.is_wanted = self.reloads.is_under_way();
+        if let Err(why) = self.begin_reload(false) {
+            tracing::warn!("{why}");
+        }
+    }
+
+    /// Begins a reload.
+    ///
+    /// # Errors
+    /// There is nothing to read again, another one is under way, or the daemon shuts down.
+    pub(super) fn begin_reload(&mut self, is_dry_run: bool) -> Result<(), String> {
+        if !self.reloads.has_source() {
+            return Err("there is no file that could be read again: the daemon runs without --config PATH".to_owned());
+        }
+        if self.bus.stage() > Stage::Running {
+            return Err("the daemon shuts down, and reads no configuration any more".to_owned());
+        }
+        if self.reloads.is_under_way() {
+            return Err("another reload is under way".to_owned());
+        }
+        let running = &self.reloads.running;
+        let in_use = InUse {
+            pools: (0..running.pools.len()).map(|pool| self.bus.pool_in_use(pool)).collect(),
+            listeners: (0..running.listeners.len()).map(|listener| self.bus.listener_in_use(listener)).collect(),
+        };
+        self.reloads.begin(in_use, is_dry_run).map_err(|error| format!("cannot begin to reload: {error}"))?;
+        if !is_dry_run {
+            self.reactor.notify.reloads();
+        }
+        Ok(())
+    }
+
+    /// Something was prepared.
+    pub(super) fn take_prepared(&mut self, now: Moment) {
+        self.reloads.bell.arm(&mut self.reactor.io, Operation::Reload);
+        while let Ok(prepared) = self.reloads.prepared.try_recv() {
+            match prepared {
+                Err(error) => {
+                    self.reloads.outcomes.last.lines = error.to_string().lines().map(str::to_owned).collect();
+                    self.end_reload(error.exit_code());
+                }
+                Ok(prepared) if self.reloads.outcomes.last.is_dry_run => {
+                    self.reloads.outcomes.last.lines = said(&prepared.plan.changes);
+                    self.end_reload(exit::OK);
+                }
+                Ok(_) if self.bus.stage() > Stage::Running => {
+                    self.reloads.outcomes.last.lines = vec!["the daemon shuts down".to_owned()];
+                    self.end_reload(exit::FAILURE);
+                }
+                Ok(prepared) => {
+                    self.reloads.outcomes.last.lines = said(&prepared.plan.changes);
+                    self.take_over(now, prepared);
+                    let until = now.after(SETTLES_WITHIN);
+                    self.reloads.settles_by = Some(until);
+                    self.reactor.timers.set(Timer::Reload, Some(until));
+                }
+            }
+        }
+    }
+
+    /// The configuration is another one from now on.
+    fn take_over(&mut self, now: Moment, prepared: Prepared) {
+        let Prepared { plan, opened, allowance } = prepared;
+        let config = plan.config;
+        log::set_level(config.log.level);
+        log::set_format(config.log.format);
+        self.leave_listeners(now, &config, &plan.takes_over, plan.moves_admin);
+        let settled = |pool: usize, generation| self.bus.settled_commands(pool).any(|settled| settled == generation);
+        self.reactor.workers.configure(&config, settled);
+        let reactor = &mut self.reactor;
+        reactor.connections.configure(&config);
+        reactor.http.configure(&config);
+        reactor.memory.most = config.limits.max_memory;
+        reactor.io.buffers().keep_spares_below(reactor.memory.short_above());
+        reactor.listeners.terms = config.listeners.iter().map(|listener| Terms::of(listener, &config.pools)).collect();
+        if let Some(Allowance { handshakes, http, .. }) = allowance {
+            self.reactor.handshakes.allow(handshakes);
+            self.reactor.http.allow(http);
+        }
+        self.step(|shell| shell.reactor.carry_out(shell.bus.reload(now, config.settings()), None));
+        for listening in opened {
+            let acceptor = match config.listeners.get(listening.listener) {
+                Some(listener) => Acceptor::new(listening).named_by(listener),
+                None => Acceptor::new(listening).for_admin(),
+            };
+            tracing::info!("listening on {}", acceptor.address);
+            let index = self.reactor.listeners.add(acceptor);
+            self.reactor.arm_accept(index);
+        }
+        self.admin.configure(&config, self.reactor.listeners.there());
+        self.reread_other_files(&config);
+        self.watch_memories(now);
+        for listener in 0..config.listeners.len() {
+            self.step(|shell| shell.end_unknown_bearers(now, listener));
+        }
+        doubts(&config).iter().for_each(|doubt| tracing::warn!("{doubt}"));
+        self.reloads.running = Arc::new(config);
+    }
+
+    /// Sockets of listeners that are gone are closed, and others called as their listeners are now.
+    fn leave_listeners(&mut self, now: Moment, config: &Config, takes_over: &[(usize, usize)], moves_admin: bool) {
+        for index in 0..self.reactor.listeners.len() {
+            let acceptor = self.reactor.listeners.acceptor(index);
+            let Some(before) = acceptor.listener() else {
+                if acceptor.for_admin && moves_admin {
+                    self.give_up_acceptor(index);
+                }
+                continue;
+            };
+            let after = takes_over.iter().find(|(from, _)| *from == before).map_or(before, |(_, to)| *to);
+            let listener = &config.listeners[after];
+            if listener.is_gone {
+                tracing::info!("listening on {} no more", self.reactor.listeners.address(index));
+                self.step(|shell| shell.empty_backlog(now, index));
+                self.give_up_acceptor(index);
+            } else {
+                let acceptor = self.reactor.listeners.acceptor(index);
+                acceptor.belong_to(after, listener);
+                if let Listen::Unix { mode, owner, .. } = &listener.listen
+                    && let Err(error) = acceptor.set_access(*mode, *owner)
+                {
+                    tracing::error!("{error}");
+                }
+            }
+        }
+    }
+
+    fn give_up_acceptor(&mut self, index: usize) {
+        self.reactor.listeners.give_up(index);
+        self.reactor.close_acceptor(index);
+    }
+
+    /// Files of tokens are those of the configuration from now on.
+    fn reread_other_files(&mut self, config: &Config) {
+        let files = token_files(config);
+        let watched = match &mut self.reactor.rereading {
+            Some(rereading) => rereading.watch(files),
+            None if files.is_empty() => Ok(()),
+            None => super::token_files::Rereading::begin(files).map(|rereading| {
+                self.reactor.rereading = Some(rereading);
+                self.arm_rereading();
+            }),
+        };
+        if let Err(error) = watched {
+            tracing::error!("files of tokens are not read again when they change: {error}");
+        }
+    }
+
+    /// Ends a reload once it is known whether new commands can live.
+    pub(super) fn check_reload(&mut self, now: Moment) {
+        let Some(until) = self.reloads.settles_by else { return };
+        let pools = 0..self.reloads.running.pools.len();
+        let unsettled: Vec<usize> = pools.clone().filter(|pool| self.bus.is_unsettled(*pool)).collect();
+        if !unsettled.is_empty() && until > now && self.bus.stage() == Stage::Running {
+            return;
+        }
+        let id = |pool: usize| &self.reloads.running.pools[pool].core.id;
+        let late = unsettled.iter().map(|pool| format!("pool {:?}: its new command is still starting", id(*pool)));
+        let failures: Vec<String> = pools.filter_map(|pool| self.bus.roll_failure(pool)).map(str::to_owned).collect();
+        let lines: Vec<String> = late.chain(failures.iter().cloned()).collect();
+        self.reloads.outcomes.last.lines.extend(lines);
+        self.end_reload(if failures.is_empty() { exit::OK } else { exit::FAILURE });
+    }
+
+    fn end_reload(&mut self, code: u8) {
+        self.reloads.settles_by = None;
+        self.reactor.timers.set(Timer::Reload, None);
+        let outcomes = &mut self.reloads.outcomes;
+        outcomes.end(code);
+        let last = &outcomes.last;
+        if last.is_dry_run {
+            return;
+        }
+        self.reactor.notify.reloaded();
+        if code == exit::OK {
+            tracing::info!("the configuration was reloaded: {}", last.lines.join("; "));
+        } else {
+            last.lines.iter().for_each(|line| tracing::error!("reload: {line}"));
+        }
+        if std::mem::take(&mut self.reloads.is_wanted)
+            && let Err(why) = self.begin_reload(false)
+        {
+            tracing::warn!("{why}");
+        }
+    }
+}
+
+/// What is said of changes.
+fn said(changes: &[String]) -> Vec<String> {
+    if changes.is_empty() { vec!["nothing has changed".to_owned()] } else { changes.to_vec() }
+}

@@ -1,0 +1,132 @@
+//! Another configuration is prepared beside the loop: a thread reads, checks and plans it, and opens the sockets that are
+//! new. The loop takes all of it over at once (`reload.rs`).
+
+use std::io::{self, Write as _};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+use super::descriptors::{self, Allowance, Need};
+use super::listen::{self, Listening};
+use super::outcomes::Outcomes;
+use super::signals::Bell;
+use crate::activation::Inherited;
+use crate::bus::port::Moment;
+use crate::config::Config;
+use crate::config::plan::{InUse, Plan};
+use crate::error::StartError;
+use crate::io::leave_signals_to_the_loop;
+
+/// Reads the configuration as it was read at the start.
+pub type Again = dyn Fn(&[Inherited]) -> Result<Config, StartError> + Send + Sync;
+
+/// Where another configuration comes from.
+#[derive(Clone)]
+pub struct Source {
+    /// None where there is no file that could be read again.
+    pub again: Option<Arc<Again>>,
+    /// The sockets that were passed on to us.
+    pub inherited: Arc<Vec<Inherited>>,
+}
+
+/// What the thread has made.
+pub(super) struct Prepared {
+    pub plan: Plan,
+    /// The sockets that were opened, of listeners and of operators.
+    pub opened: Vec<Listening>,
+    pub allowance: Option<Allowance>,
+}
+
+/// See the top of the file.
+pub(super) struct Reloads {
+    source: Source,
+    pub running: Arc<Config>,
+    tell: Sender<Result<Prepared, StartError>>,
+    pub prepared: Receiver<Result<Prepared, StartError>>,
+    /// Has a byte when something was prepared.
+    pub bell: Bell,
+    ring: UnixStream,
+    /// It was asked for while another one was under way.
+    pub is_wanted: bool,
+    /// What has come of them.
+    pub outcomes: Outcomes,
+    /// Until when new commands may show that they can live.
+    pub settles_by: Option<Moment>,
+}
+
+impl Reloads {
+    /// `running` is the configuration that holds.
+    pub(super) fn new(source: Source, running: Arc<Config>) -> io::Result<Self> {
+        let (tell, prepared) = channel();
+        let (bell, ring) = UnixStream::pair()?;
+        ring.set_nonblocking(true)?;
+        let bell = Bell::new(bell.into());
+        Ok(Self {
+            source,
+            running,
+            tell,
+            prepared,
+            bell,
+            ring,
+            is_wanted: false,
+            outcomes: Outcomes::default(),
+            settles_by: None,
+        })
+    }
+
+    /// The configuration that holds.
+    pub(super) fn running(&self) -> &Arc<Config> {
+        &self.running
+    }
+
+    /// Whether there is something that could be read again.
+    pub(super) fn has_source(&self) -> bool {
+        self.source.again.is_some()
+    }
+
+    /// Whether one is under way.
+    pub(super) fn is_under_way(&self) -> bool {
+        !self.outcomes.last.is_over
+    }
+
+    pub(super) fn begin(&mut self, in_use: InUse, is_dry_run: bool) -> io::Result<()> {
+        let Some(again) = self.source.again.clone() else { return Err(io::ErrorKind::Unsupported.into()) };
+        let (inherited, running) = (Arc::clone(&self.source.inherited), Arc::clone(&self.running));
+        let (tell, mut ring) = (self.tell.clone(), self.ring.try_clone()?);
+        std::thread::Builder::new().name("reload".to_owned()).spawn(move || {
+            leave_signals_to_the_loop();
+            let prepared = prepare(&*again, &inherited, &running, &in_use, is_dry_run);
+            // Without a loop nobody waits for it, and a full pipe rings already.
+            let _ = tell.send(prepared);
+            let _ = ring.write(&[0]);
+        })?;
+        self.outcomes.begin(is_dry_run);
+        Ok(())
+    }
+}
+
+/// Everything that may wait.
+fn prepare(
+    again: &Again,
+    inherited: &[Inherited],
+    running: &Config,
+    in_use: &InUse,
+    is_dry_run: bool,
+) -> Result<Prepared, StartError> {
+    let plan = again(inherited)?.replace(running, in_use)?;
+    if is_dry_run {
+        return Ok(Prepared { plan, opened: Vec::new(), allowance: None });
+    }
+    let allowance = Some(descriptors::allow(Need::of(&plan.config))?);
+    let (mut used, mut opened) = (vec![false; inherited.len()], Vec::new());
+    let others_until = Instant::now() + listen::OTHER_STARTS;
+    for index in &plan.opens {
+        let listener = &plan.config.listeners[*index].listen;
+        opened.extend(listen::open(listener, *index, inherited, &mut used, others_until)?);
+    }
+    if let Some(admin) = plan.config.admin.as_ref().filter(|_| plan.moves_admin) {
+        opened.extend(listen::open(&admin.listen, usize::MAX, inherited, &mut used, others_until)?);
+    }
+    Ok(Prepared { plan, opened, allowance })
+}

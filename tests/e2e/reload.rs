@@ -1,0 +1,391 @@
+//! Another configuration while the daemon runs: what changes at once, what is replaced in turn, and that nobody loses a
+//! request by it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::admin::{Admin, command, metric, said, start_ready, with_admin};
+use crate::client::Client;
+use crate::harness::{Daemon, SetAtTheEnd, Setup, echo, figure, lives, refuses_connections, shell, with, worker};
+use crate::http::{Http, request};
+use crate::service::Manager;
+
+/// Changes the configuration in its file.
+fn change(daemon: &Daemon, change: impl FnOnce(&mut Value)) {
+    let path = daemon.path("config.json");
+    let mut config = serde_json::from_slice(&fs::read(&path).expect("it was written")).expect("it is JSON");
+    change(&mut config);
+    // As a careful person does it, so that nobody reads half of it.
+    let next = daemon.path("config.next");
+    fs::write(&next, config.to_string()).expect("there is room");
+    fs::rename(&next, &path).expect("it is ours");
+}
+
+/// The same, and has it read again. Gives what is said.
+fn reload(daemon: &Daemon, with: impl FnOnce(&mut Value)) -> String {
+    change(daemon, with);
+    said(daemon, &["reload"])
+}
+
+fn name_of(client: &mut Client, id: u64) -> Value {
+    let answer = client.request(id, "who", json!({}));
+    answer["result"]["name"].as_str().unwrap_or_else(|| panic!("{answer}")).into()
+}
+
+/// A pool whose workers have this name.
+fn named(name: &str, instances: usize) -> Value {
+    worker("agents", instances, &["--name", name])
+}
+
+#[test]
+fn a_hangup_replaces_the_workers_of_a_changed_command_and_no_request_is_lost() {
+    // Who runs the tests may ignore it (nohup).
+    let heard = Setup::new([named("old", 2)]).before_exec(|| {
+        // SAFETY: the call takes no memory.
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+        Ok(())
+    });
+    let mut daemon = start_ready(heard);
+    let (mut client, mut held) = (daemon.connect(), daemon.connect());
+    held.ask_in("s", 1, "hold", json!({}));
+    held.request_in("s", 2, "m", json!({}));
+    change(&daemon, |config| config["pools"][0] = named("new", 2));
+    daemon.signal(Signal::HUP);
+    daemon.logs(&["the configuration was reloaded", "pools[\"agents\"].args"]);
+    let mut id = 1;
+    daemon.until("all that is asked is answered by new workers", || {
+        let names = [id + 1, id + 2].map(|id| name_of(&mut client, id));
+        id += 2;
+        names.iter().all(|name| name == "new")
+    });
+    daemon.logs(&["pool_rolled"]);
+    let workers = || Admin::of(&daemon).get("/workers.json").body.matches("\"worker\":").count();
+    daemon.until("one is left that has a request to answer", || workers() == 3);
+    held.ask_in("s", 3, "release", json!({}));
+    drop(held);
+    daemon.until("the last old one has ended", || workers() == 2);
+    daemon.stop();
+}
+
+#[test]
+fn a_reload_that_is_wrong_changes_nothing_and_says_all_that_is_wrong_with_its_place() {
+    let mut daemon = start_ready(Setup::new([named("old", 1)]));
+    change(&daemon, |config| {
+        config["pools"][0] = with(named("new", 1), "instance", 2);
+        config["limits"]["quiesce_sec"] = json!(-1);
+    });
+    let (code, out, wrong) = command(&daemon, &["reload"]);
+    assert_eq!((code, out.as_str()), (Some(78), ""));
+    for part in ["config.json:1:", "pools[0].instance: is not a known key", "did you mean", "limits.quiesce_sec"] {
+        assert!(wrong.contains(part), "{part}: {wrong}");
+        daemon.logs(&["reload:", part]);
+    }
+    let (code, _, wrong) = command(&daemon, &["reload", "--dry-run"]);
+    assert!(code == Some(78) && wrong.contains("quiesce_sec"), "{wrong}");
+    let metrics = Admin::of(&daemon).get("/metrics").body;
+    assert_eq!(metric(&metrics, "stdio_bus_reloads_total{result=\"failed\"}"), 1.0);
+    assert_eq!(metric(&metrics, "stdio_bus_last_reload_successful"), 0.0);
+    assert_eq!(name_of(&mut daemon.connect(), 1), "old");
+    reload(&daemon, |config| {
+        config["pools"][0] = named("new", 1);
+        config["limits"]["quiesce_sec"] = json!(0);
+    });
+    assert_eq!(metric(&Admin::of(&daemon).get("/metrics").body, "stdio_bus_last_reload_successful"), 1.0);
+    assert_eq!(name_of(&mut daemon.connect(), 1), "new");
+    daemon.stop();
+}
+
+#[test]
+fn a_dry_run_tells_what_would_change_and_changes_nothing() {
+    let mut daemon = start_ready(Setup::new([with(named("old", 1), "env", json!({ "KEY": "old secret" }))]));
+    change(&daemon, |config| {
+        config["pools"][0] = with(named("new", 3), "env", json!({ "KEY": "new secret" }));
+        config["listeners"] = json!([{ "tcp": "127.0.0.1:0" }, { "unix": "@a-dry-run" }]);
+    });
+    // The one of the command line is the first of the same address.
+    change(&daemon, |config| config["listeners"] = json!([{ "unix": "@a-dry-run" }]));
+    let plan = said(&daemon, &["reload", "--dry-run"]);
+    for part in ["pools[\"agents\"].instances: 1 → 3", ".env.KEY: changed", "\"old\"", "a-dry-run"] {
+        assert!(plan.contains(part), "{part}: {plan}");
+    }
+    assert!(!plan.contains("secret"), "{plan}");
+    assert_eq!(name_of(&mut daemon.connect(), 1), "old");
+    let listeners = Admin::of(&daemon).get("/listeners.json").body;
+    assert!(!listeners.contains("a-dry-run"), "{listeners}");
+    assert_eq!(said(&daemon, &["reload", "--dry-run"]), plan);
+    daemon.stop();
+}
+
+#[test]
+fn a_command_that_cannot_live_is_told_and_the_old_workers_stay() {
+    let mut daemon = start_ready(Setup::new([named("old", 2)]));
+    let mut client = daemon.connect();
+    change(&daemon, |config| config["pools"][0] = with(shell("agents", "exit 3"), "instances", 2));
+    let (code, _, told) = command(&daemon, &["reload"]);
+    assert!(code == Some(1) && told.contains("pool \"agents\"") && told.contains("Mend the command"), "{told}");
+    daemon.logs(&["roll_failed"]);
+    let ready = Admin::of(&daemon).get("/readyz");
+    assert!(ready.status == 200 && ready.body.contains("pool \"agents\""), "{ready:?}");
+    assert_eq!(name_of(&mut client, 1), "old");
+    // One that ends is followed by what is known to live.
+    client.ask(2, "exit", json!({ "code": 1 }));
+    client.error(2, "worker_exited");
+    daemon.logs(&["worker_started", "incarnation=5"]);
+    for id in 3..6 {
+        assert_eq!(name_of(&mut client, id), "old");
+    }
+    reload(&daemon, |config| config["pools"][0] = named("new", 2));
+    assert_eq!(Admin::of(&daemon).get("/readyz").body, "ready\n");
+    daemon.stop();
+}
+
+#[test]
+fn new_listeners_are_opened_and_gone_ones_keep_their_clients_for_the_time_of_a_drain() {
+    let setup = Setup::new([worker("agents", 1, &[])]).limit("drain_timeout_sec", 1);
+    let path = setup.text_path("gone");
+    let mut daemon = start_ready(setup.set("listeners", json!([{ "unix": path }])));
+    let (mut stays, mut goes) = (daemon.connect(), Client::over_unix(path.as_ref()));
+    goes.request(1, "m", json!({}));
+    let other = daemon.path("new").display().to_string();
+    reload(&daemon, |config| config["listeners"] = json!([{ "unix": other, "mode": "0660" }]));
+    assert!(!daemon.path("gone").exists(), "its file goes with it");
+    assert_eq!(fs::metadata(&other).expect("it is there").permissions().mode() & 0o777, 0o660);
+    assert_eq!(goes.request(2, "m", json!({}))["id"], 2);
+    assert_eq!(Client::over_unix(other.as_ref()).request(1, "m", json!({}))["id"], 1);
+    assert_eq!(goes.error(json!(null), "listener_removed"), -32030);
+    goes.ends();
+    // The permissions of one that stays change in place.
+    reload(&daemon, |config| config["listeners"][0]["mode"] = json!("0600"));
+    assert_eq!(fs::metadata(&other).expect("it is there").permissions().mode() & 0o777, 0o600);
+    assert_eq!(stays.request(9, "m", json!({}))["id"], 9);
+    daemon.stop();
+}
+
+#[test]
+fn an_address_may_speak_another_protocol_from_now_on_and_refuses_nobody_meanwhile() {
+    let setup = Setup::new([with(worker("agents", 1, &[]), "assignment", "client")]).no_listener();
+    let path = setup.text_path("socket");
+    let daemon = start_ready(setup.set("listeners", json!([{ "unix": path }])));
+    let mut line = Client::over_unix(path.as_ref());
+    line.request(1, "m", json!({}));
+    reload(&daemon, |config| config["listeners"] = json!([{ "http": format!("unix:{path}") }]));
+    assert_eq!(line.request(2, "m", json!({}))["id"], 2);
+    let mut web = Client::over_unix(path.as_ref());
+    web.send_bytes(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(web.line().starts_with("HTTP/1.1 "));
+    daemon.stop();
+}
+
+#[test]
+fn a_daemon_whose_configuration_cannot_be_read_again_drains_with_a_hangup() {
+    let heard = |setup: Setup| {
+        setup.before_exec(|| {
+            // SAFETY: the call takes no memory.
+            unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+            Ok(())
+        })
+    };
+    let mut daemon = with_admin(heard(Setup::bare().tcp())).start();
+    let mut client = daemon.connect();
+    client.request(1, "m", json!({}));
+    let (code, _, why) = command(&daemon, &["reload"]);
+    assert!(code == Some(1) && why.contains("without --config"), "{why}");
+    daemon.signal(Signal::HUP);
+    client.ends();
+    daemon.ends_well();
+}
+
+#[test]
+fn the_service_manager_is_told_that_it_reloads_and_when_it_is_ready_again() {
+    let (mut manager, setup) = Manager::new(Setup::new([named("old", 1)]));
+    let daemon = start_ready(setup);
+    manager.hears("READY=1");
+    manager.forget();
+    reload(&daemon, |config| config["pools"][0] = named("new", 1));
+    manager.hears("RELOADING=1");
+    let since = manager.hears("MONOTONIC_USEC=");
+    assert!(since["MONOTONIC_USEC=".len()..].parse::<u64>().is_ok_and(|since| since > 0), "{since}");
+    manager.hears("READY=1");
+    manager.forget();
+    change(&daemon, |config| config["pools"] = json!([]));
+    assert_eq!(command(&daemon, &["reload"]).0, Some(78));
+    manager.hears("RELOADING=1");
+    manager.hears("READY=1");
+    daemon.stop();
+}
+
+#[test]
+fn who_has_a_token_that_is_good_no_more_is_closed_by_a_reload() {
+    let setup = Setup::new([worker("agents", 1, &[])]).no_listener();
+    let [old, new] = ["old", "new"].map(|name| setup.text_path(name));
+    fs::write(&old, "alice:0123456789abcdef\nbob:fedcba9876543210\n").expect("there is room");
+    fs::write(&new, "bob:fedcba9876543210\n").expect("there is room");
+    let listener = json!({ "ws": "127.0.0.1:0", "tokens_file": old });
+    let daemon = start_ready(setup.set("listeners", json!([listener])));
+    let connect = |token: &str| {
+        let mut client = Client::over_tcp(daemon.address());
+        let key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==";
+        let head = format!(
+            "GET /acp HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}\r\n\
+             Authorization: Bearer {token}\r\n\r\n"
+        );
+        client.send_bytes(head.as_bytes());
+        let status = client.line();
+        (client, status)
+    };
+    let (_alice, status) = connect("0123456789abcdef");
+    assert!(status.contains("101"), "{status}");
+    reload(&daemon, |config| config["listeners"][0]["tokens_file"] = json!(new));
+    daemon.logs(&["token_removed", "token=alice"]);
+    assert!(connect("0123456789abcdef").1.contains("401"));
+    assert!(connect("fedcba9876543210").1.contains("101"));
+    // The new file is the one that is looked at from now on.
+    fs::write(&new, "carol:0011223344556677\n").expect("there is room");
+    daemon.until("it was read again", || connect("0011223344556677").1.contains("101"));
+    daemon.stop();
+}
+
+#[test]
+fn an_admin_listener_moves_and_the_command_that_moved_it_hears_what_came_of_it() {
+    let setup = Setup::new([worker("agents", 1, &[])]);
+    let [old, new] = ["admin", "admin.new"].map(|name| setup.text_path(name));
+    let daemon = setup.set("admin", json!({ "listen": old })).start();
+    daemon.until("the admin socket is there", || daemon.path("admin").exists());
+    change(&daemon, |config| config["admin"]["listen"] = json!(new));
+    // Its answer has to be fetched from where it has gone.
+    let _ = command(&daemon, &["reload"]);
+    daemon.logs(&["the configuration was reloaded"]);
+    daemon.until("the new socket is there and the old one is not", || {
+        daemon.path("admin.new").exists() && !daemon.path("admin").exists()
+    });
+    daemon.stop();
+}
+
+#[test]
+fn mcp_sessions_go_on_over_a_reload_and_new_ones_meet_the_new_command() {
+    let pool = |name: &str| with(with(named(name, 1), "assignment", "dedicated"), "max_instances", 8);
+    let setup = Setup::new([pool("old")]).no_listener().set("listeners", json!([{ "http": "127.0.0.1:0" }]));
+    let daemon = start_ready(setup);
+    let mut old = Http::session(daemon.address(), "2025-11-25");
+    assert_eq!(old.call(1, "who", json!({}))["result"]["name"], "old");
+    reload(&daemon, |config| config["pools"][0] = pool("new"));
+    assert_eq!(old.call(2, "who", json!({}))["result"]["name"], "old");
+    let mut new = Http::session(daemon.address(), "2025-11-25");
+    assert_eq!(new.call(1, "who", json!({}))["result"]["name"], "new");
+    old.send("DELETE /mcp", &[], "");
+    assert_eq!(old.answer().status, 204);
+    assert_eq!(new.ask(&request(3, "who", json!({}))).status, 200);
+    daemon.stop();
+}
+
+#[test]
+fn the_operator_has_workers_replaced_in_turn_or_at_once() {
+    let mut daemon = start_ready(Setup::new([named("a", 2)]));
+    let mut client = daemon.connect();
+    let pids = |client: &mut Client, id: u64| -> Vec<Value> {
+        (id..id + 2).map(|id| client.request(id, "who", json!({}))["result"]["pid"].clone()).collect()
+    };
+    let before = pids(&mut client, 1);
+    assert_eq!(said(&daemon, &["restart", "pool", "agents"]), "the workers of pool agents are replaced in turn\n");
+    let mut id = 10;
+    daemon.until("both are others", || {
+        id += 2;
+        pids(&mut client, id).iter().all(|pid| !before.contains(pid))
+    });
+    daemon.until("the old ones have ended", || before.iter().all(|pid| !lives(pid.as_u64().expect("a number"))));
+    let (code, _, why) = command(&daemon, &["restart", "pool", "agent"]);
+    assert!(code == Some(1) && why.contains("there is no pool \"agent\""), "{why}");
+    daemon.stop();
+}
+
+/// What a client does without end, and how often it was answered.
+fn asks_without_end(address: std::net::SocketAddr, ends: &AtomicBool, answered: &AtomicU64) {
+    let mut client = Client::over_tcp(address);
+    for id in 1.. {
+        let answer = client.request(id, "m", json!({ "text": "x".repeat(100) }));
+        assert!(answer["error"].is_null(), "{answer}");
+        answered.fetch_add(1, Ordering::Relaxed);
+        if ends.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_hundred_reloads_of_all_kinds_under_load_fail_no_request() {
+    let times = figure("STDIO_BUS_RELOADS", 25);
+    let setup = Setup::new([named("0", 2), echo("other", 1)]).set("listeners", json!([{ "tcp": "127.0.0.1:0" }]));
+    let daemon = start_ready(setup);
+    let address = daemon.address();
+    let (ends, answered) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let _end = SetAtTheEnd(&ends);
+        for _ in 0..4 {
+            scope.spawn(|| asks_without_end(address, &ends, &answered));
+        }
+        for round in 0..times {
+            let before = answered.load(Ordering::Relaxed);
+            reload(&daemon, |config| {
+                config["pools"][0] = named(&round.to_string(), 1 + round % 3);
+                config["limits"]["max_input_buffer"] = json!(1_000_000 + round);
+                config["limits"]["session_idle_sec"] = json!(round % 2 * 60);
+                let extra = json!({ "unix": format!("@reload-{}-{}", daemon.pid(), round % 2) });
+                config["listeners"] = json!([{ "tcp": "127.0.0.1:0" }, extra]);
+                let pools = config["pools"].as_array_mut().expect("an array");
+                pools.truncate(1);
+                pools.push(echo(&format!("other-{}", round % 4), 1));
+                config["log"]["level"] = json!(["info", "debug"][round % 2]);
+            });
+            daemon.until("they go on", || answered.load(Ordering::Relaxed) > before + 8);
+        }
+    });
+    daemon.until("what was replaced has ended", || {
+        let body = Admin::of(&daemon).get("/workers.json").body;
+        let rows: Value = serde_json::from_str(&body).expect("it is JSON");
+        rows["workers"].as_array().is_some_and(|rows| rows.len() == 2 + (times - 1) % 3)
+    });
+    assert!(daemon.zombies().is_empty());
+    daemon.stop();
+}
+
+#[test]
+fn a_listener_that_cannot_be_opened_leaves_everything_as_it_was() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("it is bound");
+    let mut daemon = start_ready(Setup::new([named("old", 1)]));
+    change(&daemon, |config| {
+        config["pools"][0] = named("new", 1);
+        config["listeners"] = json!([{ "tcp": address.to_string() }]);
+    });
+    let (code, _, why) = command(&daemon, &["reload"]);
+    assert!(code == Some(73) && why.contains(&address.to_string()), "{why}");
+    assert_eq!(name_of(&mut daemon.connect(), 1), "old");
+    drop(taken);
+    said(&daemon, &["reload"]);
+    assert!(!refuses_connections(address));
+    assert_eq!(name_of(&mut daemon.connect(), 1), "new");
+    daemon.stop();
+}
+
+#[test]
+fn a_worker_whose_child_holds_too_much_memory_is_replaced() {
+    // npx and uvx run the worker proper as a child.
+    let wrapped = "\"$0\" \"$@\"; exit $?";
+    let keeps = worker("agents", 1, &["--keep"]);
+    let mut args = vec![json!("-c"), json!(wrapped), keeps["command"].clone()];
+    args.extend(keeps["args"].as_array().expect("an array").iter().cloned());
+    let pool = json!({ "id": "agents", "command": "sh", "args": args, "instances": 1, "recycle_memory_mb": 48 });
+    let mut daemon = start_ready(Setup::new([pool]));
+    let mut client = daemon.connect();
+    for id in 1..=100 {
+        client.request(id, "m", json!({ "text": "x".repeat(900_000) }));
+    }
+    daemon.logs(&["worker_replaced", "MiB (recycle_memory_mb)"]);
+    daemon.logs(&["worker_stopped"]);
+    assert_eq!(client.request(101, "m", json!({}))["id"], 101);
+    daemon.stop();
+}

@@ -6,7 +6,7 @@
 //! `config/schema.json` describes them to editors.
 //!
 //! Reading order: `table` (what there is), `keys` (how that is asked), `document` (JSON with places), `read`, `listeners`
-//! and `values` (what it means), `mcp` (what a door for MCP asks of pools), `command` (can it run), `doubt` (is it meant
+//! and `values` (what it means), `mcp` (what a door for MCP asks of pools), `node` (what it is called), `command` (can it run), `doubt` (is it meant
 //! so), `users` (who has which number), `plan` (what it changes in a running daemon).
 
 mod command;
@@ -16,6 +16,7 @@ mod keys;
 mod listeners;
 mod load;
 mod mcp;
+mod node;
 pub(crate) mod plan;
 mod read;
 mod table;
@@ -49,6 +50,8 @@ pub const DEFAULT_DEDICATED_WORKERS: usize = 64;
 pub struct Config {
     /// Where it came from, in the words of a message: the file's path, `fd 3`, or `built-in configuration`.
     pub origin: String,
+    /// What this daemon is called among others: the begin of the ids that it gives out.
+    pub node: Arc<str>,
     /// Worker pools; at least one.
     pub pools: Vec<Pool>,
     /// Where clients come from. After loading these are the file's; [`Config::listen`] adds the command line's.
@@ -425,6 +428,7 @@ impl Config {
         };
         Self {
             origin: "built-in configuration".to_owned(),
+            node: node::of_host().into(),
             pools: vec![pool],
             listeners: Vec::new(),
             limits: Limits::default(),

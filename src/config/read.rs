@@ -14,7 +14,7 @@ use super::document::{Node, Object, Problem, Reader};
 use super::listeners::listeners;
 use super::values::{checked, number, set_mode, small_file, socket_mode};
 use super::{
-    Admin, Config, DEFAULT_DEDICATED_WORKERS, LEVELS, Listen, Listener, Log, LogFormat, Mode, Pool, Text, Token,
+    Admin, Config, DEFAULT_DEDICATED_WORKERS, LEVELS, Listen, Listener, Log, LogFormat, Mode, Pool, Text, Token, node,
     same_place,
 };
 use crate::address::Address;
@@ -52,9 +52,11 @@ fn top(reader: &mut Reader<'_>, text: &str, origin: &str) -> Option<Config> {
     let limits = top.get("limits").map(|node| limits(reader, node)).unwrap_or_default();
     let admin = top.get("admin").and_then(|node| admin(reader, node, &listeners));
     let log = top.get("log").map(|node| log(reader, node)).unwrap_or_default();
+    let node = top.get("node").and_then(|node| name(reader, node)).unwrap_or_else(node::of_host);
     let wanted_mode = top.get("transport").and_then(|node| transport(reader, node));
     Some(Config {
         origin: origin.to_owned(),
+        node: node.into(),
         pools,
         listeners,
         limits,
@@ -65,6 +67,18 @@ fn top(reader: &mut Reader<'_>, text: &str, origin: &str) -> Option<Config> {
         missing: Vec::new(),
         text: Text(Arc::from(text)),
     })
+}
+
+/// What the daemon is called.
+fn name<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<String> {
+    let text = reader.string(node)?;
+    if node::is_name(&text) {
+        return Some(text);
+    }
+    let hint = "as in \"node\": \"bus-1\"; left out, it is the name of the host".to_owned();
+    let most = node::LONGEST;
+    reader.fail(node, format!("must be 1 to {most} letters, digits, - and _, not {text:?}"), Some(hint));
+    None
 }
 
 // Spec 9.3: at least one pool; unique ids.

@@ -109,6 +109,13 @@ const TOP: &[Setting] = &[
     row("listeners", Objects(""), Value("[]"), "bus", "Where clients come from, beside the flag of the command line."),
     row("admin", Object, Words("none"), "bus", "Where operators, monitors and load balancers ask, over HTTP."),
     row("log", Object, Words("see below"), "bus", "What is written to stderr."),
+    row(
+        "node",
+        Text("1 to 32 letters, digits, `-`, `_`"),
+        Words("the host's name, with `-` for what cannot stand there"),
+        "bus",
+        "What this daemon is called among others: the ids that it gives out begin with it and a dot.",
+    ),
     row("transport", Object, Words("none"), "C daemon", "Accepted as far as it asks for what this bus does."),
 ];
 

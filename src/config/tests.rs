@@ -69,7 +69,7 @@ const ALL: &str = r#"{
   "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
     "drain_timeout_sec": 3, "backpressure_timeout_sec": 2, "quiesce_sec": 1, "lame_duck_sec": 8,
     "session_idle_sec": 50, "max_memory": 16777216, "_why": {}},
-  "routing": {"id_collision": "always", "session_access": "shared"},
+  "routing": {"id_collision": "always", "session_access": "shared"}, "node": "bus-1",
   "listeners": [
     {"tcp": "[::1]:9000", "pool": "a", "pools": ["b", "a"], "max_connections": {"total": 9, "per_source": 2},
       "when_not_ready": "close",
@@ -115,7 +115,7 @@ fn every_key_arrives() {
     let routing = Routing { id_collision: IdCollision::Always, session_access: SessionAccess::Shared };
     assert_eq!(config.routing, routing);
     assert_eq!(config.log, Log { level: LogLevel::Debug, format: LogFormat::Json });
-    assert_eq!(config.max_workers(), 10);
+    assert_eq!((config.max_workers(), &*config.node), (10, "bus-1"));
     let summary = "bus.json: pools: a (2 to 9 × sh), b (1 × sh); listeners: tcp://[::1]:9000, unix:/run/b, unix:c; \
          admin: unix:/run/admin";
     assert_eq!(config.summary(), summary);
@@ -376,6 +376,18 @@ fn memory_and_id_collision_have_their_range_and_their_names() {
     let routing = |name: &str| top(&format!(r#","routing":{{"id_collision":"{name}"}}"#));
     assert_eq!(good(&routing("always")).routing.id_collision, IdCollision::Always);
     assert!(refused(&routing("alway")).contains("did you mean \"always\"?"));
+}
+
+#[test]
+fn a_node_has_a_name_that_an_id_can_begin_with() {
+    for name in ["a", "Bus_1-b", &"x".repeat(32)] {
+        assert_eq!(&*good(&top(&format!(r#","node":"{name}""#))).node, name);
+    }
+    assert!((1..=32).contains(&good(&top("")).node.len()), "the host's name");
+    for name in ["", "a.b", "a b", "é", &"x".repeat(33)] {
+        let message = refused(&top(&format!(r#","node":"{name}""#)));
+        assert!(message.contains("node: must be 1 to 32 letters, digits, - and _"), "{message}");
+    }
 }
 
 #[test]

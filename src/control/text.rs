@@ -104,8 +104,9 @@ pub(super) fn status(now: &Value, before: Option<&Value>) -> String {
     let why = now["why"].as_str().map_or_else(String::new, |why| format!(" ({})", escaped(why)));
     let _ = writeln!(
         out,
-        "stdio_bus {}, process {}, on {}, up {}: {}{why}",
+        "stdio_bus {}, node {}, process {}, on {}, up {}: {}{why}",
         text("version"),
+        text("node"),
         now["pid"],
         text("io"),
         time(now["uptime_seconds"].as_f64().unwrap_or_default()),

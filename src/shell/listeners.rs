@@ -8,7 +8,7 @@ use rustix::net::{Shutdown, shutdown};
 use super::handshakes::upgrade::UpgradePolicy;
 use super::listen::{KEEPALIVE, Listening};
 use crate::bus::port::Moment;
-use crate::config::{Listen, Listener, Owner, Pool, WebProtocol};
+use crate::config::{Config, Listen, Listener, Owner, WebProtocol};
 use crate::error::StartError;
 
 /// How often it is told at most that nothing can be accepted.
@@ -257,9 +257,9 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    pub(super) fn of(listener: &Listener, pools: &[Pool]) -> Self {
+    pub(super) fn of(listener: &Listener, config: &Config) -> Self {
         let is_tcp = matches!(listener.listen, Listen::Tcp { .. });
-        Self { silence_allowed: is_tcp.then_some(SILENCE), policy: UpgradePolicy::of(listener, pools) }
+        Self { silence_allowed: is_tcp.then_some(SILENCE), policy: UpgradePolicy::of(listener, config) }
     }
 }
 

@@ -27,6 +27,7 @@ mod frames;
 mod framing;
 mod handshakes;
 mod http;
+mod ids;
 mod inbox;
 mod inherited;
 mod listen;

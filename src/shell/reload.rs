@@ -119,7 +119,7 @@ impl<I: Io> Shell<I> {
         reactor.http.configure(&config);
         reactor.memory.most = config.limits.max_memory;
         reactor.io.buffers().keep_spares_below(reactor.memory.short_above());
-        reactor.listeners.terms = config.listeners.iter().map(|listener| Terms::of(listener, &config.pools)).collect();
+        reactor.listeners.terms = config.listeners.iter().map(|listener| Terms::of(listener, &config)).collect();
         if let Some(Allowance { handshakes, http, .. }) = allowance {
             self.reactor.handshakes.allow(handshakes);
             self.reactor.http.allow(http);

@@ -132,7 +132,7 @@ fn say_how_it_is(
     (description, unregistered): (String, Option<&io::Error>),
     backend: &str,
 ) {
-    tracing::info!("stdio_bus {} {}", env!("CARGO_PKG_VERSION"), config.summary());
+    tracing::info!("stdio_bus {} {}, node {}", env!("CARGO_PKG_VERSION"), config.summary(), config.node);
     if let Some(instead) = &context.instead {
         tracing::info!("{instead}");
     }

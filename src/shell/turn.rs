@@ -78,7 +78,7 @@ impl<I: Io> Shell<I> {
         let bus = Bus::new(settings);
         let memory = Budget::new(config.limits.max_memory);
         io.buffers().keep_spares_below(memory.short_above());
-        let terms = config.listeners.iter().map(|listener| Terms::of(listener, &config.pools)).collect();
+        let terms = config.listeners.iter().map(|listener| Terms::of(listener, &config)).collect();
         let reactor = Reactor {
             clock: Clock::new(io.asleep()),
             io,

@@ -444,7 +444,9 @@ fn a_daemon_that_was_stopped_says_so_and_its_figures_have_the_time_that_clients_
 
 #[test]
 fn a_monitor_sees_what_was_carried_and_what_became_of_it() {
-    let mut daemon = start_ready(Setup::new([with(worker("agents", 2, &[]), "request_timeout_sec", 600)]));
+    let mut daemon = start_ready(
+        Setup::new([with(worker("agents", 2, &[]), "request_timeout_sec", 600)]).set("node", json!("bus-1")),
+    );
     let mut client = daemon.connect();
     for id in 0..20 {
         client.request(id, "who", json!({}));
@@ -469,7 +471,7 @@ fn a_monitor_sees_what_was_carried_and_what_became_of_it() {
     assert!(of("stdio_bus_client_received_bytes_total") > 22.0 * 20.0);
     assert_eq!(
         of(&format!(
-            "stdio_bus_build_info{{version=\"{}\",io=\"{}\"}}",
+            "stdio_bus_build_info{{version=\"{}\",io=\"{}\",node=\"bus-1\"}}",
             env!("CARGO_PKG_VERSION"),
             crate::harness::io()
         )),

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
+use crate::admin::{Admin, said, with_admin};
 use crate::harness::{Daemon, Setup, children, figure, with, worker};
 use crate::http::{Event, Http, notification, request};
 
@@ -56,6 +57,21 @@ fn a_session_begins_with_initialize_and_ends_with_delete() {
     let gone = client.ask(&request(2, "tools/list", json!({})));
     assert_eq!((gone.status, gone.json()["id"].clone()), (404, json!(2)), "the connection stays, the session does not");
     daemon.logs(&["a client has gone", "reason=client_closed"]);
+    daemon.stop();
+}
+
+#[test]
+fn ids_begin_with_the_node_that_log_and_status_name() {
+    let daemon = door_of(with_admin(Setup::new([shared()]).set("node", json!("bus-1"))), json!({}));
+    daemon.logs(&["stdio_bus ", ", node bus-1"]);
+    let client = Http::session(daemon.address(), VERSION);
+    assert!(client.session_id().starts_with("bus-1."), "{}", client.session_id());
+    let status: Value = serde_json::from_str(&Admin::of(&daemon).get("/status.json").body).unwrap();
+    assert_eq!(status["node"], "bus-1");
+    let text = said(&daemon, &["status"]);
+    assert!(text.contains(", node bus-1, "), "{text}");
+    let mut other = Http::connect(daemon.address()).with("Mcp-Session-Id", "bus-2.AAAAAAAAAAAAAAAAAAAAAA");
+    assert_eq!(other.ask(&request(1, "tools/list", json!({}))).status, 404, "a session of another daemon");
     daemon.stop();
 }
 

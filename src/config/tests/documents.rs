@@ -223,6 +223,7 @@ fn by_hand(path: &str, key: &str) -> Value {
         }),
         ("listeners[].max_connections", "") => json!({ "minProperties": 1 }),
         ("", "pools") => json!({ "minItems": 1 }),
+        ("", "node") => json!({ "pattern": "^[A-Za-z0-9_-]{1,32}$" }),
         ("", "transport") => transport(),
         ("pools[]", "id") => json!({ "minLength": 1, "maxLength": 64 }),
         ("pools[]", "assignment") => json!({ "default": "round_robin" }),

@@ -107,8 +107,10 @@ macro_rules! figures {
 
 pub(super) const FIGURES: &[Figure] = figures! {
     gauge "stdio_bus_build_info" of All:
-        "Always 1; its labels say which version runs, and whether io_uring (ring) or epoll carries the bytes.";
-        Many |out, it, _| out.labelled(&[("version", env!("CARGO_PKG_VERSION")), ("io", it.view.io)], 1.0);
+        "Always 1; its labels say which version runs, whether io_uring (ring) or epoll carries the bytes, and as which node.";
+        Many |out, it, _| {
+            out.labelled(&[("version", env!("CARGO_PKG_VERSION")), ("io", it.view.io), ("node", it.view.node)], 1.0);
+        };
     gauge "stdio_bus_start_time_seconds" of All: "When the daemon was started, in seconds since 1970.";
         One |it, _| Value::from(it.view.started_at.seconds());
     gauge "stdio_bus_ready" of All: "Whether /readyz says yes.";

@@ -121,6 +121,7 @@ impl<I: Io> Shell<I> {
             memory: self.reactor.io.lent(),
             max_memory: self.reactor.memory.most,
             io: I::NAME,
+            node: &self.reloads.running.node,
             admin_connections: self.admin.connections.len(),
             reloads: &self.reloads.outcomes,
         }

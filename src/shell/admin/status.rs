@@ -44,6 +44,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
         "io": view.io,
+        "node": view.node,
         "state": stage,
         "why": why,
         "started": view.started_at.to_the_second(),

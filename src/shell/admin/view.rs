@@ -26,6 +26,8 @@ pub(super) struct View<'a> {
     pub max_memory: usize,
     /// What carries the bytes.
     pub io: &'static str,
+    /// What this daemon is called.
+    pub node: &'a str,
     pub admin_connections: usize,
     pub reloads: &'a Outcomes,
 }

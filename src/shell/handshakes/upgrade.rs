@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde_json::json;
 
@@ -13,9 +14,9 @@ use crate::bus::admission::TurnedAway;
 use crate::bus::port::{Origin, Place};
 use crate::bus::readiness::Readiness;
 use crate::bus::settings::Proxies;
-use crate::config::{Listen, Listener, Pool, Web, WebProtocol};
+use crate::config::{Config, Listen, Listener, Web, WebProtocol};
 use crate::http1::{Head, Status};
-use crate::random;
+use crate::shell::ids;
 use crate::tokens::Bearer;
 use crate::websocket::answer::{Accepted, Refusal};
 use crate::websocket::request::{Caller, Method, Request};
@@ -31,6 +32,8 @@ fn forbidden(why: String) -> Refusal {
 /// A WebSocket listener.
 pub(in crate::shell) struct UpgradePolicy {
     pub terms: Web,
+    /// What its ids begin with.
+    node: Arc<str>,
     tokens: Option<TokensFile>,
     /// Only this machine reaches it, so that a name that leads here is one of this machine.
     is_loopback: bool,
@@ -55,15 +58,15 @@ pub(in crate::shell) enum Decision {
 
 impl UpgradePolicy {
     /// That of a listener, if it speaks WebSocket.
-    pub(in crate::shell) fn of(listener: &Listener, pools: &[Pool]) -> Option<Self> {
+    pub(in crate::shell) fn of(listener: &Listener, config: &Config) -> Option<Self> {
         let terms = listener.web.clone()?;
-        let ids = || pools.iter().map(|pool| pool.core.id.clone()).collect();
+        let ids = || config.pools.iter().map(|pool| pool.core.id.clone()).collect();
         let tokens = terms.tokens_file.clone().map(|path| TokensFile::new(path, ids(), terms.tokens.clone()));
         let is_loopback = match &listener.listen {
             Listen::Tcp { host, .. } => is_loopback(&host.to_ascii_lowercase()),
             Listen::Unix { .. } | Listen::Stdio => false,
         };
-        Some(Self { terms, tokens, is_loopback })
+        Some(Self { terms, node: Arc::clone(&config.node), tokens, is_loopback })
     }
 
     /// Its tokens file was read again. True if other tokens are good now.
@@ -109,7 +112,7 @@ impl UpgradePolicy {
             TurnedAway::NoRoom(why) => Refusal::unavailable(why, RETRY_AFTER),
             TurnedAway::NotAllowed(why) => forbidden(why),
         })?;
-        let connection_id = connection_id()?;
+        let connection_id = self.new_id().map_err(|why| Refusal::unavailable(why, RETRY_AFTER))?;
         let answer = Accepted { key, connection_id: &connection_id, protocol: request.protocol }.to_string();
         origin.names.connection_id = Some(connection_id.into());
         Ok(Decision::Accept { origin: Box::new(origin), answer, bearer })
@@ -182,6 +185,11 @@ impl UpgradePolicy {
         Ok(bearer)
     }
 
+    /// An id for one who comes in here, or why there is none.
+    pub(in crate::shell) fn new_id(&self) -> Result<String, &'static str> {
+        ids::new(&self.node).map_err(|_| "the system has no random numbers yet")
+    }
+
     /// Whether a connection from there may say that it is of another source: by a token, or for its client.
     pub(in crate::shell) fn names_sources(&self, place: Place) -> bool {
         self.tokens.is_some() || self.trusts(place)
@@ -219,14 +227,6 @@ pub(in crate::shell) fn health(bus: &Bus, listener: usize, method: Method) -> St
         Method::Head => head.field("Content-Length", body.len()).end(),
         _ => head.body(&body),
     }
-}
-
-/// An id that nobody guesses: 128 bits in hexadecimal digits.
-fn connection_id() -> Result<String, Refusal> {
-    let mut bytes = [0u8; 16];
-    random::fill(&mut bytes, random::Flags::NONBLOCK)
-        .map_err(|_| Refusal::unavailable("the system has no random numbers yet", RETRY_AFTER))?;
-    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
 }
 
 /// The host of a field `Host`, which may have a port; an IPv6 address without its brackets.
@@ -309,11 +309,5 @@ mod tests {
         for host in ["evil.example:9000", "localhost.evil.example", "127.0.0.1.evil.example", ""] {
             assert!(!cannot_be_rebound(host), "{host}");
         }
-    }
-
-    #[test]
-    fn connection_ids_are_never_the_same() {
-        let ids: Vec<String> = (0..100).map(|_| connection_id().expect("random numbers")).collect();
-        assert!(ids.iter().enumerate().all(|(at, id)| id.len() == 32 && !ids[..at].contains(id)));
     }
 }

@@ -12,7 +12,6 @@ use crate::bus::port::{ClientKey, Input, Moment, Reason};
 use crate::http1::Status;
 use crate::io::Io;
 use crate::mcp::{Fault, Session};
-use crate::random;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
 
@@ -20,7 +19,9 @@ impl<I: Io> Shell<I> {
     /// A session begins with the request that a connection brings, which has this id.
     pub(super) fn begin_session(&mut self, now: Moment, slot: usize, pool: usize, id: Id) -> Result<usize, Fault> {
         self.reactor.release_modern(slot);
-        let session = Session::new(session_id()?, Some(id));
+        let listener = self.reactor.http.connections[slot].listener;
+        let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
+        let session = Session::new(policy.new_id().map_err(Fault::busy)?.into(), Some(id));
         let member = self.add_member(now, slot, pool, Role::Session(Box::new(session)))?;
         self.reactor.timers.set(Timer::Session(member), Some(now.after(self.reactor.http.session_idle)));
         Ok(member)
@@ -161,12 +162,4 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
             }
         }
     }
-}
-
-/// An id that nobody guesses: 128 bits in hexadecimal digits.
-fn session_id() -> Result<Box<str>, Fault> {
-    let mut bytes = [0u8; 16];
-    random::fill(&mut bytes, random::Flags::NONBLOCK)
-        .map_err(|_| Fault::busy("the system has no random numbers yet"))?;
-    Ok(format!("{:032x}", u128::from_ne_bytes(bytes)).into())
 }

@@ -197,16 +197,16 @@ def changed(file, changes):
     return text
 
 
-def haproxy(folder, changes, name, file="haproxy.cfg"):
+def haproxy(folder, changes, name, file="haproxy.cfg", arguments=()):
     """Starts HAProxy with a file of config after some changes."""
     statistics = os.path.join(folder, f"{name}.stats")
     text = changed(file, [(r"^global$", f"global\n    stats socket {statistics}"), *changes])
     path = os.path.join(folder, f"{name}.cfg")
     with open(path, "w") as written:
         written.write(text)
-    checked = subprocess.run(["haproxy", "-c", "-f", path], capture_output=True, text=True)
+    checked = subprocess.run(["haproxy", *arguments, "-c", "-f", path], capture_output=True, text=True)
     assert checked.returncode == 0 and "WARNING" not in checked.stderr, checked.stderr
-    return subprocess.Popen(["haproxy", "-db", "-f", path], stderr=subprocess.DEVNULL), statistics
+    return subprocess.Popen(["haproxy", *arguments, "-db", "-f", path], stderr=subprocess.DEVNULL), statistics
 
 
 def at_ports(folder, buses, front, secure):

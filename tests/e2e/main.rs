@@ -20,6 +20,7 @@ mod admin;
 mod backpressure;
 mod churn;
 mod clients;
+mod elsewhere;
 mod endings;
 mod figures;
 mod greedy;

@@ -70,8 +70,7 @@ class Site:
 
     def __init__(self, pools, listener=None, **settings):
         self.folder = tempfile.TemporaryDirectory()
-        self.admin = os.path.join(self.folder.name, "admin")
-        settings.setdefault("admin", {"listen": f"unix:{self.admin}"})
+        self.admin = settings.setdefault("admin", {"listen": f"unix:{self.folder.name}/admin"})["listen"]
         listeners = [{"http": "127.0.0.1:0", **(listener or {})}]
         self.daemon = Daemon(pools, listeners, **settings)
         self.pid = self.daemon.process.pid
@@ -89,7 +88,9 @@ class Site:
 
     async def ask(self, path):
         """The body of what the admin listener answers."""
-        reader, writer = await asyncio.wait_for(asyncio.open_unix_connection(self.admin), PATIENCE)
+        kind, _, place = self.admin.partition(":")
+        opened = asyncio.open_unix_connection(place) if kind == "unix" else asyncio.open_connection(kind, place)
+        reader, writer = await asyncio.wait_for(opened, PATIENCE)
         writer.write(f"GET {path} HTTP/1.0\r\n\r\n".encode())
         answer = await asyncio.wait_for(reader.read(), PATIENCE)
         writer.close()

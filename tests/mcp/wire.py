@@ -187,9 +187,13 @@ class Client:
     async def connection(self):
         if self.free:
             return self.free.pop()
-        connection = await Connection.open(self.address)
+        connection = await self.open()
         self.all.add(connection)
         return connection
+
+    async def open(self):
+        """A new connection."""
+        return await Connection.open(self.address)
 
     def done(self, connection, fields):
         if self.keeps and fields.get("connection", "").lower() != "close":
@@ -335,7 +339,7 @@ class Client:
 
     async def get(self, last=None, connection=None):
         """Opens the stream of the session, or goes on with another one, and gives its status, fields and connection."""
-        connection = connection or await Connection.open(self.address)
+        connection = connection or await self.open()
         self.all.add(connection)
         fields = {name: value for name, value in self.fields().items() if name != "Content-Type"}
         fields["Accept"] = "text/event-stream"
@@ -347,7 +351,7 @@ class Client:
 
     async def end(self):
         """Ends the session; the status is given."""
-        connection = await Connection.open(self.address)
+        connection = await self.open()
         await connection.send(self.address.head("DELETE", {**self.fields(), "Content-Length": 0}))
         status, _ = await connection.head("the answer to DELETE")
         connection.close()

@@ -231,11 +231,11 @@ impl Bus {
             return self.pick_modern(client, group);
         }
         let assignment = self.balancer.groups[group].assignment;
-        let assigned = self.clients.get(client).and_then(|client| client.assigned.iter().find(|(g, _)| *g == group));
-        if let Some((_, worker)) = assigned {
-            let is_its_own = self.owner(*worker) == Some(client);
-            if (is_its_own || assignment == Assignment::Client) && self.worker_takes_messages(*worker) {
-                return Ok(*worker);
+        let assigned = self.clients.get(client).and_then(|client| client.worker_in(group));
+        if let Some(worker) = assigned {
+            let is_its_own = self.owner(worker) == Some(client);
+            if (is_its_own || assignment == Assignment::Client) && self.worker_takes_messages(worker) {
+                return Ok(worker);
             }
             if is_its_own {
                 // It is closed, for another worker would know nothing of it.

@@ -156,6 +156,12 @@ impl Client {
         }
     }
 
+    /// The worker that it has in a group.
+    #[inline]
+    pub(super) fn worker_in(&self, group: usize) -> Option<WorkerKey> {
+        self.assigned.iter().find(|(of, _)| *of == group).map(|(_, worker)| *worker)
+    }
+
     /// What it has come to in the time that it has `lasted`.
     pub(super) fn account(&self, lasted: Duration) -> Account {
         let traffic = self.end.traffic;

@@ -148,8 +148,7 @@ impl Bus {
         let at = &self.balancer.groups[group];
         let (assignment, lends) = (at.assignment, at.lends);
         let preferred = at.only_pool().and_then(|pool| self.preferred_worker(client, pool));
-        let assigned = self.clients.get(client).and_then(|client| client.assigned.iter().find(|(g, _)| *g == group));
-        let assigned = assigned.map(|(_, worker)| *worker);
+        let assigned = self.clients.get(client).and_then(|client| client.worker_in(group));
         let usable = assigned.filter(|worker| self.worker_takes_messages(*worker));
         if lends {
             let is_right = |worker: &WorkerKey| preferred.is_none_or(|preferred| preferred == *worker);

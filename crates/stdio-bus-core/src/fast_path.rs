@@ -177,7 +177,6 @@ impl FastPath<'_> {
             || !client.lost.is_empty()
             || client.end.gate.has(Hold::Pace)
             || client.door.borrows
-            || worker.tenure.is_leaving()
         {
             return None;
         }

@@ -173,7 +173,7 @@ impl Bus {
         self.intake.batch.clear();
         let (outcome, unfinished) = worker.end.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let mut lines = 0;
-        if self.intake.takes_fast_path && !self.shutdown.refuses_requests() {
+        if self.intake.takes_fast_path && !self.shutdown.refuses_requests() && !worker.tenure.is_leaving() {
             let mut path = fast_path!(self, now, window, count);
             let mut passes = |line: &&Line| {
                 line.span.len() <= limit && path.worker_line(key, worker, &mut self.clients, line).is_some()

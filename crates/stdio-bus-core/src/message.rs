@@ -42,6 +42,8 @@ pub(super) fn is_response(line: &Line) -> bool {
 pub(super) enum Verb {
     /// Any other one.
     Other,
+    /// `initialize`: it names the version of the protocol.
+    Initialize,
     /// `session/new`: a result names a new session.
     New,
     /// `session/load`, `session/resume`: the worker decides who gets the session that is named.
@@ -108,6 +110,7 @@ pub(super) fn has_escape(token: &[u8]) -> bool {
 #[inline]
 fn verb_named(name: &[u8]) -> Verb {
     match name {
+        b"initialize" => Verb::Initialize,
         b"session/new" => Verb::New,
         b"session/load" | b"session/resume" => Verb::Load,
         b"session/fork" => Verb::Fork,

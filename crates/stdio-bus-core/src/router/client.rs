@@ -129,7 +129,7 @@ impl Bus {
             self.take_session_over(session, message.client);
         }
         self.note_servers(message, route.worker);
-        if message.id.is_some() {
+        if message.verb == Verb::Initialize {
             self.note_version(route.worker, message.window, message.line);
         }
         self.forward(Peer::Worker(route.worker), message.line, &mut edits);

@@ -35,11 +35,10 @@ fn asks_for_version_2(line: &[u8]) -> bool {
 }
 
 impl Bus {
-    /// A client sends a worker this request.
-    #[inline]
+    /// A client sends a worker this `initialize`.
+    #[cold]
     pub(crate) fn note_version(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) {
-        if window.get(line.method) == b"\"initialize\""
-            && asks_for_version_2(window.get(line.span))
+        if asks_for_version_2(window.get(line.span))
             && let Some(worker) = self.workers.get_mut(worker)
         {
             worker.answering.tells_states = true;

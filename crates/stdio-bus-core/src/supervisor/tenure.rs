@@ -67,12 +67,14 @@ impl Tenure {
         Self { generation, worn: None, ages_at, requests_left: requests - less, leaves_by: None }
     }
 
-    /// One more request has reached the worker. Says whether it is to be looked at.
+    /// Whether its requests are counted.
     #[inline(always)]
+    pub(crate) fn counts(&self) -> bool {
+        self.requests_left > 0
+    }
+
+    /// One more request has reached the worker. Says whether it is to be looked at.
     pub(crate) fn count_request(&mut self) -> bool {
-        if self.requests_left == 0 {
-            return false;
-        }
         self.requests_left -= 1;
         if self.requests_left == 0 {
             self.worn.get_or_insert(Wear::Requests);

@@ -247,7 +247,18 @@ impl Worker {
     /// given.
     #[inline]
     pub(crate) fn begin_answering(&mut self, now: Moment) -> Option<Moment> {
-        let watched_until = if self.end.unanswered.count == 1 { self.answering.watch(now) } else { None };
+        let is_first = self.end.unanswered.count == 1;
+        if self.tenure.counts() { self.begin_counted(now, is_first) } else { self.watch(now, is_first) }
+    }
+
+    #[inline(always)]
+    fn watch(&mut self, now: Moment, is_first: bool) -> Option<Moment> {
+        if is_first { self.answering.watch(now) } else { None }
+    }
+
+    #[cold]
+    fn begin_counted(&mut self, now: Moment, is_first: bool) -> Option<Moment> {
+        let watched_until = self.watch(now, is_first);
         if self.tenure.count_request() { Some(now) } else { watched_until }
     }
 

@@ -6,11 +6,15 @@ STDIO_BUS names the daemon's program.
 """
 
 import ctypes
+import http.client
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.parse
 
 import kubernetes_validate
 import yaml
@@ -129,45 +133,175 @@ print(json.dumps(told))
     assert json.loads(done.stdout) == expected, done.stdout
 
 
+def manifest(name):
+    with open(os.path.join(ROOT, "config", "kubernetes", name)) as file:
+        return {one["kind"]: one for one in yaml.safe_load_all(file)}
+
+
 def the_manifests_are_valid_and_give_a_drain_its_time():
-    with open(os.path.join(ROOT, "config", "kubernetes", "stdio_bus.yaml")) as file:
-        documents = {one["kind"]: one for one in yaml.safe_load_all(file)}
-    assert set(documents) == {"ConfigMap", "Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"}
-    for one in documents.values():
-        kubernetes_validate.validate(one, "1.29", strict=True)
-    text = documents["ConfigMap"]["data"]["bus.json"]
+    common = {"ConfigMap", "Service", "PodDisruptionBudget", "NetworkPolicy", "HorizontalPodAutoscaler"}
+    for name, workload, key in (("stdio_bus.yaml", "Deployment", "tcp"), ("sessions.yaml", "StatefulSet", "http")):
+        documents = manifest(name)
+        assert set(documents) == common | {workload}, name
+        for one in documents.values():
+            kubernetes_validate.validate(one, "1.29", strict=True)
+        config = checked(documents["ConfigMap"]["data"]["bus.json"])
+        fits(documents, workload, config, key)
+        scales(documents, workload, config)
+
+
+def checked(text):
+    """A configuration, as the daemon takes it."""
     config = json.loads(text)
     token = config["admin"]["token_file"]
     with tempfile.NamedTemporaryFile("w") as file:
         file.write("0" * 64)
         file.flush()
-        checked = subprocess.run(
+        done = subprocess.run(
             [BUS, "check", "--config", "-"], input=text.replace(token, file.name), capture_output=True, text=True,
             timeout=PATIENCE,
             env={**os.environ, "PATH": f"{os.path.dirname(os.path.abspath(BUS))}:{os.environ['PATH']}"},
         )
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    limits = config["limits"]
-    pod = documents["Deployment"]["spec"]["template"]["spec"]
-    sum_of_all = limits["lame_duck_sec"] + limits["quiesce_sec"] + limits["drain_timeout_sec"]
-    assert pod["terminationGracePeriodSeconds"] >= sum_of_all + 10
+    assert done.returncode == 0, done.stdout + done.stderr
+    return config
+
+
+def grace(limits):
+    return limits["lame_duck_sec"] + limits["quiesce_sec"] + limits["drain_timeout_sec"]
+
+
+def fits(documents, workload, config, key):
+    """What the pods are given is what the daemon needs."""
+    limits, token = config["limits"], config["admin"]["token_file"]
+    pod = documents[workload]["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] >= grace(limits) + 10
     container = pod["containers"][0]
     environment = {one["name"]: one["value"] for one in container["env"]}
     assert environment["STDIO_BUS_ADMIN_TOKEN_FILE"] == token
     assert environment["STDIO_BUS_ADMIN"].split(":")[1] == config["admin"]["listen"].split(":")[1]
     assert os.path.dirname(token) in [mount["mountPath"] for mount in container["volumeMounts"]]
-    probe = container["readinessProbe"]
-    assert limits["lame_duck_sec"] > probe["periodSeconds"] * (probe["failureThreshold"] + 1)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert config["admin"]["listen"].endswith(f":{ports['admin']}")
-    assert config["listeners"][0]["tcp"].endswith(f":{ports['clients']}")
-    labels = documents["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    for one in ["Service", "PodDisruptionBudget", "NetworkPolicy", "Deployment"]:
+    assert config["listeners"][0][key].endswith(f":{ports['clients']}")
+    assert documents["Service"]["spec"]["ports"][0]["targetPort"] == "clients"
+    for probe in (container["readinessProbe"], container["livenessProbe"]):
+        assert probe["httpGet"]["port"] == "admin"
+    probe = container["readinessProbe"]
+    assert limits["lame_duck_sec"] > probe["periodSeconds"] * (probe["failureThreshold"] + 1)
+    labels = documents[workload]["spec"]["template"]["metadata"]["labels"]
+    for one in ["Service", "PodDisruptionBudget", "NetworkPolicy", workload]:
         spec = documents[one]["spec"]
         selector = spec.get("podSelector") or spec["selector"]
         assert selector.get("matchLabels", selector) == labels, one
     # The memory of the container holds what the daemon may use, and workers beside it.
-    assert container["resources"]["limits"]["memory"] == "1Gi" and limits["max_memory"] * 5 // 4 < 1 << 29
+    most = limits.get("max_memory", 256 << 20)
+    assert container["resources"]["limits"]["memory"] == "1Gi" and most * 5 // 4 < 1 << 29
+
+
+def scales(documents, workload, config):
+    """The autoscaler asks for metrics that there are, below what a daemon takes, and is not faster than a drain."""
+    spec = documents["HorizontalPodAutoscaler"]["spec"]
+    target = documents[workload]
+    assert spec["scaleTargetRef"] == {"apiVersion": target["apiVersion"], "kind": workload, "name": target["metadata"]["name"]}
+    asked = {one["pods"]["metric"]["name"]: int(one["pods"]["target"]["averageValue"]) for one in spec["metrics"]}
+    with Running(config) as daemon:
+        there = daemon.metrics()
+    assert asked and set(asked) <= {line.partition("{")[0].partition(" ")[0] for line in there}, asked
+    assert asked["stdio_bus_clients"] < 1024
+    assert all(policy["periodSeconds"] >= grace(config["limits"]) for policy in spec["behavior"]["scaleDown"]["policies"])
+
+
+class Running:
+    """The daemon with the configuration of a manifest, on other ports, and with these limits."""
+
+    def __init__(self, config, **limits):
+        self.folder = tempfile.TemporaryDirectory()
+        self.admin = os.path.join(self.folder.name, "admin")
+        key = next(key for key in ("tcp", "http") if key in config["listeners"][0])
+        listener = {**config["listeners"][0], key: "127.0.0.1:0"}
+        pools = [{**one, "command": BUS} for one in config["pools"]]
+        config = {**config, "pools": pools, "listeners": [listener], "admin": {"listen": f"unix:{self.admin}"}}
+        config["limits"] = {**config["limits"], **limits}
+        self.path = os.path.join(self.folder.name, "bus.json")
+        with open(self.path, "w") as file:
+            json.dump(config, file)
+
+    def __enter__(self):
+        self.process = subprocess.Popen([BUS, "--config", self.path], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        try:
+            for line in self.process.stderr:
+                if " listening on " in line:
+                    self.address = line.split(" listening on ")[1].split()[0]
+                    break
+            self.until(lambda: self.asks("/readyz?listener=0")[0] == 200)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_error):
+        self.process.kill()
+        self.process.communicate()
+        self.folder.cleanup()
+
+    def until(self, condition):
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, "it never came to that"
+            time.sleep(0.05)
+
+    def asks(self, path):
+        """What the admin listener answers: status and body."""
+        with socket.socket(socket.AF_UNIX) as one:
+            one.settimeout(PATIENCE)
+            try:
+                one.connect(self.admin)
+            except OSError:
+                return 0, ""
+            one.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
+            head, _, body = b"".join(iter(lambda: one.recv(65536), b"")).decode().partition("\r\n\r\n")
+            return int(head.split()[1]), body
+
+    def metrics(self):
+        return [line for line in self.asks("/metrics")[1].splitlines() if not line.startswith("#")]
+
+
+def post(address, method, params, session=None, id=1):
+    """One request to a door of MCP, or the end of its session: status and fields of the answer."""
+    url = urllib.parse.urlsplit(address)
+    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=PATIENCE)
+    fields = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    if session:
+        fields["Mcp-Session-Id"] = session
+    body = json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}) if method != "DELETE" else None
+    connection.request("DELETE" if method == "DELETE" else "POST", url.path, body, fields)
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer.status, answer.headers
+
+
+def a_drain_that_scales_down_kills_no_session_that_ends_within_its_grace():
+    """What the kubelet does: SIGTERM, and SIGKILL when terminationGracePeriodSeconds are over. The times of the manifest are
+    shorter here, in the same order."""
+    documents = manifest("sessions.yaml")
+    config = json.loads(documents["ConfigMap"]["data"]["bus.json"])
+    with Running(config, lame_duck_sec=20, quiesce_sec=20, drain_timeout_sec=20) as daemon:
+        begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
+        sessions = []
+        for _ in range(20):
+            status, fields = post(daemon.address, "initialize", begin)
+            assert status == 200, status
+            sessions.append(fields["Mcp-Session-Id"])
+        assert all(one.startswith(sessions[0].split(".")[0] + ".") for one in sessions)
+        daemon.process.terminate()
+        # The pod is taken out of the endpoints: nobody new comes.
+        daemon.until(lambda: daemon.asks("/readyz?listener=0")[0] == 404)
+        for id in range(2, 5):
+            assert {post(daemon.address, "tools/list", {}, one, id)[0] for one in sessions} == {200}
+        assert {post(daemon.address, "DELETE", None, one)[0] for one in sessions} == {204}
+        # It ends by itself before it would be killed.
+        assert daemon.process.wait(60 + 10) == 0
 
 
 def the_recipes_of_the_book_answer():
@@ -194,6 +328,7 @@ TESTS = [
     without_io_uring_in_the_profile_epoll_serves_and_the_daemon_says_what_to_do,
     nobody_makes_a_namespace_or_traces_under_the_profile,
     the_manifests_are_valid_and_give_a_drain_its_time,
+    a_drain_that_scales_down_kills_no_session_that_ends_within_its_grace,
     the_recipes_of_the_book_answer,
 ]
 

@@ -3,7 +3,8 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Daemon, Setup, children, program, worker};
+use crate::client::Client;
+use crate::harness::{Daemon, Setup, children, lives, program, with, worker};
 
 /// A daemon whose workers others use, and where.
 fn elsewhere(pool: Value, address: &str) -> Daemon {
@@ -90,6 +91,22 @@ fn a_worker_of_another_daemon_that_dies_costs_what_one_of_this_one_does() {
         assert!(answer["result"].is_object() || answer["error"]["data"]["delivered"] == false, "{answer}");
         answer["result"].is_object()
     });
+    daemon.stop();
+    far.stop();
+}
+
+#[test]
+fn a_client_has_a_process_of_its_own_there_where_both_daemons_say_so() {
+    let dedicated = |pool: Value| with(pool, "assignment", "dedicated");
+    let far = elsewhere(dedicated(worker("agents", 1, &[])), "127.0.0.1:0");
+    let mut daemon = Setup::new([dedicated(there(&format!("ws://{}/acp", far.address())))]).start();
+    let (mut client, mut other) = (daemon.connect(), daemon.connect());
+    let pid = |client: &mut Client| client.request(1, "who", json!({}))["result"]["pid"].as_u64().expect("a pid");
+    let (mine, others) = (pid(&mut client), pid(&mut other));
+    assert_ne!(mine, others);
+    drop(client);
+    far.until("the process has ended with its client", || !lives(mine));
+    assert_eq!(pid(&mut other), others);
     daemon.stop();
     far.stop();
 }

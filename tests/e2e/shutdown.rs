@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
+use crate::admin::{Admin, command, metric, said, start_ready};
 use crate::client::Client;
 use crate::harness::{Setup, children, echo, lives, recorded, refuses_connections, seconds_go_by, skip, until, worker};
 
@@ -227,6 +228,32 @@ fn a_second_signal_gives_those_who_wait_their_errors_and_ends_everything() {
         client.ends();
         daemon.ends_well();
     }
+}
+
+#[test]
+fn a_new_daemon_takes_the_address_over_while_the_old_one_finishes() {
+    let mut old = start_ready(Setup::new([worker("agents", 1, &["--name", "old"])]).limit("quiesce_sec", 600));
+    let mut before = old.connect();
+    before.ask(1, "hold", json!({}));
+    let pending = "stdio_bus_requests_pending{pool=\"agents\"}";
+    old.until("it is asked", || metric(&Admin::of(&old).get("/metrics").body, pending) == 1.0);
+    assert_eq!(command(&old, &["drain"]).0, Some(0));
+    old.logs(&["shutting down", "1 requests are pending"]);
+    // Its own admin address is the old one's until that has gone.
+    let address = old.address().to_string();
+    let setup = Setup::new([worker("agents", 1, &["--name", "new"])]).no_listener();
+    let mut new = start_ready(setup.args(&["--tcp", &address]));
+    assert_eq!(new.address(), old.address());
+    let mut after = new.connect();
+    assert_eq!(after.request(1, "who", json!({}))["result"]["name"], "new");
+    // Both can be asked, and the old one answers what it was asked.
+    assert!(said(&old, &["status"]).contains("draining") && said(&new, &["status"]).contains("ready"));
+    before.send(&json!({ "method": "release" }));
+    assert_eq!(before.answer(1)["result"]["held"], true);
+    before.ends();
+    old.ends_well();
+    assert_eq!(after.request(2, "who", json!({}))["result"]["name"], "new");
+    new.stop();
 }
 
 #[test]

@@ -4,24 +4,19 @@
 //! does not stream, or an error under status 200), `<` is a web page, anything else are events.
 //!
 //! The common event, a line of data that is one chunk, is read where it stands. Whatever is not that goes the slow
-//! way: data of several lines are put together, and what says nothing is passed over and told ([`Piece::Skipped`]). An
-//! event that is large is not read here at all but handed out ([`Answer::take_large`]), so that who has other work can
-//! read it beside that.
+//! way: data of several lines are put together, and what says nothing is passed over and told ([`Piece::Skipped`]).
 //!
 //! The invariants: the end is a success only if the endpoint said so, by a finish reason, by `[DONE]` or by a complete
 //! JSON body, and a stream that breaks off before is an error, however much text it gave; nothing is told twice and
 //! nothing in order is lost; and all that depends on the bytes alone, never on where they were cut.
 
-use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use std::time::Duration;
 
-use super::chunk::{Chunk, Kind, MOST_TOOLS, Origin, decode};
+use super::chunk::{Chunk, Kind, MOST_TOOLS, decode};
 use super::complaint::{self, ServerError};
 use super::errors::Failure;
-use super::extent::Extent;
 use super::finish::Finish;
-use super::raw::Raw;
+use super::json::{Extent, Raw};
 use super::speech::Speech;
 use super::sse::{Field, Parser};
 use super::usage::Usage;
@@ -29,14 +24,8 @@ use super::usage::Usage;
 /// How long an endpoint may be silent that seems to have said everything but keeps the connection open.
 pub const GRACE: Duration = Duration::from_secs(2);
 
-/// Bytes of an event from which on it is handed out.
-const LARGE: usize = 256 << 10;
-
-/// Most bytes of text of a large event that are told at once.
-const SLICE: usize = 64 << 10;
-
-/// Things that are found in an event before they are told.
-const MOST_FOUND: usize = 1024;
+/// Bytes of words that nobody understands that are looked at.
+const MOST_WORDS: usize = 256 << 10;
 
 /// Bytes of an open line up to which it is looked at for a sign of the end.
 const SHORT: usize = 64 << 10;
@@ -100,8 +89,6 @@ pub struct Answer {
     body: Vec<u8>,
     extent: Extent,
     events: Events,
-    /// Bytes that wait for a large event before them.
-    rest: Vec<u8>,
     limit: usize,
 }
 
@@ -114,7 +101,6 @@ impl Answer {
             body: Vec::new(),
             extent: Extent::default(),
             events: Events { limit, ..Events::default() },
-            rest: Vec::new(),
             limit,
         }
     }
@@ -122,11 +108,6 @@ impl Answer {
     /// Whether the endpoint said that this is all, or that it failed: nothing more needs to be read.
     pub fn is_over(&self) -> bool {
         self.events.said.is_over() || self.shape == Shape::Page
-    }
-
-    /// Whether the answer was not streamed, but came as one message.
-    pub fn is_whole(&self) -> bool {
-        self.events.said.is_whole
     }
 
     /// How long the endpoint may be silent now; nothing while there is no sign of the end. Some servers say that
@@ -145,13 +126,8 @@ impl Answer {
         (self.events.said.may_be_over() || (!line.is_empty() && line_ends())).then_some(GRACE)
     }
 
-    /// Takes the next bytes of the body. [`Self::take_large`] and [`Self::go_on`] have to be asked afterwards, unless
-    /// [`Self::drain`] does both.
+    /// Takes the next bytes of the body.
     pub fn push(&mut self, mut bytes: &[u8], mut sink: impl FnMut(Piece<'_>)) {
-        if self.events.is_waiting() || !self.rest.is_empty() {
-            self.rest.extend_from_slice(bytes);
-            return;
-        }
         if self.shape == Shape::Unknown {
             let blank = |byte: &u8| b" \t\r\n\xef\xbb\xbf".contains(byte);
             let Some(first) = bytes.iter().position(|byte| !blank(byte)) else {
@@ -179,18 +155,14 @@ impl Answer {
             self.events.said.had_json = true;
             bytes = &bytes[end..];
             let body = std::mem::take(&mut self.body);
-            self.events.text(body, &mut sink);
-            if self.events.is_waiting() {
-                self.rest = bytes.to_vec();
-                return;
-            }
+            self.events.text(&body, &mut sink);
         }
         if self.shape == Shape::Events {
             self.read_events(bytes, &mut sink);
         }
     }
 
-    /// The proper end of the body. As after [`Self::push`], [`Self::take_large`] and [`Self::go_on`] have to follow.
+    /// The proper end of the body.
     pub fn end(&mut self, mut sink: impl FnMut(Piece<'_>)) {
         let events = &mut self.events;
         // Only what a proper end of the stream leaves behind can be a whole event.
@@ -198,52 +170,6 @@ impl Answer {
             && let Err(too_long) = self.parser.finish(|field| events.field(field, &mut sink))
         {
             events.said.fail(Failure::TooLong(too_long.0));
-        }
-    }
-
-    /// A large event that has to be read before the answer can go on; [`Self::give`] takes what it says.
-    pub fn take_large(&mut self) -> Option<Large> {
-        // What was found is told before more is looked for.
-        if self.events.found.is_empty() { self.events.large.take() } else { None }
-    }
-
-    /// What a large event says. It is told by [`Self::go_on`].
-    pub fn give(&mut self, digest: Digest) {
-        self.events.found.extend(digest.found);
-        self.events.large = digest.more;
-        if let Some(text) = digest.incomplete {
-            self.events.begin(text);
-        }
-    }
-
-    /// Tells the next piece of a large event, or reads what came after it; whether there may be more to do.
-    pub fn go_on(&mut self, mut sink: impl FnMut(Piece<'_>)) -> bool {
-        if self.is_over() {
-            self.events.found.clear();
-            self.events.large = None;
-        }
-        if !self.events.found.is_empty() {
-            self.events.tell_one(&mut sink);
-        } else if self.events.large.is_some() {
-            return true;
-        } else if !self.rest.is_empty() {
-            let rest = std::mem::take(&mut self.rest);
-            self.push(&rest, &mut sink);
-        } else {
-            return false;
-        }
-        true
-    }
-
-    /// Reads and tells all that waits, here and now.
-    pub fn drain(&mut self, mut sink: impl FnMut(Piece<'_>)) {
-        loop {
-            if let Some(large) = self.take_large() {
-                self.give(large.read());
-            }
-            if !self.go_on(&mut sink) {
-                return;
-            }
         }
     }
 
@@ -268,13 +194,12 @@ impl Answer {
             return Err(Failure::NotACompletion(kind()));
         }
         let finish = match said.finish.take() {
-            Some(Finish::Failed(word) | Finish::Unknown(word)) => return Err(Failure::Ended(word.into())),
+            Some(Finish::Failed(word)) => return Err(Failure::Ended(word.into_owned())),
+            Some(Finish::Unknown(word)) => return Err(Failure::Ended(word)),
             finish => finish,
         };
-        let has_ended = finish.is_some() || (said.done && said.began) || (said.is_whole && trouble.is_none());
-        if !has_ended {
-            let hint = said.hint.take();
-            return Err(match (trouble, hint) {
+        if !(finish.is_some() || (said.done && said.began) || (said.is_whole && trouble.is_none())) {
+            return Err(match (trouble, said.hint.take()) {
                 (None, Some(message)) if !said.began => Failure::Server(ServerError { code: None, message }),
                 (None, None) if said.had_json && !said.began => Failure::NotACompletion(kind()),
                 (Some(trouble), _) => Failure::Network(trouble),
@@ -308,10 +233,8 @@ impl Answer {
 
     fn read_events(&mut self, bytes: &[u8], sink: &mut impl FnMut(Piece<'_>)) {
         let events = &mut self.events;
-        match self.parser.push(bytes, |field| events.field(field, sink)) {
-            Ok([]) => {}
-            Ok(rest) => self.rest = rest.to_vec(),
-            Err(too_long) => self.events.said.fail(Failure::TooLong(too_long.0)),
+        if let Err(too_long) = self.parser.push(bytes, |field| events.field(field, sink)) {
+            self.events.said.fail(Failure::TooLong(too_long.0));
         }
     }
 }
@@ -324,22 +247,14 @@ struct Events {
     extent: Extent,
     /// This event calls itself an error.
     is_error: bool,
-    /// An event that is to be read elsewhere.
-    large: Option<Large>,
-    /// What was found in such an event, and is still to be told.
-    found: VecDeque<Found>,
     said: Said,
     limit: usize,
 }
 
 impl Events {
-    fn is_waiting(&self) -> bool {
-        self.large.is_some() || !self.found.is_empty()
-    }
-
-    fn field(&mut self, field: Field<'_>, sink: &mut impl FnMut(Piece<'_>)) -> ControlFlow<()> {
+    fn field(&mut self, field: Field<'_>, sink: &mut impl FnMut(Piece<'_>)) {
         if self.said.is_over() {
-            return ControlFlow::Continue(());
+            return;
         }
         match field {
             Field::Data(data) if self.is_error => self.error(data),
@@ -359,7 +274,6 @@ impl Events {
                 }
             }
         }
-        if self.is_waiting() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// A line of data.
@@ -373,11 +287,11 @@ impl Events {
             return self.more_data(line, sink);
         }
         // Nearly every line is one chunk and ends here.
-        if line.len() < LARGE && self.read(line, sink, |_| true) {
+        if self.read(line, sink, |_| true) {
             return;
         }
         if !line.trim_ascii().is_empty() {
-            self.text(line.to_vec(), sink);
+            self.text(line, sink);
         }
     }
 
@@ -387,7 +301,7 @@ impl Events {
         // before it.
         let is_own =
             |value: Raw<'_>| value.get("choices").is_some() || value.get("error").is_some_and(|error| !error.is_null());
-        if line.starts_with(b"{") && line.len() < LARGE && self.read(line, sink, is_own) {
+        if line.starts_with(b"{") && self.read(line, sink, is_own) {
             return self.drop_pending(sink);
         }
         if self.pending.len() + line.len() + 1 > self.limit {
@@ -397,7 +311,7 @@ impl Events {
         self.pending.extend_from_slice(line);
         if self.extent.feed(line).is_some() {
             let text = std::mem::take(&mut self.pending);
-            self.text(text, sink);
+            self.text(&text, sink);
         }
     }
 
@@ -405,76 +319,73 @@ impl Events {
     fn read(&mut self, line: &[u8], sink: &mut impl FnMut(Piece<'_>), is_wanted: impl FnOnce(Raw<'_>) -> bool) -> bool {
         let value = Raw::read(line).filter(|value| value.is_object());
         let Some(value) = value.filter(|value| is_wanted(*value)) else { return false };
+        self.chunk(value, sink);
+        true
+    }
+
+    fn chunk(&mut self, value: Raw<'_>, sink: &mut impl FnMut(Piece<'_>)) {
         let speech = &mut self.said.speech;
         let chunk = decode(value, |origin, kind, text| {
             speech.push(origin, kind, text, &mut |kind, text: &str| sink(Piece::Delta(kind, text)));
         });
         if !chunk.says_something() {
-            sink(Piece::Skipped(line));
+            sink(Piece::Skipped(value.bytes()));
         }
         self.said.note(chunk, sink);
-        true
     }
 
-    /// A text that is not simply one chunk.
-    fn text(&mut self, text: Vec<u8>, sink: &mut impl FnMut(Piece<'_>)) {
-        if text.len() >= LARGE {
-            self.large = Some(Large { text, at: 0 });
-            return;
-        }
-        let digest = digest(text, 0);
-        self.found.extend(digest.found);
-        self.large = digest.more;
-        while !self.found.is_empty() {
-            self.tell_one(sink);
-        }
-        if let Some(text) = digest.incomplete {
-            self.begin(text);
-        }
-    }
-
-    /// A value that has begun and not ended.
-    fn begin(&mut self, text: Vec<u8>) {
-        self.extent = Extent::default();
-        let _ = self.extent.feed(&text);
-        self.pending = text;
-    }
-
-    /// Tells one thing that was found, or a slice of it.
-    fn tell_one(&mut self, sink: &mut impl FnMut(Piece<'_>)) {
-        let Some(found) = self.found.pop_front() else { return };
-        if self.said.is_over() {
-            return;
-        }
-        match found {
-            Found::Text(origin, kind, text, at) => {
-                let end = (at + SLICE).min(text.len());
-                self.said.speech.push(origin, kind, &text[at..end], &mut |kind, text: &str| {
-                    sink(Piece::Delta(kind, text));
-                });
-                if end < text.len() {
-                    self.found.push_front(Found::Text(origin, kind, text, end));
+    /// A text that is not simply one chunk. A server may have put several values into one event, with `data:` between
+    /// them or nothing at all.
+    fn text(&mut self, text: &[u8], sink: &mut impl FnMut(Piece<'_>)) {
+        let (mut rest, mut has_begun) = (text, false);
+        while !self.said.is_over() {
+            rest = rest.trim_ascii_start();
+            while let Some(more) = rest.strip_prefix(b"data:") {
+                rest = more.trim_ascii_start();
+            }
+            if rest.starts_with(b"[DONE]") || rest.starts_with(b"\"[DONE]\"") {
+                self.said.done = true;
+                return;
+            }
+            match rest.first() {
+                None => return,
+                // What parts the chunks of an array, and ends it.
+                Some(b',' | b']') if has_begun => rest = &rest[1..],
+                Some(b'{' | b'[') => {
+                    let Some(end) = Extent::default().feed(rest) else {
+                        // A value that has begun and not ended.
+                        self.extent = Extent::default();
+                        let _ = self.extent.feed(rest);
+                        self.pending = rest.to_vec();
+                        return;
+                    };
+                    let (value, more) = rest.split_at(end);
+                    has_begun = true;
+                    match Raw::read(value) {
+                        Some(list) if list.items().next().is_some_and(Raw::is_object) => {
+                            rest = &rest[1..];
+                            continue;
+                        }
+                        Some(value) => self.chunk(value, sink),
+                        None => self.skip(value, sink),
+                    }
+                    rest = more;
                 }
-            }
-            Found::Chunk(chunk, passed_over) => {
-                if let Some(text) = passed_over {
-                    sink(Piece::Skipped(&text));
-                }
-                self.said.note(*chunk, sink);
-            }
-            Found::Done => self.said.done = true,
-            Found::Skipped(text) => {
-                self.said.wonder(&text);
-                sink(Piece::Skipped(&text));
+                Some(_) => return self.skip(rest, sink),
             }
         }
+    }
+
+    fn skip(&mut self, text: &[u8], sink: &mut impl FnMut(Piece<'_>)) {
+        self.said.wonder(text);
+        sink(Piece::Skipped(text));
     }
 
     /// What an event says that calls itself an error.
     fn error(&mut self, data: &[u8]) {
         if data.trim_ascii() == b"[DONE]" {
             self.said.done = true;
-        } else if let Some(error) = complaint::of_text(&String::from_utf8_lossy(&data[..data.len().min(LARGE)])) {
+        } else if let Some(error) = complaint::of_text(&String::from_utf8_lossy(&data[..data.len().min(MOST_WORDS)])) {
             self.said.fail(Failure::Server(error));
         }
     }
@@ -527,7 +438,7 @@ impl Said {
     /// Keeps the first words that nobody understands.
     fn wonder(&mut self, words: &[u8]) {
         if self.hint.is_none() && !words.trim_ascii().is_empty() {
-            let words = String::from_utf8_lossy(&words[..words.len().min(LARGE)]);
+            let words = String::from_utf8_lossy(&words[..words.len().min(MOST_WORDS)]);
             self.hint = complaint::of_text(&words).map(|error| error.message);
         }
     }
@@ -564,107 +475,6 @@ impl Said {
     }
 }
 
-/// An event that is too large to be read between two others, or what is left of it. It may be read on another thread.
-#[derive(Debug)]
-pub struct Large {
-    text: Vec<u8>,
-    /// Bytes that were read.
-    at: usize,
-}
-
-impl Large {
-    /// Reads it, or the next part of it.
-    pub fn read(self) -> Digest {
-        digest(self.text, self.at)
-    }
-}
-
-/// What was found in a text, in order.
-#[derive(Debug, Default)]
-pub struct Digest {
-    found: Vec<Found>,
-    /// What is still to be read: there may be a million values in one event.
-    more: Option<Large>,
-    /// What began a value at the end of the text and did not end it.
-    incomplete: Option<Vec<u8>>,
-}
-
-#[derive(Debug)]
-enum Found {
-    /// A piece of text, of which so many bytes were told.
-    Text(Origin, Kind, Vec<u8>, usize),
-    /// What a chunk says beside its text, and itself if it says nothing.
-    Chunk(Box<Chunk>, Option<Vec<u8>>),
-    Done,
-    Skipped(Vec<u8>),
-}
-
-impl Digest {
-    /// Reads one chunk. Pieces of one kind are joined: a text in a million parts is one text.
-    fn chunk(&mut self, value: Raw<'_>) {
-        let found = &mut self.found;
-        let chunk = decode(value, |origin, kind, text| match found.last_mut() {
-            Some(Found::Text(before, same, all, _)) if (*before, *same) == (origin, kind) => {
-                all.extend_from_slice(text)
-            }
-            _ => found.push(Found::Text(origin, kind, text.to_vec(), 0)),
-        });
-        let passed_over = (!chunk.says_something()).then(|| value.bytes().to_vec());
-        self.found.push(Found::Chunk(Box::new(chunk), passed_over));
-    }
-}
-
-/// Finds the JSON values in a text, of which a server may have put several into one event, with `data:` between them
-/// or nothing at all.
-fn digest(text: Vec<u8>, at: usize) -> Digest {
-    let mut digest = Digest::default();
-    let mut rest = &text[at..];
-    let mut has_begun = at > 0;
-    loop {
-        if digest.found.len() >= MOST_FOUND {
-            let at = text.len() - rest.len();
-            digest.more = Some(Large { text, at });
-            return digest;
-        }
-        rest = rest.trim_ascii_start();
-        while let Some(more) = rest.strip_prefix(b"data:") {
-            rest = more.trim_ascii_start();
-        }
-        if let Some(more) = rest.strip_prefix(b"[DONE]").or_else(|| rest.strip_prefix(b"\"[DONE]\"")) {
-            digest.found.push(Found::Done);
-            rest = more;
-            has_begun = true;
-            continue;
-        }
-        match rest.first() {
-            None => return digest,
-            // What parts the chunks of an array, and ends it.
-            Some(b',' | b']') if has_begun => rest = &rest[1..],
-            Some(b'{' | b'[') => {
-                let Some(end) = Extent::default().feed(rest) else {
-                    digest.incomplete = Some(rest.to_vec());
-                    return digest;
-                };
-                let (value, more) = rest.split_at(end);
-                has_begun = true;
-                match Raw::read(value) {
-                    Some(list) if list.items().next().is_some_and(Raw::is_object) => {
-                        rest = &rest[1..];
-                        continue;
-                    }
-                    Some(value) => digest.chunk(value),
-                    None => digest.found.push(Found::Skipped(value.to_vec())),
-                }
-                rest = more;
-            }
-            Some(_) => {
-                digest.found.push(Found::Skipped(rest.to_vec()));
-                return digest;
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -672,7 +482,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn run(chunks: &[&[u8]], trouble: Option<&str>) -> (String, Result<Ending, Failure>) {
-        let (mut answer, mut text) = (Answer::new(1 << 20), String::new());
+        let (mut answer, mut text) = (Answer::new(1 << 25), String::new());
         let mut sink = |piece: Piece<'_>| {
             if let Piece::Delta(Kind::Text, more) = piece {
                 text.push_str(more);
@@ -680,11 +490,9 @@ mod tests {
         };
         for chunk in chunks {
             answer.push(chunk, &mut sink);
-            answer.drain(&mut sink);
         }
         if trouble.is_none() {
             answer.end(&mut sink);
-            answer.drain(&mut sink);
         }
         let ending = answer.finish(trouble.map(str::to_owned), "text/event-stream", &mut sink);
         (text, ending)
@@ -764,7 +572,6 @@ mod tests {
         let grace = |body: &str| {
             let mut answer = Answer::new(1 << 20);
             answer.push(body.as_bytes(), |_| ());
-            answer.drain(|_| ());
             answer.grace()
         };
         let finished = with_finish("a");
@@ -785,80 +592,22 @@ mod tests {
     }
 
     #[test]
-    fn a_large_event_is_handed_out_and_told_in_slices() {
-        let text = "é".repeat(LARGE);
-        let body = format!("{}{}{STOP}", delta(&text), delta("after"));
-        let (mut answer, mut heard) = (Answer::new(1 << 25), String::new());
-        answer.push(body.as_bytes(), |piece| panic!("{piece:?}"));
-        let large = answer.take_large().unwrap();
-        assert!(answer.take_large().is_none());
-        let digest = std::thread::spawn(|| large.read()).join().unwrap();
-        answer.give(digest);
-        let mut steps = 0;
-        while answer.go_on(|piece| {
-            if let Piece::Delta(Kind::Text, more) = piece {
-                assert!(more.len() <= SLICE + 3);
-                heard.push_str(more);
-            }
-        }) {
-            steps += 1;
-        }
-        assert!(steps > text.len() / SLICE, "{steps}");
-        assert_eq!(heard, text + "after");
-        answer.end(|_| ());
-        assert_eq!(stop(&answer.finish(None, "", |_| ())), Some(StopReason::EndTurn));
-    }
-
-    #[test]
-    fn a_whole_message_in_a_million_parts_is_told_in_few_slices() {
-        let parts = format!("\"é\"{}", ",\"é\"".repeat(LARGE / 2));
+    fn a_million_parts_and_a_million_chunks_in_one_event_are_one_text() {
+        let count = 1 << 18;
+        let parts = format!("\"é\"{}", ",\"é\"".repeat(count - 1));
         let body = format!("{{\"choices\":[{{\"message\":{{\"content\":[{parts}]}},\"finish_reason\":\"stop\"}}]}}");
-        let (mut answer, mut heard, mut steps) = (Answer::new(1 << 25), String::new(), 0);
-        answer.push(body.as_bytes(), |piece| panic!("{piece:?}"));
-        let large = answer.take_large().unwrap();
-        answer.give(large.read());
-        while answer.go_on(|piece| {
-            if let Piece::Delta(Kind::Text, more) = piece {
-                assert!(more.len() <= SLICE + 3);
-                heard.push_str(more);
-            }
-        }) {
-            steps += 1;
-        }
-        assert_eq!(heard, "é".repeat(LARGE / 2 + 1));
-        assert!(steps <= heard.len() / SLICE + 3, "{steps}");
-        answer.end(|_| ());
-        assert_eq!(stop(&answer.finish(None, "", |_| ())), Some(StopReason::EndTurn));
-    }
-
-    #[test]
-    fn of_a_million_chunks_in_one_event_few_are_held_at_once() {
-        let chunk = |text: &str| format!("{{\"choices\":[{{\"delta\":{{\"content\":\"{text}\"}}}}]}}");
-        let many = vec![chunk("x"); LARGE / 16];
-        for (name, event) in [
-            ("in an array", format!("[{}]", many.join(","))),
-            ("one after the other", many.concat()),
-            ("[DONE] a hundred thousand times", many.concat() + &"[DONE]".repeat(100_000)),
+        let (text, ending) = whole(&body);
+        assert_eq!((text, stop(&ending)), ("é".repeat(count), Some(StopReason::EndTurn)));
+        let chunk = "{\"choices\":[{\"delta\":{\"content\":\"x\"}}]}";
+        let many = vec![chunk; count / 16];
+        for (event, after) in [
+            (format!("[{}]", many.join(",")), "after"),
+            (many.concat(), "after"),
+            (many.concat() + &"[DONE]".repeat(100_000), ""),
         ] {
-            let body = format!("data: {event}\n\n{}{STOP}", delta("after"));
-            let (mut answer, mut heard, mut most) = (Answer::new(1 << 25), String::new(), 0);
-            answer.push(body.as_bytes(), |piece| panic!("{piece:?}"));
-            loop {
-                if let Some(large) = answer.take_large() {
-                    answer.give(large.read());
-                }
-                most = most.max(answer.events.found.len());
-                let sink = |piece: Piece<'_>| match piece {
-                    Piece::Delta(_, text) => heard.push_str(text),
-                    Piece::Skipped(data) => panic!("{}", data.escape_ascii()),
-                };
-                if !answer.go_on(sink) {
-                    break;
-                }
-            }
-            let after = if event.ends_with("[DONE]") { "" } else { "after" };
-            assert_eq!(heard, "x".repeat(many.len()) + after, "{name}");
-            assert!(most <= MOST_FOUND + 2, "{name}: {most}");
+            let (text, ending) = whole(&format!("data: {event}\n\n{}{STOP}", delta("after")));
+            assert_eq!(text, "x".repeat(many.len()) + after);
+            assert_eq!(stop(&ending), Some(StopReason::EndTurn));
         }
     }
 

@@ -13,8 +13,7 @@ use serde_json::{Value as Json, json};
 use super::acp::{Agent, Effect};
 use super::answer::{Answer, Piece};
 use super::config::Config;
-use super::dialect::{Dialect, Limit};
-use super::json::Reader;
+use super::dialect::Dialect;
 use super::session::TurnId;
 
 /// A body and what must come of it.
@@ -160,7 +159,6 @@ struct Outcome {
 
 struct World {
     agent: Agent,
-    reader: Reader,
     session: String,
 }
 
@@ -173,7 +171,7 @@ impl World {
         };
         let config = Config::from_env(&mut |_| None).unwrap();
         let agent = Agent::new(Rc::new(config), Box::new(dice));
-        Self { agent, reader: Reader::default(), session: String::new() }
+        Self { agent, session: String::new() }
     }
 
     fn open(&mut self) {
@@ -188,7 +186,7 @@ impl World {
 
     fn ask(&mut self, method: &str, params: Json) {
         let line = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
-        self.agent.handle_line(line.as_bytes(), &mut self.reader, UNIX_EPOCH);
+        self.agent.handle_line(line.as_bytes(), UNIX_EPOCH);
     }
 
     fn prompt(&mut self, text: &str) -> TurnId {
@@ -222,18 +220,16 @@ fn play(world: &mut World, body: &Body, pieces: &[&[u8]]) -> Outcome {
     };
     for piece in pieces {
         answer.push(piece, &mut sink);
-        answer.drain(&mut sink);
         if answer.is_over() {
             break;
         }
     }
     if body.trouble.is_none() {
         answer.end(&mut sink);
-        answer.drain(&mut sink);
     }
     match answer.finish(body.trouble.map(str::to_owned), body.content_type, &mut sink) {
         Ok(ending) => assert!(agent.complete(turn, ending, UNIX_EPOCH).is_none()),
-        Err(failure) => agent.fail(turn, &failure, UNIX_EPOCH),
+        Err(failure) => agent.fail(turn, &failure),
     }
     let mut lines = world.lines();
     let stop = lines.pop().unwrap()["result"]["stopReason"].as_str().unwrap().to_owned();
@@ -249,7 +245,7 @@ fn play(world: &mut World, body: &Body, pieces: &[&[u8]]) -> Outcome {
     });
     let told = told.collect();
     let next = world.prompt("next");
-    let dialect = Dialect::new(Limit::Old);
+    let dialect = Dialect::default();
     let request: Json = serde_json::from_slice(&world.agent.request_body(next, dialect).unwrap()).unwrap();
     let next = request["messages"].as_array().unwrap().iter().map(|message| message["content"].clone()).collect();
     world.close();

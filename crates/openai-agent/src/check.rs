@@ -7,12 +7,11 @@ use std::time::Instant;
 use tokio::task::LocalSet;
 
 use super::acp::NO_SERVERS;
-use super::answer::{Answer, Ending};
+use super::answer::Ending;
 use super::client::Client;
 use super::config::Config;
 use super::convert::{Request, request_body};
 use super::errors::Failure;
-use super::options::Parameters;
 
 /// What `OPENAI_TLS_INSECURE=1` means.
 pub const INSECURE: &str =
@@ -52,8 +51,8 @@ pub fn check(mut config: Config) -> ExitCode {
                 Some(models) => println!("Models that clients may choose: {}.", models.join(", ")),
                 None if config.fetch_models => println!("Clients are offered the models that the endpoint lists."),
                 None => println!(
-                    "Clients are offered this model alone, and some refuse names that are not offered: OPENAI_MODELS or \
-                     OPENAI_FETCH_MODELS=1 offer more."
+                    "Clients are offered this model alone, and some refuse names that are not offered: OPENAI_MODELS=a,b or \
+                     OPENAI_MODELS=fetch offer more."
                 ),
             }
             println!("{NO_SERVERS}");
@@ -90,32 +89,11 @@ async fn ask(config: &Config, client: &Client) -> Result<Ending, Failure> {
             system_prompt: None,
             messages: &["{\"role\":\"user\",\"content\":\"ping\"}"],
             max_tokens: config.max_tokens,
-            parameters: &[],
+            temperature: None,
             dialect,
             extra: &config.extra_body,
         }))
     };
-    let mut opened = client.ask(&model, Parameters::default(), body).await?;
-    let mut answer = Answer::new(config.max_line);
-    let mut next = opened.first.take();
-    let mut trouble = None;
-    while let Some(bytes) = next {
-        answer.push(&bytes, |_| ());
-        answer.drain(|_| ());
-        if answer.is_over() {
-            break;
-        }
-        next = match opened.next_within(answer.grace()).await {
-            Ok(bytes) => bytes,
-            Err(message) => {
-                trouble = Some(message);
-                None
-            }
-        };
-    }
-    if trouble.is_none() {
-        answer.end(|_| ());
-        answer.drain(|_| ());
-    }
-    answer.finish(trouble, &opened.content_type, |_| ())
+    let mut opened = client.ask(&model, body).await?;
+    opened.read(config.max_line, &mut |_| (), async || Ok(())).await?.0
 }

@@ -9,16 +9,10 @@
 
 use std::borrow::Cow;
 
-use simd_json::tape::Value;
-
 use super::complaint::{self, Complaint, ServerError};
 use super::finish::Finish;
-use super::json::Reader;
-use super::raw::Raw;
+use super::json::Raw;
 use super::usage::Usage;
-
-/// Most bytes of a member that may say what is wrong.
-const MOST_COMPLAINT: usize = 64 << 10;
 
 /// What a piece of text is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +95,7 @@ pub fn decode(value: Raw<'_>, mut sink: impl FnMut(Origin, Kind, &[u8])) -> Chun
     }
     chunk.is_completion = choices.is_some();
     if is_suspect {
-        chunk.error = complain(value, complaint::marked);
+        chunk.error = complaint::marked(value);
     }
     match choices {
         Some(choices) => {
@@ -112,7 +106,7 @@ pub fn decode(value: Raw<'_>, mut sink: impl FnMut(Origin, Kind, &[u8])) -> Chun
             }
         }
         None if chunk.error.is_some() => {}
-        None => match complain(value, complaint::read) {
+        None => match complaint::read(value) {
             Some(Complaint::Error(error)) => chunk.error = Some(error),
             Some(Complaint::Words(words)) => chunk.words = Some(words),
             None => {}
@@ -120,21 +114,6 @@ pub fn decode(value: Raw<'_>, mut sink: impl FnMut(Origin, Kind, &[u8])) -> Chun
     }
     chunk.usage = counts.or(groq).and_then(Usage::read);
     chunk
-}
-
-/// What a value complains about. What is long says nothing of that.
-fn complain<T>(value: Raw<'_>, read: impl Fn(Value<'_, '_>) -> Option<T>) -> Option<T> {
-    let mut text = Cow::Borrowed(value.bytes());
-    if text.len() > MOST_COMPLAINT && value.is_object() {
-        let is_short = |(_, member): &(Cow<'_, [u8]>, Raw<'_>)| member.bytes().len() <= MOST_COMPLAINT;
-        let members = value.members().filter(is_short).map(|(name, member)| {
-            let name = super::json::quoted(&String::from_utf8_lossy(&name));
-            [name.as_bytes(), b":", member.bytes()].concat()
-        });
-        text = [b"{", &*members.collect::<Vec<_>>().join(&b','), b"}"].concat().into();
-    }
-    let is_short = text.len() <= 4 * MOST_COMPLAINT;
-    is_short.then(|| Reader::default().read_leniently(&text, read).ok().flatten()).flatten()
 }
 
 fn read_choice<'a>(
@@ -158,7 +137,7 @@ fn read_choice<'a>(
                 chunk.finish = chunk.finish.take().or_else(told);
             }
             b"error" if !member.is_null() => {
-                chunk.error = chunk.error.take().or_else(|| complain(choice, complaint::marked));
+                chunk.error = chunk.error.take().or_else(|| complaint::marked(choice));
             }
             // Moonshot.
             b"usage" if counts.is_none() && member.is_object() => *counts = Some(member),

@@ -31,8 +31,8 @@ pub fn command() -> Command {
 /// The part of `--help` that documents the environment.
 pub fn environment() -> String {
     let mut text = "Environment:\n".to_owned();
-    for variable in VARIABLES {
-        text.push_str(&format!("  {}\n      {} [{}]\n", variable.name, variable.help, variable.default));
+    for (name, default, help) in VARIABLES {
+        text.push_str(&format!("  {name}\n      {help} [{default}]\n"));
     }
     text.push_str("\nExit codes: 0 done, 1 failed, 2 usage, 78 configuration. Logs go to stderr.");
     text

@@ -26,19 +26,18 @@ use hyper_util::client::legacy;
 use hyper_util::rt::TokioTimer;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
+use super::answer::{Answer, Ending, Piece};
 use super::coding::Decoder;
 use super::complaint;
-use super::config::{Auth, Config, MaxTokensField};
+use super::config::Config;
 use super::dial::{self, Proxy, Timed, Uses};
-use super::dialect::{Dialect, Limit, Refusal, Sent};
+use super::dialect::{Dialect, Refusal, Sent};
 use super::errors::Failure;
 use super::key::{Key, Keyring};
 use super::log::note;
 use super::models;
-use super::options::{Parameter, Parameters};
 use super::retry::{self, Cause};
 use super::secrets::Secrets;
-use super::usage::Cost;
 
 /// Requests of one lane at once.
 const LANE: usize = 64;
@@ -55,15 +54,17 @@ const LIST_BODY: usize = 4 << 20;
 /// How long an error's body or the list of models may take.
 const SIDE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How many reads of one stream may pass before other streams get their turn, whatever is there to read.
+const BURST: usize = 32;
+
+/// Longer than anybody waits.
+const FOREVER: Duration = Duration::from_secs(365 * 86_400);
+
 /// Models of which something is remembered; clients name them.
 const MOST_DIALECTS: usize = 1000;
 
 /// Headers in which servers name a request, for their support and ours.
-const REQUEST_IDS: [&str; 6] =
-    ["x-request-id", "request-id", "apim-request-id", "x-amzn-requestid", "x-generation-id", "cf-ray"];
-
-/// Where LiteLLM tells the cost of an answer, in US dollars.
-const COST: HeaderName = HeaderName::from_static("x-litellm-response-cost");
+const REQUEST_IDS: &str = "x-request-id request-id apim-request-id x-amzn-requestid x-generation-id cf-ray";
 
 type Pooled = legacy::Client<Timed, Full<Bytes>>;
 
@@ -76,10 +77,8 @@ pub struct Client {
     /// Made when it is needed: it reads the certificates of the system.
     connector: OnceCell<Timed>,
     headers: HeaderMap,
-    /// The header of the key, unless a configured one takes its place.
-    auth: Option<HeaderName>,
     lanes: RefCell<Vec<Rc<Lane>>>,
-    /// The models that want something otherwise than [`Client::first_dialect`].
+    /// The models that want something otherwise than is tried first.
     dialects: RefCell<HashMap<Rc<str>, Dialect>>,
     requests: Cell<u64>,
 }
@@ -104,12 +103,8 @@ pub struct Opened {
     pub first: Option<Bytes>,
     /// What the response calls itself.
     pub content_type: String,
-    /// What a header says that the answer costs, which LiteLLM knows beforehand where it does not stream.
-    pub cost: Option<Cost>,
     body: Incoming,
-    /// The codings that the response names, until its first bytes have come.
-    codings: Option<String>,
-    decoder: Option<Box<Decoder>>,
+    decoder: Decoder,
     idle: Option<(Duration, Pin<Box<Sleep>>)>,
     last: Instant,
     exchange: Exchange,
@@ -131,15 +126,46 @@ impl Drop for Exchange {
 }
 
 impl Opened {
-    /// As [`Self::next`]; with a limit, silence of that length is the end too.
+    /// Reads the answer and calls `sink` with its pieces, and `forwarded` after those of a read. Gives how it ended, and
+    /// whether the endpoint said that it was over before the body ended.
     ///
     /// # Errors
-    /// As [`Self::next`].
-    pub async fn next_within(&mut self, limit: Option<Duration>) -> Result<Option<Bytes>, String> {
-        match limit {
-            None => self.next().await,
-            Some(limit) => timeout(limit, self.next()).await.unwrap_or(Ok(None)),
+    /// What `forwarded` says.
+    pub async fn read(
+        &mut self,
+        limit: usize,
+        sink: &mut impl FnMut(Piece<'_>),
+        forwarded: impl AsyncFn() -> Result<(), Failure>,
+    ) -> Result<(Result<Ending, Failure>, bool), Failure> {
+        let mut answer = Answer::new(limit);
+        let (mut trouble, mut burst) = (None, 0);
+        let mut next = self.first.take();
+        while let Some(bytes) = next {
+            answer.push(&bytes, &mut *sink);
+            forwarded().await?;
+            if answer.is_over() {
+                break;
+            }
+            burst += 1;
+            if burst % BURST == 0 {
+                tokio::task::yield_now().await;
+            }
+            // Silence where the endpoint seems to have finished is the end, too.
+            let read = match answer.grace() {
+                None => self.next().await,
+                Some(limit) => timeout(limit, self.next()).await.unwrap_or(Ok(None)),
+            };
+            next = read.unwrap_or_else(|message| {
+                trouble = Some(message);
+                None
+            });
         }
+        let is_over = answer.is_over() && trouble.is_none();
+        if trouble.is_none() {
+            answer.end(&mut *sink);
+            forwarded().await?;
+        }
+        Ok((answer.finish(trouble, &self.content_type, sink), is_over))
     }
 
     /// The next bytes of the body; none at its proper end.
@@ -147,32 +173,13 @@ impl Opened {
     /// # Errors
     /// What happened to the connection, for people.
     pub async fn next(&mut self) -> Result<Option<Bytes>, String> {
-        loop {
-            if let Some(decoder) = &mut self.decoder
-                && let Some(bytes) = decoder.decoded()?
-            {
-                return Ok(Some(bytes));
-            }
-            let Some(data) = self.data().await? else {
-                return match &mut self.decoder {
-                    Some(decoder) => decoder.finish().map(|()| None),
-                    None => Ok(None),
-                };
-            };
-            if let Some(codings) = self.codings.take() {
-                let mut decoder = Decoder::new(&codings)?;
-                decoder.push(data);
-                match decoder.is_plain() {
-                    true => return decoder.decoded(),
-                    false => self.decoder = Some(Box::new(decoder)),
-                }
-                continue;
-            }
-            match &mut self.decoder {
-                None => return Ok(Some(data)),
-                Some(decoder) => decoder.push(data),
+        while let Some(data) = self.data().await? {
+            let content = self.decoder.decode(data)?;
+            if !content.is_empty() {
+                return Ok(Some(content));
             }
         }
+        self.decoder.finish().map(|()| None)
     }
 
     /// The next bytes of the body as they are sent.
@@ -234,7 +241,7 @@ impl Trouble {
 }
 
 enum Answered {
-    Opened(Opened),
+    Opened(Box<Opened>),
     Refused { status: u16, headers: HeaderMap, detail: String, text: String },
 }
 
@@ -266,21 +273,13 @@ impl Client {
         for (name, value) in &config.extra_headers {
             headers.append(name, value.clone());
         }
-        let auth = match config.auth {
-            Auth::Bearer => Some(AUTHORIZATION),
-            Auth::ApiKey => Some(HeaderName::from_static("api-key")),
-            Auth::None => None,
-        };
-        let auth = auth.filter(|name| !config.extra_headers.contains_key(name));
-        let keyring = Keyring::new(&config, secrets.clone());
-        keyring.try_file()?;
+        let keyring = Keyring::new(&config, secrets.clone())?;
         let client = Self {
             secrets,
             keyring,
             proxy,
             connector: OnceCell::new(),
             headers,
-            auth,
             lanes: RefCell::default(),
             dialects: RefCell::default(),
             requests: Cell::new(0),
@@ -305,88 +304,55 @@ impl Client {
         Ok(self.connector.get_or_init(|| connector))
     }
 
-    /// How a request of this model is written now.
-    pub fn dialect(&self, model: &str) -> Dialect {
-        self.dialects.borrow().get(model).copied().unwrap_or_else(|| self.first_dialect())
-    }
-
-    fn first_dialect(&self) -> Dialect {
-        Dialect::new(match self.config.max_tokens_field {
-            MaxTokensField::New => Limit::New,
-            MaxTokensField::Old | MaxTokensField::Auto => Limit::Old,
-        })
-    }
-
     /// What of a request may be left out when the endpoint refuses it: what the agent itself has put there.
-    fn sent(&self, model: &str, parameters: Parameters) -> Sent {
+    fn sent(&self) -> Sent {
         let config = &self.config;
-        let is_ours = |member: &str| !config.extra_body.says(model, member);
+        let is_ours = |member: &str| !config.extra_body.contains_key(member);
         Sent {
             usage: is_ours("stream_options"),
-            limit: config.max_tokens.is_some() && config.max_tokens_field == MaxTokensField::Auto,
-            parameters: Parameter::ALL
-                .into_iter()
-                .filter(|parameter| parameters.contains(*parameter) && is_ours(parameter.name()))
-                .collect(),
+            limit: config.max_tokens.is_some(),
+            temperature: config.temperature.is_some() && is_ours("temperature"),
             system: config.system_prompt.is_some(),
         }
     }
 
     /// Posts a prompt and waits for the first bytes of the answer; sends it again as often as that is allowed and
-    /// promising. `body` writes the request in a dialect; nothing means that nobody wants the answer any more. It has
-    /// these `parameters` in it.
+    /// promising. `body` writes the request in a dialect; nothing means that nobody wants the answer any more.
     ///
     /// # Errors
     /// Why there is no answer.
-    pub async fn ask(
-        &self,
-        model: &Rc<str>,
-        parameters: Parameters,
-        body: impl Fn(Dialect) -> Option<Vec<u8>>,
-    ) -> Result<Opened, Failure> {
-        let (known, sent) = (self.dialect(model), self.sent(model, parameters));
-        let mut dialect = known;
-        let (mut attempt, mut on_new_connection, mut may_renew) = (0, false, true);
+    pub async fn ask(&self, model: &Rc<str>, body: impl Fn(Dialect) -> Option<Vec<u8>>) -> Result<Opened, Failure> {
+        let known = self.dialects.borrow().get(model).copied().unwrap_or_default();
+        let (mut dialect, mut attempt, mut on_new_connection) = (known, 0, false);
         loop {
-            let key = self.keyring.key().await.map_err(|problem| self.no_key(&problem))?;
+            let key = self.keyring.key().await.map_err(|problem| Failure::Key(self.secrets.mask(&problem)))?;
             let Some(bytes) = body(dialect) else { return Err(Failure::Network("nobody wants the answer".into())) };
-            let (failure, wait) = match self.post(bytes, &key, on_new_connection).await {
+            let (failure, cause, retries) = match self.post(bytes, &key, on_new_connection).await {
                 Ok(Answered::Opened(opened)) => {
-                    if dialect != known {
-                        self.remember(model, dialect);
-                    }
-                    return Ok(opened);
+                    self.remember(model, known, dialect);
+                    return Ok(*opened);
                 }
                 Ok(Answered::Refused { status, headers, detail, text }) => {
-                    if may_renew && is_stale(status, &text) {
-                        may_renew = false;
-                        if self.keyring.renew(&key).await.map_err(|problem| self.no_key(&problem))? {
-                            continue;
-                        }
-                    }
                     let refusal = Refusal::read(&text);
                     if matches!(status, 400 | 422 | 500 | 501)
-                        && let Some(lesson) = dialect.learn(&refusal, sent)
+                        && let Some(lesson) = dialect.learn(&refusal, self.sent())
                     {
                         note!(Info, "The endpoint refuses a request of {model} (HTTP {status}): {lesson}.");
                         continue;
                     }
-                    let cause = Cause::Status { status, headers: &headers, is_spent: retry::is_spent(&refusal) };
-                    let wait = retry::decide(cause, attempt, self.config.max_retries, SystemTime::now(), dice());
-                    (Failure::Status { status, detail }, wait)
+                    let cause = Cause::Status { status, headers, is_spent: retry::is_spent(&refusal) };
+                    (Failure::Status { status, detail }, cause, self.config.max_retries)
                 }
                 Err(Trouble { again: Again::AtOnce, .. }) if !on_new_connection => {
                     note!(Debug, "The endpoint had closed the connection: the request is sent again on a new one.");
                     on_new_connection = true;
                     continue;
                 }
-                Err(Trouble { failure, again }) => {
-                    let retries = if again == Again::Never { 0 } else { self.config.max_retries };
-                    let wait = retry::decide(Cause::Connection, attempt, retries, SystemTime::now(), dice());
-                    (failure, wait)
-                }
+                Err(Trouble { failure, again: Again::Never }) => (failure, Cause::Connection, 0),
+                Err(Trouble { failure, .. }) => (failure, Cause::Connection, self.config.max_retries),
             };
             let failure = failure.masked(&self.secrets);
+            let wait = retry::decide(&cause, attempt, retries, SystemTime::now(), dice());
             let Some(wait) = wait else { return Err(failure) };
             let text = failure.text(&self.config.shown_url());
             note!(Info, "{}. Again in {} ms.", text.trim_end_matches('.'), wait.as_millis());
@@ -395,14 +361,10 @@ impl Client {
         }
     }
 
-    fn no_key(&self, problem: &str) -> Failure {
-        Failure::Key(self.secrets.mask(problem))
-    }
-
     /// The endpoint has taken a request of this model in this dialect.
-    fn remember(&self, model: &Rc<str>, dialect: Dialect) {
+    fn remember(&self, model: &Rc<str>, known: Dialect, dialect: Dialect) {
         let mut dialects = self.dialects.borrow_mut();
-        if dialects.len() < MOST_DIALECTS || dialects.contains_key(model) {
+        if dialect != known && (dialects.len() < MOST_DIALECTS || dialects.contains_key(model)) {
             dialects.insert(model.clone(), dialect);
         }
     }
@@ -418,68 +380,51 @@ impl Client {
         *request.method_mut() = Method::POST;
         self.address(&mut request, &self.config.chat_url, key);
         let sending = place.0.client.request(request);
-        let response = match self.config.response_timeout {
-            None => sending.await,
-            Some(limit) => match timeout(limit, sending).await {
-                Ok(response) => response,
-                Err(_) => {
-                    let message = format!("no answer within {} s", limit.as_secs_f64());
-                    return Err(Trouble::network(message, Again::Never));
-                }
-            },
+        let limit = self.config.idle_timeout;
+        let Ok(response) = timeout(limit.unwrap_or(FOREVER), sending).await else {
+            let message = format!("no answer within {} s", limit.unwrap_or(FOREVER).as_secs_f64());
+            return Err(Trouble::network(message, Again::Never));
         };
-        let (head, body) = response.map_err(|error| self.trouble(&error))?.into_parts();
-        if let Some(uses) = head.extensions.get::<Uses>() {
-            uses.count();
-        }
-        let header = |name: HeaderName| head.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
-        let content_type = self.secrets.mask(header(CONTENT_TYPE).unwrap_or_default());
-        note!(
-            Debug,
-            "Request {number}: HTTP {} after {} ms, {content_type:?}{}.",
-            head.status.as_u16(),
-            exchange.began.elapsed().as_millis(),
-            request_id(&head.headers)
-        );
-        let codings = codings(&head.headers);
+        let response = response.map_err(|error| self.trouble(&error))?;
+        let time = exchange.began.elapsed().as_millis();
+        let content_type = self.secrets.mask(header(response.headers(), CONTENT_TYPE));
+        let (status, id) = (response.status().as_u16(), request_id(response.headers()));
+        note!(Debug, "Request {number}: HTTP {status} after {time} ms, {content_type:?}{id}.");
+        let (head, body) = count_use(response).into_parts();
         if !head.status.is_success() {
-            let text = self.secrets.mask(&read_body(body, &codings, ERROR_BODY).await);
+            let text = self.secrets.mask(&read_body(body, &codings(&head.headers), ERROR_BODY).await);
             exchange.bytes = text.len() as u64;
-            let mut detail = complaint::of_text(&text).map(|error| error.message).unwrap_or_default();
-            if let (true, Some(location)) = (head.status.is_redirection(), header(LOCATION)) {
-                let location = self.secrets.mask(location);
-                let (place, query) = location.split_at(location.find('?').unwrap_or(location.len()));
-                let query = if query.is_empty() { "" } else { "?***" };
-                detail = format!("it redirects to {place}{query}; set OPENAI_BASE_URL accordingly");
-            }
-            return Ok(Answered::Refused { status: head.status.as_u16(), headers: head.headers, detail, text });
+            let detail = self.detail(status, &head.headers, &text);
+            return Ok(Answered::Refused { status, headers: head.headers, detail, text });
         }
-        if let Err(kind) = Decoder::new(&codings) {
+        let decoder = Decoder::new(&codings(&head.headers)).map_err(|kind| {
             let failure = Failure::NotACompletion(self.secrets.mask(&kind));
-            return Err(Trouble { failure, again: Again::Never });
-        }
-        let idle = self.config.idle_timeout.map(|limit| (limit, Box::pin(sleep(limit))));
-        let mut opened = Opened {
-            first: None,
-            content_type,
-            cost: header(COST).and_then(|cost| Cost::of_dollars(cost.parse().ok()?)),
-            body,
-            codings: Some(codings),
-            decoder: None,
-            idle,
-            last: Instant::now(),
-            exchange,
-            _place: place,
-        };
+            Trouble { failure, again: Again::Never }
+        })?;
+        let idle = limit.map(|limit| (limit, Box::pin(sleep(limit))));
+        let last = Instant::now();
+        let mut opened = Opened { first: None, content_type, body, decoder, idle, last, exchange, _place: place };
         opened.first = opened.next().await.map_err(|message| {
-            let again = if message.starts_with("silence") { Again::Never } else { Again::Perhaps };
+            let is_final = message.starts_with("silence") || message.ends_with("is given up");
+            let again = if is_final { Again::Never } else { Again::Perhaps };
             Trouble::network(message, again)
         })?;
         match opened.first {
-            Some(_) => Ok(Answered::Opened(opened)),
+            Some(_) => Ok(Answered::Opened(Box::new(opened))),
             // Gateways answer so while the model behind them starts or dies.
             None => Err(Trouble::network("the answer is empty", Again::Perhaps)),
         }
+    }
+
+    /// What a response that is no success says of it.
+    fn detail(&self, status: u16, headers: &HeaderMap, text: &str) -> String {
+        let location = self.secrets.mask(header(headers, LOCATION));
+        if !(300..400).contains(&status) || location.is_empty() {
+            return complaint::of_text(text).map(|error| error.message).unwrap_or_default();
+        }
+        let (place, query) = location.split_at(location.find('?').unwrap_or(location.len()));
+        let query = if query.is_empty() { "" } else { "?***" };
+        format!("it redirects to {place}{query}; set OPENAI_BASE_URL accordingly")
     }
 
     /// Gives a request its place and its headers, the key among them.
@@ -487,8 +432,14 @@ impl Client {
         *request.uri_mut() = url.clone();
         let headers = request.headers_mut();
         headers.clone_from(&self.headers);
-        let Some(name) = self.auth.as_ref().filter(|_| !key.is_empty()) else { return };
-        let value = if *name == AUTHORIZATION { format!("Bearer {key}") } else { key.to_string() };
+        // Azure takes its own keys as api-key and the tokens of Entra, which are JWTs, as everybody does.
+        let (name, value) = match self.config.is_azure && !key.starts_with("eyJ") {
+            true => (HeaderName::from_static("api-key"), key.to_string()),
+            false => (AUTHORIZATION, format!("Bearer {key}")),
+        };
+        if key.is_empty() || self.config.extra_headers.contains_key(&name) {
+            return;
+        }
         // A key that no header can carry was refused when it was read.
         if let Ok(mut value) = HeaderValue::from_str(&value) {
             value.set_sensitive(true);
@@ -529,36 +480,23 @@ impl Client {
     pub async fn models(&self) -> Result<Vec<models::Model>, models::Lack> {
         let fetching = async {
             let key = self.keyring.key().await?;
-            let (mut status, mut text) = self.list(&key).await?;
-            if is_stale(status, &text) && self.keyring.renew(&key).await? {
-                let key = self.keyring.key().await?;
-                (status, text) = self.list(&key).await?;
+            let mut request = Request::new(Full::default());
+            self.address(&mut request, &self.config.models_url, &key);
+            let place = self.place(false)?;
+            let response: Response<Incoming> = place.0.client.request(request).await.map_err(|error| cause(&error))?;
+            let (head, body) = count_use(response).into_parts();
+            let text = read_body(body, &codings(&head.headers), LIST_BODY).await;
+            if head.status.is_success() {
+                return models::read(&text);
             }
-            match (200..300).contains(&status) {
-                true => models::read(&text),
-                false => {
-                    let said = complaint::of_text(&text).map(|error| format!(": {}", error.message));
-                    Err(format!("HTTP {status}{}", said.unwrap_or_default()))
-                }
-            }
+            let said = complaint::of_text(&text).map(|error| format!(": {}", error.message));
+            Err(format!("HTTP {}{}", head.status.as_u16(), said.unwrap_or_default()))
         };
         match timeout(SIDE_TIMEOUT, fetching).await {
-            Ok(outcome) => outcome.map_err(|problem| models::Lack::Told(self.secrets.mask(&problem))),
-            Err(_) => Err(models::Lack::Silence(SIDE_TIMEOUT)),
+            Ok(outcome) => outcome.map_err(|problem| (self.secrets.mask(&problem), Duration::ZERO)),
+            // Its silence must not hold up every session.
+            Err(_) => Err((format!("no answer within {} s", SIDE_TIMEOUT.as_secs()), models::REST)),
         }
-    }
-
-    async fn list(&self, key: &Key) -> Result<(u16, String), String> {
-        let mut request = Request::new(Full::default());
-        self.address(&mut request, &self.config.models_url, key);
-        let place = self.place(false)?;
-        let response: Response<Incoming> = place.0.client.request(request).await.map_err(|error| cause(&error))?;
-        let (head, body) = response.into_parts();
-        if let Some(uses) = head.extensions.get::<Uses>() {
-            uses.count();
-        }
-        let text = read_body(body, &codings(&head.headers), LIST_BODY).await;
-        Ok((head.status.as_u16(), text))
     }
 
     /// A place in the first lane that has one, so that few requests share few connections; or in a lane of its own.
@@ -595,9 +533,17 @@ impl Client {
     }
 }
 
-/// Whether a refusal is about the key, and another one may help: some clouds say 403 of a token that has expired.
-fn is_stale(status: u16, text: &str) -> bool {
-    status == 401 || (status == 403 && text.to_ascii_lowercase().contains("expired"))
+/// The connection of a response has served.
+fn count_use(response: Response<Incoming>) -> Response<Incoming> {
+    if let Some(uses) = response.extensions().get::<Uses>() {
+        uses.count();
+    }
+    response
+}
+
+/// A header as text; empty if it is none.
+fn header(headers: &HeaderMap, name: HeaderName) -> &str {
+    headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
 /// What a response names as its content codings.
@@ -608,7 +554,7 @@ fn codings(headers: &HeaderMap) -> String {
 
 /// What the server calls a request, for the log.
 fn request_id(headers: &HeaderMap) -> String {
-    let found = REQUEST_IDS.iter().find_map(|name| Some((name, headers.get(*name)?.to_str().ok()?)));
+    let found = REQUEST_IDS.split(' ').find_map(|name| Some((name, headers.get(name)?.to_str().ok()?)));
     found.map_or_else(String::new, |(name, id)| format!(", {name} {}", id.chars().take(100).collect::<String>()))
 }
 
@@ -625,12 +571,10 @@ async fn read_body(mut body: Incoming, codings: &str, limit: usize) -> String {
         let mut decoder = Decoder::new(codings).ok()?;
         while let Some(Ok(frame)) = body.frame().await {
             let Ok(data) = frame.into_data() else { continue };
-            decoder.push(data);
-            while let Some(piece) = decoder.decoded().ok()? {
-                bytes.extend_from_slice(&piece[..piece.len().min(limit - bytes.len())]);
-                if bytes.len() == limit {
-                    return None;
-                }
+            let piece = decoder.decode(data).ok()?;
+            bytes.extend_from_slice(&piece[..piece.len().min(limit - bytes.len())]);
+            if bytes.len() == limit {
+                return None;
             }
         }
         None::<()>

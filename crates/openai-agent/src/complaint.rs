@@ -13,10 +13,7 @@
 //! | `{"code":…,"message":…}`, `{"msg":…}`, `{"error_code":…,"error_msg":…}` | DashScope, gateways; Baidu |
 //! | text, or a web page with a title | proxies before the endpoint |
 
-use simd_json::prelude::*;
-use simd_json::tape::Value;
-
-use super::json::{Reader, push_value};
+use super::json::Raw;
 
 /// An error that an endpoint reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,45 +40,22 @@ const MOST_WORDS: usize = 1000;
 const MOST_DEPTH: usize = 6;
 
 /// Where words stand, the most telling first.
-const WORDS: [&str; 19] = [
-    "message",
-    "Message",
-    "detail",
-    "details",
-    "msg",
-    "error_msg",
-    "error_message",
-    "errorMessage",
-    "status_msg",
-    "error_description",
-    "description",
-    "faultstring",
-    "reason",
-    "error",
-    "errors",
-    "fault",
-    "base_resp",
-    "title",
-    "text",
-];
+const WORDS: &str = "message Message detail details msg error_msg error_message errorMessage status_msg \
+                     error_description description faultstring reason error errors fault base_resp title text";
 
 /// The error that a JSON text marks as one, be it a completion beside it: what a stream can say at any time.
-pub fn marked(value: Value<'_, '_>) -> Option<ServerError> {
+pub fn marked(value: Raw<'_>) -> Option<ServerError> {
     if let Some(error) = value.get("error").filter(|error| says_something(*error)) {
-        let message = match error.is_bool() {
-            true => words(value, 0),
-            false => words(error, 0),
-        };
+        let message = if error.boolean().is_some() { words(value, 0) } else { words(error, 0) };
         let message = message.unwrap_or_else(|| match error.is_object() && code(error).is_some() {
             true => "no message".to_owned(),
             false => compact(error),
         });
         return Some(ServerError { code: code(error).or_else(|| code(value)), message: shorten(&message) });
     }
-    if let Some(base) = value.get("base_resp")
-        && let Some(number) = base.get_i64("status_code").filter(|number| *number != 0)
-    {
-        let code = match number {
+    let base = value.get("base_resp").and_then(|base| Some((base, base.get("status_code")?.number()?)));
+    if let Some((base, number)) = base.filter(|(_, number)| *number != 0.0) {
+        let code = match number as i64 {
             1004 | 2049 => Some(401),
             1002 | 1039 | 2045 => Some(429),
             _ => None,
@@ -91,11 +65,13 @@ pub fn marked(value: Value<'_, '_>) -> Option<ServerError> {
     if let Some(error) = value.get("x_groq").and_then(|groq| groq.get("error")).filter(|error| says_something(*error)) {
         return Some(ServerError { code: code(error), message: words(error, 0).unwrap_or_else(|| compact(error)) });
     }
-    let is_error = |name: &str| value.get_str(name) == Some("error");
-    let is_failure = value.get_bool("success") == Some(false) || value.get_bool("ok") == Some(false);
-    let lists_errors =
-        value.get("errors").is_some_and(says_something) || value.get("fault").is_some_and(says_something);
-    if is_error("object") || is_error("type") || is_error("status") || is_failure || lists_errors {
+    let is_error = |name: &&str| value.get_text(name).as_deref() == Some("error");
+    let has_failed = |name: &&str| value.get(name).and_then(Raw::boolean) == Some(false);
+    let lists = |name: &&str| value.get(name).is_some_and(says_something);
+    if ["object", "type", "status"].iter().any(is_error)
+        || ["success", "ok"].iter().any(has_failed)
+        || ["errors", "fault"].iter().any(lists)
+    {
         let message = words(value, 0).unwrap_or_else(|| compact(value));
         return Some(ServerError { code: code(value), message });
     }
@@ -103,19 +79,21 @@ pub fn marked(value: Value<'_, '_>) -> Option<ServerError> {
 }
 
 /// What a JSON text that is no completion complains about.
-pub fn read(value: Value<'_, '_>) -> Option<Complaint> {
-    if let Some(array) = value.as_array() {
-        return array.iter().take(8).find_map(read);
+pub fn read(value: Raw<'_>) -> Option<Complaint> {
+    if value.is_array() {
+        return value.items().take(8).find_map(read);
     }
     if let Some(error) = marked(value) {
         return Some(Complaint::Error(error));
     }
     let words = words(value, 0)?;
     let code = code(value);
-    let names_code =
-        ["code", "error_code"].iter().any(|name| value.get_str(*name).is_some_and(|code| !code.is_empty()));
-    let is_validation = value.get("detail").is_some_and(|detail| detail.is_array());
-    Some(match code.is_some() || names_code || is_validation || value.get("error_msg").is_some() {
+    let names_code = |name: &&str| value.get_text(name).is_some_and(|code| !code.is_empty());
+    let is_error = code.is_some()
+        || ["code", "error_code"].iter().any(names_code)
+        || value.get("detail").is_some_and(Raw::is_array)
+        || value.get("error_msg").is_some();
+    Some(match is_error {
         true => Complaint::Error(ServerError { code, message: words }),
         false => Complaint::Words(words),
     })
@@ -128,16 +106,15 @@ pub fn of_text(text: &str) -> Option<ServerError> {
     if plain.starts_with('<') {
         return title(plain).and_then(error);
     }
-    if plain.starts_with(['{', '[']) {
-        let found = Reader::default().read_leniently(plain.as_bytes(), |value| match read(value) {
+    if plain.starts_with(['{', '['])
+        && let Some(value) = Raw::read(plain.as_bytes())
+    {
+        return match read(value) {
             Some(Complaint::Error(error)) => Some(error),
-            Some(Complaint::Words(message)) => Some(ServerError { code: None, message }),
-            None if says_something(value) => error(shorten(&compact(value))),
+            Some(Complaint::Words(message)) => error(message),
+            None if says_something(value) => error(compact(value)),
             None => None,
-        });
-        if let Ok(found) = found {
-            return found;
-        }
+        };
     }
     // An error told as an event, though the response is none: its data.
     let data = plain.lines().find_map(|line| line.strip_prefix("data:").or_else(|| line.strip_prefix("error:")));
@@ -150,36 +127,32 @@ pub fn of_text(text: &str) -> Option<ServerError> {
 }
 
 /// The text of the first words found, with what the server behind said.
-fn words(value: Value<'_, '_>, depth: usize) -> Option<String> {
+fn words(value: Raw<'_>, depth: usize) -> Option<String> {
     if depth > MOST_DEPTH {
         return None;
     }
-    if let Some(text) = value.as_str() {
+    if let Some(text) = value.text() {
         let text = text.trim();
         // JSON within a string: what one server quotes of another.
-        let quoted = text
-            .starts_with(['{', '['])
-            .then(|| Reader::default().read_leniently(text.as_bytes(), |value| words(value, depth + 1)).ok().flatten());
-        let said = quoted.flatten().unwrap_or_else(|| shorten(text));
+        let quoted = Some(text).filter(|text| text.starts_with(['{', '['])).and_then(|text| Raw::read(text.as_bytes()));
+        let said = quoted.and_then(|value| words(value, depth + 1)).unwrap_or_else(|| shorten(text));
         return Some(said).filter(|said| !said.is_empty());
     }
-    if let Some(array) = value.as_array() {
-        let all: Vec<String> = array.iter().take(4).filter_map(|item| words(item, depth + 1)).collect();
+    if value.is_array() {
+        let all: Vec<String> = value.items().take(4).filter_map(|item| words(item, depth + 1)).collect();
         return (!all.is_empty()).then(|| shorten(&all.join("; ")));
     }
-    let said = WORDS.iter().find_map(|name| value.get(*name).and_then(|value| words(value, depth + 1)));
+    let said = WORDS.split_whitespace().find_map(|name| value.get(name).and_then(|value| words(value, depth + 1)));
     let said = said.or_else(|| {
-        let object = value.as_object().filter(|_| depth > 0)?;
         // `{"errors":{"model":["is unknown"]}}`: what is wrong with what.
-        let lists = object.iter().filter(|(_, value)| value.is_array());
-        lists.take(4).find_map(|(name, value)| Some(format!("{name}: {}", words(value, depth + 1)?)))
+        let lists = value.members().filter(|(_, member)| depth > 0 && member.is_array());
+        lists.take(4).find_map(|(name, member)| {
+            Some(format!("{}: {}", String::from_utf8_lossy(&name), words(member, depth + 1)?))
+        })
     })?;
-    let place: Vec<String> = value
-        .get_array("loc")
-        .iter()
-        .flat_map(|loc| loc.iter())
-        .map(|step| step.as_str().map_or_else(|| compact(step), str::to_owned))
-        .collect();
+    let place = value.get("loc").into_iter().flat_map(Raw::items);
+    let place: Vec<String> =
+        place.map(|step| step.text().map_or_else(|| compact(step), |text| text.into_owned())).collect();
     let said = if place.is_empty() { said } else { format!("{}: {said}", place.join(".")) };
     let raw = value.get("metadata").and_then(|metadata| metadata.get("raw")).and_then(|raw| words(raw, depth + 1));
     Some(match raw.filter(|raw| !said.contains(raw.as_str())) {
@@ -189,43 +162,45 @@ fn words(value: Value<'_, '_>, depth: usize) -> Option<String> {
 }
 
 /// Whether a value is more than a way to say that there is nothing.
-fn says_something(value: Value<'_, '_>) -> bool {
-    match (value.as_str(), value.as_array(), value.as_object()) {
-        (Some(text), _, _) => !text.trim().is_empty(),
-        (_, Some(array), _) => !array.is_empty(),
-        (_, _, Some(object)) => object.iter().any(|(_, member)| says_something(member)),
-        _ => value.as_bool().unwrap_or(!value.is_null() && value.as_f64() != Some(0.0)),
+fn says_something(value: Raw<'_>) -> bool {
+    if let Some(text) = value.text() {
+        return !text.trim().is_empty();
     }
+    if value.is_object() {
+        return value.members().any(|(_, member)| says_something(member));
+    }
+    value.items().next().is_some()
+        || !value.is_array() && value.boolean().unwrap_or(!value.is_null() && value.number() != Some(0.0))
 }
 
-fn code(value: Value<'_, '_>) -> Option<u16> {
-    const NAMES: [&str; 8] =
-        ["code", "status", "status_code", "statusCode", "http_code", "error_code", "error_type", "type"];
-    NAMES.iter().find_map(|name| value.get(*name).and_then(status_code))
+/// What servers call a status, and the status.
+const STATUSES: [(u64, &str); 8] = [
+    (429, "rate_limit_exceeded rate_limit_error insufficient_quota RESOURCE_EXHAUSTED Throttling"),
+    (401, "invalid_api_key authentication_error UNAUTHENTICATED InvalidApiKey"),
+    (403, "permission_error PERMISSION_DENIED"),
+    (404, "model_not_found"),
+    (
+        400,
+        "invalid_request_error context_length_exceeded content_filter content_policy_violation data_inspection_failed \
+         DataInspectionFailed INVALID_ARGUMENT",
+    ),
+    (500, "server_error internal_server_error INTERNAL api_error"),
+    (503, "UNAVAILABLE"),
+    (529, "overloaded_error"),
+];
+
+fn code(value: Raw<'_>) -> Option<u16> {
+    const NAMES: &str = "code status status_code statusCode http_code error_code error_type type";
+    NAMES.split(' ').find_map(|name| value.get(name).and_then(status_code))
 }
 
-fn status_code(value: Value<'_, '_>) -> Option<u16> {
-    let number = match value.as_str() {
-        Some(
-            "rate_limit_exceeded" | "rate_limit_error" | "insufficient_quota" | "RESOURCE_EXHAUSTED" | "Throttling",
-        ) => 429,
-        Some("invalid_api_key" | "authentication_error" | "UNAUTHENTICATED" | "InvalidApiKey") => 401,
-        Some("permission_error" | "PERMISSION_DENIED") => 403,
-        Some("model_not_found") => 404,
-        Some(
-            "invalid_request_error"
-            | "context_length_exceeded"
-            | "content_filter"
-            | "content_policy_violation"
-            | "data_inspection_failed"
-            | "DataInspectionFailed"
-            | "INVALID_ARGUMENT",
-        ) => 400,
-        Some("server_error" | "internal_server_error" | "INTERNAL" | "api_error") => 500,
-        Some("UNAVAILABLE") => 503,
-        Some("overloaded_error") => 529,
-        Some(text) => text.parse().ok()?,
-        None => value.as_u64()?,
+fn status_code(value: Raw<'_>) -> Option<u16> {
+    let number = match value.text() {
+        Some(text) => {
+            let named = STATUSES.iter().find(|(_, words)| words.split(' ').any(|word| word == text));
+            named.map(|(status, _)| *status).or_else(|| text.parse().ok())?
+        }
+        None => value.count()?,
     };
     u16::try_from(number).ok().filter(|code| (400..600).contains(code))
 }
@@ -239,10 +214,8 @@ fn title(page: &str) -> Option<String> {
     Some(shorten(&page[begin..end])).filter(|title| !title.is_empty())
 }
 
-fn compact(value: Value<'_, '_>) -> String {
-    let mut out = Vec::new();
-    push_value(&mut out, value);
-    shorten(&String::from_utf8_lossy(&out))
+fn compact(value: Raw<'_>) -> String {
+    shorten(&String::from_utf8_lossy(value.bytes()))
 }
 
 /// The words in one line, and not too many of them.

@@ -1,182 +1,114 @@
 //! The agent's configuration: environment variables only, read once at the start.
 //!
 //! Pure: the environment is a function from name to value. An empty value is an unset one. A value that cannot be
-//! used is an error that names the variable, the value and what was expected; nothing falls back silently.
+//! used is an error that names the variable, the value and what was expected; nothing falls back silently. A variable
+//! that there was once is an error that says what holds in its place.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
+use serde_json::{Map, Value as Json};
 
-use super::extra::ExtraBody;
-use super::options::{Parameter, Parameters};
-
-/// One documented variable: `--help`, the manual and the tests are made from [`VARIABLES`].
-pub struct Variable {
-    /// Name in the environment.
-    pub name: &'static str,
-    /// What holds when it is unset, for people.
-    pub default: &'static str,
-    /// What it does, in a sentence.
-    pub help: &'static str,
-}
-
-const fn variable(name: &'static str, default: &'static str, help: &'static str) -> Variable {
-    Variable { name, default, help }
-}
-
-/// Every variable that the agent reads, in the order of the manual.
-pub const VARIABLES: &[Variable] = &[
-    variable(
+/// Every variable that the agent reads, in the order of the manual: its name, what holds when it is unset, and what it
+/// does. `--help`, the manual page and the table of `docs/openai-agent.md` are these.
+pub const VARIABLES: [(&str, &str, &str); 24] = [
+    (
         "OPENAI_BASE_URL",
         "https://api.openai.com/v1",
         "Base URL of the Chat Completions endpoint; a query string is kept.",
     ),
-    variable("OPENAI_API_KEY", "(empty)", "API key. Empty: no authentication header is sent."),
-    variable("OPENAI_API_KEY_FILE", "(unset)", "File that holds the key instead; it is read again when it changes."),
-    variable(
-        "OPENAI_API_KEY_COMMAND",
+    ("OPENAI_API_KEY", "(empty)", "API key. Empty: no authentication header is sent."),
+    ("OPENAI_API_KEY_FILE", "(unset)", "File that holds the key; it is read before each request."),
+    ("OPENAI_API_VERSION", "(unset)", "Azure: sent as ?api-version=."),
+    ("OPENAI_EXTRA_HEADERS", "(unset)", "More request headers: a JSON object, or lines of `Name: value`."),
+    ("OPENAI_EXTRA_BODY", "(unset)", "JSON object merged into every request (RFC 7396: null takes a member out)."),
+    ("OPENAI_MODEL", "gpt-4o", "Model of a new session."),
+    (
+        "OPENAI_MODELS",
         "(unset)",
-        "Command for /bin/sh that prints the key instead; it is run again when the endpoint refuses the key (401).",
+        "Models to choose from, separated by commas; others are refused. fetch: those that {base}/models lists.",
     ),
-    variable("OPENAI_MODEL", "gpt-4o", "Model of a new session."),
-    variable("OPENAI_SYSTEM_PROMPT", "(unset)", "System prompt put before every conversation."),
-    variable("OPENAI_MAX_TOKENS", "(unset)", "Most tokens of one answer, a whole number from 1."),
-    variable("OPENAI_TEMPERATURE", "(unset)", "Sampling temperature, a number from 0."),
-    variable(
-        "OPENAI_MAX_TOKENS_FIELD",
-        "auto",
-        "max_tokens or max_completion_tokens; auto sends max_tokens and changes when the endpoint asks for the other.",
-    ),
-    variable("OPENAI_API_VERSION", "(unset)", "Azure: sent as ?api-version=."),
-    variable(
-        "OPENAI_AUTH_HEADER",
-        "auto",
-        "bearer, api-key or none; auto is api-key for Azure (an API version or an Azure host), else bearer.",
-    ),
-    variable("OPENAI_EXTRA_HEADERS", "(unset)", "More request headers: a JSON object, or lines of `Name: value`."),
-    variable(
-        "OPENAI_EXTRA_BODY",
-        "(unset)",
-        "JSON object merged into every request (RFC 7396: null takes a member out).",
-    ),
-    variable(
-        "OPENAI_MODEL_EXTRA_BODY",
-        "(unset)",
-        "The same for single models: a JSON object from a model, or a beginning like `gpt-5*`, to such an object.",
-    ),
-    variable("OPENAI_ORG_ID", "(unset)", "Sent as OpenAI-Organization."),
-    variable("OPENAI_PROJECT_ID", "(unset)", "Sent as OpenAI-Project."),
-    variable("OPENAI_MODELS", "(unset)", "Models to choose from, separated by commas; others are then refused."),
-    variable(
-        "OPENAI_FETCH_MODELS",
-        "0",
-        "1: the models to choose from are fetched from {base}/models, at the start and again when a client asks late.",
-    ),
-    variable(
+    ("OPENAI_SYSTEM_PROMPT", "(unset)", "System prompt put before every conversation."),
+    ("OPENAI_MAX_TOKENS", "(unset)", "Most tokens of one answer, a whole number from 1."),
+    ("OPENAI_TEMPERATURE", "(unset)", "Sampling temperature, a number from 0."),
+    (
         "OPENAI_CONTEXT_WINDOW",
         "(the model's)",
-        "The model's context window in tokens, which usage_update tells: the oldest turns are left out of a request that \
-         would not fit. Unset: as {base}/models, the model's family or a refusal says. 0: unknown, and no usage_update.",
+        "Context window in tokens: the oldest turns are left out of a request that would not fit. Unset: as \
+         {base}/models, the model's family or a refusal says. 0: unknown, and no usage_update.",
     ),
-    variable(
-        "OPENAI_SESSION_OPTIONS",
-        "all",
-        "What clients may choose in a session beside the model: reasoning_effort, temperature, top_p, stop, seed, \
-         separated by commas; all or none.",
-    ),
-    variable("OPENAI_IMAGE_INPUT", "0", "1: images are sent to the model, and the capability is advertised."),
-    variable(
+    ("OPENAI_IMAGE_INPUT", "0", "1: images are sent to the model, and the capability is advertised."),
+    (
         "OPENAI_ERRORS",
         "chat",
         "chat: a failed turn is told as text and ends with end_turn; jsonrpc: it is a JSON-RPC error.",
     ),
-    variable(
+    (
         "OPENAI_MAX_RETRIES",
         "2",
-        "Retries of a request of which no byte was answered (408, 409, 429, 5xx, connection errors).",
+        "Retries of a request of which no byte was answered (408, 409, 429, 5xx, connection errors), at most 100.",
     ),
-    variable("OPENAI_CONNECT_TIMEOUT_SEC", "10", "Seconds to connect, TLS included; 0 is no limit."),
-    variable("OPENAI_RESPONSE_TIMEOUT_SEC", "300", "Seconds until the endpoint begins to answer; 0 is no limit."),
-    variable("OPENAI_IDLE_TIMEOUT_SEC", "300", "Seconds of silence within an answer; 0 is no limit."),
-    variable(
+    (
+        "OPENAI_IDLE_TIMEOUT_SEC",
+        "300",
+        "Seconds until the endpoint begins to answer, and of silence within an answer; 0 is no limit.",
+    ),
+    (
         "OPENAI_HISTORY_DIR",
         "(unset)",
         "Directory that keeps sessions, one file each; session/load, resume and delete work then.",
     ),
-    variable(
-        "OPENAI_MAX_HISTORY_BYTES",
-        "67108864",
-        "Most bytes of one conversation; the oldest turns are left out beyond it.",
+    (
+        "OPENAI_LIST_SESSIONS",
+        "all",
+        "What session/list shows: all of the directory, own (those open in this process) or none.",
     ),
-    variable(
-        "OPENAI_MAX_MEMORY_BYTES",
-        "268435456",
-        "Most bytes of memory for all conversations of one process; turns of the longest unused ones go first.",
-    ),
-    variable(
+    (
         "OPENAI_MAX_LINE_BYTES",
         "33554432",
         "Longest line from the client and longest event from the endpoint, in bytes.",
     ),
-    variable("OPENAI_MAX_SESSIONS", "10000", "Most open sessions of one process."),
-    variable(
-        "OPENAI_SESSION_IDLE_SEC",
-        "604800",
-        "Seconds after which a session that is not used ends (a week); 0 is never.",
-    ),
-    variable(
-        "OPENAI_LIST_SESSIONS",
-        "all",
-        "What session/list shows: all of the directory, own (made or loaded by this process) or none.",
-    ),
-    variable(
-        "OPENAI_USAGE_UPDATES",
-        "auto",
-        "auto, 1 or 0: whether a session is told its counts (usage_update). auto: unless its client leaves clientInfo \
-         out of initialize, as clients do that are older than the update and may stumble over it.",
-    ),
-    variable(
+    (
         "OPENAI_CA_FILE",
         "(unset)",
         "PEM file with more certificates to trust, beside the system's and the bundled ones.",
     ),
-    variable(
-        "OPENAI_TLS_INSECURE",
-        "0",
-        "1: the endpoint's certificate is not checked; anybody could answer and get the key.",
-    ),
-    variable("OPENAI_LOG", "warn", "What goes to stderr: off, error, warn, info or debug."),
-    variable(
+    ("OPENAI_TLS_INSECURE", "0", "1: the endpoint's certificate is not checked; anybody could answer and get the key."),
+    ("OPENAI_LOG", "warn", "What goes to stderr: off, error, warn, info or debug."),
+    (
         "HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY",
         "(unset)",
         "Proxies (http, https, socks5), as curl reads them; this machine itself is never asked for through one.",
     ),
-    variable("SSL_CERT_FILE, SSL_CERT_DIR", "(unset)", "Take the place of the system's root certificates."),
+    ("SSL_CERT_FILE, SSL_CERT_DIR", "(unset)", "Take the place of the system's root certificates."),
 ];
 
-/// How the key is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Auth {
-    /// `Authorization: Bearer KEY`.
-    Bearer,
-    /// `api-key: KEY`, as Azure wants it.
-    ApiKey,
-    /// Not at all.
-    None,
-}
-
-/// Which member limits the tokens of an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MaxTokensField {
-    /// `max_tokens` until the endpoint asks for the other.
-    Auto,
-    /// `max_tokens`.
-    Old,
-    /// `max_completion_tokens`.
-    New,
-}
+/// Variables that there were once, and what holds in their place.
+pub const GONE: [(&str, &str); 15] = [
+    ("OPENAI_API_KEY_COMMAND", "have a timer write the key into the file of OPENAI_API_KEY_FILE"),
+    (
+        "OPENAI_AUTH_HEADER",
+        "Azure gets api-key, or Bearer for an Entra token, all others Bearer; else OPENAI_EXTRA_HEADERS",
+    ),
+    ("OPENAI_CONNECT_TIMEOUT_SEC", "a connection may take 10 s"),
+    ("OPENAI_FETCH_MODELS", "write OPENAI_MODELS=fetch"),
+    ("OPENAI_MAX_HISTORY_BYTES", "a conversation may have 64 MiB"),
+    ("OPENAI_MAX_MEMORY_BYTES", "all conversations of a process may take 256 MiB of memory"),
+    ("OPENAI_MAX_SESSIONS", "10,000 sessions may be open; then the longest unused one ends"),
+    ("OPENAI_MAX_TOKENS_FIELD", "max_tokens is sent, and max_completion_tokens where the endpoint asks for it"),
+    (
+        "OPENAI_MODEL_EXTRA_BODY",
+        "OPENAI_EXTRA_BODY is for all models; start an agent for each model that needs another",
+    ),
+    ("OPENAI_ORG_ID", "write it into OPENAI_EXTRA_HEADERS as OpenAI-Organization"),
+    ("OPENAI_PROJECT_ID", "write it into OPENAI_EXTRA_HEADERS as OpenAI-Project"),
+    ("OPENAI_RESPONSE_TIMEOUT_SEC", "OPENAI_IDLE_TIMEOUT_SEC counts before the answer, too"),
+    ("OPENAI_SESSION_IDLE_SEC", "a session ends when it is closed, or the longest unused one of 10,000"),
+    ("OPENAI_SESSION_OPTIONS", "clients choose the model alone; OPENAI_EXTRA_BODY sets everything else"),
+    ("OPENAI_USAGE_UPDATES", "clients that name themselves in initialize get usage_update"),
+];
 
 /// How a failed turn is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,7 +124,7 @@ pub enum ErrorStyle {
 pub enum ListScope {
     /// The open ones and all of the directory.
     All,
-    /// Those that were made or loaded by this process.
+    /// Those that are open in this process.
     Own,
     /// None: there is no list.
     None,
@@ -209,7 +141,7 @@ pub enum Level {
     Debug,
 }
 
-/// Everything that can be set.
+/// Everything that can be set, and the limits that cannot.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct Config {
@@ -222,44 +154,35 @@ pub struct Config {
     pub api_key: Secret,
     /// Where the key is read instead.
     pub api_key_file: Option<PathBuf>,
-    /// What prints the key instead.
-    pub api_key_command: Option<Secret>,
-    pub auth: Auth,
+    /// Whether the endpoint wants the key as `api-key`.
+    pub is_azure: bool,
     pub extra_headers: HeaderMap,
-    pub extra_body: ExtraBody,
+    pub extra_body: Map<String, Json>,
     pub model: String,
     /// The models offered, if they were listed.
     pub models: Option<Vec<String>>,
     pub fetch_models: bool,
     pub system_prompt: Option<String>,
     pub max_tokens: Option<u64>,
-    pub max_tokens_field: MaxTokensField,
     pub temperature: Option<f64>,
-    /// What clients may choose where the model takes it.
-    pub session_options: Parameters,
     /// In tokens, if it is told; 0 is none.
     pub context_window: Option<u64>,
     pub image_input: bool,
     pub errors: ErrorStyle,
     pub max_retries: u32,
-    pub connect_timeout: Option<Duration>,
-    pub response_timeout: Option<Duration>,
     pub idle_timeout: Option<Duration>,
     pub history_dir: Option<PathBuf>,
-    /// In bytes.
-    pub max_history: usize,
-    /// In bytes.
-    pub max_memory: usize,
+    pub list_sessions: ListScope,
     /// In bytes.
     pub max_line: usize,
-    pub max_sessions: usize,
-    pub session_idle: Option<Duration>,
-    pub list_sessions: ListScope,
-    /// Whether sessions are told their counts; none if that depends on their clients.
-    pub usage_updates: Option<bool>,
     pub ca_file: Option<PathBuf>,
     pub tls_insecure: bool,
     pub log: Level,
+    /// Bytes of one conversation; the oldest turns are left out beyond it.
+    pub max_history: usize,
+    /// Bytes of memory for all conversations; turns of the longest unused ones go first.
+    pub max_memory: usize,
+    pub max_sessions: usize,
 }
 
 /// A value that is never printed.
@@ -286,6 +209,68 @@ fn wrong(name: &'static str, problem: impl Into<String>) -> ConfigError {
     ConfigError { name, problem: problem.into() }
 }
 
+/// The environment, trimmed and without empty values.
+struct Env<'a>(&'a mut dyn FnMut(&str) -> Option<String>);
+
+impl Env<'_> {
+    fn text(&mut self, name: &str) -> Option<String> {
+        self.0(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
+    }
+
+    fn path(&mut self, name: &str) -> Option<PathBuf> {
+        self.text(name).map(PathBuf::from)
+    }
+
+    /// A value that `read` takes; else it is told what would be one.
+    fn read<T>(
+        &mut self,
+        name: &'static str,
+        wanted: &str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(value) = self.text(name) else { return Ok(None) };
+        read(&value).map(Some).ok_or_else(|| wrong(name, format!("{value:?} is not {wanted}")))
+    }
+
+    fn number<T: std::str::FromStr + PartialOrd>(
+        &mut self,
+        name: &'static str,
+        wanted: &str,
+        least: T,
+        most: T,
+    ) -> Result<Option<T>, ConfigError> {
+        let fits = |number: &T| (&least..=&most).contains(&number);
+        self.read(name, wanted, |value| value.parse().ok().filter(fits))
+    }
+
+    /// One of these words; the first one if there is none.
+    fn word<T: Copy>(&mut self, name: &'static str, words: &[(&str, T)]) -> Result<T, ConfigError> {
+        let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        let find = |value: &str| words.iter().find(|(word, _)| *word == value).map(|(_, meaning)| *meaning);
+        Ok(self.read(name, &format!("one of {}", names.join(", ")), find)?.unwrap_or(words[0].1))
+    }
+
+    fn switch(&mut self, name: &'static str) -> Result<bool, ConfigError> {
+        let read = |value: &str| match value {
+            "0" | "false" | "no" | "off" => Some(false),
+            "1" | "true" | "yes" | "on" => Some(true),
+            _ => None,
+        };
+        Ok(self.read(name, "1 or 0", read)?.unwrap_or(false))
+    }
+
+    fn key(&mut self) -> Result<(Secret, Option<PathBuf>), ConfigError> {
+        let (key, file) = (self.text("OPENAI_API_KEY").unwrap_or_default(), self.path("OPENAI_API_KEY_FILE"));
+        if HeaderValue::from_str(&key).is_err() {
+            return Err(wrong("OPENAI_API_KEY", "has characters that a header cannot carry, a line break perhaps"));
+        }
+        if !key.is_empty() && file.is_some() {
+            return Err(wrong("OPENAI_API_KEY_FILE", "is set, and so is OPENAI_API_KEY; set one of them"));
+        }
+        Ok((Secret(key), file))
+    }
+}
+
 impl Config {
     /// Reads the configuration of this process.
     ///
@@ -301,8 +286,8 @@ impl Config {
                 None
             }
         })?;
-        match not_text.and_then(|name| VARIABLES.iter().find(|variable| variable.name == name)) {
-            Some(variable) => Err(wrong(variable.name, "is not UTF-8 text")),
+        match not_text.and_then(|name| VARIABLES.iter().find(|variable| variable.0 == name)) {
+            Some((name, ..)) => Err(wrong(name, "is not UTF-8 text")),
             None => Ok(config),
         }
     }
@@ -312,172 +297,73 @@ impl Config {
     /// # Errors
     /// The first variable that cannot be used.
     pub fn from_env(env: &mut dyn FnMut(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let mut text = |name: &str| env(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
-
-        let base_url = text("OPENAI_BASE_URL").unwrap_or_else(|| "https://api.openai.com/v1".to_owned());
-        let api_version = text("OPENAI_API_VERSION");
+        let mut env = Env(env);
+        if let Some((name, instead)) = GONE.iter().find(|(name, _)| env.text(name).is_some()) {
+            return Err(wrong(name, format!("there is no such variable any more: {instead}")));
+        }
+        let base_url = env.text("OPENAI_BASE_URL").unwrap_or_else(|| "https://api.openai.com/v1".to_owned());
+        let api_version = env.text("OPENAI_API_VERSION");
         let chat_url = endpoint_url(&base_url, "/chat/completions", api_version.as_deref())?;
-        let models_url = endpoint_url(&base_url, "/models", api_version.as_deref())?;
-
-        let auth = match text("OPENAI_AUTH_HEADER").as_deref() {
-            None | Some("auto") if api_version.is_some() || is_azure(chat_url.host()) => Auth::ApiKey,
-            None | Some("auto" | "bearer") => Auth::Bearer,
-            Some("api-key") => Auth::ApiKey,
-            Some("none") => Auth::None,
-            Some(other) => {
-                // Whoever takes it for the header itself has put a key there.
-                let shown = if other.len() <= 10 { format!("{other:?}") } else { "its value".to_owned() };
-                let problem = format!("{shown} is not one of auto, bearer, api-key, none");
-                return Err(wrong("OPENAI_AUTH_HEADER", problem));
-            }
+        let (api_key, api_key_file) = env.key()?;
+        let models = env.text("OPENAI_MODELS");
+        let fetch_models = models.as_deref() == Some("fetch");
+        let listed = models.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|name| !name.is_empty());
+        let models: Vec<String> = listed.filter(|_| !fetch_models).map(str::to_owned).collect();
+        let seconds = |value: &str| {
+            let time = Duration::try_from_secs_f64(value.parse().ok()?).ok()?;
+            (time <= Duration::from_secs(365 * 86_400)).then_some(time)
         };
-        let mut extra_headers = match text("OPENAI_EXTRA_HEADERS") {
-            Some(value) => parse_headers(&value)?,
-            None => HeaderMap::new(),
-        };
-        for (name, header) in [("OPENAI_ORG_ID", "openai-organization"), ("OPENAI_PROJECT_ID", "openai-project")] {
-            if let Some(value) = text(name) {
-                let value = HeaderValue::from_str(&value)
-                    .map_err(|_| wrong(static_name(name), "has characters that a header cannot carry"))?;
-                extra_headers.insert(HeaderName::from_static(header), value);
-            }
-        }
-        let api_key = Secret(text("OPENAI_API_KEY").unwrap_or_default());
-        if HeaderValue::from_str(&api_key.0).is_err() {
-            return Err(wrong("OPENAI_API_KEY", "has characters that a header cannot carry, a line break perhaps"));
-        }
-        let api_key_file = text("OPENAI_API_KEY_FILE").map(PathBuf::from);
-        let api_key_command = text("OPENAI_API_KEY_COMMAND").map(Secret);
-        for (name, is_set, has_other) in [
-            ("OPENAI_API_KEY_FILE", api_key_file.is_some(), !api_key.0.is_empty()),
-            ("OPENAI_API_KEY_COMMAND", api_key_command.is_some(), api_key_file.is_some() || !api_key.0.is_empty()),
-        ] {
-            if is_set && has_other {
-                let problem = "is set, and so is another one of OPENAI_API_KEY, OPENAI_API_KEY_FILE and \
-                               OPENAI_API_KEY_COMMAND; set one of them";
-                return Err(wrong(name, problem));
-            }
-        }
-        let extra_body =
-            ExtraBody::read(text("OPENAI_EXTRA_BODY").as_deref(), text("OPENAI_MODEL_EXTRA_BODY").as_deref())
-                .map_err(|(name, problem)| wrong(name, problem))?;
-        let models = text("OPENAI_MODELS").map(|list| {
-            let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
-            names.map(str::to_owned).collect::<Vec<_>>()
-        });
-        let max_tokens_field = match text("OPENAI_MAX_TOKENS_FIELD").as_deref() {
-            None | Some("auto") => MaxTokensField::Auto,
-            Some("max_tokens") => MaxTokensField::Old,
-            Some("max_completion_tokens") => MaxTokensField::New,
-            Some(other) => {
-                let problem = format!("{other:?} is not one of auto, max_tokens, max_completion_tokens");
-                return Err(wrong("OPENAI_MAX_TOKENS_FIELD", problem));
-            }
-        };
-        let errors = match text("OPENAI_ERRORS").as_deref() {
-            None | Some("chat") => ErrorStyle::Chat,
-            Some("jsonrpc") => ErrorStyle::JsonRpc,
-            Some(other) => return Err(wrong("OPENAI_ERRORS", format!("{other:?} is not one of chat, jsonrpc"))),
-        };
-        let list_sessions = match text("OPENAI_LIST_SESSIONS").as_deref() {
-            None | Some("all") => ListScope::All,
-            Some("own") => ListScope::Own,
-            Some("none") => ListScope::None,
-            Some(other) => {
-                return Err(wrong("OPENAI_LIST_SESSIONS", format!("{other:?} is not one of all, own, none")));
-            }
-        };
-        let usage_updates = match text("OPENAI_USAGE_UPDATES").as_deref() {
-            None | Some("auto") => None,
-            Some("1") => Some(true),
-            Some("0") => Some(false),
-            Some(other) => return Err(wrong("OPENAI_USAGE_UPDATES", format!("{other:?} is not one of auto, 1, 0"))),
-        };
-        let log = match text("OPENAI_LOG").as_deref() {
-            None | Some("warn") => Level::Warn,
-            Some("off") => Level::Off,
-            Some("error") => Level::Error,
-            Some("info") => Level::Info,
-            Some("debug") => Level::Debug,
-            Some(other) => {
-                return Err(wrong("OPENAI_LOG", format!("{other:?} is not one of off, error, warn, info, debug")));
-            }
-        };
-
-        let max_tokens = number("OPENAI_MAX_TOKENS", text("OPENAI_MAX_TOKENS"), 1)?;
-        let temperature = match text("OPENAI_TEMPERATURE") {
-            None => None,
-            Some(value) => match value.parse::<f64>() {
-                Ok(number) if number.is_finite() && number >= 0.0 => Some(number),
-                _ => return Err(wrong("OPENAI_TEMPERATURE", format!("{value:?} is not a number from 0"))),
-            },
-        };
-        let session_options = match text("OPENAI_SESSION_OPTIONS").as_deref() {
-            None | Some("all") => Parameter::ALL.into_iter().collect(),
-            Some("none") => Parameters::default(),
-            Some(list) => list
-                .split(',')
-                .map(str::trim)
-                .map(|name| {
-                    Parameter::named(name).ok_or_else(|| {
-                        let known = Parameter::ALL.map(Parameter::name).join(", ");
-                        wrong("OPENAI_SESSION_OPTIONS", format!("{name:?} is not one of {known}, all, none"))
-                    })
-                })
-                .collect::<Result<_, _>>()?,
-        };
-        let max_history = number("OPENAI_MAX_HISTORY_BYTES", text("OPENAI_MAX_HISTORY_BYTES"), 1024)?;
-        let max_memory = number("OPENAI_MAX_MEMORY_BYTES", text("OPENAI_MAX_MEMORY_BYTES"), 1024)?;
-        let max_line = number("OPENAI_MAX_LINE_BYTES", text("OPENAI_MAX_LINE_BYTES"), 1024)?;
-        let max_sessions = number("OPENAI_MAX_SESSIONS", text("OPENAI_MAX_SESSIONS"), 1)?;
-        let max_retries = number("OPENAI_MAX_RETRIES", text("OPENAI_MAX_RETRIES"), 0)?.unwrap_or(2);
-
+        let idle = env.read("OPENAI_IDLE_TIMEOUT_SEC", "a number of seconds from 0", seconds)?;
         Ok(Self {
-            chat_url,
-            models_url,
+            models_url: endpoint_url(&base_url, "/models", api_version.as_deref())?,
+            is_azure: api_version.is_some() || is_azure(chat_url.host()),
             api_key,
             api_key_file,
-            api_key_command,
-            auth,
-            extra_headers,
-            extra_body,
-            model: text("OPENAI_MODEL").unwrap_or_else(|| "gpt-4o".to_owned()),
-            models: models.filter(|list| !list.is_empty()),
-            fetch_models: switch("OPENAI_FETCH_MODELS", text("OPENAI_FETCH_MODELS"))?,
-            max_tokens,
-            max_tokens_field,
-            temperature,
-            session_options,
-            context_window: number("OPENAI_CONTEXT_WINDOW", text("OPENAI_CONTEXT_WINDOW"), 0)?,
-            image_input: switch("OPENAI_IMAGE_INPUT", text("OPENAI_IMAGE_INPUT"))?,
-            errors,
-            max_retries: u32::try_from(max_retries)
-                .ok()
-                .filter(|retries| *retries <= 100)
-                .ok_or_else(|| wrong("OPENAI_MAX_RETRIES", format!("{max_retries} is more than 100")))?,
-            connect_timeout: seconds("OPENAI_CONNECT_TIMEOUT_SEC", text("OPENAI_CONNECT_TIMEOUT_SEC"), 10)?,
-            response_timeout: seconds("OPENAI_RESPONSE_TIMEOUT_SEC", text("OPENAI_RESPONSE_TIMEOUT_SEC"), 300)?,
-            idle_timeout: seconds("OPENAI_IDLE_TIMEOUT_SEC", text("OPENAI_IDLE_TIMEOUT_SEC"), 300)?,
-            history_dir: text("OPENAI_HISTORY_DIR").map(PathBuf::from),
-            max_history: usize::try_from(max_history.unwrap_or(64 << 20)).unwrap_or(usize::MAX),
-            max_memory: usize::try_from(max_memory.unwrap_or(256 << 20)).unwrap_or(usize::MAX),
-            max_line: usize::try_from(max_line.unwrap_or(32 << 20)).unwrap_or(usize::MAX),
-            max_sessions: usize::try_from(max_sessions.unwrap_or(10_000)).unwrap_or(usize::MAX),
-            session_idle: seconds("OPENAI_SESSION_IDLE_SEC", text("OPENAI_SESSION_IDLE_SEC"), 7 * 86_400)?,
-            list_sessions,
-            usage_updates,
-            ca_file: text("OPENAI_CA_FILE").map(PathBuf::from),
-            tls_insecure: switch("OPENAI_TLS_INSECURE", text("OPENAI_TLS_INSECURE"))?,
-            log,
+            extra_headers: env.text("OPENAI_EXTRA_HEADERS").map_or(Ok(HeaderMap::new()), |value| headers(&value))?,
+            extra_body: env.text("OPENAI_EXTRA_BODY").map_or(Ok(Map::new()), |value| members(&value))?,
+            model: env.text("OPENAI_MODEL").unwrap_or_else(|| "gpt-4o".to_owned()),
+            models: Some(models).filter(|list| !list.is_empty()),
+            fetch_models,
+            max_tokens: env.number("OPENAI_MAX_TOKENS", "a whole number from 1", 1, u64::MAX)?,
+            temperature: env.number("OPENAI_TEMPERATURE", "a number from 0", 0.0, f64::MAX)?,
+            context_window: env.number("OPENAI_CONTEXT_WINDOW", "a whole number from 0", 0, u64::MAX)?,
+            image_input: env.switch("OPENAI_IMAGE_INPUT")?,
+            errors: env.word("OPENAI_ERRORS", &[("chat", ErrorStyle::Chat), ("jsonrpc", ErrorStyle::JsonRpc)])?,
+            max_retries: env.number("OPENAI_MAX_RETRIES", "a whole number from 0 to 100", 0, 100)?.unwrap_or(2),
+            idle_timeout: Some(idle.unwrap_or(Duration::from_secs(300))).filter(|idle| !idle.is_zero()),
+            history_dir: env.path("OPENAI_HISTORY_DIR"),
+            list_sessions: env.word(
+                "OPENAI_LIST_SESSIONS",
+                &[("all", ListScope::All), ("own", ListScope::Own), ("none", ListScope::None)],
+            )?,
+            max_line: env
+                .number("OPENAI_MAX_LINE_BYTES", "a whole number from 1024", 1024, usize::MAX)?
+                .unwrap_or(32 << 20),
+            ca_file: env.path("OPENAI_CA_FILE"),
+            tls_insecure: env.switch("OPENAI_TLS_INSECURE")?,
+            log: env.word(
+                "OPENAI_LOG",
+                &[
+                    ("warn", Level::Warn),
+                    ("off", Level::Off),
+                    ("error", Level::Error),
+                    ("info", Level::Info),
+                    ("debug", Level::Debug),
+                ],
+            )?,
+            max_history: 64 << 20,
+            max_memory: 256 << 20,
+            max_sessions: 10_000,
+            chat_url,
             base_url: tellable(&base_url),
             // The one value whose surrounding space may matter to somebody: it is passed as it is.
-            system_prompt: env("OPENAI_SYSTEM_PROMPT").filter(|prompt| !prompt.is_empty()),
+            system_prompt: env.0("OPENAI_SYSTEM_PROMPT").filter(|prompt| !prompt.is_empty()),
         })
     }
 
     /// Whether requests carry a key, or should.
     pub fn has_key(&self) -> bool {
-        !self.api_key.0.is_empty() || self.api_key_file.is_some() || self.api_key_command.is_some()
+        !self.api_key.0.is_empty() || self.api_key_file.is_some()
     }
 
     /// The models that may be used, if `model` is none of them. A list in the configuration is the operator's word;
@@ -489,42 +375,25 @@ impl Config {
 
     /// The URL that people are told in errors: without query string, where some endpoints keep their keys.
     pub fn shown_url(&self) -> String {
-        shown(&self.chat_url)
+        let text = self.chat_url.to_string();
+        text.split('?').next().unwrap_or_default().to_owned()
     }
 }
 
-/// A URL without its query string.
-pub fn shown(url: &Uri) -> String {
-    let text = url.to_string();
-    text.split('?').next().unwrap_or_default().to_owned()
-}
-
-fn static_name(name: &str) -> &'static str {
-    VARIABLES.iter().map(|variable| variable.name).find(|known| *known == name).unwrap_or("environment")
-}
-
-fn number(name: &'static str, value: Option<String>, least: u64) -> Result<Option<u64>, ConfigError> {
-    let Some(value) = value else { return Ok(None) };
-    match value.parse::<u64>() {
-        Ok(number) if number >= least => Ok(Some(number)),
-        _ => Err(wrong(name, format!("{value:?} is not a whole number from {least}"))),
-    }
-}
-
-fn seconds(name: &'static str, value: Option<String>, default: u64) -> Result<Option<Duration>, ConfigError> {
-    let Some(value) = value else { return Ok(Some(Duration::from_secs(default))) };
-    match value.parse::<f64>().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
-        Some(Duration::ZERO) => Ok(None),
-        Some(duration) if duration <= Duration::from_secs(365 * 86_400) => Ok(Some(duration)),
-        _ => Err(wrong(name, format!("{value:?} is not a number of seconds from 0"))),
-    }
-}
-
-fn switch(name: &'static str, value: Option<String>) -> Result<bool, ConfigError> {
-    match value.as_deref() {
-        None | Some("0" | "false" | "no" | "off") => Ok(false),
-        Some("1" | "true" | "yes" | "on") => Ok(true),
-        Some(other) => Err(wrong(name, format!("{other:?} is neither 1 nor 0"))),
+/// The members of `OPENAI_EXTRA_BODY`. What is wrong is not quoted: it may well be a key.
+fn members(value: &str) -> Result<Map<String, Json>, ConfigError> {
+    let wrong = |problem: String| wrong("OPENAI_EXTRA_BODY", problem);
+    let members = match serde_json::from_str(value) {
+        Ok(Json::Object(members)) => members,
+        Ok(_) => return Err(wrong("is not a JSON object".to_owned())),
+        Err(error) => {
+            let (line, column) = (error.line(), error.column());
+            return Err(wrong(format!("is not a JSON object: line {line}, column {column}")));
+        }
+    };
+    match ["messages", "model"].iter().find(|name| members.contains_key(**name)) {
+        Some(name) => Err(wrong(format!("{name:?} is the agent's own to say (OPENAI_MODEL, OPENAI_SYSTEM_PROMPT)"))),
+        None => Ok(members),
     }
 }
 
@@ -600,7 +469,7 @@ fn tellable(url: &str) -> String {
     }
 }
 
-fn parse_headers(value: &str) -> Result<HeaderMap, ConfigError> {
+fn headers(value: &str) -> Result<HeaderMap, ConfigError> {
     let name = "OPENAI_EXTRA_HEADERS";
     // What is wrong is not quoted: it may well be a key.
     let pairs: Vec<(String, String)> = if value.starts_with('{') {
@@ -648,7 +517,7 @@ mod tests {
         let config = read(&[]).unwrap();
         assert_eq!(config.chat_url, "https://api.openai.com/v1/chat/completions");
         assert_eq!(config.model, "gpt-4o");
-        assert_eq!((config.api_key.0.as_str(), config.auth), ("", Auth::Bearer));
+        assert_eq!((config.api_key.0.as_str(), config.is_azure), ("", false));
         assert!(config.system_prompt.is_none() && config.max_tokens.is_none() && config.temperature.is_none());
     }
 
@@ -669,10 +538,8 @@ mod tests {
             config.chat_url,
             "https://x.openai.azure.com/openai/deployments/d/chat/completions?tier=1&api-version=2024-10-21"
         );
-        assert_eq!(config.auth, Auth::ApiKey);
+        assert!(config.is_azure);
         assert_eq!(config.shown_url(), "https://x.openai.azure.com/openai/deployments/d/chat/completions");
-        let forced = read(&[("OPENAI_BASE_URL", "http://localhost:1/v1"), ("OPENAI_AUTH_HEADER", "api-key")]).unwrap();
-        assert_eq!(forced.auth, Auth::ApiKey);
     }
 
     #[test]
@@ -700,22 +567,21 @@ mod tests {
             ("OPENAI_BASE_URL", "api.openai.com/v1"),
             ("OPENAI_BASE_URL", "ftp://h"),
             ("OPENAI_BASE_URL", "http://user:pass@h/v1"),
-            ("OPENAI_AUTH_HEADER", "basic"),
             ("OPENAI_ERRORS", "loud"),
             ("OPENAI_IMAGE_INPUT", "maybe"),
             ("OPENAI_EXTRA_HEADERS", "no colon"),
             ("OPENAI_EXTRA_HEADERS", "{\"a\":1}"),
             ("OPENAI_MAX_RETRIES", "101"),
-            ("OPENAI_CONNECT_TIMEOUT_SEC", "-1"),
             ("OPENAI_IDLE_TIMEOUT_SEC", "inf"),
             ("OPENAI_LOG", "all"),
             ("OPENAI_LIST_SESSIONS", "mine"),
-            ("OPENAI_USAGE_UPDATES", "yes"),
-            ("OPENAI_SESSION_IDLE_SEC", "a week"),
-            ("OPENAI_MAX_MEMORY_BYTES", "1023"),
             ("OPENAI_API_KEY", "a\nb"),
             ("OPENAI_EXTRA_BODY", "[]"),
-            ("OPENAI_MODEL_EXTRA_BODY", "{\"m\":1}"),
+            ("OPENAI_EXTRA_BODY", "{"),
+            ("OPENAI_EXTRA_BODY", r#"{"model":"x"}"#),
+            ("OPENAI_EXTRA_BODY", r#"{"messages":[]}"#),
+            ("OPENAI_MAX_LINE_BYTES", "1023"),
+            ("OPENAI_IDLE_TIMEOUT_SEC", "-1"),
             ("OPENAI_TLS_INSECURE", "perhaps"),
             ("OPENAI_BASE_URL", "http://h:65536/v1"),
             ("OPENAI_BASE_URL", "http://h:0/v1"),
@@ -737,13 +603,46 @@ mod tests {
 
     #[test]
     fn the_key_comes_from_one_place() {
-        let (file, command) = (("OPENAI_API_KEY_FILE", "/f"), ("OPENAI_API_KEY_COMMAND", "print-key"));
-        assert!(read(&[file]).unwrap().has_key() && read(&[command]).unwrap().has_key());
+        let file = ("OPENAI_API_KEY_FILE", "/f");
+        assert!(read(&[file]).unwrap().has_key());
         assert_eq!(read(&[("OPENAI_API_KEY", "k"), file]).unwrap_err().name, "OPENAI_API_KEY_FILE");
-        for other in [file, ("OPENAI_API_KEY", "k")] {
-            assert_eq!(read(&[other, command]).unwrap_err().name, "OPENAI_API_KEY_COMMAND");
-        }
         assert!(read(&[("OPENAI_API_KEY", ""), file]).is_ok());
+    }
+
+    #[test]
+    fn a_variable_that_is_gone_says_what_holds_in_its_place() {
+        for (name, instead) in GONE {
+            let error = read(&[(name, "1")]).unwrap_err();
+            assert_eq!((error.name, error.problem.ends_with(instead)), (name, true), "{error}");
+            assert!(read(&[(name, " ")]).is_ok(), "an empty value is an unset one");
+            assert!(VARIABLES.iter().all(|variable| variable.0 != name));
+        }
+    }
+
+    #[test]
+    fn models_are_listed_or_fetched() {
+        let models = |list: &str| read(&[("OPENAI_MODELS", list)]).map(|config| (config.models, config.fetch_models));
+        assert_eq!(models("a, b,"), Ok((Some(vec!["a".to_owned(), "b".to_owned()]), false)));
+        assert_eq!(models("fetch"), Ok((None, true)));
+        assert_eq!(models(" , "), Ok((None, false)));
+    }
+
+    /// The table of the manual, in the page and as it is here.
+    #[test]
+    fn the_manual_has_every_variable_as_it_is() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openai-agent.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let names = |name: &str| name.split(", ").map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let row = |(name, default, help): &(&str, &str, &str)| format!("| {} | `{default}` | {help} |", names(name));
+        let rows = VARIABLES.iter().map(row);
+        let wanted = rows.collect::<Vec<_>>().join("\n");
+        assert!(page.contains(&wanted), "the table of docs/openai-agent.md should be:\n{wanted}");
+        let spoken = page.split(|letter: char| !letter.is_ascii_uppercase() && letter != '_');
+        for name in spoken.filter(|word| word.starts_with("OPENAI_") && !word.ends_with('_')) {
+            let is_known =
+                VARIABLES.iter().any(|variable| variable.0 == name) || GONE.iter().any(|gone| gone.0 == name);
+            assert!(is_known, "{name} of docs/openai-agent.md");
+        }
     }
 
     #[test]
@@ -777,7 +676,7 @@ mod tests {
 
         #[test]
         fn no_value_of_any_variable_panics(index in 0..VARIABLES.len(), value in "\\PC*") {
-            let _ = read(&[(VARIABLES[index].name, &value)]);
+            let _ = read(&[(VARIABLES[index].0, &value)]);
         }
 
         #[test]

@@ -13,14 +13,10 @@
 
 use std::borrow::Cow;
 
-use simd_json::prelude::*;
-use simd_json::tape::Value;
+use serde_json::{Map, Value as Json};
 
 use super::dialect::{Dialect, Limit};
-use super::extra::ExtraBody;
-use super::json::{push_string, quoted};
-use super::options::Parameter;
-use super::raw::Raw;
+use super::json::{Raw, push_string, quoted};
 use super::rpc::RpcError;
 
 /// A message of the user, converted.
@@ -45,12 +41,12 @@ enum Part {
 ///
 /// # Errors
 /// -32602 with the place and the lack, if a block lacks what its type needs.
-pub fn user_message(prompt: Value<'_, '_>, images: bool) -> Result<UserMessage, RpcError> {
-    let Some(blocks) = prompt.as_array() else {
+pub fn user_message(prompt: Raw<'_>, images: bool) -> Result<UserMessage, RpcError> {
+    if !prompt.is_array() {
         return Err(RpcError::invalid_params("prompt is not an array of content blocks"));
-    };
+    }
     let mut parts: Vec<Part> = Vec::new();
-    for (index, block) in blocks.iter().enumerate() {
+    for (index, block) in prompt.items().enumerate() {
         let part =
             convert(block, images).map_err(|lack| RpcError::invalid_params(format!("prompt[{index}]: {lack}")))?;
         match (part, parts.last_mut()) {
@@ -94,9 +90,9 @@ pub fn user_message(prompt: Value<'_, '_>, images: bool) -> Result<UserMessage, 
     Ok(UserMessage { json: utf8(json), title })
 }
 
-fn convert(block: Value<'_, '_>, images: bool) -> Result<Part, String> {
-    let need = |value: Value<'_, '_>, name: &str| match value.get_str(name) {
-        Some(text) => Ok(text.to_owned()),
+fn convert(block: Raw<'_>, images: bool) -> Result<Part, String> {
+    let need = |value: Raw<'_>, name: &str| match value.get_text(name) {
+        Some(text) => Ok(text.into_owned()),
         None => Err(format!("{name} is missing or not a string")),
     };
     let kind = need(block, "type")?;
@@ -107,8 +103,8 @@ fn convert(block: Value<'_, '_>, images: bool) -> Result<Part, String> {
             let resource = block.get("resource").filter(|resource| resource.is_object());
             let resource = resource.ok_or("resource is missing or not an object")?;
             let uri = need(resource, "uri")?;
-            let mime = resource.get_str("mimeType").unwrap_or_default();
-            match (resource.get_str("text"), resource.get_str("blob")) {
+            let mime = resource.get_text("mimeType").unwrap_or_default();
+            match (resource.get_text("text"), resource.get_text("blob")) {
                 (Some(text), _) => Part::Text(format!("[Resource: {uri}]\n{text}")),
                 (None, Some(blob)) if images && mime.starts_with("image/") => {
                     Part::Image(format!("data:{mime};base64,{blob}"))
@@ -120,10 +116,12 @@ fn convert(block: Value<'_, '_>, images: bool) -> Result<Part, String> {
         "image" => {
             let mime = need(block, "mimeType")?;
             let data = need(block, "data")?;
-            match block.get_str("uri").filter(|uri| uri.starts_with("http://") || uri.starts_with("https://")) {
-                _ if !images => Part::Text(format!("[Image: {mime}]")),
-                Some(uri) if data.is_empty() => Part::Image(uri.to_owned()),
-                _ => Part::Image(format!("data:{mime};base64,{data}")),
+            let uri = block.get_text("uri").unwrap_or_default();
+            let is_remote = uri.starts_with("http://") || uri.starts_with("https://");
+            match images {
+                false => Part::Text(format!("[Image: {mime}]")),
+                true if data.is_empty() && is_remote => Part::Image(uri.into_owned()),
+                true => Part::Image(format!("data:{mime};base64,{data}")),
             }
         }
         "audio" => Part::Text(format!("[Audio: {}]", need(block, "mimeType")?)),
@@ -165,7 +163,7 @@ pub fn without_images(message: &str) -> Cow<'_, str> {
     let content =
         Raw::read(message.as_bytes()).filter(|_| has_images(message)).and_then(|message| message.get("content"));
     let Some(content) = content else { return message.into() };
-    let parts = content.items().map(|part| match part.get("text").and_then(Raw::text) {
+    let parts = content.items().map(|part| match part.get_text("text") {
         Some(text) => text.into_owned(),
         None => {
             let url = part.get("image_url").and_then(|image| image.get("url")?.text()).unwrap_or_default();
@@ -195,12 +193,12 @@ pub struct Request<'a> {
     pub messages: &'a [&'a str],
     /// The most tokens of the answer.
     pub max_tokens: Option<u64>,
-    /// What was chosen of the usual parameters.
-    pub parameters: &'a [(Parameter, serde_json::Value)],
+    /// Sampling temperature.
+    pub temperature: Option<f64>,
     /// How the endpoint wants all that.
     pub dialect: Dialect,
     /// What is merged into it.
-    pub extra: &'a ExtraBody,
+    pub extra: &'a Map<String, Json>,
 }
 
 /// The body of a request.
@@ -242,8 +240,8 @@ pub fn request_body(request: &Request<'_>) -> Vec<u8> {
 }
 
 /// What a request has beside its model and its messages.
-fn members(request: &Request<'_>) -> serde_json::Map<String, serde_json::Value> {
-    let mut members = serde_json::Map::new();
+fn members(request: &Request<'_>) -> Map<String, Json> {
+    let mut members = Map::new();
     members.insert("stream".to_owned(), true.into());
     if request.dialect.include_usage {
         members.insert("stream_options".to_owned(), serde_json::json!({ "include_usage": true }));
@@ -256,17 +254,38 @@ fn members(request: &Request<'_>) -> serde_json::Map<String, serde_json::Value> 
     if let (Some(tokens), Some(name)) = (request.max_tokens, limit) {
         members.insert(name.to_owned(), tokens.into());
     }
-    for (parameter, value) in request.parameters {
-        if !request.dialect.left_out.contains(*parameter) {
-            members.insert(parameter.name().to_owned(), value.clone());
-        }
+    if let Some(temperature) = request.temperature.filter(|_| request.dialect.temperature) {
+        members.insert("temperature".to_owned(), temperature.into());
     }
-    request.extra.apply(request.model, &mut members);
+    merge(&mut members, request.extra);
     // Servers refuse it where nothing is streamed.
-    if members.get("stream") != Some(&true.into()) && !request.extra.says(request.model, "stream_options") {
+    if members.get("stream") != Some(&true.into()) && !request.extra.contains_key("stream_options") {
         members.remove("stream_options");
     }
     members
+}
+
+/// As RFC 7396 (JSON Merge Patch) says.
+fn merge(target: &mut Map<String, Json>, patch: &Map<String, Json>) {
+    for (name, value) in patch {
+        match value {
+            Json::Null => {
+                target.remove(name);
+            }
+            Json::Object(members) => {
+                let inner = target.entry(name.as_str()).or_insert(Json::Null);
+                if !inner.is_object() {
+                    *inner = Json::Object(Map::new());
+                }
+                if let Some(inner) = inner.as_object_mut() {
+                    merge(inner, members);
+                }
+            }
+            value => {
+                target.insert(name.clone(), value.clone());
+            }
+        }
+    }
 }
 
 /// The first message of a conversation with the system prompt before its words, for models without that role. Two
@@ -302,15 +321,15 @@ fn utf8(json: Vec<u8>) -> Box<str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json::Reader;
-    use crate::options::Parameters;
     use proptest::prelude::*;
-    use serde_json::{Value as Json, json};
+    use serde_json::json;
+
+    fn message(prompt: &Json, images: bool) -> Result<UserMessage, RpcError> {
+        user_message(Raw::strict(prompt.to_string().as_bytes()).unwrap(), images)
+    }
 
     fn convert(prompt: &Json, images: bool) -> Result<Json, RpcError> {
-        let mut text = prompt.to_string().into_bytes();
-        let message = Reader::default().read(&mut text, |value| user_message(value, images)).unwrap()?;
-        Ok(serde_json::from_str(&message.json).unwrap())
+        Ok(serde_json::from_str(&message(prompt, images)?.json).unwrap())
     }
 
     #[test]
@@ -338,10 +357,7 @@ mod tests {
             {"type": "image", "mimeType": "image/png", "data": "", "uri": "https://h/a.png"},
             {"type": "text", "text": "é"},
         ]);
-        let with = Reader::default()
-            .read(&mut prompt.to_string().into_bytes(), |value| user_message(value, true))
-            .unwrap()
-            .unwrap();
+        let with = message(&prompt, true).unwrap();
         let without: Json = serde_json::from_str(&without_images(&with.json)).unwrap();
         let content = "look {\"type\":\"image_url\"\n[Image: image/png]\n[Image: https://h/a.png]\né";
         assert_eq!(without, json!({"role": "user", "content": content}));
@@ -367,12 +383,7 @@ mod tests {
 
     #[test]
     fn messages_of_the_user_are_joined_as_texts_or_as_parts() {
-        let message = |prompt: &Json| {
-            Reader::default()
-                .read(&mut prompt.to_string().into_bytes(), |value| user_message(value, true))
-                .unwrap()
-                .unwrap()
-        };
+        let message = |prompt: &Json| message(prompt, true).unwrap();
         let texts = [json!([{"type": "text", "text": "a\"}"}]), json!([{"type": "text", "text": "b"}])]
             .map(|prompt| message(&prompt).json);
         let joined: Json = serde_json::from_str(&join_user_messages(texts.iter().map(|json| &**json))).unwrap();
@@ -385,13 +396,13 @@ mod tests {
         assert_eq!(join_user_messages([&*image.json].into_iter()), image.json);
     }
 
-    fn body(dialect: Dialect, extra: &ExtraBody, messages: &[&str]) -> Json {
+    fn body(dialect: Dialect, extra: &Map<String, Json>, messages: &[&str]) -> Json {
         let body = request_body(&Request {
             model: "m",
             system_prompt: Some("be \"kind\""),
             messages,
             max_tokens: Some(5),
-            parameters: &[(Parameter::Temperature, 0.5.into())],
+            temperature: Some(0.5),
             dialect,
             extra,
         });
@@ -400,8 +411,8 @@ mod tests {
 
     #[test]
     fn without_its_role_the_system_prompt_stands_before_the_first_words() {
-        let dialect = Dialect { system_role: false, ..Dialect::new(Limit::Old) };
-        let of = |messages: &[&str]| body(dialect, &ExtraBody::default(), messages)["messages"].clone();
+        let dialect = Dialect { system_role: false, ..Dialect::default() };
+        let of = |messages: &[&str]| body(dialect, &Map::new(), messages)["messages"].clone();
         let (user, parts) = (r#"{"role":"user","content":"hi"}"#, r#"{"role":"user","content":[{"type":"x"}]}"#);
         let assistant = r#"{"role":"assistant","content":"ho"}"#;
         assert_eq!(
@@ -418,21 +429,41 @@ mod tests {
 
     #[test]
     fn what_a_model_refuses_is_left_out_and_extra_members_are_merged() {
-        let left_out = Parameters::from_iter([Parameter::Temperature]);
-        let bare = Dialect { include_usage: false, limit: Limit::Unsaid, left_out, system_role: true };
-        let members = |dialect, extra: &ExtraBody| {
+        let bare = Dialect { include_usage: false, limit: Limit::Unsaid, temperature: false, system_role: true };
+        let members = |dialect, extra: &Map<String, Json>| {
             let mut body = body(dialect, extra, &[]);
             body.as_object_mut().unwrap().remove("messages");
             body
         };
-        assert_eq!(members(bare, &ExtraBody::default()), json!({"model": "m", "stream": true}));
-        let read = |text: &str| ExtraBody::read(Some(text), None).unwrap();
+        assert_eq!(members(bare, &Map::new()), json!({"model": "m", "stream": true}));
+        let read = |text: &str| serde_json::from_str::<Map<String, Json>>(text).unwrap();
         let extra = read(r#"{"temperature":null,"max_tokens":9,"stream_options":{"x":1},"n":[1]}"#);
         let merged = json!({"model": "m", "stream": true, "max_tokens": 9, "n": [1],
             "stream_options": {"include_usage": true, "x": 1}});
-        assert_eq!(members(Dialect::new(Limit::Old), &extra), merged);
-        let whole = members(Dialect::new(Limit::Old), &read(r#"{"stream":false}"#));
+        assert_eq!(members(Dialect::default(), &extra), merged);
+        let whole = members(Dialect::default(), &read(r#"{"stream":false}"#));
         assert_eq!(whole, json!({"model": "m", "stream": false, "max_tokens": 5, "temperature": 0.5}));
+    }
+
+    #[test]
+    fn patches_are_merged_as_rfc_7396_says() {
+        // The examples of its appendix A whose target and patch are objects.
+        for (target, patch, result) in [
+            (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
+            (json!({"a": "b"}), json!({"a": null}), json!({})),
+            (json!({"a": "b", "b": "c"}), json!({"a": null}), json!({"b": "c"})),
+            (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
+            (json!({"a": "c"}), json!({"a": ["b"]}), json!({"a": ["b"]})),
+            (json!({"a": {"b": "c"}}), json!({"a": {"b": "d", "c": null}}), json!({"a": {"b": "d"}})),
+            (json!({"a": [{"b": "c"}]}), json!({"a": [1]}), json!({"a": [1]})),
+            (json!({"e": null}), json!({"a": 1}), json!({"e": null, "a": 1})),
+            (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
+        ] {
+            let mut merged = target.as_object().unwrap().clone();
+            merge(&mut merged, patch.as_object().unwrap());
+            assert_eq!(Json::Object(merged), result);
+        }
     }
 
     proptest! {
@@ -461,9 +492,9 @@ mod tests {
                 system_prompt: system.as_deref(),
                 messages: &messages.iter().map(|message| &**message).collect::<Vec<_>>(),
                 max_tokens: tokens,
-                parameters: &temperature.map(|number| (Parameter::Temperature, number.into())).into_iter().collect::<Vec<_>>(),
-                dialect: Dialect { include_usage: usage, ..Dialect::new(if new_name { Limit::New } else { Limit::Old }) },
-                extra: &ExtraBody::default(),
+                temperature,
+                dialect: Dialect { include_usage: usage, limit: if new_name { Limit::New } else { Limit::Old }, ..Dialect::default() },
+                extra: &Map::new(),
             });
             let body: Json = serde_json::from_slice(&body).unwrap();
             let mut expected = json!({"model": model, "stream": true});

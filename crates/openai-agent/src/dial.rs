@@ -18,14 +18,20 @@ use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use stdio_bus_base::trust;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tower_service::Service;
 
 use super::config::{Config, has_port};
+use super::log::note;
 use super::secrets::Secrets;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// How long a connection may take, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How often a connection was used. What a server does to one that has served before is no trouble of the request.
 #[derive(Clone, Debug, Default)]
@@ -102,13 +108,36 @@ impl Proxy {
 /// The configured certificates cannot be used, and why.
 pub fn connector(config: &Config, proxy: Option<&Proxy>) -> Result<Timed, String> {
     let dial = Dial::new(config, proxy);
-    let tls = super::trust::client_config(config)?;
+    let tls = client_config(config)?;
     let builder = HttpsConnectorBuilder::new().with_tls_config(tls);
     let inner = match config.chat_url.scheme_str() {
         Some("https") => builder.https_only().enable_all_versions().wrap_connector(dial),
         _ => builder.https_or_http().enable_http1().wrap_connector(dial),
     };
-    Ok(Timed { inner, limit: config.connect_timeout })
+    Ok(Timed(inner))
+}
+
+/// How TLS connections to the configured endpoint are made.
+///
+/// # Errors
+/// `OPENAI_CA_FILE` cannot be used, and why.
+fn client_config(config: &Config) -> Result<ClientConfig, String> {
+    let unusable = |problem| format!("OPENAI_CA_FILE: {problem}");
+    let own = match &config.ca_file {
+        Some(path) => trust::certificates(path).map_err(unusable)?,
+        None => Vec::new(),
+    };
+    if config.chat_url.scheme_str() != Some("https") {
+        // No certificates are read for a plain connection.
+        return trust::nobody();
+    }
+    if config.tls_insecure {
+        return trust::anyone();
+    }
+    let unreadable = |error: &dyn std::fmt::Display| {
+        note!(Info, "Some of the system's root certificates cannot be read: {error}");
+    };
+    trust::authorities(own, unreadable).map_err(unusable)
 }
 
 /// How a TCP connection to the endpoint is made.
@@ -130,7 +159,7 @@ impl Dial {
         http.enforce_http(false);
         http.set_nodelay(true);
         http.set_keepalive(Some(Duration::from_secs(60)));
-        http.set_connect_timeout(config.connect_timeout);
+        http.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let Some(Proxy { uri, basic, password }) = proxy else { return Self::Direct(http) };
         match (uri.scheme_str(), config.chat_url.scheme_str()) {
             (Some("http"), Some("https")) => {
@@ -236,10 +265,7 @@ impl Write for Dialed {
 
 /// The whole way to a usable connection, within the configured time.
 #[derive(Clone)]
-pub struct Timed {
-    inner: HttpsConnector<Dial>,
-    limit: Option<Duration>,
-}
+pub struct Timed(HttpsConnector<Dial>);
 
 impl Service<Uri> for Timed {
     type Response = <HttpsConnector<Dial> as Service<Uri>>::Response;
@@ -247,16 +273,15 @@ impl Service<Uri> for Timed {
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(context)
+        self.0.poll_ready(context)
     }
 
     fn call(&mut self, target: Uri) -> Self::Future {
-        let connecting = self.inner.call(target);
-        let Some(limit) = self.limit else { return Box::pin(connecting) };
+        let connecting = self.0.call(target);
         Box::pin(async move {
-            match timeout(limit, connecting).await {
+            match timeout(CONNECT_TIMEOUT, connecting).await {
                 Ok(outcome) => outcome,
-                Err(_) => Err(format!("no connection within {} s", limit.as_secs_f64()).into()),
+                Err(_) => Err(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()).into()),
             }
         })
     }

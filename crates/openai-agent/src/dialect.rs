@@ -10,8 +10,6 @@
 
 use serde_json::Value as Json;
 
-use super::options::{Parameter, Parameters};
-
 /// What the limit of tokens is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
@@ -30,10 +28,17 @@ pub struct Dialect {
     pub include_usage: bool,
     /// What the limit of tokens is called.
     pub limit: Limit,
-    /// Parameters that are not told.
-    pub left_out: Parameters,
+    /// Whether the temperature is told.
+    pub temperature: bool,
     /// Whether there is a role `system`; else its prompt stands before the user's first words.
     pub system_role: bool,
+}
+
+/// What is tried first.
+impl Default for Dialect {
+    fn default() -> Self {
+        Self { include_usage: true, limit: Limit::Old, temperature: true, system_role: true }
+    }
 }
 
 /// Which members of a request are the agent's to change.
@@ -42,49 +47,38 @@ pub struct Dialect {
 pub struct Sent {
     pub usage: bool,
     pub limit: bool,
-    pub parameters: Parameters,
+    pub temperature: bool,
     pub system: bool,
 }
 
 impl Dialect {
-    /// What is tried first.
-    pub fn new(limit: Limit) -> Self {
-        Self { include_usage: true, limit, left_out: Parameters::default(), system_role: true }
-    }
-
     /// Takes a refusal's lesson, if it has one: what is done from now on, for the log.
-    pub fn learn(&mut self, refusal: &Refusal, sent: Sent) -> Option<String> {
-        if sent.usage && self.include_usage && refusal.refuses(&["stream_options", "include_usage"]) {
+    pub fn learn(&mut self, refusal: &Refusal, sent: Sent) -> Option<&'static str> {
+        let is_new = |refused: &[&str]| refusal.refuses(refused);
+        if sent.usage && self.include_usage && is_new(&["stream_options", "include_usage"]) {
             self.include_usage = false;
-            return Some("stream_options is left out".to_owned());
+            return Some("stream_options is left out");
         }
-        if sent.limit {
-            let names_new = refusal.names("max_completion_tokens");
-            match self.limit {
-                Limit::Old if names_new => {
-                    self.limit = Limit::New;
-                    return Some("max_completion_tokens is sent".to_owned());
-                }
-                Limit::Old if refusal.refuses(&["max_tokens"]) => {
-                    self.limit = Limit::Unsaid;
-                    return Some("max_tokens is left out".to_owned());
-                }
-                Limit::New if refusal.refuses(&["max_completion_tokens"]) => {
-                    self.limit = Limit::Unsaid;
-                    return Some("max_completion_tokens is left out".to_owned());
-                }
-                _ => {}
+        let lesson = match self.limit {
+            _ if !sent.limit => None,
+            Limit::Old if refusal.names("max_completion_tokens") => Some((Limit::New, "max_completion_tokens is sent")),
+            Limit::Old if is_new(&["max_tokens"]) => Some((Limit::Unsaid, "max_tokens is left out")),
+            Limit::New if is_new(&["max_completion_tokens"]) => {
+                Some((Limit::Unsaid, "max_completion_tokens is left out"))
             }
+            _ => None,
+        };
+        if let Some((limit, lesson)) = lesson {
+            self.limit = limit;
+            return Some(lesson);
         }
-        for parameter in Parameter::ALL {
-            let name = parameter.name();
-            if sent.parameters.contains(parameter) && refusal.refuses(&[name]) && self.left_out.insert(parameter) {
-                return Some(format!("{name} is left out"));
-            }
+        if sent.temperature && self.temperature && is_new(&["temperature"]) {
+            self.temperature = false;
+            return Some("temperature is left out");
         }
         if sent.system && self.system_role && refusal.refuses_system() {
             self.system_role = false;
-            return Some("the system prompt is put before the user's first words".to_owned());
+            return Some("the system prompt is put before the user's first words");
         }
         None
     }
@@ -94,28 +88,9 @@ impl Dialect {
 const MOST_DEPTH: usize = 6;
 
 /// Words for "I do not take this". Words about values that are too large are none of them.
-const REFUSALS: [&str; 20] = [
-    "unsupported",
-    "not support",
-    "n't support",
-    "unrecognized",
-    "unknown",
-    "unexpected",
-    "extra_forbidden",
-    "extra fields",
-    "extra inputs",
-    "additional properties",
-    "not permitted",
-    "not allowed",
-    "not accept",
-    "not enabled",
-    "not implemented",
-    "not available",
-    "no longer",
-    "deprecated",
-    "not compatible",
-    "incompatible",
-];
+const REFUSALS: &str = "unsupported|not support|n't support|unrecognized|unknown|unexpected|extra_forbidden|\
+    extra fields|extra inputs|additional properties|not permitted|not allowed|not accept|not enabled|not implemented|\
+    not available|no longer|deprecated|not compatible|incompatible";
 
 /// What an endpoint says of a request that it refuses.
 #[derive(Debug, Default)]
@@ -272,7 +247,7 @@ fn own_words(text: &str) -> String {
 }
 
 fn is_refusal(words: &str) -> bool {
-    REFUSALS.iter().any(|refusal| words.contains(refusal))
+    REFUSALS.split('|').any(|refusal| words.contains(refusal))
 }
 
 fn sentences(words: &str) -> impl Iterator<Item = &str> {
@@ -295,11 +270,11 @@ mod tests {
     use serde_json::json;
 
     fn all() -> Sent {
-        Sent { usage: true, limit: true, parameters: Parameter::ALL.into_iter().collect(), system: true }
+        Sent { usage: true, limit: true, temperature: true, system: true }
     }
 
-    fn lesson(body: &str) -> Option<String> {
-        Dialect::new(Limit::Old).learn(&Refusal::read(body), all())
+    fn lesson(body: &str) -> Option<&'static str> {
+        Dialect::default().learn(&Refusal::read(body), all())
     }
 
     /// An error as OpenAI writes it.
@@ -400,7 +375,7 @@ mod tests {
             ),
             ("plain text", "stream_options: unknown field".to_owned(), usage),
         ] {
-            assert_eq!(lesson(&body).as_deref(), expected, "{server}: {body}");
+            assert_eq!(lesson(&body), expected, "{server}: {body}");
         }
     }
 
@@ -433,17 +408,17 @@ mod tests {
 
     #[test]
     fn what_was_not_sent_is_not_learned() {
-        let none = Sent { usage: false, limit: false, parameters: Parameters::default(), system: false };
+        let none = Sent { usage: false, limit: false, temperature: false, system: false };
         let words = "stream_options max_tokens temperature top_p system role: not supported";
-        assert_eq!(Dialect::new(Limit::Old).learn(&Refusal::read(words), none), None);
-        let mut dialect = Dialect::new(Limit::Old);
+        assert_eq!(Dialect::default().learn(&Refusal::read(words), none), None);
+        let mut dialect = Dialect::default();
         let mut lessons = 0;
         while dialect.learn(&Refusal::read(words), all()).is_some() {
             lessons += 1;
         }
-        assert_eq!(lessons, 5, "each is learned once");
+        assert_eq!(lessons, 4, "each is learned once");
         let both = "neither max_tokens nor max_completion_tokens are supported; max_completion_tokens is unsupported";
-        let mut dialect = Dialect::new(Limit::Old);
+        let mut dialect = Dialect::default();
         while dialect.learn(&Refusal::read(both), all()).is_some() {}
         assert_eq!(dialect.limit, Limit::Unsaid);
     }

@@ -89,7 +89,7 @@ impl Failure {
     pub fn is_of_images(&self) -> bool {
         let words = self.detail().to_ascii_lowercase();
         !matches!(self.status(), Some(401 | 403 | 429))
-            && NO_IMAGES.iter().any(|signs| signs.iter().all(|sign| words.contains(sign)))
+            && NO_IMAGES.split('|').any(|signs| signs.split('+').all(|sign| words.contains(sign)))
     }
 
     /// What the server said beside the words of [`Self::text`], for the log.
@@ -116,24 +116,11 @@ impl Failure {
     }
 }
 
-/// Words that stand together where a model takes no images.
-const NO_IMAGES: [&[&str]; 10] = [
-    // llama.cpp, Ollama, OpenRouter, Mistral
-    &["image input"],
-    // OpenAI, Azure
-    &["image_url", "only supported by certain models"],
-    // vLLM
-    &["not a multimodal model"],
-    &["at most 0 image"],
-    // DeepSeek and others, by what they expect in the place of it
-    &["image_url", "unknown"],
-    &["image_url", "unsupported"],
-    &["image_url", "not support"],
-    &["content must be a string"],
-    &["input should be 'text'"],
-    // Proxies
-    &["vision", "not support"],
-];
+/// Words that stand together where a model takes no images: of llama.cpp, Ollama, OpenRouter, Mistral, OpenAI, Azure,
+/// vLLM, of DeepSeek and others by what they expect in the place of an image, and of proxies.
+const NO_IMAGES: &str = "image input|image_url+only supported by certain models|not a multimodal model|at most 0 image|\
+    image_url+unknown|image_url+unsupported|image_url+not support|content must be a string|\
+    input should be 'text'|vision+not support";
 
 fn status_text(status: u16, detail: &str, url: &str) -> String {
     let words = match status {

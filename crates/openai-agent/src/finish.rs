@@ -3,11 +3,13 @@
 //! An answer is complete only for a reason that is known to mean so. A word that nobody here knows is an error that
 //! names it: an answer that broke off must not look like one that ended.
 
+use std::borrow::Cow;
+
 /// Why the model stopped. A later one is the graver one: when a stream gives several, the gravest counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finish {
     /// A word that is not known.
-    Unknown(Box<str>),
+    Unknown(String),
     /// It had said everything.
     Stop,
     /// It waits for tools.
@@ -17,70 +19,50 @@ pub enum Finish {
     /// A filter of the endpoint.
     Filtered,
     /// Something went wrong: the word for it.
-    Failed(Box<str>),
+    Failed(Cow<'static, str>),
 }
 
 /// Letters of a word that is not known.
 const MOST_LETTERS: usize = 64;
+
+/// The words, in lower case: of OpenAI, Azure, Anthropic, Gemini, Bedrock, Mistral, Cohere, Together, TGI, vLLM, SGLang,
+/// OpenRouter, DeepSeek, Zhipu and others.
+static WORDS: [(Finish, &str); 5] = [
+    (
+        Finish::Stop,
+        "stop eos eos_token end_turn stop_sequence complete completed end stopped finished finish done normal success",
+    ),
+    (Finish::Tools, "tool_calls tool_call function_call function_calls tool_use"),
+    (
+        Finish::Length,
+        "length max_tokens max_output_tokens max_new_tokens model_length max_length model_context_window_exceeded \
+         context_length_exceeded error_limit token_limit",
+    ),
+    (
+        Finish::Filtered,
+        "content_filter content_filtered safety recitation blocklist prohibited_content spii image_safety language \
+         guardrail_intervened sensitive error_toxic refusal blocked moderation",
+    ),
+    (
+        Finish::Failed(Cow::Borrowed("")),
+        "error abort aborted cancel cancelled canceled user_cancel network_error insufficient_system_resource \
+         malformed_function_call unexpected_tool_call other failed failure timeout incomplete interrupted",
+    ),
+];
 
 impl Finish {
     /// Reads a `finish_reason`; nothing if it says that the answer goes on.
     pub fn read(word: &str) -> Option<Self> {
         let lower = word.trim().to_ascii_lowercase();
         let name = lower.rsplit('.').next().unwrap_or_default();
-        Some(match name.strip_prefix("finish_reason_").unwrap_or(name) {
+        let name = name.strip_prefix("finish_reason_").unwrap_or(name);
+        let found = WORDS.iter().find(|(_, words)| words.split(' ').any(|word| word == name));
+        Some(match found {
             // Some servers write a null as a word, or leave the word empty.
-            "" | "null" | "none" | "unspecified" => return None,
-            // OpenAI; Together, TGI and Hugging Face; Anthropic; Cohere; vLLM's and SGLang's stop strings.
-            "stop" | "eos" | "eos_token" | "end_turn" | "stop_sequence" | "complete" | "completed" | "end"
-            | "stopped" | "finished" | "finish" | "done" | "normal" | "success" => Self::Stop,
-            "tool_calls" | "tool_call" | "function_call" | "function_calls" | "tool_use" => Self::Tools,
-            // OpenAI; Anthropic; Gemini; Mistral; Cohere.
-            "length"
-            | "max_tokens"
-            | "max_output_tokens"
-            | "max_new_tokens"
-            | "model_length"
-            | "max_length"
-            | "model_context_window_exceeded"
-            | "context_length_exceeded"
-            | "error_limit"
-            | "token_limit" => Self::Length,
-            // OpenAI and Azure; Gemini; Bedrock; Zhipu; Cohere.
-            "content_filter"
-            | "content_filtered"
-            | "safety"
-            | "recitation"
-            | "blocklist"
-            | "prohibited_content"
-            | "spii"
-            | "image_safety"
-            | "language"
-            | "guardrail_intervened"
-            | "sensitive"
-            | "error_toxic"
-            | "refusal"
-            | "blocked"
-            | "moderation" => Self::Filtered,
-            // OpenRouter; vLLM and SGLang; Zhipu; DeepSeek; Gemini; Cohere.
-            "error"
-            | "abort"
-            | "aborted"
-            | "cancel"
-            | "cancelled"
-            | "canceled"
-            | "user_cancel"
-            | "network_error"
-            | "insufficient_system_resource"
-            | "malformed_function_call"
-            | "unexpected_tool_call"
-            | "other"
-            | "failed"
-            | "failure"
-            | "timeout"
-            | "incomplete"
-            | "interrupted" => Self::Failed(word.into()),
-            _ => Self::Unknown(word.chars().take(MOST_LETTERS).collect()),
+            _ if ["", "null", "none", "unspecified"].contains(&name) => return None,
+            Some((Self::Failed(_), _)) => Self::Failed(word.to_owned().into()),
+            Some((meaning, _)) => meaning.clone(),
+            None => Self::Unknown(word.chars().take(MOST_LETTERS).collect()),
         })
     }
 

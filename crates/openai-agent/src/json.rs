@@ -1,76 +1,399 @@
-//! JSON in and out: reading by simd-json's tape (no tree, no recursion), writing of strings into byte buffers.
+//! JSON as it stands in a text: nothing is built of it, and a value is looked for when it is asked for. So a message
+//! costs no memory beside its own bytes, however many values it has. Pure.
 //!
-//! A [`Reader`] owns the memory that parsing needs and uses it again for the next text, so that a token costs no
-//! allocation. Texts nested deeper than [`MAX_DEPTH`] are refused: nothing here recurses on outside data beyond it.
+//! [`Raw::strict`] takes JSON alone, as a client has to send it. [`Raw::read`] takes what servers write that is not quite
+//! JSON as it was meant: control characters and unknown escapes (`\'`, `\x41`) within a string stand as they are, a
+//! comma may stand before a closing bracket, and `NaN`, `None`, `True` and numbers that nothing holds are values that are
+//! no number. A string is bytes, for it may be cut within a character: half a surrogate pair is written as UTF-8 would
+//! have it, were it a character (WTF-8), and [`Characters`] puts halves together.
 
-use simd_json::prelude::*;
-use simd_json::tape::Value;
-use simd_json::{Buffers, Tape};
+use std::borrow::Cow;
+use std::str::from_utf8;
 
-use super::mend::mend;
+use memchr::{memchr, memchr2};
+use serde_json::value::RawValue;
 
 /// Deepest nesting that is read.
 pub const MAX_DEPTH: usize = 256;
 
-/// Longest text, in bytes, whose parsing memory is kept for the next one.
-const KEPT: usize = 256 << 10;
+/// One value.
+#[derive(Clone, Copy, Debug)]
+pub struct Raw<'a>(&'a [u8]);
 
-/// Memory for parsing.
-pub struct Reader {
-    buffers: Buffers,
-    tape: Tape<'static>,
-}
+impl<'a> Raw<'a> {
+    /// What stands for a member that is not there.
+    pub const NULL: Self = Self(b"null");
 
-impl Default for Reader {
-    fn default() -> Self {
-        Self { buffers: Buffers::with_max_depth(1024, MAX_DEPTH), tape: Tape::null().reset() }
+    /// The value that a text is; nothing if it is not one value, or nested too deeply.
+    pub fn read(text: &'a [u8]) -> Option<Self> {
+        is_value(text).then(|| Self(text.trim_ascii()))
     }
-}
 
-impl Reader {
-    /// Parses `text` (which serves as scratch space: its bytes change) and calls `use_value` with what it says.
+    /// The value that a text is by the letter of RFC 8259.
     ///
     /// # Errors
-    /// The text is not one JSON value of UTF-8, or nested too deeply.
-    pub fn read<'a, T>(
-        &mut self,
-        text: &'a mut [u8],
-        use_value: impl FnOnce(Value<'_, 'a>) -> T,
-    ) -> Result<T, simd_json::Error> {
-        let length = text.len();
-        let mut tape = std::mem::replace(&mut self.tape, Tape(Vec::new())).reset();
-        let outcome = simd_json::fill_tape(text, &mut self.buffers, &mut tape).map(|()| use_value(tape.as_value()));
-        if length > KEPT {
-            *self = Self::default();
-        } else {
-            self.tape = tape.reset();
+    /// It is no JSON, or nested too deeply: why, for people.
+    pub fn strict(text: &'a [u8]) -> Result<Self, String> {
+        let checked = from_utf8(text).map_err(|error| error.to_string())?;
+        serde_json::from_str::<&RawValue>(checked).map_err(|error| error.to_string())?;
+        Self::read(text).ok_or_else(|| "nested too deeply".to_owned())
+    }
+
+    /// Its text.
+    pub fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Whether it is `null`.
+    pub fn is_null(self) -> bool {
+        matches!(self.0, b"null" | b"None")
+    }
+
+    /// The value of a boolean.
+    pub fn boolean(self) -> Option<bool> {
+        match self.0 {
+            b"true" | b"True" => Some(true),
+            b"false" | b"False" => Some(false),
+            _ => None,
         }
-        outcome
+    }
+
+    /// Whether it is an object.
+    pub fn is_object(self) -> bool {
+        self.0.starts_with(b"{")
+    }
+
+    /// Whether it is an array.
+    pub fn is_array(self) -> bool {
+        self.0.starts_with(b"[")
+    }
+
+    /// The members of an object; of anything else none.
+    pub fn members(self) -> impl Iterator<Item = (Cow<'a, [u8]>, Raw<'a>)> {
+        let mut rest = if self.is_object() { &self.0[1..] } else { &[] };
+        std::iter::from_fn(move || {
+            let name = next(&mut rest)?.string()?;
+            let value = rest.trim_ascii_start().strip_prefix(b":")?;
+            rest = value;
+            Some((name, next(&mut rest)?))
+        })
+    }
+
+    /// The items of an array; of anything else none.
+    pub fn items(self) -> impl Iterator<Item = Raw<'a>> {
+        let mut rest = if self.is_array() { &self.0[1..] } else { &[] };
+        std::iter::from_fn(move || next(&mut rest))
+    }
+
+    /// The member of this name.
+    pub fn get(self, name: &str) -> Option<Self> {
+        self.members().find(|(found, _)| **found == *name.as_bytes()).map(|(_, value)| value)
+    }
+
+    /// The bytes of a string.
+    pub fn string(self) -> Option<Cow<'a, [u8]>> {
+        self.0.strip_prefix(b"\"")?.strip_suffix(b"\"").map(unescape)
+    }
+
+    /// A string as text.
+    pub fn text(self) -> Option<Cow<'a, str>> {
+        let bytes = self.string()?;
+        if let Cow::Borrowed(bytes) = bytes
+            && let Ok(text) = from_utf8(bytes)
+        {
+            return Some(text.into());
+        }
+        let (mut characters, mut text) = (Characters::default(), String::with_capacity(bytes.len()));
+        characters.push(&bytes, &mut |piece| text.push_str(piece));
+        characters.finish(&mut |piece| text.push_str(piece));
+        Some(text.into())
+    }
+
+    /// The member of this name, if it is a string.
+    pub fn get_text(self, name: &str) -> Option<Cow<'a, str>> {
+        self.get(name)?.text()
+    }
+
+    /// A string, a number or null as it stands: what can be an id.
+    pub fn scalar(self) -> Option<&'a str> {
+        let is_scalar = self.is_null() || matches!(self.0.first()?, b'"' | b'-' | b'0'..=b'9');
+        from_utf8(self.0).ok().filter(|_| is_scalar)
+    }
+
+    /// A number that a float holds.
+    pub fn number(self) -> Option<f64> {
+        let digits = self.0.starts_with(b"-") || self.0.first()?.is_ascii_digit();
+        let number: f64 = std::str::from_utf8(self.0).ok().filter(|_| digits)?.parse().ok()?;
+        number.is_finite().then_some(number)
+    }
+
+    /// A number that counts something: whole, not negative, and no larger than a float counts exactly. Some servers
+    /// write 5 as `5.0`.
+    pub fn count(self) -> Option<u64> {
+        const MOST: f64 = (1_u64 << 53) as f64;
+        self.number()
+            .filter(|number| (0.0..=MOST).contains(number) && number.fract() == 0.0)
+            .map(|number| number as u64)
     }
 }
 
-impl Reader {
-    /// Parses `text`, and if that fails parses it mended ([`mend`]); `use_value` is called at most once.
-    ///
-    /// # Errors
-    /// As [`Self::read`], of the mended text.
-    pub fn read_leniently<T>(
-        &mut self,
-        text: &[u8],
-        mut use_value: impl FnMut(Value<'_, '_>) -> T,
-    ) -> Result<T, simd_json::Error> {
-        let mut copy = text.to_vec();
-        if let Ok(outcome) = self.read(&mut copy, &mut use_value) {
-            return Ok(outcome);
+/// Takes the next value, and a comma before it.
+fn next<'a>(rest: &mut &'a [u8]) -> Option<Raw<'a>> {
+    let text = rest.trim_ascii_start();
+    let text = text.strip_prefix(b",").unwrap_or(text).trim_ascii_start();
+    let length = match text.first()? {
+        b'}' | b']' => return None,
+        b'{' | b'[' => Extent::default().feed(text)?,
+        b'"' => string_length(text)?,
+        _ => word_length(text),
+    };
+    let (value, after) = text.split_at(length);
+    *rest = after;
+    Some(Raw(value))
+}
+
+/// Whether a text is one value, by and large: what is taken as it was meant is named above.
+fn is_value(mut text: &[u8]) -> bool {
+    let mut open = Vec::new();
+    let mut wants_item = true;
+    loop {
+        text = text.trim_ascii_start();
+        match text.first() {
+            Some(close @ (b'}' | b']')) if open.last() == Some(close) => {
+                open.pop();
+                text = &text[1..];
+                wants_item = false;
+            }
+            Some(b',') if !wants_item => {
+                text = &text[1..];
+                wants_item = true;
+            }
+            Some(_) if wants_item => {
+                if open.last() == Some(&b'}') {
+                    let Some(length) = string_length(text) else { return false };
+                    let Some(value) = text[length..].trim_ascii_start().strip_prefix(b":") else { return false };
+                    text = value.trim_ascii_start();
+                }
+                let length = match text.first() {
+                    Some(b'{' | b'[') if open.len() == MAX_DEPTH => return false,
+                    Some(bracket @ (b'{' | b'[')) => {
+                        open.push(if *bracket == b'{' { b'}' } else { b']' });
+                        1
+                    }
+                    Some(b'"') => string_length(text).unwrap_or(0),
+                    _ => Some(word_length(text)).filter(|length| is_word(&text[..*length])).unwrap_or(0),
+                };
+                if length == 0 {
+                    return false;
+                }
+                wants_item = matches!(text[0], b'{' | b'[');
+                text = &text[length..];
+            }
+            _ => return false,
         }
-        self.read(&mut mend(text), use_value)
+        if open.is_empty() {
+            return text.trim_ascii().is_empty();
+        }
     }
 }
 
-/// Appends a parsed value as JSON. Nothing deeper than [`MAX_DEPTH`] can have been parsed.
-pub fn push_value(out: &mut Vec<u8>, value: Value<'_, '_>) {
-    // A vector takes all that is written.
-    let _ = value.write(out);
+/// Bytes of the string at the beginning of a text, quotation marks included; nothing if there is none.
+fn string_length(text: &[u8]) -> Option<usize> {
+    let mut at = 1;
+    text.strip_prefix(b"\"")?;
+    loop {
+        at += memchr2(b'"', b'\\', text.get(at..)?)?;
+        match text[at] {
+            b'"' => return Some(at + 1),
+            _ => at += 2,
+        }
+    }
+}
+
+/// Bytes of the number or the word at the beginning of a text.
+fn word_length(text: &[u8]) -> usize {
+    text.iter().take_while(|byte| byte.is_ascii_alphanumeric() || b"+-._".contains(byte)).count()
+}
+
+fn is_word(word: &[u8]) -> bool {
+    match word {
+        b"null" | b"true" | b"false" | b"None" | b"True" | b"False" | b"undefined" => true,
+        b"NaN" | b"nan" | b"-NaN" | b"Infinity" | b"-Infinity" | b"inf" | b"-inf" => true,
+        _ => {
+            let digits = word.strip_prefix(b"-").unwrap_or(word);
+            digits.first().is_some_and(u8::is_ascii_digit)
+                && digits.iter().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(byte))
+        }
+    }
+}
+
+/// What stands between quotation marks.
+fn unescape(text: &[u8]) -> Cow<'_, [u8]> {
+    let Some(mut at) = memchr(b'\\', text) else { return text.into() };
+    let mut out = Vec::with_capacity(text.len());
+    out.extend_from_slice(&text[..at]);
+    while at < text.len() {
+        let rest = &text[at..];
+        let (character, length) = match rest.get(1) {
+            Some(mark @ (b'"' | b'\\' | b'/' | b'\'')) => (*mark, 2),
+            Some(b'b') => (8, 2),
+            Some(b'f') => (12, 2),
+            Some(b'n') => (b'\n', 2),
+            Some(b'r') => (b'\r', 2),
+            Some(b't') => (b'\t', 2),
+            _ => match unit(rest) {
+                Some(unit) => {
+                    push_unit(&mut out, unit);
+                    at += 6;
+                    at += copy_plain(&text[at..], &mut out);
+                    continue;
+                }
+                None => (b'\\', 1),
+            },
+        };
+        out.push(character);
+        at += length;
+        at += copy_plain(&text[at..], &mut out);
+    }
+    out.into()
+}
+
+/// Copies what stands before the next escape: how much that was.
+fn copy_plain(text: &[u8], out: &mut Vec<u8>) -> usize {
+    let length = memchr(b'\\', text).unwrap_or(text.len());
+    out.extend_from_slice(&text[..length]);
+    length
+}
+
+/// The code unit of an escape `\uXXXX` at the beginning of a text.
+fn unit(text: &[u8]) -> Option<u16> {
+    let digits = text.strip_prefix(b"\\u")?.get(..4)?;
+    digits.iter().try_fold(0, |unit, digit| Some(unit << 4 | char::from(*digit).to_digit(16)? as u16))
+}
+
+/// Adds a code unit of UTF-16: a character, or a half that becomes one with the half before it.
+fn push_unit(out: &mut Vec<u8>, unit: u16) {
+    let before = out.len().checked_sub(3).and_then(|at| half(&out[at..]));
+    let character = match (before, unit) {
+        (Some(high @ 0xd800..0xdc00), 0xdc00..0xe000) => {
+            out.truncate(out.len() - 3);
+            joined(high, unit)
+        }
+        _ => char::from_u32(unit.into()),
+    };
+    match character {
+        Some(character) => out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+        None => out.extend([0xed, 0x80 | (unit >> 6 & 0x3f) as u8, 0x80 | (unit & 0x3f) as u8]),
+    }
+}
+
+/// The half of a surrogate pair that these bytes begin with.
+pub fn half(bytes: &[u8]) -> Option<u16> {
+    match bytes {
+        [0xed, middle @ 0xa0..0xc0, last @ 0x80..0xc0, ..] => {
+            Some(0xd000 | u16::from(*middle & 0x3f) << 6 | u16::from(*last & 0x3f))
+        }
+        _ => None,
+    }
+}
+
+/// The character of which these are the halves.
+pub fn joined(high: u16, low: u16) -> Option<char> {
+    char::decode_utf16([high, low]).next()?.ok()
+}
+
+/// What is known of a value between two pieces of it.
+#[derive(Clone, Debug, Default)]
+pub struct Extent {
+    depth: usize,
+    in_string: bool,
+    is_escaped: bool,
+}
+
+impl Extent {
+    /// Takes the next bytes of the value; the number of them that belong to it if it ends within them.
+    pub fn feed(&mut self, bytes: &[u8]) -> Option<usize> {
+        for (index, byte) in bytes.iter().enumerate() {
+            if self.in_string {
+                match byte {
+                    _ if self.is_escaped => self.is_escaped = false,
+                    b'\\' => self.is_escaped = true,
+                    b'"' => self.in_string = false,
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'"' => self.in_string = true,
+                b'{' | b'[' => self.depth += 1,
+                b'}' | b']' => {
+                    self.depth = self.depth.saturating_sub(1);
+                    if self.depth == 0 {
+                        return Some(index + 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+/// What was cut off at the end of the last piece.
+#[derive(Debug, Default)]
+pub struct Characters(Vec<u8>);
+
+impl Characters {
+    /// Takes the next piece, and calls `sink` with what is whole.
+    pub fn push(&mut self, piece: &[u8], sink: &mut impl FnMut(&str)) {
+        if self.0.is_empty()
+            && let Ok(text) = from_utf8(piece)
+        {
+            return sink(text);
+        }
+        self.0.extend_from_slice(piece);
+        let (text, taken) = whole_characters(&self.0);
+        self.0.drain(..taken);
+        self.0.shrink_to(64);
+        if !text.is_empty() {
+            sink(&text);
+        }
+    }
+
+    /// The end of the text.
+    pub fn finish(&mut self, sink: &mut impl FnMut(&str)) {
+        if !std::mem::take(&mut self.0).is_empty() {
+            sink("\u{fffd}");
+        }
+    }
+}
+
+/// The characters of these bytes, and how many bytes they take: all but what may be the beginning of one.
+fn whole_characters(bytes: &[u8]) -> (String, usize) {
+    let (mut text, mut rest) = (String::with_capacity(bytes.len()), bytes);
+    while !rest.is_empty() {
+        let error = match from_utf8(rest) {
+            Ok(all) => {
+                text.push_str(all);
+                rest = &[];
+                break;
+            }
+            Err(error) => error,
+        };
+        let (valid, odd) = rest.split_at(error.valid_up_to());
+        text.push_str(from_utf8(valid).unwrap_or_default());
+        rest = odd;
+        let (character, length) = match (half(odd), odd.get(3..).and_then(half)) {
+            (Some(high @ 0xd800..0xdc00), Some(low @ 0xdc00..)) => (joined(high, low), 6),
+            (Some(0xd800..0xdc00), None) if matches!(odd[3..], [] | [0xed] | [0xed, 0xb0..0xc0]) => break,
+            (Some(_), _) => (None, 3),
+            (None, _) if error.error_len().is_none() || matches!(odd, [0xed, 0xa0..0xc0]) => break,
+            (None, _) => (None, error.error_len().unwrap_or(1)),
+        };
+        text.push(character.unwrap_or('\u{fffd}'));
+        rest = &odd[length..];
+    }
+    (text, bytes.len() - rest.len())
 }
 
 /// Appends `text` as a JSON string, quotes included.
@@ -84,64 +407,208 @@ pub fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A JSON-RPC id (or any other scalar) as the JSON text that names it; nothing for an array, an object or a boolean.
-pub fn scalar_token(value: Value<'_, '_>) -> Option<Box<str>> {
-    if let Some(text) = value.as_str() {
-        return Some(quoted(text).into());
-    }
-    if let Some(number) = value.as_i64() {
-        return Some(number.to_string().into());
-    }
-    if let Some(number) = value.as_u64() {
-        return Some(number.to_string().into());
-    }
-    if value.is_null() {
-        return Some("null".into());
-    }
-    // Not an id that ACP knows, but it is the client's to choose and ours to give back.
-    value.as_f64().map(|number| serde_json::Value::from(number).to_string().into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use serde_json::{Value as Json, json};
 
-    #[test]
-    fn garbage_and_deep_nesting_are_errors() {
-        let mut reader = Reader::default();
-        for text in ["", " ", "{", "nul", "{} {}", "\u{7f}", "[1,]", ": keepalive"] {
-            assert!(reader.read(&mut text.as_bytes().to_vec(), |_| ()).is_err(), "{text:?}");
+    /// The value as a tree.
+    fn tree(value: Raw<'_>) -> Json {
+        if value.is_object() {
+            let text = |name: &[u8]| String::from_utf8(name.to_vec()).unwrap();
+            return Json::Object(value.members().map(|(name, member)| (text(&name), tree(member))).collect());
         }
-        let mut deep = vec![b'['; 1 << 20];
-        deep.extend(vec![b']'; 1 << 20]);
-        assert!(reader.read(&mut deep, |_| ()).is_err());
-        assert!(reader.read(&mut b"{\"a\":\xff}".to_vec(), |_| ()).is_err());
-        assert_eq!(reader.read(&mut b"{\"a\":7}".to_vec(), |value| value.get_u64("a")).unwrap(), Some(7));
+        if value.is_array() {
+            return value.items().map(tree).collect();
+        }
+        if let Some(text) = value.text() {
+            return text.into_owned().into();
+        }
+        match value.bytes() {
+            b"true" | b"True" => true.into(),
+            b"false" | b"False" => false.into(),
+            _ => value.number().map_or(Json::Null, Json::from),
+        }
+    }
+
+    fn read(text: &[u8]) -> Json {
+        tree(Raw::read(text).unwrap_or_else(|| panic!("{}", text.escape_ascii())))
     }
 
     #[test]
-    fn ids_keep_their_kind() {
-        let mut reader = Reader::default();
-        for id in ["0", "-1", "9007199254740993", "18446744073709551615", "\"0\"", "\"a\\\"b\"", "null"] {
-            let token = reader.read(&mut id.as_bytes().to_vec(), scalar_token).unwrap();
-            assert_eq!(token.as_deref(), Some(id));
+    fn what_is_not_quite_json_is_taken_as_it_was_meant() {
+        for (text, expected) in [
+            (&br#"{"a":"\ud83d\ude00\u00e9\n\/\"\\\t\b\f\r"}"#[..], json!({"a": "\u{1f600}é\n/\"\\\t\u{8}\u{c}\r"})),
+            (b"{\"a\":\"x\xffy\"}", json!({"a": "x\u{fffd}y"})),
+            (b"{\"a\":\"one\ntwo\t\x01\"}", json!({"a": "one\ntwo\t\u{1}"})),
+            (br#"{"a":"it\'s \x41 \u12 \\"}"#, json!({"a": "it's \\x41 \\u12 \\"})),
+            (br#"{"a":NaN,"b":-Infinity,"c":None,"d":True}"#, json!({"a": null, "b": null, "c": null, "d": true})),
+            (br#"{"a":1e999,"b":-1.5e+3}"#, json!({"a": null, "b": -1500.0})),
+            (br#" {"a":[1,2,],"b":{"c":1 , } ,} "#, json!({"a": [1.0, 2.0], "b": {"c": 1.0}})),
+            (b"[[],{},\"\"]", json!([[], {}, ""])),
+        ] {
+            assert_eq!(read(text), expected, "{}", text.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn what_is_no_value_is_none() {
+        for text in [
+            "",
+            " ",
+            "{",
+            "nul",
+            "{} {}",
+            "[,]",
+            ": keepalive",
+            "{oops}",
+            "{\"a\":}",
+            "{\"a\"}",
+            "{\"a\" 1}",
+            "[1 2]",
+            "[}",
+            "\"",
+            "\"\\\"",
+            "-",
+            "1x",
+            "{\"choices\": [{]}",
+            "]",
+            ",",
+        ] {
+            assert!(Raw::read(text.as_bytes()).is_none(), "{text:?}");
+        }
+        assert!(Raw::read(&[b"[".repeat(MAX_DEPTH), b"]".repeat(MAX_DEPTH)].concat()).is_some());
+        assert!(Raw::read(&[b"[".repeat(MAX_DEPTH + 1), b"]".repeat(MAX_DEPTH + 1)].concat()).is_none());
+    }
+
+    #[test]
+    fn a_count_is_whole_and_not_negative_however_it_is_written() {
+        let count = |text: &str| Raw::read(text.as_bytes()).unwrap().count();
+        for (text, expected) in [
+            ("5", Some(5)),
+            ("5.0", Some(5)),
+            ("5e2", Some(500)),
+            ("0", Some(0)),
+            ("-0.0", Some(0)),
+            ("9007199254740992", Some(1 << 53)),
+            ("9007199254740994", None),
+            ("18446744073709551615", None),
+            ("1e308", None),
+            ("1e999", None),
+            ("-1", None),
+            ("5.5", None),
+            ("NaN", None),
+            ("null", None),
+            ("\"5\"", None),
+            ("[5]", None),
+        ] {
+            assert_eq!(count(text), expected, "{text}");
         }
     }
 
     proptest! {
         #[test]
-        fn a_string_comes_back_as_it_was_written(text in "\\PC*|[\\x00-\\x7f]*") {
-            let mut out = Vec::new();
-            push_string(&mut out, &text);
-            prop_assert!(!out.contains(&b'\n'));
-            let back = Reader::default().read(&mut out, |value| value.as_str().map(str::to_owned)).unwrap();
-            prop_assert_eq!(back, Some(text));
+        fn json_means_what_it_means(text in "\\PC*|[\\x00-\\x7f]*", number: f64, ascii: bool) {
+            let number = if number.is_finite() { number } else { 0.0 };
+            let value = json!({ "a": [text.clone(), number, null], text: {"b": true} });
+            let written = match ascii {
+                false => value.to_string(),
+                // As Python and others write it.
+                true => value.to_string().chars().map(|letter| match letter.is_ascii() {
+                    true => letter.to_string(),
+                    false => letter.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+                }).collect(),
+            };
+            prop_assert_eq!(read(written.as_bytes()), value);
         }
 
         #[test]
-        fn no_bytes_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Reader::default().read(&mut bytes, |_| ());
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), json in "[\\[\\]{}:,\"\\\\a1 .-]{0,40}") {
+            for text in [&bytes[..], json.as_bytes()] {
+                if let Some(value) = Raw::read(text) {
+                    tree(value);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_clients_send_is_json_by_the_letter() {
+        for text in ["", " ", "{", "nul", "{} {}", "\u{7f}", "[1,]", "{\"a\":NaN}", ": keepalive"] {
+            assert!(Raw::strict(text.as_bytes()).is_err(), "{text:?}");
+        }
+        assert!(Raw::strict(&[b"[".repeat(1 << 20), b"]".repeat(1 << 20)].concat()).is_err());
+        assert!(Raw::strict(b"{\"a\":\xff}").is_err());
+        let cut = Raw::strict(br#"{"a":"x\ud83d","b":1e400}"#).unwrap();
+        assert_eq!(cut.get_text("a").as_deref(), Some("x\u{fffd}"));
+        assert_eq!(cut.get("b").and_then(Raw::scalar), Some("1e400"));
+        assert_eq!(cut.scalar(), None);
+    }
+
+    #[test]
+    fn a_value_ends_where_its_last_bracket_closes_however_it_is_cut() {
+        for (text, end) in [
+            (r#"{"a":"}\"]"} tail"#, Some(12)),
+            (r#"[{"a":[1,2]},{}]]"#, Some(16)),
+            (r#"{"a":"\\"}{"#, Some(10)),
+            (r#"{"a":{"b":"#, None),
+            (r#"{"a":"}}}}"#, None),
+        ] {
+            for cut in 0..text.len() {
+                let mut extent = Extent::default();
+                let (left, right) = text.as_bytes().split_at(cut);
+                let found = extent.feed(left).or_else(|| extent.feed(right).map(|end| cut + end));
+                assert_eq!(found, end, "{text} cut at {cut}");
+            }
+        }
+    }
+
+    const HIGH: &[u8] = b"\xed\xa0\xbc";
+    const LOW: &[u8] = b"\xed\xbe\x89";
+
+    fn heard(pieces: &[&[u8]]) -> String {
+        let (mut characters, mut text) = (Characters::default(), String::new());
+        let mut sink = |piece: &str| text.push_str(piece);
+        for piece in pieces {
+            characters.push(piece, &mut sink);
+        }
+        characters.finish(&mut sink);
+        text
+    }
+
+    #[test]
+    fn halves_become_a_character_and_what_stays_alone_is_told() {
+        for (bytes, text) in [
+            ([b"a", HIGH, LOW, b"b"].concat(), "a\u{1f389}b"),
+            ([HIGH, HIGH, LOW, LOW].concat(), "\u{fffd}\u{1f389}\u{fffd}"),
+            ([HIGH, b"a", LOW].concat(), "\u{fffd}a\u{fffd}"),
+            ([b"a", HIGH].concat(), "a\u{fffd}"),
+            ([HIGH, "\u{d55c}".as_bytes()].concat(), "\u{fffd}\u{d55c}"),
+            ("é\u{1f389}".as_bytes().to_vec(), "é\u{1f389}"),
+            (b"a\xe4\xbd".to_vec(), "a\u{fffd}"),
+            (b"a\xe4\xbdb\xff".to_vec(), "a\u{fffd}b\u{fffd}"),
+        ] {
+            assert_eq!(heard(&[&bytes]), text, "{}", bytes.escape_ascii());
+            assert_eq!(heard(&bytes.chunks(1).collect::<Vec<_>>()), text, "{} cut", bytes.escape_ascii());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_depends_on_the_cuts(
+            pieces in proptest::collection::vec(
+                prop_oneof![Just(HIGH.to_vec()), Just(LOW.to_vec()), "\\PC{1,3}".prop_map(String::into_bytes),
+                    proptest::collection::vec(any::<u8>(), 1..4)],
+                0..8,
+            ),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let bytes = pieces.concat();
+            let (left, right) = bytes.split_at(cut.index(bytes.len() + 1));
+            let whole = heard(&[&bytes]);
+            prop_assert_eq!(heard(&[left, right]), whole.clone());
+            prop_assert_eq!(heard(&bytes.chunks(1).collect::<Vec<_>>()), whole);
         }
     }
 }

@@ -9,12 +9,12 @@
 //!            └──── serve: one task per turn, one thread ────┘
 //! ```
 //!
-//! Reading order: [`config`] (what can be set), [`rpc`] and [`acp`] (the methods), [`sessions`] and [`history`] (what is remembered), [`convert`] (what is sent),
-//! [`sse`], [`chunk`] and [`answer`] (what comes back; [`raw`] is how its JSON is read, [`speech`] and [`thinking`] say
-//! what of it is told, and [`characters`] puts together what was cut), [`complaint`], [`errors`] and [`retry`] (what goes wrong), [`outbox`] (what happens when the
-//! reader is slow), [`serve`] (the only place where they meet the operating system). The way to the endpoint:
-//! [`client`], with [`dial`] and [`trust`] (connections), [`key`] and [`secrets`] (keys, and who must not see them),
-//! [`dialect`] and [`extra`] (how requests are written), [`coding`] (compressed answers), [`models`].
+//! Reading order: [`config`] (what can be set), [`rpc`] and [`acp`] (the methods and the turns), [`session`] and
+//! [`history`] (what is remembered), [`convert`] (what is sent), [`sse`], [`chunk`] and [`answer`] (what comes back;
+//! [`json`] is how it is read, [`speech`] and [`thinking`] say what of it is told), [`complaint`], [`errors`] and
+//! [`retry`] (what goes wrong), [`outbox`] (what happens when the reader is slow), [`serve`] (the only place where they
+//! meet the operating system). The way to the endpoint: [`client`], with [`dial`] (connections), [`key`] and [`secrets`]
+//! (keys, and who must not see them), [`dialect`] (how requests are written), [`coding`] (compressed answers), [`models`].
 //!
 //! The invariant of the whole: every request is answered exactly once, after its last update, whatever the endpoint
 //! or the disk does; and of a turn that did not end well only what the user said stays in its session.
@@ -23,7 +23,6 @@ pub mod acp;
 pub mod answer;
 #[cfg(test)]
 mod bodies;
-pub mod characters;
 pub mod check;
 pub mod chunk;
 pub mod cli;
@@ -34,10 +33,7 @@ pub mod config;
 pub mod convert;
 pub mod dial;
 pub mod dialect;
-pub mod envelope;
 pub mod errors;
-pub mod extent;
-pub mod extra;
 pub mod finish;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
@@ -47,22 +43,17 @@ pub mod json;
 pub mod key;
 pub mod lines;
 pub mod log;
-pub mod mend;
 pub mod models;
-pub mod options;
 pub mod outbox;
 mod random;
-pub mod raw;
 pub mod retry;
 pub mod rpc;
 pub mod secrets;
 pub mod serve;
 pub mod session;
-pub mod sessions;
 pub mod speech;
 pub mod sse;
 pub mod stdio;
 pub mod thinking;
-pub mod trust;
 pub mod usage;
 pub mod window;

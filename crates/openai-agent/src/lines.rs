@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::envelope::{Envelope, Finder};
+use super::rpc::{Envelope, Finder};
 
 /// Bytes offered to one read.
 const SPACE: usize = 64 << 10;

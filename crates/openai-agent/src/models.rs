@@ -1,6 +1,5 @@
 //! The list of models that an endpoint has: what it looks like, and how long it is believed. Pure.
 
-use std::fmt;
 use std::time::Duration;
 
 use serde_json::Value as Json;
@@ -14,33 +13,8 @@ pub const FRESH: Duration = Duration::from_secs(300);
 /// How long an endpoint that did not answer is not asked again, so that its silence does not hold up every session.
 pub const REST: Duration = Duration::from_secs(60);
 
-/// Why there is no list.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Lack {
-    /// What the endpoint, or the way to it, says.
-    Told(String),
-    /// No answer in this time.
-    Silence(Duration),
-}
-
-impl fmt::Display for Lack {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Told(problem) => out.write_str(problem),
-            Self::Silence(time) => write!(out, "no answer within {} s", time.as_secs()),
-        }
-    }
-}
-
-impl Lack {
-    /// How long the endpoint is not asked again.
-    pub fn rest(&self) -> Duration {
-        match self {
-            Self::Told(_) => Duration::ZERO,
-            Self::Silence(_) => REST,
-        }
-    }
-}
+/// Why there is no list, and how long the endpoint is not asked again.
+pub type Lack = (String, Duration);
 
 /// One model of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]

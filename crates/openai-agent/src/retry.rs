@@ -17,15 +17,15 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(8);
 
 /// What failed.
-#[derive(Clone, Copy, Debug)]
-pub enum Cause<'a> {
+#[derive(Clone, Debug)]
+pub enum Cause {
     /// No connection, or one that was closed before the first byte of the answer.
     Connection,
     /// An HTTP status that is not a success.
     #[allow(missing_docs)]
     Status {
         status: u16,
-        headers: &'a HeaderMap,
+        headers: HeaderMap,
         /// Whether the account is empty: no wait fills it.
         is_spent: bool,
     },
@@ -33,14 +33,14 @@ pub enum Cause<'a> {
 
 /// How long to wait before the next attempt, or nothing if there is none. `attempt` counts from 0, `dice` is evenly
 /// spread over 0 to 1.
-pub fn decide(cause: Cause<'_>, attempt: u32, max_retries: u32, now: SystemTime, dice: f64) -> Option<Duration> {
+pub fn decide(cause: &Cause, attempt: u32, max_retries: u32, now: SystemTime, dice: f64) -> Option<Duration> {
     if attempt >= max_retries {
         return None;
     }
     let backoff = FIRST_BACKOFF.saturating_mul(1 << attempt.min(10)).min(LONGEST_BACKOFF).mul_f64(1.0 - dice * 0.25);
     let (status, headers, is_spent) = match cause {
         Cause::Connection => return Some(backoff),
-        Cause::Status { status, headers, is_spent } => (status, headers, is_spent),
+        Cause::Status { status, headers, is_spent } => (*status, headers, *is_spent),
     };
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let again = match text("x-should-retry") {
@@ -57,17 +57,9 @@ pub fn decide(cause: Cause<'_>, attempt: u32, max_retries: u32, now: SystemTime,
 
 /// Whether a refusal says that the account is empty or closed, in the codes of OpenAI, Moonshot and One API.
 pub fn is_spent(refusal: &Refusal) -> bool {
-    [
-        "insufficient_quota",
-        "insufficient_user_quota",
-        "exceeded_current_quota_error",
-        "billing_hard_limit_reached",
-        "billing_not_active",
-        "account_deactivated",
-        "access_terminated",
-    ]
-    .iter()
-    .any(|code| refusal.has_code(code))
+    const CODES: &str = "insufficient_quota insufficient_user_quota exceeded_current_quota_error \
+                         billing_hard_limit_reached billing_not_active account_deactivated access_terminated";
+    CODES.split(' ').any(|code| refusal.has_code(code))
 }
 
 /// What the server asks for: milliseconds, seconds or a date.
@@ -96,8 +88,8 @@ mod tests {
     }
 
     fn wait(status: u16, pairs: &[(&'static str, &str)]) -> Option<Duration> {
-        let cause = Cause::Status { status, headers: &headers(pairs), is_spent: false };
-        decide(cause, 0, 2, SystemTime::UNIX_EPOCH, 0.0)
+        let cause = Cause::Status { status, headers: headers(pairs), is_spent: false };
+        decide(&cause, 0, 2, SystemTime::UNIX_EPOCH, 0.0)
     }
 
     #[test]
@@ -107,8 +99,8 @@ mod tests {
         for (pairs, again) in
             [(&[][..], false), (&[("retry-after", "1")], false), (&[("x-should-retry", "true")], true)]
         {
-            let cause = Cause::Status { status: 429, headers: &headers(pairs), is_spent: true };
-            assert_eq!(decide(cause, 0, 2, SystemTime::UNIX_EPOCH, 0.0).is_some(), again);
+            let cause = Cause::Status { status: 429, headers: headers(pairs), is_spent: true };
+            assert_eq!(decide(&cause, 0, 2, SystemTime::UNIX_EPOCH, 0.0).is_some(), again);
         }
     }
 
@@ -134,8 +126,8 @@ mod tests {
             if let Ok(value) = after.parse() {
                 map.insert("retry-after", value);
             }
-            for cause in [Cause::Connection, Cause::Status { status, headers: &map, is_spent: false }] {
-                if let Some(wait) = decide(cause, attempt, max, SystemTime::UNIX_EPOCH, dice) {
+            for cause in [Cause::Connection, Cause::Status { status, headers: map, is_spent: false }] {
+                if let Some(wait) = decide(&cause, attempt, max, SystemTime::UNIX_EPOCH, dice) {
                     prop_assert!(attempt < max && wait <= LONGEST_WAIT);
                 }
             }

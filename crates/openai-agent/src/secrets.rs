@@ -10,7 +10,6 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-use http::HeaderName;
 use serde_json::Value as Json;
 
 use super::config::Config;
@@ -31,19 +30,8 @@ pub const PREFIX: usize = 12;
 const MOST_LEARNED: usize = 16;
 
 /// Headers of `OPENAI_EXTRA_HEADERS` that say who calls and in which format, and are no secrets.
-const OPEN_HEADERS: [&str; 11] = [
-    "accept",
-    "accept-encoding",
-    "accept-language",
-    "anthropic-beta",
-    "anthropic-version",
-    "content-type",
-    "http-referer",
-    "openai-beta",
-    "referer",
-    "user-agent",
-    "x-title",
-];
+const OPEN_HEADERS: &str = "accept accept-encoding accept-language anthropic-beta anthropic-version content-type \
+    http-referer openai-beta openai-organization openai-project referer user-agent x-title";
 
 /// The values that must not be told.
 #[derive(Default)]
@@ -66,7 +54,7 @@ impl Secrets {
         let mut secrets = Self::default();
         secrets.add(&config.api_key.0);
         for (name, value) in &config.extra_headers {
-            if !is_open(name)
+            if !OPEN_HEADERS.split_whitespace().any(|open| open == name.as_str())
                 && let Ok(value) = value.to_str()
             {
                 secrets.add(value);
@@ -86,7 +74,7 @@ impl Secrets {
                 }
             }
         }
-        config.extra_body.each_secret(&mut |value| secrets.add(value));
+        secrets.add_named(&config.extra_body);
         secrets
     }
 
@@ -95,6 +83,20 @@ impl Secrets {
         for form in forms(secret) {
             if !self.fixed.contains(&form) {
                 self.fixed.push(form);
+            }
+        }
+    }
+
+    /// Adds the values of members that are named like keys: some gateways take them in the body.
+    fn add_named(&mut self, members: &serde_json::Map<String, Json>) {
+        for (name, value) in members {
+            let name = name.to_ascii_lowercase();
+            let is_named = ["key", "secret", "password", "credential", "authorization"];
+            let is_named = is_named.iter().any(|word| name.contains(word)) || name.ends_with("token");
+            match value {
+                Json::Object(members) => self.add_named(members),
+                Json::String(value) if is_named => self.add(value),
+                _ => {}
             }
         }
     }
@@ -130,10 +132,6 @@ impl Secrets {
         }
         mask_urls(&text)
     }
-}
-
-fn is_open(name: &HeaderName) -> bool {
-    OPEN_HEADERS.contains(&name.as_str())
 }
 
 /// A secret as it is, as it stands in JSON and as it stands in a URL.
@@ -290,6 +288,12 @@ mod tests {
         ] {
             assert_eq!(secrets.mask(text), masked);
         }
+    }
+
+    #[test]
+    fn members_that_are_named_like_keys_are_secrets() {
+        let body = r#"{"api_key":"k111","metadata":{"Auth-Token":"k222"},"max_tokens":5,"user":"k333"}"#;
+        assert_eq!(secrets(&[("OPENAI_EXTRA_BODY", body)]).mask("k111 k222 k333"), "*** *** k333");
     }
 
     #[test]

@@ -11,21 +11,19 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::timeout;
 
 use super::acp::{Agent, Effect};
-use super::answer::{Answer, Ending, Piece};
+use super::answer::{Ending, Piece};
 use super::client::{Client, Opened};
 use super::config::Config;
 use super::errors::Failure;
 use super::history::Store;
-use super::json::Reader;
 use super::lines::{Line, Lines};
 use super::log::note;
 use super::models;
-use super::options::Parameters;
 use super::outbox::STOP_READING;
 use super::session::TurnId;
 use super::stdio::Stdio;
@@ -36,16 +34,12 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// How long the end of a response may take after its answer is complete, for the connection to be used again.
 const TAIL: Duration = Duration::from_secs(1);
 
-/// How many tokens of one stream may pass before other streams get their turn, whatever is there to read.
-const BURST: usize = 32;
-
 /// How many sessions are read from the disk at once, so that the memory for it is bounded.
 const LARGE_WORKS: usize = 4;
 
 struct Shell {
     config: Rc<Config>,
     agent: RefCell<Agent>,
-    reader: RefCell<Reader>,
     client: Client,
     store: Option<Store>,
     tasks: RefCell<HashMap<TurnId, Task>>,
@@ -150,7 +144,6 @@ async fn run(config: Config) -> ExitCode {
     }
     let shell = Rc::new(Shell {
         agent: RefCell::new(Agent::new(config.clone(), Box::new(super::random::random))),
-        reader: RefCell::default(),
         client,
         store,
         tasks: RefCell::default(),
@@ -218,41 +211,18 @@ impl Shell {
                         task.resume.notify_one();
                     }
                 }
-                Effect::Load(ticket, session_id) => {
-                    self.on_disk(
-                        true,
-                        move |store| store.load(&session_id),
-                        move |shell, found| {
-                            let mut reader = shell.reader.borrow_mut();
-                            shell.agent.borrow_mut().loaded(ticket, found, &mut reader);
-                        },
-                    );
+                Effect::Load(load) => {
+                    let session_id = load.session_id.clone();
+                    let then = |agent: &mut Agent, found| agent.loaded(load, found);
+                    self.on_disk(true, move |store| store.load(&session_id), then);
                 }
-                Effect::List(ticket) => {
-                    self.on_disk(false, Store::list, move |shell, found| {
-                        shell.agent.borrow_mut().listed(ticket, found)
-                    });
-                }
-                Effect::Keep(ticket, to_keep) => {
-                    self.on_disk(
-                        false,
-                        move |store| store.choose(&to_keep.session_id, to_keep.known, &to_keep.choice),
-                        move |shell, outcome| shell.agent.borrow_mut().kept(ticket, outcome),
-                    );
+                Effect::List(list) => self.on_disk(false, Store::list, |agent, found| agent.listed(list, found)),
+                Effect::Delete(reply, session_id) => {
+                    let then = move |agent: &mut Agent, outcome| agent.deleted(&reply, outcome);
+                    self.on_disk(false, move |store| store.delete(&session_id), then);
                 }
                 Effect::Log(level, message) => super::log::log(level, format_args!("{message}")),
-                Effect::FetchModels => {
-                    spawn_local(fetch_models(self.clone()));
-                }
-                Effect::Delete(ticket, session_id) => {
-                    self.on_disk(
-                        false,
-                        move |store| store.delete(&session_id),
-                        move |shell, outcome| {
-                            shell.agent.borrow_mut().deleted(ticket, outcome);
-                        },
-                    );
-                }
+                Effect::FetchModels => drop(spawn_local(fetch_models(self.clone()))),
             }
         }
         if !self.agent.borrow().outbox().is_empty() {
@@ -266,29 +236,20 @@ impl Shell {
         self: &Rc<Self>,
         is_large: bool,
         work: impl FnOnce(&Store) -> io::Result<T> + Send + 'static,
-        then: impl FnOnce(&Self, Result<T, String>) + 'static,
+        then: impl FnOnce(&mut Agent, Result<T, String>) + 'static,
     ) {
         let shell = self.clone();
         spawn_local(async move {
-            let turnstile = if is_large { shell.enter_large_work().await } else { None };
+            let turnstile = if is_large { shell.large_works.acquire().await.ok() } else { None };
+            // One that does not listen has it read later.
+            while is_large && shell.agent.borrow().outbox().len() > STOP_READING {
+                shell.has_room.notified().await;
+            }
             let outcome = shell.store_work(work).await;
-            then(&shell, outcome);
+            then(&mut shell.agent.borrow_mut(), outcome);
             drop(turnstile);
             shell.act();
         });
-    }
-
-    /// Waits until a session may be read that is told to the client: one that does not listen has it read later.
-    async fn enter_large_work(&self) -> Option<SemaphorePermit<'_>> {
-        loop {
-            while self.agent.borrow().outbox().len() > STOP_READING {
-                self.has_room.notified().await;
-            }
-            let turnstile = self.large_works.acquire().await.ok();
-            if self.agent.borrow().outbox().len() <= STOP_READING {
-                return turnstile;
-            }
-        }
     }
 
     async fn store_work<T: Send + 'static>(
@@ -318,10 +279,7 @@ async fn read(shell: &Rc<Shell>, stdin: &Stdio) -> io::Result<()> {
         while let Some(line) = lines.next_line().or_else(|| last(&mut lines)) {
             let now = SystemTime::now();
             match line {
-                Line::Whole(range) => {
-                    let mut reader = shell.reader.borrow_mut();
-                    shell.agent.borrow_mut().handle_line(lines.bytes(range), &mut reader, now);
-                }
+                Line::Whole(range) => shell.agent.borrow_mut().handle_line(lines.bytes(range), now),
                 Line::TooLong(envelope) => shell.agent.borrow_mut().handle_long_line(&envelope),
             }
             shell.act();
@@ -375,29 +333,28 @@ async fn write(shell: Rc<Shell>, stdout: Stdio) {
 
 async fn fetch_models(shell: Rc<Shell>) {
     let models = shell.client.models().await;
-    let rest = match &models {
-        Ok(_) => models::FRESH,
-        Err(lack) => {
-            note!(Warn, "The list of models cannot be fetched: {lack}");
-            lack.rest()
-        }
-    };
+    let rest = models.as_ref().map_or_else(|(_, rest)| *rest, |_| models::FRESH);
+    if let Err((problem, _)) = &models {
+        note!(Warn, "The list of models cannot be fetched: {problem}");
+    }
     shell.agent.borrow_mut().models_known(models.ok(), SystemTime::now() + rest);
     shell.act();
 }
 
 /// One turn, from the prompt to its answer.
 async fn run_turn(shell: Rc<Shell>, turn: TurnId, resume: Rc<Notify>) {
-    let outcome = match prepare(&shell, turn).await {
-        Ok(()) => loop {
-            match ask(&shell, turn, &resume).await {
-                Err(failure) if shell.agent.borrow_mut().lighten(turn, &failure) => {
-                    note!(Info, "{} It is asked again with less.", failure.text(&shell.config.shown_url()));
-                }
-                outcome => break outcome,
+    let header = shell.agent.borrow().header(turn);
+    if let Some(header) = header {
+        // If that fails it is told when the turn is stored.
+        let _ = shell.store_work(move |store| store.create(&header)).await;
+    }
+    let outcome = loop {
+        match ask(&shell, turn, &resume).await {
+            Err(failure) if shell.agent.borrow_mut().lighten(turn, &failure) => {
+                note!(Info, "{} It is asked again with less.", failure.text(&shell.config.shown_url()));
             }
-        },
-        Err(failure) => Err(failure),
+            outcome => break outcome,
+        }
     };
     let tail = match outcome {
         Ok((ending, opened)) => {
@@ -411,7 +368,7 @@ async fn run_turn(shell: Rc<Shell>, turn: TurnId, resume: Rc<Notify>) {
                 true => note!(Warn, "{text}"),
                 false => note!(Warn, "{text} {detail}"),
             }
-            shell.agent.borrow_mut().fail(turn, &failure, SystemTime::now());
+            shell.agent.borrow_mut().fail(turn, &failure);
             None
         }
     };
@@ -423,109 +380,25 @@ async fn run_turn(shell: Rc<Shell>, turn: TurnId, resume: Rc<Notify>) {
     }
 }
 
-/// Makes sure that the session has its file, and that we know all that is in it.
-async fn prepare(shell: &Rc<Shell>, turn: TurnId) -> Result<(), Failure> {
-    if shell.store.is_none() {
-        return Ok(());
-    }
-    let Some((header, known, is_partial)) = shell.agent.borrow_mut().store_header(turn) else { return Ok(()) };
-    let turnstile = if is_partial { shell.large_works.acquire().await.ok() } else { None };
-    let look = shell.store_work(move |store| store.look(&header, known, is_partial)).await;
-    shell.agent.borrow_mut().refreshed(turn, look.map_err(Failure::History)?);
-    drop(turnstile);
-    shell.act();
-    Ok(())
-}
-
 /// Asks the endpoint and forwards its answer, piece by piece.
 async fn ask(shell: &Rc<Shell>, turn: TurnId, resume: &Notify) -> Result<(Ending, Option<Opened>), Failure> {
     let model = shell.agent.borrow().model(turn).unwrap_or_else(|| "".into());
-    let body = |dialect| shell.agent.borrow().request_body(turn, dialect);
     shell.agent.borrow_mut().fit(turn);
-    let parameters = shell.agent.borrow().parameters_of(turn);
-    let mut opened = shell.client.ask(&model, parameters, body).await?;
-    let left_out = shell.client.dialect(&model).left_out;
-    if left_out != Parameters::default() {
-        shell.agent.borrow_mut().refuses(turn, left_out);
-    }
-    let mut answer = Answer::new(shell.config.max_line);
+    let body = |dialect| shell.agent.borrow().request_body(turn, dialect);
+    let mut opened = shell.client.ask(&model, body).await?;
     let mut skipped = Skipped(0);
-    let mut next = opened.first.take();
-    let mut trouble = None;
-    let mut burst = 0;
-    while let Some(bytes) = next {
-        {
-            let mut agent = shell.agent.borrow_mut();
-            answer.push(&bytes, |piece| forward(&mut agent, turn, piece, &mut skipped));
-        }
-        settle(shell, turn, resume, &mut answer, &mut skipped).await?;
-        if answer.is_over() {
-            break;
-        }
-        burst += 1;
-        if burst == BURST {
-            burst = 0;
-            tokio::task::yield_now().await;
-        }
-        next = match opened.next_within(answer.grace()).await {
-            Ok(bytes) => bytes,
-            Err(message) => {
-                trouble = Some(message);
-                None
-            }
-        };
-    }
-    let has_tail = answer.is_over() && trouble.is_none();
-    if trouble.is_none() {
-        {
-            let mut agent = shell.agent.borrow_mut();
-            answer.end(|piece| forward(&mut agent, turn, piece, &mut skipped));
-        }
-        settle(shell, turn, resume, &mut answer, &mut skipped).await?;
-    }
-    let cost = opened.cost.filter(|_| answer.is_whole());
-    let mut ending = {
-        let mut agent = shell.agent.borrow_mut();
-        let content_type = opened.content_type.clone();
-        answer.finish(trouble, &content_type, |piece| forward(&mut agent, turn, piece, &mut skipped))
-    };
-    skipped.tell();
-    if let Ok(Ending { usage: Some(usage), .. }) = &mut ending {
-        usage.cost = usage.cost.or(cost);
-    }
-    Ok((ending?, has_tail.then_some(opened)))
-}
-
-/// Tells what is left of a read: large events, which are read beside this thread, come in slices, and between two of
-/// them the other sessions have their turn.
-async fn settle(
-    shell: &Rc<Shell>,
-    turn: TurnId,
-    resume: &Notify,
-    answer: &mut Answer,
-    skipped: &mut Skipped,
-) -> Result<(), Failure> {
-    loop {
+    let mut forward = |piece: Piece<'_>| forward(&mut shell.agent.borrow_mut(), turn, piece, &mut skipped);
+    let forwarded = async || {
         shell.act();
-        if shell.agent.borrow().answer_length(turn) > shell.config.max_history {
-            return Err(Failure::TooLong(shell.config.max_history));
-        }
         while shell.agent.borrow().is_paused(turn) {
             resume.notified().await;
         }
-        if let Some(large) = answer.take_large() {
-            let digest = tokio::task::spawn_blocking(|| large.read()).await;
-            answer.give(digest.map_err(|error| Failure::Network(error.to_string()))?);
-        }
-        let has_more = {
-            let mut agent = shell.agent.borrow_mut();
-            answer.go_on(|piece| forward(&mut agent, turn, piece, skipped))
-        };
-        if !has_more {
-            return Ok(());
-        }
-        tokio::task::yield_now().await;
-    }
+        let limit = shell.config.max_history;
+        if shell.agent.borrow().answer_length(turn) > limit { Err(Failure::TooLong(limit)) } else { Ok(()) }
+    };
+    let (ending, is_over) = opened.read(shell.config.max_line, &mut forward, forwarded).await?;
+    skipped.tell();
+    Ok((ending?, is_over.then_some(opened)))
 }
 
 /// Hands a piece of an answer to the agent, or logs it.
@@ -565,13 +438,7 @@ async fn finish(shell: &Rc<Shell>, turn: TurnId, ending: Ending) {
     let to_store = shell.agent.borrow_mut().complete(turn, ending, SystemTime::now());
     shell.act();
     let Some(to_store) = to_store else { return };
-    let work = move |store: &Store| {
-        let known = match &to_store.header {
-            Some(header) => store.create(header)?,
-            None => to_store.known,
-        };
-        store.append(&to_store.session_id, known, &to_store.entry)
-    };
+    let work = move |store: &Store| store.append(&to_store.header, &to_store.entry);
     let outcome = shell.store_work(work).await;
     shell.agent.borrow_mut().stored(turn, outcome);
 }

@@ -1,16 +1,18 @@
-//! A session: what is remembered of one conversation. Pure.
+//! What is remembered of conversations: a session, and all that are open. Pure.
 //!
-//! The invariant: the history holds whole turns only, each a message of the user and the answer to it, in the order
-//! in which they ended. What the user said in turns since then that failed or were cancelled waits beside it, and
-//! becomes part of the next message, so that "continue" has something to go on; what was refused leaves no trace.
+//! The invariants of a session: the history holds whole turns only, each a message of the user and the answer to it, in
+//! the order in which they ended. What the user said in turns since then that failed or were cancelled waits beside it,
+//! and becomes part of the next message, so that "continue" has something to go on; what was refused leaves no trace.
+//!
+//! Of all of them: a session is changed through [`Sessions::change`] alone, so that the sum of what they hold is known,
+//! and that one that has turns to drop stands in the order in which they are dropped, the longest unused first, those
+//! in which a turn runs last.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::SystemTime;
 
 use super::convert::join_user_messages;
-use super::history::Choice;
-use super::options::Chosen;
 use super::usage::Usage;
 use super::window::{USUAL_RATE, weight};
 
@@ -38,17 +40,6 @@ impl Exchange {
     }
 }
 
-/// What becomes of turns that are dropped from memory, from the least to the gravest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fate {
-    /// The next prompt reads them again.
-    Aside,
-    /// They may be missing in the prompt that runs; the next one reads them again.
-    LeftOut,
-    /// Nobody has them any more.
-    Lost,
-}
-
 /// A conversation.
 #[derive(Debug)]
 pub struct Session {
@@ -56,10 +47,6 @@ pub struct Session {
     pub cwd: Box<str>,
     /// The model of the next turn.
     pub model: Rc<str>,
-    /// What the client chose for its requests.
-    pub chosen: Chosen,
-    /// Whether a file that it has says what was chosen.
-    pub is_choice_kept: bool,
     /// The model without vision of which its client was told that it gets no images.
     pub told_blind: Option<Rc<str>>,
     /// First words of the first prompt.
@@ -70,27 +57,19 @@ pub struct Session {
     pub usage: Option<Usage>,
     /// The turn that runs, if one does.
     pub turn: Option<TurnId>,
-    /// Bytes of its file that are known to this process; 0 if there is none yet.
-    pub stored: u64,
     /// Tokens for each byte of a request, as the last one told.
     pub rate: f64,
-    /// Whether its file has turns that are not in memory: the next prompt has it read.
-    pub is_partial: bool,
-    /// Whether there are turns in memory that could not be stored.
-    pub is_unsaved: bool,
     /// Whether its client knows what `usage_update` is.
     pub knows_usage_updates: bool,
-    /// The gravest thing that its owner was told of turns that were dropped.
-    pub told: Fate,
+    /// Whether the log says that turns were dropped from memory.
+    is_told: bool,
     history: VecDeque<Exchange>,
     /// So many of the oldest turns are not sent any more.
     left_out: usize,
-    /// So many of those were dropped from memory.
-    dropped_left_out: usize,
-    bytes: usize,
     /// Messages of the user that have no answer.
     unanswered: VecDeque<Rc<str>>,
-    unanswered_bytes: usize,
+    /// Bytes of all messages.
+    bytes: usize,
 }
 
 impl Session {
@@ -99,42 +78,29 @@ impl Session {
         Self {
             cwd: cwd.into(),
             model,
-            chosen: Chosen::default(),
-            is_choice_kept: true,
             told_blind: None,
             title: None,
             updated: now,
             usage: None,
             turn: None,
-            stored: 0,
             rate: USUAL_RATE,
-            is_partial: false,
-            is_unsaved: false,
             knows_usage_updates: true,
-            told: Fate::Aside,
+            is_told: false,
             history: VecDeque::new(),
             left_out: 0,
-            dropped_left_out: 0,
-            bytes: 0,
             unanswered: VecDeque::new(),
-            unanswered_bytes: 0,
+            bytes: 0,
         }
     }
 
-    /// What holds for its next turn.
-    pub fn choice(&self) -> Choice {
-        Choice { model: self.model.to_string(), options: self.chosen.clone() }
-    }
-
     /// Bytes of memory that it takes, about.
-    pub fn memory(&self) -> usize {
+    fn memory(&self) -> usize {
         let words = self.cwd.len() + self.model.len() + self.title.as_ref().map_or(0, |title| title.len());
-        let messages = 2 * self.history.len() + self.unanswered.len();
-        SESSION + words + self.bytes + self.unanswered_bytes + MESSAGE * messages
+        SESSION + words + self.bytes + MESSAGE * (2 * self.history.len() + self.unanswered.len())
     }
 
-    /// Whether there is anything that [`Self::forget`] would drop.
-    pub fn can_forget(&self) -> bool {
+    /// Whether there is anything that [`Self::forget`] would drop: while a turn runs the newest one before it stays.
+    fn can_forget(&self) -> bool {
         match self.turn {
             None => !self.history.is_empty() || !self.unanswered.is_empty(),
             Some(_) => self.history.len() > 1,
@@ -142,40 +108,28 @@ impl Session {
     }
 
     /// Drops the oldest turns, and then the oldest messages without an answer, until `excess` bytes are free or
-    /// nothing is left; while a turn runs the newest one stays. Says how many bytes became free, and what becomes of
-    /// the turns.
-    pub fn forget(&mut self, excess: usize) -> (usize, Fate) {
-        let is_running = self.turn.is_some();
-        let mut freed = 0;
-        let mut fate = Fate::Aside;
-        while freed < excess && self.history.len() > usize::from(is_running) {
-            let Some(oldest) = self.history.pop_front() else { break };
-            let bytes = oldest.user.len() + oldest.assistant.len();
-            self.bytes -= bytes;
-            freed += bytes + 2 * MESSAGE;
-            self.is_partial = true;
-            // Nobody misses what is not sent any more.
-            if self.left_out > 0 {
-                self.left_out -= 1;
-                self.dropped_left_out += 1;
-                continue;
+    /// nothing is left.
+    fn forget(&mut self, excess: usize) {
+        let most = self.memory().saturating_sub(excess);
+        while self.memory() > most && self.can_forget() {
+            if !self.drop_oldest_turn() {
+                self.drop_oldest_unanswered();
             }
-            fate = match (self.stored == 0 || self.is_unsaved, is_running) {
-                (true, _) => Fate::Lost,
-                (false, true) => Fate::LeftOut,
-                (false, false) => fate,
-            };
-        }
-        while freed < excess && !is_running {
-            let Some(oldest) = self.unanswered.pop_front() else { break };
-            self.unanswered_bytes -= oldest.len();
-            freed += oldest.len() + MESSAGE;
-            fate = Fate::Lost;
         }
         if self.history.is_empty() {
             self.history.shrink_to_fit();
         }
-        (freed, fate)
+    }
+
+    fn drop_oldest_turn(&mut self) -> bool {
+        let Some(oldest) = self.history.pop_front() else { return false };
+        self.bytes -= oldest.user.len() + oldest.assistant.len();
+        self.left_out = self.left_out.saturating_sub(1);
+        true
+    }
+
+    fn drop_oldest_unanswered(&mut self) {
+        self.bytes -= self.unanswered.pop_front().map_or(0, |oldest| oldest.len());
     }
 
     /// The message to send for what the user says now: with what has no answer before it. Who says the same again
@@ -190,20 +144,23 @@ impl Session {
 
     /// What the user said has no answer. Of such messages the oldest are forgotten beyond `limit` bytes.
     pub fn leave(&mut self, own: Rc<str>, limit: usize) {
-        self.unanswered.retain(|message| *message != own);
+        if let Some(at) = self.unanswered.iter().position(|message| *message == own) {
+            self.unanswered.remove(at);
+            self.bytes -= own.len();
+        }
+        self.bytes += own.len();
         self.unanswered.push_back(own);
-        self.unanswered_bytes = self.unanswered.iter().map(|message| message.len()).sum();
-        while self.unanswered.len() > 1 && self.unanswered_bytes > limit {
-            if let Some(oldest) = self.unanswered.pop_front() {
-                self.unanswered_bytes -= oldest.len();
-            }
+        let bytes = |unanswered: &VecDeque<Rc<str>>| unanswered.iter().map(|message| message.len()).sum::<usize>();
+        while self.unanswered.len() > 1 && bytes(&self.unanswered) > limit {
+            self.drop_oldest_unanswered();
         }
     }
 
     /// What had no answer has one now, or was refused.
     pub fn settle(&mut self) {
-        self.unanswered.clear();
-        self.unanswered_bytes = 0;
+        while !self.unanswered.is_empty() {
+            self.drop_oldest_unanswered();
+        }
     }
 
     /// The turns that are sent, oldest first.
@@ -228,41 +185,165 @@ impl Session {
         self.bytes += exchange.user.len() + exchange.assistant.len();
         self.history.push_back(exchange);
         while self.bytes > limit && self.history.len() > 1 {
-            if let Some(oldest) = self.history.pop_front() {
-                self.bytes -= oldest.user.len() + oldest.assistant.len();
-                self.left_out = self.left_out.saturating_sub(1);
-            }
-        }
-    }
-
-    /// Puts what its file says in the place of a history of which turns were dropped from memory. What was left out of
-    /// what is sent stays so.
-    pub fn restore_history(&mut self, exchanges: Vec<Exchange>, limit: usize) {
-        let left_out = self.left_out + self.dropped_left_out;
-        self.replace_history(exchanges, limit);
-        self.left_out = left_out.min(self.history.len());
-    }
-
-    /// Puts another history in the place of this one.
-    pub fn replace_history(&mut self, exchanges: Vec<Exchange>, limit: usize) {
-        self.history.clear();
-        self.left_out = 0;
-        self.dropped_left_out = 0;
-        self.bytes = 0;
-        self.is_partial = false;
-        self.is_unsaved = false;
-        for exchange in exchanges {
-            self.remember(exchange, limit);
+            self.drop_oldest_turn();
         }
     }
 
     /// Adds the counts of a turn to the session's.
-    pub fn count(&mut self, usage: &Usage) -> Usage {
+    pub fn count(&mut self, usage: &Usage) {
         match &mut self.usage {
             Some(sum) => sum.add(usage),
-            none => *none = Some(*usage),
+            None => self.usage = Some(*usage),
         }
-        self.usage.unwrap_or(*usage)
+    }
+}
+
+/// The sessions of one process.
+#[derive(Default)]
+pub struct Sessions {
+    places: HashMap<Rc<str>, Place>,
+    /// Those that have turns to drop: whether one runs, and the last use.
+    droppable: BTreeMap<(bool, u64), Rc<str>>,
+    bytes: usize,
+    uses: u64,
+}
+
+struct Place {
+    session: Session,
+    /// Number of its last use.
+    used: u64,
+}
+
+impl Place {
+    /// What it holds, and where it stands among those that have turns to drop.
+    fn standing(&self) -> (usize, Option<(bool, u64)>) {
+        let key = self.session.can_forget().then_some((self.session.turn.is_some(), self.used));
+        (self.session.memory(), key)
+    }
+}
+
+impl Sessions {
+    /// How many are open.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether none is open.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Bytes of memory that they take, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// One of them.
+    pub fn get(&self, session_id: &str) -> Option<&Session> {
+        self.places.get(session_id).map(|place| &place.session)
+    }
+
+    /// One of them, and its name to keep.
+    pub fn find(&self, session_id: &str) -> Option<(&Rc<str>, &Session)> {
+        self.places.get_key_value(session_id).map(|(name, place)| (name, &place.session))
+    }
+
+    /// All of them, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Rc<str>, &Session)> {
+        self.places.iter().map(|(name, place)| (name, &place.session))
+    }
+
+    /// The longest unused one of those in which no turn runs.
+    pub fn longest_unused(&self) -> Option<Rc<str>> {
+        let idle = self.places.iter().filter(|(_, place)| place.session.turn.is_none());
+        idle.min_by_key(|(_, place)| place.used).map(|(name, _)| name.clone())
+    }
+
+    /// Opens a session, in the place of one of its name if there is one.
+    pub fn insert(&mut self, session_id: Rc<str>, session: Session) {
+        self.remove(&session_id);
+        self.uses += 1;
+        let place = Place { session, used: self.uses };
+        self.stand(&session_id, place.standing());
+        self.places.insert(session_id, place);
+    }
+
+    /// Takes a session out.
+    pub fn remove(&mut self, session_id: &str) {
+        if let Some(place) = self.places.remove(session_id) {
+            self.leave(place.standing());
+        }
+    }
+
+    /// Changes a session; nothing if there is none of this name.
+    pub fn change<T>(&mut self, session_id: &str, change: impl FnOnce(&mut Session) -> T) -> Option<T> {
+        self.change_place(session_id, |place| change(&mut place.session))
+    }
+
+    /// A session is being used.
+    pub fn touch(&mut self, session_id: &str) {
+        self.uses += 1;
+        let uses = self.uses;
+        self.change_place(session_id, |place| place.used = uses);
+    }
+
+    fn change_place<T>(&mut self, session_id: &str, change: impl FnOnce(&mut Place) -> T) -> Option<T> {
+        let name = self.places.get_key_value(session_id)?.0.clone();
+        let place = self.places.get_mut(session_id)?;
+        let before = place.standing();
+        let outcome = change(place);
+        let after = place.standing();
+        self.leave(before);
+        self.stand(&name, after);
+        Some(outcome)
+    }
+
+    fn stand(&mut self, session_id: &Rc<str>, (memory, key): (usize, Option<(bool, u64)>)) {
+        self.bytes += memory;
+        if let Some(key) = key {
+            self.droppable.insert(key, session_id.clone());
+        }
+    }
+
+    fn leave(&mut self, (memory, key): (usize, Option<(bool, u64)>)) {
+        self.bytes -= memory;
+        if let Some(key) = key {
+            self.droppable.remove(&key);
+        }
+    }
+
+    /// Drops turns until all sessions together hold `most` bytes, or no turn is left that can be dropped. Names the
+    /// sessions of which that was not told before.
+    pub fn shrink(&mut self, most: usize) -> Vec<Rc<str>> {
+        let mut told = Vec::new();
+        while self.bytes > most {
+            let Some((_, name)) = self.droppable.first_key_value() else { break };
+            let (name, excess) = (name.clone(), self.bytes - most);
+            let was_told = self.change(&name, |session| {
+                session.forget(excess);
+                std::mem::replace(&mut session.is_told, true)
+            });
+            told.extend((was_told == Some(false)).then_some(name));
+        }
+        told
+    }
+
+    /// Every relation that must hold between two calls. For tests.
+    ///
+    /// # Panics
+    /// If one does not.
+    pub fn check_invariants(&self) {
+        let standings: Vec<_> = self.places.values().map(Place::standing).collect();
+        assert_eq!(self.bytes, standings.iter().map(|(memory, _)| memory).sum::<usize>());
+        assert_eq!(self.droppable.len(), standings.iter().filter(|(_, key)| key.is_some()).count());
+        for (key, name) in &self.droppable {
+            assert_eq!(self.places[name].standing().1, Some(*key));
+        }
+        for (_, session) in self.iter() {
+            let turns = session.history.iter().map(|turn| turn.user.len() + turn.assistant.len());
+            let bytes = turns.chain(session.unanswered.iter().map(|message| message.len()));
+            assert_eq!(session.bytes, bytes.sum::<usize>());
+        }
     }
 }
 
@@ -319,36 +400,23 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_turns_are_dropped_first_and_what_becomes_of_them_is_known() {
+    fn the_oldest_turns_are_dropped_first_and_while_one_runs_the_newest_stays() {
         let mut session = with_turns(&["a", "b", "c", "d"]);
         session.leave("e".into(), 100);
-        session.stored = 9;
-        let before = session.memory();
-        let (freed, fate) = session.forget(1);
-        assert_eq!((before - freed, fate, kept(&session)), (session.memory(), Fate::Aside, vec!["b", "c", "d"]));
-        assert!(session.is_partial, "they are in the file");
+        session.forget(1);
+        assert_eq!(kept(&session), ["b", "c", "d"]);
         session.turn = Some(1);
-        assert_eq!((session.forget(usize::MAX).1, kept(&session)), (Fate::LeftOut, vec!["d"]));
+        session.forget(usize::MAX);
+        assert_eq!(kept(&session), ["d"]);
         assert!(!session.can_forget(), "the newest turn of a prompt that runs stays");
         session.turn = None;
-        let before = session.memory();
-        let (freed, fate) = session.forget(usize::MAX);
-        assert_eq!((before - freed, fate), (session.memory(), Fate::Lost), "no file has what has no answer");
-        assert!(kept(&session).is_empty() && !session.can_forget());
-
-        // What is not sent any more is missed by nobody, and is not sent when it is read again either.
+        session.forget(usize::MAX);
+        assert!(kept(&session).is_empty() && !session.can_forget() && session.bytes == 0);
+        // What is not sent any more goes first, and is missed by nobody.
         let mut session = with_turns(&["a", "b", "c"]);
         assert_eq!(session.leave_out(2), 2);
-        assert_eq!((session.forget(1).1, kept(&session)), (Fate::Aside, vec!["c"]));
-        let read = with_turns(&["a", "b", "c", "d"]);
-        session.restore_history(read.history.into(), usize::MAX);
-        assert_eq!(kept(&session), ["c", "d"]);
-
-        for (stored, is_unsaved) in [(0, false), (9, true)] {
-            let mut session = with_turns(&["a", "b"]);
-            (session.stored, session.is_unsaved) = (stored, is_unsaved);
-            assert_eq!(session.forget(1).1, Fate::Lost);
-        }
+        session.forget(1);
+        assert_eq!(kept(&session), ["c"]);
     }
 
     proptest! {
@@ -365,6 +433,66 @@ mod tests {
                 let bytes: usize = session.sent().map(|turn| turn.user.len() + turn.assistant.len()).sum();
                 prop_assert_eq!(bytes, session.bytes);
                 prop_assert!(bytes <= limit || kept.len() == 1);
+            }
+        }
+    }
+
+    fn open(sessions: &mut Sessions, name: &str) {
+        sessions.insert(name.into(), Session::new("/", "m".into(), SystemTime::UNIX_EPOCH));
+    }
+
+    fn say(sessions: &mut Sessions, name: &str, length: usize) {
+        let exchange = Exchange { user: "u".repeat(length).into(), assistant: "a".into() };
+        sessions.change(name, |session| session.remember(exchange, usize::MAX)).unwrap();
+    }
+
+    fn turns(sessions: &Sessions, name: &str) -> usize {
+        sessions.get(name).unwrap().sent().count()
+    }
+
+    #[test]
+    fn turns_of_the_longest_unused_session_go_first_and_those_of_running_ones_last() {
+        let mut sessions = Sessions::default();
+        for name in ["a", "b", "c"] {
+            open(&mut sessions, name);
+            (0..3).for_each(|_| say(&mut sessions, name, 1000));
+        }
+        sessions.touch("b");
+        sessions.change("a", |session| session.turn = Some(1));
+        let all = sessions.bytes();
+        assert!(sessions.shrink(all).is_empty(), "nothing is too much");
+        assert_eq!(sessions.longest_unused().as_deref(), Some("c"), "a turn runs in the one before");
+        assert_eq!(sessions.shrink(all - 1), ["c".into()]);
+        assert_eq!([turns(&sessions, "a"), turns(&sessions, "b"), turns(&sessions, "c")], [3, 3, 2]);
+        assert_eq!(sessions.shrink(all - 3500), ["b".into()], "who was told is not told again");
+        assert_eq!([turns(&sessions, "a"), turns(&sessions, "b"), turns(&sessions, "c")], [3, 2, 0]);
+        assert_eq!(sessions.shrink(0), ["a".into()]);
+        assert_eq!([turns(&sessions, "a"), turns(&sessions, "b"), turns(&sessions, "c")], [1, 0, 0]);
+        sessions.check_invariants();
+    }
+
+    proptest! {
+        #[test]
+        fn the_books_are_right_whatever_happens(steps in proptest::collection::vec((0u8..9, 0usize..5, 0usize..3000), 1..200)) {
+            let mut sessions = Sessions::default();
+            for (step, slot, size) in steps {
+                let name = slot.to_string();
+                match step {
+                    0 => open(&mut sessions, &name),
+                    1 | 2 => sessions.remove(&name),
+                    3 => sessions.touch(&name),
+                    4 => drop(sessions.change(&name, |session| session.turn = session.turn.xor(Some(1)))),
+                    5 => drop(sessions.change(&name, |session| session.leave("x".repeat(size).into(), 2000))),
+                    6 => drop(sessions.change(&name, Session::settle)),
+                    7 => {
+                        sessions.shrink(size);
+                        let fits = sessions.bytes() <= size;
+                        prop_assert!(fits || sessions.iter().all(|(_, session)| !session.can_forget()));
+                    }
+                    _ if sessions.get(&name).is_some() => say(&mut sessions, &name, size),
+                    _ => {}
+                }
+                sessions.check_invariants();
             }
         }
     }

@@ -9,8 +9,8 @@
 //! deltas that grow, but its documentation promises increments, and "ha" and then "haha" are increments too: whoever
 //! took one for the other would lose text of endpoints that keep to the rule.
 
-use super::characters::Characters;
 use super::chunk::{Kind, Origin};
+use super::json::Characters;
 use super::thinking::Thinking;
 
 /// What was said so far.

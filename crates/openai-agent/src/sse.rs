@@ -8,8 +8,6 @@
 //!
 //! The invariant: the fields depend on the bytes alone, never on where the chunks were cut.
 
-use std::ops::ControlFlow;
-
 /// One line of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field<'a> {
@@ -52,16 +50,11 @@ impl Parser {
         Self { line: Vec::new(), after_cr: false, at_start: true, limit }
     }
 
-    /// Takes the next bytes and calls `field` with each line that ends within them, until it breaks off. Gives the
-    /// bytes that were not looked at, none if it did not.
+    /// Takes the next bytes and calls `field` with each line that ends within them.
     ///
     /// # Errors
     /// [`TooLong`]; the stream cannot be followed any further.
-    pub fn push<'a>(
-        &mut self,
-        mut bytes: &'a [u8],
-        mut field: impl FnMut(Field<'_>) -> ControlFlow<()>,
-    ) -> Result<&'a [u8], TooLong> {
+    pub fn push(&mut self, mut bytes: &[u8], mut field: impl FnMut(Field<'_>)) -> Result<(), TooLong> {
         if self.after_cr && !bytes.is_empty() {
             self.after_cr = false;
             bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
@@ -73,35 +66,30 @@ impl Parser {
                 self.after_cr = bytes.is_empty();
                 bytes = bytes.strip_prefix(b"\n").unwrap_or(bytes);
             }
-            let flow = if self.line.is_empty() {
-                self.take_line(begun, &mut field)?
+            if self.line.is_empty() {
+                self.take_line(begun, &mut field)?;
             } else {
                 self.extend_line(begun)?;
                 let line = std::mem::take(&mut self.line);
-                let flow = self.take_line(&line, &mut field)?;
+                self.take_line(&line, &mut field)?;
                 self.line = line;
                 self.line.clear();
                 self.line.shrink_to(KEPT);
-                flow
-            };
-            if flow.is_break() {
-                return Ok(bytes);
             }
         }
-        self.extend_line(bytes)?;
-        Ok(&[])
+        self.extend_line(bytes)
     }
 
     /// The end of the stream: gives the line that was still open, if there is one, and the end of its event.
     ///
     /// # Errors
     /// [`TooLong`].
-    pub fn finish(&mut self, mut field: impl FnMut(Field<'_>) -> ControlFlow<()>) -> Result<(), TooLong> {
+    pub fn finish(&mut self, mut field: impl FnMut(Field<'_>)) -> Result<(), TooLong> {
         let line = std::mem::take(&mut self.line);
         if !line.is_empty() {
-            let _ = self.take_line(&line, &mut field)?;
+            self.take_line(&line, &mut field)?;
         }
-        let _ = field(Field::End);
+        field(Field::End);
         Ok(())
     }
 
@@ -119,11 +107,7 @@ impl Parser {
     }
 
     /// One line, without its end.
-    fn take_line(
-        &mut self,
-        mut line: &[u8],
-        field: &mut impl FnMut(Field<'_>) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, TooLong> {
+    fn take_line(&mut self, mut line: &[u8], field: &mut impl FnMut(Field<'_>)) -> Result<(), TooLong> {
         if line.len() > self.limit {
             return Err(TooLong(self.limit));
         }
@@ -131,7 +115,10 @@ impl Parser {
             self.at_start = false;
             line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
         }
-        Ok(read_line(line).map_or(ControlFlow::Continue(()), field))
+        if let Some(found) = read_line(line) {
+            field(found);
+        }
+        Ok(())
     }
 }
 
@@ -171,7 +158,6 @@ mod tests {
                 Field::End => ("/", &b""[..]),
             };
             seen.push(format!("{name}{}", String::from_utf8_lossy(value)));
-            ControlFlow::Continue(())
         };
         for chunk in chunks {
             parser.push(chunk, &mut note).unwrap();
@@ -196,25 +182,9 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_breaks_off_gets_the_rest_of_the_bytes() {
-        let mut parser = Parser::new(64);
-        let mut seen = Vec::new();
-        let mut one = |field: Field<'_>| {
-            if let Field::Data(data) = field {
-                seen.push(data.to_vec());
-            }
-            ControlFlow::Break(())
-        };
-        assert_eq!(parser.push(b"data: a\r\ndata: b\r", &mut one), Ok(&b"data: b\r"[..]));
-        assert_eq!(parser.push(b"data: b\r", &mut one), Ok(&b""[..]));
-        assert_eq!(parser.push(b"\ndata: c\n", &mut one), Ok(&b""[..]));
-        assert_eq!(seen, [b"a", b"b", b"c"]);
-    }
-
-    #[test]
     fn a_line_has_a_limit() {
         let mut parser = Parser::new(16);
-        assert_eq!(parser.push(&[b'x'; 17], |_| ControlFlow::Continue(())), Err(TooLong(16)));
+        assert_eq!(parser.push(&[b'x'; 17], |_| ()), Err(TooLong(16)));
     }
 
     #[test]
@@ -222,7 +192,7 @@ mod tests {
         for pieces in [&[&b": 0123456789abcdef\ndata: x\n\n"[..]][..], &[b": 012345678", b"9abcdef\ndata: x\n\n"]] {
             let mut parser = Parser::new(16);
             let refuse = |field: Field<'_>| panic!("{field:?}");
-            let outcome = pieces.iter().try_for_each(|piece| parser.push(piece, refuse).map(|_| ()));
+            let outcome = pieces.iter().try_for_each(|piece| parser.push(piece, refuse));
             assert_eq!(outcome, Err(TooLong(16)), "{pieces:?}");
         }
     }

@@ -12,33 +12,21 @@ pub const USUAL_RATE: f64 = 0.25;
 /// What an image counts for, in bytes of text: about a thousand tokens.
 const IMAGE: usize = 4096;
 
-/// Models whose names begin alike, and their windows in tokens, where that is the same everywhere. The first that fits
-/// counts.
-const FAMILIES: [(&str, u64); 24] = [
+/// Beginnings of models' names, and the windows of these models in tokens, where they are the same everywhere. The first
+/// that fits counts.
+const FAMILIES: [(&str, u64); 12] = [
     ("gpt-5", 400_000),
     ("gpt-4.1", 1_047_576),
-    ("gpt-4o", 128_000),
-    ("chatgpt-4o", 128_000),
-    ("gpt-4-turbo", 128_000),
+    ("gpt-4o chatgpt-4o gpt-4-turbo o1-mini", 128_000),
     ("gpt-4-32k", 32_768),
     ("gpt-4", 8192),
     ("gpt-3.5-turbo", 16_385),
     ("gpt-oss", 131_072),
-    ("o1-mini", 128_000),
-    ("o1", 200_000),
-    ("o3", 200_000),
-    ("o4-mini", 200_000),
-    ("claude-3", 200_000),
-    ("claude-opus-4", 200_000),
-    ("claude-sonnet-4", 200_000),
-    ("claude-haiku-4", 200_000),
-    ("gemini-2", 1_048_576),
-    ("gemini-3", 1_048_576),
-    ("grok-3", 131_072),
+    ("o1 o3 o4-mini", 200_000),
+    ("claude-3 claude-opus-4 claude-sonnet-4 claude-haiku-4", 200_000),
+    ("gemini-2 gemini-3", 1_048_576),
     ("grok-4", 256_000),
-    ("deepseek-chat", 131_072),
-    ("deepseek-reasoner", 131_072),
-    ("mistral-large", 131_072),
+    ("grok-3 deepseek-chat deepseek-reasoner mistral-large", 131_072),
 ];
 
 /// The window of a model that everybody has at the same size, in tokens.
@@ -48,13 +36,22 @@ pub fn of_family(model: &str) -> Option<u64> {
     let fits = |beginning: &str| {
         name.strip_prefix(beginning).is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_alphanumeric()))
     };
-    FAMILIES.iter().find(|(beginning, _)| fits(beginning)).map(|(_, window)| *window)
+    FAMILIES.iter().find(|(beginnings, _)| beginnings.split(' ').any(fits)).map(|(_, window)| *window)
 }
 
 /// How many tokens of a window a request may fill, so that there is room for the answer.
 pub fn budget(window: u64, max_tokens: Option<u64>) -> u64 {
     let answer = max_tokens.unwrap_or_else(|| (window / 8).min(4096));
     window.saturating_sub(answer).max(window / 2)
+}
+
+/// Tokens for each byte of a request. Short ones are mostly what endpoints put around them.
+pub fn rate(tokens: u64, bytes: usize) -> f64 {
+    const SHORT: u64 = 256;
+    match tokens > SHORT && bytes > 0 {
+        true => (tokens as f64 / bytes as f64).clamp(0.05, 2.0),
+        false => USUAL_RATE,
+    }
 }
 
 /// What a message, as JSON, counts for, in bytes of text.
@@ -87,7 +84,9 @@ impl Overflow {
 
     fn read(words: &str) -> Option<Self> {
         let words = words.to_ascii_lowercase();
-        if words.contains("per minute") || !SIGNS.iter().any(|sign| sign.iter().all(|word| words.contains(word))) {
+        if words.contains("per minute")
+            || !SIGNS.split('|').any(|sign| sign.split('+').all(|word| words.contains(word)))
+        {
             return None;
         }
         let numbers = numbers(&words);
@@ -103,44 +102,14 @@ impl Overflow {
     }
 }
 
-/// Words that stand together in the errors of endpoints when a request is longer than the window.
-const SIGNS: [&[&str]; 21] = [
-    // OpenAI, Azure, vLLM, DeepSeek, OpenRouter, Together, Mistral
-    &["maximum context length"],
-    &["context_length_exceeded"],
-    // Ollama, LM Studio
-    &["exceed", "context length"],
-    &["overflow", "context"],
-    &["greater than the context length"],
-    // llama.cpp
-    &["exceed", "context size"],
-    // MiniMax, AWS Bedrock
-    &["exceed", "context window"],
-    // Anthropic
-    &["exceed", "context limit"],
-    &["prompt is too long"],
-    &["prompt too long"],
-    // AWS Bedrock
-    &["input is too long"],
-    // xAI
-    &["maximum prompt length"],
-    // Gemini, GitHub
-    &["token count", "exceed"],
-    &["exceeds the maximum number of tokens"],
-    // Cohere
-    &["too many tokens"],
-    // Groq
-    &["reduce the length of the messages"],
-    // Hugging Face
-    &["max_new_tokens", "must be <="],
-    &["must have less than", "tokens"],
-    // Alibaba
-    &["range of input length should be"],
-    // Moonshot
-    &["exceeded model token limit"],
-    // Zhipu
-    &["prompt exceeds max length"],
-];
+/// Words that stand together in the errors of endpoints when a request is longer than the window: of OpenAI, Azure, vLLM,
+/// DeepSeek, OpenRouter, Together, Mistral, Ollama, LM Studio, llama.cpp, MiniMax, AWS Bedrock, Anthropic, xAI, Gemini,
+/// GitHub, Cohere, Groq, Hugging Face, Alibaba, Moonshot and Zhipu.
+const SIGNS: &str = "maximum context length|context_length_exceeded|exceed+context length|overflow+context|\
+    greater than the context length|exceed+context size|exceed+context window|exceed+context limit|prompt is too long|\
+    prompt too long|input is too long|maximum prompt length|token count+exceed|exceeds the maximum number of tokens|\
+    too many tokens|reduce the length of the messages|max_new_tokens+must be <=|must have less than+tokens|\
+    range of input length should be|exceeded model token limit|prompt exceeds max length";
 
 /// The numbers of a text that may be counts of tokens, in their order.
 fn numbers(words: &str) -> Vec<u64> {

@@ -130,7 +130,7 @@ test("retries get through a storm of dropped requests", () =>
   }));
 
 test("the models of the endpoint are offered when that is wanted", () =>
-  withAgent({ ...base, OPENAI_FETCH_MODELS: "1" }, async ({ newSession }) => {
+  withAgent({ ...base, OPENAI_MODELS: "fetch" }, async ({ newSession }) => {
     const { created } = await newSession();
     assert.ok(created.configOptions[0].options.length >= 1);
   }));

@@ -53,7 +53,7 @@ class Server:
             "OPENAI_BASE_URL": url,
             "OPENAI_API_KEY": KEY,
             "OPENAI_MODEL": MODEL,
-            "OPENAI_FETCH_MODELS": "1",
+            "OPENAI_MODELS": "fetch",
             "OPENAI_MAX_RETRIES": "0",
         }
 
@@ -170,8 +170,8 @@ def a_prompt_that_is_too_long_is_told(server):
 
 def a_conversation_longer_than_the_window_goes_on_without_its_beginning(server):
     # The window is known beforehand, where the server's list tells it, or only by the refusal.
-    for fetches in ["1", "0"]:
-        with server.agent(OPENAI_FETCH_MODELS=fetches) as agent:
+    for models in ["fetch", ""]:
+        with server.agent(OPENAI_MODELS=models) as agent:
             session, _ = agent.session()
             turns = [agent.prompt(session, PART + "count!").text for _ in range(4)]
             assert all(text.endswith("one, two, three") for text in turns), turns

@@ -5,20 +5,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value as Json, json};
 
-use super::{Agent, Effect, ToStore};
+use super::state::{Agent, Effect, ToStore};
 use crate::answer::{Ending, StopReason};
 use crate::chunk::Kind;
 use crate::config::{Config, Level};
-use crate::dialect::{Dialect, Limit};
-use crate::history::{Choice, Entry, Header, Stored};
-use crate::json::Reader;
-use crate::options::Chosen;
+use crate::dialect::Dialect;
+use crate::history::{Entry, Header, Stored};
 use crate::session::TurnId;
 
 /// An agent and what is around it.
 pub(super) struct Trial {
     pub(super) agent: Agent,
-    pub(super) reader: Reader,
     /// Seconds since 1970.
     pub(super) seconds: u64,
     /// What the agent asked for and nobody has looked at.
@@ -29,6 +26,11 @@ pub(super) struct Trial {
 impl Trial {
     /// An agent with these variables.
     pub(super) fn new(variables: &[(&str, &str)]) -> Self {
+        Self::with(variables, |_| ())
+    }
+
+    /// An agent with these variables and other limits.
+    pub(super) fn with(variables: &[(&str, &str)], limit: impl FnOnce(&mut Config)) -> Self {
         let mut count = 0u128;
         let dice = move || {
             count += 1;
@@ -38,8 +40,10 @@ impl Trial {
             let found = variables.iter().find(|(key, _)| *key == name);
             found.map(|(_, value)| (*value).to_owned())
         };
-        let agent = Agent::new(Rc::new(Config::from_env(&mut env).unwrap()), Box::new(dice));
-        Self { agent, reader: Reader::default(), seconds: 0, effects: Vec::new(), next_id: 0 }
+        let mut config = Config::from_env(&mut env).unwrap();
+        limit(&mut config);
+        let agent = Agent::new(Rc::new(config), Box::new(dice));
+        Self { agent, seconds: 0, effects: Vec::new(), next_id: 0 }
     }
 
     pub(super) fn now(&self) -> SystemTime {
@@ -51,7 +55,7 @@ impl Trial {
         self.next_id += 1;
         let line = json!({"jsonrpc": "2.0", "id": self.next_id, "method": method, "params": params}).to_string();
         let now = self.now();
-        self.agent.handle_line(line.as_bytes(), &mut self.reader, now);
+        self.agent.handle_line(line.as_bytes(), now);
         self.lines().into_iter().filter(|line| title(line).is_none()).collect()
     }
 
@@ -130,7 +134,7 @@ impl Trial {
 
     /// What the model would be asked in a turn: the first characters of each message.
     pub(super) fn asked(&self, turn: TurnId) -> Vec<String> {
-        let body = self.agent.request_body(turn, Dialect::new(Limit::Old)).unwrap();
+        let body = self.agent.request_body(turn, Dialect::default()).unwrap();
         let body: Json = serde_json::from_slice(&body).unwrap();
         let contents = body["messages"].as_array().unwrap().iter().map(|message| message["content"].as_str().unwrap());
         contents.map(|content| content.chars().take(8).collect()).collect()
@@ -145,17 +149,14 @@ pub(super) fn title(line: &Json) -> Option<&str> {
 
 /// A session as a file has it: the user's words of each turn, all answered "fine" by this model.
 pub(super) fn stored(session_id: &str, model: &str, said: &[&str]) -> Stored {
-    let (cwd, options) = ("/".into(), Chosen::default());
-    let header = Header { version: 1, session_id: session_id.into(), cwd, model: model.into(), options };
-    let choice = Choice { model: model.into(), options: Chosen::default() };
+    let header = Header { version: 1, session_id: session_id.into(), cwd: "/".into(), model: model.into() };
     let message = |role: &str, text: &str| json!({"role": role, "content": text}).to_string();
     let entries = said.iter().map(|text| Entry {
         user: message("user", text),
         assistant: message("assistant", "fine"),
-        choice: choice.clone(),
+        model: model.into(),
         usage: None,
         title: Some(said[0].chars().take(8).collect()),
     });
-    let entries = entries.collect();
-    Stored { header, entries, choice, length: 1000, updated: UNIX_EPOCH, damage: None }
+    Stored { header, entries: entries.collect(), updated: UNIX_EPOCH, damage: None }
 }

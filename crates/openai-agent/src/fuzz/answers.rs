@@ -57,11 +57,9 @@ fn hear(stream: &[u8], cuts: &[usize]) -> Heard {
     let mut from = 0;
     for to in cuts.iter().copied().chain([stream.len()]) {
         answer.push(&stream[from..to], &mut sink);
-        answer.drain(&mut sink);
         from = to;
     }
     answer.end(&mut sink);
-    answer.drain(&mut sink);
     let ending = answer.finish(None, "", &mut sink);
     Heard { thoughts, text, skipped, ending }
 }

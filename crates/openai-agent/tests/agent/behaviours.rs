@@ -800,7 +800,7 @@ fn broken() -> Vec<Row> {
             vec![Answer::raw(chunked(EVENTS, &[SAID, STOP, DONE], ""), End::Hold)],
         ),
         row("silence before the headers", "overloaded servers", vec![Answer::raw("", End::Hold)])
-            .with(&[("OPENAI_RESPONSE_TIMEOUT_SEC", "0.1")])
+            .with(&[("OPENAI_IDLE_TIMEOUT_SEC", "0.1")])
             .fails("Network error connecting to {url}: no answer within 0.1 s"),
         row("silence after the headers", "overloaded workers", vec![Answer::raw(chunked(EVENTS, &[], ""), End::Hold)])
             .with(&[("OPENAI_IDLE_TIMEOUT_SEC", "0.1")])

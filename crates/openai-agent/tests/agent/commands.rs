@@ -18,18 +18,14 @@ fn help_and_the_manual_name_every_variable() {
     let manual = include_str!("../../../../docs/openai-agent.md");
     for variable in openai_agent::config::VARIABLES {
         for text in [&help, manual] {
-            for name in variable.name.split(", ") {
+            for name in variable.0.split(", ") {
                 assert!(text.contains(name), "{name}");
             }
         }
-        assert!(help.contains(variable.default), "{}", variable.name);
+        assert!(help.contains(variable.1), "{}", variable.0);
         let row =
-            manual.lines().find(|line| line.starts_with(&format!("| `{}`", variable.name.split(", ").next().unwrap())));
-        assert!(
-            row.is_some_and(|row| row.contains(variable.default)),
-            "the default of {} in the manual",
-            variable.name
-        );
+            manual.lines().find(|line| line.starts_with(&format!("| `{}`", variable.0.split(", ").next().unwrap())));
+        assert!(row.is_some_and(|row| row.contains(variable.1)), "the default of {} in the manual", variable.0);
     }
     let (output, version) = run(&["--version"], &[]);
     assert!(output.status.success());

@@ -134,11 +134,8 @@ fn the_window_is_the_lists_or_the_familys() {
         false => answer(request, conn),
     });
     for (model, window) in [("listed", 4096), ("gpt-4", 8192), ("unheard-of", 128_000)] {
-        let mut client = Client::start(&[
-            ("OPENAI_BASE_URL", &endpoint.url()),
-            ("OPENAI_MODEL", model),
-            ("OPENAI_FETCH_MODELS", "1"),
-        ]);
+        let mut client =
+            Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_MODEL", model), ("OPENAI_MODELS", "fetch")]);
         let session = client.session();
         let updates = client.prompt(&session, "hi").updates;
         let sizes: Vec<&Json> = updates.iter().filter_map(|update| update.get("size")).collect();

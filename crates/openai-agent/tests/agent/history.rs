@@ -136,7 +136,10 @@ fn two_workers_may_serve_one_session_in_turn() {
     left.prompt(&session, "one");
     right.result("session/resume", load(&session));
     right.prompt(&session, "two");
+    // What the other one has added is there when the session is loaded.
+    left.result("session/load", load(&session));
     left.prompt(&session, "three");
+    right.result("session/resume", load(&session));
     right.prompt(&session, "four");
     assert_eq!(said(&endpoint), ["one", "fine", "two", "fine", "three", "fine", "four"]);
 }
@@ -288,83 +291,14 @@ fn a_session_whose_model_is_not_offered_any_more_goes_on_with_another() {
                 log.contains(&format!("Session {session}: it goes on with new, for old is not in OPENAI_MODELS"))
             }
             // By then its last turn was of the new one.
-            _ => log.is_empty(),
+            _ => !log.contains("it goes on with"),
         };
         assert!(told, "{log}");
     }
 }
 
 #[test]
-fn an_expired_session_says_so_and_can_be_loaded_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let endpoint = Endpoint::saying(&["fine"]);
-    let mut first = client(&endpoint, dir.path());
-    let session = first.session();
-    first.prompt(&session, "one");
-    drop(first);
-    // A microsecond is over when the next request comes.
-    let env = [
-        ("OPENAI_BASE_URL", endpoint.url()),
-        ("OPENAI_HISTORY_DIR", dir.path().to_str().unwrap().to_owned()),
-        ("OPENAI_SESSION_IDLE_SEC", "0.000001".to_owned()),
-        ("OPENAI_MAX_SESSIONS", "1".to_owned()),
-    ];
-    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let mut client = Client::logging("info", &env);
-    for _ in 0..2 {
-        assert_eq!(client.call("session/load", load(&session)).updates.len(), 2);
-        let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": "two"}]});
-        let error = client.error("session/prompt", prompt);
-        assert_eq!((&error["code"], &error["data"]["sessionId"]), (&json!(-32002), &json!(session)));
-        let words = format!("Session expired: {session} was not used for 0.000001 s (OPENAI_SESSION_IDLE_SEC)");
-        assert_eq!(error["message"], format!("{words}; session/load opens it again"));
-    }
-    // Though only one may be open, there is room for each of these.
-    client.session();
-    client.session();
-    let log = client.log();
-    assert!(log.contains(&format!("Session {session} was not used for 0.000001 s")), "{log}");
-}
-
-#[test]
-fn turns_that_were_dropped_from_memory_are_read_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let endpoint = Endpoint::saying(&["fine"]);
-    let env = [
-        ("OPENAI_BASE_URL", endpoint.url()),
-        ("OPENAI_HISTORY_DIR", dir.path().to_str().unwrap().to_owned()),
-        ("OPENAI_MAX_MEMORY_BYTES", "20000".to_owned()),
-    ];
-    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    let mut client = Client::logging("warn", &env);
-    let sessions = [client.session(), client.session(), client.session()];
-    for round in 0..2 {
-        for session in &sessions {
-            client.prompt(session, &format!("{round}{}", "x".repeat(6000)));
-            assert_eq!(said(&endpoint).len(), 2 * round + 1, "all that was said goes with it");
-        }
-    }
-    assert_eq!(client.log(), "", "nothing was lost");
-
-    let without = [env[0], env[2]];
-    let mut client = Client::logging("warn", &without);
-    let sessions = [client.session(), client.session(), client.session()];
-    for text in ["x", "y"] {
-        for session in &sessions {
-            client.prompt(session, &text.repeat(9000));
-        }
-    }
-    assert_eq!(said(&endpoint).len(), 1, "without a history nobody has what was dropped");
-    let log = client.log();
-    let told = |session: &String| {
-        let words = format!("warning: Session {session}: the oldest turns were forgotten");
-        log.matches(&words).count()
-    };
-    assert_eq!(sessions.iter().map(told).collect::<Vec<_>>(), [1, 1, 1], "{log}");
-}
-
-#[test]
-fn a_client_of_a_shared_directory_may_be_shown_only_what_it_made_or_loaded() {
+fn a_client_of_a_shared_directory_may_be_shown_only_what_is_open_in_its_process() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::saying(&["fine"]);
     let start = |scope: &str| {
@@ -384,7 +318,7 @@ fn a_client_of_a_shared_directory_may_be_shown_only_what_it_made_or_loaded() {
     right.prompt(&theirs, "theirs");
     assert_eq!((list(&mut left), list(&mut right)), (vec![mine.clone()], vec![theirs.clone()]));
     left.result("session/close", json!({"sessionId": mine}));
-    assert_eq!(list(&mut left), std::slice::from_ref(&mine), "it can be loaded again");
+    assert!(list(&mut left).is_empty(), "it is closed");
     // Who knows the name may load it.
     right.call("session/load", load(&mine));
     let mut both = vec![mine, theirs];
@@ -399,84 +333,18 @@ fn a_client_of_a_shared_directory_may_be_shown_only_what_it_made_or_loaded() {
 }
 
 #[test]
-fn titles_and_costs_are_told_and_go_on_in_another_process() {
+fn a_title_and_the_model_of_the_last_turn_go_on_in_another_process() {
     let dir = tempfile::tempdir().unwrap();
-    let endpoint = Endpoint::start(|request, conn| {
-        conn.begin();
-        conn.text("fine");
-        conn.finish_reason("stop");
-        let mut usage = json!({"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2});
-        if request.said() != "free" {
-            usage["cost"] = json!(0.1);
-        }
-        conn.event(&json!({"choices": [], "usage": usage}));
-        conn.done();
-    });
-    let update = |cost: f64| json!({"sessionUpdate": "usage_update", "used": 2, "size": 128_000, "cost": {"amount": cost, "currency": "USD"}});
+    let endpoint = Endpoint::saying(&["fine"]);
     let mut first = client(&endpoint, dir.path());
     let session = first.session();
-    let answered = first.prompt(&session, "Mend the roof");
-    assert_eq!(answered.updates.last(), Some(&update(0.1)));
-    assert_eq!(answered.answer["result"]["usage"], json!({"totalTokens": 2, "inputTokens": 1, "outputTokens": 1}));
+    first.prompt(&session, "Mend the roof");
+    first.result("session/set_model", json!({"sessionId": session, "modelId": "other"}));
     first.prompt(&session, "and the floor");
-    assert_eq!(first.prompt(&session, "free").updates.last(), Some(&update(0.2)));
     let title = (session.clone(), "Mend the roof".to_owned());
     assert_eq!(first.titles, std::slice::from_ref(&title));
     drop(first);
-
     let mut second = client(&endpoint, dir.path());
-    second.call("session/resume", load(&session));
-    assert_eq!(second.titles, [title]);
-    assert_eq!(second.prompt(&session, "more").updates.last(), Some(&update(0.3)), "0.1 three times, exactly");
-
-    let mut third = client(&endpoint, dir.path());
-    let other = third.session();
-    assert!(third.prompt(&other, "free").updates.last().unwrap().get("cost").is_none(), "no cost is invented");
-}
-
-#[test]
-fn what_was_chosen_in_a_session_holds_after_it_is_loaded_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let endpoint = Endpoint::start(|request, conn| match request.said().as_str() {
-        "bad" => conn.refuse(404, "no"),
-        _ => conn.say(&["fine"]),
-    });
-    let choose = |client: &mut Client, session: &str, option: &str, value: &str| {
-        let params = json!({"sessionId": session, "configId": option, "value": value});
-        client.result("session/set_config_option", params);
-    };
-    let chosen = |result: &Json| {
-        let options = result["configOptions"].as_array().unwrap().iter();
-        let chosen = options.filter(|option| option["currentValue"] != "default");
-        chosen.map(|option| format!("{}={}", option["id"], option["currentValue"]).replace('"', "")).collect::<Vec<_>>()
-    };
-    let mut first = client(&endpoint, dir.path());
-    let (said, failed) = (first.session(), first.session());
-    choose(&mut first, &said, "temperature", "0.3");
-    choose(&mut first, &said, "stop", r#"["a","b"]"#);
-    first.prompt(&said, "one");
-    choose(&mut first, &failed, "seed", "7");
-    first.prompt(&failed, "bad");
-    drop(first);
-
-    let mut second = client(&endpoint, dir.path());
-    let result = second.result("session/load", load(&said));
-    assert_eq!(chosen(&result), ["model=gpt-4o", "temperature=0.3", r"stop=[\a\,\b\]"]);
-    second.prompt(&said, "two");
-    let body = endpoint.requests().last().unwrap().body.clone();
-    assert_eq!((&body["temperature"], &body["stop"]), (&json!(0.3), &json!(["a", "b"])));
-    assert_eq!(chosen(&second.result("session/resume", load(&failed))), ["model=gpt-4o", "seed=7"]);
-    // What is chosen after the last turn is kept, too, and what is taken back is gone.
-    choose(&mut second, &said, "temperature", "default");
-    second.result("session/set_model", json!({"sessionId": said, "modelId": "other"}));
-    choose(&mut second, &said, "top_p", "0.5");
-    drop(second);
-
-    let mut third = client(&endpoint, dir.path());
-    let loaded = third.call("session/load", load(&said));
-    assert_eq!(chosen(&loaded.answer["result"]), ["model=other", "top_p=0.5", r"stop=[\a\,\b\]"]);
-    assert_eq!(loaded.updates.len(), 4, "a choice is no turn");
-    let list = third.result("session/list", json!({}));
-    let titles: Vec<&Json> = list["sessions"].as_array().unwrap().iter().map(|info| &info["title"]).collect();
-    assert!(titles.contains(&&json!("one")), "{list}");
+    let result = second.call("session/resume", load(&session)).answer["result"].take();
+    assert_eq!((&second.titles[..], &result["models"]["currentModelId"]), (&[title][..], &json!("other")));
 }

@@ -1,0 +1,361 @@
+//! A turn: from the prompt to its answer, and all that is told of it.
+
+use std::rc::Rc;
+use std::time::SystemTime;
+
+use serde_json::json;
+
+use super::Outcome;
+use super::state::{Agent, Effect, MOST_HELD, MOST_MODELS, Phase, ToStore, Turn};
+use super::updates::{LONGEST_PIECE, floor, piece_length, push_text, push_title, push_update, tools_text, uuid};
+use crate::answer::{Ending, StopReason};
+use crate::chunk::Kind;
+use crate::config::{ErrorStyle, Level};
+use crate::convert::{assistant_message, user_message};
+use crate::errors::Failure;
+use crate::history::{Entry, Header};
+use crate::json::Raw;
+use crate::outbox::Outbox;
+use crate::rpc::{Reply, RpcError, push_error, push_result, update_head};
+use crate::session::{Exchange, Session, TurnId};
+use crate::window::rate;
+
+/// The context window that is told where none is known, in tokens.
+const USUAL_WINDOW: u64 = 128_000;
+
+impl Agent {
+    pub(super) fn prompt(&mut self, reply: &Reply, session_id: &Rc<str>, params: Raw<'_>, now: SystemTime) -> Outcome {
+        let prompt = params.get("prompt").ok_or_else(|| RpcError::invalid_params("prompt is missing"))?;
+        let user = user_message(prompt, self.config.image_input)?;
+        let own: Rc<str> = user.json.into();
+        self.next_number += 1;
+        let number = self.next_number;
+        let head = update_head(session_id, reply.route.as_deref());
+        let begun = self.sessions.change(session_id, |session| {
+            session.turn = Some(number);
+            session.updated = now;
+            let is_new = session.title.is_none() && !user.title.is_empty();
+            if is_new {
+                session.title = Some(user.title.as_str().into());
+            }
+            (session.message(&own), session.model.clone(), is_new)
+        });
+        let Some((message, model, is_new)) = begun else { return Err(RpcError::unknown_session(session_id)) };
+        if is_new {
+            push_title(self.outbox.lines(), &head, &user.title, now);
+        }
+        let memory = own.len() + if Rc::ptr_eq(&own, &message) { 0 } else { message.len() };
+        let turn = Turn {
+            memory,
+            head: head.into(),
+            session_id: session_id.clone(),
+            reply: reply.clone(),
+            user: message,
+            own,
+            model,
+            phase: Phase::Running,
+            message_id: None,
+            thought_id: None,
+            answer: String::new(),
+            told: 0,
+            held_thought: String::new(),
+            is_queued: false,
+            is_paused: false,
+            asked: 0,
+            is_shortened: false,
+            is_blind: false,
+            ending: None,
+        };
+        self.turns.insert(number, turn);
+        self.in_flight += memory;
+        self.sessions.touch(session_id);
+        self.make_room();
+        self.effects.push_back(Effect::Start(number));
+        Ok(None)
+    }
+
+    /// Drops turns from memory while all conversations together take more of it than they may.
+    pub(super) fn make_room(&mut self) {
+        let limit = self.config.max_memory;
+        for session_id in self.sessions.shrink(limit.saturating_sub(self.in_flight)) {
+            let mib = limit >> 20;
+            let message = format!(
+                "Session {session_id}: the oldest turns were forgotten, for all conversations together take more than \
+                 {mib} MiB. What is on the disk comes back with session/load."
+            );
+            self.effects.push_back(Effect::Log(Level::Warn, message));
+        }
+    }
+
+    pub(super) fn cancel_session(&mut self, session_id: &str) {
+        if let Some(number) = self.sessions.get(session_id).and_then(|session| session.turn) {
+            self.cancel(number);
+        }
+    }
+
+    fn cancel(&mut self, number: TurnId) {
+        // A turn that is being stored has been answered but for the last line, which is on its way.
+        if self.turns.get(&number).is_none_or(|turn| turn.phase == Phase::Storing) {
+            return;
+        }
+        self.flush(number, true);
+        if let Some(turn) = self.drop_turn(number) {
+            let result = json!({ "stopReason": StopReason::Cancelled.name() });
+            push_result(self.outbox.lines(), &turn.reply, &result);
+        }
+    }
+
+    /// Takes a running turn out and has its connection dropped. What the user said in it stays.
+    pub(super) fn drop_turn(&mut self, number: TurnId) -> Option<Turn> {
+        self.effects.push_back(Effect::Stop(number));
+        self.leave_unanswered(number);
+        self.take_turn(number)
+    }
+
+    /// Keeps what the user said in a turn that has no answer.
+    fn leave_unanswered(&mut self, number: TurnId) {
+        let Some(turn) = self.turns.get(&number) else { return };
+        let limit = self.config.max_history;
+        self.sessions.change(&turn.session_id, |session| session.leave(turn.own.clone(), limit));
+    }
+
+    fn take_turn(&mut self, number: TurnId) -> Option<Turn> {
+        let turn = self.turns.remove(&number)?;
+        self.in_flight -= turn.memory;
+        // While a turn is stored its session may be closed and loaded anew, and have a turn of its own.
+        if self.sessions.get(&turn.session_id).is_some_and(|session| session.turn == Some(number)) {
+            self.sessions.change(&turn.session_id, |session| session.turn = None);
+            self.sessions.touch(&turn.session_id);
+            self.make_room();
+        }
+        Some(turn)
+    }
+
+    /// The end of the input, or of the process: cancels everything that can still be cancelled.
+    pub fn cancel_all(&mut self) {
+        let mut numbers: Vec<TurnId> = self.turns.keys().copied().collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            self.cancel(number);
+        }
+    }
+
+    /// The model of a turn.
+    pub fn model(&self, number: TurnId) -> Option<Rc<str>> {
+        self.turns.get(&number).map(|turn| turn.model.clone())
+    }
+
+    /// A piece of a turn's answer.
+    pub fn delta(&mut self, number: TurnId, kind: Kind, text: &str) {
+        if self.sessions.bytes() + self.in_flight > self.config.max_memory {
+            self.make_room();
+        }
+        let Some(turn) = self.turns.get_mut(&number) else { return };
+        // Pieces of one kind are joined; what was held of the other kind goes first, to keep their order.
+        match kind {
+            Kind::Text => {
+                turn.answer.push_str(text);
+                turn.memory += text.len();
+                self.in_flight += text.len();
+                turn.tell_thought(&mut self.outbox, &mut *self.dice, true);
+            }
+            Kind::Thought => {
+                turn.tell_text(&mut self.outbox, &mut *self.dice, true);
+                turn.held_thought.push_str(text);
+            }
+        }
+        turn.tell(&mut self.outbox, &mut *self.dice, false);
+        if turn.held() > 0 && !std::mem::replace(&mut turn.is_queued, true) {
+            self.holding.push_back(number);
+        }
+        turn.is_paused |= turn.held() >= MOST_HELD;
+    }
+
+    /// Bytes of a turn's answer so far.
+    pub fn answer_length(&self, number: TurnId) -> usize {
+        self.turns.get(&number).map_or(0, |turn| turn.answer.len())
+    }
+
+    /// Whether a turn has to stop reading its stream until [`Effect::Resume`].
+    pub fn is_paused(&self, number: TurnId) -> bool {
+        self.turns.get(&number).is_some_and(|turn| turn.is_paused)
+    }
+
+    /// The shell wrote `count` bytes of the outbox; `blocked` says that the reader takes no more for now.
+    pub fn wrote(&mut self, count: usize, blocked: bool) {
+        self.outbox.wrote(count, blocked);
+        while !self.outbox.is_congested() {
+            let Some(number) = self.holding.pop_front() else { break };
+            self.flush(number, false);
+        }
+    }
+
+    /// Tells what a turn holds: all of it, or as much as the reader takes.
+    pub(super) fn flush(&mut self, number: TurnId, all: bool) {
+        let Some(turn) = self.turns.get_mut(&number) else { return };
+        turn.tell(&mut self.outbox, &mut *self.dice, all);
+        turn.is_queued = turn.held() > 0;
+        if turn.is_queued {
+            self.holding.push_back(number);
+        }
+        if turn.held() < MOST_HELD && std::mem::take(&mut turn.is_paused) {
+            self.effects.push_back(Effect::Resume(number));
+        }
+    }
+
+    /// A turn's answer is complete. If it is to be stored, the shell does that and calls [`Self::stored`]; else the
+    /// prompt is answered now.
+    pub fn complete(&mut self, number: TurnId, ending: Ending, now: SystemTime) -> Option<ToStore> {
+        self.flush(number, true);
+        let turn = self.turns.get_mut(&number)?;
+        let (is_refusal, is_empty) = (ending.stop == StopReason::Refusal, turn.answer.is_empty());
+        let exchange = || Exchange { user: turn.user.clone(), assistant: Rc::from(assistant_message(&turn.answer)) };
+        // ACP: what was refused, and the refusal, are not part of the next prompt. Of an empty answer (a call of a
+        // tool that was not offered, perhaps) nothing can be remembered that endpoints would take back.
+        let exchange = (!is_refusal && !is_empty).then(exchange);
+        if let Some(tools) = &ending.tools {
+            turn.say_aside(&tools_text(tools), &mut self.outbox, &mut *self.dice);
+        }
+        let (limit, keeps_history) = (self.config.max_history, self.config.history_dir.is_some());
+        let to_store = self.sessions.change(&turn.session_id, |session| {
+            session.updated = now;
+            if let Some(usage) = &ending.usage {
+                session.count(usage);
+                session.rate = rate(usage.input_tokens, turn.asked);
+            }
+            let Some(exchange) = exchange else {
+                match is_refusal {
+                    true => session.settle(),
+                    false => session.leave(turn.own.clone(), limit),
+                }
+                return None;
+            };
+            let to_store = keeps_history.then(|| to_store(turn, session, &exchange));
+            session.settle();
+            session.remember(exchange, limit);
+            to_store
+        });
+        turn.ending = Some(ending);
+        if turn.is_blind && self.blind.len() < MOST_MODELS {
+            self.blind.insert(turn.model.clone());
+        }
+        let Some(to_store) = to_store.flatten() else {
+            self.answer(number);
+            return None;
+        };
+        turn.phase = Phase::Storing;
+        // What it held is remembered by its session now.
+        self.in_flight -= std::mem::take(&mut turn.memory);
+        self.make_room();
+        Some(to_store)
+    }
+
+    /// The first line of a turn's file, if histories are kept: a session in which something was asked can be loaded.
+    pub fn header(&self, number: TurnId) -> Option<Header> {
+        let turn = self.turns.get(&number).filter(|_| self.keeps_history())?;
+        Some(header(turn, self.sessions.get(&turn.session_id)?))
+    }
+
+    /// Answers a prompt whose turn ended well.
+    pub(super) fn answer(&mut self, number: TurnId) {
+        let Some(turn) = self.take_turn(number) else { return };
+        let Some(ending) = turn.ending else { return };
+        let mut result = json!({ "stopReason": ending.stop.name() });
+        if let Some(usage) = &ending.usage {
+            let session = self.sessions.get(&turn.session_id);
+            let sum = session.and_then(|session| session.usage).unwrap_or(*usage);
+            let is_known = session.is_none_or(|session| session.knows_usage_updates);
+            if self.config.context_window != Some(0) && is_known {
+                let (used, size) = (usage.total_tokens, self.window(&turn.model).unwrap_or(USUAL_WINDOW));
+                let members = format!("\"sessionUpdate\":\"usage_update\",\"used\":{used},\"size\":{size}");
+                push_update(self.outbox.lines(), &turn.head, &members);
+            }
+            result["usage"] = json!(sum);
+        }
+        push_result(self.outbox.lines(), &turn.reply, &result);
+    }
+
+    /// A turn failed: it is told in the configured style, and of it only what the user said stays, unless the endpoint
+    /// would not have that: it would not have it with the next prompt either.
+    pub fn fail(&mut self, number: TurnId, failure: &Failure) {
+        self.flush(number, true);
+        match self.turns.get(&number) {
+            Some(turn) if failure.is_refusal() => drop(self.sessions.change(&turn.session_id, Session::settle)),
+            _ => self.leave_unanswered(number),
+        }
+        let Some(mut turn) = self.take_turn(number) else { return };
+        let url = self.config.shown_url();
+        if self.config.errors == ErrorStyle::JsonRpc {
+            return push_error(self.outbox.lines(), &turn.reply, &failure.rpc_error(&url));
+        }
+        turn.say_aside(&failure.text(&url), &mut self.outbox, &mut *self.dice);
+        push_result(self.outbox.lines(), &turn.reply, &json!({ "stopReason": StopReason::EndTurn.name() }));
+    }
+}
+
+/// The first line of the file of a turn's session.
+fn header(turn: &Turn, session: &Session) -> Header {
+    let (session_id, cwd) = (turn.session_id.to_string(), session.cwd.to_string());
+    Header { version: 1, session_id, cwd, model: turn.model.to_string() }
+}
+
+/// The line of a turn in its session's file, and the first line, should it have to be made.
+fn to_store(turn: &Turn, session: &Session, exchange: &Exchange) -> ToStore {
+    ToStore {
+        header: header(turn, session),
+        entry: Entry {
+            user: exchange.user.to_string(),
+            assistant: exchange.assistant.to_string(),
+            model: turn.model.to_string(),
+            usage: session.usage,
+            title: session.title.as_deref().map(str::to_owned),
+        },
+    }
+}
+
+type Dice<'a> = &'a mut dyn FnMut() -> [u8; 16];
+
+impl Turn {
+    pub(super) fn held(&self) -> usize {
+        self.answer.len() - self.told + self.held_thought.len()
+    }
+
+    /// Puts what is held into the outbox: all of it, or until the outbox is full.
+    fn tell(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
+        self.tell_thought(outbox, dice, all);
+        if self.held_thought.is_empty() {
+            self.tell_text(outbox, dice, all);
+        }
+    }
+
+    fn tell_thought(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
+        let mut told = 0;
+        while told < self.held_thought.len() && (all || !outbox.is_congested()) {
+            let message_id = self.thought_id.get_or_insert_with(|| uuid(dice()).into());
+            let rest = &self.held_thought[told..];
+            let piece = &rest[..floor(rest, LONGEST_PIECE)];
+            push_text(outbox.lines(), &self.head, "agent_thought_chunk", message_id, piece);
+            told += piece.len();
+        }
+        self.held_thought.drain(..told);
+    }
+
+    fn tell_text(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
+        while self.told < self.answer.len() && (all || !outbox.is_congested()) {
+            let message_id = self.message_id.get_or_insert_with(|| uuid(dice()).into());
+            let (told, rest) = self.answer.split_at(self.told);
+            let piece = &rest[..floor(rest, piece_length(told, rest).min(LONGEST_PIECE))];
+            push_text(outbox.lines(), &self.head, "agent_message_chunk", message_id, piece);
+            self.told += piece.len();
+        }
+    }
+
+    /// Tells a message of its own, so that nobody takes it for the end of what the model said.
+    pub(super) fn say_aside(&mut self, text: &str, outbox: &mut Outbox, dice: &mut dyn FnMut() -> [u8; 16]) {
+        self.message_id = None;
+        self.told = self.answer.len();
+        self.answer.push_str(if self.answer.is_empty() { "" } else { "\n\n" });
+        self.answer.push_str(text);
+        self.tell_text(outbox, dice, true);
+    }
+}

@@ -4,6 +4,8 @@
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
 /// The part of the limit that `max_memory` may be: the rest is for tables, code and what the kernel counts for us.
 const PARTS: (u64, u64) = (3, 4);
 
@@ -34,6 +36,20 @@ pub fn memory() -> Option<u64> {
 /// How many processes and threads our control group may have, if that is limited.
 pub fn processes() -> Option<u64> {
     limit(&PROCESSES, Path::new(MEMBERSHIP), Path::new(ROOT)).map(|limit| limit.most)
+}
+
+/// Whether we may divide our control group, which takes version 2 and somebody who has delegated it; none where there is
+/// no version 2.
+pub fn may_divide() -> Option<bool> {
+    divides(Path::new(MEMBERSHIP), Path::new(ROOT))
+}
+
+fn divides(membership: &Path, root: &Path) -> Option<bool> {
+    let membership = fs::read_to_string(membership).ok()?;
+    let path = membership.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let group = around(root, path).pop()?;
+    fs::metadata(group.join("cgroup.controllers")).ok()?;
+    Some(accessat(CWD, group.join("cgroup.procs"), Access::WRITE_OK, AtFlags::EACCESS).is_ok())
 }
 
 /// How many processes of our control group the kernel has killed for their memory; none where nobody counts that.

@@ -146,7 +146,7 @@ impl Options {
         if from_stdin && self.listeners.iter().any(|listener| listener.listen == Listen::Stdio) {
             return Err(StartError::Usage(both.to_owned()));
         }
-        let mut config = self.config.load(program)?;
+        let mut config = self.config.load(program)?.privileged()?;
         if self.strict {
             config = config.strict()?;
         }

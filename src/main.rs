@@ -76,7 +76,10 @@ fn program() -> Result<PathBuf, StartError> {
 }
 
 fn check(source: &cli::Source, environment: bool) -> Result<(), StartError> {
-    let config = source.load(&program()?)?.strict()?;
+    let mut config = source.load(&program()?)?.strict()?;
+    if environment {
+        config = config.privileged()?;
+    }
     for doubt in check::doubts(&config) {
         let _ = writeln!(io::stderr(), "stdio_bus: warning: {doubt}");
     }

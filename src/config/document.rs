@@ -99,11 +99,13 @@ pub(super) struct Reader<'t> {
     pub(super) omitted: usize,
     /// What keeps one pool from running, and the others not.
     pub(super) of_pools: Vec<Problem>,
+    /// What this process may not do.
+    pub(super) of_privileges: Vec<Problem>,
 }
 
 impl<'t> Reader<'t> {
     pub(super) fn new(text: &'t str) -> Self {
-        Self { text, problems: Vec::new(), omitted: 0, of_pools: Vec::new() }
+        Self { text, problems: Vec::new(), omitted: 0, of_pools: Vec::new(), of_privileges: Vec::new() }
     }
 
     /// The whole document, if it is one JSON value.
@@ -137,8 +139,19 @@ impl<'t> Reader<'t> {
 
     /// Notes what is wrong with one pool alone.
     pub(super) fn fail_pool(&mut self, node: &Node<'_>, message: impl Into<String>, hint: Option<String>) {
+        let problem = self.problem(node, message, hint);
+        self.of_pools.push(problem);
+    }
+
+    /// Notes what this process may not do, and another one may.
+    pub(super) fn fail_privilege(&mut self, node: &Node<'_>, message: impl Into<String>, hint: Option<String>) {
+        let problem = self.problem(node, message, hint);
+        self.of_privileges.push(problem);
+    }
+
+    fn problem(&self, node: &Node<'_>, message: impl Into<String>, hint: Option<String>) -> Problem {
         let (line, column) = self.place(self.offset(node.raw));
-        self.of_pools.push(Problem { line, column, path: node.path.clone(), message: message.into(), hint });
+        Problem { line, column, path: node.path.clone(), message: message.into(), hint }
     }
 
     fn note(&mut self, offset: usize, path: String, message: String, hint: Option<String>) {

@@ -70,7 +70,10 @@ fn doubt_file(pool: &Pool, argument: &str) -> Option<String> {
     }
     let is_script = Path::new(argument).extension().is_some_and(|ending| SCRIPTS.iter().any(|known| ending == *known));
     let is_path = argument.starts_with(['/', '.']) && argument.contains('/');
-    if argument.starts_with('-')
+    // Its paths are those of the sandbox.
+    let is_sandbox = pool.program.file_name().is_some_and(|name| name == "bwrap");
+    if is_sandbox
+        || argument.starts_with('-')
         || argument.contains([' ', '\n'])
         || argument.contains("://")
         || variable(argument).is_some()
@@ -105,6 +108,16 @@ mod tests {
         for fine in ["/dev/null", "--config=x.json", "-c", "echo a/b.sh", "@scope/agent", "http://h/x.js", "main"] {
             assert_eq!(doubts(fine), Vec::<String>::new(), "{fine}");
         }
+    }
+
+    #[test]
+    fn a_path_in_a_sandbox_is_not_looked_for_outside() {
+        let pool = json!({ "id": "a", "command": "sh", "args": ["--tmpfs", "/no/such/home"], "instances": 1 });
+        let text = json!({ "pools": [pool] }).to_string();
+        let mut config = Config::from_bytes(text.as_bytes(), "a test").expect("it is valid");
+        assert_eq!(config.doubtful_pools().len(), 1);
+        config.pools[0].program = "/usr/bin/bwrap".into();
+        assert_eq!(config.doubtful_pools(), Vec::<String>::new());
     }
 
     #[test]

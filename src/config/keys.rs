@@ -97,9 +97,27 @@ const SYNONYMS: [(&str, &str); 14] = [
     ("timeout", "request_timeout_sec"),
 ];
 
+/// Why some limits of setrlimit(2) are no settings.
+fn unlimited(key: &str) -> Option<&'static str> {
+    match key {
+        "memory" | "as" | "address_space" | "data" | "rss" => Some(
+            "RLIMIT_AS counts reserved addresses, of which V8 takes far more than it uses; limit memory with a control group \
+             (MemoryMax= in systemd), or set recycle_memory_mb beside rlimits",
+        ),
+        "processes" | "nproc" | "threads" => Some(
+            "RLIMIT_NPROC counts all that the user runs on this machine; limit processes with a control group (TasksMax= in \
+             systemd)",
+        ),
+        _ => None,
+    }
+}
+
 /// What to write instead of an unknown key.
 pub(super) fn suggest(key: &str, path: &str) -> String {
     let known = known(path);
+    if let Some(why) = unlimited(key).filter(|_| path == "pools[].rlimits") {
+        return why.to_owned();
+    }
     if ["mcpServers", "agent_servers", "servers"].contains(&key) && known.contains(&"pools") {
         return "write each of them as a pool: {\"id\": \"NAME\", \"command\": …, \"args\": […], \"instances\": 1}"
             .to_owned();

@@ -6,10 +6,12 @@
 //! `config/schema.json` describes them to editors.
 //!
 //! Reading order: `table` (what there is), `keys` (how that is asked), `document` (JSON with places), `read`, `listeners`
-//! and `values` (what it means), `mcp` (what a door for MCP asks of pools), `node` (what it is called), `command` (can it run), `doubt` (is it meant
-//! so), `users` (who has which number), `plan` (what it changes in a running daemon).
+//! and `values` (what it means), `mcp` (what a door for MCP asks of pools), `node` (what it is called), `command` (can it
+//! run), `doubt` (is it meant so), `confine`, `rights` and `users` (who workers are, who has which number), `plan` (what it
+//! changes in a running daemon).
 
 mod command;
+mod confine;
 mod document;
 mod doubt;
 mod keys;
@@ -19,6 +21,7 @@ mod mcp;
 mod node;
 pub(crate) mod plan;
 mod read;
+mod rights;
 mod table;
 mod users;
 mod values;
@@ -38,6 +41,8 @@ use crate::tokens::{self, Tokens};
 pub use crate::address::WebProtocol;
 pub use crate::bus::report::Level as LogLevel;
 pub use document::Problem;
+pub(crate) use rights::may_change_users;
+pub use rights::{Identity, Limit, Rights};
 
 /// Largest configuration in bytes: far above any real one, far below what would hurt.
 pub const MAX_CONFIG_BYTES: usize = 4 << 20;
@@ -68,6 +73,8 @@ pub struct Config {
     wanted_mode: Option<Mode>,
     /// Commands that cannot be run, of some of the pools but not of all. These pools have no workers until that is mended.
     pub missing: Vec<Problem>,
+    /// What only a daemon with more privileges can do.
+    unprivileged: Vec<Problem>,
     /// What it was read from, to tell how another one differs.
     text: Text,
 }
@@ -99,6 +106,8 @@ pub struct Pool {
     pub env: BTreeMap<String, String>,
     /// The absolute working directory, if it is not the daemon's.
     pub cwd: Option<PathBuf>,
+    /// Who the workers are, and what they may.
+    pub rights: Rights,
     /// MiB of memory that the processes of a worker may hold before it is replaced.
     pub recycle_memory: Option<u64>,
 }
@@ -424,6 +433,7 @@ impl Config {
             args: vec!["worker".to_owned(), "echo".to_owned()],
             env: BTreeMap::new(),
             cwd: None,
+            rights: Rights::default(),
             recycle_memory: None,
         };
         Self {
@@ -437,6 +447,7 @@ impl Config {
             log: Log::default(),
             wanted_mode: None,
             missing: Vec::new(),
+            unprivileged: Vec::new(),
             text: Text(Arc::from("{}")),
         }
     }
@@ -446,14 +457,23 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Invalid`] with what cannot.
     pub fn strict(self) -> Result<Self, ConfigError> {
-        match self.missing.is_empty() {
+        let problems = self.missing.clone();
+        self.without(problems)
+    }
+
+    /// The same configuration, if this process may do all that it asks for.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] with what it may not.
+    pub fn privileged(self) -> Result<Self, ConfigError> {
+        let problems = self.unprivileged.clone();
+        self.without(problems)
+    }
+
+    fn without(self, problems: Vec<Problem>) -> Result<Self, ConfigError> {
+        match problems.is_empty() {
             true => Ok(self),
-            false => Err(ConfigError::Invalid {
-                origin: self.origin,
-                problems: self.missing,
-                omitted: 0,
-                format: self.log.format,
-            }),
+            false => Err(ConfigError::Invalid { origin: self.origin, problems, omitted: 0, format: self.log.format }),
         }
     }
 

@@ -35,10 +35,11 @@ pub(crate) struct Plan {
 impl Pool {
     /// Whether its workers are started in the same way.
     fn starts_like(&self, other: &Self) -> bool {
-        let how = |pool: &Self| {
-            (pool.command.clone(), pool.program.clone(), pool.args.clone(), pool.env.clone(), pool.cwd.clone())
-        };
-        how(self) == how(other) && self.core.assignment == other.core.assignment
+        fn how(pool: &Pool) -> impl PartialEq + '_ {
+            let Pool { command, program, args, env, cwd, rights, .. } = pool;
+            (command, program, args, env, cwd, rights, pool.core.assignment)
+        }
+        how(self) == how(other)
     }
 }
 
@@ -367,5 +368,27 @@ mod tests {
         let next = of(&[client], &[tcp(1), json!({ "http": "127.0.0.1:2" })]);
         let plan = next.replace(&running, &used(&running)).expect("it fits");
         assert_eq!(ids(&plan.config), [("a", false, 1)]);
+    }
+
+    #[test]
+    fn workers_with_other_rights_are_other_workers() {
+        let of = |rights: Value| {
+            let mut pool = pool("a", &[]);
+            pool.as_object_mut().expect("an object").extend(rights.as_object().expect("an object").clone());
+            of(&[pool], &[tcp(1)])
+        };
+        let running = of(json!({}));
+        let others = [
+            json!({ "user": "root" }),
+            json!({ "no_new_privs": true }),
+            json!({ "umask": "0077" }),
+            json!({ "rlimits": { "core": 0 } }),
+        ];
+        for other in others {
+            let plan = of(other.clone()).replace(&running, &used(&running)).expect("it fits");
+            assert_eq!(ids(&plan.config), [("a", false, 1)], "{other}");
+        }
+        let same = of(json!({ "no_new_privs": false })).replace(&running, &used(&running)).expect("it fits");
+        assert_eq!(ids(&same.config), [("a", false, 0)]);
     }
 }

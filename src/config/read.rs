@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::command;
+use super::confine::rights;
 use super::document::{Node, Object, Problem, Reader};
 use super::listeners::listeners;
 use super::values::{checked, number, set_mode, small_file, socket_mode};
@@ -32,7 +33,9 @@ pub(super) fn config(text: &str, origin: &str) -> Result<Config, (Vec<Problem>, 
         reader.problems.append(&mut reader.of_pools);
     }
     match config {
-        Some(config) if reader.problems.is_empty() => Ok(Config { missing: reader.of_pools, ..config }),
+        Some(config) if reader.problems.is_empty() => {
+            Ok(Config { missing: reader.of_pools, unprivileged: reader.of_privileges, ..config })
+        }
         other => {
             reader.problems.sort_by_key(|problem| (problem.line, problem.column));
             Err((reader.problems, reader.omitted, other.map(|config| config.log.format).unwrap_or_default()))
@@ -65,6 +68,7 @@ fn top(reader: &mut Reader<'_>, text: &str, origin: &str) -> Option<Config> {
         log,
         wanted_mode,
         missing: Vec::new(),
+        unprivileged: Vec::new(),
         text: Text(Arc::from(text)),
     })
 }
@@ -138,7 +142,8 @@ fn pool<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Pool {
     let (command, program) = program(reader, object, &id, env.get("PATH").map(String::as_str)).unwrap_or_default();
     let core = core(reader, object, id);
     let recycle_memory = number(reader, object, "recycle_memory_mb");
-    Pool { core, says_assignment: object.get("assignment").is_some(), command, program, args, env, cwd, recycle_memory }
+    let (says_assignment, rights) = (object.get("assignment").is_some(), rights(reader, object));
+    Pool { core, says_assignment, command, program, args, env, cwd, rights, recycle_memory }
 }
 
 fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> settings::Pool {

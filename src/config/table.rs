@@ -80,9 +80,10 @@ const fn section(name: &'static str, path: &'static str, settings: &'static [Set
     Section { name, path, settings }
 }
 
-pub(super) const SETTINGS: [Section; 11] = [
+pub(super) const SETTINGS: [Section; 12] = [
     section("top level", "", TOP),
     section("pools[]", "pools[]", POOL),
+    section("pools[].rlimits", "pools[].rlimits", RLIMITS),
     section("limits", "limits", LIMITS),
     section("routing", "routing", ROUTING),
     section("listeners[]", "listeners[]", LISTENER),
@@ -157,6 +158,35 @@ const POOL: &[Setting] = &[
         "The working directory of the workers, relative to that of the daemon.",
     ),
     row(
+        "user",
+        Text("a name or a number"),
+        Words("the daemon's"),
+        "bus",
+        "Who the workers are, with that user's groups, HOME, USER and LOGNAME; for a daemon that was started as root.",
+    ),
+    row(
+        "group",
+        Text("a name or a number"),
+        Words("that of `user`"),
+        "bus",
+        "Their group, in place of the first one of `user`.",
+    ),
+    row(
+        "no_new_privs",
+        Flag,
+        Words("`true` where `user` is set"),
+        "bus",
+        "No program that they run gains a privilege, as sudo does (PR_SET_NO_NEW_PRIVS).",
+    ),
+    row(
+        "umask",
+        Text("`\"0000\"` to `\"0777\"`"),
+        Words("the daemon's"),
+        "bus",
+        "Permissions that files which they make do not have, octal.",
+    ),
+    row("rlimits", Object, Words("the daemon's"), "bus", "Limits of each of their processes (setrlimit(2))."),
+    row(
         "assignment",
         Choice(&["round_robin", "client", "dedicated"]),
         Words("`\"round_robin\"`; required by `http`"),
@@ -212,6 +242,20 @@ const POOL: &[Setting] = &[
         Value("[]"),
         "bus",
         "Methods that clients may not use: a request is answered with -32601 (`method_denied`), a notification is dropped.",
+    ),
+];
+
+/// Neither memory nor processes: see `keys::unlimited`.
+const RLIMITS: &[Setting] = &[
+    row("descriptors", Number(One, 16, 1 << 20), Words("the daemon's"), "bus", "Open files, pipes and sockets."),
+    row("core", Number(Bytes, 0, 1024 * GIB), Words("the daemon's"), "bus", "The largest core dump; 0 makes none."),
+    row("file_size", Number(Bytes, 0, 1024 * GIB), Words("no limit"), "bus", "The largest file that can be written."),
+    row(
+        "cpu_sec",
+        Number(Seconds, 1, 365 * DAY),
+        Words("no limit"),
+        "bus",
+        "CPU time of a process over its whole life, after which it is killed (SIGXCPU).",
     ),
 ];
 

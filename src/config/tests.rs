@@ -64,6 +64,8 @@ const ALL: &str = r#"{
   "pools": [{
     "id": "a", "command": "sh", "args": ["-c", "cat"], "instances": 2, "max_instances": 9, "_": 1,
     "env": {"A": "1", "_JAVA_OPTIONS": "-Xmx1g", "_comment": "x"}, "cwd": "/", "assignment": "dedicated",
+    "user": "root", "group": "7", "no_new_privs": false, "umask": "027",
+    "rlimits": {"descriptors": 100, "core": 0, "file_size": 5, "cpu_sec": 60, "_": 1},
     "cancel_on_disconnect": true, "request_timeout_sec": 7, "deny_methods": ["session/list", "x\u002fy"]
   }, {"id": "b", "command": "sh", "instances": 1}],
   "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
@@ -90,6 +92,17 @@ fn every_key_arrives() {
     assert_eq!((pool.command.as_str(), pool.args.as_slice()), ("sh", &["-c".to_owned(), "cat".to_owned()][..]));
     assert_eq!(pool.env.keys().map(String::as_str).collect::<Vec<_>>(), ["A", "_JAVA_OPTIONS"]);
     assert_eq!(pool.cwd.as_deref(), Some(Path::new("/")));
+    let identity = pool.rights.identity.as_ref().expect("a user is named");
+    assert_eq!((identity.user, identity.group, identity.name.as_deref()), (0, 7, Some("root")));
+    assert!(identity.groups.contains(&7) && identity.home.is_absolute());
+    assert_eq!((pool.rights.no_new_privs, pool.rights.umask), (false, Some(0o027)));
+    let limits = pool.rights.limits.iter().map(|limit| (limit.call, limit.most.current, limit.most.maximum));
+    let expected = [("NOFILE", 100, 100), ("CORE", 0, 0), ("FSIZE", 5, 5), ("CPU", 60, 61)];
+    for (limit, (name, current, maximum)) in limits.zip(expected) {
+        assert_eq!((limit.1, limit.2), (Some(current), Some(maximum)));
+        assert_eq!(limit.0, format!("setrlimit(RLIMIT_{name})"));
+    }
+    assert_eq!(pool.rights.limits.len(), expected.len());
     let core = &pool.core;
     assert_eq!((core.instances, core.max_instances, core.assignment), (2, 9, Assignment::Dedicated));
     assert_eq!((core.cancel_on_disconnect, core.request_timeout), (true, Some(Duration::from_secs(7))));
@@ -511,11 +524,12 @@ fn the_example_configurations_are_good() {
             }
             "listeners[].max_connections" => shown["listeners"][0]["max_connections"].get(key).is_some(),
             "listeners[].proxy" => shown["listeners"][0]["proxy"].get(key).is_some(),
+            "pools[].rlimits" => shown["pools"][0]["rlimits"].get(key).is_some(),
             name => shown[name].get(key).is_some(),
         };
-        // No example has a file with a secret.
-        for Setting { key, .. } in section.settings.iter().filter(|it| !["token_file", "tokens_file"].contains(&it.key))
-        {
+        // No example has a file with a secret, or users that are not everywhere.
+        let others = ["token_file", "tokens_file", "user", "group"];
+        for Setting { key, .. } in section.settings.iter().filter(|it| !others.contains(&it.key)) {
             assert!(has(key), "config/full.json does not show {key} of {}", section.name);
         }
     }

@@ -32,12 +32,17 @@ pub(super) fn small_file(path: &str) -> Result<Vec<u8>, String> {
 }
 
 pub(super) fn socket_mode<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<u32> {
+    octal(reader, node, "\"0600\" is its owner alone, \"0660\" its group, too")
+}
+
+/// Permissions as chmod(1) takes them.
+pub(super) fn octal<'t>(reader: &mut Reader<'t>, node: &Node<'t>, hint: &str) -> Option<u32> {
     let text = reader.string(node)?;
     let octal = matches!(text.len(), 3 | 4) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
     let mode = u32::from_str_radix(&text, 8).ok().filter(|mode| octal && *mode <= 0o777);
     if mode.is_none() {
-        let hint = "\"0600\" is its owner alone, \"0660\" its group, too".to_owned();
-        reader.fail(node, format!("must be octal permissions from \"0000\" to \"0777\", not {text:?}"), Some(hint));
+        let message = format!("must be octal permissions from \"0000\" to \"0777\", not {text:?}");
+        reader.fail(node, message, Some(hint.to_owned()));
     }
     mode
 }

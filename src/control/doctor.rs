@@ -5,13 +5,14 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use rustix::process::{Resource, getrlimit};
 use rustix::system::uname;
 use serde_json::json;
 
 use crate::bus::settings::MAX_CONNECTIONS;
-use crate::config::{Config, Pool};
+use crate::config::{Config, Pool, may_change_users};
 use crate::error::{StartError, exit};
 use crate::io::Io;
 use crate::io::kernel::{Choice, Kernel, Refused};
@@ -51,6 +52,12 @@ impl Finding {
 
     fn doubtful(what: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { what, verdict: Verdict::Doubtful, text: text.into(), remedy: Some(remedy.into()) }
+    }
+
+    /// What only some configurations need is no doubt for the others.
+    fn missing(what: &'static str, is_needed: bool, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        let verdict = if is_needed { Verdict::Bad } else { Verdict::Good };
+        Self { what, verdict, text: text.into(), remedy: Some(remedy.into()) }
     }
 
     fn bad(what: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
@@ -115,6 +122,9 @@ fn findings(config: &Config) -> Vec<Finding> {
     findings.push(backlog(fs::read_to_string("/proc/sys/net/core/somaxconn").ok().as_deref()));
     findings.push(Finding::good("processor", format!("lines are scanned with {:?}", scan::Scanner::new().set())));
     findings.push(container());
+    findings.push(users(config, may_change_users()));
+    findings.push(sandbox(config, &try_bwrap()));
+    findings.push(groups(cgroup::may_divide()));
     findings
 }
 
@@ -301,9 +311,117 @@ fn container() -> Finding {
     }
 }
 
+/// Whether workers can be other users.
+fn users(config: &Config, may_change: bool) -> Finding {
+    if may_change {
+        return Finding::good("users", "workers can be other users (pools[].user)");
+    }
+    let is_needed = config.pools.iter().any(|pool| pool.rights.identity.is_some());
+    let text = "workers can be nobody but the daemon's user: pools[].user needs root";
+    let remedy = "start the daemon as root, with CAP_SETUID, CAP_SETGID and CAP_KILL; under systemd with the drop-in \
+                  config/systemd/users.conf";
+    Finding::missing("users", is_needed, text, remedy)
+}
+
+/// The program that makes sandboxes without privileges, as config/sandbox.json has it.
+const BWRAP: &str = "bwrap";
+
+/// What came of running a program in a sandbox of bubblewrap's.
+#[derive(Debug)]
+enum Tried {
+    Works,
+    NotInstalled,
+    Failed(String),
+}
+
+fn try_bwrap() -> Tried {
+    let Ok(program) = std::env::current_exe() else { return Tried::Failed("our own program is not found".to_owned()) };
+    let mut command = Command::new(BWRAP);
+    command.args([
+        "--unshare-all",
+        "--die-with-parent",
+        "--ro-bind",
+        "/",
+        "/",
+        "--proc",
+        "/proc",
+        "--dev",
+        "/dev",
+        "--",
+    ]);
+    match command.arg(program).arg("--version").stdin(Stdio::null()).output() {
+        Ok(output) if output.status.success() => Tried::Works,
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let last = said.trim().lines().last().map(visible::text);
+            Tried::Failed(last.unwrap_or_else(|| output.status.to_string()))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Tried::NotInstalled,
+        Err(error) => Tried::Failed(error.to_string()),
+    }
+}
+
+/// What may forbid user namespaces: the file of the kernel, what stands in it then, and what to do.
+const FORBIDDEN: [(&str, &str, &str); 3] = [
+    ("user/max_user_namespaces", "0", "sudo sysctl -w user.max_user_namespaces=15000"),
+    ("kernel/unprivileged_userns_clone", "0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
+    (
+        "kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "allow userns to bwrap by an AppArmor profile, or sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+];
+
+/// Whether workers can be put into sandboxes: by bubblewrap, which needs user namespaces where it is not root's.
+fn sandbox(config: &Config, tried: &Tried) -> Finding {
+    let is_bwrap = |pool: &Pool| pool.program.file_name().is_some_and(|name| name == BWRAP);
+    let is_needed = config.pools.iter().any(is_bwrap);
+    let why = match tried {
+        Tried::Works => {
+            return Finding::good("sandbox", "bwrap works: workers can have a home and a network of their own");
+        }
+        Tried::NotInstalled => {
+            let remedy = "sudo apt-get install bubblewrap; config/sandbox.json is an example";
+            return Finding::missing("sandbox", is_needed, "bwrap is not installed", remedy);
+        }
+        Tried::Failed(why) => why,
+    };
+    let forbidden = FORBIDDEN.iter().find(|(file, value, _)| {
+        fs::read_to_string(format!("/proc/sys/{file}")).is_ok_and(|text| text.trim() == *value)
+    });
+    let remedy = forbidden.map_or(
+        "user namespaces are not allowed here by a container or a service: under systemd add the drop-in \
+         config/systemd/sandbox.conf, in Docker allow unshare, mount and pivot_root (--security-opt seccomp=)",
+        |(.., remedy)| remedy,
+    );
+    Finding::missing("sandbox", is_needed, format!("bwrap does not work: {why}"), remedy)
+}
+
+/// Whether a command of a pool could give each worker a control group, with limits of its own.
+fn groups(may_divide: Option<bool>) -> Finding {
+    match may_divide {
+        Some(true) => {
+            Finding::good("cgroup", "version 2, and ours may be divided: a pool's command can limit each worker")
+        }
+        Some(false) => Finding::missing(
+            "cgroup",
+            false,
+            "version 2, and ours may not be divided: limits of memory and processes hold for all workers together",
+            "Delegate=yes in systemd, for a pool's command that makes a group for each worker",
+        ),
+        None => Finding::missing(
+            "cgroup",
+            false,
+            "version 2 is not to be seen here: limits of memory and processes are those of the whole container or service",
+            "boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2 at /sys/fs/cgroup",
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Identity;
 
     #[test]
     fn an_old_kernel_is_told_with_the_one_that_is_needed() {
@@ -341,12 +459,36 @@ mod tests {
     }
 
     #[test]
+    fn what_keeps_workers_from_being_confined_is_bad_where_a_pool_asks_for_it_and_has_a_remedy() {
+        let mut config = Config::embedded(Path::new("/proc/self/exe"));
+        let failed = || Tried::Failed("No permissions to create new namespace".to_owned());
+        let verdicts = |config: &Config| {
+            let all = [users(config, false), sandbox(config, &Tried::NotInstalled), sandbox(config, &failed())];
+            all.map(|finding| {
+                assert!(finding.remedy.is_some(), "{finding:?}");
+                finding.verdict
+            })
+        };
+        assert_eq!(verdicts(&config), [Verdict::Good; 3], "nobody asks for it");
+        config.pools[0].rights.identity =
+            Some(Identity { user: 7, group: 7, groups: Vec::new(), name: None, home: "/".into() });
+        config.pools[0].program = "/usr/bin/bwrap".into();
+        assert_eq!(verdicts(&config), [Verdict::Bad; 3]);
+        assert!(sandbox(&config, &failed()).text.contains("No permissions to create new namespace"));
+        assert_eq!(users(&config, true).remedy.or(sandbox(&config, &Tried::Works).remedy), None);
+        for (divides, says) in [(Some(true), "may be divided"), (Some(false), "may not be"), (None, "not to be seen")] {
+            let finding = groups(divides);
+            assert!(finding.text.contains(says) && finding.verdict == Verdict::Good, "{finding:?}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_comes_with_a_remedy() {
         let config = Config::embedded(Path::new("/proc/self/exe"));
         let findings = findings(&config);
         assert!(findings.len() >= 9, "{findings:?}");
         for finding in findings.iter().chain([&backlog(Some("128\n"))]) {
-            assert_eq!(finding.remedy.is_some(), finding.verdict > Verdict::Good, "{finding:?}");
+            assert!(finding.remedy.is_some() || finding.verdict == Verdict::Good, "{finding:?}");
         }
         assert_eq!(backlog(Some("128\n")).verdict, Verdict::Doubtful);
         let text = as_text(&[Finding::bad("io_uring", "no", "do this\nor that")]);

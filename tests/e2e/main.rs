@@ -41,5 +41,6 @@ mod slots;
 mod spawns;
 mod startup;
 mod stdio;
+mod strangers;
 mod websocket;
 mod workers;

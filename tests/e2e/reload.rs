@@ -15,7 +15,7 @@ use crate::http::{Http, request};
 use crate::service::Manager;
 
 /// Changes the configuration in its file.
-fn change(daemon: &Daemon, change: impl FnOnce(&mut Value)) {
+pub fn change(daemon: &Daemon, change: impl FnOnce(&mut Value)) {
     let path = daemon.path("config.json");
     let mut config = serde_json::from_slice(&fs::read(&path).expect("it was written")).expect("it is JSON");
     change(&mut config);

@@ -18,11 +18,11 @@ use crate::harness::{Daemon, Setup, children, echo, program, script, skip, with}
 const F_SETSIG: libc::c_int = 10;
 
 /// A lease on a file: who opens it, to execute it too, waits until the lease is given back (fcntl(2), F_SETLEASE).
-struct Lease(File);
+pub struct Lease(File);
 
 impl Lease {
     /// None where the file system has no leases.
-    fn on(path: &Path) -> Option<Self> {
+    pub fn on(path: &Path) -> Option<Self> {
         let file = File::open(path).expect("it is ours");
         // SAFETY: the calls have no memory arguments. The signal that tells of the wish to open it is ignored by default.
         let is_held = unsafe {
@@ -33,7 +33,7 @@ impl Lease {
     }
 
     /// Whether nobody waits for it.
-    fn is_undisturbed(&self) -> bool {
+    pub fn is_undisturbed(&self) -> bool {
         // SAFETY: the call has no memory arguments.
         unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_GETLEASE) == libc::F_WRLCK }
     }

@@ -233,6 +233,8 @@ fn by_hand(path: &str, key: &str) -> Value {
             "properties": { "_comment": true },
             "additionalProperties": { "type": "string", "pattern": no_zero },
         }),
+        ("pools[]", "user" | "group") => json!({ "minLength": 1 }),
+        ("pools[]", "umask") => json!({ "pattern": "^0?[0-7]{3}$" }),
         ("pools[]", "deny_methods") => json!({ "items": { "minLength": 1 } }),
         ("listeners[]", "tcp") => json!({ "pattern": "^.*:[0-9]{1,5}$" }),
         ("listeners[]", "unix") => json!({ "minLength": 1, "maxLength": 107 }),

@@ -53,8 +53,11 @@ pub(super) fn may_ask(origin: Origin, request: &Request) -> Result<(), Response>
     Ok(())
 }
 
+/// That a request may act. Only [`may_act`] makes it, and without it nothing can be done.
+pub(super) struct MayAct(());
+
 /// Why a request may not act, if it may not.
-pub(super) fn may_act(origin: Origin, request: &Request, token: Option<&Token>) -> Result<(), Response> {
+pub(super) fn may_act(origin: Origin, request: &Request, token: Option<&Token>) -> Result<MayAct, Response> {
     if let Some(page) = &request.origin
         && page.split_once("://").map(|(_, host)| host) != request.host.as_deref()
     {
@@ -64,8 +67,8 @@ pub(super) fn may_act(origin: Origin, request: &Request, token: Option<&Token>) 
         return Err(Response::text(Status::Forbidden, "a page of another site may not act here"));
     }
     match (origin, token, &request.bearer) {
-        (Origin::Trusted, ..) => Ok(()),
-        (_, Some(token), Some(bearer)) if token.is(bearer) => Ok(()),
+        (Origin::Trusted, ..) => Ok(MayAct(())),
+        (_, Some(token), Some(bearer)) if token.is(bearer) => Ok(MayAct(())),
         (_, None, _) => {
             Err(Response::text(Status::Forbidden, "an action needs a Unix socket with a path, or admin.token_file"))
         }
@@ -83,8 +86,8 @@ mod tests {
         read(&format!("POST /drain HTTP/1.1\r\n{fields}\r\n\r\n")).expect("it is a request")
     }
 
-    fn code(answer: Result<(), Response>) -> u16 {
-        answer.map_or_else(|refused| refused.status.code(), |()| 200)
+    fn code<T>(answer: Result<T, Response>) -> u16 {
+        answer.map_or_else(|refused| refused.status.code(), |_| 200)
     }
 
     #[test]

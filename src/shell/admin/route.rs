@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::access::{Origin, may_act};
+use super::access::{MayAct, Origin, may_act, may_ask};
 use super::metrics::{self, Metrics};
 use super::request::Request;
 use super::response::{JSON, Response};
@@ -11,9 +11,8 @@ use super::view::View;
 use super::{health, page, status};
 use crate::bus::port::Input;
 use crate::bus::readiness::Readiness;
-use crate::config::{LEVELS, Token};
+use crate::config::{LEVELS, LogLevel, Token};
 use crate::http1::{Method, Status};
-use crate::shell::log;
 use crate::shell::outcomes::Outcome;
 
 const READ: &str = "GET, HEAD, OPTIONS";
@@ -28,14 +27,25 @@ pub(super) enum Act {
     Tell(Input),
     /// The configuration is read again.
     Reload { is_dry_run: bool },
+    /// The log has this level from now on.
+    SetLogLevel(&'static (&'static str, LogLevel)),
 }
 
+type Reads = fn(&View<'_>, &Request) -> Response;
+type Acts = fn(&View<'_>, &Request, MayAct) -> Result<Done, Response>;
+
 /// What a path leads to, and with that which right it needs: whoever can connect may read, and to act takes more
-/// ([`may_act`]).
+/// ([`may_act`]). There is no third kind, so none without a right.
 #[derive(Clone, Copy)]
 enum Route {
-    Read(fn(&View<'_>, &Request) -> Response),
-    Act(fn(&View<'_>, &Request) -> Result<Done, Response>),
+    Read(Reads),
+    Act(Acts),
+}
+
+/// What a request may have.
+enum Grant {
+    Read(Reads),
+    Act(Acts, MayAct),
 }
 
 /// What is done, and what is said of it.
@@ -64,28 +74,35 @@ fn route_of(path: &str) -> Option<Route> {
 
 /// Where a request leads: what it is answered, and what is done.
 pub(super) fn route(view: &View<'_>, request: &Request, origin: Origin, token: Option<&Token>) -> (Response, Act) {
+    match grant(request, origin, token) {
+        Ok(Grant::Read(read)) => (read(view, request), Act::Nothing),
+        Ok(Grant::Act(act, right)) => match act(view, request, right) {
+            Ok((act, text)) => (Response::text(Status::Accepted, &text), act),
+            Err(refused) => (refused, Act::Nothing),
+        },
+        Err(refused) => (refused, Act::Nothing),
+    }
+}
+
+/// What a request may have by its path, its method and where it comes from; or what it is answered instead.
+fn grant(request: &Request, origin: Origin, token: Option<&Token>) -> Result<Grant, Response> {
+    may_ask(origin, request)?;
     let route = route_of(&request.path);
     let allowed = if matches!(route, Some(Route::Act(_))) { ACT } else { READ };
-    let response = match (request.method, route) {
+    match (request.method, route) {
         (_, None) if request.path != "*" => {
-            Response::text(Status::NotFound, "there is nothing here; try /, /status.json, /metrics or /readyz")
+            Err(Response::text(Status::NotFound, "there is nothing here; try /, /status.json, /metrics or /readyz"))
         }
-        (Method::Get | Method::Head, Some(Route::Read(read))) => read(view, request),
-        (Method::Post, Some(Route::Act(act))) => {
-            match may_act(origin, request, token).and_then(|()| act(view, request)) {
-                Ok((act, text)) => return (Response::text(Status::Accepted, &text), act),
-                Err(refused) => refused,
-            }
-        }
+        (Method::Get | Method::Head, Some(Route::Read(read))) => Ok(Grant::Read(read)),
+        (Method::Post, Some(Route::Act(act))) => Ok(Grant::Act(act, may_act(origin, request, token)?)),
         // The default check of HAProxy: a balancer that is told no more than to check asks whether to send clients.
         (Method::Options, _) if ["/", "*"].contains(&request.path.as_str()) => {
-            health::ready(view, request).with("Allow", READ)
+            Ok(Grant::Read(|view, request| health::ready(view, request).with("Allow", READ)))
         }
-        (Method::Options, _) => Response::text(Status::Ok, allowed).with("Allow", allowed),
-        (Method::Unknown, _) => Response::text(Status::NotImplemented, "this method is not known here"),
-        _ => Response::text(Status::MethodNotAllowed, &format!("use one of {allowed}")).with("Allow", allowed),
-    };
-    (response, Act::Nothing)
+        (Method::Options, _) => Err(Response::text(Status::Ok, allowed).with("Allow", allowed)),
+        (Method::Unknown, _) => Err(Response::text(Status::NotImplemented, "this method is not known here")),
+        _ => Err(Response::text(Status::MethodNotAllowed, &format!("use one of {allowed}")).with("Allow", allowed)),
+    }
 }
 
 fn table(path: &str) -> Option<&'static Table> {
@@ -112,14 +129,14 @@ fn reloaded(view: &View<'_>) -> Vec<u8> {
     format!("{outcome}\n").into_bytes()
 }
 
-fn reload(view: &View<'_>, request: &Request) -> Result<Done, Response> {
+fn reload(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
     let is_dry_run = request.parameter("dry_run").is_some();
     // The one that is asked for now has the next number.
     let number = view.reloads.last.number + 1;
     Ok((Act::Reload { is_dry_run }, format!("reload {number} has begun; /reload.json says what comes of it")))
 }
 
-fn drain(view: &View<'_>, _: &Request) -> Result<Done, Response> {
+fn drain(view: &View<'_>, _: &Request, _: MayAct) -> Result<Done, Response> {
     // A second wish to stop would end everything at once.
     match view.bus.readiness() {
         Readiness::Draining => Err(Response::text(Status::Ok, "the daemon drains already")),
@@ -135,7 +152,7 @@ fn required<'r>(request: &'r Request, name: &str) -> Result<&'r str, Response> {
     request.parameter(name).filter(|value| !value.is_empty()).ok_or_else(missing)
 }
 
-fn kill_client(view: &View<'_>, request: &Request) -> Result<Done, Response> {
+fn kill_client(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
     let number = required(request, "client")?;
     let client = number.parse().ok().and_then(|number| view.bus.client_numbered(number));
     match client {
@@ -144,7 +161,7 @@ fn kill_client(view: &View<'_>, request: &Request) -> Result<Done, Response> {
     }
 }
 
-fn restart_worker(view: &View<'_>, request: &Request) -> Result<Done, Response> {
+fn restart_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
     let name = required(request, "worker")?;
     let found = name.rsplit_once('/').and_then(|(id, number)| {
         let pool = view.workers.pools.iter().position(|pool| pool.core.id == id)?;
@@ -161,7 +178,7 @@ fn restart_worker(view: &View<'_>, request: &Request) -> Result<Done, Response> 
     }
 }
 
-fn restart_pool(view: &View<'_>, request: &Request) -> Result<Done, Response> {
+fn restart_pool(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
     let id = required(request, "pool")?;
     let found = view.workers.pools.iter().position(|pool| pool.core.id == id && !pool.core.is_gone);
     match found {
@@ -172,38 +189,110 @@ fn restart_pool(view: &View<'_>, request: &Request) -> Result<Done, Response> {
     }
 }
 
-fn set_log_level(_: &View<'_>, request: &Request) -> Result<Done, Response> {
+fn set_log_level(_: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
     let name = required(request, "level")?;
     let unknown = || format!("{name:?} is no level; write debug, info, warn or error");
-    let (_, level) = LEVELS
+    let level = LEVELS
         .iter()
         .find(|(known, _)| *known == name)
         .ok_or_else(|| Response::text(Status::BadRequest, &unknown()))?;
-    log::set_level(*level);
-    tracing::info!("the operator sets the level of the log to {name}");
-    Ok((Act::Nothing, format!("the log has level {name} now")))
+    Ok((Act::SetLogLevel(level), format!("the log has level {name} now")))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::request::tests::read;
     use super::*;
 
-    /// What an operator's command does stands in the table as an action, and what anybody may read as something to read: a
-    /// command that is forgotten here would be refused to all, and one that stands here as something to read acts for all.
+    /// What an operator's command does. A command that is forgotten here fails the test below.
+    const ACTING: [&str; 6] = ["/drain", "/kill-client", "/restart-worker", "/restart-pool", "/reload", "/log-level"];
+
+    fn reading() -> Vec<String> {
+        let reads =
+            ROUTES.iter().filter(|(_, route)| matches!(route, Route::Read(_))).map(|(path, _)| path.to_string());
+        reads.chain(tables::columns().map(|(table, _)| format!("/{table}.json"))).collect()
+    }
+
     #[test]
     fn each_path_needs_the_right_that_it_should() {
         let acts: Vec<&str> =
             ROUTES.iter().filter(|(_, route)| matches!(route, Route::Act(_))).map(|(path, _)| *path).collect();
-        assert_eq!(acts, ["/drain", "/kill-client", "/restart-worker", "/restart-pool", "/reload", "/log-level"]);
-        for (path, route) in ROUTES {
-            assert_eq!(ROUTES.iter().filter(|(other, _)| other == path).count(), 1, "{path} stands there once");
+        assert_eq!(acts, ACTING);
+        for path in reading() {
             // What is read has a name of something, and what acts has a verb.
-            let is_read = path.ends_with(".json") || ["/", "/healthz", "/readyz", "/metrics"].contains(path);
-            assert_eq!(matches!(route, Route::Read(_)), is_read, "{path}");
+            let is_read = path.ends_with(".json") || ["/", "/healthz", "/readyz", "/metrics"].contains(&path.as_str());
+            assert!(is_read && matches!(route_of(&path), Some(Route::Read(_))), "{path}");
         }
-        for table in ["clients", "workers", "pools", "sessions", "pending", "waiting", "limits", "errors", "listeners"]
-        {
-            assert!(matches!(route_of(&format!("/{table}.json")), Some(Route::Read(_))), "{table}");
+        for (path, _) in ROUTES {
+            assert_eq!(ROUTES.iter().filter(|(other, _)| other == path).count(), 1, "{path} stands there once");
         }
+    }
+
+    const SECRET: &str = "0123456789abcdef";
+    const ORIGINS: [Origin; 4] = [Origin::Trusted, Origin::AnyUser, Origin::Network, Origin::Loopback];
+
+    /// What comes of a request: `read`, `act`, or the code of its refusal.
+    fn asked(method: &str, path: &str, fields: &str, origin: Origin, has_token: bool) -> String {
+        let token = has_token.then(|| Token::new(SECRET.as_bytes()));
+        let request = read(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"));
+        match grant(&request.expect("it is a request"), origin, token.as_ref()) {
+            Ok(Grant::Read(_)) => "read".to_owned(),
+            Ok(Grant::Act(..)) => "act".to_owned(),
+            Err(refused) => refused.status.code().to_string(),
+        }
+    }
+
+    fn bearer(secret: &str) -> String {
+        format!("Authorization: Bearer {secret}\r\n")
+    }
+
+    #[test]
+    fn every_path_that_acts_is_refused_to_all_who_may_only_read() {
+        let wrong = bearer("0123456789abcdee");
+        let pages = ["Origin: http://evil.example\r\n", "Origin: null\r\n", "Sec-Fetch-Site: cross-site\r\n"];
+        for path in ACTING.into_iter().chain(["/drain?x=1"]) {
+            for origin in ORIGINS {
+                let refused = |method: &str, fields: &str, has_token, code: &str| {
+                    let came_of = asked(method, path, fields, origin, has_token);
+                    assert_eq!(came_of, code, "{method} {path} from {origin:?} with {fields:?}, {has_token}");
+                };
+                // A link, an image or a form of a page can do no more.
+                for (method, code) in
+                    [("GET", "405"), ("HEAD", "405"), ("OPTIONS", "200"), ("PUT", "405"), ("FROB", "501")]
+                {
+                    refused(method, &bearer(SECRET), true, code);
+                }
+                for page in pages {
+                    refused("POST", &format!("{page}{}", bearer(SECRET)), true, "403");
+                }
+                if origin != Origin::Trusted {
+                    refused("POST", "", true, "401");
+                    refused("POST", &wrong, true, "401");
+                    refused("POST", "", false, "403");
+                    refused("POST", &bearer(SECRET), false, "403");
+                }
+                refused("POST", &bearer(SECRET), true, "act");
+            }
+            assert_eq!(asked("POST", path, "", Origin::Trusted, false), "act");
+            let rebound = "X: y\r\nOrigin: http://localhost\r\n";
+            assert_eq!(asked("POST", path, rebound, Origin::AnyUser, true), "401", "the same origin is no right");
+        }
+    }
+
+    #[test]
+    fn every_path_that_reads_is_open_to_all_who_can_connect_and_never_acts() {
+        for path in reading() {
+            for origin in ORIGINS {
+                for has_token in [false, true] {
+                    for method in ["GET", "HEAD"] {
+                        assert_eq!(asked(method, &path, "", origin, has_token), "read", "{method} {path} {origin:?}");
+                    }
+                    assert_eq!(asked("POST", &path, &bearer(SECRET), origin, has_token), "405", "{path}");
+                }
+            }
+        }
+        assert_eq!(asked("OPTIONS", "*", "", Origin::Network, true), "read");
+        assert_eq!(asked("POST", "/no-such-path", &bearer(SECRET), Origin::Trusted, true), "404");
+        assert_eq!(asked("POST", "/drain/", &bearer(SECRET), Origin::Trusted, true), "404");
     }
 }

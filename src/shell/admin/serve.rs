@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::net::{Shutdown, shutdown};
 
-use super::access::{self, Origin};
+use super::access::Origin;
 use super::connection::{Connection, LINGER, Phase, SEND_TIME};
 use super::request::{Manner, Request};
 use super::response::Response;
@@ -17,6 +17,7 @@ use crate::bus::port::{Moment, Place};
 use crate::http1::{Error, Status};
 use crate::io::{Io, Submission};
 use crate::shell::connection::Flight;
+use crate::shell::log;
 use crate::shell::operation::Operation;
 use crate::shell::timers::{Timer, Timers};
 use crate::shell::turn::Shell;
@@ -92,13 +93,14 @@ impl<I: Io> Shell<I> {
 
     fn answer_admin(&mut self, now: Moment, slot: usize, request: &Request) -> Response {
         let origin = self.admin.connections[slot].origin;
-        if let Err(refused) = access::may_ask(origin, request) {
-            return refused;
-        }
         let (response, act) = route(&self.view(now), request, origin, self.admin.token.as_ref());
         match act {
             Act::Nothing => {}
             Act::Tell(input) => self.reactor.tell(now, input),
+            Act::SetLogLevel((name, level)) => {
+                log::set_level(*level);
+                tracing::info!("the operator sets the level of the log to {name}");
+            }
             Act::Reload { is_dry_run } => {
                 if let Err(why) = self.begin_reload(is_dry_run) {
                     return Response::text(Status::Conflict, &why);

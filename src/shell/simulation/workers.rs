@@ -107,7 +107,7 @@ impl Processes for Rc<RefCell<Children>> {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
         let started = children.start(worker);
-        children.started.push_back((worker, started));
+        children.started.push_back((worker, started.map_err(Into::into)));
         let _ = write(&children.bell, b"s");
         Ok(())
     }

@@ -7,7 +7,6 @@ pub(super) mod spawn;
 pub(super) mod starter;
 pub(super) mod usage;
 
-use std::io;
 use std::os::fd::AsRawFd;
 
 use super::connection::{Closing, Connection, Flight};
@@ -17,13 +16,14 @@ use super::reactor::Reactor;
 use super::stderr::{Said, Stderr};
 use crate::bus::port::{Input, Moment, Peer, WorkerKey, WorkerName};
 use crate::io::{Io, Submission};
+use spawn::NotStarted;
 
 impl<I: Io> Reactor<I> {
     /// Begins to start a worker. What is written to it meanwhile waits in its outbox.
     pub(super) fn spawn(&mut self, worker: WorkerKey, name: WorkerName, generation: u32) {
         self.connections.add(Connection::starting(worker, name));
         if let Err(error) = self.workers.begin(worker, name.pool, generation) {
-            self.not_started(self.clock.now(), worker, name, &error);
+            self.not_started(self.clock.now(), worker, name, &error.into());
         }
     }
 
@@ -54,12 +54,13 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    fn not_started(&mut self, now: Moment, worker: WorkerKey, name: WorkerName, error: &io::Error) {
+    fn not_started(&mut self, now: Moment, worker: WorkerKey, name: WorkerName, error: &NotStarted) {
         let pool = &self.workers.pools[name.pool];
-        let why = format!("cannot start \"{}\" ({}): {error}", pool.command, pool.program.display());
+        let user = pool.rights.identity.as_ref().map_or_else(String::new, |identity| format!(" as {identity}"));
+        let why = format!("cannot start \"{}\" ({}){user}: {error}", pool.command, pool.program.display());
         // What is short now may be there again soon, whatever the command is like.
         let short = matches!(
-            error.raw_os_error(),
+            error.error.raw_os_error(),
             Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS)
         );
         self.tell(now, Input::SpawnFailed { worker, why, short });

@@ -1,6 +1,7 @@
 //! Reaps the dead and signals the living. A process group is signalled only while its leader is not reaped yet: after
 //! that its number may belong to somebody else.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::fs;
 use std::io;
@@ -30,7 +31,8 @@ pub(crate) struct Reaper {
     processes: HashMap<usize, (WorkerKey, Pid)>,
     /// Is given to the thread that starts workers, with the first of them.
     bell: OwnedFd,
-    starter: Option<Starter>,
+    /// By the user whom they start workers as, if not as ours.
+    starters: HashMap<Option<u32>, Starter>,
     /// How many processes the kernel had killed for their memory when one was looked at last.
     memory_kills: Option<u64>,
     /// What workers get for their oom_score_adj.
@@ -50,7 +52,7 @@ impl Reaper {
             workers: HashMap::new(),
             processes: HashMap::new(),
             bell,
-            starter: None,
+            starters: HashMap::new(),
             memory_kills: cgroup::memory_kills(),
             memory_score: memory_score(),
             started: VecDeque::new(),
@@ -65,9 +67,9 @@ impl Reaper {
 
     /// Takes the results of starts that are there.
     fn take_started(&mut self) {
-        while let Some(started) = self.starter.as_mut().and_then(Starter::take) {
-            self.note(started);
-        }
+        let taken: Vec<Started> =
+            self.starters.values_mut().flat_map(|starter| std::iter::from_fn(|| starter.take())).collect();
+        taken.into_iter().for_each(|started| self.note(started));
     }
 
     fn note(&mut self, (worker, result): Started) {
@@ -83,22 +85,21 @@ impl Reaper {
     /// Whether this process may be a worker whose start is not over: its exit belongs to a result that is yet to come.
     fn is_being_started(&mut self, pid: Pid) -> bool {
         let pid = pid.as_raw_nonzero().get();
-        let Some(current) = self.starter.as_ref().map(Starter::pid) else { return false };
+        let Some(user) = self.starters.iter().find(|(_, starter)| starter.pid() == pid).map(|(user, _)| *user) else {
+            return false;
+        };
         self.take_started();
-        !self.workers.contains_key(&(pid as u32)) && current == pid && self.under_way() > 0
-    }
-
-    fn under_way(&self) -> usize {
-        self.starter.as_ref().map_or(0, |starter| starter.under_way)
+        !self.workers.contains_key(&(pid as u32)) && self.starters[&user].under_way > 0
     }
 }
 
 impl Processes for Reaper {
     fn begin(&mut self, worker: WorkerKey, pool: &Pool, limit: &Rlimit) -> io::Result<()> {
         let job = Job::new(pool, limit, self.memory_score.clone())?;
-        let starter = match &mut self.starter {
-            Some(starter) => starter,
-            none => none.insert(Starter::new(self.bell.try_clone()?)?),
+        let user = pool.rights.identity.as_ref().map(|identity| identity.user);
+        let starter = match self.starters.entry(user) {
+            Entry::Occupied(starter) => starter.into_mut(),
+            Entry::Vacant(none) => none.insert(Starter::new(self.bell.try_clone()?)?),
         };
         starter.begin(worker, job)
     }
@@ -155,9 +156,9 @@ impl Processes for Reaper {
         let until = Instant::now() + LAST_DEATHS;
         let mut killed = Vec::new();
         // What was asked for before the end is there first, and does not stay.
-        while self.under_way() > 0 {
+        while let Some(starter) = self.starters.values_mut().find(|starter| starter.under_way > 0) {
             let left = until.saturating_duration_since(Instant::now());
-            let Some(started) = self.starter.as_mut().and_then(|starter| starter.wait(left)) else { break };
+            let Some(started) = starter.wait(left) else { break };
             self.note(started);
         }
         loop {

@@ -4,19 +4,27 @@
 //! The child borrows our memory until its exec, so that no page table is copied and no page of ours is written twice; the
 //! thread that calls waits for that exec, and no other (clone(2), CLONE_VFORK).
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_void};
+use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::ptr;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::AtomicI32;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use rustix::process::Rlimit;
+use rustix::process::{Gid, Resource, Rlimit, Uid, setrlimit};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
+    set_thread_res_uid,
+};
 
-use crate::config::Pool;
+use crate::config::{Identity, Pool, Rights};
 
 /// Bytes that a worker's pipes hold: fewer turns for large messages than with the kernel's 64 KiB.
 const PIPE_BYTES: usize = 256 * 1024;
@@ -75,13 +83,47 @@ const KILLED_BEFORE_US: i32 = 500;
 /// Bytes of stack for what a child does before its exec; the C library may copy the arguments there.
 const STACK: usize = 64 * 1024;
 
+/// Why a worker was not started.
+#[derive(Debug)]
+pub(crate) struct NotStarted {
+    /// The system call of the child that failed, if it was one.
+    pub step: Option<&'static str>,
+    pub error: io::Error,
+}
+
+impl From<io::Error> for NotStarted {
+    fn from(error: io::Error) -> Self {
+        Self { step: None, error }
+    }
+}
+
+impl From<Errno> for NotStarted {
+    fn from(error: Errno) -> Self {
+        io::Error::from(error).into()
+    }
+}
+
+impl fmt::Display for NotStarted {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.step.map_or(Ok(()), |step| write!(out, "{step}: "))?;
+        self.error.fmt(out)
+    }
+}
+
+/// How long the start of another user's worker may take, in seconds. Whoever is that user can stop the child between the
+/// change of user and its exec, or hold the exec up by a file system of its own, and we would wait for ever.
+const LONGEST_START: libc::time_t = 10;
+
 /// What a new worker is started with. Nothing more is allocated between clone and exec.
 pub(crate) struct Job {
     program: CString,
     arguments: Vec<CString>,
     environment: Vec<CString>,
     cwd: Option<CString>,
-    descriptors: libc::rlimit,
+    descriptors: Rlimit,
+    rights: Rights,
+    /// The groups of its user.
+    groups: Vec<Gid>,
     /// What is written to oom_score_adj, if that is more than ours.
     memory_score: Option<String>,
 }
@@ -96,6 +138,9 @@ impl Job {
         let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::from);
         let mut variables: BTreeMap<OsString, OsString> =
             std::env::vars_os().filter(|(name, _)| !OUR_OWN.iter().any(|own| name == own)).collect();
+        if let Some(identity) = &pool.rights.identity {
+            name_the_user(&mut variables, identity);
+        }
         variables.extend(pool.env.iter().map(|(name, value)| (name.into(), value.into())));
         let assignment = |(mut name, value): (OsString, OsString)| {
             name.push("=");
@@ -108,10 +153,15 @@ impl Job {
             arguments: arguments.collect::<io::Result<_>>()?,
             environment: variables.into_iter().map(assignment).collect::<io::Result<_>>()?,
             cwd: pool.cwd.as_ref().map(|cwd| text(cwd.as_os_str())).transpose()?,
-            descriptors: libc::rlimit {
-                rlim_cur: descriptors.current.unwrap_or(libc::RLIM_INFINITY),
-                rlim_max: descriptors.maximum.unwrap_or(libc::RLIM_INFINITY),
-            },
+            descriptors: *descriptors,
+            rights: pool.rights.clone(),
+            groups: pool
+                .rights
+                .identity
+                .iter()
+                .flat_map(|one| &one.groups)
+                .map(|group| Gid::from_raw(*group))
+                .collect(),
             memory_score,
         })
     }
@@ -120,11 +170,9 @@ impl Job {
     /// be blocked in the calling thread: a handler of ours that ran in the child would run in our memory.
     ///
     /// # Errors
-    /// What pipe2(2), clone(2), chdir(2) or execve(2) said.
-    pub(crate) fn start(&self, pid: &AtomicI32) -> io::Result<Spawned> {
-        let (stdin_theirs, stdin) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (stdout, stdout_theirs) = pipe_with(PipeFlags::CLOEXEC)?;
-        let (stderr, stderr_theirs) = pipe_with(PipeFlags::CLOEXEC)?;
+    /// What pipe2(2), clone(2) or a call of the child said.
+    pub(crate) fn start(&self, pid: &AtomicI32) -> Result<Spawned, NotStarted> {
+        let [(stdin_theirs, stdin), (stdout, stdout_theirs), (stderr, stderr_theirs)] = self.pipes()?;
         for pipe in [&stdin, &stdout] {
             // A user at the limit of pipe memory gets the kernel's default, which is slower but works.
             let _ = fcntl_setpipe_size(pipe, PIPE_BYTES);
@@ -142,29 +190,57 @@ impl Job {
             arguments: arguments.as_ptr(),
             environment: environment.as_ptr(),
             parent: std::process::id() as libc::pid_t,
-            error: AtomicI32::new(0),
+            failure: Cell::new(None),
         };
         // Aligned as every stack has to be.
         let mut stack = Vec::<u128>::with_capacity(STACK / 16 + self.arguments.len());
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
         // SAFETY: the stack, and what `child` points to, live until the exec or the end of the child, for which this call
-        // waits. The child makes async-signal-safe calls only, and writes to its stack, to `error` and to our errno.
+        // waits. The child makes async-signal-safe calls only, and writes to its stack, to `failure` and to our errno.
         let number = unsafe {
             let top = stack.as_mut_ptr().add(stack.capacity());
             let child = ptr::from_ref(&child).cast_mut();
             libc::clone(prepare_child, top.cast::<c_void>(), flags, child.cast::<c_void>(), pid.as_ptr())
         };
         if number < 0 {
-            return Err(io::Error::last_os_error());
+            return Err(io::Error::last_os_error().into());
         }
-        match child.error.load(Ordering::Relaxed) {
-            0 => Ok(Spawned { pid: number as u32, stdin, stdout, stderr }),
-            error => {
+        match child.failure.get() {
+            None => Ok(Spawned { pid: number as u32, stdin, stdout, stderr }),
+            Some((step, error)) => {
                 // SAFETY: it is our child, which nobody else reaps; a null pointer is no place for its status.
                 unsafe { libc::waitpid(number, ptr::null_mut(), 0) };
-                Err(io::Error::from_raw_os_error(error))
+                Err(NotStarted { step: Some(step), error: error.into() })
             }
         }
+    }
+}
+
+impl Job {
+    /// Three pipes, which are the worker's: whoever opens /dev/stderr opens the pipe anew, by its permissions.
+    fn pipes(&self) -> io::Result<[(OwnedFd, OwnedFd); 3]> {
+        let make = || -> io::Result<_> {
+            let pipe = || pipe_with(PipeFlags::CLOEXEC);
+            Ok([pipe()?, pipe()?, pipe()?])
+        };
+        let Some(identity) = &self.rights.identity else { return make() };
+        // SAFETY: the calls take numbers, and change what this thread makes files as (setfsuid(2)).
+        let (group, user) = unsafe { (libc::setfsgid(identity.group), libc::setfsuid(identity.user)) };
+        let pipes = make();
+        // SAFETY: the same; they give what was there before.
+        unsafe { (libc::setfsuid(user as libc::uid_t), libc::setfsgid(group as libc::gid_t)) };
+        pipes
+    }
+}
+
+/// Says in the environment who the worker is, and nothing of who we are.
+fn name_the_user(variables: &mut BTreeMap<OsString, OsString>, identity: &Identity) {
+    variables.insert("HOME".into(), identity.home.clone().into());
+    for variable in ["USER", "LOGNAME"] {
+        match &identity.name {
+            Some(name) => variables.insert(variable.into(), name.into()),
+            None => variables.remove(OsStr::new(variable)),
+        };
     }
 }
 
@@ -174,6 +250,8 @@ pub(crate) fn memory_score() -> Option<String> {
     (ours < 1000).then(|| (ours + KILLED_BEFORE_US).min(1000).to_string())
 }
 
+type Failure = (&'static str, Errno);
+
 /// What the child finds in our memory.
 struct Child<'a> {
     job: &'a Job,
@@ -182,43 +260,31 @@ struct Child<'a> {
     arguments: *const *const c_char,
     environment: *const *const c_char,
     parent: libc::pid_t,
-    /// Why it was not started, as an errno.
-    error: AtomicI32,
+    /// Why it was not started: a system call and what it said.
+    failure: Cell<Option<Failure>>,
 }
 
 /// Runs in the child up to the exec.
 extern "C" fn prepare_child(child: *mut c_void) -> c_int {
     // SAFETY: `Job::start` gives a `Child`, and waits.
     let child = unsafe { &*child.cast::<Child<'_>>() };
-    child.error.store(child.exec(), Ordering::Relaxed);
+    let Err(failure) = child.exec();
+    child.failure.set(Some(failure));
     // SAFETY: nothing of ours is run at this end.
     unsafe { libc::_exit(127) }
 }
 
 impl Child<'_> {
-    /// Becomes the worker: it dies with us, and starts with the signals and limits of a fresh login. Gives the errno if it
-    /// cannot.
-    fn exec(&self) -> c_int {
+    /// Becomes the worker: it dies with us, and starts with the signals and limits of a fresh login.
+    fn exec(&self) -> Result<Infallible, Failure> {
         let job = self.job;
+        self.leave()?;
         // SAFETY: plain system calls on values that live until the exec.
         unsafe {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            if libc::getppid() != self.parent {
-                return libc::ESRCH;
-            }
-            libc::setpgid(0, 0);
             for (number, pipe) in self.pipes.iter().enumerate() {
                 // Ours are above 2, so none of them is overwritten.
-                if libc::dup2(*pipe, number as c_int) < 0 {
-                    return errno();
-                }
+                done("dup2", libc::dup2(*pipe, number as c_int))?;
             }
-            if let Some(cwd) = &job.cwd
-                && libc::chdir(cwd.as_ptr()) != 0
-            {
-                return errno();
-            }
-            libc::setrlimit(libc::RLIMIT_NOFILE, &job.descriptors);
             // Short sleeps are the loop's own affair (`io/epoll.rs`): this is what a process has by default (prctl(2)).
             libc::prctl(libc::PR_SET_TIMERSLACK, 50_000);
             if let Some(score) = &job.memory_score {
@@ -234,14 +300,97 @@ impl Child<'_> {
             let mut none = std::mem::zeroed();
             libc::sigemptyset(&mut none);
             libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
-            // It runs a script without an interpreter's name by a shell, as everyone is used to.
-            libc::execvpe(job.program.as_ptr(), self.arguments.cast(), self.environment.cast());
         }
-        errno()
+        self.take_rights()?;
+        // SAFETY: the same.
+        unsafe {
+            // After the change of user, which clears it (prctl(2)).
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            if libc::getppid() != self.parent {
+                return Err(("getppid", Errno::SRCH));
+            }
+            if let Some(cwd) = &job.cwd {
+                done("chdir", libc::chdir(cwd.as_ptr()))?;
+            }
+            // It runs a script without an interpreter's name by a shell, as everyone is used to.
+            done("execve", libc::execvpe(job.program.as_ptr(), self.arguments.cast(), self.environment.cast()))?;
+        }
+        Err(("execve", Errno::INVAL))
+    }
+
+    /// Leaves our process group, and for another user our terminal, too: who has it can type into it (TIOCSTI).
+    fn leave(&self) -> Result<(), Failure> {
+        // SAFETY: the calls take numbers.
+        unsafe {
+            match self.job.rights.identity {
+                Some(_) => done("setsid", libc::setsid()),
+                None => {
+                    libc::setpgid(0, 0);
+                    Ok(())
+                }
+            }
+        }
+    }
+
+    /// Takes the limits first, which may be above ours, and then the user. These calls are of this thread alone: those of
+    /// the C library would change ours, too. Nobody who is that user can look into our memory meanwhile: with the user the
+    /// kernel forbids to trace whoever has it, which is us as well from then on (PR_SET_DUMPABLE in prctl(2)).
+    fn take_rights(&self) -> Result<(), Failure> {
+        let rights = &self.job.rights;
+        let _ = setrlimit(Resource::Nofile, self.job.descriptors);
+        for limit in &rights.limits {
+            setrlimit(limit.resource, limit.most).map_err(|error| (limit.call, error))?;
+        }
+        if let Some(umask) = rights.umask {
+            // SAFETY: the call takes a number.
+            unsafe { libc::umask(umask as libc::mode_t) };
+        }
+        if let Some(identity) = &rights.identity {
+            let (user, group) = (Uid::from_raw(identity.user), Gid::from_raw(identity.group));
+            limit_start();
+            set_thread_groups(&self.job.groups).map_err(|error| ("setgroups", error))?;
+            set_thread_res_gid(group, group, group).map_err(|error| ("setresgid", error))?;
+            set_thread_res_uid(user, user, user).map_err(|error| ("setresuid", error))?;
+            if !user.is_root() {
+                // They go with root, but not with another user who had them.
+                set_capabilities(None, NONE).map_err(|error| ("capset", error))?;
+            }
+        }
+        if rights.no_new_privs {
+            set_no_new_privs(true).map_err(|error| ("prctl", error))?;
+        }
+        Ok(())
     }
 }
 
+const NONE: CapabilitySets = CapabilitySets {
+    effective: CapabilitySet::empty(),
+    permitted: CapabilitySet::empty(),
+    inheritable: CapabilitySet::empty(),
+};
+
 const SCORE: &CStr = c"/proc/self/oom_score_adj";
+
+/// Has the kernel kill this process unless it calls execve(2) soon, which ends all timers (timer_create(2)): it kills one
+/// that is stopped as well.
+fn limit_start() {
+    // SAFETY: all of these live during the calls, and any value of their fields is one.
+    unsafe {
+        let mut event: libc::sigevent = std::mem::zeroed();
+        (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_SIGNAL, libc::SIGKILL);
+        let mut timer: libc::timer_t = std::mem::zeroed();
+        let mut time: libc::itimerspec = std::mem::zeroed();
+        time.it_value.tv_sec = LONGEST_START;
+        if libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) == 0 {
+            libc::timer_settime(timer, 0, &raw const time, ptr::null_mut());
+        }
+    }
+}
+
+/// What a call of the C library said.
+fn done(step: &'static str, result: c_int) -> Result<(), Failure> {
+    if result < 0 { Err((step, Errno::from_raw_os_error(errno()))) } else { Ok(()) }
+}
 
 fn errno() -> c_int {
     // SAFETY: the C library's errno of this thread, which waits while its child uses it.

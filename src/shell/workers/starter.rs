@@ -1,5 +1,6 @@
 //! Starts workers aside, one after the other: the thread that does it waits for each exec, which on a busy machine takes
-//! as long as the scheduler lets it, and the loop does not.
+//! as long as the scheduler lets it, and the loop does not. Each user whom workers are has a thread: who can hold up a child
+//! of theirs, or its exec, holds up no other user's.
 //!
 //! The thread is ours for as long as the process: a child is told of the death of the thread that made it (PDEATHSIG,
 //! prctl(2)).
@@ -12,11 +13,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::spawn::{Job, Spawned};
+use super::spawn::{Job, NotStarted, Spawned};
 use crate::bus::port::WorkerKey;
 
 /// What became of a start.
-pub(crate) type Started = (WorkerKey, io::Result<Spawned>);
+pub(crate) type Started = (WorkerKey, Result<Spawned, NotStarted>);
 
 /// See the top of the file.
 pub(crate) struct Starter {

@@ -1,0 +1,161 @@
+//! Reads who the workers of a pool are, and what they may. Names are looked up here, which may wait for a server of names;
+//! nobody does so between clone and exec.
+
+use rustix::process::{Resource, Rlimit};
+
+use super::document::{Object, Reader};
+use super::rights::{Identity, Limit, Rights, may_change_users};
+use super::users::{self, Account};
+use super::values::{number, octal};
+
+/// Reads what a pool says of it.
+pub(super) fn rights<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Rights {
+    let identity = identity(reader, object);
+    let no_new_privs = object.get("no_new_privs").and_then(|node| reader.boolean(node));
+    let hint = "\"0077\" keeps new files to their owner, \"0027\" lets the group read them";
+    let umask = object.get("umask").and_then(|node| octal(reader, node, hint));
+    let limits = object.get("rlimits").and_then(|node| reader.object(node, "pools[].rlimits"));
+    Rights {
+        no_new_privs: no_new_privs.unwrap_or(object.get("user").is_some()),
+        identity,
+        umask,
+        limits: limits.map(|object| limits_of(reader, &object)).unwrap_or_default(),
+    }
+}
+
+fn limits_of<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Vec<Limit> {
+    let keys = [
+        ("descriptors", "setrlimit(RLIMIT_NOFILE)", Resource::Nofile, 0),
+        ("core", "setrlimit(RLIMIT_CORE)", Resource::Core, 0),
+        ("file_size", "setrlimit(RLIMIT_FSIZE)", Resource::Fsize, 0),
+        // The first limit sends SIGXCPU, which the log then names, and the second one SIGKILL.
+        ("cpu_sec", "setrlimit(RLIMIT_CPU)", Resource::Cpu, 1),
+    ];
+    let limit = |(key, call, resource, beyond)| {
+        let most = number(reader, object, key)?;
+        Some(Limit { call, resource, most: Rlimit { current: Some(most), maximum: Some(most + beyond) } })
+    };
+    keys.into_iter().filter_map(limit).collect()
+}
+
+fn identity<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<Identity> {
+    let (user, group) = (object.get("user"), object.get("group"));
+    let Some(node) = user else {
+        if let Some(group) = group {
+            let hint = "name the user, too: a group alone takes nothing from the daemon's user".to_owned();
+            reader.fail(group, "is of a pool with a user", Some(hint));
+        }
+        return None;
+    };
+    if !may_change_users() {
+        let hint = "start it as root, with CAP_SETUID, CAP_SETGID and CAP_KILL, or leave user out".to_owned();
+        reader.fail_privilege(node, "needs a daemon that was started as root", Some(hint));
+    }
+    let text = reader.string(node)?;
+    let account = match users::account(&text) {
+        Ok(account) => account,
+        Err(why) => {
+            reader.fail(node, why, None);
+            return None;
+        }
+    };
+    let group = match group {
+        Some(node) => {
+            let text = reader.string(node)?;
+            users::group(&text).map_err(|why| reader.fail(node, why, None)).ok()?
+        }
+        None => match account.group {
+            Some(group) => group,
+            None => {
+                let hint = "name one in group".to_owned();
+                reader.fail(node, format!("no user has the number {text}, so its group is not known"), Some(hint));
+                return None;
+            }
+        },
+    };
+    let Account { id, name, home, .. } = account;
+    match name.as_deref().map_or(Ok(Vec::new()), |name| users::groups(name, group)) {
+        Ok(groups) => Some(Identity { user: id, group, groups, name, home }),
+        Err(why) => {
+            reader.fail(node, why, None);
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::Config;
+    use super::*;
+
+    fn read(keys: Value) -> Result<Config, String> {
+        let mut pool = json!({ "id": "a", "command": "sh", "instances": 1 });
+        let members = pool.as_object_mut().expect("an object");
+        members.extend(keys.as_object().expect("an object").clone());
+        let text = json!({ "pools": [pool] }).to_string();
+        Config::from_bytes(text.as_bytes(), "a test").map_err(|error| error.to_string())
+    }
+
+    fn refused(keys: Value) -> String {
+        read(keys).expect_err("it is refused")
+    }
+
+    fn rights(keys: Value) -> Rights {
+        read(keys).expect("it is valid").pools.remove(0).rights
+    }
+
+    #[test]
+    fn with_a_user_no_privilege_is_gained_unless_that_is_said() {
+        assert!(!rights(json!({})).no_new_privs);
+        assert!(rights(json!({ "no_new_privs": true })).no_new_privs);
+        assert!(rights(json!({ "user": "root" })).no_new_privs);
+        assert!(!rights(json!({ "user": "root", "no_new_privs": false })).no_new_privs);
+    }
+
+    #[test]
+    fn a_user_is_looked_up_with_its_group_and_a_number_without_a_name_needs_one() {
+        let root = rights(json!({ "user": "root" })).identity.expect("it is there");
+        assert_eq!((root.user, root.group, root.to_string()), (0, 0, "user root".to_owned()));
+        let other = rights(json!({ "user": "3999999999", "group": "7" })).identity.expect("it is there");
+        let expected = Identity { user: 3_999_999_999, group: 7, groups: Vec::new(), name: None, home: "/".into() };
+        assert_eq!(other, expected);
+        assert_eq!(other.to_string(), "user 3999999999");
+        let message = refused(json!({ "user": "3999999999" }));
+        assert!(message.contains("pools[0].user: no user has the number 3999999999"), "{message}");
+        let message = refused(json!({ "user": "nobody-at-all", "group": "root" }));
+        assert!(message.contains("pools[0].user: there is no user \"nobody-at-all\""), "{message}");
+        let message = refused(json!({ "user": "root", "group": "no-group" }));
+        assert!(message.contains("pools[0].group: there is no group"), "{message}");
+        assert!(refused(json!({ "group": "root" })).contains("pools[0].group: is of a pool with a user"));
+    }
+
+    #[test]
+    fn a_user_needs_a_daemon_that_may_change_it_and_who_only_reads_the_configuration_is_not_asked() {
+        let config = read(json!({ "user": "root" })).expect("anybody may read it");
+        let refused = config.privileged().map_err(|error| error.to_string());
+        match may_change_users() {
+            true => assert!(refused.is_ok()),
+            false => {
+                let message = refused.expect_err("we may not");
+                assert!(message.contains("pools[0].user: needs a daemon that was started as root"), "{message}");
+            }
+        }
+    }
+
+    #[test]
+    fn limits_that_hit_others_are_refused_with_what_to_use() {
+        for key in ["memory", "as", "rss"] {
+            let message = refused(json!({ "rlimits": { key: 1 } }));
+            assert!(message.contains(&format!("pools[0].rlimits.{key}: is not a known key")), "{message}");
+            assert!(message.contains("V8") && message.contains("MemoryMax="), "{message}");
+        }
+        for key in ["processes", "nproc"] {
+            let message = refused(json!({ "rlimits": { key: 1 } }));
+            assert!(message.contains("counts all that the user runs") && message.contains("TasksMax="), "{message}");
+        }
+        assert!(refused(json!({ "rlimits": { "descriptor": 99 } })).contains("did you mean \"descriptors\"?"));
+        assert!(refused(json!({ "umask": "0999" })).contains("pools[0].umask: must be octal permissions"));
+    }
+}

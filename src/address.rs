@@ -203,7 +203,7 @@ impl Address {
         }
     }
 
-    /// Reads `tcp://HOST:PORT` or `unix:PATH`, the way `stdio_bus acp --connect` names a daemon.
+    /// Reads `tcp://HOST:PORT` or `unix:PATH`, the way `stdio_bus connect --connect` names a daemon.
     pub fn from_url(text: &str) -> Result<Self, AddressError> {
         if let Some(tcp) = text.strip_prefix("tcp://") {
             Self::from_tcp(tcp)

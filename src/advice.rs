@@ -14,7 +14,18 @@ pub(crate) fn advise(mut error: clap::Error, arguments: &[OsString], mut parser:
     let first = arguments.get(1).and_then(|argument| argument.to_str()).unwrap_or_default();
     let tip = match error.kind() {
         ErrorKind::InvalidSubcommand => Some(of_command(first, &of(ContextKind::InvalidSubcommand), &parser)),
-        ErrorKind::UnknownArgument => of_argument(first, &of(ContextKind::InvalidArg)),
+        // A word that is no command is taken for a worker's, which stands behind two dashes.
+        ErrorKind::UnknownArgument => match of(ContextKind::InvalidArg) {
+            word if !word.starts_with('-') && parser.find_subcommand(first).is_none() => {
+                Some(of_command(first, &word, &parser))
+            }
+            argument => of_argument(first, &argument),
+        },
+        ErrorKind::MissingRequiredArgument => match first {
+            "call" => Some("to name the daemon: stdio_bus call --connect tcp://HOST:PORT METHOD".to_owned()),
+            "acp" | "connect" => Some("to name the daemon: stdio_bus connect --connect tcp://HOST:PORT".to_owned()),
+            _ => None,
+        },
         _ => None,
     };
     let Some(tip) = tip else { return error };
@@ -32,12 +43,23 @@ fn of_command(first: &str, verb: &str, parser: &clap::Command) -> String {
         ("kill", _) if first != verb => format!("to close a client: stdio_bus kill client {verb}"),
         ("restart", _) if first != verb => format!("to have a worker replaced: stdio_bus restart worker {verb}"),
         (_, "run" | "start" | "serve" | "daemon" | "listen") => {
-            "the daemon needs no command: stdio_bus --config FILE --tcp 127.0.0.1:9000".to_owned()
+            "the daemon needs no command: stdio_bus --tcp 127.0.0.1:9000 -- python3 worker.py, or --config FILE in place of \
+             the worker"
+                .to_owned()
         }
         (_, "stop" | "shutdown" | "quit") => "to end a running daemon: stdio_bus drain, or SIGTERM".to_owned(),
-        (_, "reload") => "a configuration is read at the start; end the daemon, and start it again".to_owned(),
         (_, "echo") => "for the built-in worker: stdio_bus worker echo".to_owned(),
-        (_, "bridge" | "connect") => "for the bridge: stdio_bus acp --connect tcp://HOST:PORT".to_owned(),
+        (_, "bridge") => "for the bridge: stdio_bus connect --connect tcp://HOST:PORT".to_owned(),
+        (_, "send" | "request" | "ask" | "query" | "client" | "test") => {
+            "to ask a running daemon: stdio_bus call --connect tcp://HOST:PORT METHOD".to_owned()
+        }
+        (_, "new" | "create" | "config" | "configure" | "generate") => {
+            "for a configuration to begin with: stdio_bus init --output bus.json".to_owned()
+        }
+        (_, "completions") => "for completions: stdio_bus completion SHELL".to_owned(),
+        _ if is_script(verb) || is_interpreter(verb) => {
+            "to run a worker, write its command behind --: stdio_bus --tcp 127.0.0.1:9000 -- python3 worker.py".to_owned()
+        }
         (_, "version") => "for the version: stdio_bus --version".to_owned(),
         _ if is_file(verb) => format!("to run a configuration: stdio_bus --config {verb}"),
         _ => {
@@ -50,8 +72,8 @@ fn of_command(first: &str, verb: &str, parser: &clap::Command) -> String {
 fn of_argument(first: &str, argument: &str) -> Option<String> {
     let name = argument.split('=').next().unwrap_or_default();
     let tip = match name {
-        _ if first == "acp" && is_address(argument) => {
-            format!("to name the daemon: stdio_bus acp --connect {argument}")
+        _ if matches!(first, "acp" | "connect") && is_address(argument) => {
+            format!("to name the daemon: stdio_bus connect --connect {argument}")
         }
         _ if is_file(argument) && first == "doctor" => {
             format!("to name a configuration: stdio_bus doctor --config {argument}")
@@ -89,6 +111,20 @@ fn of_argument(first: &str, argument: &str) -> Option<String> {
 fn is_file(text: &str) -> bool {
     const ENDINGS: [&str; 7] = [".json", ".jsonc", ".json5", ".yaml", ".yml", ".toml", ".conf"];
     !text.starts_with('-') && (text.contains('/') || ENDINGS.iter().any(|ending| text.ends_with(ending)))
+}
+
+/// A file that an interpreter runs.
+fn is_script(text: &str) -> bool {
+    [".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".sh", ".php", ".pl", ".jar"]
+        .iter()
+        .any(|ending| text.ends_with(ending))
+}
+
+/// What people begin the command of a worker with.
+fn is_interpreter(text: &str) -> bool {
+    let name = text.rsplit('/').next().unwrap_or(text).trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    ["python", "node", "npx", "uvx", "uv", "bun", "deno", "ruby", "php", "perl", "java", "sh", "bash", "cat"]
+        .contains(&name)
 }
 
 fn is_address(text: &str) -> bool {

@@ -4,21 +4,31 @@
 //! errors. Parsing opens nothing and starts nothing. A clap error knows where it belongs: help and version go to stdout
 //! with exit code 0, usage errors to stderr with 2 (`error.exit()`).
 
+mod verbs;
+
 use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
+use clap_complete::Shell;
 
 use crate::activation::Inherited;
 use crate::address::{Address, AddressError};
 use crate::advice;
-use crate::bridge::{self, Daemon};
-use crate::config::{Config, Listen, Listener, LogFormat, LogLevel, Web, WebProtocol};
-use crate::control::{self, Question, Whom};
+use crate::bridge;
+use crate::bus::settings::Assignment;
+use crate::config::{Config, Listen, Listener, LogFormat, LogLevel, OnePool, Web, WebProtocol};
+use crate::control::{Question, Whom};
 use crate::error::StartError;
+use crate::init;
 use crate::io::kernel::Choice;
+use verbs::{Level, Verb};
+
+pub use verbs::Worker;
 
 /// What the program was asked to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +38,13 @@ pub enum Command {
     /// Be the built-in worker of this name.
     Worker(Worker),
     /// Be the bridge between stdin/stdout and a running daemon.
-    Acp(bridge::Options),
+    Connect(bridge::Options),
+    /// Ask a running daemon as a client does.
+    Call(bridge::Call),
+    /// Write a configuration.
+    Init(init::Options),
+    /// Write the completions of a shell.
+    Completion(Shell),
     /// Ask a running daemon.
     Control {
         /// Which one.
@@ -50,13 +66,6 @@ pub enum Command {
         /// This machine is checked, too.
         environment: bool,
     },
-}
-
-/// The workers that the program has built in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Worker {
-    /// Answers each request with its own params
-    Echo,
 }
 
 /// How the daemon is to run.
@@ -87,6 +96,8 @@ pub enum Source {
     File(PathBuf),
     /// A descriptor that the parent process passed.
     Descriptor(RawFd),
+    /// The command line itself.
+    Command(OnePool),
 }
 
 impl Source {
@@ -102,6 +113,7 @@ impl Source {
             Self::File(path) => Config::load(path)?,
             // SAFETY: the parent passed it for this purpose, and nothing of our own is open yet.
             Self::Descriptor(number) => unsafe { Config::from_fd(*number)? },
+            Self::Command(pool) => Config::of_command(pool)?,
         })
     }
 }
@@ -173,10 +185,18 @@ where
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
     Ok(match CommandLine::try_parse_from(&arguments).map_err(|error| advice::advise(error, &arguments, command()))? {
         CommandLine { command: Some(Verb::Worker { name }), .. } => Command::Worker(name),
-        CommandLine { command: Some(Verb::Acp { connect, token_file, ca_file }), .. } => {
-            let options = bridge::Options::new(connect, token_file, ca_file);
-            Command::Acp(options.map_err(|why| command().error(ErrorKind::ArgumentConflict, why))?)
+        CommandLine { command: Some(Verb::Connect(daemon)), .. } => {
+            Command::Connect(daemon.options().map_err(|why| command().error(ErrorKind::ArgumentConflict, why))?)
         }
+        CommandLine { command: Some(Verb::Call { daemon, initialize, timeout, method, params }), .. } => {
+            let options = daemon.options().map_err(|why| command().error(ErrorKind::ArgumentConflict, why))?;
+            let limit = Duration::from_secs(timeout.into());
+            Command::Call(bridge::Call { options, handshake: initialize.map(Into::into), limit, method, params })
+        }
+        CommandLine { command: Some(Verb::Init { output, force, command }), .. } => {
+            Command::Init(init::Options { output, force, command })
+        }
+        CommandLine { command: Some(Verb::Completion { shell }), .. } => Command::Completion(shell),
         CommandLine { command: Some(Verb::Check { config, environment }), .. } => {
             Command::Check { config: config.map_or(Source::Embedded, Source::from), environment }
         }
@@ -187,7 +207,10 @@ where
             Some((whom, question)) => Command::Control { whom: whom.into(), question },
             None => unreachable!("the others are above"),
         },
-        CommandLine { command: None, daemon } => Command::Run(daemon.into()),
+        CommandLine { command: None, daemon } => {
+            daemon.check().map_err(|why| command().error(ErrorKind::ArgumentConflict, why))?;
+            Command::Run(daemon.into())
+        }
     })
 }
 
@@ -196,11 +219,24 @@ pub fn command() -> clap::Command {
     <CommandLine as clap::CommandFactory>::command()
 }
 
+/// Writes the completions of a shell to stdout.
+///
+/// # Errors
+/// They cannot be written.
+pub fn completion(shell: Shell) -> Result<(), StartError> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command(), "stdio_bus", &mut text);
+    io::stdout().write_all(&text).map_err(StartError::io("write stdout"))
+}
+
 const AFTER_HELP: &str = "\
 Examples:
   stdio_bus --tcp 127.0.0.1:9000                        two built-in echo workers
-  stdio_bus --config agents.json --unix /run/bus.sock   your own workers
-  stdio_bus check --config agents.json                  what is wrong with a configuration
+  stdio_bus --tcp 127.0.0.1:9000 -- python3 worker.py   a worker of your own
+  stdio_bus call --connect tcp://127.0.0.1:9000 hello   ask it something
+  stdio_bus init --output bus.json                      a configuration for what is in PATH
+  stdio_bus --config bus.json --unix /run/bus.sock      run it
+  stdio_bus check --config bus.json                     what is wrong with a configuration
   stdio_bus status --admin /run/admin.sock              what a running daemon does (--admin)
 
 Exit codes:
@@ -209,7 +245,7 @@ Exit codes:
 /// A message bus for AI agents that speak JSON-RPC over stdin and stdout.
 ///
 /// Clients connect over stdin/stdout, a Unix socket or TCP and write one JSON object per line; supervised workers read
-/// them on stdin and answer on stdout. Without a configuration, two built-in echo workers run.
+/// them on stdin and answer on stdout. Without a configuration and a command, two built-in echo workers run.
 #[derive(Debug, Parser)]
 #[command(name = "stdio_bus", version, max_term_width = 100, after_help = AFTER_HELP)]
 #[command(args_conflicts_with_subcommands = true, args_override_self = true)]
@@ -300,29 +336,54 @@ struct DaemonArgs {
     /// pool.
     #[arg(long)]
     strict: bool,
+
+    /// Run so many workers of the command behind -- [default: 1]
+    #[arg(long, value_name = "N")]
+    instances: Option<u32>,
+
+    /// How messages choose a worker of the command behind -- [default: round_robin]
+    #[arg(long, value_name = "HOW", value_enum, ignore_case = true)]
+    assignment: Option<Assigned>,
+
+    /// Run this command as the workers, without a configuration
+    ///
+    /// It is the one pool, called `worker`, and is started in this directory. A worker reads lines of JSON-RPC from stdin
+    /// and answers on stdout.
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["config", "config_fd"])]
+    worker: Vec<String>,
 }
 
-/// [`LogLevel`] as it is written on the command line.
+impl DaemonArgs {
+    /// What does not go with what.
+    fn check(&self) -> Result<(), &'static str> {
+        if self.worker.is_empty() && (self.instances.is_some() || self.assignment.is_some()) {
+            return Err(
+                "--instances and --assignment are for a command behind --, as in: stdio_bus --tcp 127.0.0.1:9000 \
+                 --instances 2 -- python3 worker.py\nwith a configuration, write instances and assignment in pools[]",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// [`Assignment`] as it is written on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Level {
-    /// What happens to each message
-    Debug,
-    /// What happens to workers and clients
-    Info,
-    /// What went wrong and was dealt with
-    #[value(alias = "warning")]
-    Warn,
-    /// What needs a person
-    Error,
+#[value(rename_all = "snake_case")]
+enum Assigned {
+    /// Each message goes to the next worker
+    RoundRobin,
+    /// All messages of a connection go to one worker
+    Client,
+    /// Each connection has a worker for itself
+    Dedicated,
 }
 
-impl From<Level> for LogLevel {
-    fn from(level: Level) -> Self {
-        match level {
-            Level::Debug => Self::Debug,
-            Level::Info => Self::Info,
-            Level::Warn => Self::Warn,
-            Level::Error => Self::Error,
+impl From<Assigned> for Assignment {
+    fn from(assigned: Assigned) -> Self {
+        match assigned {
+            Assigned::RoundRobin => Self::RoundRobin,
+            Assigned::Client => Self::Client,
+            Assigned::Dedicated => Self::Dedicated,
         }
     }
 }
@@ -366,239 +427,6 @@ impl From<Format> for LogFormat {
     }
 }
 
-#[derive(Debug, Subcommand)]
-enum Verb {
-    /// Be one of the built-in workers (the daemon starts these)
-    Worker {
-        /// Which one
-        #[arg(value_enum)]
-        name: Worker,
-    },
-    /// Connect an editor's stdin and stdout to a running daemon
-    ///
-    /// The bridge that ACP clients start as their agent. Nothing but protocol is written to stdout; the log goes to
-    /// stderr. It does not connect again by itself: requests that can get no answer any more get an error.
-    #[command(version, display_name = "stdio_bus acp")]
-    Acp {
-        /// The daemon: tcp://HOST:PORT, unix:PATH, ws[s]://HOST:PORT/acp or http[s]://HOST:PORT/mcp
-        ///
-        /// wss:// and https:// are TLS and need a program that was built with the feature `tls`. Without a port, they mean
-        /// 443, and ws:// and http:// mean 80. http:// is for clients of MCP.
-        #[arg(long, value_name = "ADDRESS", value_parser = Daemon::parse)]
-        connect: Daemon,
-        /// A file with the token that the daemon wants to see, for ws://, wss://, http:// and https://
-        ///
-        /// The token is sent as `Authorization: Bearer`. It stands in no log and not among the arguments, which others
-        /// can see.
-        #[arg(long, value_name = "PATH")]
-        token_file: Option<PathBuf>,
-        /// A file with certificates (PEM) to believe beside the usual authorities, for wss:// and https://
-        #[arg(long, value_name = "PATH")]
-        ca_file: Option<PathBuf>,
-    },
-    /// Show a running daemon at a glance
-    Status {
-        /// Draw it anew each second, like top
-        #[arg(long)]
-        watch: bool,
-        #[command(flatten)]
-        whom: WhomArgs,
-    },
-    /// Show a table of a running daemon
-    Show {
-        /// Which one
-        #[arg(value_enum)]
-        table: Shown,
-        #[command(flatten)]
-        whom: WhomArgs,
-    },
-    /// Close a client's connection
-    ///
-    /// Its pending requests are answered with errors (client_killed). Asked for again, it is closed at once.
-    Kill {
-        #[command(subcommand)]
-        what: Killed,
-    },
-    /// Have a worker, or all workers of a pool in turn, replaced
-    ///
-    /// First another one runs; then the old one gets no new work, and ends when its requests and sessions are over, or after
-    /// limits.replace_timeout_sec. No request is lost by that.
-    Restart {
-        #[command(subcommand)]
-        what: Restarted,
-    },
-    /// Have a running daemon read its configuration again, as SIGHUP does
-    ///
-    /// It is checked first: on an error the old one goes on, and this exits with 78. Workers whose command has changed are
-    /// replaced in turn, without a lost request; that a new command cannot live is told, with exit code 1.
-    Reload {
-        /// Say what would change, and change nothing
-        #[arg(long)]
-        dry_run: bool,
-        #[command(flatten)]
-        whom: WhomArgs,
-    },
-    /// Have a running daemon drain and end, as SIGTERM does
-    ///
-    /// Asked for again, it changes nothing: it never ends the drain early.
-    Drain {
-        #[command(flatten)]
-        whom: WhomArgs,
-    },
-    /// Change what a running daemon writes to its log, until it ends
-    LogLevel {
-        /// This level and the more important ones
-        #[arg(value_enum, ignore_case = true)]
-        level: Level,
-        #[command(flatten)]
-        whom: WhomArgs,
-    },
-    /// Look whether this machine is fit for the daemon, and say what to do
-    ///
-    /// It needs no daemon and starts nothing. Exits with 1 if something keeps the daemon from starting. Where
-    /// io_uring cannot be used, epoll is: that is no failure.
-    Doctor {
-        /// The configuration that is to run here, or - for stdin
-        #[arg(long, value_name = "PATH")]
-        config: Option<PathBuf>,
-        /// Answer with JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// Check a configuration and list everything that is wrong with it
-    ///
-    /// Exits with 0 and one line that sums it up, or with 78. What may be meant otherwise is a warning. Nothing is
-    /// started.
-    Check {
-        /// The configuration file, or - for stdin; without it, the built-in configuration
-        #[arg(long, value_name = "PATH")]
-        config: Option<PathBuf>,
-        /// Check this machine, too: io_uring, addresses, directories; exits as the daemon would
-        #[arg(long)]
-        environment: bool,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum Killed {
-    /// A client, by the number that the log and `show clients` call it
-    Client {
-        /// Its number
-        number: u32,
-        #[command(flatten)]
-        whom: WhomArgs,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum Restarted {
-    /// A worker, by the name that the log and `show workers` call it
-    Worker {
-        /// Its pool and number: agents/0
-        name: String,
-        /// Stop it at once: its pending requests get errors, and another one is started when it is gone
-        #[arg(long)]
-        now: bool,
-        #[command(flatten)]
-        whom: WhomArgs,
-    },
-    /// All workers of a pool, one after the other
-    Pool {
-        /// Its id
-        id: String,
-        #[command(flatten)]
-        whom: WhomArgs,
-    },
-}
-
-/// Which daemon is asked.
-#[derive(Debug, Args)]
-struct WhomArgs {
-    /// The admin listener of the daemon [default: $STDIO_BUS_ADMIN]
-    ///
-    /// What the daemon was given as --admin or admin.listen: the path of a Unix socket, @NAME, or HOST:PORT.
-    #[arg(long, value_name = "ADDRESS", value_parser = admin_address)]
-    admin: Option<Address>,
-    /// A file with the token, for actions over TCP [default: $STDIO_BUS_ADMIN_TOKEN_FILE]
-    #[arg(long, value_name = "PATH")]
-    token_file: Option<PathBuf>,
-    /// Answer with JSON
-    #[arg(long)]
-    json: bool,
-}
-
-impl From<WhomArgs> for Whom {
-    fn from(args: WhomArgs) -> Self {
-        Self { address: args.admin, token_file: args.token_file, json: args.json }
-    }
-}
-
-/// The tables that can be shown.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Shown {
-    /// Connections, with what is pending and queued for each
-    Clients,
-    /// Processes, with what they do
-    Workers,
-    /// Pools, with what became of their requests
-    Pools,
-    /// Sessions, and names that are held
-    Sessions,
-    /// Requests that wait for their answers
-    Pending,
-    /// Clients and workers that are not read, and for whom they wait
-    Waiting,
-    /// Tables and queues, and how full they are
-    Limits,
-    /// The last warnings and errors
-    Errors,
-}
-
-impl Verb {
-    /// What a running daemon is asked, if this asks one.
-    fn question(self) -> Option<(WhomArgs, Question)> {
-        Some(match self {
-            Self::Status { watch, whom } => (whom, Question::Status { watch }),
-            Self::Show { table, whom } => {
-                let table = match table {
-                    Shown::Clients => "clients",
-                    Shown::Workers => "workers",
-                    Shown::Pools => "pools",
-                    Shown::Sessions => "sessions",
-                    Shown::Pending => "pending",
-                    Shown::Waiting => "waiting",
-                    Shown::Limits => "limits",
-                    Shown::Errors => "errors",
-                };
-                (whom, Question::Show { table })
-            }
-            Self::Kill { what: Killed::Client { number, whom } } => {
-                (whom, Question::Act { target: format!("/kill-client?client={number}") })
-            }
-            Self::Restart { what: Restarted::Worker { name, now, whom } } => {
-                let now = if now { "&now=1" } else { "" };
-                let target = format!("/restart-worker?worker={}{now}", control::escaped_value(&name));
-                (whom, Question::Act { target })
-            }
-            Self::Restart { what: Restarted::Pool { id, whom } } => {
-                (whom, Question::Act { target: format!("/restart-pool?pool={}", control::escaped_value(&id)) })
-            }
-            Self::Reload { dry_run, whom } => (whom, Question::Reload { dry_run }),
-            Self::Drain { whom } => (whom, Question::Act { target: "/drain".to_owned() }),
-            Self::LogLevel { level, whom } => {
-                let level = match level {
-                    Level::Debug => "debug",
-                    Level::Info => "info",
-                    Level::Warn => "warn",
-                    Level::Error => "error",
-                };
-                (whom, Question::Act { target: format!("/log-level?level={level}") })
-            }
-            Self::Worker { .. } | Self::Acp { .. } | Self::Check { .. } | Self::Doctor { .. } => return None,
-        })
-    }
-}
-
 impl From<PathBuf> for Source {
     fn from(path: PathBuf) -> Self {
         if path.as_os_str() == "-" { Self::Descriptor(0) } else { Self::File(path) }
@@ -610,7 +438,12 @@ impl From<DaemonArgs> for Options {
         let config = match (args.config, args.config_fd) {
             (Some(path), _) => Source::from(path),
             (None, Some(number)) => Source::Descriptor(number),
-            (None, None) => Source::Embedded,
+            (None, None) if args.worker.is_empty() => Source::Embedded,
+            (None, None) => Source::Command(OnePool {
+                command: args.worker,
+                instances: args.instances,
+                assignment: args.assignment.map(Assignment::from),
+            }),
         };
         let lines = [args.stdio.then_some(Listen::Stdio), args.unix.map(Listen::from), args.tcp.map(Listen::from)];
         let web = [(args.ws, WebProtocol::WebSocket), (args.http, WebProtocol::Mcp)];
@@ -648,299 +481,5 @@ fn web_address(text: &str, protocol: WebProtocol) -> Result<Address, AddressErro
     Address::from_web(text, protocol.scheme(), protocol.default_path())
 }
 
-fn admin_address(text: &str) -> Result<Address, String> {
-    match Address::from_any(text).map_err(|error| error.to_string())? {
-        Address::Tcp { port: 0, .. } => Err("port 0 cannot be connected to".to_owned()),
-        address => Ok(address),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use clap::error::ErrorKind;
-
-    use super::*;
-
-    fn words(line: &str) -> Result<Command, clap::Error> {
-        parse(std::iter::once("stdio_bus").chain(line.split_whitespace()))
-    }
-
-    fn run(line: &str) -> Options {
-        match words(line) {
-            Ok(Command::Run(options)) => options,
-            other => panic!("{line:?} does not run the daemon: {other:?}"),
-        }
-    }
-
-    fn listened(line: &str) -> Vec<String> {
-        run(line).listeners.iter().map(Listener::address).collect()
-    }
-
-    fn refused(line: &str) -> (ErrorKind, i32, String) {
-        let error = words(line).expect_err("this command line must be refused");
-        (error.kind(), error.exit_code(), error.to_string())
-    }
-
-    #[test]
-    fn the_table_has_no_contradiction() {
-        command().debug_assert();
-        assert_eq!(command().get_name(), "stdio_bus");
-    }
-
-    #[test]
-    fn nothing_means_the_embedded_default() {
-        let options = run("");
-        assert_eq!(
-            options,
-            Options {
-                config: Source::Embedded,
-                listeners: Vec::new(),
-                admin: None,
-                log_level: None,
-                log_format: None,
-                io: None,
-                strict: false
-            }
-        );
-        let config =
-            options.configuration(Path::new("/proc/self/exe"), &[]).expect("the built-in configuration is good");
-        assert_eq!(config.listeners[0].listen, Listen::Stdio);
-        assert_eq!(config.settings().pools[0].instances, 2);
-        assert!(config.settings().listeners[0].stdio);
-    }
-
-    #[test]
-    fn every_flag_of_the_spec_is_understood() {
-        assert_eq!(run("--config a.json").config, Source::File("a.json".into()));
-        assert_eq!(run("--config-fd 3 --stdio").config, Source::Descriptor(3));
-        assert_eq!(listened("--stdio"), ["stdio"]);
-        assert_eq!(listened("--tcp [::1]:0"), ["tcp://[::1]:0"]);
-        assert_eq!(listened("--ws [::1]:0"), ["ws://[::1]:0/acp"]);
-        assert_eq!(listened("--http [::1]:0"), ["http://[::1]:0/mcp"]);
-        assert!(run("--http [::1]:0").listeners.iter().all(Listener::is_mcp));
-        let unix = Listen::Unix { path: "/tmp/bus".into(), mode: 0o600, owner: crate::config::Owner::default() };
-        assert_eq!(run("--unix /tmp/bus").listeners, [Listener::open(unix)]);
-        let logged = run("--log-level warn --log-format json");
-        assert_eq!((logged.log_level, logged.log_format), (Some(LogLevel::Warn), Some(LogFormat::Json)));
-    }
-
-    #[test]
-    fn of_a_flag_that_is_given_twice_the_last_one_holds() {
-        assert_eq!(run("--config a --config b").config, Source::File("b".into()));
-        assert_eq!(run("--log-level warn --log-level error").log_level, Some(LogLevel::Error));
-        assert_eq!(listened("--tcp localhost:1 --tcp localhost:2"), ["tcp://localhost:2"]);
-        assert_eq!(words("check --config a --config b").ok(), words("check --config b").ok());
-    }
-
-    #[test]
-    fn of_several_flags_that_say_where_to_listen_all_hold() {
-        let line = "--http localhost:3 --ws localhost:2 --tcp localhost:1 --unix a --stdio";
-        let all = ["stdio", "unix:a", "tcp://localhost:1", "ws://localhost:2/acp", "http://localhost:3/mcp"];
-        assert_eq!(listened(line), all);
-        let twice = run("--ws localhost:1 --tcp localhost:1").configuration(Path::new("/proc/self/exe"), &[]);
-        assert!(twice.is_err_and(|error| error.to_string().contains("is among the listeners already")));
-    }
-
-    #[test]
-    fn an_address_may_have_its_scheme() {
-        assert_eq!(listened("--tcp tcp://127.0.0.1:9000"), ["tcp://127.0.0.1:9000"]);
-        assert_eq!(listened("--ws ws://127.0.0.1:9000/acp"), ["ws://127.0.0.1:9000/acp"]);
-        assert_eq!(listened("--ws ws://127.0.0.1:9000"), ["ws://127.0.0.1:9000/acp"]);
-        assert_eq!(listened("--http http://127.0.0.1:9000/mcp"), ["http://127.0.0.1:9000/mcp"]);
-        assert_eq!(listened("--unix unix:/p"), ["unix:/p"]);
-        assert_eq!(run("--admin http://127.0.0.1:9001").admin, Address::from_any("127.0.0.1:9001").ok());
-    }
-
-    #[test]
-    fn a_port_alone_is_every_network() {
-        assert_eq!(listened("--tcp :9000"), ["tcp://[::]:9000"]);
-        assert_eq!(listened("--tcp *:9000"), ["tcp://[::]:9000"]);
-        assert_eq!(listened("--ws :9000"), ["ws://[::]:9000/acp"]);
-        assert_eq!(listened("--http :9000"), ["http://[::]:9000/mcp"]);
-    }
-
-    #[test]
-    fn values_may_be_written_in_capitals() {
-        assert_eq!(run("--log-level INFO").log_level, Some(LogLevel::Info));
-        assert_eq!(run("--log-level WARNING").log_level, Some(LogLevel::Warn));
-        assert_eq!(
-            (run("--log-format JSON").log_format, run("--io Epoll").io),
-            (Some(LogFormat::Json), Some(Choice::Epoll))
-        );
-        assert_eq!(words("log-level Debug --admin /a").ok(), words("log-level debug --admin /a").ok());
-    }
-
-    #[test]
-    fn the_environment_asks_for_debug_unless_the_command_line_names_a_level() {
-        let level = |line: &str, value: Option<&str>| {
-            let mut options = run(line);
-            options.debug(value.map(OsStr::new));
-            options.log_level
-        };
-        assert_eq!(level("", Some("1")), Some(LogLevel::Debug));
-        assert_eq!(level("--log-level warn", Some("1")), Some(LogLevel::Warn));
-        for value in [None, Some(""), Some("0")] {
-            assert_eq!(level("", value), None, "{value:?}");
-        }
-    }
-
-    #[test]
-    fn the_environment_says_what_carries_the_bytes_unless_the_command_line_does() {
-        let io = |line: &str, value: Option<&str>| {
-            let mut options = run(line);
-            options.carry(value.map(OsStr::new)).map(|()| options.io).map_err(|error| error.to_string())
-        };
-        assert_eq!(io("", Some("epoll")), Ok(Some(Choice::Epoll)));
-        assert_eq!(io("--io ring", Some("epoll")), Ok(Some(Choice::Ring)));
-        assert_eq!(io("--io ring", Some("nonsense")), Ok(Some(Choice::Ring)));
-        for unset in [None, Some("")] {
-            assert_eq!(io("", unset), Ok(None));
-        }
-        assert_eq!(io("", Some("nonsense")), Err("STDIO_BUS_IO is nonsense; write auto, ring or epoll".to_owned()));
-    }
-
-    #[test]
-    fn a_wrong_command_line_exits_with_2() {
-        for line in [
-            "--config a --config-fd 3",
-            "--config",
-            "--config-fd x",
-            "--config-fd -1",
-            "--tcp 9000",
-            "--tcp :",
-            "--unix",
-            "--log-level loud",
-            "--no-such-flag",
-            "nonsense",
-            "worker",
-            "worker sleep",
-            "acp",
-            "acp --connect localhost:9000",
-            "acp --connect tcp://localhost:0",
-            "acp --connect tcp://:9000",
-            "acp --connect ws://localhost:9000",
-            "acp --connect http://localhost:9000",
-            "acp --connect tcp://localhost:9000 --token-file a",
-            "acp --connect ws://localhost:9000/acp --ca-file a",
-            "--tcp localhost:1 check",
-        ] {
-            let (_, code, message) = refused(line);
-            assert_eq!(code, 2, "{line:?}: {message}");
-        }
-        assert_eq!(refused("--config a --config-fd 3").0, ErrorKind::ArgumentConflict);
-        assert!(refused("acp --connect unix:/a --token-file b").2.contains("the other listeners take no tokens"));
-    }
-
-    #[test]
-    fn help_and_version_exit_with_0() {
-        assert_eq!(refused("--version").1, 0);
-        assert_eq!(refused("--version").2.trim(), concat!("stdio_bus ", env!("CARGO_PKG_VERSION")));
-        let of_bridge = refused("acp --version");
-        assert_eq!((of_bridge.1, of_bridge.2.trim()), (0, concat!("stdio_bus acp ", env!("CARGO_PKG_VERSION"))));
-        let (short, long) = (refused("-h"), refused("--help"));
-        assert_eq!((short.0, short.1, long.1), (ErrorKind::DisplayHelp, 0, 0));
-        assert!(short.2.len() < long.2.len());
-        for flag in ["--config ", "--config-fd", "--stdio", "--unix", "--tcp", "--log-level", "--log-format"] {
-            assert!(short.2.contains(flag) && long.2.contains(flag), "{flag} is missing in the help");
-        }
-    }
-
-    #[test]
-    fn the_other_programs_are_subcommands() {
-        assert_eq!(words("worker echo").ok(), Some(Command::Worker(Worker::Echo)));
-        for (line, daemon, token_file) in [
-            ("acp --connect tcp://localhost:9000", "tcp://localhost:9000", None),
-            ("acp --connect ws://localhost:9000/acp --token-file a", "ws://localhost:9000/acp", Some("a".into())),
-            ("acp --connect http://localhost:9000/mcp", "http://localhost:9000/mcp", None),
-        ] {
-            let daemon = Daemon::parse(daemon).expect("a good address");
-            assert_eq!(words(line).ok(), Some(Command::Acp(bridge::Options { daemon, token_file, ca_file: None })));
-        }
-        for (line, config, environment) in [
-            ("check", Source::Embedded, false),
-            ("check --config a", Source::File("a".into()), false),
-            ("check --config - --environment", Source::Descriptor(0), true),
-        ] {
-            assert_eq!(words(line).ok(), Some(Command::Check { config, environment }));
-        }
-    }
-
-    #[test]
-    fn a_running_daemon_is_asked_by_its_admin_address() {
-        let asked = |line: &str| match words(line) {
-            Ok(Command::Control { whom, question }) => (whom, question),
-            other => panic!("{line:?}: {other:?}"),
-        };
-        let address = Address::from_any("/run/a").ok();
-        for (line, json, question) in [
-            ("status --admin /run/a", false, Question::Status { watch: false }),
-            ("status --watch --json --admin /run/a", true, Question::Status { watch: true }),
-            ("show pending --admin /run/a", false, Question::Show { table: "pending" }),
-            ("kill client 7 --admin /run/a", false, Question::Act { target: "/kill-client?client=7".to_owned() }),
-            (
-                "restart worker a&b/1 --admin /run/a",
-                false,
-                Question::Act { target: "/restart-worker?worker=a%26b/1".to_owned() },
-            ),
-            ("drain --json --admin /run/a", true, Question::Act { target: "/drain".to_owned() }),
-            ("log-level debug --admin /run/a", false, Question::Act { target: "/log-level?level=debug".to_owned() }),
-        ] {
-            assert_eq!(asked(line), (Whom { address: address.clone(), token_file: None, json }, question), "{line}");
-        }
-        let doctor = Command::Doctor { config: Source::Embedded, json: true };
-        assert_eq!(words("doctor --json").ok(), Some(doctor));
-        for line in
-            ["show", "show nothing", "kill 7", "kill client x", "restart agents/0", "log-level", "status --admin 1"]
-        {
-            assert_eq!(refused(line).1, 2, "{line}");
-        }
-    }
-
-    #[test]
-    fn the_configuration_is_not_read_from_the_clients_stream() {
-        for line in ["--config - --stdio", "--config-fd 0 --stdio"] {
-            let error = run(line).configuration(Path::new("/proc/self/exe"), &[]).expect_err("stdin is the client's");
-            assert_eq!(error.exit_code(), 2);
-        }
-    }
-
-    #[test]
-    fn what_people_write_from_habit_is_answered_with_what_to_write_instead() {
-        for (line, advice) in [
-            ("bus.json", "stdio_bus --config bus.json"),
-            ("./here/bus", "stdio_bus --config ./here/bus"),
-            ("run", "stdio_bus --config FILE"),
-            ("serve --tcp :0", "stdio_bus --config FILE"),
-            (
-                "frobnicate",
-                "the commands are worker, acp, status, show, kill, restart, reload, drain, log-level, doctor, check",
-            ),
-            ("stop", "stdio_bus drain"),
-            ("echo", "stdio_bus worker echo"),
-            ("version", "stdio_bus --version"),
-            ("kill 7", "stdio_bus kill client 7"),
-            ("restart agents/0", "stdio_bus restart worker agents/0"),
-            ("show client", "'clients'"),
-            ("check bus.json", "stdio_bus check --config bus.json"),
-            ("check bus.yaml", "stdio_bus check --config bus.yaml"),
-            ("acp tcp://h:1", "stdio_bus acp --connect tcp://h:1"),
-            ("--port 9000", "--tcp 127.0.0.1:9000"),
-            ("--log-file x", "journalctl"),
-            ("--logfile x", "journalctl"),
-            ("--daemon", "docs/systemd.md"),
-            ("-d", "docs/systemd.md"),
-            ("--verbose", "--log-level debug"),
-            ("-c x", "--config FILE"),
-            ("--tls", "a proxy in front"),
-        ] {
-            let (_, code, message) = refused(line);
-            assert!(code == 2 && message.contains("tip: ") && message.contains(advice), "{line}: {message}");
-        }
-    }
-
-    #[test]
-    fn help_is_a_command_too() {
-        assert_eq!((refused("help").0, refused("help").1), (ErrorKind::DisplayHelp, 0));
-        assert!(refused("help").2.contains("--config") && refused("help acp").2.contains("--connect"));
-    }
-}
+mod tests;

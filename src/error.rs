@@ -19,10 +19,14 @@ pub mod exit {
     pub const FAILURE: u8 = 1;
     /// The command line is wrong.
     pub const USAGE: u8 = 2;
-    /// io_uring cannot be used here (EX_UNAVAILABLE).
-    pub const NO_IO_URING: u8 = 69;
+    /// io_uring cannot be used here, or no daemon where one is called (EX_UNAVAILABLE).
+    pub const UNAVAILABLE: u8 = 69;
     /// An address cannot be listened on (EX_CANTCREAT).
     pub const CANNOT_BIND: u8 = 73;
+    /// What came cannot be written (EX_IOERR).
+    pub const IO: u8 = 74;
+    /// No answer came in time (EX_TEMPFAIL).
+    pub const NO_ANSWER: u8 = 75;
     /// The configuration is wrong, or asks for more than this machine allows (EX_CONFIG).
     pub const CONFIGURATION: u8 = 78;
 }
@@ -149,7 +153,7 @@ impl StartError {
         match self {
             Self::Config(_) | Self::FileDescriptors { .. } | Self::Inherited { .. } => exit::CONFIGURATION,
             Self::Usage(_) => exit::USAGE,
-            Self::NoIoUring { .. } | Self::RingTooOld { .. } => exit::NO_IO_URING,
+            Self::NoIoUring { .. } | Self::RingTooOld { .. } => exit::UNAVAILABLE,
             Self::Bind { .. }
             | Self::Resolve { .. }
             | Self::SocketInUse { .. }

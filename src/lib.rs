@@ -22,7 +22,7 @@
 //! 5. [`config`], [`cli`], [`check`], [`activation`], [`error`]: what happens before the loop; [`reserve`]: memory for when there is none
 //!    left.
 //! 6. [`bridge`] and [`echo`]: the bridge that editors spawn, and the built-in worker; [`control`]: the commands of
-//!    operators.
+//!    operators; [`init`]: configurations to begin with.
 
 #![warn(unreachable_pub)]
 
@@ -48,6 +48,8 @@ pub mod echo;
 pub mod error;
 #[doc(hidden)]
 pub mod http1;
+#[doc(hidden)]
+pub mod init;
 #[doc(hidden)]
 pub mod io;
 #[doc(hidden)]

@@ -11,7 +11,7 @@ use stdio_bus::config::LogFormat;
 use stdio_bus::error::{StartError, exit};
 use stdio_bus::reserve::Allocator;
 use stdio_bus::shell::reloads::{Again, Source};
-use stdio_bus::{activation, bridge, check, control, echo, shell};
+use stdio_bus::{activation, bridge, check, control, echo, init, shell};
 
 /// What peers send must not end the daemon, however little memory there is.
 #[global_allocator]
@@ -35,7 +35,10 @@ fn main() -> ExitCode {
         Command::Doctor { config, json } => {
             program().and_then(|program| config.load(&program)).and_then(|config| control::doctor::run(&config, json))
         }
-        Command::Acp(options) => bridge::run(&options),
+        Command::Connect(options) => bridge::run(&options),
+        Command::Call(call) => bridge::call(&call),
+        Command::Init(options) => init::run(&options),
+        Command::Completion(shell) => cli::completion(shell).map(|()| exit::OK),
     };
     match result {
         Ok(code) => ExitCode::from(code),

@@ -156,6 +156,25 @@ impl Ending {
         Self::Said { code, reason: reason.chars().map(visible).collect() }
     }
 
+    /// What it was in truth, as far as the daemon's last word says; and whether nothing came before it, on a connection of
+    /// lines.
+    pub(super) fn explained(self, last_word: Option<LastWord>, nothing_came: bool) -> Self {
+        match (self, last_word) {
+            (Self::Closed | Self::Broken(_), Some(word)) => Self::Explained(word),
+            (Self::Closed, None) if nothing_came => Self::ClosedAtOnce,
+            (ending, _) => ending,
+        }
+    }
+
+    /// How the message about it begins, before the daemon's address.
+    pub(super) fn headline(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => "cannot use",
+            _ if self.is_elsewhere() => "no daemon answers at",
+            _ => "lost the connection to the daemon at",
+        }
+    }
+
     /// Whether the daemon may have ended: it does not say that it goes on.
     pub(super) fn is_gone(&self) -> bool {
         match self {

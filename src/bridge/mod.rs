@@ -1,4 +1,4 @@
-//! The bridge, `stdio_bus acp`: an editor starts it as its agent, and it connects the editor's two pipes to a running
+//! The bridge, `stdio_bus connect`: an editor starts it as its agent, and it connects the editor's two pipes to a running
 //! daemon. What comes in on stdin goes to the daemon and what the daemon says goes to stdout: over TCP and Unix sockets to
 //! the byte, over a WebSocket a line for a message and a message for a line, and by MCP's Streamable HTTP a request for each
 //! line (`http`).
@@ -21,10 +21,11 @@
 //! `stream.rs` reads and writes, by threads or the ring of `ring.rs`, `dial.rs` connects, `failure.rs` says what goes wrong
 //! and `refusal.rs` what requests are answered then;
 //! `waiting.rs` knows what waits, by what `follow.rs` reads along, and `guard.rs` lets nothing but messages through.
-//! `websocket.rs` is the other way, with `frames.rs` and
-//! `tls.rs`.
+//! `websocket.rs` is the other way, with `frames.rs` and `tls.rs`. `call.rs` is `stdio_bus call`, on the same ways; `run.rs`
+//! runs both.
 
 mod begun;
+mod call;
 mod daemon;
 mod dial;
 mod failure;
@@ -35,6 +36,7 @@ mod http;
 mod link;
 mod refusal;
 mod ring;
+mod run;
 mod stream;
 mod terms;
 mod tls;
@@ -43,14 +45,13 @@ mod websocket;
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, ErrorKind, IsTerminal};
-use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use tokio::task::{LocalSet, spawn_local as spawn};
+use tokio::task::spawn_local as spawn;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::bus::reply::Delivered;
@@ -64,6 +65,7 @@ use stream::{Means, Stream};
 use terms::{BLOCK, LAST_WORDS_LIMIT, say};
 use waiting::{Asker, Farewell, Overlong, Waiting};
 
+pub use call::{Call, Handshake, call};
 pub use daemon::{Daemon, Options, Url};
 
 /// How long requests are awaited that can only be refused, so that the editor can show why.
@@ -81,20 +83,7 @@ const LINGER: Duration = Duration::from_secs(10);
 /// # Errors
 /// Stdin or stdout cannot be used.
 pub fn run(options: &Options) -> Result<u8, StartError> {
-    // Editors run in containers that block io_uring; a bridge can do without.
-    let ring = probe_ring().and_then(|()| ring::Runtime::new());
-    // Dropping a runtime would wait for the read of stdin, which may never end.
-    match ring {
-        Ok(runtime) => {
-            let runtime = ManuallyDrop::new(runtime);
-            runtime.block_on(serve(options, Means::Ring))
-        }
-        Err(_) => {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = ManuallyDrop::new(runtime.map_err(StartError::io("wait for stdin"))?);
-            LocalSet::new().block_on(&runtime, serve(options, Means::Threads))
-        }
-    }
+    run::run(async |means| serve(options, means).await)?
 }
 
 async fn serve(options: &Options, means: Means) -> Result<u8, StartError> {
@@ -111,16 +100,6 @@ async fn serve(options: &Options, means: Means) -> Result<u8, StartError> {
             Ok(exit::FAILURE)
         }
     }
-}
-
-/// Sends one operation through a ring: a sandbox may allow the setup and then refuse the rest.
-fn probe_ring() -> io::Result<()> {
-    let mut ring = io_uring::IoUring::new(2)?;
-    let nothing = io_uring::opcode::Nop::new().build();
-    // SAFETY: the operation has no buffer and no file that would have to outlive it, and a new ring is not full.
-    unsafe { ring.submission().push(&nothing) }.map_err(io::Error::other)?;
-    ring.submit_and_wait(1)?;
-    Ok(())
 }
 
 /// What the tasks of a bridge report to its life.
@@ -182,7 +161,8 @@ async fn bridge(daemon: &Daemon, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: Si
         Ok(ended) => ended,
         Err(code) => return code,
     };
-    let ending = explained(ending, daemon, &shared);
+    let nothing_came = shared.blocks.get() == 0 && matches!(daemon, Daemon::Lines(_));
+    let ending = ending.explained(shared.waiting.borrow().last_word(), nothing_came);
     let was_asked = shared.has_asked.get();
     if !was_asked && !input_ended {
         // What is asked is on its way, and its editor would not learn why nobody answers.
@@ -253,18 +233,6 @@ async fn until_ended(
     Ok((ending, input_ended))
 }
 
-/// What an ending was in truth, as far as the daemon's last word says.
-fn explained(ending: Ending, daemon: &Daemon, shared: &Shared) -> Ending {
-    let last_word = shared.waiting.borrow().last_word();
-    match (ending, last_word) {
-        (Ending::Closed | Ending::Broken(_), Some(word)) => Ending::Explained(word),
-        (Ending::Closed, None) if shared.blocks.get() == 0 && matches!(daemon, Daemon::Lines(_)) => {
-            Ending::ClosedAtOnce
-        }
-        (ending, _) => ending,
-    }
-}
-
 /// Waits until a request waits or stdin has ended, for a while.
 async fn first_request(shared: &Shared) {
     if io::stdin().is_terminal() {
@@ -324,11 +292,7 @@ async fn ended(
         1 => "; 1 request was not answered".to_owned(),
         count => format!("; {count} requests were not answered"),
     };
-    let what = match ending {
-        Ending::Refused(_) => "cannot use",
-        _ if ending.is_elsewhere() => "no daemon answers at",
-        _ => "lost the connection to the daemon at",
-    };
+    let what = ending.headline();
     say(&format!("{what} {daemon}{connection}: {ending}{line}{waited}\n{}", ending.remedy(daemon)));
     exit::FAILURE
 }

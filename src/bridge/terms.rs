@@ -12,8 +12,8 @@ pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 /// How long the last errors may take to be read, and the daemon's last words to come after it stopped listening.
 pub(super) const LAST_WORDS_LIMIT: Duration = Duration::from_secs(2);
 
-/// Says something to the person who reads the editor's log of its agent.
+/// Says something to the person at the terminal, or who reads the editor's log of its agent.
 pub(super) fn say(message: &str) {
     // Without a reader of stderr there is nobody to tell, and nothing to do about it.
-    let _ = writeln!(io::stderr(), "stdio_bus acp: {message}");
+    let _ = writeln!(io::stderr(), "stdio_bus: {message}");
 }

@@ -26,7 +26,7 @@ const OWN_NAME: &str = "stdio_bus";
 /// A command with a slash is a path, relative to the working directory of the daemon (not to the pool's `cwd`). One
 /// without is looked for in `search_path`, which is the pool's own PATH if it sets one, else the daemon's. Symbolic
 /// links are not resolved, because programs such as busybox look at the name they were called by.
-pub(super) fn resolve(command: &str, search_path: Option<&str>) -> Result<PathBuf, String> {
+pub(crate) fn resolve(command: &str, search_path: Option<&str>) -> Result<PathBuf, String> {
     if command.contains('/') {
         let path = std::path::absolute(command).map_err(|error| reason(&error))?;
         return check_program(&path).map(|()| path).map_err(|why| with_home(command, why));

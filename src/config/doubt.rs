@@ -2,9 +2,9 @@
 //! start and `stdio_bus check` tell it with the same words. It only looks.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use super::{Config, Pool};
+use super::{COMMAND_LINE, Config, Pool};
 use crate::address::TILDE;
 
 /// Endings of files that interpreters are given.
@@ -22,7 +22,11 @@ impl Config {
                     let name = variable(argument).filter(|_| !is_script && !argument.contains([' ', '\n']))?;
                     Some(not_replaced(&name))
                 });
-                doubts.extend(doubt.map(|doubt| format!("pools[{at}].args[{number}]: {doubt}")));
+                let place = match self.origin == COMMAND_LINE {
+                    true => String::new(),
+                    false => format!("pools[{at}].args[{number}]: "),
+                };
+                doubts.extend(doubt.map(|doubt| place + &doubt));
             }
             for (key, value) in &pool.env {
                 let doubt = variable(value).map(|name| match name.trim_matches(|c| "${}%".contains(c)) == key {
@@ -85,6 +89,16 @@ fn doubt_file(pool: &Pool, argument: &str) -> Option<String> {
     let is_missing =
         directory.join(argument).symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     is_missing.then(|| format!("{argument} does not exist in {}", directory.display()))
+}
+
+/// The script that an interpreter is to run and that is not there, with where it was looked for: the command cannot run.
+pub(super) fn missing_script(pool: &Pool) -> Option<(String, PathBuf)> {
+    const INTERPRETERS: [&str; 8] = ["python", "node", "ruby", "perl", "php", "sh", "bash", "java"];
+    let name = Path::new(&pool.command).file_name()?.to_str()?;
+    let name = name.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
+    let script = pool.args.first().filter(|first| !first.starts_with('-') && INTERPRETERS.contains(&name))?;
+    let directory = std::env::current_dir().ok()?;
+    doubt_file(pool, script).map(|_| (script.clone(), directory))
 }
 
 #[cfg(test)]

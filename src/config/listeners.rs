@@ -54,7 +54,7 @@ pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[P
             is_gone: false,
         };
         if are_pools_known {
-            for (what, remedy) in listener.objections(pools) {
+            for (what, remedy) in listener.objections(pools, false) {
                 reader.fail(&node, what, Some(remedy));
             }
         }

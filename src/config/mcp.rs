@@ -4,15 +4,15 @@
 use super::{Listener, Pool};
 
 impl Listener {
-    /// What keeps it from offering its pools, out of these, and what to do about it.
-    pub(super) fn objections(&self, pools: &[Pool]) -> Vec<(String, String)> {
+    /// What keeps it from offering its pools, out of these, and what to do about it: in a file, or on the command line.
+    pub(super) fn objections(&self, pools: &[Pool], on_command_line: bool) -> Vec<(String, String)> {
         if !self.is_mcp() {
             return Vec::new();
         }
         let offered = self.offered(pools.len());
         let of_paths = offered.iter().filter_map(|at| objection_to_path(&pools[*at].core.id));
         let silent = offered.iter().filter(|at| !pools[**at].says_assignment);
-        of_paths.chain(silent.map(|at| objection_to_silence(*at, &pools[*at].core.id))).collect()
+        of_paths.chain(silent.map(|at| objection_to_silence(*at, &pools[*at].core.id, on_command_line))).collect()
     }
 }
 
@@ -27,12 +27,16 @@ fn objection_to_path(id: &str) -> Option<(String, String)> {
     })
 }
 
-fn objection_to_silence(at: usize, id: &str) -> (String, String) {
+fn objection_to_silence(at: usize, id: &str, on_command_line: bool) -> (String, String) {
     let what = format!("the pool {id:?} does not say how sessions share its processes");
+    let place = match on_command_line {
+        true => "add --assignment before the --".to_owned(),
+        false => format!("write \"assignment\" in pools[{at}] of the file"),
+    };
     let remedy = format!(
-        "write \"assignment\" in pools[{at}] of the file: \"dedicated\" gives each session a process of its own, for browsers \
-         and stateful servers; with \"client\" or \"round_robin\" sessions share processes, and a server of a revision before \
-         2026-07-28 then loses sampling, elicitation and resource updates"
+        "{place}: \"dedicated\" gives each session a process of its own, for browsers and stateful servers; with \"client\" or \
+         \"round_robin\" sessions share processes, and a server of a revision before 2026-07-28 then loses sampling, \
+         elicitation and resource updates"
     );
     (what, remedy)
 }

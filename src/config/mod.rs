@@ -7,10 +7,10 @@
 //!
 //! Reading order: `table` (what there is), `keys` (how that is asked), `document` (JSON with places), `read`, `listeners`
 //! and `values` (what it means), `mcp` (what a door for MCP asks of pools), `node` (what it is called), `command` (can it
-//! run), `doubt` (is it meant so), `confine`, `rights` and `users` (who workers are, who has which number), `plan` (what it
-//! changes in a running daemon).
+//! run), `doubt` (is it meant so), `one_pool` (a command on the command line), `confine`, `rights` and `users` (who workers
+//! are, who has which number), `plan` (what it changes in a running daemon).
 
-mod command;
+pub(crate) mod command;
 mod confine;
 mod document;
 mod doubt;
@@ -19,6 +19,7 @@ mod listeners;
 mod load;
 mod mcp;
 mod node;
+mod one_pool;
 pub(crate) mod plan;
 mod read;
 mod rights;
@@ -49,6 +50,9 @@ pub const MAX_CONFIG_BYTES: usize = 4 << 20;
 
 /// Most workers at once in a `dedicated` pool that does not say.
 pub const DEFAULT_DEDICATED_WORKERS: usize = 64;
+
+/// What messages call a configuration that is a command on the command line.
+const COMMAND_LINE: &str = "command line";
 
 /// A valid configuration.
 #[derive(Clone, Debug)]
@@ -110,6 +114,17 @@ pub struct Pool {
     pub rights: Rights,
     /// MiB of memory that the processes of a worker may hold before it is replaced.
     pub recycle_memory: Option<u64>,
+}
+
+/// What the command line says of its pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnePool {
+    /// The command and its arguments; at least one word.
+    pub command: Vec<String>,
+    /// Workers to keep running; one if it does not say.
+    pub instances: Option<u32>,
+    /// How messages choose one.
+    pub assignment: Option<Assignment>,
 }
 
 /// A place where clients come from.
@@ -489,7 +504,9 @@ impl Config {
                     listener.listen
                 ));
             }
-            if let Some((what, remedy)) = listener.objections(&self.pools).into_iter().next() {
+            if let Some((what, remedy)) =
+                listener.objections(&self.pools, self.origin == COMMAND_LINE).into_iter().next()
+            {
                 return unfit(format!("{}: {what} ({remedy})", listener.address()));
             }
             self.listeners.insert(place, listener.clone());

@@ -7,6 +7,7 @@ import glob
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -42,6 +43,54 @@ def worker_answers(language, command, name):
                 assert answer["id"] == number and answer["result"], answer
 
 
+def first_conversation():
+    """The README's commands, as they stand there but for the port: a worker without a file is asked something, and a
+    configuration is written, checked and run."""
+    readme = os.path.join(ROOT, "README.md")
+    (program,) = [text for text in blocks(readme, "python") if "message" in text]
+    lines = [line for text in blocks(readme, "sh") for line in text.splitlines() if line.startswith("stdio_bus ")]
+    begins = ["stdio_bus --tcp", "stdio_bus call", "stdio_bus init", "stdio_bus check", "stdio_bus --config"]
+    daemon, call, init, check, configured = [next(line for line in lines if line.startswith(begin)) for begin in begins]
+    with open(readme) as file:
+        (promised,) = re.findall(r"^prints `(.*?)`", file.read(), re.MULTILINE)
+    with tempfile.TemporaryDirectory() as directory, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = f"127.0.0.1:{free.getsockname()[1]}"
+        free.close()
+        with open(os.path.join(directory, "worker.py"), "w") as file:
+            file.write(program)
+        os.symlink(os.path.abspath(os.environ["STDIO_BUS"]), os.path.join(directory, "stdio_bus"))
+        environment = {**os.environ, "PATH": f"{directory}:{os.environ['PATH']}"}
+
+        def run(line):
+            line = line.replace("127.0.0.1:9000", port)
+            ran = subprocess.run(line, shell=True, cwd=directory, env=environment, capture_output=True, text=True, timeout=60)
+            assert ran.returncode == 0, f"{line}: {ran.returncode}\n{ran.stderr}"
+            return ran.stdout
+
+        def asked(line):
+            words = shlex.split(line.replace("127.0.0.1:9000", port))
+            with subprocess.Popen(words, cwd=directory, env=environment, stderr=subprocess.PIPE, text=True) as running:
+                try:
+                    for logged in running.stderr:
+                        if "listening on tcp" in logged:
+                            break
+                    return run(call)
+                finally:
+                    running.terminate()
+                    running.stderr.read()
+
+        assert asked(daemon).strip() == promised
+        run(init)
+        written = os.path.join(directory, "bus.json")
+        with open(written) as file:
+            text = file.read().replace("127.0.0.1:9000", port)
+        with open(written, "w") as file:
+            file.write(text)
+        run(check)
+        assert asked(configured).strip() == promised
+
+
 def configuration_passes(text, directory):
     path = os.path.join(directory, "bus.json")
     with open(path, "w") as file:
@@ -54,7 +103,7 @@ def configuration_passes(text, directory):
             with open(place, "w") as file:
                 file.write("#!/bin/sh\nexec cat\n")
             os.chmod(place, 0o755)
-            text = text.replace(json.dumps(command), json.dumps(place), 1)
+            text = text.replace(f'"command": {json.dumps(command)}', f'"command": {json.dumps(place)}', 1)
     with open(path, "w") as file:
         file.write(text)
     checked = subprocess.run([os.environ["STDIO_BUS"], "check", "--config", path], capture_output=True, text=True)
@@ -64,6 +113,7 @@ def configuration_passes(text, directory):
 def cases():
     yield "the_python_worker_of_the_readme_answers", lambda: worker_answers("python", "python3", "worker.py")
     yield "the_node_worker_of_the_readme_answers", lambda: worker_answers("javascript", "node", "worker.js")
+    yield "the_first_conversation_of_the_readme_is_as_it_says", first_conversation
     documents = [os.path.join(ROOT, "README.md"), *sorted(glob.glob(os.path.join(ROOT, "docs", "*.md")))]
     shown = [(path, text) for path in documents for text in blocks(path, "json")]
     for path in sorted(glob.glob(os.path.join(ROOT, "config", "**", "*.json"), recursive=True)):

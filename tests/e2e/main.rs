@@ -18,6 +18,7 @@ mod waiting;
 mod access;
 mod admin;
 mod backpressure;
+mod call;
 mod churn;
 mod clients;
 mod elsewhere;

@@ -41,24 +41,6 @@ fn without_a_configuration_two_echo_workers_answer_and_stderr_says_so() {
 }
 
 #[test]
-fn the_line_of_the_readme_prints_the_answer_and_ends() {
-    if Command::new("nc").arg("-h").output().is_err() {
-        return skip("nc is not installed");
-    }
-    let daemon = Setup::bare().tcp().start();
-    let line = format!(
-        r#"printf '{{"jsonrpc":"2.0","id":1,"method":"hello","params":{{"a":1}}}}\n' | nc -N 127.0.0.1 {}"#,
-        daemon.address().port()
-    );
-    let (status, printed) = run_to_its_end(Command::new("sh").args(["-c", &line]));
-    assert!(status.success(), "{status}: {printed}");
-    let answer: serde_json::Value = serde_json::from_str(&printed).expect("one line of JSON");
-    assert_eq!(answer["id"], 1);
-    assert_eq!(answer["result"]["echo"], json!({ "a": 1 }));
-    daemon.stop();
-}
-
-#[test]
 fn help_and_version_go_to_stdout_with_exit_code_0() {
     for (flag, part) in [("--help", "--config"), ("-h", "--config"), ("--version", env!("CARGO_PKG_VERSION"))] {
         let outcome = Setup::bare().args(&[flag]).run();

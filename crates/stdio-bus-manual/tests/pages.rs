@@ -10,7 +10,7 @@ fn both_programs_have_pages_and_completions() {
     assert!(status.expect("it can be run").success());
     let read =
         |name: &str| fs::read_to_string(directory.path().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
-    for (name, word) in [("stdio_bus", "listen"), ("stdio_bus-acp", "wss"), ("openai-agent", "endpoint")] {
+    for (name, word) in [("stdio_bus", "listen"), ("stdio_bus-connect", "wss"), ("openai-agent", "endpoint")] {
         let page = read(&format!("man/{name}.1"));
         assert!(page.starts_with(".ie") && page.contains(word), "{name}: {page}");
     }

@@ -1,0 +1,494 @@
+//! `stdio_bus call`: one request to a running daemon, as a client would send it, or the lines of stdin; for people and for
+//! scripts. Each message that comes is a line of stdout; what the command itself has to say goes to stderr.
+//!
+//! The connection is the bridge's (`link.rs`), and so are its errors. A request that comes from the other side cannot be
+//! answered by a command that was told one thing to say: it is shown, and answered with an error, so that nobody waits for
+//! it. Who sends lines can answer it with one, until stdin has ended.
+
+use std::borrow::Cow;
+use std::io::{self, ErrorKind, IsTerminal, Read, Write};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use memchr::memchr;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::task::spawn_local as spawn;
+use tokio::time::{Instant, timeout_at};
+
+use super::daemon::{Daemon, Options};
+use super::failure::Ending;
+use super::guard::Guard;
+use super::link::{self, Sink, Source};
+use super::run;
+use super::stream::{Means, Stream};
+use super::terms::{BLOCK, say};
+use super::waiting::Waiting;
+use crate::bus::id::Id;
+use crate::error::{StartError, exit};
+use crate::visible;
+
+/// Which revision a request is of that needs no handshake.
+const WITHOUT_HANDSHAKE: &str = "2026-07-28";
+
+/// What is asked, and of whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The daemon, and how it is reached.
+    pub options: Options,
+    /// Hands are shaken first.
+    pub handshake: Option<Handshake>,
+    /// How long an answer is awaited.
+    pub limit: Duration,
+    /// The method; none sends the lines of stdin.
+    pub method: Option<String>,
+    /// Its params as JSON; `-` is stdin.
+    pub params: Option<String>,
+}
+
+/// Protocols that begin with `initialize`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handshake {
+    /// The Agent Client Protocol.
+    Acp,
+    /// The Model Context Protocol.
+    Mcp,
+}
+
+/// Asks, prints what comes, and returns what the program exits with.
+///
+/// # Errors
+/// What is to be sent is no request; stdin or stdout cannot be used.
+pub fn call(call: &Call) -> Result<u8, StartError> {
+    let request = call.method.as_deref().map(|method| Ok((method, params(method, call.params.as_deref())?)));
+    let request = request.transpose().map_err(StartError::Usage)?;
+    run::run(async |means| talk(call, request, means).await)?
+}
+
+/// The params of a request as one line, if there are any.
+fn params(method: &str, said: Option<&str>) -> Result<Option<String>, String> {
+    if method.trim_start().starts_with(['{', '[']) {
+        return Err(
+            "METHOD is only the name of a method; to send whole lines, leave it out and write them to stdin".into()
+        );
+    }
+    match said {
+        Some("-") => {
+            let mut text = String::new();
+            io::stdin().read_to_string(&mut text).map_err(|error| format!("cannot read PARAMS from stdin: {error}"))?;
+            one_line(&text, "what stdin says").map(Some)
+        }
+        Some(text) => one_line(text, "PARAMS").map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Params of JSON, on one line.
+fn one_line(text: &str, name: &str) -> Result<String, String> {
+    let read: Result<&RawValue, _> = serde_json::from_str(text);
+    let value = read.map_err(|error| format!("{name} is no JSON: {}", whereabouts(text, &error)))?;
+    if !value.get().starts_with(['{', '[']) {
+        return Err(format!(
+            "{name} must be an object or an array, and is {}; write {{\"name\": value}}, quoted for the shell: \
+             '{{\"a\": 1}}'",
+            value.get()
+        ));
+    }
+    // Ends of lines stand between tokens alone.
+    Ok(value.get().replace(['\n', '\r'], " "))
+}
+
+/// Where a text is wrong: the line, and a mark below the place.
+fn whereabouts(text: &str, error: &serde_json::Error) -> String {
+    const SHOWN: usize = 60;
+    let line = text.lines().nth(error.line().saturating_sub(1)).unwrap_or_default();
+    let before = line.char_indices().take_while(|(at, _)| *at + 1 < error.column().max(1)).count();
+    let first = before.saturating_sub(SHOWN);
+    let shown: String = line.chars().skip(first).take(2 * SHOWN).collect();
+    let hint = match text.contains('"') {
+        true => "",
+        false => "\nit has no \" at all: quote the whole for the shell, as in '{\"a\": 1}'",
+    };
+    format!("{error}\n  {}\n  {}^{hint}", visible::text(&shown), " ".repeat(before - first))
+}
+
+/// What the tasks report.
+enum Event {
+    /// A line of the daemon.
+    Said(Vec<u8>),
+    /// No answer comes to this request any more.
+    GivenUp(Id),
+    /// The daemon says nothing more.
+    Ended(Ending),
+    /// A line of stdin.
+    Typed(Vec<u8>),
+    /// Stdin has ended.
+    TypedAll,
+}
+
+/// What a line of the daemon is.
+#[derive(Deserialize)]
+struct Head<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<Cow<'a, str>>,
+    error: Option<Value>,
+}
+
+/// A conversation.
+struct Talk<'a> {
+    call: &'a Call,
+    sink: Sink,
+    events: Receiver<Event>,
+    waiting: Waiting,
+    /// Whoever sends lines may still answer requests.
+    is_typing: bool,
+    /// An error came, or a line could not be sent.
+    code: u8,
+    /// The id of the next request.
+    next: u64,
+    /// Each request says of which revision it is.
+    has_no_handshake: bool,
+    nothing_came: bool,
+}
+
+/// Why a conversation is over before its end: what the program exits with. It was said on stderr.
+struct Over(u8);
+
+async fn talk(call: &Call, request: Option<(&str, Option<String>)>, means: Means) -> Result<u8, StartError> {
+    let (sink, source) = match link::connect(&call.options, means).await {
+        Ok(link) => link,
+        Err(failure) => {
+            let remedy = failure.remedy(&call.options);
+            say(format!("cannot connect to {}: {failure}\n{remedy}", call.options.daemon).trim_end());
+            return Ok(exit::UNAVAILABLE);
+        }
+    };
+    let (sender, events) = channel(16);
+    spawn(hear(source, sender.clone()));
+    if request.is_none() {
+        let stdin = io::stdin().as_fd().try_clone_to_owned().and_then(|fd| Stream::new(fd, means));
+        spawn(read_lines(stdin.map_err(StartError::io("use stdin"))?, sender.clone()));
+    }
+    let mut talk = Talk {
+        call,
+        sink,
+        events,
+        waiting: Waiting::default(),
+        is_typing: request.is_none(),
+        code: exit::OK,
+        next: 1,
+        has_no_handshake: false,
+        nothing_came: true,
+    };
+    let over = match request {
+        Some((method, params)) => talk.once(method, params).await,
+        None => talk.lines().await,
+    };
+    let code = match over {
+        Ok(()) => talk.code,
+        Err(Over(code)) => code,
+    };
+    talk.sink.leave(None).await;
+    Ok(code)
+}
+
+/// Reads what the daemon says.
+async fn hear(mut source: Source, events: Sender<Event>) {
+    let (mut buffer, mut guard, mut line) = (Vec::with_capacity(BLOCK), Guard::default(), Vec::new());
+    loop {
+        let received = source.receive(buffer).await;
+        buffer = received.1;
+        if let Err(ending) = received.0 {
+            let _ = events.send(Event::Ended(ending)).await;
+            return;
+        }
+        let checked = guard.check(&mut buffer);
+        let mut rest = &buffer[..];
+        while let Some(newline) = memchr(b'\n', rest) {
+            line.extend_from_slice(&rest[..newline]);
+            rest = &rest[newline + 1..];
+            if !line.trim_ascii().is_empty() && events.send(Event::Said(std::mem::take(&mut line))).await.is_err() {
+                return;
+            }
+            line.clear();
+        }
+        line.extend_from_slice(rest);
+        for id in source.given_up() {
+            let _ = events.send(Event::GivenUp(id)).await;
+        }
+        if let Err(foreign) = checked {
+            let _ = events.send(Event::Ended(Ending::Foreign(foreign))).await;
+            return;
+        }
+    }
+}
+
+/// Reads the lines of stdin.
+async fn read_lines(stdin: Stream, events: Sender<Event>) {
+    let (mut buffer, mut line) = (Vec::with_capacity(BLOCK), Vec::new());
+    loop {
+        let read = stdin.read(buffer).await;
+        buffer = read.1;
+        if let Err(error) = &read.0 {
+            say(&format!("cannot read stdin: {error}"));
+        }
+        if !matches!(read.0, Ok(1..)) {
+            break;
+        }
+        let mut rest = &buffer[..];
+        while let Some(newline) = memchr(b'\n', rest) {
+            line.extend_from_slice(&rest[..newline]);
+            rest = &rest[newline + 1..];
+            let _ = events.send(Event::Typed(std::mem::take(&mut line))).await;
+        }
+        line.extend_from_slice(rest);
+    }
+    let _ = events.send(Event::Typed(line)).await;
+    let _ = events.send(Event::TypedAll).await;
+}
+
+impl Talk<'_> {
+    /// One request, and all that comes until its answer.
+    async fn once(&mut self, method: &str, params: Option<String>) -> Result<(), Over> {
+        if self.shake_hands().await? {
+            let until = self.until();
+            self.request(method, params).await?;
+            self.answers(Some(until)).await?;
+        }
+        Ok(())
+    }
+
+    /// The lines of stdin, until it has ended and everything is answered.
+    async fn lines(&mut self) -> Result<(), Over> {
+        if !self.shake_hands().await? {
+            return Ok(());
+        }
+        if io::stdin().is_terminal() {
+            say("connected; write a line of JSON-RPC, or METHOD PARAMS, and end with Ctrl-D");
+        }
+        while self.is_typing {
+            self.step(None).await?;
+        }
+        let until = self.until();
+        self.answers(Some(until)).await?;
+        Ok(())
+    }
+
+    fn until(&self) -> Instant {
+        Instant::now() + self.call.limit
+    }
+
+    /// Says who we are, if that was asked for. Whether it was taken.
+    async fn shake_hands(&mut self) -> Result<bool, Over> {
+        let Some(handshake) = self.call.handshake else { return Ok(true) };
+        let own = json!({ "name": "stdio_bus", "version": env!("CARGO_PKG_VERSION") });
+        let params = match handshake {
+            Handshake::Acp => json!({ "protocolVersion": 1, "clientCapabilities": {}, "clientInfo": own }),
+            Handshake::Mcp => json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": own }),
+        };
+        let until = self.until();
+        self.send(message(Some(0), "initialize", Some(&params.to_string()))).await?;
+        let error = self.answers(Some(until)).await?;
+        match (handshake, error) {
+            (Handshake::Acp, None) => Ok(true),
+            (Handshake::Mcp, None) => {
+                self.send(message(None, "notifications/initialized", None)).await?;
+                Ok(true)
+            }
+            // Not known: there are no sessions, and each request says what it is of.
+            (Handshake::Mcp, Some(-32601 | -32022)) if self.call.method.is_some() => {
+                self.code = exit::OK;
+                self.has_no_handshake = true;
+                Ok(true)
+            }
+            (_, Some(_)) => Ok(false),
+        }
+    }
+
+    async fn request(&mut self, method: &str, params: Option<String>) -> Result<(), Over> {
+        let params = if self.has_no_handshake { Some(with_revision(params.as_deref())) } else { params };
+        let line = message(Some(self.next), method, params.as_deref());
+        self.next += 1;
+        self.send(line).await
+    }
+
+    /// Sends a line. That the connection is lost is told by its other direction.
+    async fn send(&mut self, mut line: Vec<u8>) -> Result<(), Over> {
+        line.push(b'\n');
+        self.waiting.sending(&line);
+        let _ = self.sink.send(line).await;
+        Ok(())
+    }
+
+    /// Waits until everything is answered. The code of the last error, if one came.
+    async fn answers(&mut self, until: Option<Instant>) -> Result<Option<i64>, Over> {
+        let mut error = None;
+        while !self.waiting.is_empty() {
+            error = self.step(until).await?.or(error);
+        }
+        Ok(error)
+    }
+
+    /// Waits for what is next, and does what it asks for. The code of an error.
+    async fn step(&mut self, until: Option<Instant>) -> Result<Option<i64>, Over> {
+        let event = match until {
+            Some(until) => timeout_at(until, self.events.recv()).await.map_err(|_| self.too_late())?,
+            None => self.events.recv().await,
+        };
+        match event {
+            Some(Event::Said(line)) => return self.said(&line).await,
+            Some(Event::GivenUp(id)) => self.waiting.forget(&id),
+            Some(Event::Typed(line)) => self.typed(&line).await?,
+            Some(Event::TypedAll) => self.is_typing = false,
+            Some(Event::Ended(ending)) => return Err(self.lost(ending)),
+            None => return Err(self.lost(Ending::Closed)),
+        }
+        Ok(None)
+    }
+
+    /// A line of the daemon.
+    async fn said(&mut self, line: &[u8]) -> Result<Option<i64>, Over> {
+        self.nothing_came = false;
+        print(line)?;
+        self.waiting.passed(&[line, b"\n"].concat());
+        let Ok(Head { id, method, error }) = serde_json::from_slice::<Head<'_>>(line) else { return Ok(None) };
+        if let (Some(id), Some(method), false) = (id, &method, self.is_typing) {
+            // Nobody is here who could answer it.
+            let answer = match method.as_ref() {
+                "ping" => r#""result":{}"#,
+                _ => r#""error":{"code":-32601,"message":"stdio_bus call answers no requests"}"#,
+            };
+            self.send(format!(r#"{{"jsonrpc":"2.0","id":{},{answer}}}"#, id.get()).into_bytes()).await?;
+        }
+        Ok(error.map(|error| {
+            self.code = exit::FAILURE;
+            error["code"].as_i64().unwrap_or_default()
+        }))
+    }
+
+    /// A line of stdin: a message, or a method and its params.
+    async fn typed(&mut self, line: &[u8]) -> Result<(), Over> {
+        let text = String::from_utf8_lossy(line);
+        let text = text.trim();
+        if text.is_empty() {
+            return Ok(());
+        }
+        let refused = if text.starts_with(['{', '[']) {
+            match serde_json::from_str::<IgnoredAny>(text) {
+                Ok(_) => return self.send(text.into()).await,
+                Err(error) => format!("this is no JSON: {}", whereabouts(text, &error)),
+            }
+        } else {
+            let (method, params) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+            let params = Some(params.trim()).filter(|params| !params.is_empty());
+            match params.map(|params| one_line(params, "PARAMS")).transpose() {
+                Ok(params) => return self.request(method, params).await,
+                Err(why) => why,
+            }
+        };
+        say(&format!("not sent: {refused}"));
+        self.code = exit::USAGE;
+        Ok(())
+    }
+
+    fn too_late(&mut self) -> Over {
+        let seconds = self.call.limit.as_secs();
+        let (daemon, count) = (&self.call.options.daemon, self.waiting.take().len());
+        let what = if count == 1 { "no answer".to_owned() } else { format!("{count} requests have no answer") };
+        say(&format!(
+            "{what} from {daemon} within {seconds} s\nthe worker may need longer (--timeout SEC), or not know what it is to \
+             answer: what it says of that is in the daemon's log"
+        ));
+        Over(exit::NO_ANSWER)
+    }
+
+    fn lost(&mut self, ending: Ending) -> Over {
+        let daemon = &self.call.options.daemon;
+        let is_lines = matches!(daemon, Daemon::Lines(_));
+        let ending = ending.explained(self.waiting.last_word(), self.nothing_came && is_lines);
+        say(&format!("{} {daemon}: {ending}\n{}", ending.headline(), ending.remedy(daemon)));
+        Over(exit::UNAVAILABLE)
+    }
+}
+
+/// A message of a client, without the end of its line.
+fn message(id: Option<u64>, method: &str, params: Option<&str>) -> Vec<u8> {
+    let id = id.map(|id| format!(r#""id":{id},"#)).unwrap_or_default();
+    let params = params.map(|params| format!(r#","params":{params}"#)).unwrap_or_default();
+    format!(r#"{{"jsonrpc":"2.0",{id}"method":{}{params}}}"#, Value::from(method)).into_bytes()
+}
+
+/// The params of a request that needs no handshake.
+fn with_revision(params: Option<&str>) -> String {
+    let mut params: Map<String, Value> = params.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let meta = params.entry("_meta").or_insert_with(|| json!({}));
+    if let Value::Object(meta) = meta {
+        let key = |name: &str| format!("io.modelcontextprotocol/{name}");
+        meta.entry(key("protocolVersion")).or_insert(WITHOUT_HANDSHAKE.into());
+        meta.entry(key("clientCapabilities")).or_insert(json!({}));
+    }
+    Value::Object(params).to_string()
+}
+
+/// Prints a line. A terminal gets no letters that it would obey.
+fn print(line: &[u8]) -> Result<(), Over> {
+    let mut stdout = io::stdout().lock();
+    let shown = match std::str::from_utf8(line) {
+        Ok(text) if stdout.is_terminal() => Cow::Owned(visible::json(text).into_owned().into_bytes()),
+        _ => Cow::Borrowed(line),
+    };
+    let written = stdout.write_all(&shown).and_then(|()| stdout.write_all(b"\n")).and_then(|()| stdout.flush());
+    written.map_err(|error| {
+        if error.kind() == ErrorKind::BrokenPipe {
+            return Over(exit::OK);
+        }
+        say(&format!("cannot write stdout: {error}"));
+        Over(exit::IO)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn params_are_an_object_or_an_array_on_one_line_as_they_were_written() {
+        let read = |text: &str| params("m", Some(text));
+        assert_eq!(read("{\"b\": 1.0,\n \"a\": [\"\\n\"]}"), Ok(Some("{\"b\": 1.0,  \"a\": [\"\\n\"]}".to_owned())));
+        assert_eq!((read("[]"), params("m", None)), (Ok(Some("[]".to_owned())), Ok(None)));
+        for (text, told) in [
+            ("1", "PARAMS must be an object or an array, and is 1"),
+            (
+                "{\"a\":1 \"b\"}",
+                "PARAMS is no JSON: expected `,` or `}` at line 1 column 8\n  {\"a\":1 \"b\"}\n         ^",
+            ),
+            ("{\n\"a\": x}", "at line 2 column 6\n  \"a\": x}\n       ^"),
+            ("{a: 1}", "quote the whole for the shell"),
+            ("", "EOF while parsing"),
+        ] {
+            let why = read(text).expect_err(text);
+            assert!(why.contains(told), "{text}: {why}");
+        }
+        let long = format!("{{\"a\":\"{}\" 1}}", "x".repeat(500));
+        assert!(read(&long).expect_err("it is no JSON").lines().all(|line| line.chars().count() < 150));
+        assert!(params("{\"id\":1}", None).is_err_and(|why| why.contains("leave it out")));
+    }
+
+    #[test]
+    fn a_message_has_what_it_needs_and_no_more() {
+        let text = |line: Vec<u8>| String::from_utf8(line).expect("text");
+        assert_eq!(
+            text(message(Some(1), "a\"b", Some("[1]"))),
+            r#"{"jsonrpc":"2.0","id":1,"method":"a\"b","params":[1]}"#
+        );
+        assert_eq!(text(message(None, "m", None)), r#"{"jsonrpc":"2.0","method":"m"}"#);
+        let params: Value = serde_json::from_str(&with_revision(Some(r#"{"a":1}"#))).expect("JSON");
+        assert_eq!(params["a"], 1);
+        assert_eq!(params["_meta"]["io.modelcontextprotocol/protocolVersion"], WITHOUT_HANDSHAKE);
+    }
+}

@@ -1,0 +1,41 @@
+//! What runs a bridge: a ring, or where there is none, threads that wait.
+
+use std::io;
+use std::mem::ManuallyDrop;
+
+use tokio::task::LocalSet;
+
+use super::ring;
+use super::stream::Means;
+use crate::error::StartError;
+
+/// Runs it to its end. The caller is expected to exit: reads may still be under way on stdin.
+///
+/// # Errors
+/// There is no way to wait for anything.
+pub(super) fn run<T>(does: impl AsyncFnOnce(Means) -> T) -> Result<T, StartError> {
+    // Editors run in containers that block io_uring; a bridge can do without.
+    let ring = probe_ring().and_then(|()| ring::Runtime::new());
+    // Dropping a runtime would wait for the read of stdin, which may never end.
+    match ring {
+        Ok(runtime) => {
+            let runtime = ManuallyDrop::new(runtime);
+            Ok(runtime.block_on(does(Means::Ring)))
+        }
+        Err(_) => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let runtime = ManuallyDrop::new(runtime.map_err(StartError::io("wait for stdin"))?);
+            Ok(LocalSet::new().block_on(&runtime, does(Means::Threads)))
+        }
+    }
+}
+
+/// Sends one operation through a ring: a sandbox may allow the setup and then refuse the rest.
+fn probe_ring() -> io::Result<()> {
+    let mut ring = io_uring::IoUring::new(2)?;
+    let nothing = io_uring::opcode::Nop::new().build();
+    // SAFETY: the operation has no buffer and no file that would have to outlive it, and a new ring is not full.
+    unsafe { ring.submission().push(&nothing) }.map_err(io::Error::other)?;
+    ring.submit_and_wait(1)?;
+    Ok(())
+}

@@ -1,0 +1,372 @@
+//! The commands beside the daemon itself, and what each of them takes.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::address::Address;
+use crate::bridge::{self, Daemon};
+use crate::bus::report::Level as LogLevel;
+use crate::control::{self, Question, Whom};
+
+/// The workers that the program has built in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Worker {
+    /// Answers each request with its own params
+    Echo,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    /// Be one of the built-in workers (the daemon starts these)
+    Worker {
+        /// Which one
+        #[arg(value_enum)]
+        name: Worker,
+    },
+    /// Connect stdin and stdout to a running daemon: the bridge that an editor or a client of MCP starts
+    ///
+    /// Nothing but protocol is written to stdout; the log goes to stderr. It does not connect again by itself: requests
+    /// that can get no answer any more get an error.
+    #[command(version, display_name = "stdio_bus connect", visible_alias = "acp")]
+    Connect(DaemonAtArgs),
+    /// Send one request to a running daemon, and print what comes until its answer
+    ///
+    /// Each message is a line of stdout, the answer the last one. Without METHOD, lines of stdin are sent as they are (a
+    /// line that does not begin with { is METHOD [PARAMS]), until stdin ends and every request is answered.
+    ///
+    /// Exits with 0 for a result, 1 for an error of JSON-RPC, 2 for what cannot be sent, 69 without a connection, and 75
+    /// without an answer in time.
+    #[command(after_help = "Examples:
+  stdio_bus call --connect tcp://127.0.0.1:9000 hello '{\"a\": 1}'
+  stdio_bus call --connect unix:/run/bus.sock --initialize acp session/new '{\"cwd\": \"/tmp\", \"mcpServers\": []}'
+  stdio_bus call --connect http://127.0.0.1:9000/mcp --initialize mcp tools/list")]
+    Call {
+        #[command(flatten)]
+        daemon: DaemonAtArgs,
+        /// Shake hands first, as a client of this protocol does
+        #[arg(long, value_name = "PROTOCOL", value_enum, ignore_case = true)]
+        initialize: Option<Handshake>,
+        /// Give up after so many seconds without an answer
+        #[arg(long, value_name = "SEC", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+        timeout: u32,
+        /// The method to call
+        method: Option<String>,
+        /// Its params: an object or an array of JSON, or - for stdin
+        #[arg(allow_hyphen_values = true)]
+        params: Option<String>,
+    },
+    /// Show a running daemon at a glance
+    Status {
+        /// Draw it anew each second, like top
+        #[arg(long)]
+        watch: bool,
+        #[command(flatten)]
+        whom: WhomArgs,
+    },
+    /// Show a table of a running daemon
+    Show {
+        /// Which one
+        #[arg(value_enum)]
+        table: Shown,
+        #[command(flatten)]
+        whom: WhomArgs,
+    },
+    /// Close a client's connection
+    ///
+    /// Its pending requests are answered with errors (client_killed). Asked for again, it is closed at once.
+    Kill {
+        #[command(subcommand)]
+        what: Killed,
+    },
+    /// Have a worker, or all workers of a pool in turn, replaced
+    ///
+    /// First another one runs; then the old one gets no new work, and ends when its requests and sessions are over, or after
+    /// limits.replace_timeout_sec. No request is lost by that.
+    Restart {
+        #[command(subcommand)]
+        what: Restarted,
+    },
+    /// Have a running daemon read its configuration again, as SIGHUP does
+    ///
+    /// It is checked first: on an error the old one goes on, and this exits with 78. Workers whose command has changed are
+    /// replaced in turn, without a lost request; that a new command cannot live is told, with exit code 1.
+    Reload {
+        /// Say what would change, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        #[command(flatten)]
+        whom: WhomArgs,
+    },
+    /// Have a running daemon drain and end, as SIGTERM does
+    ///
+    /// Asked for again, it changes nothing: it never ends the drain early.
+    Drain {
+        #[command(flatten)]
+        whom: WhomArgs,
+    },
+    /// Change what a running daemon writes to its log, until it ends
+    LogLevel {
+        /// This level and the more important ones
+        #[arg(value_enum, ignore_case = true)]
+        level: Level,
+        #[command(flatten)]
+        whom: WhomArgs,
+    },
+    /// Look whether this machine is fit for the daemon, and say what to do
+    ///
+    /// It needs no daemon and starts nothing. Exits with 1 if something keeps the daemon from starting. Where
+    /// io_uring cannot be used, epoll is: that is no failure.
+    Doctor {
+        /// The configuration that is to run here, or - for stdin
+        #[arg(long, value_name = "PATH")]
+        config: Option<PathBuf>,
+        /// Answer with JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a configuration with comments, for a command or for what is in PATH
+    ///
+    /// It knows agents for ACP (claude-agent-acp, codex-acp, opencode, gemini, qwen, openai-agent), and example servers of
+    /// MCP by npx or uvx. What it writes passes `check`.
+    Init {
+        /// Write it to this file, and not to stdout
+        #[arg(long, value_name = "FILE")]
+        output: Option<PathBuf>,
+        /// Write over a file that is there
+        #[arg(long, requires = "output")]
+        force: bool,
+        /// The command of your workers
+        #[arg(last = true, value_name = "COMMAND")]
+        command: Vec<String>,
+    },
+    /// Print the completions of a shell
+    ///
+    /// For bash: stdio_bus completion bash > ~/.local/share/bash-completion/completions/stdio_bus
+    Completion {
+        /// Which one
+        #[arg(value_enum)]
+        shell: Shell,
+    },
+    /// Check a configuration and list everything that is wrong with it
+    ///
+    /// Exits with 0 and one line that sums it up, or with 78. What may be meant otherwise is a warning. Nothing is
+    /// started.
+    Check {
+        /// The configuration file, or - for stdin; without it, the built-in configuration
+        #[arg(long, value_name = "PATH")]
+        config: Option<PathBuf>,
+        /// Check this machine, too: io_uring, addresses, directories; exits as the daemon would
+        #[arg(long)]
+        environment: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Killed {
+    /// A client, by the number that the log and `show clients` call it
+    Client {
+        /// Its number
+        number: u32,
+        #[command(flatten)]
+        whom: WhomArgs,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Restarted {
+    /// A worker, by the name that the log and `show workers` call it
+    Worker {
+        /// Its pool and number: agents/0
+        name: String,
+        /// Stop it at once: its pending requests get errors, and another one is started when it is gone
+        #[arg(long)]
+        now: bool,
+        #[command(flatten)]
+        whom: WhomArgs,
+    },
+    /// All workers of a pool, one after the other
+    Pool {
+        /// Its id
+        id: String,
+        #[command(flatten)]
+        whom: WhomArgs,
+    },
+}
+
+/// Which daemon is spoken to, as its clients do.
+#[derive(Debug, Args)]
+pub(super) struct DaemonAtArgs {
+    /// The daemon: tcp://HOST:PORT, unix:PATH, ws[s]://HOST:PORT/acp or http[s]://HOST:PORT/mcp
+    ///
+    /// wss:// and https:// are TLS and need a program that was built with the feature `tls`. Without a port, they mean
+    /// 443, and ws:// and http:// mean 80. http:// is for clients of MCP.
+    #[arg(long, value_name = "ADDRESS", value_parser = Daemon::parse)]
+    connect: Daemon,
+    /// A file with the token that the daemon wants to see, for ws://, wss://, http:// and https://
+    ///
+    /// The token is sent as `Authorization: Bearer`. It stands in no log and not among the arguments, which others
+    /// can see.
+    #[arg(long, value_name = "PATH")]
+    token_file: Option<PathBuf>,
+    /// A file with certificates (PEM) to believe beside the usual authorities, for wss:// and https://
+    #[arg(long, value_name = "PATH")]
+    ca_file: Option<PathBuf>,
+}
+
+impl DaemonAtArgs {
+    /// Takes them together.
+    ///
+    /// # Errors
+    /// What does not go with what.
+    pub(super) fn options(self) -> Result<bridge::Options, &'static str> {
+        bridge::Options::new(self.connect, self.token_file, self.ca_file)
+    }
+}
+
+/// [`bridge::Handshake`] as it is written on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum Handshake {
+    /// initialize of the Agent Client Protocol, version 1
+    Acp,
+    /// initialize of the Model Context Protocol, and notifications/initialized; where there is none, revision 2026-07-28
+    Mcp,
+}
+
+impl From<Handshake> for bridge::Handshake {
+    fn from(handshake: Handshake) -> Self {
+        match handshake {
+            Handshake::Acp => Self::Acp,
+            Handshake::Mcp => Self::Mcp,
+        }
+    }
+}
+
+/// Which daemon is asked.
+#[derive(Debug, Args)]
+pub(super) struct WhomArgs {
+    /// The admin listener of the daemon [default: $STDIO_BUS_ADMIN]
+    ///
+    /// What the daemon was given as --admin or admin.listen: the path of a Unix socket, @NAME, or HOST:PORT.
+    #[arg(long, value_name = "ADDRESS", value_parser = admin_address)]
+    admin: Option<Address>,
+    /// A file with the token, for actions over TCP [default: $STDIO_BUS_ADMIN_TOKEN_FILE]
+    #[arg(long, value_name = "PATH")]
+    token_file: Option<PathBuf>,
+    /// Answer with JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl From<WhomArgs> for Whom {
+    fn from(args: WhomArgs) -> Self {
+        Self { address: args.admin, token_file: args.token_file, json: args.json }
+    }
+}
+
+/// The tables that can be shown.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum Shown {
+    /// Connections, with what is pending and queued for each
+    Clients,
+    /// Processes, with what they do
+    Workers,
+    /// Pools, with what became of their requests
+    Pools,
+    /// Sessions, and names that are held
+    Sessions,
+    /// Requests that wait for their answers
+    Pending,
+    /// Clients and workers that are not read, and for whom they wait
+    Waiting,
+    /// Tables and queues, and how full they are
+    Limits,
+    /// The last warnings and errors
+    Errors,
+}
+
+impl Verb {
+    /// What a running daemon is asked, if this asks one.
+    pub(super) fn question(self) -> Option<(WhomArgs, Question)> {
+        Some(match self {
+            Self::Status { watch, whom } => (whom, Question::Status { watch }),
+            Self::Show { table, whom } => {
+                let table = match table {
+                    Shown::Clients => "clients",
+                    Shown::Workers => "workers",
+                    Shown::Pools => "pools",
+                    Shown::Sessions => "sessions",
+                    Shown::Pending => "pending",
+                    Shown::Waiting => "waiting",
+                    Shown::Limits => "limits",
+                    Shown::Errors => "errors",
+                };
+                (whom, Question::Show { table })
+            }
+            Self::Kill { what: Killed::Client { number, whom } } => {
+                (whom, Question::Act { target: format!("/kill-client?client={number}") })
+            }
+            Self::Restart { what: Restarted::Worker { name, now, whom } } => {
+                let now = if now { "&now=1" } else { "" };
+                let target = format!("/restart-worker?worker={}{now}", control::escaped_value(&name));
+                (whom, Question::Act { target })
+            }
+            Self::Restart { what: Restarted::Pool { id, whom } } => {
+                (whom, Question::Act { target: format!("/restart-pool?pool={}", control::escaped_value(&id)) })
+            }
+            Self::Reload { dry_run, whom } => (whom, Question::Reload { dry_run }),
+            Self::Drain { whom } => (whom, Question::Act { target: "/drain".to_owned() }),
+            Self::LogLevel { level, whom } => {
+                let level = match level {
+                    Level::Debug => "debug",
+                    Level::Info => "info",
+                    Level::Warn => "warn",
+                    Level::Error => "error",
+                };
+                (whom, Question::Act { target: format!("/log-level?level={level}") })
+            }
+            Self::Worker { .. }
+            | Self::Connect(_)
+            | Self::Call { .. }
+            | Self::Init { .. }
+            | Self::Completion { .. }
+            | Self::Check { .. }
+            | Self::Doctor { .. } => {
+                return None;
+            }
+        })
+    }
+}
+
+/// [`LogLevel`] as it is written on the command line.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(super) enum Level {
+    /// What happens to each message
+    Debug,
+    /// What happens to workers and clients
+    Info,
+    /// What went wrong and was dealt with
+    #[value(alias = "warning")]
+    Warn,
+    /// What needs a person
+    Error,
+}
+
+impl From<Level> for LogLevel {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Debug => Self::Debug,
+            Level::Info => Self::Info,
+            Level::Warn => Self::Warn,
+            Level::Error => Self::Error,
+        }
+    }
+}
+
+fn admin_address(text: &str) -> Result<Address, String> {
+    match Address::from_any(text).map_err(|error| error.to_string())? {
+        Address::Tcp { port: 0, .. } => Err("port 0 cannot be connected to".to_owned()),
+        address => Ok(address),
+    }
+}

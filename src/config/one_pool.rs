@@ -1,0 +1,102 @@
+//! The configuration that a command on the command line is: one pool, read and checked as that of a file is, and told of
+//! in the words of the command line.
+
+use std::path::Path;
+
+use serde_json::json;
+
+use super::{COMMAND_LINE, Config, ConfigError, OnePool, Problem, doubt};
+use crate::bus::settings::Assignment;
+
+/// The id of its pool.
+const ID: &str = "worker";
+
+impl Config {
+    /// The configuration of this pool.
+    ///
+    /// # Errors
+    /// What cannot be run, or a script that is not there.
+    pub fn of_command(said: &OnePool) -> Result<Self, ConfigError> {
+        let (command, args) = said.command.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
+        let mut pool = json!({ "id": ID, "command": command, "args": args, "instances": said.instances.unwrap_or(1) });
+        if let Some(assignment) = said.assignment {
+            let name = match assignment {
+                Assignment::RoundRobin => "round_robin",
+                Assignment::Client => "client",
+                Assignment::Dedicated => "dedicated",
+            };
+            pool["assignment"] = name.into();
+        }
+        let unfit = |message: String| ConfigError::Unfit { origin: COMMAND_LINE.to_owned(), message };
+        let read = Self::from_bytes(json!({ "pools": [pool] }).to_string().as_bytes(), COMMAND_LINE);
+        let config = read.map_err(|error| match error {
+            ConfigError::Invalid { problems, .. } => {
+                unfit(problems.iter().map(in_words).collect::<Vec<_>>().join("\n"))
+            }
+            other => other,
+        })?;
+        match doubt::missing_script(&config.pools[0]) {
+            Some((script, directory)) => Err(unfit(format!(
+                "{script} does not exist in {}, and {command} could not run it; correct the path, or go to its directory \
+                 first (cd)",
+                Path::display(&directory)
+            ))),
+            None => Ok(config),
+        }
+    }
+}
+
+/// A problem of the pool as one of the command line.
+fn in_words(problem: &Problem) -> String {
+    let place = problem.path.strip_prefix("pools[0].").unwrap_or(&problem.path);
+    let hint = problem.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+    let message = problem.message.replace(&format!(" of pool \"{ID}\""), "");
+    match place {
+        "command" => format!("{message}{hint}"),
+        "instances" | "assignment" => format!("--{place} {message}{hint}"),
+        other => format!("{other} {message}{hint}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(words: &[&str], instances: Option<u32>, assignment: Option<Assignment>) -> Result<Config, String> {
+        let command = words.iter().map(|word| (*word).to_owned()).collect();
+        Config::of_command(&OnePool { command, instances, assignment }).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_command_of_the_command_line_is_one_pool() {
+        let config = of(&["sh", "-c", "exec cat"], Some(3), Some(Assignment::Dedicated)).expect("it can be run");
+        let [pool] = &config.pools[..] else { panic!("one pool") };
+        assert_eq!((pool.core.id.as_str(), pool.core.instances, pool.core.max_instances), (ID, 3, 64));
+        assert_eq!((pool.core.assignment, pool.says_assignment), (Assignment::Dedicated, true));
+        assert_eq!((pool.command.as_str(), &pool.args[..]), ("sh", &["-c".to_owned(), "exec cat".to_owned()][..]));
+        let config = of(&["sh"], None, None).expect("it can be run");
+        assert_eq!((config.pools[0].core.instances, config.pools[0].says_assignment), (1, false));
+    }
+
+    #[test]
+    fn a_command_that_cannot_be_run_is_told_in_the_words_of_the_command_line() {
+        for (words, instances, told) in [
+            (&["no-such-program"][..], None, "command line: the command \"no-such-program\" is not in PATH"),
+            (&["/no/such/program"], None, "command line: the command \"/no/such/program\" does not exist"),
+            (&["/dev/null"], None, "command line: the command \"/dev/null\" is not a file"),
+            (&[""], None, "command line: "),
+            (&["sh"], Some(0), "command line: --instances must be"),
+            (&["sh", "no/such/worker.sh"], None, "command line: no/such/worker.sh does not exist in /"),
+        ] {
+            let why = of(words, instances, None).expect_err("it cannot be run");
+            assert!(why.starts_with(told) && !why.contains("pools[0]"), "{words:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn an_argument_that_may_be_written_later_is_doubted_alone() {
+        let config = of(&["cat", "later.json"], None, None).expect("it can be run");
+        let doubts = config.doubtful_pools();
+        assert!(matches!(&doubts[..], [doubt] if doubt.starts_with("later.json does not exist in /")), "{doubts:?}");
+    }
+}

@@ -46,7 +46,7 @@ fn scenarios_are_known_by_their_names() {
         http.starts_with(&["a call, 1 x 1", "a call, 16 x 1"]) && http.ends_with(&["a thousand sessions", "bridges"])
     );
     let mut all = names(scenarios::all());
-    assert!(all.starts_with(&["ping-pong"]) && all.ends_with(&["idle", "admin"]));
+    assert!(all.starts_with(&["ping-pong"]) && all.ends_with(&["idle", "reload", "admin"]));
     let count = all.len();
     all.sort();
     all.dedup();

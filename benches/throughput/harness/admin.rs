@@ -7,16 +7,25 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Asks once. Returns the length of the answer, with its head.
-pub fn ask(admin: &Path, path: &str) -> io::Result<usize> {
+/// Asks once. Returns the answer, with its head.
+pub fn ask(admin: &Path, path: &str) -> io::Result<String> {
+    request(admin, "GET", path, "200")
+}
+
+/// Has something done.
+pub fn tell(admin: &Path, path: &str) -> io::Result<()> {
+    request(admin, "POST", path, "202").map(drop)
+}
+
+fn request(admin: &Path, method: &str, path: &str, status: &str) -> io::Result<String> {
     let mut stream = UnixStream::connect(admin)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer)?;
+    stream.write_all(format!("{method} {path} HTTP/1.0\r\nContent-Length: 0\r\n\r\n").as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
     match answer.get(9..12) {
-        Some(b"200") => Ok(answer.len()),
-        _ => Err(io::Error::other(format!("{path}: {}", String::from_utf8_lossy(&answer)))),
+        Some(said) if said == status => Ok(answer),
+        _ => Err(io::Error::other(format!("{path}: {answer}"))),
     }
 }
 

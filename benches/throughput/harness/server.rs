@@ -129,6 +129,14 @@ impl Server {
         machine::children(self.process())
     }
 
+    /// Changes its configuration file, for a reload.
+    pub fn configure(&self, change: impl FnOnce(&mut Value)) -> io::Result<()> {
+        let path = self.files.join("config.json");
+        let mut configuration = serde_json::from_slice(&fs::read(&path)?)?;
+        change(&mut configuration);
+        fs::write(path, configuration.to_string())
+    }
+
     /// What it wrote to stderr.
     pub fn log(&self) -> String {
         fs::read_to_string(self.files.join("log")).unwrap_or_default()

@@ -98,7 +98,7 @@ fn ask_again_and_again(admin: &Path, path: Option<&str>, over: &AtomicBool) -> i
     let (mut times, mut bytes) = (Vec::new(), 0);
     while !over.load(Ordering::Relaxed) {
         let began = Instant::now();
-        bytes = ask(admin, path)?;
+        bytes = ask(admin, path)?.len();
         times.push(began.elapsed().as_secs_f64() * 1e3);
         std::thread::sleep(Duration::from_millis(50));
     }

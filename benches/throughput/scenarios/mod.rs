@@ -8,6 +8,7 @@ mod gateways;
 pub mod handshakes;
 mod idle;
 mod race;
+mod reload;
 mod sessions;
 pub mod websocket_idle;
 
@@ -18,7 +19,7 @@ pub fn all() -> Vec<Scenario> {
     race::scenarios()
         .chain([fairness::scenario()])
         .chain(attacks::scenarios())
-        .chain([idle::scenario(), admin::scenario()])
+        .chain([idle::scenario(), reload::scenario(), admin::scenario()])
         .collect()
 }
 

@@ -62,6 +62,13 @@ impl Fault {
         Self { code: -32001, ..Self::new(Status::NotFound, "there is no such session; begin with initialize") }
     }
 
+    /// The session is another daemon's.
+    pub fn session_of_another_node() -> Self {
+        let why = "there is no such session: another node has begun it, which has gone, or a balancer brings its requests to \
+                   the wrong daemon; begin with initialize";
+        Self { why: why.into(), ..Self::no_session() }
+    }
+
     /// The body that says it, with this id, a token of JSON.
     pub fn body(&self, id: &[u8]) -> Vec<u8> {
         let mut body = b"{\"jsonrpc\":\"2.0\",\"id\":".to_vec();

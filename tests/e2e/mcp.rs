@@ -72,6 +72,7 @@ fn ids_begin_with_the_node_that_log_and_status_name() {
     assert!(text.contains(", node bus-1, "), "{text}");
     let mut other = Http::connect(daemon.address()).with("Mcp-Session-Id", "bus-2.AAAAAAAAAAAAAAAAAAAAAA");
     assert_eq!(other.ask(&request(1, "tools/list", json!({}))).status, 404, "a session of another daemon");
+    daemon.logs(&["handshake_refused", "another node has begun it"]);
     daemon.stop();
 }
 

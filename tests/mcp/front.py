@@ -175,7 +175,7 @@ class Crowd:
 
 async def sessions_stay_when_a_haproxy_is_killed_a_daemon_restarted_and_one_killed():
     skip_without_haproxy()
-    limits = {"lame_duck_sec": 30, "quiesce_sec": 5, "drain_timeout_sec": 5}
+    limits = {"lame_duck_sec": 120, "quiesce_sec": 5, "drain_timeout_sec": 5}
     with tempfile.TemporaryDirectory() as folder:
         async with Fleet(folder, [quick("tools", "client")], ["lb1", "lb2"], limits=limits) as fleet:
             crowd = Crowd(fleet)

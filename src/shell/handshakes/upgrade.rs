@@ -190,6 +190,11 @@ impl UpgradePolicy {
         ids::new(&self.node).map_err(|_| "the system has no random numbers yet")
     }
 
+    /// Whether an id begins with the name of another node.
+    pub(in crate::shell) fn is_of_another_node(&self, id: &str) -> bool {
+        id.split_once('.').is_some_and(|(node, _)| node != &*self.node)
+    }
+
     /// Whether a connection from there may say that it is of another source: by a token, or for its client.
     pub(in crate::shell) fn names_sources(&self, place: Place) -> bool {
         self.tokens.is_some() || self.trusts(place)

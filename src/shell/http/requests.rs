@@ -251,9 +251,11 @@ impl<I: Io> Shell<I> {
         let id = connection.incoming.asked.as_ref().and_then(|asked| asked.session.as_deref());
         let missing = "the request names no session (Mcp-Session-Id); begin with initialize";
         let id = id.ok_or_else(|| Fault::new(Status::BadRequest, missing))?;
-        let is_ours =
-            || self.reactor.listeners.policy(connection.listener).is_none_or(|policy| policy.may_have_given(id));
-        let unknown = || if is_ours() { Fault::no_session() } else { Fault::session_of_another_node() };
+        let policy = self.reactor.listeners.policy(connection.listener);
+        let unknown = || match policy.is_some_and(|policy| policy.is_of_another_node(id)) {
+            true => Fault::session_of_another_node(),
+            false => Fault::no_session(),
+        };
         let member = http.members.session(id).ok_or_else(unknown)?;
         let at = http.members.get(member).filter(|at| {
             let is_there = !at.is_closing && at.listener == connection.listener;

@@ -101,6 +101,32 @@ fn a_worker_is_another_user_with_its_groups_and_home_and_no_privilege_or_termina
 }
 
 #[test]
+fn a_daemon_that_is_not_root_and_may_change_users_hands_that_right_to_no_worker() {
+    if !may_be_others() {
+        return;
+    }
+    if Command::new("setpriv").arg("--version").stdout(Stdio::null()).status().is_err() {
+        return skip("setpriv is not installed");
+    }
+    let status = "grep -E '^(Uid|CapPrm|CapEff|CapInh|CapAmb):' /proc/self/status";
+    let setup = Setup::new([with(of(ONE, tells("agents", status)), "no_new_privs", false)]);
+    let program = program_for_all(&setup.path("."));
+    let rights = "+setuid,+setgid,+kill";
+    let (inherited, ambient) = (format!("--inh-caps={rights}"), format!("--ambient-caps={rights}"));
+    let (user, group) = (format!("--reuid={OTHER}"), format!("--regid={OTHER}"));
+    // The daemon's program is taken from where that user can run it.
+    let run = format!("shift; exec {} \"$@\"", program.display());
+    let setup =
+        setup.under(&["setpriv", &user, &group, "--clear-groups", &inherited, &ambient, "sh", "-c", &run, "sh"]);
+    let mut daemon = setup.start();
+    let told = told(&mut daemon.connect(), "agents", &json!(0));
+    let none = "0000000000000000";
+    let wanted = format!("Uid: {ONE} {ONE} {ONE} {ONE} CapInh: {none} CapPrm: {none} CapEff: {none} CapAmb: {none}");
+    assert_eq!(told, wanted);
+    daemon.stop();
+}
+
+#[test]
 fn a_worker_has_the_limits_and_the_umask_of_its_pool() {
     let limits = "grep -E 'open files|core file|Max file size|cpu time' /proc/self/limits | tr -s ' '; \
         umask; grep NoNewPrivs: /proc/self/status";
@@ -118,6 +144,15 @@ fn a_worker_has_the_limits_and_the_umask_of_its_pool() {
     ] {
         assert!(told.contains(line), "{line} is not in {told}");
     }
+    daemon.stop();
+}
+
+#[test]
+fn a_worker_that_has_used_up_its_cpu_time_ends_and_the_log_says_by_which_signal() {
+    let busy = with(shell("busy", "while :; do :; done"), "rlimits", json!({ "cpu_sec": 1 }));
+    let daemon = Setup::new([busy]).start();
+    // SIGXCPU
+    daemon.logs(&["a worker ended with signal 24", "worker=busy/0"]);
     daemon.stop();
 }
 
@@ -255,7 +290,7 @@ fn who_holds_up_the_start_of_a_worker_of_one_user_holds_up_no_other_users_and_no
     daemon.until("another one is being started", || !lease.is_undisturbed());
     said(&daemon, &["restart", "pool", "quick"]);
     daemon.until("the other pool has another worker", || told(&mut client, "quick", &json!(0)) != before);
-    assert!(!lease.is_undisturbed());
+    assert!(!daemon.log().contains("ended with signal 9"), "it has waited for the end of the other start");
     daemon.logs(&["a worker ended with signal 9", "worker=slow/"]);
     drop(lease);
     daemon.stop();

@@ -28,7 +28,11 @@ pub(crate) fn advise(mut error: clap::Error, arguments: &[OsString], mut parser:
         },
         _ => None,
     };
-    let Some(tip) = tip else { return error };
+    let Some(tip) = tip else {
+        // The parser's own would be to write a flag behind the dashes.
+        error.remove(ContextKind::Suggested);
+        return error;
+    };
     error.remove(ContextKind::SuggestedSubcommand);
     if error.remove(ContextKind::SuggestedArg).is_some() && first.starts_with('-') {
         // It was that of the argument that is not meant.
@@ -75,12 +79,25 @@ fn of_argument(first: &str, argument: &str) -> Option<String> {
         _ if matches!(first, "acp" | "connect") && is_address(argument) => {
             format!("to name the daemon: stdio_bus connect --connect {argument}")
         }
+        _ if first == "init" && !argument.starts_with('-') => {
+            format!("to name the command of your workers: stdio_bus init -- {argument}")
+        }
+        _ if first == "call" && !argument.starts_with('-') => {
+            "PARAMS are one argument of JSON; quote them: '{\"a\": 1}'".to_owned()
+        }
         _ if is_file(argument) && first == "doctor" => {
             format!("to name a configuration: stdio_bus doctor --config {argument}")
         }
         _ if is_file(argument) => format!("to name a configuration: stdio_bus check --config {argument}"),
         "--port" | "--host" | "--listen" | "--address" | "--bind" | "-p" | "-l" => {
             "to listen on a port: --tcp 127.0.0.1:9000, or --tcp [::]:9000 for every network".to_owned()
+        }
+        "--command" | "--cmd" | "--exec" | "--worker" | "-e" => {
+            "to run a worker, write its command behind --: stdio_bus --tcp 127.0.0.1:9000 -- python3 worker.py"
+                .to_owned()
+        }
+        "--workers" | "--processes" | "--replicas" | "-n" => {
+            "for several workers: --instances 3, and their command behind --".to_owned()
         }
         "--socket" | "-s" => "to listen on a Unix socket: --unix PATH".to_owned(),
         "--websocket" => "to listen for WebSocket: --ws 127.0.0.1:9000".to_owned(),

@@ -208,7 +208,9 @@ where
             None => unreachable!("the others are above"),
         },
         CommandLine { command: None, daemon } => {
-            daemon.check().map_err(|why| command().error(ErrorKind::ArgumentConflict, why))?;
+            daemon
+                .check(arguments.last().is_some_and(|last| last == "--"))
+                .map_err(|why| command().error(ErrorKind::ArgumentConflict, why))?;
             Command::Run(daemon.into())
         }
     })
@@ -349,13 +351,22 @@ struct DaemonArgs {
     ///
     /// It is the one pool, called `worker`, and is started in this directory. A worker reads lines of JSON-RPC from stdin
     /// and answers on stdout.
-    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["config", "config_fd"])]
+    #[arg(last = true, value_name = "COMMAND")]
     worker: Vec<String>,
 }
 
 impl DaemonArgs {
     /// What does not go with what.
-    fn check(&self) -> Result<(), &'static str> {
+    fn check(&self, ends_with_dashes: bool) -> Result<(), &'static str> {
+        if ends_with_dashes {
+            return Err("behind -- stands the command of the workers, as in: -- python3 worker.py");
+        }
+        if !self.worker.is_empty() && (self.config.is_some() || self.config_fd.is_some()) {
+            return Err(
+                "a configuration and a command behind -- are one too many: leave --config out, or write the command in \
+                 pools[]",
+            );
+        }
         if self.worker.is_empty() && (self.instances.is_some() || self.assignment.is_some()) {
             return Err(
                 "--instances and --assignment are for a command behind --, as in: stdio_bus --tcp 127.0.0.1:9000 \

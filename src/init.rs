@@ -71,6 +71,10 @@ pub fn run(options: &Options) -> Result<u8, StartError> {
         ErrorKind::AlreadyExists => {
             StartError::Usage(format!("{} is there already; --force writes over it", path.display()))
         }
+        ErrorKind::NotFound => StartError::Usage(format!(
+            "cannot write {}: its directory does not exist; mkdir -p it first",
+            path.display()
+        )),
         _ => StartError::io(&format!("write {}", path.display()))(error),
     })?;
     let (file, call) = (path.display(), call(&pools[0], 9000));

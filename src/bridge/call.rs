@@ -366,9 +366,28 @@ impl Talk<'_> {
             self.send(format!(r#"{{"jsonrpc":"2.0","id":{},{answer}}}"#, id.get()).into_bytes()).await?;
         }
         Ok(error.map(|error| {
-            self.code = exit::FAILURE;
+            self.code = self.meaning(&error);
             error["code"].as_i64().unwrap_or_default()
         }))
+    }
+
+    /// What an error makes of the exit code. What can be done about it is said.
+    fn meaning(&self, error: &Value) -> u8 {
+        let text = |key: &str| error["data"][key].as_str().unwrap_or_default();
+        let is_web = matches!(self.call.options.daemon, Daemon::Web(_));
+        match text("reason") {
+            // The connection's own words, since there is one for each request over HTTP.
+            "daemon_unreachable" | "daemon_refused" | "daemon_gone" | "daemon_closed" if is_web => {
+                say(&format!("{}: {}\n{}", self.call.options.daemon, text("cause"), text("remedy")));
+                return exit::UNAVAILABLE;
+            }
+            "no_worker" | "worker_exited" | "spawn_failed" => say("why the worker ends is in the daemon's log"),
+            _ if is_web && self.call.handshake.is_none() && error["message"].as_str().is_some_and(wants_handshake) => {
+                say("add --initialize mcp, which begins as clients of MCP do");
+            }
+            _ => {}
+        }
+        exit::FAILURE
     }
 
     /// A line of stdin: a message, or a method and its params.
@@ -414,6 +433,11 @@ impl Talk<'_> {
         say(&format!("{} {daemon}: {ending}\n{}", ending.headline(), ending.remedy(daemon)));
         Over(exit::UNAVAILABLE)
     }
+}
+
+/// Whether an error says that hands are to be shaken first.
+fn wants_handshake(message: &str) -> bool {
+    message.contains("initialize")
 }
 
 /// A message of a client, without the end of its line.

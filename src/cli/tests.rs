@@ -171,6 +171,7 @@ fn a_wrong_command_line_exits_with_2() {
         "--assignment client --config a",
         "--config a -- cat",
         "--config-fd 3 -- cat",
+        "--tcp :1 --",
         "--instances x -- cat",
         "--assignment none -- cat",
         "call hello",
@@ -234,6 +235,8 @@ fn a_command_behind_two_dashes_runs_without_a_configuration() {
         let line = format!("--instances 3 --assignment {word} -- python3 worker.py --tcp x");
         assert_eq!(run(&line).config, pool(Some(3), Some(assignment)));
     }
+    assert!(refused("--config a -- cat").2.contains("leave --config out"));
+    assert!(!refused("--frob").2.contains("-- --frob"), "a flag is not meant as a command");
     assert!(refused("--instances 2 --config a").2.contains("write instances and assignment in pools[]"));
     let options = run("--http :0 -- sh -c cat");
     let error = options.configuration(Path::new("/proc/self/exe"), &[]).expect_err("it does not say its assignment");
@@ -339,6 +342,10 @@ fn what_people_write_from_habit_is_answered_with_what_to_write_instead() {
         ("--tcp :9000 python3 worker.py", "-- python3 worker.py"),
         ("npx -y some-agent", "-- python3 worker.py"),
         ("./worker.py", "-- python3 worker.py"),
+        ("--command cat", "-- python3 worker.py"),
+        ("--workers 3 -- cat", "--instances 3"),
+        ("init nope", "stdio_bus init -- nope"),
+        ("call --connect tcp://h:1 hello a b", "quote them"),
         ("--port 9000", "--tcp 127.0.0.1:9000"),
         ("--log-file x", "journalctl"),
         ("--logfile x", "journalctl"),

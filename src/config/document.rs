@@ -234,7 +234,12 @@ impl<'t> Reader<'t> {
     /// The elements of an array.
     pub(super) fn array(&mut self, node: &Node<'t>) -> Option<Vec<Node<'t>>> {
         if !node.raw.starts_with('[') {
-            self.fail(node, format!("must be an array […], not {}", node.kind()), None);
+            let hint = match node.raw.as_bytes().first() {
+                // It may be long, or a secret.
+                Some(b'"' | b'{') => Some("put it in brackets: [ … ]".to_owned()),
+                _ => None,
+            };
+            self.fail(node, format!("must be an array […], not {}", node.kind()), hint);
             return None;
         }
         let elements: Vec<&RawValue> = self.decode(node)?;
@@ -245,7 +250,17 @@ impl<'t> Reader<'t> {
     /// A string.
     pub(super) fn string(&mut self, node: &Node<'t>) -> Option<String> {
         if !node.raw.starts_with('"') {
-            self.fail(node, format!("must be a string \"…\", not {}", node.kind()), None);
+            let hint = match node.raw.as_bytes().first() {
+                Some(b'[') if node.path.ends_with(".command") => {
+                    Some("the program alone is the command; its arguments belong into \"args\"".to_owned())
+                }
+                Some(b'0'..=b'9') if [".tcp", ".ws", ".http"].iter().any(|key| node.path.ends_with(key)) => {
+                    Some(format!("write \"127.0.0.1:{}\"", node.raw))
+                }
+                Some(b'0'..=b'9') => Some("write it in quotes".to_owned()),
+                _ => None,
+            };
+            self.fail(node, format!("must be a string \"…\", not {}", node.kind()), hint);
             return None;
         }
         self.decode(node)

@@ -16,9 +16,11 @@ impl Config {
         let origin = path.display().to_string();
         let read = || -> Result<Vec<u8>, String> {
             let explain = |error: io::Error| match error.kind() {
-                io::ErrorKind::NotFound => "the file does not exist; start without --config for two built-in echo \
-                                            workers, or begin with config/minimal.json"
-                    .to_owned(),
+                io::ErrorKind::NotFound => {
+                    "the file does not exist; stdio_bus init --output FILE writes one, and without \
+                                            --config two built-in echo workers run"
+                        .to_owned()
+                }
                 _ => command::reason(&error),
             };
             if fs::metadata(path).map_err(explain)?.is_dir() {

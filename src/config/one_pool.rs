@@ -49,7 +49,14 @@ impl Config {
 /// A problem of the pool as one of the command line.
 fn in_words(problem: &Problem) -> String {
     let place = problem.path.strip_prefix("pools[0].").unwrap_or(&problem.path);
-    let hint = problem.hint.as_ref().map(|hint| format!(" ({hint})")).unwrap_or_default();
+    let is_quoted = problem.hint.as_ref().is_some_and(|hint| hint.contains("\"args\""));
+    let hint = match &problem.hint {
+        _ if problem.message.contains("command \"-") => " (the daemon's own flags stand before the --)".to_owned(),
+        Some(_) if is_quoted => " (leave out the quotes around the whole: -- python3 worker.py)".to_owned(),
+        Some(hint) => format!(" ({hint})"),
+        None if problem.message.contains("is not in PATH") => " (install it, or write its whole path)".to_owned(),
+        None => String::new(),
+    };
     let message = problem.message.replace(&format!(" of pool \"{ID}\""), "");
     match place {
         "command" => format!("{message}{hint}"),
@@ -85,11 +92,24 @@ mod tests {
             (&["/no/such/program"], None, "command line: the command \"/no/such/program\" does not exist"),
             (&["/dev/null"], None, "command line: the command \"/dev/null\" is not a file"),
             (&[""], None, "command line: "),
+            (&["--tcp", ":0"], None, "command line: the command \"--tcp\" is not in PATH"),
             (&["sh"], Some(0), "command line: --instances must be"),
             (&["sh", "no/such/worker.sh"], None, "command line: no/such/worker.sh does not exist in /"),
         ] {
             let why = of(words, instances, None).expect_err("it cannot be run");
             assert!(why.starts_with(told) && !why.contains("pools[0]"), "{words:?}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_command_that_cannot_be_run_has_a_remedy() {
+        for (words, remedy) in [
+            (&["no-such-program"][..], "install it, or write its whole path"),
+            (&["sh no-such-worker"], "leave out the quotes around the whole"),
+            (&["--tcp", ":0"], "flags stand before the --"),
+        ] {
+            let why = of(words, None, None).expect_err("it cannot be run");
+            assert!(why.contains(remedy), "{words:?}: {why}");
         }
     }
 

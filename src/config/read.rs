@@ -94,7 +94,9 @@ fn pools<'t>(reader: &mut Reader<'t>, top: &Object<'t>) -> Vec<Pool> {
     };
     let Some(elements) = reader.array(node) else { return Vec::new() };
     if elements.is_empty() {
-        reader.fail(node, "must hold at least one pool", None);
+        let hint = "as in [{ \"id\": \"a\", \"command\": \"python3\", \"args\": [\"worker.py\"], \"instances\": 1 }]"
+            .to_owned();
+        reader.fail(node, "must hold at least one pool", Some(hint));
     }
     let mut pools: Vec<Pool> = Vec::with_capacity(elements.len());
     let mut workers = 0;

@@ -303,6 +303,10 @@ fn values_of_the_wrong_kind_are_named() {
         (pool(r#","assignment":"robin""#), "must be \"round_robin\" or \"client\" or \"dedicated\", not \"robin\""),
         (pool(r#","assignment":"Client""#), "did you mean \"client\"?"),
         (pool(r#","cancel_on_disconnect":1"#), "cancel_on_disconnect: must be true or false, not a number"),
+        (pool(r#","args":"-v""#), "(put it in brackets: [ … ])"),
+        (r#"{"pools":[{"id":"a","command":["sh"],"instances":1}]}"#.to_owned(), "its arguments belong into \"args\""),
+        (top(r#","listeners":[{"tcp":9000}]"#), "(write \"127.0.0.1:9000\")"),
+        (r#"{"pools":[]}"#.to_owned(), "must hold at least one pool (as in [{"),
         (top(r#","limits":[]"#), "limits: must be an object"),
         (top(r#","log":{"level":"warning"}"#), "log.level: must be"),
         (r#"{"pools":{}}"#.to_owned(), "pools: must be an array"),
@@ -429,7 +433,10 @@ fn a_transport_section_may_ask_for_what_the_bus_does() {
 fn a_file_that_cannot_be_read_says_why() {
     let load = |path: &Path| Config::load(path).map(|_| ()).expect_err("must be refused").to_string();
     let missing = load(Path::new("/no/such.json"));
-    assert!(missing.starts_with("/no/such.json: the file does not exist; start without --config"), "{missing}");
+    assert!(
+        missing.starts_with("/no/such.json: the file does not exist; stdio_bus init --output FILE writes one"),
+        "{missing}"
+    );
     assert_eq!(load(Path::new("/")), "/: is a directory; name the file in it");
     assert!(load(Path::new("/dev/null")).starts_with("/dev/null: is empty"));
     let large = load(Path::new("/dev/zero"));

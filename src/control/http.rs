@@ -61,7 +61,7 @@ impl Server {
     /// The body of a good answer.
     pub(super) fn body(&self, ask: &Ask) -> Result<String, StartError> {
         let doing = format!("ask the daemon at {}", self.address);
-        let answer = self.ask(ask).map_err(StartError::io(&doing))?;
+        let answer = self.ask(ask).map_err(|error| StartError::io(&doing)(with_remedy(error)))?;
         if answer.status < 400 {
             return Ok(answer.body);
         }
@@ -134,6 +134,18 @@ fn parse(bytes: &[u8]) -> io::Result<Answer> {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
         }
+    }
+}
+
+/// Says what to do where nobody listens.
+fn with_remedy(error: io::Error) -> io::Error {
+    use io::ErrorKind::{ConnectionRefused, NotFound};
+    match error.kind() {
+        NotFound | ConnectionRefused => io::Error::new(
+            error.kind(),
+            format!("{error}\nno daemon listens there; start it with this --admin ADDRESS, or correct the address"),
+        ),
+        _ => error,
     }
 }
 

@@ -85,7 +85,9 @@ fn a_command_serves_mcp_over_http_once_its_assignment_is_said() {
     assert!(refused.stderr.contains("add --assignment before the --"), "{}", refused.stderr);
     let daemon = of_command(&["--http", "127.0.0.1:0", "--assignment", "dedicated"], "exec cat").start();
     let door = format!("http://{}/mcp", daemon.address());
-    assert!(call(&door, &["--timeout", "1", "tools/list"], "").code.is_some());
+    let called = call(&door, &["tools/list"], "");
+    assert_eq!(called.code, Some(1), "{:?}", called.lines);
+    assert!(called.said.contains("add --initialize mcp"), "{}", called.said);
     daemon.stop();
 }
 
@@ -98,7 +100,8 @@ fn what_is_wrong_with_a_command_is_told_at_the_start() {
         (&["--", "sh", "no-such-worker.sh"], 78, "no-such-worker.sh does not exist in /"),
         (&["--instances", "0", "--", "cat"], 78, "--instances must be"),
         (&["--instances", "2"], 2, "are for a command behind --"),
-        (&["--config", "bus.json", "--", "cat"], 2, "cannot be used with"),
+        (&["--config", "bus.json", "--", "cat"], 2, "leave --config out"),
+        (&["--"], 2, "stands the command of the workers"),
         (&["python3", "worker.py"], 2, "write its command behind --"),
     ] {
         let outcome = refused(&[&line, arguments].concat());
@@ -204,6 +207,10 @@ fn without_a_daemon_or_an_answer_the_call_says_so_and_exits_otherwise_than_for_a
     assert_eq!((called.code, called.lines.len()), (Some(75), 0), "{}", called.said);
     assert!(called.said.contains("within 1 s") && called.said.contains("--timeout SEC"), "{}", called.said);
 
+    let called = call(&format!("http://{}/mcp", daemon.address()), &["hello"], "");
+    assert_eq!(called.code, Some(69), "{:?}", called.lines);
+    assert!(called.said.contains("this is not HTTP") && called.said.contains("check the host"), "{}", called.said);
+
     // An HTTP server at the port of lines.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("tcp://{}", listener.local_addr().expect("its address"));
@@ -224,6 +231,7 @@ fn a_worker_that_dies_is_an_error_of_the_call() {
     let called = call(&tcp(&daemon), &["exit"], "");
     assert_eq!(called.code, Some(1), "{}", called.said);
     assert!(called.last()["error"]["data"]["reason"].is_string(), "{:?}", called.lines);
+    assert!(called.said.contains("in the daemon's log"), "{}", called.said);
     daemon.stop();
 }
 
@@ -244,6 +252,8 @@ fn init_writes_what_check_takes_and_writes_over_nothing() {
     assert_eq!(init(&["--force"]).0, Some(0));
     let (code, said, _) = run(&["init", "--", "sh", &script], "");
     assert_eq!((code, said), (Some(0), fs::read_to_string(&file).expect("it was written")));
+    let (code, _, told) = run(&["init", "--output", &setup.text_path("no/x.json"), "--", "sh", &script], "");
+    assert!(code == Some(2) && told.contains("its directory does not exist"), "{told}");
     let (code, _, told) = run(&["init", "--", "no-such-program"], "");
     assert!(code == Some(78) && told.contains("is not in PATH"), "{told}");
 }

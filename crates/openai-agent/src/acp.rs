@@ -27,9 +27,9 @@ use serde_json::{Value as Json, json};
 use super::config::{Config, Level, ListScope};
 use super::json::Raw;
 use super::models::Model;
-use super::outbox::Outbox;
 use super::rpc::{self, Envelope, Message, Reply, RpcError, push_error, push_result};
 use super::session::{Session, Sessions};
+use super::stdio::Outbox;
 
 pub use state::{Agent, Effect, List, Load, MOST_HELD, ToStore};
 use state::{Models, Phase, Turn};

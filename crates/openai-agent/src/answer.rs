@@ -12,14 +12,14 @@
 
 use std::time::Duration;
 
+use super::chunk::Finish;
+use super::chunk::Usage;
 use super::chunk::{Chunk, Kind, MOST_TOOLS, decode};
-use super::complaint::{self, ServerError};
-use super::errors::Failure;
-use super::finish::Finish;
+use super::failure::Failure;
+use super::failure::{self, ServerError};
 use super::json::{Extent, Raw};
 use super::speech::Speech;
 use super::sse::{Field, Parser};
-use super::usage::Usage;
 
 /// How long an endpoint may be silent that seems to have said everything but keeps the connection open.
 pub const GRACE: Duration = Duration::from_secs(2);
@@ -204,9 +204,10 @@ impl Answer {
                 (None, None) if said.had_json && !said.began => Failure::NotACompletion(kind()),
                 (Some(trouble), _) => Failure::Network(trouble),
                 (None, hint) => {
-                    let cause = match said.began || self.shape == Shape::Json {
-                        true => "the stream ended before the answer was complete",
-                        false => "the answer is empty",
+                    let cause = if said.began || self.shape == Shape::Json {
+                        "the stream ended before the answer was complete"
+                    } else {
+                        "the answer is empty"
                     };
                     Failure::Network(hint.map_or_else(|| cause.to_owned(), |hint| format!("{cause}; it said: {hint}")))
                 }
@@ -385,7 +386,7 @@ impl Events {
     fn error(&mut self, data: &[u8]) {
         if data.trim_ascii() == b"[DONE]" {
             self.said.done = true;
-        } else if let Some(error) = complaint::of_text(&String::from_utf8_lossy(&data[..data.len().min(MOST_WORDS)])) {
+        } else if let Some(error) = failure::of_text(&String::from_utf8_lossy(&data[..data.len().min(MOST_WORDS)])) {
             self.said.fail(Failure::Server(error));
         }
     }
@@ -439,7 +440,7 @@ impl Said {
     fn wonder(&mut self, words: &[u8]) {
         if self.hint.is_none() && !words.trim_ascii().is_empty() {
             let words = String::from_utf8_lossy(&words[..words.len().min(MOST_WORDS)]);
-            self.hint = complaint::of_text(&words).map(|error| error.message);
+            self.hint = failure::of_text(&words).map(|error| error.message);
         }
     }
 

@@ -5,33 +5,24 @@
 //! seen in a report of its users or of a client of it; rows of "anybody" are what the standard allows or what a broken
 //! proxy makes of it.
 
-use std::rc::Rc;
-use std::time::UNIX_EPOCH;
-
 use serde_json::{Value as Json, json};
 
-use super::acp::{Agent, Effect};
-use super::answer::{Answer, Piece};
-use super::config::Config;
-use super::dialect::Dialect;
-use super::session::TurnId;
-
 /// A body and what must come of it.
-struct Body {
-    whose: &'static str,
-    bytes: Vec<u8>,
-    content_type: &'static str,
-    trouble: Option<&'static str>,
+pub(super) struct Body {
+    pub(super) whose: &'static str,
+    pub(super) bytes: Vec<u8>,
+    pub(super) content_type: &'static str,
+    pub(super) trouble: Option<&'static str>,
     /// The text of each update, `~` before a thought, `#` before counts.
-    told: Vec<String>,
-    stop: &'static str,
-    then: Then,
+    pub(super) told: Vec<String>,
+    pub(super) stop: &'static str,
+    pub(super) then: Then,
     /// The beginning of each event that was passed over.
-    log: &'static [&'static str],
+    pub(super) log: &'static [&'static str],
 }
 
 /// What goes with the next prompt.
-enum Then {
+pub(super) enum Then {
     /// The prompt and this answer.
     Answered(String),
     /// The prompt alone, in one message with the next.
@@ -40,7 +31,7 @@ enum Then {
     Forgotten,
 }
 
-const URL: &str = "https://api.openai.com/v1/chat/completions";
+pub(super) const URL: &str = "https://api.openai.com/v1/chat/completions";
 const DONE: &str = "[DONE]";
 const STOP: &str = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
 const USAGE: &str = r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}"#;
@@ -131,7 +122,7 @@ impl Body {
         self
     }
 
-    fn is_met_by(&self, outcome: &Outcome) -> bool {
+    pub(super) fn is_met_by(&self, outcome: &Outcome) -> bool {
         let next = match &self.then {
             Then::Answered(answer) => json!(["hi", answer, "next"]),
             Then::Unanswered => json!(["hi\n\nnext"]),
@@ -150,149 +141,59 @@ impl Body {
 
 /// What came of a body.
 #[derive(Debug, PartialEq)]
-struct Outcome {
-    told: Vec<String>,
-    stop: String,
-    next: Json,
-    log: Vec<String>,
+pub(super) struct Outcome {
+    pub(super) told: Vec<String>,
+    pub(super) stop: String,
+    pub(super) next: Json,
+    pub(super) log: Vec<String>,
 }
 
-struct World {
-    agent: Agent,
-    session: String,
+fn whole(content: &str, finish: Json) -> String {
+    json!({"object": "chat.completion", "choices": [{"index": 0, "message": {"role": "assistant", "content": content},
+        "finish_reason": finish}]})
+    .to_string()
 }
 
-impl World {
-    fn new() -> Self {
-        let mut count = 0u128;
-        let dice = move || {
-            count += 1;
-            count.to_be_bytes()
-        };
-        let config = Config::from_env(&mut |_| None).unwrap();
-        let agent = Agent::new(Rc::new(config), Box::new(dice));
-        Self { agent, session: String::new() }
-    }
-
-    fn open(&mut self) {
-        self.ask("session/new", json!({"cwd": "/"}));
-        self.session = self.lines()[0]["result"]["sessionId"].as_str().unwrap().to_owned();
-    }
-
-    fn close(&mut self) {
-        self.ask("session/close", json!({"sessionId": self.session}));
-        self.lines();
-    }
-
-    fn ask(&mut self, method: &str, params: Json) {
-        let line = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
-        self.agent.handle_line(line.as_bytes(), UNIX_EPOCH);
-    }
-
-    fn prompt(&mut self, text: &str) -> TurnId {
-        let params = json!({"sessionId": self.session, "prompt": [{"type": "text", "text": text}]});
-        self.ask("session/prompt", params);
-        loop {
-            match self.agent.next_effect() {
-                Some(Effect::Start(turn)) => return turn,
-                Some(_) => {}
-                None => panic!("no turn was started"),
-            }
-        }
-    }
-
-    fn lines(&mut self) -> Vec<Json> {
-        let text = String::from_utf8(self.agent.outbox().waiting().to_vec()).unwrap();
-        self.agent.wrote(text.len(), false);
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-    }
+fn both(delta: &str, message: &str) -> String {
+    choice(json!({"index": 0, "delta": {"role": "assistant", "content": delta},
+        "message": {"role": "assistant", "content": message}, "finish_reason": null}))
 }
 
-/// Plays an answer that comes in these pieces.
-fn play(world: &mut World, body: &Body, pieces: &[&[u8]]) -> Outcome {
-    world.open();
-    let turn = world.prompt("hi");
-    let (mut answer, mut log) = (Answer::new(1 << 20), Vec::new());
-    let World { agent, .. } = world;
-    let mut sink = |piece: Piece<'_>| match piece {
-        Piece::Delta(kind, text) => agent.delta(turn, kind, text),
-        Piece::Skipped(data) => log.push(String::from_utf8_lossy(data).into_owned()),
-    };
-    for piece in pieces {
-        answer.push(piece, &mut sink);
-        if answer.is_over() {
-            break;
-        }
-    }
-    if body.trouble.is_none() {
-        answer.end(&mut sink);
-    }
-    match answer.finish(body.trouble.map(str::to_owned), body.content_type, &mut sink) {
-        Ok(ending) => assert!(agent.complete(turn, ending, UNIX_EPOCH).is_none()),
-        Err(failure) => agent.fail(turn, &failure),
-    }
-    let mut lines = world.lines();
-    let stop = lines.pop().unwrap()["result"]["stopReason"].as_str().unwrap().to_owned();
-    let updates = lines.iter().map(|line| &line["params"]["update"]);
-    let told = updates.filter(|update| update["sessionUpdate"] != "session_info_update").map(|update| {
-        let text = update["content"]["text"].as_str().unwrap_or_default().replace(URL, "U");
-        match update["sessionUpdate"].as_str().unwrap() {
-            "agent_message_chunk" => text,
-            "agent_thought_chunk" => format!("~{text}"),
-            "usage_update" => format!("#{}", update["used"]),
-            other => panic!("{other}"),
-        }
-    });
-    let told = told.collect();
-    let next = world.prompt("next");
-    let dialect = Dialect::default();
-    let request: Json = serde_json::from_slice(&world.agent.request_body(next, dialect).unwrap()).unwrap();
-    let next = request["messages"].as_array().unwrap().iter().map(|message| message["content"].clone()).collect();
-    world.close();
-    Outcome { told, stop, next, log }
+fn message(text: &str) -> String {
+    choice(json!({"index": 0, "message": {"role": "assistant", "content": text}}))
 }
 
-#[test]
-fn every_body_is_told_as_it_was_meant_however_it_is_cut() {
-    let bodies = bodies();
-    let mut seen = std::collections::HashSet::new();
-    let (mut world, mut wrong) = (World::new(), Vec::new());
-    for body in &bodies {
-        assert!(seen.insert((&body.bytes, body.trouble, body.content_type)), "{} is there twice", body.whose);
-        let outcome = play(&mut world, body, &[&body.bytes]);
-        if !body.is_met_by(&outcome) {
-            wrong.push(format!("{}: {}\n    {outcome:?}", body.whose, body.bytes.escape_ascii()));
-            continue;
-        }
-        let bytes: Vec<&[u8]> = body.bytes.chunks(1).collect();
-        assert_eq!(play(&mut world, body, &bytes), outcome, "{} byte by byte", body.whose);
-        for cut in 1..body.bytes.len() {
-            let (left, right) = body.bytes.split_at(cut);
-            assert_eq!(play(&mut world, body, &[left, right]), outcome, "{} cut at {cut}", body.whose);
-        }
-    }
-    assert!(wrong.is_empty(), "{} of {} bodies:\n{}", wrong.len(), bodies.len(), wrong.join("\n"));
-    assert!(bodies.len() >= 120, "{} bodies", bodies.len());
+fn thought(name: &str, text: &str) -> String {
+    choice(json!({"index": 0, "delta": {name: text}}))
 }
 
-fn bodies() -> Vec<Body> {
-    let whole = |content: &str, finish: Json| {
-        json!({"object": "chat.completion", "choices": [{"index": 0, "message": {"role": "assistant", "content": content},
-            "finish_reason": finish}]})
-        .to_string()
-    };
-    let both = |delta: &str, message: &str| {
-        choice(json!({"index": 0, "delta": {"role": "assistant", "content": delta},
-            "message": {"role": "assistant", "content": message}, "finish_reason": null}))
-    };
-    let message = |text: &str| choice(json!({"index": 0, "message": {"role": "assistant", "content": text}}));
-    let thought = |name: &str, text: &str| choice(json!({"index": 0, "delta": {name: text}}));
-    let tool = |name: &str| {
-        choice(json!({"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "c", "type": "function",
-            "function": {"name": name, "arguments": ""}}]}}))
-    };
+fn tool(name: &str) -> String {
+    choice(json!({"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "c", "type": "function",
+        "function": {"name": name, "arguments": ""}}]}}))
+}
+
+pub(super) fn bodies() -> Vec<Body> {
+    [
+        endings(),
+        more_endings(),
+        messages(),
+        contents(),
+        mended(),
+        reasons(),
+        thoughts(),
+        tools(),
+        counts(),
+        errors(),
+        others(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// What ends an answer, and how events are parted.
+fn endings() -> Vec<Body> {
     vec![
-        // What ends an answer, and how events are parted.
         events("OpenAI: role first, text, finish reason, counts, [DONE]", &[
             r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}]}"#,
             &d("Hel"), &d("lo"), STOP, USAGE, DONE,
@@ -352,24 +253,47 @@ fn bodies() -> Vec<Body> {
             .says(&["a"]),
         raw("sse-starlette given whole events: data twice", format!("data: data: {}\n\ndata: data: {STOP}\n\ndata: data: [DONE]\n\n", d("a")))
             .says(&["a"]),
-        raw("one-api behind some channels: two events on one line", format!("data: {}data: {}\n\ndata: {STOP}\n\n", d("a"), d("b")))
-            .says(&["a", "b"]),
+    ]
+}
+
+/// What ends an answer, and how events are parted.
+fn more_endings() -> Vec<Body> {
+    vec![
+        raw(
+            "one-api behind some channels: two events on one line",
+            format!("data: {}data: {}\n\ndata: {STOP}\n\n", d("a"), d("b")),
+        )
+        .says(&["a", "b"]),
         events("anybody: two chunks in one event", &[&format!("{} {}", d("a"), d("b")), DONE]).says(&["a", "b"]),
         events("anybody: chunks in an array", &[&format!("[{},{}]", d("a"), d("b")), STOP]).says(&["a", "b"]),
         events("anybody: [DONE] in quotes, as json.dumps writes it", &[&d("a"), "\"[DONE]\""]).says(&["a"]),
         events("anybody: text after [DONE]", &[&d("a"), DONE, &d("b")]).says(&["a"]),
-        raw("Ollama's own way, with choices: a line a chunk and no data", format!("{}\n{}\n{STOP}\n", d("a"), d("b"))).says(&["a", "b"]),
+        raw("Ollama's own way, with choices: a line a chunk and no data", format!("{}\n{}\n{STOP}\n", d("a"), d("b")))
+            .says(&["a", "b"]),
         raw("anybody: nothing at all", "").fails("Network error connecting to U: the answer is empty"),
         raw("anybody: pings only", ": ping\n\n: ping\n\n").fails("Network error connecting to U: the answer is empty"),
         events("anybody: [DONE] and nothing else", &[DONE]).fails("Network error connecting to U: the answer is empty"),
         events("anybody: neither finish reason nor [DONE]", &[&d("half")]).says(&["half"]).fails(BROKE_OFF),
-        raw("anybody: a last chunk that is torn", format!("data: {}\n\n{}", d("half"), "data: {\"choices\":[{\"delta\":{\"content\":\"torn"))
+        raw(
+            "anybody: a last chunk that is torn",
+            format!("data: {}\n\n{}", d("half"), "data: {\"choices\":[{\"delta\":{\"content\":\"torn"),
+        )
+        .says(&["half"])
+        .fails(BROKE_OFF)
+        .logs(&["{\"choices\""]),
+        events("anybody: a connection that breaks", &[&d("half")])
+            .breaks("reset")
             .says(&["half"])
-            .fails(BROKE_OFF)
-            .logs(&["{\"choices\""]),
-        events("anybody: a connection that breaks", &[&d("half")]).breaks("reset").says(&["half"]).fails("Network error connecting to U: reset"),
-        events("anybody: a connection that breaks after the finish reason", &[&d("all"), STOP]).breaks("reset").says(&["all"]),
-        // Deltas and messages.
+            .fails("Network error connecting to U: reset"),
+        events("anybody: a connection that breaks after the finish reason", &[&d("all"), STOP])
+            .breaks("reset")
+            .says(&["all"]),
+    ]
+}
+
+/// Deltas and messages.
+fn messages() -> Vec<Body> {
+    vec![
         events("Perplexity: a message that grows beside the delta (open-webui 9927)", &[
             &both("The", "The"), &both(" cat", "The cat"), &both(" sat", "The cat sat"), STOP,
         ])
@@ -411,7 +335,12 @@ fn bodies() -> Vec<Body> {
             r#"{"object":"text_completion","choices":[{"index":0,"text":"","finish_reason":"stop"}]}"#,
         ])
         .says(&["a"]),
-        // Content.
+    ]
+}
+
+/// Content.
+fn contents() -> Vec<Body> {
+    vec![
         events("LM Studio: content that is null", &[r#"{"choices":[{"delta":{"role":"assistant","content":null}}]}"#, &d("a"), STOP]).says(&["a"]),
         events("Mistral: content in parts", &[
             r#"{"choices":[{"delta":{"content":[{"type":"text","text":"a"},{"type":"reference","reference_ids":[1]},{"type":"text","text":"b"}]}}]}"#, STOP,
@@ -429,7 +358,12 @@ fn bodies() -> Vec<Body> {
         ])
         .says(&["a"]),
         events("white space and emoji in pieces", &[&d(" "), &d("\n"), &d("\u{1f600}é"), STOP]).says(&[" \n\u{1f600}é"]),
-        // JSON that is not quite JSON.
+    ]
+}
+
+/// JSON that is not quite JSON.
+fn mended() -> Vec<Body> {
+    vec![
         events("JSON.stringify of text cut within an emoji", &[r#"{"choices":[{"delta":{"content":"a\ud83d"}}]}"#, r#"{"choices":[{"delta":{"content":"\ude00b"}}]}"#, STOP])
             .says(&["a", "\u{1f600}b"]),
         events("the same in thoughts, parts and text, and halves that stay alone", &[
@@ -466,7 +400,12 @@ fn bodies() -> Vec<Body> {
             .logs(&["\0"]),
         events("data that is empty", &["", &d("a"), "", STOP]).says(&["a"]),
         events("scalars as data", &["1", "null", &d("a"), STOP]).says(&["a"]).logs(&["1", "null"]),
-        // Why it ended.
+    ]
+}
+
+/// Why it ended.
+fn reasons() -> Vec<Body> {
+    vec![
         events("OpenAI: length", &[&d("a"), &ends("length")]).says(&["a"]).stops("max_tokens"),
         events("Anthropic's word", &[&d("a"), &ends("max_tokens")]).says(&["a"]).stops("max_tokens"),
         events("Gemini: MAX_TOKENS", &[&d("a"), &ends("MAX_TOKENS")]).says(&["a"]).stops("max_tokens"),
@@ -515,7 +454,12 @@ fn bodies() -> Vec<Body> {
         events("OpenAI's first vision models: finish_details", &[&d("a"), r#"{"choices":[{"delta":{},"finish_details":{"type":"max_tokens"}}]}"#])
             .says(&["a"])
             .stops("max_tokens"),
-        // Thoughts.
+    ]
+}
+
+/// Thoughts.
+fn thoughts() -> Vec<Body> {
+    vec![
         events("DeepSeek: reasoning_content", &[&thought("reasoning_content", "hm"), &d("yes"), STOP]).says(&["~hm", "yes"]),
         events("vLLM, OpenRouter: reasoning", &[&thought("reasoning", "hm"), &d("yes"), STOP]).says(&["~hm", "yes"]),
         events("a proxy that sends both", &[r#"{"choices":[{"delta":{"reasoning":"hm","reasoning_content":"hm","content":"yes"}}]}"#, STOP]).says(&["~hm", "yes"]),
@@ -548,7 +492,12 @@ fn bodies() -> Vec<Body> {
         events("a block that is cut by the limit", &[&d("<think>so much"), &ends("length")]).says(&["~so much"]).stops("max_tokens"),
         events("an answer about the tag", &[&d("Write <think>x</think>."), STOP]).says(&["Write <think>x</think>."]),
         events("an answer that begins like a tag", &[&d("<t"), &d("able>"), STOP]).says(&["<table>"]),
-        // Tools.
+    ]
+}
+
+/// Tools.
+fn tools() -> Vec<Body> {
+    vec![
         events("OpenAI: tools that were not offered", &[&tool("look_up"), r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}"#, &ends("tool_calls"), DONE])
             .says(&[])
             .asks_for_tools("The endpoint asked for tools, which this agent does not run: look_up."),
@@ -568,7 +517,12 @@ fn bodies() -> Vec<Body> {
         ])
         .says(&[])
         .asks_for_tools("The endpoint asked for tools, which this agent does not run."),
-        // Counts.
+    ]
+}
+
+/// Counts.
+fn counts() -> Vec<Body> {
+    vec![
         events("Moonshot: counts in the choice", &[&d("a"), r#"{"choices":[{"delta":{},"finish_reason":"stop","usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}]}"#])
             .says(&["a", "#3"]),
         events("Groq: counts in x_groq", &[r#"{"choices":[{"delta":{"content":"a"}}],"x_groq":{"id":"r"}}"#, r#"{"choices":[{"delta":{},"finish_reason":"stop"}],"x_groq":{"id":"r","usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}}"#])
@@ -581,7 +535,12 @@ fn bodies() -> Vec<Body> {
             r#"{"choices":[],"usage":{"prompt_tokens":"1","completion_tokens":null}}"#, r#"{"choices":[],"usage":{"prompt_tokens":-1,"completion_tokens":1.5}}"#, STOP, DONE,
         ])
         .says(&["a", "#3"]),
-        // Errors within a stream.
+    ]
+}
+
+/// Errors within a stream.
+fn errors() -> Vec<Body> {
+    vec![
         events("OpenAI: an error within the stream", &[&d("half"), r#"{"error":{"message":"The server had an error","type":"server_error","param":null,"code":null}}"#])
             .says(&["half"])
             .fails("Server error (HTTP 500) from U. It says: The server had an error"),
@@ -634,7 +593,12 @@ fn bodies() -> Vec<Body> {
             r#"{"error":{},"choices":[{"delta":{"content":"c"}}]}"#, r#"{"error":"","choices":[]}"#, STOP,
         ])
         .says(&["a", "b", "c"]),
-        // Bodies that are no stream.
+    ]
+}
+
+/// Bodies that are no stream.
+fn others() -> Vec<Body> {
+    vec![
         plain("a server that does not stream", whole("all", json!("stop"))).says(&["all"]),
         plain("the same, printed prettily", format!("\n {}", serde_json::to_string_pretty(&serde_json::from_str::<Json>(&whole("all", json!("length"))).unwrap()).unwrap()))
             .says(&["all"])

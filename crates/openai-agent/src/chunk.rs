@@ -6,13 +6,14 @@
 //!
 //! A choice says something new in its `delta`, or all of it in its `message`. Where it has both (Perplexity), the
 //! delta counts. Which messages are news is not settled here but by whoever knows what was said ([`super::answer`]).
+//!
+//! An answer is complete only for a reason that is known to mean so. A word that nobody here knows is an error that
+//! names it: an answer that broke off must not look like one that ended.
 
-use std::borrow::Cow;
-
-use super::complaint::{self, Complaint, ServerError};
-use super::finish::Finish;
+use super::failure::{self, Complaint, ServerError};
 use super::json::Raw;
-use super::usage::Usage;
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 
 /// What a piece of text is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +96,7 @@ pub fn decode(value: Raw<'_>, mut sink: impl FnMut(Origin, Kind, &[u8])) -> Chun
     }
     chunk.is_completion = choices.is_some();
     if is_suspect {
-        chunk.error = complaint::marked(value);
+        chunk.error = failure::marked(value);
     }
     match choices {
         Some(choices) => {
@@ -106,7 +107,7 @@ pub fn decode(value: Raw<'_>, mut sink: impl FnMut(Origin, Kind, &[u8])) -> Chun
             }
         }
         None if chunk.error.is_some() => {}
-        None => match complaint::read(value) {
+        None => match failure::read(value) {
             Some(Complaint::Error(error)) => chunk.error = Some(error),
             Some(Complaint::Words(words)) => chunk.words = Some(words),
             None => {}
@@ -137,7 +138,7 @@ fn read_choice<'a>(
                 chunk.finish = chunk.finish.take().or_else(told);
             }
             b"error" if !member.is_null() => {
-                chunk.error = chunk.error.take().or_else(|| complaint::marked(choice));
+                chunk.error = chunk.error.take().or_else(|| failure::marked(choice));
             }
             // Moonshot.
             b"usage" if counts.is_none() && member.is_object() => *counts = Some(member),
@@ -277,6 +278,134 @@ fn read_part(part: Raw<'_>, sink: &mut dyn FnMut(Kind, &[u8])) -> bool {
     false
 }
 
+/// Why the model stopped. A later one is the graver one: when a stream gives several, the gravest counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// A word that is not known.
+    Unknown(String),
+    /// It had said everything.
+    Stop,
+    /// It waits for tools.
+    Tools,
+    /// The limit of tokens.
+    Length,
+    /// A filter of the endpoint.
+    Filtered,
+    /// Something went wrong: the word for it.
+    Failed(Cow<'static, str>),
+}
+
+/// Letters of a word that is not known.
+const MOST_LETTERS: usize = 64;
+
+/// The words, in lower case: of OpenAI, Azure, Anthropic, Gemini, Bedrock, Mistral, Cohere, Together, TGI, vLLM, SGLang,
+/// OpenRouter, DeepSeek, Zhipu and others.
+static WORDS: [(Finish, &str); 5] = [
+    (
+        Finish::Stop,
+        "stop eos eos_token end_turn stop_sequence complete completed end stopped finished finish done normal success",
+    ),
+    (Finish::Tools, "tool_calls tool_call function_call function_calls tool_use"),
+    (
+        Finish::Length,
+        "length max_tokens max_output_tokens max_new_tokens model_length max_length model_context_window_exceeded \
+         context_length_exceeded error_limit token_limit",
+    ),
+    (
+        Finish::Filtered,
+        "content_filter content_filtered safety recitation blocklist prohibited_content spii image_safety language \
+         guardrail_intervened sensitive error_toxic refusal blocked moderation",
+    ),
+    (
+        Finish::Failed(Cow::Borrowed("")),
+        "error abort aborted cancel cancelled canceled user_cancel network_error insufficient_system_resource \
+         malformed_function_call unexpected_tool_call other failed failure timeout incomplete interrupted",
+    ),
+];
+
+impl Finish {
+    /// Reads a `finish_reason`; nothing if it says that the answer goes on.
+    pub fn read(word: &str) -> Option<Self> {
+        let lower = word.trim().to_ascii_lowercase();
+        let name = lower.rsplit('.').next().unwrap_or_default();
+        let name = name.strip_prefix("finish_reason_").unwrap_or(name);
+        let found = WORDS.iter().find(|(_, words)| words.split(' ').any(|word| word == name));
+        Some(match found {
+            // Some servers write a null as a word, or leave the word empty.
+            _ if ["", "null", "none", "unspecified"].contains(&name) => return None,
+            Some((Self::Failed(_), _)) => Self::Failed(word.to_owned().into()),
+            Some((meaning, _)) => meaning.clone(),
+            None => Self::Unknown(word.chars().take(MOST_LETTERS).collect()),
+        })
+    }
+
+    /// The graver of two.
+    pub fn graver(self, other: Option<Self>) -> Self {
+        match other {
+            Some(other) if other.gravity() > self.gravity() => other,
+            _ => self,
+        }
+    }
+
+    fn gravity(&self) -> u8 {
+        match self {
+            Self::Unknown(_) => 0,
+            Self::Stop => 1,
+            Self::Tools => 2,
+            Self::Length => 3,
+            Self::Filtered => 4,
+            Self::Failed(_) => 5,
+        }
+    }
+}
+
+/// Counts of tokens. What the endpoint did not say is absent, never zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[allow(missing_docs)]
+pub struct Usage {
+    pub total_tokens: u64,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thought_tokens: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cached_read_tokens: Option<u64>,
+}
+
+impl Usage {
+    /// Reads the `usage` member of a completion; nothing if it is null or says nothing.
+    pub fn read(value: Raw<'_>) -> Option<Self> {
+        let count = |name: &str| value.get(name).and_then(Raw::count);
+        let (input, output) = (count("prompt_tokens"), count("completion_tokens"));
+        if input.is_none() && output.is_none() {
+            return None;
+        }
+        let (input_tokens, output_tokens) = (input.unwrap_or(0), output.unwrap_or(0));
+        let detail = |group: &str, name: &str| value.get(group)?.get(name)?.count();
+        Some(Self {
+            total_tokens: count("total_tokens").unwrap_or(input_tokens.saturating_add(output_tokens)),
+            input_tokens,
+            output_tokens,
+            thought_tokens: detail("completion_tokens_details", "reasoning_tokens"),
+            cached_read_tokens: detail("prompt_tokens_details", "cached_tokens"),
+        })
+    }
+
+    /// Adds the counts of one more answer.
+    pub fn add(&mut self, more: &Self) {
+        let sum = |mine: Option<u64>, theirs: Option<u64>| match (mine, theirs) {
+            (None, None) => None,
+            (mine, theirs) => Some(mine.unwrap_or(0).saturating_add(theirs.unwrap_or(0))),
+        };
+        self.total_tokens = self.total_tokens.saturating_add(more.total_tokens);
+        self.input_tokens = self.input_tokens.saturating_add(more.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(more.output_tokens);
+        self.thought_tokens = sum(self.thought_tokens, more.thought_tokens);
+        self.cached_read_tokens = sum(self.cached_read_tokens, more.cached_read_tokens);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -384,5 +513,33 @@ mod tests {
         let refusal = read(r#"{"choices":[{"delta":{"refusal":"no"},"finish_reason":"stop"}]}"#);
         assert!(refusal.0.refused);
         assert_eq!(refusal.1, [text("no")]);
+    }
+
+    #[test]
+    fn words_mean_what_they_say() {
+        for (word, expected) in [
+            ("", None),
+            ("null", None),
+            ("FINISH_REASON_UNSPECIFIED", None),
+            ("stop", Some(Finish::Stop)),
+            ("STOP", Some(Finish::Stop)),
+            ("FinishReason.STOP", Some(Finish::Stop)),
+            ("MAX_TOKENS", Some(Finish::Length)),
+            ("model_length", Some(Finish::Length)),
+            ("SAFETY", Some(Finish::Filtered)),
+            ("tool_calls", Some(Finish::Tools)),
+            ("abort", Some(Finish::Failed("abort".into()))),
+            ("Banana", Some(Finish::Unknown("Banana".into()))),
+        ] {
+            assert_eq!(Finish::read(word), expected, "{word}");
+        }
+    }
+
+    #[test]
+    fn the_gravest_counts() {
+        let length = Finish::Length;
+        assert_eq!(Finish::Stop.graver(Some(length.clone())), length);
+        assert_eq!(Finish::Length.graver(Some(Finish::Stop)), length);
+        assert_eq!(Finish::Stop.graver(Some(Finish::Unknown("x".into()))), Finish::Stop);
     }
 }

@@ -1,11 +1,17 @@
 //! The command line: `openai-agent [acp]`, `openai-agent check`, `--help`, `--version`.
 
-use std::process::ExitCode;
-
-use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
-
-use super::config::{Config, Level, VARIABLES};
+use super::acp::NO_SERVERS;
+use super::answer::Ending;
+use super::client::Client;
+use super::config::{Config, INSECURE, Level, VARIABLES};
+use super::convert::{Request, request_body};
+use super::failure::Failure;
 use super::log::note;
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Instant;
+use tokio::task::LocalSet;
 
 /// An ACP agent for any OpenAI-compatible Chat Completions endpoint.
 #[derive(Parser)]
@@ -56,7 +62,88 @@ pub fn main() -> ExitCode {
         Action::Acp => super::serve::serve(config),
         Action::Check => {
             super::log::set_level(Level::Off);
-            super::check::check(config)
+            check(config)
         }
     }
+}
+
+/// Asks the endpoint for a token and says how that went; success is exit code 0.
+pub fn check(mut config: Config) -> ExitCode {
+    // Whoever checks wants to know now.
+    config.max_retries = 0;
+    config.max_tokens = Some(config.max_tokens.unwrap_or(16).min(16));
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("openai-agent: The event loop cannot be started: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let config = Rc::new(config);
+    let client = match Client::new(config.clone()) {
+        Ok(client) => client,
+        Err(problem) => {
+            eprintln!("openai-agent: error: {problem}");
+            return ExitCode::from(78);
+        }
+    };
+    if config.tls_insecure {
+        eprintln!("openai-agent: warning: {INSECURE}");
+    }
+    let began = Instant::now();
+    let outcome = LocalSet::new().block_on(&runtime, ask(&config, &client));
+    runtime.shutdown_background();
+    let (model, url) = (&config.model, config.shown_url());
+    match outcome {
+        Ok(_) => {
+            println!("OK: {model} at {url} answered in {} ms.", began.elapsed().as_millis());
+            match config.models.as_deref() {
+                Some(models) => println!("Models that clients may choose: {}.", models.join(", ")),
+                None if config.fetch_models => println!("Clients are offered the models that the endpoint lists."),
+                None => println!(
+                    "Clients are offered this model alone, and some refuse names that are not offered: OPENAI_MODELS=a,b or \
+                     OPENAI_MODELS=fetch offer more."
+                ),
+            }
+            println!("{NO_SERVERS}");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            let failure = failure.masked(client.secrets());
+            println!("{}", failure.text(&url));
+            if let Some(advice) = advice(&failure, &config) {
+                println!("{advice}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What to do about it, if the words of the failure do not say so.
+fn advice(failure: &Failure, config: &Config) -> Option<String> {
+    Some(match failure {
+        Failure::Status { status: 401 | 403, .. } if !config.has_key() => "OPENAI_API_KEY is not set.".to_owned(),
+        Failure::Status { status: 404, .. } => {
+            format!("Check OPENAI_BASE_URL ({}) and OPENAI_MODEL ({}).", config.base_url, config.model)
+        }
+        Failure::Network(_) => format!("Is the endpoint running, and is OPENAI_BASE_URL ({}) right?", config.base_url),
+        _ => return None,
+    })
+}
+
+async fn ask(config: &Config, client: &Client) -> Result<Ending, Failure> {
+    let model: Rc<str> = config.model.as_str().into();
+    let body = |dialect| {
+        Some(request_body(&Request {
+            model: &model,
+            system_prompt: None,
+            messages: &["{\"role\":\"user\",\"content\":\"ping\"}"],
+            max_tokens: config.max_tokens,
+            temperature: None,
+            dialect,
+            extra: &config.extra_body,
+        }))
+    };
+    let mut opened = client.ask(&model, body).await?;
+    opened.read(config.max_line, &mut |_| (), async || Ok(())).await?.0
 }

@@ -28,15 +28,14 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::answer::{Answer, Ending, Piece};
 use super::coding::Decoder;
-use super::complaint;
 use super::config::Config;
 use super::dial::{self, Proxy, Timed, Uses};
 use super::dialect::{Dialect, Refusal, Sent};
-use super::errors::Failure;
+use super::failure::Failure;
+use super::failure::{self, Cause};
 use super::key::{Key, Keyring};
 use super::log::note;
 use super::models;
-use super::retry::{self, Cause};
 use super::secrets::Secrets;
 
 /// Requests of one lane at once.
@@ -340,7 +339,7 @@ impl Client {
                         note!(Info, "The endpoint refuses a request of {model} (HTTP {status}): {lesson}.");
                         continue;
                     }
-                    let cause = Cause::Status { status, headers, is_spent: retry::is_spent(&refusal) };
+                    let cause = Cause::Status { status, headers, is_spent: failure::is_spent(&refusal) };
                     (Failure::Status { status, detail }, cause, self.config.max_retries)
                 }
                 Err(Trouble { again: Again::AtOnce, .. }) if !on_new_connection => {
@@ -352,7 +351,7 @@ impl Client {
                 Err(Trouble { failure, .. }) => (failure, Cause::Connection, self.config.max_retries),
             };
             let failure = failure.masked(&self.secrets);
-            let wait = retry::decide(&cause, attempt, retries, SystemTime::now(), dice());
+            let wait = failure::decide(&cause, attempt, retries, SystemTime::now(), dice());
             let Some(wait) = wait else { return Err(failure) };
             let text = failure.text(&self.config.shown_url());
             note!(Info, "{}. Again in {} ms.", text.trim_end_matches('.'), wait.as_millis());
@@ -420,7 +419,7 @@ impl Client {
     fn detail(&self, status: u16, headers: &HeaderMap, text: &str) -> String {
         let location = self.secrets.mask(header(headers, LOCATION));
         if !(300..400).contains(&status) || location.is_empty() {
-            return complaint::of_text(text).map(|error| error.message).unwrap_or_default();
+            return failure::of_text(text).map(|error| error.message).unwrap_or_default();
         }
         let (place, query) = location.split_at(location.find('?').unwrap_or(location.len()));
         let query = if query.is_empty() { "" } else { "?***" };
@@ -433,9 +432,10 @@ impl Client {
         let headers = request.headers_mut();
         headers.clone_from(&self.headers);
         // Azure takes its own keys as api-key and the tokens of Entra, which are JWTs, as everybody does.
-        let (name, value) = match self.config.is_azure && !key.starts_with("eyJ") {
-            true => (HeaderName::from_static("api-key"), key.to_string()),
-            false => (AUTHORIZATION, format!("Bearer {key}")),
+        let (name, value) = if self.config.is_azure && !key.starts_with("eyJ") {
+            (HeaderName::from_static("api-key"), key.to_string())
+        } else {
+            (AUTHORIZATION, format!("Bearer {key}"))
         };
         if key.is_empty() || self.config.extra_headers.contains_key(&name) {
             return;
@@ -489,7 +489,7 @@ impl Client {
             if head.status.is_success() {
                 return models::read(&text);
             }
-            let said = complaint::of_text(&text).map(|error| format!(": {}", error.message));
+            let said = failure::of_text(&text).map(|error| format!(": {}", error.message));
             Err(format!("HTTP {}{}", head.status.as_u16(), said.unwrap_or_default()))
         };
         match timeout(SIDE_TIMEOUT, fetching).await {
@@ -560,7 +560,7 @@ fn request_id(headers: &HeaderMap) -> String {
 
 /// Evenly spread over 0 to 1.
 fn dice() -> f64 {
-    let [high, low, ..] = super::random::random();
+    let [high, low, ..] = super::log::random();
     f64::from(u16::from_be_bytes([high, low])) / 65_536.0
 }
 
@@ -596,10 +596,7 @@ fn cause(error: &dyn std::error::Error) -> String {
         }
         next = error.source();
     }
-    match said.is_empty() {
-        true => error.to_string(),
-        false => said.join(": "),
-    }
+    if said.is_empty() { error.to_string() } else { said.join(": ") }
 }
 
 /// What TLS says of a connection, if it does.

@@ -80,7 +80,7 @@ pub const VARIABLES: [(&str, &str, &str); 24] = [
     (
         "HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY",
         "(unset)",
-        "Proxies (http, https, socks5), as curl reads them; this machine itself is never asked for through one.",
+        "HTTP proxies, as curl reads them; this machine itself is never asked for through one.",
     ),
     ("SSL_CERT_FILE, SSL_CERT_DIR", "(unset)", "Take the place of the system's root certificates."),
 ];
@@ -109,6 +109,10 @@ pub const GONE: [(&str, &str); 15] = [
     ("OPENAI_SESSION_OPTIONS", "clients choose the model alone; OPENAI_EXTRA_BODY sets everything else"),
     ("OPENAI_USAGE_UPDATES", "clients that name themselves in initialize get usage_update"),
 ];
+
+/// What `OPENAI_TLS_INSECURE=1` means.
+pub const INSECURE: &str =
+    "OPENAI_TLS_INSECURE=1: the endpoint's certificate is not checked; whoever is on the way can read and answer.";
 
 /// How a failed turn is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -129,9 +129,11 @@ fn convert(block: Raw<'_>, images: bool) -> Result<Part, String> {
     })
 }
 
+/// How a message of the user begins.
+const HEAD: &str = "{\"role\":\"user\",\"content\":";
+
 /// Several messages of the user as one: many models take no two in a row. They are as [`user_message`] made them.
 pub fn join_user_messages<'a>(messages: impl Iterator<Item = &'a str>) -> Box<str> {
-    const HEAD: &str = "{\"role\":\"user\",\"content\":";
     let contents = messages.filter_map(|message| message.strip_prefix(HEAD)?.strip_suffix('}'));
     let contents: Vec<&str> = contents.collect();
     let text = |content: &'a str| content.strip_prefix('"')?.strip_suffix('"');
@@ -291,23 +293,13 @@ fn merge(target: &mut Map<String, Json>, patch: &Map<String, Json>) {
 /// The first message of a conversation with the system prompt before its words, for models without that role. Two
 /// messages of the user in a row would be refused by the same models.
 fn push_prompted(out: &mut Vec<u8>, prompt: &str, first: &str) {
-    const TEXT: &str = "{\"role\":\"user\",\"content\":\"";
-    const PARTS: &str = "{\"role\":\"user\",\"content\":[";
-    let prompt = quoted(&format!("{prompt}\n\n"));
-    if let Some(rest) = first.strip_prefix(TEXT) {
-        out.extend_from_slice(&TEXT.as_bytes()[..TEXT.len() - 1]);
-        out.extend_from_slice(&prompt.as_bytes()[..prompt.len() - 1]);
-        out.extend_from_slice(rest.as_bytes());
-    } else if let Some(rest) = first.strip_prefix(PARTS) {
-        out.extend_from_slice(format!("{PARTS}{{\"type\":\"text\",\"text\":{prompt}}},").as_bytes());
-        out.extend_from_slice(rest.as_bytes());
-    } else {
-        out.extend_from_slice(format!("{{\"role\":\"user\",\"content\":{prompt}}}").as_bytes());
-        if !first.is_empty() {
-            out.push(b',');
-            out.extend_from_slice(first.as_bytes());
-        }
+    let prompt = format!("{HEAD}{}}}", quoted(prompt));
+    if first.starts_with(HEAD) {
+        return out.extend_from_slice(join_user_messages([&*prompt, first].into_iter()).as_bytes());
     }
+    out.extend_from_slice(prompt.as_bytes());
+    out.extend_from_slice(if first.is_empty() { b"" } else { b"," });
+    out.extend_from_slice(first.as_bytes());
 }
 
 fn utf8(json: Vec<u8>) -> Box<str> {
@@ -419,10 +411,10 @@ mod tests {
             of(&[user, assistant]),
             json!([{"role": "user", "content": "be \"kind\"\n\nhi"}, {"role": "assistant", "content": "ho"}])
         );
-        let text = json!({"type": "text", "text": "be \"kind\"\n\n"});
+        let text = json!({"type": "text", "text": "be \"kind\""});
         assert_eq!(of(&[parts]), json!([{"role": "user", "content": [text, {"type": "x"}]}]));
         // A history that somebody has edited begins otherwise, perhaps.
-        let prompt = json!({"role": "user", "content": "be \"kind\"\n\n"});
+        let prompt = json!({"role": "user", "content": "be \"kind\""});
         assert_eq!(of(&[assistant]), json!([prompt, {"role": "assistant", "content": "ho"}]));
         assert_eq!(of(&[]), json!([prompt]));
     }

@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use base64::Engine as _;
 use http::{HeaderValue, Uri};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::client::proxy::matcher::Matcher;
 use hyper_util::rt::TokioIo;
@@ -66,38 +67,34 @@ pub fn proxy(config: &Config) -> Result<Option<Proxy>, String> {
     if !uri.authority().is_some_and(has_port) {
         return Err(format!("the port of a proxy is not a number from 1 to 65535 ({names})"));
     }
-    match uri.scheme_str() {
-        Some("http" | "socks5" | "socks5h") => {}
-        scheme => {
-            let scheme = scheme.unwrap_or_default();
-            return Err(format!("a proxy of the kind {scheme:?} is not supported, only http and socks5 ({names})"));
-        }
+    if uri.scheme_str() != Some("http") {
+        let scheme = uri.scheme_str().unwrap_or_default();
+        return Err(format!("a proxy of the kind {scheme:?} is not supported, only http ({names})"));
     }
-    let password = found.raw_auth().map(|(user, password)| (user.to_owned(), password.to_owned()));
-    Ok(Some(Proxy { uri, basic: found.basic_auth().cloned(), password }))
+    Ok(Some(Proxy { uri, basic: found.basic_auth().cloned() }))
 }
 
 /// A proxy on the way to the endpoint.
 pub struct Proxy {
     uri: Uri,
     basic: Option<HeaderValue>,
-    password: Option<(String, String)>,
 }
 
 impl Proxy {
     /// Tells what of it must not be told.
     pub fn hide(&self, secrets: &mut Secrets) {
-        if let Some((_, password)) = &self.password {
+        let credentials = self.basic.as_ref().and_then(|basic| Some(basic.to_str().ok()?.split_once(' ')?.1));
+        let Some(credentials) = credentials else { return };
+        secrets.add(credentials);
+        let decoded = base64::engine::general_purpose::STANDARD.decode(credentials).unwrap_or_default();
+        if let Some((_, password)) = String::from_utf8_lossy(&decoded).split_once(':') {
             secrets.add(password);
-        }
-        if let Some((_, credentials)) = self.basic.as_ref().and_then(|basic| basic.to_str().ok()?.split_once(' ')) {
-            secrets.add(credentials);
         }
     }
 
     /// What it wants to see in every request, where it sees them.
     pub fn header(&self, config: &Config) -> Option<&HeaderValue> {
-        let is_forward = self.uri.scheme_str() == Some("http") && config.chat_url.scheme_str() != Some("https");
+        let is_forward = config.chat_url.scheme_str() != Some("https");
         self.basic.as_ref().filter(|_| is_forward)
     }
 }
@@ -149,8 +146,6 @@ pub enum Dial {
     Forward(HttpConnector, Uri),
     /// TLS through an HTTP proxy that is asked for a tunnel.
     Tunnel(Tunnel<HttpConnector>),
-    /// Anything through a SOCKS proxy.
-    Socks(SocksV5<HttpConnector>),
 }
 
 impl Dial {
@@ -160,24 +155,15 @@ impl Dial {
         http.set_nodelay(true);
         http.set_keepalive(Some(Duration::from_secs(60)));
         http.set_connect_timeout(Some(CONNECT_TIMEOUT));
-        let Some(Proxy { uri, basic, password }) = proxy else { return Self::Direct(http) };
-        match (uri.scheme_str(), config.chat_url.scheme_str()) {
-            (Some("http"), Some("https")) => {
-                let tunnel = Tunnel::new(uri.clone(), http);
-                Self::Tunnel(match basic {
-                    Some(auth) => tunnel.with_auth(auth.clone()),
-                    None => tunnel,
-                })
-            }
-            (Some("http"), _) => Self::Forward(http, uri.clone()),
-            _ => {
-                let socks = SocksV5::new(uri.clone(), http);
-                Self::Socks(match password {
-                    Some((user, password)) => socks.with_auth(user.clone(), password.clone()),
-                    None => socks,
-                })
-            }
+        let Some(Proxy { uri, basic }) = proxy else { return Self::Direct(http) };
+        if config.chat_url.scheme_str() != Some("https") {
+            return Self::Forward(http, uri.clone());
         }
+        let tunnel = Tunnel::new(uri.clone(), http);
+        Self::Tunnel(match basic {
+            Some(auth) => tunnel.with_auth(auth.clone()),
+            None => tunnel,
+        })
     }
 }
 
@@ -190,7 +176,6 @@ impl Service<Uri> for Dial {
         match self {
             Self::Direct(http) | Self::Forward(http, _) => http.poll_ready(context).map_err(Into::into),
             Self::Tunnel(tunnel) => tunnel.poll_ready(context).map_err(Into::into),
-            Self::Socks(socks) => Service::<Uri>::poll_ready(socks, context).map_err(Into::into),
         }
     }
 
@@ -209,7 +194,6 @@ impl Service<Uri> for Dial {
             Self::Direct(http) => via(http.call(target), false),
             Self::Forward(http, proxy) => via(http.call(proxy.clone()), true),
             Self::Tunnel(tunnel) => via(tunnel.call(target), false),
-            Self::Socks(socks) => via(socks.call(target), false),
         }
     }
 }

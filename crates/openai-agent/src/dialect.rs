@@ -287,7 +287,6 @@ mod tests {
     fn refusals_are_understood_in_the_words_of_many_servers() {
         let usage = Some("stream_options is left out");
         let new_limit = Some("max_completion_tokens is sent");
-        let no_limit = Some("max_tokens is left out");
         let temperature = Some("temperature is left out");
         let system = Some("the system prompt is put before the user's first words");
         for (server, body, expected) in [
@@ -335,6 +334,17 @@ mod tests {
                 .to_string(),
                 usage,
             ),
+        ] {
+            assert_eq!(lesson(&body), expected, "{server}: {body}");
+        }
+    }
+
+    #[test]
+    fn refusals_are_understood_in_the_words_of_more_servers() {
+        let usage = Some("stream_options is left out");
+        let no_limit = Some("max_tokens is left out");
+        let system = Some("the system prompt is put before the user's first words");
+        for (server, body, expected) in [
             (
                 "vLLM 0.4",
                 json!({"object": "error", "code": 400, "message":

@@ -21,7 +21,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::usage::Usage;
+use super::chunk::Usage;
 
 /// What the first line says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -92,32 +92,15 @@ pub struct Entry {
 pub struct Damage {
     path: PathBuf,
     /// The first of them, from 1.
-    lines: Vec<usize>,
+    first: usize,
     count: usize,
-}
-
-impl Damage {
-    /// Lines that are named.
-    const NAMED: usize = 8;
-
-    fn add(&mut self, line: usize) {
-        self.count += 1;
-        if self.lines.len() < Self::NAMED {
-            self.lines.push(line);
-        }
-    }
 }
 
 impl fmt::Display for Damage {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<String> = self.lines.iter().map(usize::to_string).collect();
-        let more = match self.count - lines.len() {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
-        let (s, are) = if self.count == 1 { ("", "is") } else { ("s", "are") };
-        let (path, lines) = (self.path.display(), lines.join(", "));
-        write!(out, "{path}: line{s} {lines}{more} cannot be read and {are} passed over; the other turns are kept")
+        let (path, first) = (self.path.display(), self.first);
+        let more = if self.count > 1 { format!(" (and {} more)", self.count - 1) } else { String::new() };
+        write!(out, "{path}: line {first}{more} cannot be read and is passed over; the other turns are kept")
     }
 }
 
@@ -233,7 +216,7 @@ impl Store {
         if header.version != 1 || header.session_id != session_id {
             return Err(io::Error::other("the file is not one of this session, or of a newer version"));
         }
-        let mut damage = Damage { path, lines: Vec::new(), count: 0 };
+        let (mut first_damage, mut damaged) = (0, 0);
         let (mut entries, mut bytes) = (VecDeque::new(), 0);
         for number in 2.. {
             line.clear();
@@ -242,7 +225,8 @@ impl Store {
                 break;
             }
             let Some(line) = Line::read(&line) else {
-                damage.add(number);
+                first_damage = if damaged == 0 { number } else { first_damage };
+                damaged += 1;
                 continue;
             };
             let (user, assistant) = (line.user.get().to_owned(), line.assistant.get().to_owned());
@@ -253,7 +237,7 @@ impl Store {
                 bytes -= oldest.map_or(0, |oldest| oldest.user.len() + oldest.assistant.len());
             }
         }
-        let damage = (damage.count > 0).then_some(damage);
+        let damage = (damaged > 0).then_some(Damage { path, first: first_damage, count: damaged });
         Ok(Some(Stored { header, entries: entries.into(), updated, damage }))
     }
 
@@ -423,7 +407,7 @@ mod tests {
             assert_eq!(turns(&stored), ["one", "two", "three"]);
             let told = stored.damage.unwrap().to_string();
             let file = dir.path().join("s.jsonl");
-            let begins = format!("{}: lines 3, 5, 6 cannot be read and are passed over", file.display());
+            let begins = format!("{}: line 3 (and 2 more) cannot be read and is passed over", file.display());
             assert!(told.starts_with(&begins), "{told}");
             assert_eq!(store.list().unwrap()[0].title.as_deref(), Some("one"));
         }
@@ -449,7 +433,7 @@ mod tests {
         say(&store, "one");
         scribble(dir.path(), &b"\n".repeat(1000));
         let told = load(&store).damage.unwrap().to_string();
-        assert!(told.contains("lines 3, 4, 5, 6, 7, 8, 9, 10 and 992 more cannot be read"), "{told}");
+        assert!(told.contains("line 3 (and 999 more) cannot be read"), "{told}");
     }
 
     #[test]

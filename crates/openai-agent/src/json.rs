@@ -39,6 +39,11 @@ impl<'a> Raw<'a> {
         Self::read(text).ok_or_else(|| "nested too deeply".to_owned())
     }
 
+    /// What may be cut, or no value at all: of an object those members are found that are whole.
+    pub fn begun(text: &'a [u8]) -> Self {
+        Self(text.trim_ascii())
+    }
+
     /// Its text.
     pub fn bytes(self) -> &'a [u8] {
         self.0
@@ -515,10 +520,7 @@ mod tests {
             let written = match ascii {
                 false => value.to_string(),
                 // As Python and others write it.
-                true => value.to_string().chars().map(|letter| match letter.is_ascii() {
-                    true => letter.to_string(),
-                    false => letter.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
-                }).collect(),
+                true => value.to_string().chars().map(|letter| if letter.is_ascii() { letter.to_string() } else { letter.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect() }).collect(),
             };
             prop_assert_eq!(read(written.as_bytes()), value);
         }

@@ -3,16 +3,16 @@
 //! A client that does not read our stderr must not be able to stop us: a line that does not fit at once is dropped
 //! and counted, and the next line that fits says how many were. Lines are short enough to be written whole.
 
+use super::config::Level;
+use super::secrets::Secrets;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::cell::{Cell, RefCell};
 use std::fmt::Arguments;
+use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 use std::rc::Rc;
 use std::time::Duration;
-
-use rustix::event::{PollFd, PollFlags, Timespec};
-
-use super::config::Level;
-use super::secrets::Secrets;
+use stdio_bus_base::random::{Flags, fill};
 
 /// Most bytes of a line; a pipe takes that many at once or not at all.
 const LONGEST: usize = 2048;
@@ -80,3 +80,15 @@ macro_rules! note {
     };
 }
 pub(crate) use note;
+
+/// Random bytes from the kernel.
+pub(super) fn random() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    // It fails only where there is no such system call; then ids are merely unlikely to meet.
+    if fill(&mut bytes, Flags::empty()).is_err() {
+        let (low, high) = (RandomState::new().hash_one(1), RandomState::new().hash_one(2));
+        bytes[..8].copy_from_slice(&low.to_be_bytes());
+        bytes[8..].copy_from_slice(&high.to_be_bytes());
+    }
+    bytes
+}

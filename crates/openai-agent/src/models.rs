@@ -1,8 +1,12 @@
-//! The list of models that an endpoint has: what it looks like, and how long it is believed. Pure.
+//! Models: the list of them that an endpoint has, how large their context windows are, what a request takes of a window,
+//! and what endpoints say when it does not fit. Pure.
+//!
+//! Tokens are estimated: a conversation has as many for each byte as its last request had, which the endpoint told with
+//! its usage. Images count for what models make of them, not for their bytes.
 
-use std::time::Duration;
-
+use super::failure::Failure;
 use serde_json::Value as Json;
+use std::time::Duration;
 
 /// Models that are taken from a list.
 const MOST: usize = 1000;
@@ -64,10 +68,117 @@ pub fn read(text: &str) -> Result<Vec<Model>, String> {
             models.push(Model { window: window(entry), ..Model::named(id) });
         }
     }
-    match models.is_empty() {
-        true => Err("the list of models is empty".to_owned()),
-        false => Ok(models),
+    if models.is_empty() { Err("the list of models is empty".to_owned()) } else { Ok(models) }
+}
+
+/// Tokens for each byte of a conversation of which nothing is known yet: English has four bytes a token.
+pub const USUAL_RATE: f64 = 0.25;
+
+/// What an image counts for, in bytes of text: about a thousand tokens.
+const IMAGE: usize = 4096;
+
+/// Beginnings of models' names, and the windows of these models in tokens, where they are the same everywhere. The first
+/// that fits counts.
+const FAMILIES: [(&str, u64); 12] = [
+    ("gpt-5", 400_000),
+    ("gpt-4.1", 1_047_576),
+    ("gpt-4o chatgpt-4o gpt-4-turbo o1-mini", 128_000),
+    ("gpt-4-32k", 32_768),
+    ("gpt-4", 8192),
+    ("gpt-3.5-turbo", 16_385),
+    ("gpt-oss", 131_072),
+    ("o1 o3 o4-mini", 200_000),
+    ("claude-3 claude-opus-4 claude-sonnet-4 claude-haiku-4", 200_000),
+    ("gemini-2 gemini-3", 1_048_576),
+    ("grok-4", 256_000),
+    ("grok-3 deepseek-chat deepseek-reasoner mistral-large", 131_072),
+];
+
+/// The window of a model that everybody has at the same size, in tokens.
+pub fn of_family(model: &str) -> Option<u64> {
+    // Routers put the maker before the name.
+    let name = model.rsplit('/').next().unwrap_or(model).to_ascii_lowercase();
+    let fits = |beginning: &str| {
+        name.strip_prefix(beginning).is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_alphanumeric()))
+    };
+    FAMILIES.iter().find(|(beginnings, _)| beginnings.split(' ').any(fits)).map(|(_, window)| *window)
+}
+
+/// How many tokens of a window a request may fill, so that there is room for the answer.
+pub fn budget(window: u64, max_tokens: Option<u64>) -> u64 {
+    let answer = max_tokens.unwrap_or_else(|| (window / 8).min(4096));
+    window.saturating_sub(answer).max(window / 2)
+}
+
+/// Tokens for each byte of a request. Short ones are mostly what endpoints put around them.
+pub fn rate(tokens: u64, bytes: usize) -> f64 {
+    const SHORT: u64 = 256;
+    if tokens > SHORT && bytes > 0 { (tokens as f64 / bytes as f64).clamp(0.05, 2.0) } else { USUAL_RATE }
+}
+
+/// What a message, as JSON, counts for, in bytes of text.
+pub fn weight(message: &str) -> usize {
+    const BEGINNING: &str = "{\"url\":\"data:";
+    let mut pieces = message.split(BEGINNING);
+    let first = pieces.next().map_or(0, str::len);
+    // Of a piece that begins within an image, only what follows the image's end is text.
+    first + pieces.map(|piece| IMAGE + piece.find('"').map_or(0, |end| piece.len() - end)).sum::<usize>()
+}
+
+/// What an endpoint says of a request that does not fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overflow {
+    /// The size of the window, in tokens.
+    pub window: Option<u64>,
+    /// Tokens that the request would have taken.
+    pub asked: Option<u64>,
+}
+
+impl Overflow {
+    /// Reads a failure; nothing if it is about something else.
+    pub fn of(failure: &Failure) -> Option<Self> {
+        match failure.status() {
+            // A key, an address, a pace: other words, and some name tokens as well.
+            Some(401 | 403 | 404 | 408 | 429) => None,
+            _ => Self::read(failure.detail()),
+        }
     }
+
+    fn read(words: &str) -> Option<Self> {
+        let words = words.to_ascii_lowercase();
+        if words.contains("per minute")
+            || !SIGNS.split('|').any(|sign| sign.split('+').all(|word| words.contains(word)))
+        {
+            return None;
+        }
+        let numbers = numbers(&words);
+        let most = numbers.iter().copied().max();
+        match numbers.iter().find(|number| Some(**number) < most) {
+            Some(window) => Some(Self { window: Some(*window), asked: most }),
+            None if words.contains("should be") || words.contains("limit: ") => {
+                Some(Self { window: most, asked: None })
+            }
+            // A lonely number may be the code of the error, or what there is too much.
+            None => Some(Self::default()),
+        }
+    }
+}
+
+/// Words that stand together in the errors of endpoints when a request is longer than the window: of OpenAI, Azure, vLLM,
+/// DeepSeek, OpenRouter, Together, Mistral, Ollama, LM Studio, llama.cpp, MiniMax, AWS Bedrock, Anthropic, xAI, Gemini,
+/// GitHub, Cohere, Groq, Hugging Face, Alibaba, Moonshot and Zhipu.
+const SIGNS: &str = "maximum context length|context_length_exceeded|exceed+context length|overflow+context|\
+    greater than the context length|exceed+context size|exceed+context window|exceed+context limit|prompt is too long|\
+    prompt too long|input is too long|maximum prompt length|token count+exceed|exceeds the maximum number of tokens|\
+    too many tokens|reduce the length of the messages|max_new_tokens+must be <=|must have less than+tokens|\
+    range of input length should be|exceeded model token limit|prompt exceeds max length";
+
+/// The numbers of a text that may be counts of tokens, in their order.
+fn numbers(words: &str) -> Vec<u64> {
+    let is_part = |letter: char| letter.is_ascii_digit() || letter == ',' || letter == '_';
+    let runs = words.split(|letter: char| !is_part(letter));
+    let read = |run: &str| run.replace([',', '_'], "").parse().ok();
+    runs.filter_map(read).filter(|number| *number >= 256).collect()
 }
 
 #[cfg(test)]
@@ -108,5 +219,150 @@ mod tests {
         }
         let many: Vec<String> = (0..2000).map(|number| number.to_string()).collect();
         assert_eq!(read(&serde_json::to_string(&many).unwrap()).unwrap().len(), MOST);
+    }
+
+    fn told(words: &str) -> Option<(Option<u64>, Option<u64>)> {
+        let failure = Failure::Status { status: 400, detail: words.to_owned() };
+        Overflow::of(&failure).map(|overflow| (overflow.window, overflow.asked))
+    }
+
+    #[test]
+    fn an_overflow_is_recognised_in_the_words_of_many_servers() {
+        for (server, words, window, asked) in [
+            (
+                "OpenAI",
+                "This model's maximum context length is 8192 tokens. However, your messages resulted in 10033 tokens. Please reduce the length of the messages.",
+                Some(8192),
+                Some(10033),
+            ),
+            (
+                "vLLM",
+                "This model's maximum context length is 4096 tokens. However, you requested 5000 tokens (900 in the messages, 4100 in the completion). Please reduce the length of the messages or completion.",
+                Some(4096),
+                Some(5000),
+            ),
+            (
+                "llama.cpp",
+                "request (5012 tokens) exceeds the available context size (4096 tokens), try increasing it",
+                Some(4096),
+                Some(5012),
+            ),
+            (
+                "llama.cpp before",
+                "the request exceeds the available context size. try increasing the context size or enable context shift",
+                None,
+                None,
+            ),
+            ("Anthropic", "prompt is too long: 210000 tokens > 200000 maximum", Some(200_000), Some(210_000)),
+            (
+                "Anthropic, with the answer",
+                "input length and `max_tokens` exceed context limit: 188240 + 21333 > 200000, decrease input length or `max_tokens` and try again",
+                Some(188_240),
+                Some(200_000),
+            ),
+            (
+                "Gemini",
+                "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+                Some(1_048_576),
+                Some(1_200_000),
+            ),
+            (
+                "xAI",
+                "This model's maximum prompt length is 131072 but the request contains 537812 tokens.",
+                Some(131_072),
+                Some(537_812),
+            ),
+        ] {
+            assert_eq!(told(words), Some((window, asked)), "{server}");
+        }
+    }
+
+    #[test]
+    fn an_overflow_is_recognised_in_the_words_of_more_servers() {
+        for (server, words, window, asked) in [
+            (
+                "Mistral",
+                "Prompt contains 40961 tokens and 0 draft tokens, too large for model with 32768 maximum context length",
+                Some(32_768),
+                Some(40_961),
+            ),
+            ("Groq", "Please reduce the length of the messages or completion.", None, None),
+            (
+                "Together",
+                "`inputs` tokens + `max_new_tokens` must be <= 4097. Given: 5000 `inputs` tokens and 512 `max_new_tokens`",
+                Some(4097),
+                Some(5000),
+            ),
+            ("Hugging Face", "`inputs` must have less than 1024 tokens. Given: 2000", Some(1024), Some(2000)),
+            (
+                "Cohere",
+                "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000.",
+                Some(4081),
+                Some(5000),
+            ),
+            ("Ollama", "the input length exceeds the context length", None, None),
+            ("Ollama, another", "prompt too long; exceeded max context length by 1220 tokens", None, None),
+            (
+                "LM Studio",
+                "Trying to keep the first 6079 tokens when context the overflows. However, the model is loaded with context length of only 4096 tokens, which is not enough.",
+                Some(4096),
+                Some(6079),
+            ),
+            ("Bedrock", "Input is too long for requested model.", None, None),
+            ("GitHub", "prompt token count of 130,271 exceeds the limit of 128,000", Some(128_000), Some(130_271)),
+            ("MiniMax", "invalid params, context window exceeds limit (2013)", None, None),
+            ("Alibaba", "Range of input length should be [1, 30720]", Some(30_720), None),
+            ("Moonshot", "Your request exceeded model token limit: 8192", Some(8192), None),
+            ("Zhipu", "Prompt exceeds max length", None, None),
+            (
+                "OpenRouter",
+                "This endpoint's maximum context length is 128000 tokens. However, you requested about 150233 tokens (150233 of text input).",
+                Some(128_000),
+                Some(150_233),
+            ),
+        ] {
+            assert_eq!(told(words), Some((window, asked)), "{server}");
+        }
+    }
+
+    #[test]
+    fn other_errors_are_none() {
+        for words in [
+            "",
+            "max_tokens is too large: 999999. This model supports at most 4096 completion tokens.",
+            "Request too large for model `x` on tokens per minute (TPM): Limit 6000, Requested 7194, please reduce your message size and try again.",
+            "Unsupported parameter: 'max_tokens' is not supported with this model.",
+            "Invalid value: context is missing",
+        ] {
+            assert_eq!(told(words), None, "{words}");
+        }
+        let pace = Failure::Status { status: 429, detail: "too many tokens".to_owned() };
+        assert_eq!(Overflow::of(&pace), None);
+    }
+
+    #[test]
+    fn windows_of_families_are_known_by_name() {
+        assert_eq!(of_family("gpt-4o-mini"), Some(128_000));
+        assert_eq!(of_family("openai/gpt-4.1-nano"), Some(1_047_576));
+        assert_eq!(of_family("gpt-4-0613"), Some(8192));
+        assert_eq!(of_family("claude-sonnet-4-5"), Some(200_000));
+        assert_eq!(of_family("gpt-45"), None);
+        assert_eq!(of_family("my-model"), None);
+        assert_eq!(budget(8192, None), 7168);
+        assert_eq!(budget(8192, Some(2000)), 6192);
+        assert_eq!(budget(8192, Some(100_000)), 4096);
+    }
+
+    #[test]
+    fn an_image_counts_for_what_a_model_makes_of_it() {
+        let image = |bytes: usize| {
+            format!(
+                r#"{{"content":[{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{}"}}}},{{"text":"hello"}}]}}"#,
+                "A".repeat(bytes)
+            )
+        };
+        assert_eq!(weight(&image(100)), weight(&image(1_000_000)));
+        assert!(weight(&image(100)) > IMAGE);
+        assert_eq!(weight(r#"{"content":"hello"}"#), 19);
     }
 }

@@ -10,12 +10,16 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
 use serde_json::Value as Json;
 
 use super::config::Config;
 
 /// What stands in the place of a secret.
 pub const MASK: &str = "***";
+
+/// What stands in a URL as it is (RFC 3986, 2.3).
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Shorter values protect nothing, and would be found in any text. In bytes.
 pub const SHORTEST: usize = 4;
@@ -141,43 +145,12 @@ fn forms(secret: &str) -> Vec<String> {
         return Vec::new();
     }
     let quoted = Json::from(secret).to_string();
-    let mut forms = vec![secret.to_owned(), quoted[1..quoted.len() - 1].to_owned(), encoded(secret), decoded(secret)];
+    let encoded = percent_encoding::utf8_percent_encode(secret, UNRESERVED).to_string();
+    let decoded = percent_encoding::percent_decode_str(secret).decode_utf8_lossy().into_owned();
+    let mut forms = vec![secret.to_owned(), quoted[1..quoted.len() - 1].to_owned(), encoded, decoded];
     forms.dedup();
     forms.retain(|form| form.len() >= SHORTEST);
     forms
-}
-
-fn encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
-}
-
-fn decoded(text: &str) -> String {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, more @ ..] = rest {
-        let escaped = (*first == b'%').then(|| more.get(..2)).flatten();
-        let byte = escaped
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        match byte {
-            Some(byte) => {
-                out.push(byte);
-                rest = &more[2..];
-            }
-            None => {
-                out.push(*first);
-                rest = more;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 /// Masks a secret wherever the whole of it stands.

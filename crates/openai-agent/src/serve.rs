@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::timeout;
@@ -19,14 +19,14 @@ use super::acp::{Agent, Effect};
 use super::answer::{Ending, Piece};
 use super::client::{Client, Opened};
 use super::config::Config;
-use super::errors::Failure;
+use super::failure::Failure;
 use super::history::Store;
-use super::lines::{Line, Lines};
 use super::log::note;
 use super::models;
-use super::outbox::STOP_READING;
 use super::session::TurnId;
+use super::stdio::STOP_READING;
 use super::stdio::Stdio;
+use super::stdio::{Line, Lines};
 
 /// How long the last lines may take to be written when the process ends.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -116,18 +116,9 @@ async fn run(config: Config) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
-    else {
+    let Ok(mut signals) = Signals::new() else {
         note!(Error, "Signals cannot be handled.");
         return ExitCode::FAILURE;
-    };
-    // Whoever starts it under nohup wants it to outlive the terminal.
-    let mut hangup = if hangups_are_ignored() { None } else { signal(SignalKind::hangup()).ok() };
-    let hung_up = async {
-        match &mut hangup {
-            Some(hangup) => hangup.recv().await,
-            None => std::future::pending().await,
-        }
     };
     // Certificates, keys and proxies are looked at now, so that a mistake is told at the start and not at the first
     // prompt.
@@ -140,10 +131,10 @@ async fn run(config: Config) -> ExitCode {
     };
     super::log::hide(client.secrets().clone());
     if config.tls_insecure {
-        note!(Warn, "{}", super::check::INSECURE);
+        note!(Warn, "{}", super::config::INSECURE);
     }
     let shell = Rc::new(Shell {
-        agent: RefCell::new(Agent::new(config.clone(), Box::new(super::random::random))),
+        agent: RefCell::new(Agent::new(config.clone(), Box::new(super::log::random))),
         client,
         store,
         tasks: RefCell::default(),
@@ -164,9 +155,7 @@ async fn run(config: Config) -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        _ = terminate.recv() => ExitCode::SUCCESS,
-        _ = interrupt.recv() => ExitCode::SUCCESS,
-        _ = hung_up => ExitCode::SUCCESS,
+        () = signals.any() => ExitCode::SUCCESS,
         // The reader is gone: so is everybody who could be told.
         _ = gone(&shell, &writer) => return ExitCode::SUCCESS,
     };
@@ -179,6 +168,35 @@ async fn run(config: Config) -> ExitCode {
     };
     let _ = timeout(FAREWELL, farewell).await;
     code
+}
+
+/// The signals that end the process.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    /// None if it is to be passed over: whoever starts the agent under nohup wants it to outlive the terminal.
+    hangup: Option<Signal>,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let hangup = if hangups_are_ignored() { None } else { signal(SignalKind::hangup()).ok() };
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())?, hangup })
+    }
+
+    async fn any(&mut self) {
+        let hung_up = async {
+            match &mut self.hangup {
+                Some(hangup) => hangup.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+            _ = hung_up => {}
+        }
+    }
 }
 
 /// Waits for the end of the writer, which comes only when stdout is broken.
@@ -298,9 +316,10 @@ async fn write(shell: Rc<Shell>, stdout: Stdio) {
         let outcome = {
             let agent = shell.agent.borrow();
             let waiting = agent.outbox().waiting();
-            match waiting.is_empty() {
-                true => Ok(Some((0, 0))),
-                false => stdout.try_write(waiting).map(|count| count.map(|count| (count, waiting.len()))),
+            if waiting.is_empty() {
+                Ok(Some((0, 0)))
+            } else {
+                stdout.try_write(waiting).map(|count| count.map(|count| (count, waiting.len())))
             }
         };
         match outcome {
@@ -364,9 +383,10 @@ async fn run_turn(shell: Rc<Shell>, turn: TurnId, resume: Rc<Notify>) {
         Err(failure) => {
             let failure = failure.masked(shell.client.secrets());
             let (text, detail) = (failure.text(&shell.config.shown_url()), failure.detail());
-            match text.contains(detail) {
-                true => note!(Warn, "{text}"),
-                false => note!(Warn, "{text} {detail}"),
+            if text.contains(detail) {
+                note!(Warn, "{text}")
+            } else {
+                note!(Warn, "{text} {detail}")
             }
             shell.agent.borrow_mut().fail(turn, &failure);
             None

@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::SystemTime;
 
+use super::chunk::Usage;
 use super::convert::join_user_messages;
-use super::usage::Usage;
-use super::window::{USUAL_RATE, weight};
+use super::models::{USUAL_RATE, weight};
 
 /// Memory of a session beside its texts, and of a message of it: estimates, in bytes.
 const SESSION: usize = 512;
@@ -136,9 +136,10 @@ impl Session {
     /// asks once.
     pub fn message(&self, own: &Rc<str>) -> Rc<str> {
         let before = self.unanswered.iter().filter(|message| *message != own);
-        match self.unanswered.is_empty() {
-            true => own.clone(),
-            false => join_user_messages(before.chain([own]).map(|message| &**message)).into(),
+        if self.unanswered.is_empty() {
+            own.clone()
+        } else {
+            join_user_messages(before.chain([own]).map(|message| &**message)).into()
         }
     }
 

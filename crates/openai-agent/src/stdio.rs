@@ -1,16 +1,23 @@
-//! stdin and stdout without blocking and without threads.
+//! stdin and stdout: lines in, lines out, without blocking and without threads.
 //!
 //! The flag `O_NONBLOCK` belongs to the open file, which other processes may share: setting it on an inherited pipe
 //! or terminal would break them. So pipes and terminals are opened a second time by way of `/proc/self/fd`, sockets
 //! are asked with `MSG_DONTWAIT`, and what never blocks (files, `/dev/null`) is read and written as it is.
+//!
+//! [`Lines`] and [`Outbox`] are pure. The invariant of the first: `start ≤ scanned ≤ end`; the limit is on the line,
+//! however it was cut, and one that is too long is passed over to its end and then reported with whoever asks in it.
+//! Whether the reader is slower than the models shows in the second: [`Outbox::is_congested`] is true from the moment
+//! that a write would have blocked (or [`FULL`] bytes wait) until no more than [`LOW`] bytes wait. While it is true, the
+//! pieces of an answer are held and joined by their turn instead of becoming a line each.
 
-use std::fs::OpenOptions;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
-
+use super::rpc::Envelope;
 use rustix::fs::{FileType, OFlags};
 use rustix::net::{RecvFlags, SendFlags};
+use std::fs::OpenOptions;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -94,9 +101,10 @@ impl Stdio {
     pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let is_socket = self.is_socket;
         let mut read = |fd: &OwnedFd| -> io::Result<usize> {
-            let count = match is_socket {
-                true => rustix::net::recv(fd, &mut *buffer, RecvFlags::DONTWAIT).map(|(count, _)| count),
-                false => rustix::io::read(fd, &mut *buffer),
+            let count = if is_socket {
+                rustix::net::recv(fd, &mut *buffer, RecvFlags::DONTWAIT).map(|(count, _)| count)
+            } else {
+                rustix::io::read(fd, &mut *buffer)
             };
             count.map_err(io::Error::from)
         };
@@ -125,9 +133,10 @@ impl Stdio {
             Fd::Polled(fd) => fd.get_ref().as_fd(),
         };
         loop {
-            let outcome = match self.is_socket {
-                true => rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
-                false => rustix::io::write(fd, bytes),
+            let outcome = if self.is_socket {
+                rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            } else {
+                rustix::io::write(fd, bytes)
             };
             match outcome.map_err(io::Error::from) {
                 Ok(count) => return Ok(Some(count)),
@@ -155,5 +164,278 @@ impl Stdio {
             }
             return Ok(());
         }
+    }
+}
+
+/// Bytes offered to one read.
+const SPACE: usize = 64 << 10;
+
+/// What [`Lines::next_line`] found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Line {
+    /// A line, without its end: a range of [`Lines::bytes`]. It is not blank.
+    Whole(Range<usize>),
+    /// A line longer than the limit, and what was found in it.
+    TooLong(Envelope),
+}
+
+/// The received bytes that are not yet lines.
+pub struct Lines {
+    buffer: Vec<u8>,
+    start: usize,
+    scanned: usize,
+    end: usize,
+    limit: usize,
+    /// Beginning and end of a line that is being passed over.
+    skipped: Option<Vec<u8>>,
+}
+
+impl Lines {
+    /// Lines of at most `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        Self { buffer: Vec::new(), start: 0, scanned: 0, end: 0, limit, skipped: None }
+    }
+
+    /// Room for a read; [`Self::received`] says how much of it was used.
+    pub fn space(&mut self) -> &mut [u8] {
+        if self.start > 0 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.scanned -= self.start;
+            self.end -= self.start;
+            self.start = 0;
+        }
+        // A long line doubles the buffer rather than growing it read by read, and leaves nothing behind when it is gone.
+        let wanted = self.end + SPACE.max(self.end);
+        if self.buffer.len() < self.end + SPACE {
+            self.buffer.resize(wanted, 0);
+        } else if self.end == 0 && self.buffer.len() > 4 * SPACE {
+            self.buffer = vec![0; SPACE];
+        }
+        &mut self.buffer[self.end..]
+    }
+
+    /// `count` bytes were written to the beginning of [`Self::space`].
+    pub fn received(&mut self, count: usize) {
+        self.end = (self.end + count).min(self.buffer.len());
+    }
+
+    /// The next line, if one is complete.
+    pub fn next_line(&mut self) -> Option<Line> {
+        loop {
+            let Some(found) = memchr::memchr(b'\n', &self.buffer[self.scanned..self.end]) else {
+                self.scanned = self.end;
+                if self.skipped.is_some() || self.end - self.start > self.limit {
+                    self.skip(self.start..self.end);
+                    self.start = self.end;
+                }
+                return None;
+            };
+            let line = self.start..self.scanned + found;
+            self.start = line.end + 1;
+            self.scanned = self.start;
+            let line = self.line(line);
+            if line.is_some() {
+                return line;
+            }
+        }
+    }
+
+    /// What stands after the last line end when the input ends: a line that lacks only its end.
+    pub fn last_line(&mut self) -> Option<Line> {
+        let line = self.start..self.end;
+        self.start = self.end;
+        self.scanned = self.end;
+        self.line(line)
+    }
+
+    fn line(&mut self, line: Range<usize>) -> Option<Line> {
+        if self.skipped.is_some() || line.len() > self.limit {
+            self.skip(line);
+            return self.skipped.take().map(|kept| Line::TooLong(Envelope::of(&kept)));
+        }
+        (!self.buffer[line.clone()].trim_ascii().is_empty()).then_some(Line::Whole(line))
+    }
+
+    /// Keeps the beginning and the end of a line that is too long; what is missing is, most likely, within a string.
+    fn skip(&mut self, bytes: Range<usize>) {
+        let kept = self.skipped.get_or_insert_default();
+        kept.extend_from_slice(&self.buffer[bytes]);
+        if kept.len() > 2 * SPACE {
+            kept.drain(SPACE..kept.len() - SPACE);
+        }
+    }
+
+    /// The bytes of a range given by this type since the last call of [`Self::space`].
+    pub fn bytes(&mut self, range: Range<usize>) -> &mut [u8] {
+        &mut self.buffer[range]
+    }
+}
+
+/// Bytes waiting from which on the outbox is congested, blocked or not.
+pub const FULL: usize = 256 << 10;
+
+/// Bytes waiting up to which held pieces are let out again.
+pub const LOW: usize = 16 << 10;
+
+/// Bytes waiting from which on no more requests should be read.
+pub const STOP_READING: usize = 4 << 20;
+
+/// Capacity, in bytes, that is kept when everything is written.
+const KEPT: usize = 1 << 20;
+
+/// Bytes for stdout.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    bytes: Vec<u8>,
+    written: usize,
+    congested: bool,
+}
+
+impl Outbox {
+    /// Where whole lines are appended.
+    pub fn lines(&mut self) -> &mut Vec<u8> {
+        if self.len() >= FULL {
+            self.congested = true;
+        }
+        &mut self.bytes
+    }
+
+    /// Bytes that wait.
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.written
+    }
+
+    /// Whether nothing waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the reader is slower than the models.
+    pub fn is_congested(&self) -> bool {
+        self.congested || self.len() >= FULL
+    }
+
+    /// What is to be written next.
+    pub fn waiting(&self) -> &[u8] {
+        &self.bytes[self.written..]
+    }
+
+    /// `count` bytes were written; `blocked` says that the reader takes no more for now.
+    pub fn wrote(&mut self, count: usize, blocked: bool) {
+        self.written = (self.written + count).min(self.bytes.len());
+        if self.is_empty() {
+            self.bytes.clear();
+            self.bytes.shrink_to(KEPT);
+            self.written = 0;
+        } else if self.written >= FULL {
+            self.bytes.drain(..self.written);
+            self.written = 0;
+        }
+        self.congested = match (blocked && !self.is_empty(), self.len() <= LOW) {
+            (true, _) => true,
+            (false, true) => false,
+            (false, false) => self.congested,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(chunks: &[&[u8]], limit: usize) -> Vec<Option<Vec<u8>>> {
+        let (mut lines, mut seen) = (Lines::new(limit), Vec::new());
+        for chunk in chunks {
+            for part in chunk.chunks(SPACE) {
+                lines.space()[..part.len()].copy_from_slice(part);
+                lines.received(part.len());
+                while let Some(line) = lines.next_line() {
+                    seen.push(match line {
+                        Line::Whole(range) => Some(lines.bytes(range).to_vec()),
+                        Line::TooLong(_) => None,
+                    });
+                }
+            }
+        }
+        match lines.last_line() {
+            Some(Line::Whole(range)) => seen.push(Some(lines.bytes(range).to_vec())),
+            Some(Line::TooLong(_)) => seen.push(None),
+            None => {}
+        }
+        seen
+    }
+
+    proptest! {
+        #[test]
+        fn lines_do_not_depend_on_the_cuts(
+            lines in proptest::collection::vec(proptest::collection::vec(b'a'..b'f', 0..30), 0..12),
+            cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..12),
+        ) {
+            let stream: Vec<u8> = lines.iter().flat_map(|line| line.iter().copied().chain([b'\n'])).collect();
+            let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
+            at.extend([0, stream.len()]);
+            at.sort_unstable();
+            let chunks: Vec<&[u8]> = at.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect();
+            let expected: Vec<_> = lines.iter().filter(|line| !line.is_empty())
+                .map(|line| (line.len() <= 20).then(|| line.clone())).collect();
+            prop_assert_eq!(read(&chunks, 20), expected);
+        }
+    }
+
+    #[test]
+    fn a_long_line_is_read_whole_and_its_memory_is_given_back() {
+        let long = vec![b'x'; 3 << 20];
+        let mut lines = Lines::new(4 << 20);
+        for part in long.chunks(SPACE) {
+            lines.space()[..part.len()].copy_from_slice(part);
+            lines.received(part.len());
+            assert_eq!(lines.next_line(), None);
+        }
+        lines.space()[0] = b'\n';
+        lines.received(1);
+        assert_eq!(lines.next_line(), Some(Line::Whole(0..long.len())));
+        lines.space();
+        assert_eq!(lines.buffer.len(), SPACE);
+    }
+
+    #[test]
+    fn who_asks_in_a_long_line_is_found_wherever_it_stands_and_however_it_is_cut() {
+        for (head, tail) in [(r#"{"id":"a","x":""#, r#""}"#), (r#"{"x":""#, r#"","id":"a"}"#)] {
+            let line = format!("{head}{}{tail}", "x".repeat(100));
+            for (size, end) in [(1, "\n"), (7, ""), (50, "\n"), (SPACE, "\n"), (SPACE, "")] {
+                let (mut lines, mut found) = (Lines::new(20), Vec::new());
+                for part in format!("{line}{end}").as_bytes().chunks(size) {
+                    lines.space()[..part.len()].copy_from_slice(part);
+                    lines.received(part.len());
+                    found.extend(lines.next_line());
+                }
+                found.extend(lines.last_line());
+                let [Line::TooLong(envelope)] = &found[..] else { panic!("{size}: {found:?}") };
+                assert_eq!(&*envelope.reply.id, "\"a\"", "{size}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_line_needs_no_end() {
+        assert_eq!(read(&[b"a\n\n \r\nb"], 20), [Some(b"a".to_vec()), Some(b"b".to_vec())]);
+    }
+
+    #[test]
+    fn a_blocked_write_congests_until_little_waits() {
+        let mut outbox = Outbox::default();
+        outbox.lines().extend(vec![b'x'; 100_000]);
+        assert!(!outbox.is_congested());
+        outbox.wrote(10, true);
+        assert!(outbox.is_congested());
+        outbox.wrote(50_000, false);
+        assert!(outbox.is_congested());
+        outbox.wrote(99_990 - 50_000 - LOW, false);
+        assert!(!outbox.is_congested());
+        outbox.wrote(LOW, false);
+        assert!(outbox.is_empty());
+        outbox.lines().extend(vec![b'x'; FULL]);
+        assert!(outbox.is_congested());
     }
 }

@@ -6,9 +6,9 @@ use super::state::{Agent, MOST_MODELS, Turn};
 use super::updates::{push_text, uuid};
 use crate::convert::{Request, has_images, request_body, without_images};
 use crate::dialect::Dialect;
-use crate::errors::Failure;
+use crate::failure::Failure;
+use crate::models::{self, Overflow, budget, rate, weight};
 use crate::session::{Exchange, TurnId};
-use crate::window::{self, Overflow, budget, rate, weight};
 
 impl Agent {
     /// How large the context window of a model is, in tokens, as far as anybody has said.
@@ -17,7 +17,7 @@ impl Agent {
             return Some(told).filter(|window| *window > 0);
         }
         let listed = self.models.known.iter().flatten().find(|known| known.id == model).and_then(|known| known.window);
-        let told = listed.or_else(|| window::of_family(model));
+        let told = listed.or_else(|| models::of_family(model));
         // What an endpoint says while it refuses a request holds before any list.
         [told, self.windows.get(model).copied()].into_iter().flatten().min()
     }
@@ -153,8 +153,5 @@ impl Agent {
 
 /// What the user said in a turn, for a model that takes images or takes none.
 fn said(exchange: &Exchange, is_blind: bool) -> Cow<'_, str> {
-    match is_blind {
-        true => without_images(&exchange.user),
-        false => Cow::from(&*exchange.user),
-    }
+    if is_blind { without_images(&exchange.user) } else { Cow::from(&*exchange.user) }
 }

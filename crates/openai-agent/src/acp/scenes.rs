@@ -8,7 +8,7 @@ use super::state::Effect;
 use super::trial::{Trial, stored, title};
 use crate::chunk::Kind;
 use crate::config::Level;
-use crate::errors::Failure;
+use crate::failure::Failure;
 use crate::history::{Listed, Store, Stored};
 
 const HISTORY: (&str, &str) = ("OPENAI_HISTORY_DIR", "/h");

@@ -8,9 +8,9 @@ use crate::answer::Ending;
 use crate::config::{Config, Level};
 use crate::history::{Entry, Header};
 use crate::models::Model;
-use crate::outbox::Outbox;
 use crate::rpc::Reply;
 use crate::session::{Sessions, TurnId};
+use crate::stdio::Outbox;
 
 /// Bytes of an answer that are held while the reader is slow; a turn that holds more stops reading its stream.
 pub const MOST_HELD: usize = 16 << 10;
@@ -68,13 +68,15 @@ pub struct ToStore {
     pub entry: Entry,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Phase {
+    #[default]
     Running,
     Storing,
 }
 
 /// One run of a prompt.
+#[derive(Default)]
 pub(super) struct Turn {
     pub session_id: Rc<str>,
     pub reply: Reply,

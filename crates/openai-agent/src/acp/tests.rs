@@ -11,7 +11,7 @@ use super::state::{Agent, Effect, MOST_HELD};
 use crate::answer::{Ending, StopReason};
 use crate::chunk::Kind;
 use crate::config::Config;
-use crate::errors::Failure;
+use crate::failure::Failure;
 use crate::session::TurnId;
 
 /// What may happen between two looks at the outbox.

@@ -12,13 +12,13 @@ use crate::answer::{Ending, StopReason};
 use crate::chunk::Kind;
 use crate::config::{ErrorStyle, Level};
 use crate::convert::{assistant_message, user_message};
-use crate::errors::Failure;
+use crate::failure::Failure;
 use crate::history::{Entry, Header};
 use crate::json::Raw;
-use crate::outbox::Outbox;
+use crate::models::rate;
 use crate::rpc::{Reply, RpcError, push_error, push_result, update_head};
 use crate::session::{Exchange, Session, TurnId};
-use crate::window::rate;
+use crate::stdio::Outbox;
 
 /// The context window that is told where none is known, in tokens.
 const USUAL_WINDOW: u64 = 128_000;
@@ -53,18 +53,7 @@ impl Agent {
             user: message,
             own,
             model,
-            phase: Phase::Running,
-            message_id: None,
-            thought_id: None,
-            answer: String::new(),
-            told: 0,
-            held_thought: String::new(),
-            is_queued: false,
-            is_paused: false,
-            asked: 0,
-            is_shortened: false,
-            is_blind: false,
-            ending: None,
+            ..Turn::default()
         };
         self.turns.insert(number, turn);
         self.in_flight += memory;
@@ -224,9 +213,10 @@ impl Agent {
                 session.rate = rate(usage.input_tokens, turn.asked);
             }
             let Some(exchange) = exchange else {
-                match is_refusal {
-                    true => session.settle(),
-                    false => session.leave(turn.own.clone(), limit),
+                if is_refusal {
+                    session.settle()
+                } else {
+                    session.leave(turn.own.clone(), limit)
                 }
                 return None;
             };

@@ -82,9 +82,10 @@ pub(super) fn text<'a>(params: Raw<'a>, name: &str) -> Result<Cow<'a, str>, RpcE
 /// A parameter that is kept as long as its session.
 pub(super) fn word<'a>(params: Raw<'a>, name: &str) -> Result<Cow<'a, str>, RpcError> {
     let word = text(params, name)?;
-    match word.len() <= LONGEST_WORD {
-        true => Ok(word),
-        false => Err(RpcError::invalid_params(format!("{name} is longer than {LONGEST_WORD} bytes"))),
+    if word.len() <= LONGEST_WORD {
+        Ok(word)
+    } else {
+        Err(RpcError::invalid_params(format!("{name} is longer than {LONGEST_WORD} bytes")))
     }
 }
 

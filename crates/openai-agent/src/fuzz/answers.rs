@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use super::Cut;
 use crate::answer::{Answer, Ending, Piece, StopReason};
 use crate::chunk::Kind;
-use crate::errors::Failure;
+use crate::failure::Failure;
 
 /// What is heard of an answer.
 #[derive(Debug, PartialEq)]
@@ -142,6 +142,12 @@ impl Endpoint {
                 self.event(": keepalive");
             }
             8 => self.event(&chunk(json!({"role": "assistant", "content": ""}))),
+            _ => self.say_oddly(choice),
+        }
+    }
+
+    fn say_oddly(&mut self, choice: u8) {
+        match choice % 18 {
             9 => {
                 let (left, right) = (self.text(), self.text());
                 self.event(&format!("{}{}", chunk(json!({ "content": left })), chunk(json!({ "content": right }))));
@@ -172,9 +178,10 @@ impl Endpoint {
             15 => {
                 let word = self.word();
                 let block = format!("<think>{word}</think>");
-                match self.text.is_empty() {
-                    true => self.thoughts.push_str(&word),
-                    false => self.text.push_str(&block),
+                if self.text.is_empty() {
+                    self.thoughts.push_str(&word)
+                } else {
+                    self.text.push_str(&block)
                 }
                 let cut = block.char_indices().map(|(at, _)| at).nth(usize::from(choice / 18)).unwrap_or(block.len());
                 let (left, right) = block.split_at(cut);

@@ -2,12 +2,14 @@
 //!
 //! The client and the endpoint are driven by each test; nothing sleeps, everything waits for what it wants to see.
 
+mod answered;
 mod behaviours;
 mod cancelling;
 mod client;
 mod commands;
 mod context;
 mod endpoint;
+mod failed;
 mod failures;
 mod files;
 mod history;
@@ -16,6 +18,7 @@ mod large;
 mod many;
 mod methods;
 mod network;
+mod row;
 mod secrets;
 mod streaming;
 mod transcript;

@@ -69,7 +69,7 @@ impl Decoder {
     /// The body is not what it says it is, or grows beyond measure.
     pub fn decode(&mut self, bytes: Bytes) -> Result<Bytes, String> {
         if !bytes.is_empty() && !std::mem::replace(&mut self.has_begun, true) {
-            let is_gzip = bytes.starts_with(&[0x1f, 0x8b]) || bytes == &[0x1f][..];
+            let is_gzip = bytes.starts_with(&[0x1f, 0x8b]) || bytes == [0x1f][..];
             self.gzip = is_gzip.then(|| Box::new(MultiGzDecoder::new(Content::default())));
         }
         let Some(gzip) = &mut self.gzip else { return Ok(bytes) };

@@ -112,7 +112,7 @@ impl fmt::Display for NotStarted {
 
 /// How long the start of another user's worker may take, in seconds. Whoever is that user can stop the child between the
 /// change of user and its exec, or hold the exec up by a file system of its own, and we would wait for ever.
-const LONGEST_START: libc::time_t = 10;
+const LONGEST_START: u8 = 10;
 
 /// What a new worker is started with. Nothing more is allocated between clone and exec.
 pub(crate) struct Job {
@@ -380,7 +380,7 @@ fn limit_start() {
         (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_SIGNAL, libc::SIGKILL);
         let mut timer: libc::timer_t = std::mem::zeroed();
         let mut time: libc::itimerspec = std::mem::zeroed();
-        time.it_value.tv_sec = LONGEST_START;
+        time.it_value.tv_sec = LONGEST_START.into();
         if libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) == 0 {
             libc::timer_settime(timer, 0, &raw const time, ptr::null_mut());
         }

@@ -1,9 +1,10 @@
 """Runs what others wrote through the daemon: ACP clients and agents on three SDKs, over lines and over WebSockets; MCP
-client and server.
+client and server, and the example servers of `config` that npx and uvx fetch.
 
 run.py [PART]: only the cases with PART in their name. STDIO_BUS names the daemon's program.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -115,6 +116,20 @@ def mcp(assignment, what):
         finish("mcp.js", client)
 
 
+def ready(name):
+    """A file of config as it stands there, but for its port, is asked as docs/mcp.md says."""
+    with open(os.path.join(HERE, "..", "..", "config", name + ".json")) as file:
+        config = json.load(file)
+    # uvx is installed beside this Python.
+    os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+    listeners = [{**listener, "http": "127.0.0.1:0"} for listener in config["listeners"]]
+    with Daemon(config["pools"], listeners) as daemon:
+        call = [os.environ["STDIO_BUS"], "call", "--connect", daemon.urls[0], "--initialize", "mcp", "--timeout", "120"]
+        asked = subprocess.run([*call, "tools/list"], capture_output=True, text=True, timeout=300)
+        assert asked.returncode == 0, f"{asked.returncode}\n{asked.stdout}\n{asked.stderr}"
+        assert json.loads(asked.stdout.splitlines()[-1])["result"]["tools"], asked.stdout
+
+
 def cases():
     yield "one_client_and_one_worker", one_client_one_worker
     for assignment in ("round_robin", "client"):
@@ -137,6 +152,8 @@ def cases():
     for assignment in ("client", "dedicated"):
         yield (f"an_mcp_client_hears_what_its_server_says_by_itself_{assignment}",
                lambda a=assignment: mcp(a, "hears"))
+    for name in ("mcp-npx", "mcp-uvx"):
+        yield f"the_server_of_{name}_is_fetched_and_lists_its_tools", lambda n=name: ready(n)
 
 
 def main():

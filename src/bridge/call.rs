@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::spawn_local as spawn;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::daemon::{Daemon, Options};
 use super::failure::Ending;
@@ -25,7 +25,7 @@ use super::guard::Guard;
 use super::link::{self, Sink, Source};
 use super::run;
 use super::stream::{Means, Stream};
-use super::terms::{BLOCK, say};
+use super::terms::{BLOCK, LAST_WORDS_LIMIT, say};
 use super::waiting::Waiting;
 use crate::bus::id::Id;
 use crate::error::{StartError, exit};
@@ -276,6 +276,8 @@ impl Talk<'_> {
         }
         let until = self.until();
         self.answers(Some(until)).await?;
+        // Over HTTP, what nobody answers may still be on its way.
+        let _ = timeout(LAST_WORDS_LIMIT, self.sink.end()).await;
         Ok(())
     }
 

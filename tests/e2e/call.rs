@@ -182,6 +182,27 @@ fn lines_of_stdin_are_sent_until_all_is_answered() {
 }
 
 #[test]
+fn a_notification_that_is_the_last_line_arrives() {
+    let pool = with(worker("a", 1, &["--keep"]), "assignment", "client");
+    let listeners = json!([{ "tcp": "127.0.0.1:0" }, { "http": "127.0.0.1:0" }, { "ws": "127.0.0.1:0" }]);
+    let daemon = Setup::new([pool]).no_listener().set("listeners", listeners).start();
+    let addresses = daemon.addresses(3);
+    let [lines, door, web] = [
+        format!("tcp://{}", addresses[0]),
+        format!("http://{}/mcp", addresses[1]),
+        format!("ws://{}/acp", addresses[2]),
+    ];
+    for (number, way) in [&lines, &door, &web].into_iter().enumerate() {
+        let mark = format!("notifications/{number}");
+        let line = json!({ "jsonrpc": "2.0", "method": mark }).to_string();
+        let called = call(way, &["--initialize", "mcp"], &line);
+        assert_eq!(called.code, Some(0), "{way}: {}", called.said);
+        daemon.until("the worker has read it", || call(&lines, &["kept"], "").last().to_string().contains(&mark));
+    }
+    daemon.stop();
+}
+
+#[test]
 fn params_that_are_no_json_are_told_with_their_place_and_not_sent() {
     let dead = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("tcp://{}", dead.local_addr().expect("its address"));

@@ -399,7 +399,9 @@ impl Talk<'_> {
         if text.is_empty() {
             return Ok(());
         }
-        let refused = if text.starts_with(['{', '[']) {
+        let refused = if text.starts_with(['[', '"']) {
+            "a message is an object of JSON, each on a line of its own; write it, or METHOD PARAMS".to_owned()
+        } else if text.starts_with('{') {
             match serde_json::from_str::<IgnoredAny>(text) {
                 Ok(_) => return self.send(text.into()).await,
                 Err(error) => format!("this is no JSON: {}", whereabouts(text, &error)),

@@ -178,6 +178,9 @@ fn lines_of_stdin_are_sent_until_all_is_answered() {
     let called = call(&tcp(&daemon), &[], "{\"id\":1,\ntwo\nthree 3\n");
     assert_eq!((called.code, called.lines.len()), (Some(2), 1), "{}", called.said);
     assert!(called.said.contains("not sent: this is no JSON") && called.said.contains("must be an object"));
+    let called = call(&tcp(&daemon), &[], "[1]\ntwo\n");
+    assert_eq!((called.code, called.lines.len()), (Some(2), 1), "{}", called.said);
+    assert!(called.said.contains("not sent: a message is an object"), "{}", called.said);
     daemon.stop();
 }
 

@@ -364,6 +364,8 @@ pub struct Log {
     pub level: LogLevel,
     /// How a line of the log looks.
     pub format: LogFormat,
+    /// A line is written of each request of a client.
+    pub requests: bool,
 }
 
 /// The levels of the log by their names.

@@ -352,7 +352,8 @@ fn log<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Log {
     let Some(object) = reader.object(node, "log") else { return Log::default() };
     let level = reader.choice(&object, "level", LEVELS.map(|(_, level)| level));
     let format = reader.choice(&object, "format", [LogFormat::Text, LogFormat::Json]);
-    Log { level: level.unwrap_or_default(), format: format.unwrap_or_default() }
+    let requests = object.get("requests").and_then(|node| reader.boolean(node)).unwrap_or_default();
+    Log { level: level.unwrap_or_default(), format: format.unwrap_or_default(), requests }
 }
 
 /// The section that the C daemon has: accepted as far as it asks for what this bus does anyway.

@@ -556,4 +556,11 @@ const LOG: &[Setting] = &[
         "The least important level that is written; what workers write to stderr has the level `info`.",
     ),
     row("format", Choice(&["text", "json"]), Value("\"text\""), "bus", "How a line of the log looks."),
+    row(
+        "requests",
+        Flag,
+        Value("false"),
+        "bus",
+        "A line is written of each request of a client when it has ended, whatever the level.",
+    ),
 ];

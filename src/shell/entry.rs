@@ -105,6 +105,11 @@ impl Entry {
         }
     }
 
+    /// The fields alone, as they stand in the line.
+    pub(super) fn into_fields(self) -> String {
+        self.fields
+    }
+
     /// The line, with its end.
     pub(super) fn into_line(self) -> Vec<u8> {
         let Self { look, level, message, fields } = self;
@@ -170,7 +175,8 @@ pub(super) fn of_worker(
     format!("{}[{name}] {text}{cut}\n", look.priority(level)).into_bytes()
 }
 
-fn now() -> String {
+/// The time as lines have it.
+pub(super) fn now() -> String {
     calendar::to_the_millisecond(SystemTime::now())
 }
 

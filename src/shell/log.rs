@@ -1,7 +1,7 @@
-//! The log: events of `tracing` and the workers' stderr become lines for stderr (spec, appendix C). Writing them never
+//! The log: events of `tracing`, the workers' stderr and requests become lines for stderr (spec, appendix C). Writing them never
 //! blocks: lines go into a bounded buffer that the ring empties. Lines that find no room there or cannot be written are
 //! dropped and counted, and the next line that is written comes with their number. Half of the buffer is for the lines
-//! of the daemon alone: no worker can push them out.
+//! of the daemon alone: neither workers nor requests can push them out.
 
 use std::io;
 use std::ops::Range;
@@ -26,8 +26,10 @@ use crate::error::StartError;
 
 /// Bytes that may wait for stderr.
 const BUFFER: usize = 256 * 1024;
-/// How many of them may be lines of workers.
-const WORKERS_PART: usize = BUFFER / 2;
+/// How many of them may be lines of workers and of requests.
+const OTHERS_PART: usize = BUFFER / 2;
+/// So many bytes of lines of requests are written at once, since each write costs as much as some of them.
+const ENOUGH: usize = 32 * 1024;
 /// The level of what workers write to stderr.
 pub(super) const OF_WORKERS: LogLevel = LogLevel::Info;
 
@@ -44,28 +46,51 @@ static LEVEL: AtomicU8 = AtomicU8::new(LogLevel::Info as u8);
 /// Lines that found no room or could not be written, since the start.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-struct Buffered {
+pub(super) struct Buffered {
     bytes: Vec<u8>,
-    /// Lines that found no room behind these, and how many of them were of workers.
+    /// Lines that found no room behind these, and how many of them were of workers and of requests.
     dropped: u64,
     of_workers: u64,
+    of_requests: u64,
+    /// They are to be written without waiting for more.
+    are_due: bool,
+}
+
+/// Whose lines they are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    Daemon,
+    Workers,
+    /// Those of `log.requests`.
+    Requests,
 }
 
 impl Buffered {
-    const EMPTY: Self = Self { bytes: Vec::new(), dropped: 0, of_workers: 0 };
+    const EMPTY: Self = Self { bytes: Vec::new(), dropped: 0, of_workers: 0, of_requests: 0, are_due: false };
 
-    fn push(&mut self, line: &[u8], of_worker: bool) {
+    fn push(&mut self, line: &[u8], whose: Whose) {
+        self.push_with(whose, || line);
+    }
+
+    /// Adds a line, which is made only if there may be room for it.
+    pub(super) fn push_with<'l>(&mut self, whose: Whose, line: impl FnOnce() -> &'l [u8]) {
         // Behind a line that is missing there is none before that was said. The daemon's own are not missing because
-        // some of a worker are.
-        let room = if of_worker { WORKERS_PART } else { BUFFER };
-        let missed = if of_worker { self.dropped } else { self.dropped - self.of_workers };
-        if missed == 0 && self.bytes.len() + line.len() <= room {
-            self.bytes.extend_from_slice(line);
-        } else {
-            self.dropped += 1;
-            LOST.fetch_add(1, Ordering::Relaxed);
-            self.of_workers += u64::from(of_worker);
+        // some of others are.
+        let is_own = whose == Whose::Daemon;
+        let room = if is_own { BUFFER } else { OTHERS_PART };
+        let missed = if is_own { self.dropped - self.of_workers - self.of_requests } else { self.dropped };
+        if missed == 0 && self.bytes.len() < room {
+            let line = line();
+            if self.bytes.len() + line.len() <= room {
+                self.bytes.extend_from_slice(line);
+                self.are_due |= whose != Whose::Requests || self.bytes.len() >= ENOUGH;
+                return;
+            }
         }
+        self.dropped += 1;
+        LOST.fetch_add(1, Ordering::Relaxed);
+        self.of_workers += u64::from(whose == Whose::Workers);
+        self.of_requests += u64::from(whose == Whose::Requests);
     }
 }
 
@@ -120,14 +145,15 @@ impl Batch {
     /// Takes the lines that wait, between notes of what was lost.
     fn fill(&mut self, buffer: &mut Buffered) {
         (self.written, self.dropped) = (0, std::mem::take(&mut buffer.dropped));
-        let of_workers = std::mem::take(&mut buffer.of_workers);
+        buffer.are_due = false;
+        let of = [std::mem::take(&mut buffer.of_workers), std::mem::take(&mut buffer.of_requests)];
         self.bytes.clear();
         if self.torn {
             self.bytes.push(b'\n');
         }
         if self.failed > 0 {
             let why = io::Error::from_raw_os_error(self.errno);
-            self.note(self.failed, 0, &format!("stderr could not be written ({why})"));
+            self.note(self.failed, [0, 0], &format!("stderr could not be written ({why})"));
         }
         self.lines.start = self.bytes.len();
         if self.bytes.is_empty() {
@@ -137,12 +163,13 @@ impl Batch {
         }
         self.lines.end = self.bytes.len();
         if self.dropped > 0 {
-            self.note(self.dropped, of_workers, "stderr was full");
+            self.note(self.dropped, of, "stderr was full");
         }
     }
 
-    fn note(&mut self, lines: u64, of_workers: u64, why: &str) {
-        let whose = if of_workers > 0 { format!(", {of_workers} of them of workers") } else { String::new() };
+    fn note(&mut self, lines: u64, of: [u64; 2], why: &str) {
+        let told = of.iter().zip(["workers", "requests"]).filter(|(lines, _)| **lines > 0);
+        let whose: String = told.map(|(lines, whose)| format!(", {lines} of them of {whose}")).collect();
         let entry = Entry::new(look(), Level::WARN)
             .message(format_args!("{why}: {lines} lines of the log were dropped{whose}"))
             .text("reason", "log_dropped");
@@ -164,7 +191,22 @@ pub(super) fn forget() {
     *buffered() = Buffered::EMPTY;
 }
 
-fn look() -> Look {
+/// Where several lines are added at once. Nothing else may be logged meanwhile.
+pub(super) fn lines() -> impl std::ops::DerefMut<Target = Buffered> {
+    buffered()
+}
+
+/// Counts and tells requests that have no line (`log.requests`).
+pub(super) fn requests_lost(requests: u64) {
+    LOST.fetch_add(requests, Ordering::Relaxed);
+    let entry = Entry::new(look(), Level::WARN)
+        .message(format_args!("{requests} requests have no line in the log: there were too many at once"))
+        .text("reason", "log_dropped");
+    buffered().push(&entry.into_line(), Whose::Daemon);
+}
+
+/// How lines look.
+pub(super) fn look() -> Look {
     Look { json: JSON.load(Ordering::Relaxed), journal: JOURNAL.load(Ordering::Relaxed) }
 }
 
@@ -220,23 +262,41 @@ pub(super) fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// Gets the next lines ready to be written, if the last ones are; false if there is nothing to write.
-pub(super) fn take(batch: &mut Batch) -> bool {
+/// What there is to write.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Taken {
+    Nothing,
+    /// Lines of requests, which wait for more of them.
+    Waits,
+    Ready,
+}
+
+/// Gets the next lines ready to be written, if the last ones are.
+pub(super) fn take(batch: &mut Batch) -> Taken {
     if !batch.rest().is_empty() {
-        return true;
+        return Taken::Ready;
     }
     let mut buffer = buffered();
-    if buffer.bytes.is_empty() {
-        return false;
+    match (buffer.bytes.is_empty(), buffer.are_due) {
+        (true, _) => Taken::Nothing,
+        (false, false) => Taken::Waits,
+        (false, true) => {
+            batch.fill(&mut buffer);
+            Taken::Ready
+        }
     }
-    batch.fill(&mut buffer);
-    true
+}
+
+/// Lets no line wait for more.
+pub(super) fn hurry() {
+    buffered().are_due = true;
 }
 
 /// Writes what is left, however long that takes. False if lines are lost that somebody may miss, and nobody was told.
 pub(super) fn flush(batch: &mut Batch) -> bool {
     let stderr = rustix::stdio::stderr();
-    while take(batch) {
+    hurry();
+    while take(batch) == Taken::Ready {
         match rustix::io::write(stderr, batch.rest()) {
             Ok(written) if written > 0 => batch.advance(written),
             Err(Errno::INTR) => {}
@@ -273,7 +333,7 @@ pub(super) fn worker(pool: &str, worker: WorkerName, said: Said<'_>) {
     let (name, incarnation) = (format!("{pool}/{}", worker.place), worker.incarnation);
     match said {
         Said::Line(kept, length) => {
-            buffered().push(&entry::of_worker(look, level, (&name, incarnation), kept, length), true);
+            buffered().push(&entry::of_worker(look, level, (&name, incarnation), kept, length), Whose::Workers);
         }
         Said::LeftOut(lines, bytes) => {
             let entry = Entry::new(look, level)
@@ -285,7 +345,7 @@ pub(super) fn worker(pool: &str, worker: WorkerName, said: Said<'_>) {
                 .plain("incarnation", incarnation)
                 .plain("lines", lines)
                 .plain("bytes", bytes);
-            buffered().push(&entry.into_line(), false);
+            buffered().push(&entry.into_line(), Whose::Daemon);
         }
     }
 }
@@ -316,10 +376,11 @@ pub(super) fn report(report: &Report, pool_of: impl Fn(usize) -> String) {
     if report.suppressed > 0 {
         entry = entry.plain("suppressed", report.suppressed);
     }
-    buffered().push(&entry.into_line(), false);
+    buffered().push(&entry.into_line(), Whose::Daemon);
 }
 
-fn who(entry: Entry, origin: &Origin) -> Entry {
+/// Adds who a client is.
+pub(super) fn who(entry: Entry, origin: &Origin) -> Entry {
     let mut entry = match origin.place {
         Place::Process { pid: 0, user } => entry.plain("uid", user),
         Place::Process { pid, user } => entry.plain("pid", pid).plain("uid", user),
@@ -383,7 +444,7 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut entry = Entry::new(look(), *event.metadata().level());
         event.record(&mut entry);
-        buffered().push(&entry.into_line(), false);
+        buffered().push(&entry.into_line(), Whose::Daemon);
     }
 
     fn enter(&self, _: &span::Id) {}
@@ -396,7 +457,7 @@ mod tests {
     use super::*;
 
     fn filled(batch: &mut Batch, lines: &str, dropped: u64) -> String {
-        batch.fill(&mut Buffered { bytes: lines.into(), dropped, of_workers: 0 });
+        batch.fill(&mut Buffered { bytes: lines.into(), dropped, ..Buffered::EMPTY });
         String::from_utf8(batch.rest().to_vec()).expect("UTF-8")
     }
 
@@ -449,12 +510,12 @@ mod tests {
         let mut buffer = Buffered::EMPTY;
         let noise = [b"noise noise noise".as_slice(), b"\n"].concat();
         for _ in 0..2 * BUFFER / noise.len() {
-            buffer.push(&noise, true);
+            buffer.push(&noise, Whose::Workers);
         }
-        assert!(buffer.bytes.len() <= WORKERS_PART && buffer.of_workers > 0 && buffer.dropped == buffer.of_workers);
+        assert!(buffer.bytes.len() <= OTHERS_PART && buffer.of_workers > 0 && buffer.dropped == buffer.of_workers);
         for _ in 0..100 {
-            buffer.push(b"own\n", false);
-            buffer.push(&noise, true);
+            buffer.push(b"own\n", Whose::Daemon);
+            buffer.push(&noise, Whose::Workers);
         }
         let dropped = buffer.dropped;
         let mut batch = Batch::default();
@@ -463,7 +524,7 @@ mod tests {
         assert_eq!(text.lines().filter(|line| *line == "own").count(), 100);
         let note = format!("stderr was full: {dropped} lines of the log were dropped, {dropped} of them of workers");
         assert!(text.lines().last().is_some_and(|line| line.contains(&note)), "{note}");
-        buffer.push(&noise, true);
+        buffer.push(&noise, Whose::Workers);
         assert_eq!((buffer.bytes.len(), buffer.dropped), (noise.len(), 0), "once that was told, there is room again");
     }
 }

@@ -44,6 +44,7 @@ mod read;
 mod recycle;
 mod reload;
 pub mod reloads;
+mod request_lines;
 mod reread;
 mod signals;
 #[cfg(test)]

@@ -111,6 +111,7 @@ impl<I: Io> Shell<I> {
         let config = plan.config;
         log::set_level(config.log.level);
         log::set_format(config.log.format);
+        self.bus.record_requests(config.log.requests);
         self.leave_listeners(now, &config, &plan.takes_over, plan.moves_admin);
         let settled = |pool: usize, generation| self.bus.settled_commands(pool).any(|settled| settled == generation);
         self.reactor.workers.configure(&config, settled);

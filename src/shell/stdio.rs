@@ -4,6 +4,7 @@ use super::admin::recent::Recent;
 use super::connection::{Flight, InFlight};
 use super::inherited::may_block;
 use super::log::{self, Batch};
+use super::request_lines::RequestLines;
 use crate::bus::report::Report;
 use crate::config::Pool;
 
@@ -48,6 +49,8 @@ pub(super) struct LogOutput {
     pub writes_aside: bool,
     /// What went wrong lately, for operators.
     pub recent: Recent,
+    /// Lines of requests, if they are wanted.
+    pub requests: RequestLines,
 }
 
 impl LogOutput {
@@ -58,6 +61,7 @@ impl LogOutput {
             is_half_closed: false,
             writes_aside: may_block(rustix::stdio::stderr()),
             recent: Recent::default(),
+            requests: RequestLines::default(),
         }
     }
 

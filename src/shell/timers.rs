@@ -20,6 +20,8 @@ pub(super) enum Timer {
     Accept(usize),
     /// Our own stdout and stderr, for which the kernel had no thread.
     Output,
+    /// Lines of requests that wait for more of them.
+    Log,
     /// How much memory is lent.
     Memory,
     /// A connection of the door for MCP.

@@ -18,7 +18,7 @@ use super::descriptors::Allowance;
 use super::handshakes::state::Handshakes;
 use super::http::Http;
 use super::listeners::{Acceptor, Listeners, Terms};
-use super::log::Batch;
+use super::log::{self, Batch};
 use super::notify::{Condition, Notify};
 use super::operation::Operation;
 use super::reactor::{Connections, Reactor, Workers};
@@ -75,7 +75,8 @@ impl<I: Io> Shell<I> {
         if let Some((clients, _)) = fewer_clients {
             settings.most_clients = clients;
         }
-        let bus = Bus::new(settings);
+        let mut bus = Bus::new(settings);
+        bus.record_requests(config.log.requests);
         let memory = Budget::new(config.limits.max_memory);
         io.buffers().keep_spares_below(memory.short_above());
         let terms = config.listeners.iter().map(|listener| Terms::of(listener, &config)).collect();
@@ -150,6 +151,7 @@ impl<I: Io> Shell<I> {
         while let Some(slot) = self.reactor.http.next_dirty() {
             self.step(|shell| shell.send_http(shell.reactor.clock.now(), slot));
         }
+        self.log_requests();
         self.reactor.write_log();
         if self.reactor.is_done {
             return Ok(true);
@@ -229,6 +231,7 @@ impl<I: Io> Shell<I> {
                 Timer::Connection(slot) => shell.reactor.connection_due(now, slot),
                 Timer::Accept(index) => shell.reactor.retry_accepting(now, index),
                 Timer::Output => shell.reactor.retry_writing(),
+                Timer::Log => log::hurry(),
                 // It is looked at in each turn.
                 Timer::Memory => {}
                 Timer::Admin(slot) => shell.admin_due(now, slot),
@@ -240,6 +243,12 @@ impl<I: Io> Shell<I> {
                 Timer::Reload => {}
             });
         }
+    }
+
+    /// Logs the requests that have ended.
+    fn log_requests(&mut self) {
+        let Reactor { log, workers, clock, .. } = &mut self.reactor;
+        log.requests.write(clock.now(), &mut self.bus, &workers.pools);
     }
 
     /// Tells the service manager what there is to tell.
@@ -274,7 +283,9 @@ impl<I: Io> Shell<I> {
         }
         self.forget_admin();
         self.forget_http();
+        self.log_requests();
         let reactor = &mut self.reactor;
+        reactor.log.requests.tell_lost(reactor.clock.now(), Duration::ZERO);
         // What the kernel still holds may still be written to: it stays until the process ends.
         let connections = std::mem::take(&mut *reactor.connections);
         for (_, connection) in connections.into_iter().filter(|(_, connection)| !connection.in_flight.is_empty()) {

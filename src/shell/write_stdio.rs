@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::connection::Flight;
-use super::log;
+use super::log::{self, Taken};
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::timers::Timer;
@@ -13,6 +13,9 @@ use crate::io::{Io, Submission, tells_half_closed};
 
 /// When stdout and stderr are tried again after the kernel could make no thread for them, or cannot tell of room.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// For so long lines of requests wait for more of them.
+const WAITS: Duration = Duration::from_millis(100);
 
 impl<I: Io> Reactor<I> {
     /// The kernel could make no thread for a write: it is tried again until it can.
@@ -32,8 +35,13 @@ impl<I: Io> Reactor<I> {
     /// Hands the log to the kernel, one write at a time.
     pub(super) fn write_log(&mut self) {
         let log = &mut self.log;
-        if log.is_busy() || self.timers.is_set(Timer::Output) || !log::take(&mut log.batch) {
+        if log.is_busy() || self.timers.is_set(Timer::Output) {
             return;
+        }
+        match log::take(&mut log.batch) {
+            Taken::Nothing => return,
+            Taken::Waits => return self.timers.set_at_latest(Timer::Log, self.clock.now().after(WAITS)),
+            Taken::Ready => {}
         }
         let rest = log.batch.rest();
         let (from, bytes) = (rest.as_ptr(), rest.len() as u32);

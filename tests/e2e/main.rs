@@ -35,6 +35,7 @@ mod names;
 mod network;
 mod proxy;
 mod reload;
+mod request_lines;
 mod service;
 mod sessions;
 mod shutdown;

@@ -11,7 +11,6 @@ use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
 use super::settings::{Era, Limits};
 use super::shutdown::Stage;
-use super::tally::Outcome;
 use super::timers::Timer;
 use super::worker::Worker;
 use super::{Bus, reply};
@@ -243,15 +242,12 @@ impl Bus {
         for request in outstanding {
             let Some(pending) = self.pending.get(request) else { continue };
             // Nothing is lost for who has cancelled it.
-            let (reason, outcome) = match pending.cancelled() {
-                Some(_) => (Reason::Cancelled, Outcome::Cancelled),
-                None => (Reason::RequestDiscarded, Outcome::ClientLeft),
-            };
+            let reason = if pending.cancelled().is_some() { Reason::Cancelled } else { Reason::RequestDiscarded };
             let id = self.pending.asker_text(request);
             self.report_request(reason, [Some(key.into()), None], || {
                 (Some(id), "the connection was closed before its answer came".into())
             });
-            self.count_outcome(request, outcome);
+            self.count_outcome(request, reason, None);
             self.orphan_request(request);
         }
         self.fail_requests_to_client(key);

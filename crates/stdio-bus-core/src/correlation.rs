@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use ndjson_scan::{Line, Meta, Span, Window};
 
+use super::ended::Said;
 use super::id::{Id, Spelled};
 use super::message::{Cancel, Edit, Edits, Refusal, UNCHANGED, Verb, print_of};
 use super::peer::{Peer, RequestKey, Text, WorkerKey};
@@ -46,6 +47,9 @@ impl Bus {
         let inserted = self.pending.insert(came_at, place, new, id, wire, &mut from.outstanding);
         let key = inserted.ok_or_else(too_many)?;
         from.traffic.asked += 1;
+        if let (Some(records), Peer::Client(_)) = (&mut self.out.records, new.asker) {
+            records.begin(self.now, &mut self.pending, key, (window, line));
+        }
         if progress.is_some() {
             self.note_progress(key, new.answerer, id, (window, line, progress), edits);
         }
@@ -198,6 +202,9 @@ impl Bus {
         let mut edits = UNCHANGED;
         edits[0] = self.pending.replaced_token(key).map(|with| Edit { at: line.id, with });
         edits[1] = if line.meta == 0 { None } else { self.edit_in_meta(key, window, line) };
+        if self.out.records.is_some() {
+            self.record_answer(key, window, line, edits[0].as_ref());
+        }
         self.forget_request(key);
         if let Peer::Worker(worker) = answerer
             && let Some(worker) = self.workers.get_mut(worker)
@@ -239,7 +246,7 @@ impl Bus {
             let text = "the request was cancelled, and the worker did not answer it";
             self.fail_request(key, Reason::Cancelled, text);
         } else if asker.is_some() {
-            self.count_outcome(key, Outcome::Cancelled);
+            self.count_outcome(key, Reason::Cancelled, None);
             self.report(Reason::Cancelled, asker, || {
                 "a request was cancelled; its answer is not waited for any more".into()
             });
@@ -326,11 +333,15 @@ impl Bus {
         self.pending.orphan(key);
     }
 
-    /// A request of a client is not waited for any more, though it was not answered.
-    pub(super) fn count_outcome(&mut self, request: RequestKey, outcome: Outcome) {
+    /// A request of a client is not waited for any more, though it was not answered: its client gets an error that is
+    /// `said`, or nothing.
+    pub(super) fn count_outcome(&mut self, request: RequestKey, reason: Reason, said: Option<&Said>) {
+        if self.out.records.is_some() {
+            self.record_failure(request, reason, said);
+        }
         let Some(Peer::Worker(worker)) = self.pending.get(request).map(Request::answerer) else { return };
         if let Some(worker) = self.workers.get(worker) {
-            self.supervisor.pools[worker.name.pool].tally.count(outcome);
+            self.supervisor.pools[worker.name.pool].tally.count(Outcome::of(reason));
         }
     }
 
@@ -366,14 +377,15 @@ impl Bus {
         let session = session.map(|session| session.name.clone());
         let (token, id) = (self.pending.asker_token(key), self.pending.asker_text(key));
         self.report_request(reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));
-        self.count_outcome(key, Outcome::of(reason));
         let (pool, cause) =
             self.workers.get(worker).map_or((None, None), |worker| (Some(worker.name.pool), worker.process.cause));
-        self.count_error(pool, reason);
-        self.orphan_request(key);
         let session = session.as_ref().map(Text::as_bytes);
         let cause = cause.filter(|_| reason == Reason::RequestLost);
-        self.send_error_for(client.into(), &token, session, (reason, cause), text, Delivered::Yes);
+        let said = self.error_for(client.into(), &token, session, (reason, cause), text, Delivered::Yes);
+        self.count_outcome(key, reason, said.as_ref());
+        self.count_error(pool, reason);
+        self.orphan_request(key);
+        self.say(client.into(), said);
         self.wake_after_answer(client);
     }
 

@@ -5,6 +5,7 @@
 use ndjson_scan::{Line, Meta, Span, Window};
 
 use super::client::{Client, Phase};
+use super::ended::{Ended, Ending};
 use super::endpoint::Endpoint;
 use super::flow::gate::Hold;
 use super::gaps::Gaps;
@@ -13,6 +14,7 @@ use super::message::{Verb, plain_name, print_of, verb};
 use super::out::Out;
 use super::peer::{ClientKey, ClientMark, Moment, Peer, WorkerKey, WorkerMark};
 use super::pending::{Direction, NewRequest, Pending, Wire};
+use super::request::Flags;
 use super::session::activity::told_idle;
 use super::session::table::Sessions;
 use super::settings::{IdCollision, Settings};
@@ -57,7 +59,7 @@ impl FastPath<'_> {
 
     /// Sends a client's line on its way. None if it has to go the general way, and then nothing has been done.
     #[inline(always)]
-    pub(super) fn client_line(
+    pub(super) fn client_line<const TOLD: bool>(
         &mut self,
         key: ClientKey,
         client: &mut Client,
@@ -103,7 +105,10 @@ impl FastPath<'_> {
                 print: print_of(self.window, line, Span::default()),
             };
             let came_at = self.gaps.came_at(self.now);
-            self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut client.end.outstanding)?;
+            let request = self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut client.end.outstanding)?;
+            if TOLD && let Some(records) = &mut self.out.records {
+                records.begin(self.now, self.pending, request, (self.window, line));
+            }
             self.timers.arm(Timer::Requests, new.expires);
             client.end.traffic.asked += 1;
             worker.end.unanswered.count += 1;
@@ -140,7 +145,7 @@ impl FastPath<'_> {
     }
 
     /// Sends a worker's line on its way. None if it has to go the general way, and then nothing has been done.
-    pub(super) fn worker_line(
+    pub(super) fn worker_line<const TOLD: bool>(
         &mut self,
         key: WorkerKey,
         worker: &mut Worker,
@@ -148,14 +153,14 @@ impl FastPath<'_> {
         line: &Line,
     ) -> Option<()> {
         match line.id.is_some() {
-            true => self.pass_answer(key, worker, clients, line),
+            true => self.pass_answer::<TOLD>(key, worker, clients, line),
             false => self.pass_notification(key, worker, clients, line),
         }
     }
 
     /// An answer to a request with which nothing is the matter.
     #[inline(always)]
-    fn pass_answer(
+    fn pass_answer<const TOLD: bool>(
         &mut self,
         key: WorkerKey,
         worker: &mut Worker,
@@ -171,6 +176,7 @@ impl FastPath<'_> {
         let request = self.pending.get(request_key).filter(|request| request.is_simple())?;
         let Some(Peer::Client(client_key)) = request.asker() else { return None };
         let (session, since) = (request.session, request.since());
+        let is_told = TOLD && request.flags.has(Flags::TOLD);
         let client = clients.get_mut(client_key)?;
         if client.phase != Phase::Open
             || client.end.output.is_full()
@@ -180,6 +186,7 @@ impl FastPath<'_> {
         {
             return None;
         }
+        let took = self.gaps.lasted(self.now, since);
         if let Some(session) = session {
             self.sessions.end_simple_request(session, client_key, line.flags == Line::RESULT)?;
         }
@@ -192,7 +199,13 @@ impl FastPath<'_> {
         self.workers_changed |= worker.answering.answers();
         worker.answering.responds = true;
         let outcome = if line.flags == Line::ERROR { Outcome::Error } else { Outcome::Answered };
-        self.pools[worker.name.pool].tally.answered(outcome, self.gaps.lasted(self.now, since));
+        self.pools[worker.name.pool].tally.answered(outcome, took);
+        if is_told && let Some(records) = &mut self.out.records {
+            let ending = Ending::of_answer(self.window, line);
+            let ended = Ended { worker: Some(worker.name), took, ..Ended::of(client_key, &client.identity, ending) };
+            let session = session.and_then(|session| self.sessions.get(session));
+            records.answer(request_key, session, (self.window, line), ended);
+        }
         self.forward(client_key.into(), &mut client.end, line, line.span.len() + 1);
         Some(())
     }

@@ -14,8 +14,8 @@ use super::port::{Effects, Next, Received};
 pub(super) struct Intake {
     pub scanner: Scanner,
     pub batch: Vec<Line>,
-    /// Whether lines may go the way that is in `fast_path.rs`.
-    takes_fast_path: bool,
+    /// Whether lines may go the way that is in `fast_path.rs`, and whether there is a line to be written of each request.
+    way: Way,
     /// Lines that went that way.
     #[cfg(any(test, feature = "testing"))]
     fast_lines: u64,
@@ -25,11 +25,11 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    pub(super) fn new(takes_fast_path: bool) -> Self {
+    pub(super) fn new(way: Way) -> Self {
         Self {
             scanner: Scanner::new(),
             batch: Vec::with_capacity(BATCH),
-            takes_fast_path,
+            way,
             #[cfg(any(test, feature = "testing"))]
             fast_lines: 0,
             #[cfg(any(test, feature = "testing"))]
@@ -37,11 +37,11 @@ impl Intake {
         }
     }
 
-    /// Whether lines may go the way that is in `fast_path.rs`, from now on.
-    pub(super) fn allow_fast_path(&mut self, is_allowed: bool) {
+    /// Which way lines may go from now on.
+    pub(super) fn choose(&mut self, way: Way) {
         #[cfg(any(test, feature = "testing"))]
-        let is_allowed = is_allowed && !self.is_plain;
-        self.takes_fast_path = is_allowed;
+        let way = if self.is_plain { Way::General } else { way };
+        self.way = way;
     }
 
     /// Counts lines that went the fast path.
@@ -51,6 +51,15 @@ impl Intake {
             self.fast_lines += _lines as u64;
         }
     }
+}
+
+/// Which way lines may go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    General,
+    Fast,
+    /// The fast one, with records of requests (`ended.rs`).
+    Told,
 }
 
 /// What became of one line.
@@ -143,12 +152,15 @@ impl Bus {
         self.intake.batch.clear();
         let (outcome, unfinished) = client.end.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let mut lines = 0;
-        if self.intake.takes_fast_path && !self.shutdown.refuses_requests() {
+        if self.intake.way != Way::General && !self.shutdown.refuses_requests() {
             let mut path = fast_path!(self, now, window, count);
-            let mut passes = |line: &&Line| {
-                line.span.len() <= limit && path.client_line(key, client, &mut self.workers, line).is_some()
+            let batch = self.intake.batch.iter().take_while(|line| line.span.len() <= limit);
+            lines = match self.intake.way {
+                Way::Told => {
+                    batch.map_while(|line| path.client_line::<true>(key, client, &mut self.workers, line)).count()
+                }
+                _ => batch.map_while(|line| path.client_line::<false>(key, client, &mut self.workers, line)).count(),
             };
-            lines = self.intake.batch.iter().take_while(|line| passes(line)).count();
             self.out.stats.lines_from_clients += lines as u64;
             self.intake.count_fast(lines);
             if lines == self.intake.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. })
@@ -173,12 +185,15 @@ impl Bus {
         self.intake.batch.clear();
         let (outcome, unfinished) = worker.end.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let mut lines = 0;
-        if self.intake.takes_fast_path && !self.shutdown.refuses_requests() && !worker.tenure.is_leaving() {
+        if self.intake.way != Way::General && !self.shutdown.refuses_requests() && !worker.tenure.is_leaving() {
             let mut path = fast_path!(self, now, window, count);
-            let mut passes = |line: &&Line| {
-                line.span.len() <= limit && path.worker_line(key, worker, &mut self.clients, line).is_some()
+            let batch = self.intake.batch.iter().take_while(|line| line.span.len() <= limit);
+            lines = match self.intake.way {
+                Way::Told => {
+                    batch.map_while(|line| path.worker_line::<true>(key, worker, &mut self.clients, line)).count()
+                }
+                _ => batch.map_while(|line| path.worker_line::<false>(key, worker, &mut self.clients, line)).count(),
             };
-            lines = self.intake.batch.iter().take_while(|line| passes(line)).count();
             self.readiness.workers_changed |= path.workers_changed;
             self.out.stats.lines_from_workers += lines as u64;
             self.intake.count_fast(lines);
@@ -301,7 +316,7 @@ impl Bus {
     /// Has all lines go the general way: what they lead to has to be the same.
     #[cfg(any(test, feature = "testing"))]
     pub fn without_fast_path(mut self) -> Self {
-        (self.intake.takes_fast_path, self.intake.is_plain) = (false, true);
+        (self.intake.way, self.intake.is_plain) = (Way::General, true);
         self
     }
 

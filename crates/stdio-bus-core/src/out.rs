@@ -1,9 +1,11 @@
 //! What the bus wants done, and what it has counted.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use ndjson_scan::Span;
 
+use super::ended::Records;
 use super::endpoint::Endpoint;
 use super::peer::{Moment, Peer};
 use super::port::Effect;
@@ -19,6 +21,8 @@ pub(super) struct Out {
     pub reporter: Reporter,
     /// Errors to requests that were for no pool, or for one of several.
     pub errors_of_no_pool: Errors,
+    /// Requests that have ended, if somebody wants to know of each.
+    pub records: Option<Box<Records>>,
 }
 
 impl Out {

@@ -475,6 +475,13 @@ impl Pending {
         }
     }
 
+    /// A line of a request is written when it ends.
+    pub(super) fn mark_told(&mut self, key: RequestKey) {
+        if let Some(request) = self.table.get_mut(key) {
+            request.flags.0 |= Flags::TOLD;
+        }
+    }
+
     /// The asker of a request has left it. The id stays taken until the answer comes.
     pub(super) fn orphan(&mut self, key: RequestKey) {
         let Some(request) = self.table.get_mut(key) else { return };

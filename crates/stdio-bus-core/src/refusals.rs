@@ -6,7 +6,8 @@ use alloc::string::String;
 use ndjson_scan::{Fault, Line, Window};
 
 use super::client::Phase;
-use super::message::{Refusal, echoed_id, echoed_session, session_name};
+use super::ended::Said;
+use super::message::{Refusal, echoed_id, echoed_session, is_response, session_name};
 use super::peer::{ClientKey, Peer};
 use super::port::Close;
 use super::reply::Delivered;
@@ -43,18 +44,24 @@ impl Bus {
             let pool = self.pool_meant(client, window, line);
             self.count_error(pool, reason);
         }
-        if answer {
-            let session = match from {
-                Peer::Client(_) => echoed_session(window, line),
-                Peer::Worker(_) => None,
-            };
-            let id = echoed_id(window, line);
-            let cause = match from {
-                Peer::Client(client) if reason == Reason::RequestLost => self.cause_of_loss(client, window, line),
-                _ => None,
-            };
-            self.send_error_for(from, id, session.as_deref(), (reason, cause), &text, Delivered::No);
+        let session = match from {
+            Peer::Client(_) => echoed_session(window, line),
+            Peer::Worker(_) => None,
+        };
+        let cause = match from {
+            Peer::Client(client) if reason == Reason::RequestLost => self.cause_of_loss(client, window, line),
+            _ => None,
+        };
+        let error = |id| self.error_for(from, id, session.as_deref(), (reason, cause), &text, Delivered::No);
+        let said = answer.then(|| error(echoed_id(window, line))).flatten();
+        if let Peer::Client(client) = from
+            && self.out.records.is_some()
+            && line.id.is_some()
+            && !is_response(line)
+        {
+            self.record_refusal(client, (window, line), reason, said.as_ref());
         }
+        self.say(from, said);
         Flow::Next
     }
 
@@ -71,7 +78,7 @@ impl Bus {
 
     /// The pool that a refused message was for, if that is one: that of its session, the one that it names, or the only
     /// one of its listener.
-    fn pool_meant(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Option<usize> {
+    pub(super) fn pool_meant(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Option<usize> {
         let named = [line.session, line.params_session].into_iter().find_map(|span| session_name(window, span));
         let session = named.and_then(|name| self.sessions.of_client(client, &name));
         if let Some(session) = session.and_then(|session| self.sessions.get(session)) {
@@ -99,30 +106,39 @@ impl Bus {
         text: &str,
         delivered: Delivered,
     ) {
-        self.send_error_for(to, id, session, (reason, None), text, delivered);
+        let said = self.error_for(to, id, session, (reason, None), text, delivered);
+        self.say(to, said);
     }
 
-    /// The same of a worker that was replaced, with the cause of that.
+    /// What is said to a peer that still listens; `cause` is that of a worker that was replaced. `id` is a JSON token.
     #[allow(clippy::too_many_arguments)]
-    pub(super) fn send_error_for(
-        &mut self,
+    pub(super) fn error_for(
+        &self,
         to: Peer,
         id: &[u8],
         session: Option<&[u8]>,
         (reason, cause): (Reason, Option<Reason>),
         text: &str,
         delivered: Delivered,
-    ) {
-        if self.takes_errors(to) {
+    ) -> Option<Said> {
+        if !self.takes_errors(to) {
+            return None;
+        }
+        let code = reply::code(reason);
+        // A worker that was replaced did not just end.
+        let told = cause.filter(|cause| *cause == Reason::WorkerReplaced).map_or(reason.told(), Reason::name);
+        let mut line = reply::error(id, session, code, text, told, cause.map(Reason::name), delivered);
+        if reason == Reason::EraUnsupported {
+            reply::add_versions(&mut line);
+        }
+        Some(Said { code, reason: told, line })
+    }
+
+    /// Says an error, if there is one.
+    pub(super) fn say(&mut self, to: Peer, said: Option<Said>) {
+        if let Some(Said { line, .. }) = said {
             self.out.stats.error_replies += 1;
-            let code = reply::code(reason);
-            // A worker that was replaced did not just end.
-            let told = cause.filter(|cause| *cause == Reason::WorkerReplaced).map_or(reason.told(), Reason::name);
-            let mut error = reply::error(id, session, code, text, told, cause.map(Reason::name), delivered);
-            if reason == Reason::EraUnsupported {
-                reply::add_versions(&mut error);
-            }
-            self.send(to, &error);
+            self.send(to, &line);
         }
     }
 

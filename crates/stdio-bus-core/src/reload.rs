@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 
 use super::Bus;
 use super::balancer::Balancer;
+use super::intake::Way;
 use super::peer::{ClientKey, Moment, WorkerKey};
 use super::port::{Effect, Effects};
 use super::report::Reason;
@@ -38,7 +39,7 @@ impl Bus {
         let moved = self.arrange_pools(&before, &twins);
         self.arrange_clients(&moved, &twins);
         self.arrange_listeners(&before);
-        self.intake.allow_fast_path(!denies_methods(&self.settings));
+        self.choose_way();
         for (from, to) in moved.into_iter().enumerate() {
             to.into_iter().for_each(|to| self.renew_pool(&before, from, to));
         }
@@ -46,6 +47,15 @@ impl Bus {
         self.wake_all();
         (self.readiness.workers_changed, self.supervisor.rolls_due) = (true, true);
         self.effects()
+    }
+
+    /// Which way lines may go: the fast one asks for no method.
+    pub(super) fn choose_way(&mut self) {
+        self.intake.choose(match &self.out.records {
+            _ if denies_methods(&self.settings) => Way::General,
+            None => Way::Fast,
+            Some(_) => Way::Told,
+        });
     }
 
     /// Whether the pool at this place of the new settings is not the one that is there now.

@@ -46,6 +46,8 @@ impl Flags {
     pub(super) const CANCELLED_SILENTLY: u8 = 8;
     /// Its answerer tells its progress under the wire id.
     pub(super) const TOKEN_IS_ID: u8 = 32;
+    /// A line of it is written when it ends (`ended.rs`).
+    pub(super) const TOLD: u8 = 64;
 
     pub(super) fn has(self, flag: u8) -> bool {
         self.0 & flag != 0

@@ -287,7 +287,10 @@ impl World {
             steps,
             reloads,
             first: settings.clone(),
-            bus: Twins::new(settings.clone()),
+            bus: match seed {
+                Some(seed) if seed % 2 == 0 => Twins::new(settings.clone()).record_requests(),
+                _ => Twins::new(settings.clone()),
+            },
             now: Moment(random.range(0..1_000_000) as u64),
             clients: Vec::new(),
             workers: Vec::new(),

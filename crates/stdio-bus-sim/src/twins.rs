@@ -29,6 +29,12 @@ impl Twins {
         Self { bus: Bus::new(settings.clone()), long_way: Some(Bus::new(settings).without_fast_path()) }
     }
 
+    /// Both keep records of requests, which have to be the same.
+    pub(super) fn record_requests(mut self) -> Self {
+        [Some(&mut self.bus), self.long_way.as_mut()].into_iter().flatten().for_each(|bus| bus.record_requests(true));
+        self
+    }
+
     /// Leaves the second one out.
     pub(super) fn alone(&mut self) {
         self.long_way = None;
@@ -98,9 +104,18 @@ impl Twins {
         assert!(done == other, "the two ways differ\n  the fast one: {done:?}\n  the long one: {other:?}");
         assert_eq!(self.bus.next_deadline(), long_way.next_deadline(), "the two ways wait for different moments");
         assert_eq!(self.bus.stats(), long_way.stats(), "the two ways count differently");
+        assert_eq!(records(&mut self.bus), records(long_way), "the two ways tell other things of requests");
         assert!(sessions(&self.bus, now).eq(sessions(long_way, now)), "the two ways know different sessions");
         done
     }
+}
+
+/// What is told of the requests that have ended.
+fn records(bus: &mut Bus) -> Vec<String> {
+    let mut told = Vec::new();
+    let lost = bus.take_ended(|ended, words| told.push(format!("{ended:?} {words:?}")));
+    assert_eq!(lost, 0, "no simulated flood is that large");
+    told
 }
 
 fn sessions(bus: &Bus, now: Moment) -> impl Iterator<Item = SessionRow<'_>> {

@@ -9,6 +9,7 @@ mod closing;
 mod deny;
 mod early;
 mod echo;
+mod ended;
 mod eras;
 mod errors;
 mod fairness;

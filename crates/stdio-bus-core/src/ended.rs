@@ -1,0 +1,326 @@
+//! What is known of each request of a client when it has ended, for an operator who wants a line of each (`log.requests`).
+//!
+//! Unless that is wanted nothing is kept. There is a bound to how many have records in a second, and to those that are not
+//! taken yet: what is above it is lost, and counted.
+
+use alloc::boxed::Box;
+use alloc::rc::Rc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use ndjson_scan::{Line, Window, member};
+
+use super::Bus;
+use super::client::{Client, Identity};
+use super::message::{Edit, session_name};
+use super::origin::Origin;
+use super::peer::{ClientKey, Moment, Peer, RequestKey};
+use super::pending::Pending;
+use super::report::{Reason, WorkerName};
+use super::request::Flags;
+use super::session::table::Session;
+use super::settings::{MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN};
+use super::tally::Outcome;
+
+/// Bytes of a method that are kept.
+const LONGEST_METHOD: usize = 64;
+/// Requests that may have ended before they are taken, and the bytes of their names.
+const MOST: usize = 4096;
+const MOST_BYTES: usize = 1 << 20;
+/// So many requests have records in so much time, 50,000 a second: a flood costs no more than these.
+const MOST_OF_EACH: u32 = 5_000;
+const EVERY: Duration = Duration::from_millis(100);
+
+/// How a request of a client has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// The name of its [`Outcome`]; [`REFUSED`] if no worker got it.
+    pub outcome: &'static str,
+    /// `error.code`, of a worker or of the daemon, if its client got an error with one.
+    pub code: Option<i64>,
+    /// Why the daemon has ended it: `error.data.reason`, if its client got an error.
+    pub reason: Option<&'static str>,
+}
+
+/// The outcome of a request that no worker got.
+pub const REFUSED: &str = "refused";
+
+/// An error of the daemon on its way to a client.
+pub(super) struct Said {
+    pub code: i32,
+    pub reason: &'static str,
+    pub line: Vec<u8>,
+}
+
+impl Ending {
+    /// Of a request that a worker has answered with this line.
+    #[inline]
+    pub(super) fn of_answer(window: Window<'_>, line: &Line) -> Self {
+        let is_error = line.has(Line::ERROR) && !line.has(Line::RESULT);
+        let outcome = if is_error { Outcome::Error } else { Outcome::Answered };
+        let code = if is_error { code_of(window.get(line.span)) } else { None };
+        Self { outcome: outcome.name(), code, reason: None }
+    }
+
+    /// Of a request that the daemon has ended for this reason, with or without an error.
+    pub(super) fn of(outcome: &'static str, reason: Reason, said: Option<&Said>) -> Self {
+        let code = said.map(|said| said.code.into());
+        Self { outcome, code, reason: Some(said.map_or(reason.told(), |said| said.reason)) }
+    }
+}
+
+/// A request of a client that has ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The client; it may have gone since.
+    pub client: ClientKey,
+    /// The client's number.
+    pub number: u32,
+    /// Who that is.
+    pub origin: Rc<Origin>,
+    /// The pool that it was for, if no worker got it and it is known.
+    pub pool: Option<usize>,
+    /// The worker that got it.
+    pub worker: Option<WorkerName>,
+    /// What became of it.
+    pub ending: Ending,
+    /// From passing it on until then.
+    pub took: Duration,
+    /// Bytes of its line.
+    pub bytes_in: u64,
+    /// Bytes of the answer.
+    pub bytes_out: u64,
+    /// How long its words are.
+    pub(super) words: [usize; 3],
+}
+
+/// What others have named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Words<'a> {
+    /// The id as its client wrote it: a token of JSON, or its begin.
+    pub id: &'a [u8],
+    /// The begin of the method, decoded.
+    pub method: &'a [u8],
+    /// The session, decoded; empty if there is none.
+    pub session: &'a [u8],
+}
+
+/// Of a request that waits for its answer: what is not kept otherwise.
+#[derive(Clone, Copy)]
+struct Begun {
+    bytes: u64,
+    length: u8,
+    method: [u8; LONGEST_METHOD],
+}
+
+impl Begun {
+    const NOTHING: Self = Self { bytes: 0, length: 0, method: [0; LONGEST_METHOD] };
+}
+
+/// See the top of the file.
+#[derive(Default)]
+pub(super) struct Records {
+    /// By the slots of requests.
+    begun: Vec<Begun>,
+    ended: Vec<Ended>,
+    /// Their words, one behind the other.
+    text: Vec<u8>,
+    lost: u64,
+    /// When records were last given out anew, and how many are left of them.
+    renewed: Moment,
+    left: u32,
+}
+
+impl Records {
+    /// Whether one more request may have a record. It is counted as lost otherwise.
+    fn admit(&mut self, now: Moment) -> bool {
+        if self.left == 0 && now.since(self.renewed) >= EVERY {
+            (self.renewed, self.left) = (now, MOST_OF_EACH);
+        }
+        self.lost += u64::from(self.left == 0);
+        self.left.checked_sub(1).map(|left| self.left = left).is_some()
+    }
+
+    /// A request was recorded, and waits for its answer.
+    pub(super) fn begin(
+        &mut self,
+        now: Moment,
+        pending: &mut Pending,
+        key: RequestKey,
+        (window, line): (Window<'_>, &Line),
+    ) {
+        if !self.admit(now) {
+            return;
+        }
+        pending.mark_told(key);
+        if self.begun.len() <= key.index() {
+            self.begun.resize(key.index() + 1, Begun::NOTHING);
+        }
+        let begun = &mut self.begun[key.index()];
+        let name = session_name(window, line.method).unwrap_or_default();
+        let kept = begin_of(&name, LONGEST_METHOD);
+        begun.method[..kept.len()].copy_from_slice(kept);
+        (begun.length, begun.bytes) = (kept.len() as u8, bytes_of(line));
+    }
+
+    /// A request has ended that a line is written of.
+    fn end(&mut self, key: RequestKey, ended: Ended, words: Words<'_>) {
+        let begun = self.begun.get(key.index()).copied().unwrap_or(Begun::NOTHING);
+        let words = Words { method: &begun.method[..begun.length.into()], ..words };
+        self.add(Ended { bytes_in: begun.bytes, ..ended }, words);
+    }
+
+    /// A request was answered with this line, which is passed on as it is.
+    pub(super) fn answer(
+        &mut self,
+        key: RequestKey,
+        session: Option<&Session>,
+        (window, line): (Window<'_>, &Line),
+        ended: Ended,
+    ) {
+        let session = session.map(|session| session.name.as_bytes()).unwrap_or_default();
+        let bytes_out = bytes_of(line);
+        let words = Words { id: window.get(line.id), session, ..Words::default() };
+        self.end(key, Ended { bytes_out, ..ended }, words);
+    }
+
+    fn add(&mut self, ended: Ended, words: Words<'_>) {
+        if self.ended.len() >= MOST || self.text.len() >= MOST_BYTES {
+            self.lost += 1;
+            return;
+        }
+        let Words { id, method, session } = words;
+        for word in [id, method, session] {
+            self.text.extend_from_slice(word);
+        }
+        self.ended.push(Ended { words: [id.len(), method.len(), session.len()], ..ended });
+    }
+}
+
+/// The begin of decoded text, not more than so many bytes, without half a letter at its end.
+fn begin_of(text: &[u8], most: usize) -> &[u8] {
+    if text.len() <= most {
+        return text;
+    }
+    let is_cut = |at: &usize| text[*at] & 0xc0 != 0x80;
+    &text[..(0..=most).rev().find(is_cut).unwrap_or(most)]
+}
+
+fn bytes_of(line: &Line) -> u64 {
+    line.span.len() as u64 + 1
+}
+
+/// The code of an error that a worker has answered with.
+fn code_of(line: &[u8]) -> Option<i64> {
+    core::str::from_utf8(member(member(line, b"error")?, b"code")?).ok()?.trim().parse().ok()
+}
+
+impl Bus {
+    /// Gives each request of a client that has ended since, and returns how many more there were.
+    pub fn take_ended(&mut self, mut take: impl FnMut(&Ended, Words<'_>)) -> u64 {
+        let Some(records) = &mut self.out.records else { return 0 };
+        let mut text = &records.text[..];
+        for ended in &records.ended {
+            let mut word = |length| text.split_off(..length).unwrap_or_default();
+            let [id, method, session] = ended.words.map(&mut word);
+            let words = Words { id, method, session };
+            take(ended, words);
+        }
+        records.ended.clear();
+        records.text.clear();
+        core::mem::take(&mut records.lost)
+    }
+
+    /// Keeps a record of each request that is made from now on, or none.
+    pub fn record_requests(&mut self, is_wanted: bool) {
+        if self.out.records.is_some() != is_wanted {
+            self.out.records = is_wanted.then(|| Box::new(Records { left: MOST_OF_EACH, ..Records::default() }));
+        }
+        self.choose_way();
+    }
+
+    /// A request that is still pending is answered with this line, its first edit being that of the id.
+    #[cold]
+    pub(super) fn record_answer(&mut self, key: RequestKey, window: Window<'_>, line: &Line, edit: Option<&Edit>) {
+        let id = edit.map_or(window.get(line.id), |edit| edit.with.as_bytes());
+        let named = session_name(window, line.result_session);
+        let ending = Ending::of_answer(window, line);
+        self.record_end(key, ending, (id, named.as_deref()), bytes_of(line));
+    }
+
+    /// A request that is still pending gets no answer of its worker, but an error that is `said`, or nothing.
+    #[cold]
+    pub(super) fn record_failure(&mut self, key: RequestKey, reason: Reason, said: Option<&Said>) {
+        let ending = Ending::of(Outcome::of(reason).name(), reason, said);
+        let bytes = said.map_or(0, |said| said.line.len() as u64);
+        self.record_end(key, ending, (&self.pending.asker_token(key), None), bytes);
+    }
+
+    fn record_end(&mut self, key: RequestKey, ending: Ending, (id, named): (&[u8], Option<&[u8]>), bytes_out: u64) {
+        let Some(request) = self.pending.get(key).filter(|request| request.flags.has(Flags::TOLD)) else { return };
+        let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
+        let Some(Client { identity, .. }) = self.clients.get(client) else { return };
+        let session = request.session.and_then(|session| self.sessions.get(session));
+        let session = session.map(|session| session.name.as_bytes()).or(named).unwrap_or_default();
+        let ended = Ended {
+            worker: self.workers.get(worker).map(|worker| worker.name),
+            took: self.gaps.lasted(self.now, request.since()),
+            bytes_out,
+            ..Ended::of(client, identity, ending)
+        };
+        if let Some(records) = &mut self.out.records {
+            records.end(key, ended, Words { id, session, ..Words::default() });
+        }
+    }
+
+    /// A request of a client goes nowhere, which got an error that is `said`, or nothing.
+    #[cold]
+    pub(super) fn record_refusal(
+        &mut self,
+        from: ClientKey,
+        (window, line): (Window<'_>, &Line),
+        reason: Reason,
+        said: Option<&Said>,
+    ) {
+        let pool = self.pool_meant(from, window, line);
+        let pool = pool.map(|pool| self.supervisor.pools[pool].side.shown_as);
+        let (Some(Client { identity, .. }), Some(records)) = (self.clients.get(from), &mut self.out.records) else {
+            return;
+        };
+        if !records.admit(self.now) {
+            return;
+        }
+        let ended = Ended {
+            pool,
+            bytes_in: bytes_of(line),
+            bytes_out: said.map_or(0, |said| said.line.len() as u64),
+            ..Ended::of(from, identity, Ending::of(REFUSED, reason, said))
+        };
+        let session = [line.session, line.params_session].into_iter().find_map(|span| session_name(window, span));
+        let (method, session) = (session_name(window, line.method).unwrap_or_default(), session.unwrap_or_default());
+        let id = window.get(line.id);
+        let words = Words {
+            id: &id[..id.len().min(2 * MAX_REQUEST_ID_LEN)],
+            method: begin_of(&method, LONGEST_METHOD),
+            session: begin_of(&session, MAX_SESSION_ID_LEN),
+        };
+        records.add(ended, words);
+    }
+}
+
+impl Ended {
+    pub(super) fn of(client: ClientKey, identity: &Identity, ending: Ending) -> Self {
+        Self {
+            client,
+            number: identity.number,
+            origin: Rc::clone(&identity.origin),
+            pool: None,
+            worker: None,
+            ending,
+            took: Duration::ZERO,
+            bytes_in: 0,
+            bytes_out: 0,
+            words: [0; 3],
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What is told of each request of a client that has ended.
+
+use super::*;
+use crate::ended::REFUSED;
+
+/// Of each request that has ended: its id, its outcome and its code.
+fn told(bench: &mut Bench) -> Vec<(String, &'static str, Option<i64>)> {
+    let mut told = Vec::new();
+    bench.bus.take_ended(|ended, words| {
+        let id = String::from_utf8_lossy(words.id).into_owned();
+        told.push((id, ended.ending.outcome, ended.ending.code));
+    });
+    told
+}
+
+fn recording(settings: Settings) -> Bench {
+    let mut bench = Bench::new(settings);
+    bench.bus.record_requests(true);
+    bench
+}
+
+fn with_timeout() -> Bench {
+    recording(settings(vec![Pool { request_timeout: Some(seconds(10)), ..pool(1, Assignment::RoundRobin) }]))
+}
+
+#[test]
+fn each_request_is_told_once_with_what_became_of_it() {
+    let mut bench = with_timeout();
+    let (client, leaves, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"m","params":{"sessionId":"s"}}"#);
+    bench.write(worker, r#"{"id":1,"result":{}}"#);
+    for id in 2..=4 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"m","params":{{"sessionId":"s"}}}}"#));
+    }
+    bench.write(worker, r#"{"id":2,"result":{}}"#);
+    bench.write(worker, r#"{"id":3,"error":{"code":-5,"message":"no"}}"#);
+    bench.write(client, r#"{"id":"x","method":"m","pool":"nowhere"}"#);
+    bench.write(leaves, r#"{"id":5,"method":"m"}"#);
+    bench.breaks(leaves);
+    bench.pass(seconds(11));
+    bench.write(worker, r#"{"id":4,"result":"too late"}"#);
+    bench.write(client, r#"{"id":6,"method":"m"}"#);
+    bench.dies(worker);
+    let expected = [
+        ("1", "answered", None),
+        ("2", "answered", None),
+        ("3", "error", Some(-5)),
+        ("\"x\"", REFUSED, Some(-32602)),
+        ("5", "client_left", None),
+        ("4", "timeout", Some(-32015)),
+        ("6", "worker_exited", Some(-32011)),
+    ];
+    assert_eq!(told(&mut bench), expected.map(|(id, outcome, code)| (id.to_owned(), outcome, code)));
+    assert_eq!(told(&mut bench), [], "they are taken");
+}
+
+#[test]
+fn lines_go_the_fast_path_while_requests_are_told() {
+    let mut bench = recording(settings(vec![pool(1, Assignment::RoundRobin)]));
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for id in 1..=3 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"m","params":{{"sessionId":"s"}}}}"#));
+        bench.write(worker, &format!(r#"{{"id":{id},"result":{{}}}}"#));
+    }
+    assert!(bench.bus.fast_lines() >= 4, "{}", bench.bus.fast_lines());
+    assert_eq!(told(&mut bench).len(), 3);
+}
+
+#[test]
+fn a_replaced_id_is_told_as_its_client_wrote_it_and_a_new_session_with_the_request_that_made_it() {
+    let mut bench = recording(settings(vec![pool(1, Assignment::RoundRobin)]));
+    let (one, other, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(one, r#"{"id":1,"method":"session/new"}"#);
+    bench.write(other, r#"{"id":1,"method":"m"}"#);
+    let asked: Vec<Value> = bench.read(worker).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    bench.write(worker, &format!(r#"{{"id":{},"result":{{}}}}"#, asked[1]["id"]));
+    bench.write(worker, &format!(r#"{{"id":{},"result":{{"sessionId":"made"}}}}"#, asked[0]["id"]));
+    let mut told = Vec::new();
+    bench.bus.take_ended(|_, words| {
+        told.push([words.id, words.method, words.session].map(|word| String::from_utf8_lossy(word).into_owned()));
+    });
+    assert_ne!(asked[0]["id"], asked[1]["id"]);
+    assert_eq!(told, [["1", "m", ""], ["1", "session/new", "made"]]);
+}
+
+#[test]
+fn a_flood_has_so_many_lines_and_the_rest_is_counted() {
+    let mut bench = recording(settings(vec![pool(1, Assignment::RoundRobin)]));
+    let (client, worker) = (bench.client(), bench.worker(0));
+    let (mut lines, mut lost) = (0, 0);
+    // No time passes meanwhile.
+    for id in 0..20_000 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
+        bench.write(worker, &format!(r#"{{"id":{id},"result":{{}}}}"#));
+        lost += bench.bus.take_ended(|_, _| lines += 1);
+    }
+    assert_eq!((lines, lost), (5_000, 15_000));
+    bench.pass(milliseconds(100));
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    bench.write(worker, r#"{"id":1,"result":{}}"#);
+    assert_eq!(told(&mut bench).len(), 1, "and then there are lines again");
+}
+
+#[test]
+fn what_was_asked_before_lines_were_wanted_has_none_and_nothing_is_kept_when_they_are_not() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":1,"method":"m"}"#);
+    bench.bus.record_requests(true);
+    bench.write(client, r#"{"id":2,"method":"m"}"#);
+    bench.write(worker, r#"{"id":1,"result":{}}"#);
+    bench.write(worker, r#"{"id":2,"result":{}}"#);
+    assert_eq!(told(&mut bench), [("2".to_owned(), "answered", None)]);
+    bench.write(client, r#"{"id":3,"method":"m"}"#);
+    bench.bus.record_requests(false);
+    bench.write(worker, r#"{"id":3,"result":{}}"#);
+    assert_eq!(told(&mut bench), []);
+}

@@ -622,6 +622,21 @@ fn the_alert_rules_are_what_prometheus_wants_them_to_be() {
 }
 
 #[test]
+fn each_alert_fires_for_a_daemon_that_needs_somebody_and_for_no_other() {
+    let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/alerts.yml");
+    let tested = std::fs::read_to_string(tests).expect("it is there");
+    let rules = include_str!("../../config/prometheus/alerts.yml");
+    let names: Vec<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    assert!(names.len() > 10, "{names:?}");
+    for name in names {
+        assert!(tested.contains(&format!("alertname=\"{name}\",alertstate=\"firing\"")), "no test has {name}");
+    }
+    if let Some((good, said)) = judged("promtool", &["test", "rules", tests], "") {
+        assert!(good && said.contains("SUCCESS"), "{said}");
+    }
+}
+
+#[test]
 fn tables_are_shown_whole_and_what_clients_chose_is_only_text() {
     let mut daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
     let mut clients: Vec<Client> = (0..300).map(|_| daemon.connect()).collect();

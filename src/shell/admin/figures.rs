@@ -130,6 +130,9 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, at| Value::from(is_ready(it.view.bus.listener_readiness(at)));
     gauge "stdio_bus_pool_ready" as "ready" of Pools: "Whether /readyz?pool=ID says yes.";
         One |it, at| Value::from(is_ready(it.view.bus.pool_readiness(at)));
+    gauge "stdio_bus_pool_replacement_stopped" of Pools:
+        "Whether the replacement of its workers has stopped, since new ones cannot live.";
+        One |it, at| Value::from(u64::from(it.view.bus.roll_failure(at).is_some()));
     gauge "stdio_bus_clients" of Listeners: "Client connections.";
         One |it, at| Value::from(it.gathered.clients.get(at).copied().unwrap_or_default());
     gauge "stdio_bus_client_slots_free" of All: "Connections that could still be taken.";

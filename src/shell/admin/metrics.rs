@@ -158,7 +158,7 @@ mod tests {
             let parts = ["_bucket", "_sum", "_count"].into_iter().filter_map(|part| word.strip_suffix(part));
             std::iter::once(word).chain(parts).any(|name| names.contains(&name))
         };
-        let dashboard = include_str!("../../../config/prometheus/dashboard.json");
+        let dashboard = include_str!("../../../config/grafana/dashboard.json");
         let alerts = include_str!("../../../config/prometheus/alerts.yml");
         for text in [dashboard, alerts] {
             let words = mentioned(text);

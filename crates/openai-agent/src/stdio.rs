@@ -402,8 +402,10 @@ mod tests {
     #[test]
     fn who_asks_in_a_long_line_is_found_wherever_it_stands_and_however_it_is_cut() {
         for (head, tail) in [(r#"{"id":"a","x":""#, r#""}"#), (r#"{"x":""#, r#"","id":"a"}"#)] {
-            let line = format!("{head}{}{tail}", "x".repeat(100));
-            for (size, end) in [(1, "\n"), (7, ""), (50, "\n"), (SPACE, "\n"), (SPACE, "")] {
+            for (size, end, length) in
+                [(1, "\n", 100), (7, "", 100), (50, "\n", 100), (SPACE, "\n", 9 * SPACE), (SPACE, "", 100)]
+            {
+                let line = format!("{head}{}{tail}", "x".repeat(length));
                 let (mut lines, mut found) = (Lines::new(20), Vec::new());
                 for part in format!("{line}{end}").as_bytes().chunks(size) {
                     lines.space()[..part.len()].copy_from_slice(part);

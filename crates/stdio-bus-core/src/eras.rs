@@ -124,6 +124,7 @@ impl Bus {
         self.supervisor.pools[from].side.is_dormant = true;
         self.supervisor.pools[to].side.is_dormant = false;
         self.supervisor.pools[to].settled = self.supervisor.pools[from].settled;
+        self.supervisor.pools[to].fallback = self.supervisor.pools[from].fallback.take();
         self.supervisor.pools[to].roll = core::mem::take(&mut self.supervisor.pools[from].roll);
         self.tick_pool(to);
     }

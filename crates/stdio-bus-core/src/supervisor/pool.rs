@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use super::discovery::Discovery;
 use super::restart::{Restarts, retry_after};
-use super::roll::Roll;
+use super::roll::{Fallback, Roll};
 use super::tenure::Tenure;
 use super::worker::{State, Worker};
 use crate::Bus;
@@ -64,6 +64,8 @@ pub(crate) struct Pool {
     pub roll: Roll,
     /// The command that has shown that it can live, and that empty slots are filled with.
     pub settled: u32,
+    /// The one before it, until a worker of that one has answered something.
+    pub fallback: Option<Fallback>,
     /// One of its workers has given out the name of a session.
     pub issues_names: bool,
     /// It was reported that its workers give one client the same name twice.
@@ -94,6 +96,7 @@ impl Pool {
             restarts: Restarts::default(),
             roll: Roll::default(),
             settled: pool.generation,
+            fallback: None,
             issues_names: false,
             told_of_doubles: false,
             tally: Tally::default(),
@@ -316,6 +319,9 @@ impl Bus {
             self.candidate_ended(worker);
         } else {
             self.on_taken_end(worker);
+        }
+        if !is_candidate && worker.process.ended_by_itself {
+            self.doubt_command(worker);
         }
         self.supervisor.leaving -= usize::from(worker.tenure.is_leaving());
         self.tick_pool(worker.pool);

@@ -114,7 +114,7 @@ impl Restarts {
 }
 
 /// Whether a worker has run for so long that what was before is forgotten.
-fn does_well(now: Moment, started: Moment, limits: &Limits) -> bool {
+pub(super) fn does_well(now: Moment, started: Moment, limits: &Limits) -> bool {
     now.since(started) >= HEALTHY_AFTER.min(limits.restart_window)
 }
 

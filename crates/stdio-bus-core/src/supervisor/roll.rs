@@ -6,14 +6,15 @@
 //! That one gets no new work, and ends when its requests and sessions are over, or when `replace_timeout_sec` is.
 //!
 //! Three candidates in a row that do not settle stop it: the workers that are there stay, and where one of them ends, the
-//! command that has settled last is started again.
+//! command that has settled last is started again. On a busy machine a broken command may live for longer than that: so three
+//! workers of a command that has answered nothing yet and ends by itself bring the one before it back, too.
 
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::restart::{Restarts, SHORTAGE};
+use super::restart::{Restarts, SHORTAGE, does_well};
 use super::tenure::{Role, Wear};
 use super::worker::{State, Worker};
 use crate::Bus;
@@ -28,6 +29,14 @@ const SETTLED_AFTER: Duration = Duration::from_millis(200);
 const MOST_FAILURES: u32 = 3;
 /// The pause after the first of them; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// A command that comes back if the one after it cannot live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fallback {
+    generation: u32,
+    /// Workers of the one after it that have ended by themselves.
+    failures: u32,
+}
 
 /// The replacement of a pool's workers, as far as it has come.
 #[derive(Debug, Default)]
@@ -152,8 +161,14 @@ impl Bus {
     /// A candidate has settled: it takes its slot, and the worker there leaves.
     fn take_slot(&mut self, pool: usize, candidate: WorkerKey, slot: usize) {
         let generation = self.settings.pools[pool].generation;
+        let is_proved = self.is_proved(pool);
         let here = &mut self.supervisor.pools[pool];
         here.roll = Roll { is_on: true, ..Roll::default() };
+        here.fallback = here.fallback.filter(|_| !is_proved);
+        if here.settled != generation {
+            let before = here.fallback.map_or(here.settled, |fallback| fallback.generation);
+            here.fallback = Some(Fallback { generation: before, failures: 0 });
+        }
         here.settled = generation;
         here.slots[slot].restarts = Restarts::default();
         let before = here.slots[slot].worker.replace(candidate);
@@ -188,16 +203,50 @@ impl Bus {
             roll.due = Some(now.after(FIRST_PAUSE * (1 << roll.failures)));
             roll.failures += 1;
         }
-        if roll.failures < MOST_FAILURES {
-            return;
+        if roll.failures == MOST_FAILURES {
+            self.stop_roll(pool, "in a row ended before they had settled; those that run stay");
         }
-        let text = format!(
-            "{MOST_FAILURES} new workers of pool \"{}\" in a row ended before they had settled; those that run stay. Mend the \
-             command, and reload",
-            self.settings.pools[pool].id
-        );
+    }
+
+    fn stop_roll(&mut self, pool: usize, why: &str) {
+        let id = &self.settings.pools[pool].id;
+        let text = format!("{MOST_FAILURES} new workers of pool \"{id}\" {why}. Mend the command, and reload");
         self.supervisor.pools[pool].roll.stopped = Some(text.clone());
         self.report(Reason::RollFailed, None, || text);
+    }
+
+    /// Whether a worker of the command that has settled last has answered something.
+    fn is_proved(&self, pool: usize) -> bool {
+        let settled = self.supervisor.pools[pool].settled;
+        let proves = |worker: &Worker| {
+            worker.pool == pool && worker.tenure.generation == settled && worker.answering.has_answered
+        };
+        self.workers.iter().any(|(_, worker)| proves(worker))
+    }
+
+    /// A worker has ended by itself: its command may be one that cannot live after all.
+    pub(super) fn doubt_command(&mut self, worker: &Worker) {
+        let (now, pool) = (self.now, worker.pool);
+        let here = &self.supervisor.pools[pool];
+        let newest = self.settings.pools[pool].generation;
+        let is_newest = worker.tenure.generation == newest && here.settled == newest;
+        let is_excused = worker.process.is_unwanted || worker.has_ended_asked() || worker.process.was_short;
+        let Some(mut fallback) = here.fallback.filter(|_| is_newest && !is_excused) else { return };
+        let is_proved = worker.answering.has_answered
+            || does_well(now, worker.process.started, &self.settings.limits)
+            || self.is_proved(pool);
+        fallback.failures += 1;
+        let here = &mut self.supervisor.pools[pool];
+        here.fallback = Some(fallback).filter(|_| !is_proved);
+        if is_proved {
+            return;
+        }
+        here.roll.due = Some(now.after(FIRST_PAUSE * (1 << fallback.failures)));
+        if fallback.failures == MOST_FAILURES {
+            (here.settled, here.fallback) = (fallback.generation, None);
+            here.slots.iter_mut().for_each(|slot| slot.restarts = Restarts::default());
+            self.stop_roll(pool, "ended before they had answered anything; the command before this one is used again");
+        }
     }
 
     /// Has a replacement begin anew: what has stopped it may be mended.
@@ -250,6 +299,8 @@ impl Bus {
         self.readiness.workers_changed = true;
         self.supervisor.leavers_due = true;
         self.wake_at(key.into(), by);
+        // What clients wait with may go elsewhere.
+        self.release_waiters(Peer::Worker(key));
     }
 
     /// Something of a worker is over: if it leaves, that may have been the last.
@@ -343,7 +394,10 @@ impl Bus {
 
     /// The commands of a pool that people see by which workers may be started besides the newest one.
     pub fn settled_commands(&self, pool: usize) -> impl Iterator<Item = u32> {
-        self.sides_of(pool).map(|side| self.supervisor.pools[side].settled)
+        self.sides_of(pool).flat_map(|side| {
+            let here = &self.supervisor.pools[side];
+            [Some(here.settled), here.fallback.map(|fallback| fallback.generation)].into_iter().flatten()
+        })
     }
 
     /// Whether it is not known yet whether the newest command of a pool that people see can live.

@@ -188,6 +188,60 @@ fn the_only_worker_of_a_pool_whose_new_command_cannot_live_is_followed_by_its_li
 }
 
 #[test]
+fn a_command_that_lives_for_a_moment_and_answers_nothing_gives_way_to_the_one_before_it() {
+    let before = settings(vec![pool(2, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    bench.reload(&changed(&before));
+    bench.pass(SETTLED);
+    bench.pass(SETTLED);
+    // On a busy machine both have begun to run when a script is found missing.
+    for pause in [200, 400, 800] {
+        let candidate = bench.newest(1)[0];
+        assert_eq!(bench.generation(candidate), 1);
+        bench.dies(candidate);
+        bench.pass(milliseconds(pause));
+    }
+    assert_eq!(bench.count(Reason::RollFailed), 1);
+    assert!(bench.bus.roll_failure(0).is_some_and(|why| why.contains("the command before this one is used again")));
+    assert_eq!(bench.generation(bench.newest(1)[0]), 0);
+    assert!(bench.bus.readiness().is_ready());
+}
+
+#[test]
+fn a_command_that_has_answered_once_is_not_given_up_for_the_one_before_it() {
+    let before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    let client = bench.client();
+    bench.reload(&changed(&before));
+    bench.pass(SETTLED);
+    let worker = bench.newest(1)[0];
+    bench.write(client, CALL);
+    bench.read(worker);
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    for _ in 0..5 {
+        bench.dies(bench.newest(1)[0]);
+        bench.pass(seconds(10));
+    }
+    assert_eq!((bench.generation(bench.newest(1)[0]), bench.count(Reason::RollFailed)), (1, 0));
+}
+
+#[test]
+fn who_waits_for_room_at_a_worker_that_gets_no_more_work_goes_to_another_one() {
+    let mut before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    before.limits.max_output_queue = 100;
+    let mut bench = Bench::new(before.clone());
+    let (client, old) = (bench.client(), bench.worker(0));
+    bench.stalls(old);
+    while !bench.wire(client).paused {
+        bench.write(client, r#"{"method":"x"}"#);
+    }
+    bench.reload(&changed(&before));
+    bench.pass(SETTLED);
+    assert!(!bench.wire(client).paused);
+    assert_eq!(bench.read(bench.newest(1)[0]).len(), 1);
+}
+
+#[test]
 fn bad_output_before_a_candidate_has_settled_is_a_failure_of_its_command() {
     let before = settings(vec![pool(1, Assignment::RoundRobin)]);
     let mut bench = Bench::new(before.clone());

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::{Daemon, Log, Outcome, Setup, end_of, program, shell, with, worker};
+use crate::seccomp::forbid;
 
 /// What a call came to.
 struct Called {
@@ -155,6 +156,21 @@ fn a_server_of_mcp_without_a_handshake_is_asked_without_one() {
     let daemon = Setup::new([with(shell("a", script), "assignment", "client")]).start();
     let called = call(&tcp(&daemon), &["--initialize", "mcp", "tools/list"], "");
     assert_eq!((called.code, &called.last()["result"]), (Some(0), &json!({ "modern": true })), "{}", called.said);
+    daemon.stop();
+}
+
+#[test]
+fn a_call_does_without_io_uring() {
+    use std::os::unix::process::CommandExt;
+    let daemon = Setup::new([worker("a", 1, &[])]).start();
+    let mut command = Command::new(program());
+    command.args(["call", "--connect", &tcp(&daemon)]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    // SAFETY: it makes system calls only.
+    unsafe { command.pre_exec(|| forbid(libc::SYS_io_uring_setup, None, libc::EPERM)) };
+    let mut child = command.spawn().expect("it can be started");
+    child.stdin.take().expect("a pipe").write_all(b"one\ntwo\n").expect("it reads");
+    let said = Client::over_pipes(None, child.stdout.take().expect("a pipe")).rest();
+    assert_eq!((end_of("the call", &mut child).code(), said.lines().count()), (Some(0), 2), "{said}");
     daemon.stop();
 }
 

@@ -82,15 +82,16 @@ impl Log {
         self.events.iter().rev().find(|event| event.id.stream == stream).map(|event| event.id.place)
     }
 
-    /// Gives events that nobody has taken to the stream of GET, behind this place: all of them, or those that no client
-    /// can ask for. Says its last place.
+    /// Gives events that nobody has taken to the stream of GET, behind this place and so behind all others there: all of
+    /// them, or those that no client can ask for. Says its last place.
     pub fn adopt(&mut self, mut place: u32, all: bool) -> u32 {
-        for _ in 0..self.events.len() {
-            let Some(mut event) = self.events.pop_front() else { break };
-            if event.is_untaken && event.id.stream != 0 && (all || event.is_nameless) {
-                place += 1;
-                event.id = EventId { stream: 0, place };
-            }
+        let moves = |event: &Event| event.is_untaken && event.id.stream != 0 && (all || event.is_nameless);
+        let (adopted, others): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.events).into_iter().partition(moves);
+        self.events = others;
+        for mut event in adopted {
+            place += 1;
+            event.id = EventId { stream: 0, place };
             self.events.push_back(event);
         }
         place
@@ -129,5 +130,16 @@ mod tests {
         log.keep(event(2, 1, MOST + 1, true), MOST);
         assert_eq!((log.last_of(1), log.last_of(2)), (None, Some(1)), "one that is too large is kept alone");
         assert_eq!(log.clear(), 1);
+    }
+
+    #[test]
+    fn what_the_stream_of_get_takes_over_stands_behind_what_it_has() {
+        let mut log = Log::default();
+        for (stream, place) in [(3, 1), (0, 1), (0, 2)] {
+            log.keep(event(stream, place, 1, true), 1000);
+        }
+        assert_eq!(log.adopt(2, true), 3);
+        let places: Vec<u32> = log.behind(EventId { stream: 0, place: 0 }).map(|event| event.id.place).collect();
+        assert_eq!(places, [1, 2, 3], "who goes on behind the last one it has seen misses none");
     }
 }

@@ -13,14 +13,22 @@ use super::fault::{Fault, HEADER_MISMATCH, INVALID_PARAMS, INVALID_REQUEST};
 use super::message::{Kind, Message, string};
 use super::versions::{LEGACY_VERSIONS, MODERN_VERSION};
 use crate::http1::Status;
+use crate::scan::{Twice, decoded, only_member};
 
 const VERSION_KEY: &[u8] = b"io.modelcontextprotocol/protocolVersion";
 
 /// The version that a message says itself.
-fn version(message: &Message) -> Option<Cow<'_, [u8]>> {
+fn version(message: &Message) -> Result<Option<Cow<'_, [u8]>>, Fault> {
     static NAME: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("io.modelcontextprotocol"));
-    NAME.find(message.text())?;
-    string(message.meta()?, VERSION_KEY)
+    let meta = NAME.find(message.text()).and_then(|_| message.meta());
+    meta.map_or(Ok(None), |meta| only_string(meta, VERSION_KEY))
+}
+
+/// The decoded string that the only member of this name is. Where there are two, a worker may read another one.
+fn only_string<'a>(object: &'a [u8], name: &[u8]) -> Result<Option<Cow<'a, [u8]>>, Fault> {
+    let twice = |Twice| Fault::bad(INVALID_PARAMS, format!("\"{}\" stands twice", name.escape_ascii()));
+    let value = only_member(object, name).map_err(twice)?;
+    Ok(value.filter(|value| value.starts_with(b"\"")).map(decoded))
 }
 
 /// Whether a message that was posted is of 2026-07-28 or later, and not of a session.
@@ -28,7 +36,7 @@ fn version(message: &Message) -> Option<Cow<'_, [u8]>> {
 /// # Errors
 /// The version in its head is known to nobody.
 pub fn is_modern(asked: &Asked, message: &Message) -> Result<bool, Fault> {
-    if asked.says_modern() || version(message).is_some() {
+    if asked.says_modern() || version(message)?.is_some() {
         return Ok(true);
     }
     match asked.version.as_deref() {
@@ -49,7 +57,7 @@ pub fn check(asked: &Asked, message: &Message) -> Result<(), Fault> {
     if kind == Kind::Response {
         return Err(Fault::bad(INVALID_REQUEST, "clients of 2026-07-28 send no responses"));
     }
-    let said = version(message);
+    let said = version(message)?;
     let head = asked.version.as_deref();
     match (&said, head) {
         (None, _) if kind == Kind::Request => {
@@ -85,7 +93,8 @@ fn check_name(asked: &Asked, message: &Message, method: &[u8]) -> Result<(), Fau
         b"resources/read" => b"uri",
         _ => return Ok(()),
     };
-    let Some(name) = message.params().and_then(|params| string(params, key)) else { return Ok(()) };
+    let name = message.params().map_or(Ok(None), |params| only_string(params, key))?;
+    let Some(name) = name else { return Ok(()) };
     let mismatch = |why: String| Err(Fault::bad(HEADER_MISMATCH, why));
     match asked.name.as_deref().map(decode) {
         None => mismatch("the head has no Mcp-Name".into()),
@@ -155,6 +164,13 @@ mod tests {
             asked(new, Some("tools/call"), Some("=?base64?!?=")),
         ] {
             assert_eq!(code(&wrong, &ours), Err(HEADER_MISMATCH), "{wrong:?}");
+        }
+        for twice in [
+            r#"{"id":1,"method":"tools/call","params":{"name":"x","n\u0061me":"y","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}"#,
+            r#"{"id":1,"method":"tools/call","params":{"name":"x","_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol\/protocolVersion":"1"}}}"#,
+        ] {
+            let fault = check(&asked(new, Some("tools/call"), Some("x")), &message(twice)).map_err(|fault| fault.code);
+            assert_eq!(fault, Err(INVALID_PARAMS), "parsers may choose either: {twice}");
         }
         let bare = message(r#"{"id":1,"method":"tools/list","params":{}}"#);
         assert_eq!(code(&asked(new, Some("tools/list"), None), &bare), Err(INVALID_PARAMS));

@@ -87,11 +87,14 @@ pub struct Session {
 }
 
 impl Session {
+    /// The stream of the request that begins it.
+    pub const FIRST: u32 = 1;
+
     /// A session that a request has just begun.
     pub fn new(id: Box<str>, initialize: Option<Id>) -> Self {
         let general = Stream { number: 0, connection: None, pending: 0, place: 0, has_events: true };
         let (streams, exchanges) = (vec![general], Vec::new());
-        Self { id, version: None, initialize, streams, exchanges, next: 1, log: Log::default() }
+        Self { id, version: None, initialize, streams, exchanges, next: Self::FIRST, log: Log::default() }
     }
 
     /// What was agreed upon is this version, if it is one.
@@ -245,6 +248,12 @@ impl Session {
         self.log.untaken()
     }
 
+    /// Whether its client waits for its id no more, and has not been told it.
+    pub fn is_unheard(&self) -> bool {
+        let first = self.streams.iter().find(|stream| stream.number == Self::FIRST);
+        self.initialize.is_some() && first.is_some_and(|stream| stream.connection.is_none() && !stream.has_events)
+    }
+
     /// Whether somebody is there, with a request or a stream.
     pub fn is_in_use(&self) -> bool {
         self.streams.iter().any(|stream| stream.connection.is_some())
@@ -255,9 +264,9 @@ impl Session {
         self.streams.iter().filter_map(|stream| stream.connection).collect()
     }
 
-    /// The id of the first request on a stream that is not answered.
-    pub fn unanswered_on(&self, stream: u32) -> Option<&Id> {
-        self.exchanges.iter().find(|exchange| exchange.stream == stream).map(|exchange| &exchange.id)
+    /// The ids of requests on a stream that are not answered.
+    pub fn unanswered_on(&self, stream: u32) -> impl Iterator<Item = &Id> {
+        self.exchanges.iter().filter(move |exchange| exchange.stream == stream).map(|exchange| &exchange.id)
     }
 
     /// Forgets what it keeps. Says how many events are lost that nobody had taken.

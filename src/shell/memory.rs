@@ -23,7 +23,7 @@ const TRIM_EVERY: Duration = Duration::from_secs(1);
 
 impl<I: Io> Shell<I> {
     /// Bytes of all blocks that are lent, and of the lines that the core keeps.
-    fn lent(&self) -> usize {
+    pub(super) fn lent(&self) -> usize {
         self.reactor.io.lent() + self.bus.bytes_waiting() + self.reactor.http.held()
     }
 

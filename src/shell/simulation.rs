@@ -8,8 +8,11 @@
 //! No timeout runs out before its time; in the end nothing is open and no memory is lent.
 
 mod clients;
+mod door;
 mod lines;
+mod machine;
 mod operators;
+mod visitors;
 mod workers;
 
 use std::cell::RefCell;
@@ -18,21 +21,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::write;
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 
-use super::admin::Admin;
 use super::connection::Connection;
 use super::descriptors::Allowance;
-use super::listen::Listening;
-use super::listeners::Acceptor;
-use super::log;
-use super::reloads::{Reloads, Source};
-use super::signals::{Bell, Signals};
 use super::turn::Shell;
 use crate::bus::port::{Exit, Origin, Reason};
 use crate::bus::settings::Proxies;
@@ -44,6 +40,7 @@ use crate::testing::{Random, shrink};
 use crate::tokens::Tokens;
 use clients::{BROKEN_HEADERS, BROKEN_UPGRADES, Client, Frames, REQUEST_TIMEOUT, TOKEN, UPGRADE, Verdict};
 use lines::{Pulled, lines, pull, push};
+use machine::Machine;
 use operators::Operator;
 use workers::{Children, pipe};
 
@@ -154,57 +151,22 @@ fn config(random: &mut Random, scarcity: Scarcity) -> Config {
 
 impl Simulation {
     fn new(seed: u64) -> Self {
-        log::forget();
-        let wires = Rc::new(RefCell::new(Wires::default()));
-        let pair = || {
-            let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
-            ours.set_nonblocking(true).and(theirs.set_nonblocking(true)).expect("it is a socket");
-            (ours, theirs)
-        };
-        let ((children_ours, bell), (stop_ours, stop)) = (pair(), pair());
-        let children = Rc::new(RefCell::new(Children {
-            random: Random::new(seed ^ 0x5eed),
-            workers: Vec::new(),
-            dead: VecDeque::new(),
-            started: VecDeque::new(),
-            bell,
-            next_pid: 1000,
-            is_kind: false,
-        }));
-        let socket: OwnedFd = pair().0.into();
-        let door = socket.as_raw_fd();
-        let mut listening = Listening::nowhere(socket, "a seed");
-        listening.is_inherited = seed.is_multiple_of(3);
-        let acceptor = Acceptor::new(listening);
-        let bell = pair().0.into();
-        let [children_bell, stop_bell] = [children_ours, stop_ours].map(|pipe| Bell::new(pipe.into()));
-        let signals = Signals { children: children_bell, bell, stop: stop_bell, hangup: None, has_terminal: false };
-        let kernel = Kernel::new(seed, Rc::clone(&wires));
         let mut random = Random::new(seed ^ 0xc11e);
         let scarcity = Scarcity::new(&mut random);
+        let config = config(&mut random, scarcity);
+        let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
+        let needs_header = config.listeners[0].entry.proxy.is_some();
+        let web = config.listeners[0].web.as_ref();
+        let (is_web, has_tokens) = (web.is_some(), web.is_some_and(|web| web.tokens_file.is_some()));
+        let has_admin = random.one_in(2);
         let descriptors = Allowance {
             of_workers: getrlimit(Resource::Nofile),
             fewer_clients: scarcity.clients.map(|clients| (clients, 0)),
             handshakes: super::handshakes::state::BEYOND,
             http: 0,
         };
-        wires.borrow_mut().most_open.extend(scarcity.descriptors.map(|most| (door, most)));
-        wires.borrow_mut().steady = vec![signals.children.pipe.as_raw_fd(), signals.stop.pipe.as_raw_fd()];
-        let config = config(&mut random, scarcity);
-        let stdio = config.listeners.iter().position(|listener| matches!(listener.listen, Listen::Stdio));
-        let needs_header = config.listeners[0].entry.proxy.is_some();
-        let web = config.listeners[0].web.as_ref();
-        let (is_web, has_tokens) = (web.is_some(), web.is_some_and(|web| web.tokens_file.is_some()));
-        let of_admin: Option<OwnedFd> = random.one_in(2).then(|| pair().0.into());
-        let admin_door = of_admin.as_ref().map(AsRawFd::as_raw_fd);
-        let of_admin = of_admin.map(|socket| Acceptor::new(Listening::nowhere(socket, "a seed")).for_admin());
-        let acceptors: Vec<_> = [acceptor].into_iter().chain(of_admin).collect();
-        let admin = Admin::new(&config, &acceptors);
-        let children_of_shell = Box::new(Rc::clone(&children));
-        let source = Source { again: None, inherited: Arc::default() };
-        let reloads = Reloads::new(source, Arc::new(config)).expect("a pair of sockets");
-        let mut shell = Shell::new(reloads, kernel, children_of_shell, signals, descriptors, acceptors, admin);
-        shell.start_listening(None);
+        let Machine { shell, wires, children, door, admin_door, stop } =
+            Machine::new(seed, config, descriptors, has_admin, scarcity.descriptors);
         let mut simulation = Self {
             seed,
             turns: 0,

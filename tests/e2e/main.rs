@@ -29,6 +29,7 @@ mod isolation;
 mod kernels;
 mod logs;
 mod mcp;
+mod mcp_ends;
 mod memory;
 mod misbehaving;
 mod names;

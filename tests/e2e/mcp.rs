@@ -9,14 +9,14 @@ use crate::admin::{Admin, said, with_admin};
 use crate::harness::{Daemon, Setup, children, figure, with, worker};
 use crate::http::{Event, Http, notification, request};
 
-const VERSION: &str = "2025-11-25";
+pub const VERSION: &str = "2025-11-25";
 
 /// A daemon with one door, whose listener has these keys.
-fn door(pool: Value, keys: Value) -> Daemon {
+pub fn door(pool: Value, keys: Value) -> Daemon {
     door_of(Setup::new([pool]), keys)
 }
 
-fn door_of(setup: Setup, keys: Value) -> Daemon {
+pub fn door_of(setup: Setup, keys: Value) -> Daemon {
     let mut listener = json!({ "http": "127.0.0.1:0" });
     keys.as_object().unwrap().iter().for_each(|(key, value)| listener[key] = value.clone());
     setup.no_listener().set("listeners", json!([listener])).start()
@@ -28,7 +28,7 @@ fn shared() -> Value {
 }
 
 /// A pool in which each session has its own.
-fn dedicated() -> Value {
+pub fn dedicated() -> Value {
     with(with(worker("tools", 1, &[]), "assignment", "dedicated"), "max_instances", 8)
 }
 
@@ -39,7 +39,7 @@ fn says(id: u64, lines: &[Value]) -> Value {
     request(id, "write", json!({ "text": text }))
 }
 
-fn messages(events: &[Event]) -> Vec<Value> {
+pub fn messages(events: &[Event]) -> Vec<Value> {
     events.iter().filter(|event| !event.data.is_empty()).map(Event::json).collect()
 }
 
@@ -457,7 +457,7 @@ fn a_drain_answers_what_is_pending_and_takes_nothing_new() {
 const MODERN: &str = "2026-07-28";
 
 /// A request that stands for itself.
-fn modern(id: u64, method: &str, params: Value) -> Value {
+pub fn modern(id: u64, method: &str, params: Value) -> Value {
     let mut params = params;
     params["_meta"]["io.modelcontextprotocol/protocolVersion"] = MODERN.into();
     params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = json!({});
@@ -465,7 +465,7 @@ fn modern(id: u64, method: &str, params: Value) -> Value {
 }
 
 /// Sends one, with the fields that repeat it.
-fn post_modern(client: &mut Http, message: &Value) {
+pub fn post_modern(client: &mut Http, message: &Value) {
     let mut fields = vec![("MCP-Protocol-Version", MODERN)];
     let method = message["method"].as_str().unwrap_or_default();
     fields.push(("Mcp-Method", method));

@@ -223,6 +223,20 @@ pub fn member<'a>(object: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     Some(&object[value.start as usize..value.end as usize])
 }
 
+/// A member stands twice in an object: two parsers could choose differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Twice;
+
+/// The value of the only member of this name in an object, which is valid JSON.
+///
+/// # Errors
+/// There is more than one.
+pub fn only_member<'a>(object: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Twice> {
+    let mut found = Members::of(object, 0).filter(|(key, _)| is_name(object, *key, name));
+    let first = found.next().map(|(_, value)| &object[value.start as usize..value.end as usize]);
+    if found.next().is_some() { Err(Twice) } else { Ok(first) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -46,7 +46,7 @@ mod string;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-pub use find::{Meta, member, objects_in_params, string_in, string_in_params, wrapped_message};
+pub use find::{Meta, Twice, member, objects_in_params, only_member, string_in, string_in_params, wrapped_message};
 pub use skip::SkipValue;
 pub use string::{decode, decoded};
 

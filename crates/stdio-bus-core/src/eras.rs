@@ -19,6 +19,7 @@ use super::port::{Close, Effects};
 use super::report::Reason;
 use super::settings::{Assignment, Era};
 pub use super::supervisor::discovery::PoolEra;
+use super::supervisor::worker::Worker;
 use super::timers::Timer;
 use super::{message::Cancel, reply};
 
@@ -117,7 +118,8 @@ impl Bus {
             self.supervisor.pools[to].slots[slot] = core::mem::take(&mut self.supervisor.pools[from].slots[slot]);
         }
         for worker in self.workers.keys() {
-            if let Some(worker) = self.workers.get_mut(worker).filter(|worker| worker.pool == from) {
+            let moves = |worker: &&mut Worker| worker.pool == from && !worker.tenure.is_leaving();
+            if let Some(worker) = self.workers.get_mut(worker).filter(moves) {
                 worker.pool = to;
             }
         }
@@ -132,16 +134,22 @@ impl Bus {
     /// The new command of a pool serves no clients of 2026-07-28: the workers for them leave.
     pub(super) fn end_modern_side(&mut self, pool: usize) {
         let Some(twin) = self.supervisor.pools[pool].side.twin else { return };
-        if self.supervisor.pools[pool].side.is_dormant {
-            // They are those of the other side, too.
+        let is_only_side = self.supervisor.pools[pool].side.is_dormant;
+        let was_used = core::mem::take(&mut self.supervisor.pools[twin].side.is_used);
+        self.balancer.groups[twin].is_open = false;
+        // What was started for nobody yet, or by the new command, is the other side's if that has no workers.
+        let stays = |worker: &Worker| is_only_side && (!was_used || !self.is_outdated(worker));
+        let slots = self.supervisor.pools[twin].slots.iter().filter_map(|slot| slot.worker);
+        let leave: Vec<_> = slots.filter(|key| !self.workers.get(*key).is_some_and(stays)).collect();
+        for slot in &mut self.supervisor.pools[twin].slots {
+            slot.worker.take_if(|worker| leave.contains(worker));
+        }
+        leave.into_iter().for_each(|worker| self.retire_worker(worker));
+        if is_only_side {
             return self.hand_over(twin, pool);
         }
-        let here = &mut self.supervisor.pools[twin];
-        (here.side.is_dormant, here.side.is_used) = (true, false);
-        let workers: Vec<_> = here.slots.iter_mut().filter_map(|slot| slot.worker.take()).collect();
+        self.supervisor.pools[twin].side.is_dormant = true;
         self.restart_roll(twin);
-        workers.into_iter().for_each(|worker| self.retire_worker(worker));
-        self.balancer.groups[twin].is_open = false;
     }
 
     /// A worker for a message of a client of 2026-07-28.

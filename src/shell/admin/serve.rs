@@ -120,7 +120,7 @@ impl<I: Io> Shell<I> {
             history: &self.admin.history,
             turns: &self.admin.turns,
             started_at: self.admin.started_at,
-            memory: self.reactor.io.lent(),
+            memory: self.lent(),
             max_memory: self.reactor.memory.most,
             io: I::NAME,
             node: &self.reloads.running.node,

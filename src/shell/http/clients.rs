@@ -144,7 +144,7 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
     pub(super) fn detach_http(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
         debug_assert!(connection.state == State::Leaving);
-        let Unsent { owed, events, whole } = connection.outgoing.give_up();
+        let Unsent { owed, events, whole, is_begun } = connection.outgoing.give_up();
         let Some(client) = connection.member.take() else { return };
         let most = self.http.most_kept();
         let Some(member) = self.http.members.of_mut(client) else { return };
@@ -152,8 +152,17 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
             Role::Modern { .. } => self.tell(now, Input::Left(client)),
             Role::Session(session) => {
                 session.detach(slot, &events);
+                // Nobody has heard of its id, nor ever will.
+                let is_unknown = session.is_unheard()
+                    || whole.as_ref().is_some_and(|(id, _)| id.stream == Session::FIRST) && !is_begun;
+                let before = session.weight();
                 let lost = whole.map_or(0, |(id, body)| session.keep_untaken(id, &body, true, most));
+                self.http.kept += session.weight();
+                self.http.kept -= before;
                 member.since = now;
+                if is_unknown {
+                    self.tell(now, Input::Left(client));
+                }
                 self.count_lost_events(client, lost);
                 if owed > 0 {
                     let peer = crate::bus::port::Peer::Client(client);

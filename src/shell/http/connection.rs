@@ -10,12 +10,14 @@ use std::time::Duration;
 use crate::bus::port::{ClientKey, Moment, Origin};
 use crate::http1::{Limits, RequestReader};
 use crate::mcp::write::{EventId, Manner};
-use crate::mcp::{Asked, Body, message};
+use crate::mcp::{Asked, Message, message};
 use crate::shell::connection::InFlight;
 use crate::tokens::Bearer;
 
 /// How often a stream gives a sign of life, and how long an answer may be awaited before it becomes one.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// How often it is looked whether a request may still learn what the workers of its pool speak.
+pub(super) const PARKED: Duration = Duration::from_secs(1);
 /// How long a request may take to come, in however many pieces.
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(120);
 /// How long what is sent may stand still.
@@ -73,8 +75,8 @@ pub(super) struct Incoming {
     pub sender: Sender,
     /// What has come of the body.
     pub body: Vec<u8>,
-    /// What the body holds, while it waits.
-    pub parked: Option<Body>,
+    /// The message, while it waits.
+    pub parked: Option<Message>,
     /// Another request may follow.
     pub keeps_alive: bool,
     /// The other side sends no more.
@@ -95,14 +97,16 @@ impl Incoming {
         }
     }
 
-    /// Bytes of the body that have come.
-    pub(super) fn body_bytes(&self) -> usize {
-        message::received(&self.body)
+    /// Bytes of the body that have come, or of the message that waits.
+    pub(super) fn weight(&self) -> usize {
+        message::received(&self.body) + self.parked.as_ref().map_or(0, Message::weight)
     }
 
-    /// Nothing more of the request is needed.
-    pub(super) fn clear(&mut self) {
+    /// Nothing more of the request is needed. Says how many bytes it has taken up.
+    pub(super) fn clear(&mut self) -> usize {
+        let weight = self.weight();
         (self.asked, self.parked, self.body) = (None, None, Vec::new());
+        weight
     }
 }
 
@@ -124,6 +128,8 @@ pub(super) struct Unsent {
     pub events: Vec<EventId>,
     /// An answer that is no event.
     pub whole: Option<(EventId, Vec<u8>)>,
+    /// Some of that answer is out.
+    pub is_begun: bool,
 }
 
 /// What goes out.
@@ -182,6 +188,7 @@ impl Outgoing {
 
     /// Nothing more is sent. Says what is not out.
     pub(super) fn give_up(&mut self) -> Unsent {
+        let is_begun = self.next.bytes.is_empty() && self.sent > 0;
         let whole = self.whole.take().filter(|_| !self.is_empty()).map(|(id, length)| {
             let all = if self.next.bytes.is_empty() { &self.now.bytes } else { &self.next.bytes };
             (id, all[all.len().saturating_sub(length)..].to_vec())
@@ -189,7 +196,7 @@ impl Outgoing {
         let mut events = std::mem::take(&mut self.now.events);
         events.append(&mut self.next.events);
         let owed = std::mem::take(&mut self.now.owed) + std::mem::take(&mut self.next.owed);
-        Unsent { owed, events, whole }
+        Unsent { owed, events, whole, is_begun }
     }
 }
 
@@ -215,6 +222,8 @@ pub(super) struct Connection {
     pub due: Moment,
     /// It is in the list of those that have something to send.
     pub is_dirty: bool,
+    /// So many bytes that wait to be sent are counted.
+    pub weighed: usize,
 }
 
 impl Connection {
@@ -240,6 +249,7 @@ impl Connection {
             since: now,
             due: now,
             is_dirty: false,
+            weighed: 0,
         }
     }
 

@@ -176,11 +176,14 @@ impl<I: Io> Reactor<I> {
                 session.agree(&version);
             }
         }
+        let before = session.weight();
         let lost = match connection {
             Some(_) if is_whole && !may_be_gone => 0,
             Some(_) if !may_be_gone => session.keep(id, said.text, most),
             _ => session.keep_untaken(id, said.text, is_nameless, most),
         };
+        self.http.kept += session.weight();
+        self.http.kept -= before;
         self.count_lost_events(client, lost);
         let connection = connection?;
         if is_whole {
@@ -346,7 +349,7 @@ impl<I: Io> Reactor<I> {
     fn remove_member(&mut self, now: Moment, slot: usize) {
         self.timers.set(Timer::Session(slot), None);
         let mut member = self.http.members.remove(slot);
-        self.http.held -= member.inbox.iter().map(|waiting| waiting.message.weight()).sum::<usize>();
+        self.http.held -= member.waiting();
         self.notify.changed();
         let client = member.client;
         let mut connections = member.connections();
@@ -355,22 +358,28 @@ impl<I: Io> Reactor<I> {
         for at in connections {
             self.http.connections[at].member = None;
             let stream = self.http.connections[at].stream;
-            let id = member.session().and_then(|session| session.unanswered_on(stream)).map(Id::token);
-            self.end_for_want_of_member(now, at, id.as_deref());
+            let unanswered: Option<Vec<Vec<u8>>> =
+                member.session().map(|session| session.unanswered_on(stream).map(Id::token).collect());
+            self.end_for_want_of_member(now, at, &unanswered.unwrap_or_default());
         }
+        self.http.kept -= member.kept();
         let lost = member.session().map_or(0, Session::forget);
         self.count_lost_events(client, lost);
         self.tell(now, Input::Closed(client));
     }
 
-    fn end_for_want_of_member(&mut self, now: Moment, slot: usize, id: Option<&[u8]>) {
+    /// Each of its requests with these ids is answered.
+    fn end_for_want_of_member(&mut self, now: Moment, slot: usize, ids: &[Vec<u8>]) {
         let fault = Fault::no_session();
+        if self.http.connections[slot].state == State::Waiting && ids.len() > 1 {
+            self.begin_http_events(now, slot, 0);
+        }
         match self.http.connections[slot].state {
-            State::Waiting => self.refuse_http(now, slot, &fault, id, false),
+            State::Waiting => self.refuse_http(now, slot, &fault, ids.first().map(Vec::as_slice), false),
             State::Events => {
                 let connection = &mut self.http.connections[slot];
                 let is_old = connection.is_old();
-                if let Some(id) = id {
+                for id in ids {
                     write::event(connection.outgoing.queue(), None, &fault.body(id), is_old);
                 }
                 write::end_events(connection.outgoing.queue(), is_old);

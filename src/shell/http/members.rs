@@ -64,10 +64,14 @@ impl Member {
         }
     }
 
-    /// Bytes that it keeps: messages for the core, and events.
-    pub(super) fn weight(&self) -> usize {
-        let events = if let Role::Session(session) = &self.role { session.weight() } else { 0 };
-        events + self.inbox.iter().map(|waiting| waiting.message.weight()).sum::<usize>()
+    /// Bytes of events that it keeps.
+    pub(super) fn kept(&self) -> usize {
+        if let Role::Session(session) = &self.role { session.weight() } else { 0 }
+    }
+
+    /// Bytes of messages that wait for the core.
+    pub(super) fn waiting(&self) -> usize {
+        self.inbox.iter().map(|waiting| waiting.message.weight()).sum()
     }
 
     /// Whether these names are those of its owner.

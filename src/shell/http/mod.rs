@@ -53,6 +53,8 @@ pub(super) struct Http {
     most: usize,
     /// Bytes of bodies and of messages that wait.
     held: usize,
+    /// Bytes of events that sessions keep, and of what waits to be sent.
+    kept: usize,
     /// Bytes that may be held, and kept of events of all sessions.
     most_held: usize,
     count: u64,
@@ -75,6 +77,7 @@ impl Http {
             padded: Vec::new(),
             most,
             held: 0,
+            kept: 0,
             most_held: config.limits.max_memory / 4,
             count: 0,
             session_idle: config.limits.session_idle.unwrap_or(SESSION_IDLE),
@@ -119,9 +122,33 @@ impl Http {
         !self.members.resumed.is_empty() || self.has_discovered || !self.dirty.is_empty()
     }
 
-    /// Bytes of memory that wait here for workers.
+    /// Bytes of memory that wait here for workers and for clients.
     pub(super) fn held(&self) -> usize {
-        self.held
+        self.held + self.kept
+    }
+
+    /// What waits to be sent on a connection is more or less now.
+    fn weigh(&mut self, slot: usize) {
+        let connection = &mut self.connections[slot];
+        let weight = connection.outgoing.weight();
+        self.kept = self.kept - std::mem::replace(&mut connection.weighed, weight) + weight;
+    }
+
+    /// Panics if what is held and kept is not what there is.
+    #[cfg(test)]
+    pub(super) fn check(&self) {
+        let bodies = self.connections.iter().map(|(_, connection)| connection.incoming.weight());
+        let waiting = self.members.iter().map(|(_, member)| member.waiting());
+        assert_eq!(self.held, bodies.chain(waiting).sum::<usize>(), "what is held is counted");
+        let events = self.members.iter().map(|(_, member)| member.kept());
+        let outputs = self.connections.iter().map(|(_, connection)| connection.weighed);
+        assert_eq!(self.kept, events.chain(outputs).sum::<usize>(), "what is kept is counted");
+    }
+
+    /// Whether nobody is there: no connection, no session, and nothing that waits.
+    #[cfg(test)]
+    pub(super) fn is_deserted(&self) -> bool {
+        self.connections.is_empty() && self.members.iter().next().is_none() && self.held() == 0
     }
 
     /// Which client holds how much of that, and of what is kept or waits to be sent.
@@ -130,7 +157,7 @@ impl Http {
             let connections = member.connections().into_iter().filter_map(|slot| self.connections.get(slot));
             let of_member = connections.filter(|connection| connection.member == Some(member.client));
             let outputs: usize = of_member.map(|connection| connection.outgoing.weight()).sum();
-            (Peer::Client(member.client), outputs + member.weight())
+            (Peer::Client(member.client), outputs + member.kept() + member.waiting())
         })
     }
 

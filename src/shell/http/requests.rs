@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::connection::{KEEP_ALIVE, Sender, State};
+use super::connection::{Connection, KEEP_ALIVE, PARKED, Sender, State};
 use super::members::{Role, Waiting};
 use crate::bus::admission::TurnedAway;
 use crate::bus::eras::PoolEra;
@@ -16,7 +16,6 @@ use crate::mcp::fault::{INVALID_REQUEST, METHOD_NOT_FOUND};
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, message, modern};
 use crate::shell::handshakes::upgrade::health;
-use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
 use crate::websocket::HEALTH;
 use crate::websocket::answer::Refusal;
@@ -72,7 +71,7 @@ impl<I: Io> Shell<I> {
             Verb::Get => self.http_get(now, slot, &asked),
             Verb::Delete => self.http_delete(now, slot, &asked),
             Verb::Post => {
-                http.held -= incoming.body_bytes();
+                http.held -= incoming.weight();
                 let body = std::mem::take(&mut incoming.body);
                 let body = if body.is_empty() { message::room(0) } else { body };
                 match message::read(body, &mut http.lines) {
@@ -133,19 +132,25 @@ impl<I: Io> Shell<I> {
         let pool = self.pool_asked(slot)?;
         let era = self.bus.pool_era(pool);
         if era == PoolEra::Legacy {
-            let why = "this server speaks MCP up to 2025-11-25; begin with initialize";
-            return Err(Fault { code: METHOD_NOT_FOUND, ..Fault::new(Status::BadRequest, why) });
+            return Err(legacy_server());
         }
-        let connection = &mut self.reactor.http.connections[slot];
+        let http = &mut self.reactor.http;
+        let connection = &mut http.connections[slot];
         let asked = connection.incoming.asked.as_ref().ok_or_else(Fault::no_session)?;
         modern::check(asked, &message)?;
         if era == PoolEra::Unknown {
             connection.state = State::Parked;
-            connection.incoming.parked = Some(Body::One(message));
-            self.reactor.timers.set(Timer::Http(slot), None);
-            self.reactor.http.parked.push(slot);
+            http.held += message.weight();
+            connection.incoming.parked = Some(message);
+            http.parked.push(slot);
+            self.reactor.set_http_due(slot, now.after(PARKED));
             return Ok(());
         }
+        self.give_modern(now, slot, pool, message)
+    }
+
+    /// Gives a message of 2026-07-28 to the core.
+    fn give_modern(&mut self, now: Moment, slot: usize, pool: usize, message: Message) -> Result<(), Fault> {
         let member = self.modern_member(now, slot, pool)?;
         let http = &mut self.reactor.http;
         let Some(client) = http.members.get(member).map(|it| it.client) else { return Err(Fault::no_session()) };
@@ -180,15 +185,41 @@ impl<I: Io> Shell<I> {
             return;
         }
         for slot in std::mem::take(&mut self.reactor.http.parked) {
-            let Some(connection) = self.reactor.http.connections.get_mut(slot) else { continue };
-            if connection.state != State::Parked {
+            let is_parked = |at: &Connection| at.state == State::Parked;
+            if !self.reactor.http.connections.get(slot).is_some_and(is_parked) {
                 continue;
             }
-            connection.state = State::Reading;
-            let parked = connection.incoming.parked.take();
-            if let (Some(body), Some(asked)) = (parked, connection.incoming.asked.take()) {
-                self.http_post(now, slot, asked, body);
+            match self.pool_asked(slot).map(|pool| self.bus.pool_era(pool)) {
+                Ok(PoolEra::Unknown) => self.reactor.http.parked.push(slot),
+                _ => self.unpark(now, slot),
             }
+        }
+    }
+
+    /// A request has waited for a while to learn what the workers of its pool speak. While none is asked, the core says what
+    /// becomes of it.
+    pub(super) fn parked_due(&mut self, now: Moment, slot: usize) {
+        if self.pool_asked(slot).is_ok_and(|pool| self.bus.asks_era(pool)) {
+            return self.reactor.set_http_due(slot, now.after(PARKED));
+        }
+        self.reactor.http.parked.retain(|parked| *parked != slot);
+        self.unpark(now, slot);
+    }
+
+    /// A request waits no more.
+    fn unpark(&mut self, now: Moment, slot: usize) {
+        let http = &mut self.reactor.http;
+        let Some(connection) = http.connections.get_mut(slot).filter(|it| it.state == State::Parked) else { return };
+        connection.state = State::Reading;
+        let Some(message) = connection.incoming.parked.take() else { return };
+        http.held -= message.weight();
+        let id = message.id().map(<[u8]>::to_vec);
+        let result = self.pool_asked(slot).and_then(|pool| match self.bus.pool_era(pool) {
+            PoolEra::Legacy => Err(legacy_server()),
+            _ => self.give_modern(now, slot, pool, message),
+        });
+        if let Err(fault) = result {
+            self.reactor.refuse_http(now, slot, &fault, id.as_deref(), false);
         }
     }
 
@@ -346,6 +377,12 @@ fn turned_away(why: TurnedAway) -> Fault {
         TurnedAway::NotAllowed(why) => Fault::new(Status::Forbidden, why),
         TurnedAway::NoRoom(why) => Fault::busy(why),
     }
+}
+
+/// What makes clients of 2026-07-28 begin with `initialize`.
+fn legacy_server() -> Fault {
+    let why = "this server speaks MCP up to 2025-11-25; begin with initialize";
+    Fault { code: METHOD_NOT_FOUND, ..Fault::new(Status::BadRequest, why) }
 }
 
 fn too_long() -> Fault {

@@ -169,6 +169,9 @@ impl<I: Io> Shell<I> {
     /// Sends what is queued; when an answer is out, the next request comes, or the end.
     pub(in crate::shell) fn send_http(&mut self, now: Moment, slot: usize) {
         let reactor = &mut self.reactor;
+        if reactor.http.connections.contains(slot) {
+            reactor.http.weigh(slot);
+        }
         let Some(connection) = reactor.http.connections.get_mut(slot) else { return };
         if connection.in_flight.has(Flight::Write) || connection.state == State::Leaving {
             return;
@@ -233,6 +236,7 @@ impl<I: Io> Shell<I> {
             }
             State::Waiting | State::Events if connection.outgoing.is_empty() => self.reactor.keep_http_alive(now, slot),
             State::Leaving => {}
+            State::Parked => self.parked_due(now, slot),
             State::Waiting | State::Events | State::Answering if now.since(connection.since) < SEND_TIME => {
                 let at = connection.since.after(SEND_TIME);
                 self.reactor.set_http_due(slot, at);
@@ -364,8 +368,9 @@ impl<I: Io> Reactor<I> {
     /// All of an answer is queued.
     pub(super) fn begin_http_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
-        self.http.held -= connection.incoming.body_bytes();
+        self.http.held -= connection.incoming.weight();
         connection.incoming.body = Vec::new();
+        connection.incoming.parked = None;
         (connection.state, connection.since) = (State::Answering, now);
         self.http.mark_dirty(slot);
         self.set_http_due(slot, now.after(SEND_TIME));
@@ -398,8 +403,7 @@ impl<I: Io> Reactor<I> {
             return;
         }
         connection.state = State::Leaving;
-        self.http.held -= connection.incoming.body_bytes();
-        connection.incoming.clear();
+        self.http.held -= connection.incoming.clear();
         self.timers.set(Timer::Http(slot), None);
         if !connection.in_flight.is_empty() {
             // All operations on the socket complete after this.
@@ -414,7 +418,8 @@ impl<I: Io> Reactor<I> {
 
     fn remove_http_if_idle(&mut self, slot: usize) {
         if self.http.connections[slot].in_flight.is_empty() {
-            self.http.connections.remove(slot);
+            let gone = self.http.connections.remove(slot);
+            self.http.kept -= gone.weighed;
             self.free_descriptor();
         }
     }

@@ -6,6 +6,7 @@
 
 pub mod configuration;
 pub mod http1;
+pub mod mcp;
 pub mod proxy;
 #[cfg(test)]
 mod tests;

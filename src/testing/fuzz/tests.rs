@@ -7,6 +7,7 @@ use stdio_bus_sim::bytes::{cuts, in_pieces, parts, text, words};
 
 const CONFIGURATION: &str = include_str!("../../../fuzz/words/configuration");
 const HTTP1: &str = include_str!("../../../fuzz/words/http1");
+const MCP: &str = include_str!("../../../fuzz/words/mcp");
 const PROXY: &str = include_str!("../../../fuzz/words/proxy");
 const WEBSOCKET: &str = include_str!("../../../fuzz/words/websocket");
 
@@ -33,6 +34,12 @@ proptest! {
     fn any_pieces_of_http_give_the_same_and_have_one_meaning(bytes in in_pieces(text(HTTP1, 12))) {
         let (first, pieces, stream) = parts(&bytes).expect("it is in pieces");
         super::http1::check(first, stream, &|length| cuts(pieces, length));
+    }
+
+    #[test]
+    fn any_pieces_at_the_door_for_mcp_ask_for_the_same_and_a_session_loses_nothing(bytes in in_pieces(text(MCP, 16))) {
+        let (first, pieces, stream) = parts(&bytes).expect("it is in pieces");
+        super::mcp::check(first, stream, &|length| cuts(pieces, length));
     }
 
     #[test]

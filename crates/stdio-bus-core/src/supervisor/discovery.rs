@@ -4,7 +4,9 @@
 //! learned holds for as long as the daemon runs.
 //!
 //! Some old servers end with a request before `initialize`. So no line of a client goes to the worker until it has
-//! answered, and that it ends is no failure; the next one is not asked.
+//! answered, and that it ends is no failure. It may have ended for another reason: the next one is asked again, and where
+//! that ends, too, the one behind it is not. If even that one ends before it has answered anything, it was not the question:
+//! the next one is asked once more.
 
 use alloc::format;
 
@@ -13,10 +15,13 @@ use crate::id::Id;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::port::Effect;
 use crate::report::{Reason, Report};
+use crate::supervisor::worker::Worker;
 use core::time::Duration;
 
 /// A worker that has said nothing for so long since its start speaks no 2026-07-28.
 const SILENT_FOR: Duration = Duration::from_secs(5);
+/// So many workers in a row that end when they are asked mean that their command speaks no 2026-07-28.
+const MOST_ENDS: u32 = 2;
 
 /// What is known of the era of a pool's command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +42,25 @@ pub(crate) struct Discovery {
     /// The command of which that is known ([`Pool::generation`](crate::settings::Pool::generation)).
     of: u32,
     asked: Option<WorkerKey>,
+    /// How many workers in a row have ended when they were asked, and with which command.
+    ends: (u32, u32),
+}
+
+impl Discovery {
+    /// Whether a worker with this command is to be asked.
+    fn wants_to_know(&self, command: u32) -> bool {
+        let is_known = || self.era != PoolEra::Unknown && self.of == command;
+        self.asked.is_none()
+            && match self.ends_of(command) {
+                0 => !is_known(),
+                ends => ends < MOST_ENDS,
+            }
+    }
+
+    /// How many workers in a row with this command have ended when they were asked.
+    fn ends_of(&self, command: u32) -> u32 {
+        if self.ends.1 == command { self.ends.0 } else { 0 }
+    }
 }
 
 /// Whether a worker is asked for its era.
@@ -69,12 +93,11 @@ fn question(number: u32) -> alloc::string::String {
 }
 
 impl Bus {
-    /// A worker is being started that may get a slot: it is asked when it runs, if no other one with its command was.
+    /// A worker is being started that may get a slot: it is asked when it runs, if its command's era is not known.
     pub(super) fn choose_to_ask(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let Some(discovery) = &mut self.supervisor.pools[worker.name.pool].discovery else { return };
-        let is_known = discovery.era != PoolEra::Unknown && discovery.of == worker.tenure.generation;
-        if !is_known && discovery.asked.is_none() {
+        if discovery.wants_to_know(worker.tenure.generation) {
             discovery.asked = Some(key);
             worker.answering.question = Question::Open;
         }
@@ -99,8 +122,9 @@ impl Bus {
         }
         worker.answering.question = Question::None;
         self.readiness.workers_changed |= worker.answering.answers();
-        let pool = worker.name.pool;
-        self.learn_era(pool, if is_result { PoolEra::Modern } else { PoolEra::Legacy });
+        let (pool, of) = (worker.name.pool, worker.tenure.generation);
+        self.stop_asking(pool, key);
+        self.learn_era(pool, of, if is_result { PoolEra::Modern } else { PoolEra::Legacy });
         true
     }
 
@@ -112,27 +136,53 @@ impl Bus {
             return Some(due);
         }
         worker.answering.question = Question::Late;
-        let pool = worker.name.pool;
-        self.learn_era(pool, PoolEra::Legacy);
+        let (pool, of) = (worker.name.pool, worker.tenure.generation);
+        self.stop_asking(pool, key);
+        self.learn_era(pool, of, PoolEra::Legacy);
         None
     }
 
-    /// A worker has gone that was to be asked, or was asked and has not answered. `pool` is what people know it by.
-    pub(super) fn end_question(&mut self, pool: usize, was_its_end: bool) {
-        if was_its_end {
-            return self.learn_era(pool, PoolEra::Legacy);
+    /// A worker has answered, or is late.
+    fn stop_asking(&mut self, pool: usize, key: WorkerKey) {
+        if let Some(discovery) = &mut self.supervisor.pools[pool].discovery
+            && discovery.asked.take_if(|asked| *asked == key).is_some()
+        {
+            discovery.ends = (0, 0);
         }
-        // It had no chance to answer.
-        if let Some(discovery) = &mut self.supervisor.pools[pool].discovery {
+    }
+
+    /// A worker has gone. If it was asked, or was to be, and has not answered, the next one may be.
+    pub(super) fn end_question(&mut self, worker: &Worker) {
+        let (pool, of) = (worker.name.pool, worker.tenure.generation);
+        let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
+        let before = discovery.ends_of(of);
+        let was_its_end = worker.process.pid != 0 && !worker.process.is_unwanted;
+        if worker.is_asked() {
             discovery.asked = None;
+            if was_its_end {
+                discovery.ends = (before + 1, of);
+                // Of a new command nothing follows for those that run before it has settled.
+                if discovery.era == PoolEra::Unknown || discovery.of == of {
+                    self.judge_ends(pool, of);
+                }
+            }
+        } else if before == MOST_ENDS && was_its_end && !worker.answering.has_answered {
+            // It ends without a question as well.
+            discovery.ends.0 = MOST_ENDS - 1;
+        }
+    }
+
+    /// If its workers have ended whenever they were asked, a command serves no clients of 2026-07-28.
+    pub(super) fn judge_ends(&mut self, pool: usize, of: u32) {
+        let discovery = self.supervisor.pools[pool].discovery.as_ref();
+        if discovery.is_some_and(|discovery| discovery.ends_of(of) >= MOST_ENDS) {
+            self.learn_era(pool, of, PoolEra::Legacy);
         }
     }
 
     /// The era of a pool's command is known. Only an answer that comes late changes it again.
-    fn learn_era(&mut self, pool: usize, era: PoolEra) {
+    fn learn_era(&mut self, pool: usize, of: u32, era: PoolEra) {
         let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
-        let asked = discovery.asked.take().and_then(|asked| self.workers.get(asked));
-        let of = asked.map_or(discovery.of, |asked| asked.tenure.generation);
         // Its workers take lines now, or it is known that clients of 2026-07-28 get none.
         self.readiness.workers_changed = true;
         let is_another = core::mem::replace(&mut discovery.of, of) != of;
@@ -168,6 +218,12 @@ impl Bus {
             Some(worker.process.started.after(SILENT_FOR))
         });
         asked.max()
+    }
+
+    /// Whether a worker of a pool is asked for its era, or will be when it runs.
+    pub fn asks_era(&self, pool: usize) -> bool {
+        let pool = self.supervisor.pools.get(pool).and_then(|pool| pool.discovery.as_ref());
+        pool.is_some_and(|discovery| discovery.asked.is_some())
     }
 
     /// What is known of the era of a pool's command.

@@ -302,9 +302,7 @@ impl Bus {
     /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
     pub(super) fn leave_pool(&mut self, key: WorkerKey, worker: &Worker) {
         let is_candidate = self.supervisor.pools[worker.pool].roll.is_candidate(key);
-        if worker.is_asked() {
-            self.end_question(worker.name.pool, worker.process.pid != 0 && !worker.process.is_unwanted);
-        }
+        self.end_question(worker);
         if let Some(slot) = worker.slot {
             self.supervisor.pools[worker.pool].slots[slot].worker = None;
             let is_excused = worker.process.is_unwanted || worker.has_ended_asked();

@@ -136,7 +136,7 @@ impl Bus {
         (0..here.slots.len()).find(is_due).filter(|_| any)
     }
 
-    fn is_outdated(&self, worker: &Worker) -> bool {
+    pub(crate) fn is_outdated(&self, worker: &Worker) -> bool {
         worker.tenure.generation != self.settings.pools[worker.pool].generation || worker.tenure.worn.is_some()
     }
 
@@ -171,11 +171,13 @@ impl Bus {
         }
         here.settled = generation;
         here.slots[slot].restarts = Restarts::default();
+        let shown = here.side.shown_as;
         let before = here.slots[slot].worker.replace(candidate);
         if let Some(worker) = self.workers.get_mut(candidate) {
             worker.slot = Some(slot);
         }
         before.into_iter().for_each(|before| self.retire_worker(before));
+        self.judge_ends(shown, generation);
         // A spare has no work yet: no client gets one of the last command.
         if self.settings.pools[pool].assignment == Assignment::Dedicated && !self.balancer.groups[pool].lends {
             for slot in 0..self.supervisor.pools[pool].slots.len() {

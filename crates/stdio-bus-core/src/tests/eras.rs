@@ -1,17 +1,16 @@
 //! Clients of a door for MCP: what era a command speaks, whose workers it has, and what a client leaves behind.
 
 use super::*;
-use crate::eras::PoolEra;
 use crate::settings::Era;
 
 /// The settings of a bus with a door for MCP and one for lines, and this pool.
-fn with_a_door(pool: Pool) -> Settings {
+pub(super) fn with_a_door(pool: Pool) -> Settings {
     let door = Listener { mcp: true, ..Listener::default() };
     Settings { listeners: vec![Listener::default(), door], ..settings(vec![pool]) }
 }
 
 impl Bench {
-    fn mcp(&mut self, era: Era) -> Peer {
+    pub(super) fn mcp(&mut self, era: Era) -> Peer {
         let (client, effects) = self.bus.connect_mcp(self.now, 1, Source::Inherited, 0, era);
         let effects = effects.collect();
         self.effects(&[], effects);
@@ -19,7 +18,7 @@ impl Bench {
     }
 
     /// A bus whose one pool was asked and has answered like this, if with anything.
-    fn asked(pool: Pool, answer: Option<&str>) -> Self {
+    pub(super) fn asked(pool: Pool, answer: Option<&str>) -> Self {
         let mut bench = Self::new(with_a_door(pool));
         let worker = bench.worker(0);
         let question = bench.read_json(worker);
@@ -37,41 +36,26 @@ impl Bench {
     }
 
     /// The one message that a worker was sent, answered with a result.
-    fn answers(&mut self, worker: Peer) -> Value {
+    pub(super) fn answers(&mut self, worker: Peer) -> Value {
         let message = self.read_json(worker);
         self.write(worker, &format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, message["id"]));
         message
     }
 
     /// Whether each worker has something to read, in the order of their start.
-    fn busy(&mut self) -> Vec<bool> {
+    pub(super) fn busy(&mut self) -> Vec<bool> {
         let workers: Vec<Peer> = self.workers.iter().map(|worker| Peer::Worker(*worker)).collect();
         workers.into_iter().map(|worker| !self.read(worker).is_empty()).collect()
     }
 }
 
-const MODERN: Option<&str> = Some(r#""result":{"supportedVersions":["2026-07-28"]}"#);
-const LEGACY: Option<&str> = Some(r#""error":{"code":-32601,"message":"no such method"}"#);
-const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#;
+pub(super) const MODERN: Option<&str> = Some(r#""result":{"supportedVersions":["2026-07-28"]}"#);
+pub(super) const LEGACY: Option<&str> = Some(r#""error":{"code":-32601,"message":"no such method"}"#);
+pub(super) const CALL: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call"}"#;
 
 fn key(peer: Peer) -> ClientKey {
     let Peer::Client(client) = peer else { panic!("{peer:?} is no client") };
     client
-}
-
-#[test]
-fn the_first_worker_of_a_pool_that_an_mcp_door_offers_is_asked_once_what_it_speaks() {
-    let mut bench = Bench::asked(pool(2, Assignment::RoundRobin), None);
-    let (first, second) = (bench.worker(0), bench.worker(1));
-    assert!(bench.read(second).is_empty(), "one of them is asked");
-    assert_eq!(bench.bus.pool_era(0), PoolEra::Unknown);
-    bench.write(first, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
-    assert_eq!((bench.bus.pool_era(0), bench.discovered.clone()), (PoolEra::Modern, vec![0]));
-    assert_eq!(bench.count(Reason::UnknownId) + bench.count(Reason::LateAnswer), 0, "the answer is the bus' own");
-    bench.dies(first);
-    bench.pass(seconds(1));
-    let next = bench.worker(1);
-    assert!(bench.read(next).is_empty(), "what is known is known for good");
 }
 
 #[test]
@@ -81,83 +65,6 @@ fn a_pool_with_workers_for_both_eras_may_have_twice_as_many() {
     let door = Listener { mcp: true, ..Listener::default() };
     let of_one = Listener { pools: Some(vec![1]), ..door.clone() };
     assert_eq!([doors(vec![Listener::default()]), doors(vec![of_one]), doors(vec![door])], [7, 12, 14]);
-}
-
-#[test]
-fn no_pool_is_asked_that_no_mcp_door_offers() {
-    let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(1, Assignment::RoundRobin) }];
-    let door = Listener { mcp: true, pools: Some(vec![1]), ..Listener::default() };
-    let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), door], ..settings(pools) });
-    assert_eq!(bench.busy(), [false, true]);
-}
-
-#[test]
-fn an_error_silence_or_the_end_of_the_worker_mean_that_it_speaks_an_earlier_version() {
-    let bench = Bench::asked(pool(1, Assignment::Client), LEGACY);
-    assert_eq!(bench.bus.pool_era(0), PoolEra::Legacy);
-    let mut bench = Bench::asked(pool(1, Assignment::Client), None);
-    bench.pass(milliseconds(4999));
-    assert_eq!(bench.bus.pool_era(0), PoolEra::Unknown);
-    bench.pass(milliseconds(1));
-    assert_eq!(bench.bus.pool_era(0), PoolEra::Legacy);
-    let mut bench = Bench::asked(pool(1, Assignment::Client), None);
-    let worker = bench.worker(0);
-    bench.dies(worker);
-    assert_eq!((bench.bus.pool_era(0), bench.discovered.clone()), (PoolEra::Legacy, vec![0]));
-}
-
-#[test]
-fn a_worker_that_sends_back_what_it_gets_answers_nothing() {
-    let mut bench = Bench::new(with_a_door(pool(1, Assignment::Client)));
-    let worker = bench.worker(0);
-    let question = bench.read_one(worker);
-    bench.write(worker, &question);
-    assert_eq!((bench.bus.pool_era(0), bench.read(worker)), (PoolEra::Legacy, vec![]));
-}
-
-#[test]
-fn a_late_answer_is_taken_all_the_same() {
-    let mut bench = Bench::asked(pool(1, Assignment::Client), None);
-    bench.pass(seconds(6));
-    let worker = bench.worker(0);
-    bench.write(worker, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
-    assert_eq!((bench.bus.pool_era(0), bench.discovered.clone()), (PoolEra::Modern, vec![0, 0]));
-    let client = bench.mcp(Era::Modern);
-    bench.write(client, CALL);
-    assert_eq!(bench.read_one(worker), CALL);
-}
-
-#[test]
-fn a_worker_that_ends_when_it_is_asked_has_not_failed_and_the_next_one_is_not_asked() {
-    let mut settings = with_a_door(pool(1, Assignment::Client));
-    settings.limits.max_restarts = 0;
-    let mut bench = Bench::new(settings);
-    let worker = bench.worker(0);
-    bench.dies(worker);
-    let next = bench.worker(0);
-    assert!(bench.read(next).is_empty());
-    assert_eq!((bench.count(Reason::WorkerExited), bench.count(Reason::PoolDegraded)), (0, 0));
-    let row = bench.bus.pool_row(0).expect("it is a pool");
-    assert_eq!((row.tally.all_exits(), row.tally.stops, row.given_up), (0, 1, 0));
-    bench.dies(next);
-    assert_eq!(bench.count(Reason::PoolDegraded), 1, "its own end is its own fault");
-}
-
-#[test]
-fn the_next_worker_is_asked_when_the_first_one_could_not_be_started_or_was_told_to_stop() {
-    let mut bench = Bench::starting(with_a_door(pool(1, Assignment::Client)));
-    let Peer::Worker(first) = bench.worker(0) else { unreachable!() };
-    bench.handle(Input::SpawnFailed { worker: first, why: "no such file".into(), short: false });
-    assert_eq!(bench.bus.pool_era(0), PoolEra::Unknown);
-    bench.spawns = true;
-    bench.pass(milliseconds(200));
-    let second = bench.worker(0);
-    assert_eq!(bench.read_json(second)["method"], "server/discover");
-    let Peer::Worker(at) = second else { unreachable!() };
-    bench.handle(Input::RestartWorker { worker: at, at_once: true });
-    bench.dies(second);
-    let third = bench.worker(0);
-    assert_eq!(bench.read_json(third)["method"], "server/discover");
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod backpressure;
 mod clients;
 mod closing;
 mod deny;
+mod discovery;
 mod early;
 mod echo;
 mod ended;

@@ -4,6 +4,7 @@
 //! once, and what a client leaves behind is cancelled at its worker and told to nobody else.
 
 mod rules;
+mod worker;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,9 +20,12 @@ use crate::bus::settings::{
     Assignment, Era, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings,
 };
 use crate::scan::{PAD, Window};
+use worker::{SimWorker, Work};
 
 /// How long a worker may take to answer the question, and how long a request that was given up may still be worked on.
 const SILENT_FOR: Duration = Duration::from_secs(5);
+/// So many workers in a row that end when they are asked mean that their command is for sessions.
+const MOST_ENDS: usize = 2;
 /// The listener of lines, and that for MCP.
 const LINES: usize = 0;
 const DOOR: usize = 1;
@@ -69,51 +73,6 @@ impl SimClient {
     }
 }
 
-/// A request that a worker has read.
-struct Work {
-    id: Value,
-    client: usize,
-    number: usize,
-    given_up: Option<Moment>,
-}
-
-struct SimWorker {
-    key: WorkerKey,
-    pool: usize,
-    wire: Wire,
-    runs: bool,
-    started: Moment,
-    /// The id of the question that it has not answered.
-    asked: Option<Value>,
-    pinned: Option<Era>,
-    served: Vec<usize>,
-    work: Vec<Work>,
-    next: usize,
-    terminated: bool,
-    gone: bool,
-    released: bool,
-}
-
-impl SimWorker {
-    fn new(key: WorkerKey, pool: usize, started: Moment) -> Self {
-        Self {
-            key,
-            pool,
-            wire: Wire::default(),
-            runs: false,
-            started,
-            asked: None,
-            pinned: None,
-            served: Vec::new(),
-            work: Vec::new(),
-            next: 0,
-            terminated: false,
-            gone: false,
-            released: false,
-        }
-    }
-}
-
 /// What follows when all effects of a call are carried out.
 #[derive(Default)]
 struct After {
@@ -133,6 +92,8 @@ struct World {
     workers: Vec<SimWorker>,
     /// What is known of each pool, if it is.
     eras: Vec<PoolEra>,
+    /// How many workers of each pool in a row have ended when they were asked.
+    ends: Vec<usize>,
     /// Requests that were answered.
     answered: usize,
     log: Vec<String>,
@@ -196,6 +157,7 @@ impl World {
         let manners: Vec<Manner> = settings.pools.iter().map(manner).collect();
         Self {
             eras: vec![PoolEra::Unknown; settings.pools.len()],
+            ends: vec![0; settings.pools.len()],
             bus: Twins::new(settings.clone()),
             settings,
             manners,
@@ -388,9 +350,14 @@ impl World {
         let worker = &mut self.workers[at];
         (worker.runs, worker.gone) = (false, true);
         let key = worker.key;
-        let (pool, was_asked) = (worker.pool, worker.asked.is_some() && !worker.terminated);
-        if was_asked && self.eras[pool] == PoolEra::Unknown {
-            self.eras[pool] = PoolEra::Legacy;
+        let (pool, was_asked) = (worker.pool, worker.asked.is_some() && !worker.is_late);
+        if was_asked && !worker.terminated {
+            self.ends[pool] += 1;
+            if self.ends[pool] == MOST_ENDS && self.eras[pool] == PoolEra::Unknown {
+                self.eras[pool] = PoolEra::Legacy;
+            }
+        } else if !was_asked && !worker.terminated && !worker.has_answered && self.ends[pool] == MOST_ENDS {
+            self.ends[pool] -= 1;
         }
         self.handle(Input::Exited { worker: key, exit: Exit::Code(1) });
         self.handle(Input::Ended { peer: key.into(), partial: 0 });
@@ -432,6 +399,7 @@ impl World {
                     false => json!({"jsonrpc": "2.0", "id": work.id, "result": result}),
                 };
                 self.note(format!("worker {at} answers {answer}"));
+                self.workers[at].has_answered = true;
                 self.write(peer, &answer);
             }
             _ => {}
@@ -458,6 +426,10 @@ impl World {
         if self.workers[at].terminated {
             return;
         }
+        self.workers[at].has_answered = true;
+        if !self.workers[at].is_late {
+            self.ends[pool] = 0;
+        }
         if self.eras[pool] != PoolEra::Modern {
             self.eras[pool] = era;
         }
@@ -469,10 +441,13 @@ impl World {
         let end = self.now.after(duration);
         while let Some(deadline) = self.bus.next_deadline().filter(|deadline| *deadline <= end) {
             self.now = self.now.max(deadline);
-            for worker in &self.workers {
+            for worker in &mut self.workers {
                 let is_over = worker.runs && self.now.since(worker.started) >= SILENT_FOR && !worker.terminated;
-                if worker.asked.is_some() && is_over && self.eras[worker.pool] == PoolEra::Unknown {
-                    self.eras[worker.pool] = PoolEra::Legacy;
+                if worker.asked.is_some() && is_over && !std::mem::replace(&mut worker.is_late, true) {
+                    self.ends[worker.pool] = 0;
+                    if self.eras[worker.pool] == PoolEra::Unknown {
+                        self.eras[worker.pool] = PoolEra::Legacy;
+                    }
                 }
             }
             self.handle(Input::Tick);

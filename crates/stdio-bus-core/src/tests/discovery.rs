@@ -1,0 +1,219 @@
+//! Which worker of a command is asked for its era, and what follows from what it does then.
+
+use super::eras::{CALL, LEGACY, MODERN, with_a_door};
+use super::*;
+use crate::eras::PoolEra;
+use crate::settings::Era;
+
+/// One worker, after whose first failure its pool is given up.
+fn never_restarted() -> Settings {
+    let mut settings = with_a_door(pool(1, Assignment::Client));
+    settings.limits.max_restarts = 0;
+    settings
+}
+
+impl Bench {
+    /// The only worker is asked, and ends.
+    fn dies_asked(&mut self) {
+        let worker = self.worker(0);
+        assert_eq!(self.read_json(worker)["method"], "server/discover");
+        self.dies(worker);
+    }
+}
+
+#[test]
+fn the_first_worker_of_a_pool_that_an_mcp_door_offers_is_asked_once_what_it_speaks() {
+    let mut bench = Bench::asked(pool(2, Assignment::RoundRobin), None);
+    let (first, second) = (bench.worker(0), bench.worker(1));
+    assert!(bench.read(second).is_empty(), "one of them is asked");
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Unknown);
+    bench.write(first, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
+    assert_eq!((bench.bus.pool_era(0), bench.discovered.clone()), (PoolEra::Modern, vec![0]));
+    assert_eq!(bench.count(Reason::UnknownId) + bench.count(Reason::LateAnswer), 0, "the answer is the bus' own");
+    bench.dies(first);
+    bench.pass(seconds(1));
+    let next = bench.worker(1);
+    assert!(bench.read(next).is_empty(), "what is known is known for good");
+}
+
+#[test]
+fn no_pool_is_asked_that_no_mcp_door_offers() {
+    let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(1, Assignment::RoundRobin) }];
+    let door = Listener { mcp: true, pools: Some(vec![1]), ..Listener::default() };
+    let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), door], ..settings(pools) });
+    assert_eq!(bench.busy(), [false, true]);
+}
+
+#[test]
+fn an_error_or_silence_mean_that_a_command_speaks_an_earlier_version() {
+    let bench = Bench::asked(pool(1, Assignment::Client), LEGACY);
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Legacy);
+    let mut bench = Bench::asked(pool(1, Assignment::Client), None);
+    bench.pass(milliseconds(4999));
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Unknown);
+    bench.pass(milliseconds(1));
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Legacy);
+}
+
+#[test]
+fn a_worker_that_sends_back_what_it_gets_answers_nothing() {
+    let mut bench = Bench::new(with_a_door(pool(1, Assignment::Client)));
+    let worker = bench.worker(0);
+    let question = bench.read_one(worker);
+    bench.write(worker, &question);
+    assert_eq!((bench.bus.pool_era(0), bench.read(worker)), (PoolEra::Legacy, vec![]));
+}
+
+#[test]
+fn a_late_answer_is_taken_all_the_same() {
+    let mut bench = Bench::asked(pool(1, Assignment::Client), None);
+    bench.pass(seconds(6));
+    let worker = bench.worker(0);
+    bench.write(worker, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
+    assert_eq!((bench.bus.pool_era(0), bench.discovered.clone()), (PoolEra::Modern, vec![0, 0]));
+    let client = bench.mcp(Era::Modern);
+    bench.write(client, CALL);
+    assert_eq!(bench.read_one(worker), CALL);
+}
+
+#[test]
+fn a_worker_that_ends_when_it_is_asked_has_not_failed_and_the_next_one_is_asked_again() {
+    let mut bench = Bench::new(never_restarted());
+    bench.dies_asked();
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Unknown, "it may have ended for another reason");
+    let (next, session) = (bench.worker(0), bench.mcp(Era::Legacy));
+    bench.write(session, CALL);
+    let question = bench.read_json(next);
+    assert_eq!(question["method"], "server/discover");
+    bench.write(next, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
+    assert_eq!((bench.bus.pool_era(0), bench.read_one(next)), (PoolEra::Modern, CALL.into()));
+    assert_eq!((bench.count(Reason::WorkerExited), bench.count(Reason::PoolDegraded)), (0, 0));
+}
+
+#[test]
+fn a_command_whose_workers_end_when_they_are_asked_is_for_sessions_and_the_third_one_is_not_asked() {
+    let mut bench = Bench::new(never_restarted());
+    bench.dies_asked();
+    bench.dies_asked();
+    assert_eq!((bench.bus.pool_era(0), bench.discovered.clone()), (PoolEra::Legacy, vec![0]));
+    let (third, session) = (bench.worker(0), bench.mcp(Era::Legacy));
+    bench.write(session, r#"{"id":1,"method":"initialize"}"#);
+    assert_eq!(bench.answers(third)["method"], "initialize");
+    let row = bench.bus.pool_row(0).expect("it is a pool");
+    assert_eq!((row.tally.all_exits(), row.tally.stops, row.given_up), (0, 2, 0));
+    bench.dies(third);
+    assert_eq!(bench.count(Reason::PoolDegraded), 1, "its own end is its own fault");
+}
+
+#[test]
+fn a_command_that_ends_without_a_question_as_well_is_asked_once_more_each_time() {
+    let mut bench = Bench::new(with_a_door(pool(1, Assignment::Client)));
+    bench.dies_asked();
+    for backoff in [100, 200, 400] {
+        bench.dies_asked();
+        let third = bench.worker(0);
+        assert!(bench.read(third).is_empty());
+        bench.dies(third);
+        assert!(bench.workers.is_empty(), "what ends without a question fails, and the next one waits");
+        bench.pass(milliseconds(backoff));
+    }
+    let last = bench.worker(0);
+    let question = bench.read_json(last);
+    bench.write(last, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
+    assert_eq!((bench.bus.pool_era(0), bench.discovered.clone()), (PoolEra::Modern, vec![0, 0]));
+}
+
+#[test]
+fn a_command_that_has_answered_once_is_not_asked_again_when_it_ends() {
+    let mut bench = Bench::new(with_a_door(pool(1, Assignment::Client)));
+    bench.dies_asked();
+    let next = bench.worker(0);
+    let question = bench.read_json(next);
+    bench.write(next, &format!(r#"{{"id":{},"error":{{}}}}"#, question["id"]));
+    bench.dies(next);
+    bench.pass(milliseconds(100));
+    let third = bench.worker(0);
+    assert_eq!((bench.bus.pool_era(0), bench.read(third)), (PoolEra::Legacy, vec![]));
+}
+
+#[test]
+fn a_new_command_that_cannot_live_is_not_asked_for_ever_and_leaves_clients_of_2026_07_28_their_workers() {
+    let mut bench = Bench::asked(pool(1, Assignment::Client), MODERN);
+    let (old, client) = (bench.worker(0), bench.mcp(Era::Modern));
+    bench.write(client, CALL);
+    bench.answers(old);
+    let mut settings = with_a_door(pool(1, Assignment::Client));
+    settings.pools[0].generation = 1;
+    let effects = bench.bus.reload(bench.now, settings).collect();
+    bench.effects(&[], effects);
+    let mut asked = 0;
+    for _ in 0..70 {
+        bench.pass(milliseconds(50));
+        let Some(candidate) = bench.workers.iter().map(|it| Peer::Worker(*it)).find(|it| *it != old) else { continue };
+        asked += bench.read(candidate).len();
+        bench.dies(candidate);
+    }
+    assert_eq!((asked, bench.count(Reason::RollFailed), bench.workers.len()), (4, 1, 1));
+    bench.write(client, r#"{"jsonrpc":"2.0","id":2,"method":"tools/call"}"#);
+    assert_eq!((bench.bus.pool_era(0), bench.answers(old)["id"].clone()), (PoolEra::Modern, json!(2)));
+}
+
+#[test]
+fn a_new_command_that_ends_when_it_is_asked_and_then_lives_is_for_sessions() {
+    let mut bench = Bench::asked(pool(1, Assignment::Client), MODERN);
+    let mut settings = with_a_door(pool(1, Assignment::Client));
+    settings.pools[0].generation = 1;
+    let effects = bench.bus.reload(bench.now, settings).collect();
+    bench.effects(&[], effects);
+    for _ in 0..2 {
+        let candidate = bench.worker(1);
+        assert_eq!(bench.read_json(candidate)["method"], "server/discover");
+        bench.dies(candidate);
+    }
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Modern);
+    bench.pass(milliseconds(200));
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Legacy, "it has settled without a question");
+}
+
+#[test]
+fn a_new_command_that_serves_no_clients_of_2026_07_28_takes_over_from_workers_that_did() {
+    for assignment in [Assignment::Client, Assignment::Dedicated] {
+        let two = Pool { max_instances: 2, ..pool(1, assignment) };
+        let mut bench = Bench::asked(two.clone(), MODERN);
+        let clients = [bench.mcp(Era::Modern), bench.mcp(Era::Modern)];
+        clients.into_iter().for_each(|client| bench.write(client, CALL));
+        let mut settings = with_a_door(two);
+        settings.pools[0].generation = 1;
+        let effects = bench.bus.reload(bench.now, settings).collect();
+        bench.effects(&[], effects);
+        let candidate = bench.worker(bench.workers.len() - 1);
+        let question = bench.read_json(candidate);
+        bench.write(candidate, &format!(r#"{{"id":{},"error":{{}}}}"#, question["id"]));
+        assert_eq!(bench.bus.pool_era(0), PoolEra::Legacy, "{assignment:?}");
+        let session = bench.mcp(Era::Legacy);
+        bench.write(session, r#"{"id":1,"method":"initialize"}"#);
+        assert_eq!(bench.answers(candidate)["method"], "initialize", "{assignment:?}");
+        let old = bench.worker(0);
+        let asked = bench.read(old);
+        assert!(asked[0].contains("tools/call"), "{asked:?}");
+        bench.write(old, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+        assert_eq!(bench.read_json(clients[0])["result"], json!({}), "what was asked before is answered");
+    }
+}
+
+#[test]
+fn the_next_worker_is_asked_when_the_first_one_could_not_be_started_or_was_told_to_stop() {
+    let mut bench = Bench::starting(with_a_door(pool(1, Assignment::Client)));
+    let Peer::Worker(first) = bench.worker(0) else { unreachable!() };
+    bench.handle(Input::SpawnFailed { worker: first, why: "no such file".into(), short: false });
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Unknown);
+    bench.spawns = true;
+    bench.pass(milliseconds(200));
+    let second = bench.worker(0);
+    assert_eq!(bench.read_json(second)["method"], "server/discover");
+    let Peer::Worker(at) = second else { unreachable!() };
+    bench.handle(Input::RestartWorker { worker: at, at_once: true });
+    bench.dies(second);
+    let third = bench.worker(0);
+    assert_eq!(bench.read_json(third)["method"], "server/discover");
+}

@@ -1,0 +1,338 @@
+//! The door for MCP on a kernel that is made from a seed: visitors of both eras over connections that break anywhere,
+//! before workers that answer in any order, tell of progress, die, or end when they are asked what they speak.
+//!
+//! Nobody gets what is another's. Every request is answered once, or the visitor knows that its connection or its session
+//! has gone; what a session's connection broke in the middle of can be fetched. A worker serves one era, and in a dedicated
+//! pool one session. What is held and kept is counted, and in the end there is no connection, and no session that nobody
+//! knows of.
+
+use std::collections::BTreeSet;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::io::write;
+use rustix::process::{Resource, getrlimit};
+use serde_json::{Value, json};
+
+use super::lines::{Pulled, lines, pull, push};
+use super::machine::Machine;
+use super::visitors::Visitor;
+use super::{LAST_TURN, Repeat};
+use crate::bus::port::Exit;
+use crate::config::Config;
+use crate::io::Io;
+use crate::shell::descriptors::Allowance;
+use crate::shell::http::MOST_CONNECTIONS;
+use crate::testing::kernel::inode;
+use crate::testing::{Random, shrink};
+
+/// What the command of the pool does when it is asked what it speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    Answers,
+    Refuses,
+    Dies,
+}
+
+/// A request that a worker has read.
+struct Work {
+    id: Value,
+    params: Value,
+    told: u64,
+}
+
+#[derive(Default)]
+struct Desk {
+    work: Vec<Work>,
+    era: Option<bool>,
+    sessions: BTreeSet<u64>,
+}
+
+struct Door {
+    random: Random,
+    machine: Machine,
+    manner: Manner,
+    assignment: &'static str,
+    is_kind: bool,
+    desks: Vec<Desk>,
+    visitors: Vec<Visitor>,
+}
+
+impl Door {
+    fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0xd002);
+        let program = std::env::current_exe().expect("a test runs");
+        let assignment = *random.pick(&["dedicated", "client", "round_robin"]);
+        let mut limits = json!({ "max_output_queue": 65536, "max_restarts": 1000, "drain_timeout_sec": 5 });
+        if random.one_in(2) {
+            limits["session_idle_sec"] = json!(random.range(2..10));
+        }
+        let pool = json!({
+            "id": "p", "command": program, "args": [], "instances": 2, "max_instances": 16, "assignment": assignment
+        });
+        let pool = match assignment {
+            "dedicated" => pool,
+            _ => json!({ "id": "p", "command": program, "args": [], "instances": 2, "assignment": assignment }),
+        };
+        let text = json!({ "pools": [pool], "listeners": [{ "http": "127.0.0.1:0" }], "limits": limits });
+        let mut config = Config::from_bytes(text.to_string().as_bytes(), "a seed").expect("it is valid");
+        if random.one_in(4) {
+            config.limits.max_memory = random.range(1..4) << 20;
+        }
+        let of_workers = getrlimit(Resource::Nofile);
+        let allowance = Allowance { of_workers, fewer_clients: None, handshakes: 0, http: MOST_CONNECTIONS };
+        let machine = Machine::new(seed, config, allowance, false, None);
+        let manner = *random.pick(&[Manner::Answers, Manner::Answers, Manner::Refuses, Manner::Dies]);
+        Self { random, machine, manner, assignment, is_kind: false, desks: Vec::new(), visitors: Vec::new() }
+    }
+
+    fn connects(&mut self, visitor: usize) {
+        let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
+        ours.set_nonblocking(true).expect("it is a socket");
+        let inode = inode(&theirs);
+        let Machine { wires, door, .. } = &self.machine;
+        wires.borrow_mut().connecting.entry(*door).or_default().push_back(theirs.into());
+        self.visitors[visitor].connects(ours.into(), inode, &mut self.random);
+    }
+
+    fn acts(&mut self) -> bool {
+        let at = self.random.range(0..self.visitors.len());
+        if self.random.one_in(3) {
+            if self.visitors[at].needs_wire(&mut self.random) {
+                self.connects(at);
+            }
+            return self.visitors[at].asks(&mut self.random);
+        }
+        let wires = self.visitors[at].wires.len();
+        if wires == 0 {
+            return false;
+        }
+        let wire = self.random.range(0..wires);
+        let most = *self.random.pick(&[1, 30, 2000, 100_000]);
+        match self.random.range(0..40) {
+            0 if self.random.one_in(3) => {
+                self.visitors[at].loses(wire, true);
+                true
+            }
+            ..20 => self.visitors[at].writes(wire, most),
+            _ => self.reads(at, wire, most),
+        }
+    }
+
+    fn reads(&mut self, visitor: usize, wire: usize, most: usize) -> bool {
+        let pulled = self.visitors[visitor].reads(wire, most);
+        if pulled == Pulled::End {
+            let inode = self.visitors[visitor].wires[wire].inode;
+            let is_broken = self.machine.wires.borrow().broken.contains(&inode);
+            self.visitors[visitor].loses(wire, is_broken);
+        }
+        pulled != Pulled::Nothing
+    }
+
+    /// A worker reads, and does some of what it has to do.
+    fn works(&mut self, at: usize, most: usize) -> bool {
+        while self.desks.len() <= at {
+            self.desks.push(Desk::default());
+        }
+        let mut children = self.machine.children.borrow_mut();
+        let worker = &mut children.workers[at];
+        if worker.is_dead {
+            return false;
+        }
+        let pulled = pull(&worker.stdin, &mut worker.came, most);
+        let mut moved = pulled == Pulled::Something;
+        let read = lines(&mut worker.came);
+        let desk = &mut self.desks[at];
+        for line in read {
+            let line: Value = serde_json::from_slice(&line).expect("a worker reads JSON");
+            let params = &line["params"];
+            let reply = match line["method"].as_str() {
+                Some("server/discover") if line["id"].as_str().is_some_and(|id| id.starts_with("stdio-bus/")) => {
+                    match self.manner {
+                        Manner::Answers => Some(json!({"jsonrpc": "2.0", "id": line["id"], "result": {}})),
+                        Manner::Refuses => Some(json!({"jsonrpc": "2.0", "id": line["id"], "error": {"code": -32601}})),
+                        Manner::Dies => {
+                            children.ends(at, Exit::Code(1));
+                            return true;
+                        }
+                    }
+                }
+                Some("notifications/cancelled") => {
+                    desk.work.retain(|work| work.id != params["requestId"]);
+                    None
+                }
+                Some(method) => {
+                    let era = params["era"].as_bool().expect("it is a visitor's");
+                    assert_eq!(*desk.era.get_or_insert(era), era, "worker {at} serves one era");
+                    assert!(!era || self.manner == Manner::Answers, "an old server gets nothing new");
+                    desk.sessions.insert(params["who"].as_u64().expect("it is a visitor's"));
+                    let is_alone = self.assignment != "dedicated" || era || desk.sessions.len() == 1;
+                    assert!(is_alone, "worker {at} serves {:?}", desk.sessions);
+                    if !line["id"].is_null() {
+                        let told = if method == "initialize" { u64::MAX } else { 0 };
+                        desk.work.push(Work { id: line["id"].clone(), params: params.clone(), told });
+                    }
+                    None
+                }
+                None => None,
+            };
+            let worker = &mut children.workers[at];
+            worker.goes.extend(reply.iter().flat_map(|reply| format!("{reply}\n").into_bytes()));
+        }
+        let worker = &mut children.workers[at];
+        if !desk.work.is_empty() && (self.is_kind || self.random.one_in(2)) {
+            moved = true;
+            let next = self.random.range(0..desk.work.len());
+            let work = &mut desk.work[next];
+            let line = if work.told < work.params["steps"].as_u64().unwrap_or(0) {
+                work.told += 1;
+                let params = json!({
+                    "progressToken": work.params["_meta"]["progressToken"], "progress": work.told, "who": work.params["who"]
+                });
+                json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+            } else {
+                let Work { id, params, .. } = desk.work.remove(next);
+                let text = "x".repeat(params["length"].as_u64().unwrap_or(0) as usize);
+                let result = json!({
+                    "protocolVersion": params["protocolVersion"], "who": params["who"], "number": params["number"], "text": text
+                });
+                json!({"jsonrpc": "2.0", "id": id, "result": result})
+            };
+            worker.goes.extend(format!("{line}\n").into_bytes());
+        }
+        if let Some(stdout) = &worker.stdout {
+            moved |= push(stdout, &mut worker.goes, most) > 0;
+        }
+        if pulled == Pulled::End && worker.goes.is_empty() {
+            children.ends(at, Exit::Code(0));
+            moved = true;
+        }
+        moved
+    }
+
+    fn worker_acts(&mut self) -> bool {
+        let workers = self.machine.children.borrow().workers.len();
+        if workers == 0 {
+            return false;
+        }
+        let at = self.random.range(0..workers);
+        if !self.is_kind && self.random.one_in(300) && !self.machine.children.borrow().workers[at].is_dead {
+            self.machine.children.borrow_mut().ends(at, Exit::Code(3));
+            return true;
+        }
+        let most = self.random.range(1..70_000);
+        self.works(at, most)
+    }
+
+    fn all_act(&mut self) -> bool {
+        let mut moved = false;
+        let workers = self.machine.children.borrow().workers.len();
+        for at in 0..workers {
+            moved |= self.works(at, 1 << 16);
+        }
+        for at in 0..self.visitors.len() {
+            for wire in (0..self.visitors[at].wires.len()).rev() {
+                moved |= self.visitors[at].writes(wire, 1 << 16);
+                moved |= self.reads(at, wire, 1 << 16);
+            }
+        }
+        moved
+    }
+
+    fn runs(&mut self, what: &str, asks: bool, mut over: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..LAST_TURN {
+            let mut moved = false;
+            for _ in 0..self.random.range(0..6) {
+                moved |= self.worker_acts();
+                moved |= asks && self.acts();
+            }
+            let is_quiet = !asks && !moved && !self.all_act();
+            self.machine.wires.borrow_mut().is_quiet = is_quiet;
+            let is_done = self.machine.shell.turn().expect("it goes on");
+            self.machine.shell.reactor.http.check();
+            if is_done || over(self) {
+                return;
+            }
+        }
+        let shell = &self.machine.shell;
+        panic!("it hangs: {what}; {} operations in flight, {:?}", shell.reactor.io.in_flight(), shell.bus.stats());
+    }
+
+    fn lives(mut self, most_steps: usize) -> (usize, usize) {
+        for name in 0..self.random.range(1..6) {
+            let is_modern = self.random.one_in(2);
+            self.visitors.push(Visitor::new(name, is_modern, &mut self.random));
+        }
+        let mut steps = self.random.range(200..1500).min(most_steps).max(1);
+        self.runs("the beginning", true, |_| {
+            steps -= 1;
+            steps == 0
+        });
+        self.is_kind = true;
+        self.machine.wires.borrow_mut().is_kind = true;
+        self.machine.children.borrow_mut().is_kind = true;
+        let is_content = |door: &mut Self| door.visitors.iter().all(Visitor::is_content);
+        self.runs("answers", false, is_content);
+        // Once more each, until what broke is fetched, and something is answered.
+        for round in 0..40 {
+            let is_served = |visitor: &Visitor| visitor.results > 0 || visitor.has_legacy_server;
+            if round > 5 && self.visitors.iter().all(is_served) {
+                break;
+            }
+            if round > 5 && round % 4 == 0 {
+                // Workers that have died too often are started again after a while.
+                let later = self.machine.wires.borrow().awake + Duration::from_secs(10);
+                self.runs("a pause", false, |door| door.machine.wires.borrow().awake >= later);
+            }
+            for at in 0..self.visitors.len() {
+                self.connects(at);
+                self.visitors[at].goes_on(&mut self.random);
+            }
+            self.runs("answers in peace", false, is_content);
+        }
+        let results = self.visitors.iter().map(|visitor| visitor.results).sum();
+        for visitor in self.visitors.iter().filter(|visitor| !visitor.has_legacy_server) {
+            let world = (self.manner, self.assignment, self.machine.shell.reactor.memory.most);
+            assert!(visitor.results > 0, "{} has no answer: {:?}, {world:?}", visitor.name, visitor.last);
+        }
+        let fetched = self.visitors.iter().map(|visitor| visitor.fetched).sum();
+        for visitor in &mut self.visitors {
+            (0..visitor.wires.len()).rev().for_each(|wire| visitor.loses(wire, true));
+        }
+        let known: usize = self.visitors.iter().map(|visitor| visitor.sessions).sum();
+        // Sessions that nobody uses end after 10 s, or stay as long as the test needs.
+        let ends = self.machine.wires.borrow().awake + Duration::from_secs(30);
+        let is_over = |door: &mut Self| door.machine.wires.borrow().awake >= ends;
+        self.runs("the end of what nobody uses", false, is_over);
+        let shell = &self.machine.shell;
+        let (clients, pending) = (shell.bus.stats().clients, shell.bus.stats().pending);
+        assert!(clients <= known, "{clients} sessions are there, and {known} are known to somebody");
+        assert!(clients > 0 || shell.reactor.http.is_deserted(), "something is left");
+        assert_eq!(pending, 0, "requests are pending that nobody waits for");
+        let _ = write(&self.machine.stop, b"!");
+        self.runs("the end", false, |_| false);
+        self.machine.wires.borrow_mut().is_prompt = true;
+        self.machine.shell.finish();
+        assert!(self.machine.shell.reactor.http.is_deserted(), "something is left");
+        assert_eq!(self.machine.shell.reactor.io.lent(), 0, "memory is lent");
+        (results, fetched)
+    }
+}
+
+#[test]
+fn visitors_of_the_door_for_mcp_get_what_is_theirs_whatever_the_kernel_does() {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
+    let seed = number("STDIO_BUS_SHELL_SEED");
+    let seeds = number("STDIO_BUS_SHELL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { 128 });
+    let steps = number("STDIO_BUS_SHELL_STEPS").map_or(1500, |steps| steps as usize);
+    let first = seed.unwrap_or(1);
+    let (mut results, mut fetched) = (0, 0);
+    for seed in first..first + seeds {
+        let (more, again) = shrink::run(steps, |steps, _| {
+            let _repeat = Repeat { seed, steps };
+            Door::new(seed).lives(steps)
+        });
+        (results, fetched) = (results + more, fetched + again);
+    }
+    assert!(seeds < 100 || results > 1000 && fetched > 20, "{results} answers, {fetched} fetched");
+}

@@ -1,0 +1,83 @@
+//! A daemon on a kernel that is made from a seed, for the simulations of the shell.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::workers::Children;
+use crate::config::Config;
+use crate::shell::admin::Admin;
+use crate::shell::descriptors::Allowance;
+use crate::shell::listen::Listening;
+use crate::shell::listeners::Acceptor;
+use crate::shell::log;
+use crate::shell::reloads::{Reloads, Source};
+use crate::shell::signals::{Bell, Signals};
+use crate::shell::turn::Shell;
+use crate::testing::Random;
+use crate::testing::kernel::{Kernel, Wires};
+
+/// A daemon on a kernel from a seed, and the other ends of what it has.
+pub(super) struct Machine {
+    pub(super) shell: Shell<Kernel>,
+    pub(super) wires: Rc<RefCell<Wires>>,
+    pub(super) children: Rc<RefCell<Children>>,
+    /// Where clients come in, and operators, if anywhere.
+    pub(super) door: i32,
+    pub(super) admin_door: Option<i32>,
+    pub(super) stop: UnixStream,
+}
+
+impl Machine {
+    /// One that listens. There are descriptors for so many connections, if not for all.
+    pub(super) fn new(
+        seed: u64,
+        config: Config,
+        allowance: Allowance,
+        has_admin: bool,
+        descriptors: Option<usize>,
+    ) -> Self {
+        log::forget();
+        let wires = Rc::new(RefCell::new(Wires::default()));
+        let pair = || {
+            let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
+            ours.set_nonblocking(true).and(theirs.set_nonblocking(true)).expect("it is a socket");
+            (ours, theirs)
+        };
+        let ((children_ours, bell), (stop_ours, stop)) = (pair(), pair());
+        let children = Rc::new(RefCell::new(Children {
+            random: Random::new(seed ^ 0x5eed),
+            workers: Vec::new(),
+            dead: VecDeque::new(),
+            started: VecDeque::new(),
+            bell,
+            next_pid: 1000,
+            is_kind: false,
+        }));
+        let socket: OwnedFd = pair().0.into();
+        let door = socket.as_raw_fd();
+        let mut listening = Listening::nowhere(socket, "a seed");
+        listening.is_inherited = seed.is_multiple_of(3);
+        let acceptor = Acceptor::new(listening);
+        let bell = pair().0.into();
+        let [children_bell, stop_bell] = [children_ours, stop_ours].map(|pipe| Bell::new(pipe.into()));
+        let signals = Signals { children: children_bell, bell, stop: stop_bell, hangup: None, has_terminal: false };
+        let kernel = Kernel::new(seed, Rc::clone(&wires));
+        wires.borrow_mut().most_open.extend(descriptors.map(|most| (door, most)));
+        wires.borrow_mut().steady = vec![signals.children.pipe.as_raw_fd(), signals.stop.pipe.as_raw_fd()];
+        let of_admin: Option<OwnedFd> = has_admin.then(|| pair().0.into());
+        let admin_door = of_admin.as_ref().map(AsRawFd::as_raw_fd);
+        let of_admin = of_admin.map(|socket| Acceptor::new(Listening::nowhere(socket, "a seed")).for_admin());
+        let acceptors: Vec<_> = [acceptor].into_iter().chain(of_admin).collect();
+        let admin = Admin::new(&config, &acceptors);
+        let children_of_shell = Box::new(Rc::clone(&children));
+        let source = Source { again: None, inherited: Arc::default() };
+        let reloads = Reloads::new(source, Arc::new(config)).expect("a pair of sockets");
+        let mut shell = Shell::new(reloads, kernel, children_of_shell, signals, allowance, acceptors, admin);
+        shell.start_listening(None);
+        Self { shell, wires, children, door, admin_door, stop }
+    }
+}

@@ -1,0 +1,530 @@
+//! The visitors of the door for MCP in the simulation, of both eras: they begin sessions, call, open streams, go on with
+//! those that broke, end their sessions, read slowly, cut connections anywhere, and check what they get.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+
+use serde_json::{Value, json};
+
+use super::lines::{Pulled, pull, push};
+use crate::http1::{Event, Method, ResponseReader};
+use crate::testing::Random;
+
+/// What was asked on a connection, in its order.
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    Begin,
+    Calls(Vec<u64>),
+    Note,
+    /// Whether it goes on behind an event.
+    Get(bool),
+    Delete,
+    Nonsense,
+}
+
+/// The head of an answer.
+#[derive(Debug)]
+struct Told {
+    status: u16,
+    is_stream: bool,
+    closes: bool,
+}
+
+/// One connection.
+pub(super) struct Wire {
+    end: OwnedFd,
+    pub(super) inode: u64,
+    number: usize,
+    todo: VecDeque<u8>,
+    came: Vec<u8>,
+    /// What is not answered, and in which session it was asked.
+    waits: VecDeque<(What, Option<String>)>,
+    reader: Option<ResponseReader>,
+    told: Option<Told>,
+    body: Vec<u8>,
+    /// The daemon has said that it closes it.
+    is_closing: bool,
+    /// It is read a little at a time.
+    is_slow: bool,
+}
+
+/// A request that is not answered.
+#[derive(Debug)]
+struct Call {
+    session: Option<String>,
+    wire: usize,
+    /// The last event of its stream that has come.
+    last: Option<String>,
+    is_cut_off: bool,
+    /// What goes on with it was asked for already.
+    is_fetched: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Outside,
+    Begins,
+    Inside,
+}
+
+pub(super) struct Visitor {
+    pub(super) name: usize,
+    pub(super) is_modern: bool,
+    version: &'static str,
+    session: Option<String>,
+    stage: Stage,
+    pub(super) wires: Vec<Wire>,
+    asked: BTreeMap<u64, Call>,
+    /// Which connection has answered which request.
+    answered: BTreeMap<u64, usize>,
+    next: u64,
+    count: usize,
+    /// Sessions that it may have heard of, and has not seen end.
+    pub(super) sessions: usize,
+    /// Answers that were results, and streams that went on.
+    pub(super) results: usize,
+    pub(super) fetched: usize,
+    /// The last error that it was told.
+    pub(super) last: Option<Value>,
+    pub(super) has_legacy_server: bool,
+}
+
+const HEAD: &str = "Host: 127.0.0.1\r\nAccept: application/json, text/event-stream\r\n";
+const NONSENSE: [&str; 4] = [
+    "POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\nAccept: */*\r\n\r\n",
+    "G\0T /mcp HTTP/1.1\r\n\r\n",
+    "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1x\r\n\r\n",
+];
+
+impl Visitor {
+    pub(super) fn new(name: usize, is_modern: bool, random: &mut Random) -> Self {
+        let version = if is_modern { "2026-07-28" } else { *random.pick(&["2025-03-26", "2025-06-18", "2025-11-25"]) };
+        Self {
+            name,
+            is_modern,
+            version,
+            session: None,
+            stage: if is_modern { Stage::Inside } else { Stage::Outside },
+            wires: Vec::new(),
+            asked: BTreeMap::new(),
+            answered: BTreeMap::new(),
+            next: 1,
+            count: 0,
+            sessions: 0,
+            results: 0,
+            fetched: 0,
+            last: None,
+            has_legacy_server: false,
+        }
+    }
+
+    pub(super) fn connects(&mut self, end: OwnedFd, inode: u64, random: &mut Random) {
+        self.count += 1;
+        self.wires.push(Wire {
+            end,
+            inode,
+            number: self.count,
+            todo: VecDeque::new(),
+            came: Vec::new(),
+            waits: VecDeque::new(),
+            reader: None,
+            told: None,
+            body: Vec::new(),
+            is_closing: false,
+            is_slow: random.one_in(4),
+        });
+    }
+
+    /// A connection on which it may ask something: a fresh one, or one on which others wait.
+    fn usable(&self, random: &mut Random) -> Option<usize> {
+        let may = |wire: &Wire| {
+            let is_open = !wire.waits.iter().any(|(what, _)| matches!(what, What::Get(_) | What::Nonsense));
+            is_open && !wire.is_closing && wire.waits.len() < 4 && wire.told.as_ref().is_none_or(|told| !told.closes)
+        };
+        let usable: Vec<usize> = (0..self.wires.len()).filter(|at| may(&self.wires[*at])).collect();
+        (!usable.is_empty()).then(|| *random.pick(&usable))
+    }
+
+    /// Whether it wants a connection before it can go on.
+    pub(super) fn needs_wire(&self, random: &mut Random) -> bool {
+        self.wires.len() < 5 && (self.usable(random).is_none() || random.one_in(8))
+    }
+
+    /// It asks something. False if there is nothing to ask, or nowhere to ask it.
+    pub(super) fn asks(&mut self, random: &mut Random) -> bool {
+        let Some(at) = self.usable(random) else { return false };
+        match (self.stage, random.range(0..20)) {
+            (_, 0) if self.wires[at].waits.is_empty() && random.one_in(3) => {
+                self.wires[at].todo.extend(random.pick(&NONSENSE).bytes());
+                self.wires[at].waits.push_back((What::Nonsense, None));
+            }
+            (Stage::Outside, _) => self.begins(at, random),
+            (Stage::Begins, _) => return false,
+            (Stage::Inside, 1 | 2) => {
+                let note = json!({"jsonrpc": "2.0", "method": "notifications/note", "params": self.params(0, 0, 0)});
+                self.post(at, &note, What::Note, random);
+            }
+            (Stage::Inside, 3 | 4) if !self.is_modern => self.opens(at, random),
+            (Stage::Inside, 5) if !self.is_modern && random.one_in(4) => {
+                let head = format!("DELETE /mcp HTTP/1.1\r\n{HEAD}{}\r\n", self.fields());
+                self.wires[at].todo.extend(head.bytes());
+                self.wires[at].waits.push_back((What::Delete, self.session.clone()));
+            }
+            (Stage::Inside, _) => self.calls(at, random),
+        }
+        true
+    }
+
+    fn begins(&mut self, at: usize, random: &mut Random) {
+        let params = json!({"protocolVersion": self.version, "who": self.name, "era": self.is_modern});
+        let message = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
+        self.stage = Stage::Begins;
+        self.post(at, &message, What::Begin, random);
+    }
+
+    fn params(&self, number: u64, steps: usize, length: usize) -> Value {
+        let mut meta = json!({"progressToken": number});
+        if self.is_modern {
+            meta["io.modelcontextprotocol/protocolVersion"] = json!(self.version);
+            meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+        }
+        let (who, era) = (self.name, self.is_modern);
+        json!({"name": "x", "who": who, "era": era, "number": number, "steps": steps, "length": length, "_meta": meta})
+    }
+
+    pub(super) fn calls(&mut self, at: usize, random: &mut Random) {
+        let is_batch = self.version == "2025-03-26" && random.one_in(3);
+        let mut messages = Vec::new();
+        let mut numbers = Vec::new();
+        for _ in 0..if is_batch { random.range(1..4) } else { 1 } {
+            let number = self.next;
+            self.next += 1;
+            let length = *random.pick(&[0, 100, 3000, 30_000]);
+            let params = self.params(number, random.range(0..4), length);
+            messages.push(json!({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}));
+            numbers.push(number);
+            let wire = self.wires[at].number;
+            self.asked.insert(
+                number,
+                Call { session: self.session.clone(), wire, last: None, is_cut_off: false, is_fetched: false },
+            );
+        }
+        let body = if is_batch { json!(messages) } else { messages.remove(0) };
+        self.post(at, &body, What::Calls(numbers), random);
+    }
+
+    /// Opens the stream of its session, or goes on with one that broke.
+    fn opens(&mut self, at: usize, random: &mut Random) {
+        let cut = self.asked.values_mut().find(|call| call.is_cut_off && !call.is_fetched && call.last.is_some());
+        let last = cut.and_then(|call| {
+            call.is_fetched = true;
+            call.last.clone()
+        });
+        let last = last.filter(|_| !random.one_in(5));
+        let is_behind = last.is_some();
+        let last = last.map_or_else(String::new, |last| format!("Last-Event-ID: {last}\r\n"));
+        let head = format!("GET /mcp HTTP/1.1\r\n{HEAD}{}{last}\r\n", self.fields());
+        self.wires[at].todo.extend(head.bytes());
+        self.wires[at].waits.push_back((What::Get(is_behind), self.session.clone()));
+    }
+
+    fn fields(&self) -> String {
+        let session = self.session.as_ref().map_or_else(String::new, |id| format!("Mcp-Session-Id: {id}\r\n"));
+        format!("{session}MCP-Protocol-Version: {}\r\n", self.version)
+    }
+
+    fn post(&mut self, at: usize, message: &Value, what: What, random: &mut Random) {
+        let body = message.to_string();
+        let mut fields = if self.stage == Stage::Begins { String::new() } else { self.fields() };
+        if let Some(method) = message["method"].as_str().filter(|_| self.is_modern) {
+            fields.push_str(&format!("Mcp-Method: {method}\r\nMcp-Name: x\r\n"));
+        }
+        let head = format!("POST /mcp HTTP/1.1\r\n{HEAD}Content-Type: application/json\r\n{fields}");
+        let text = match random.one_in(4) {
+            true => {
+                let (one, two) = body.split_at(body.len() / 2);
+                let (first, second) = (one.len(), two.len());
+                format!(
+                    "{head}Transfer-Encoding: chunked\r\n\r\n{first:x}\r\n{one}\r\n{second:x}\r\n{two}\r\n0\r\n\r\n"
+                )
+            }
+            false => format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()),
+        };
+        self.wires[at].todo.extend(text.bytes());
+        self.wires[at].waits.push_back((what, self.session.clone()));
+    }
+
+    pub(super) fn writes(&mut self, at: usize, most: usize) -> bool {
+        let wire = &mut self.wires[at];
+        push(&wire.end, &mut wire.todo, most) > 0
+    }
+
+    /// Takes what is there. What it was is [`Pulled::End`] if the daemon has closed the connection.
+    pub(super) fn reads(&mut self, at: usize, most: usize) -> Pulled {
+        let most = if self.wires[at].is_slow { most.min(200) } else { most };
+        let wire = &mut self.wires[at];
+        let pulled = pull(&wire.end, &mut wire.came, most);
+        while self.takes(at) {}
+        pulled
+    }
+
+    /// Takes one piece of an answer. False if there is none.
+    fn takes(&mut self, at: usize) -> bool {
+        let wire = &mut self.wires[at];
+        let Some((what, session)) = wire.waits.front().cloned() else {
+            assert!(wire.came.is_empty(), "{} is told what it has not asked: {:?}", self.name, text(&wire.came));
+            return false;
+        };
+        let method = match what {
+            What::Get(_) => Method::Get,
+            What::Delete => Method::Delete,
+            _ => Method::Post,
+        };
+        let reader = wire.reader.get_or_insert_with(|| ResponseReader::new(method, 1 << 24));
+        let came = std::mem::take(&mut wire.came);
+        let mut begun = None;
+        let (length, is_over) = match reader.next(&came, false) {
+            Event::More(length) => (length, None),
+            Event::Head(head) => {
+                let field = |name: &str| head.fields.values(name).next().and_then(|value| str::from_utf8(value).ok());
+                let is_stream = field("content-type") == Some("text/event-stream");
+                wire.told = Some(Told { status: head.status, is_stream, closes: field("connection") == Some("close") });
+                begun = field("mcp-session-id").map(str::to_owned);
+                (head.length, Some(false))
+            }
+            Event::Data { data, length } => {
+                wire.body.extend_from_slice(data);
+                (length, Some(false))
+            }
+            Event::End(length) => (length, Some(true)),
+            Event::Wrong(error) => panic!("{} is told no HTTP: {error:?} {:?}", self.name, text(&came)),
+        };
+        wire.came = came[length..].to_vec();
+        if let Some(id) = begun {
+            assert!(matches!(what, What::Begin), "{what:?} has begun a session");
+            if self.session.replace(id).is_none() {
+                self.sessions += 1;
+            }
+        }
+        self.takes_events(at);
+        match is_over {
+            None => false,
+            Some(true) => {
+                self.ends(at, &what, session.as_ref());
+                true
+            }
+            Some(false) => true,
+        }
+    }
+
+    /// Looks at the events that have come as a whole.
+    fn takes_events(&mut self, at: usize) {
+        if !self.wires[at].told.as_ref().is_some_and(|told| told.is_stream) {
+            return;
+        }
+        while let Some(end) = memchr::memmem::find(&self.wires[at].body, b"\n\n") {
+            let event: Vec<u8> = self.wires[at].body.drain(..end + 2).collect();
+            let event = String::from_utf8(event).expect("an event is text");
+            let field = |name: &str| event.lines().find_map(|line| line.strip_prefix(name));
+            let id = field("id: ").map(str::to_owned);
+            let message: Option<Value> = field("data: ")
+                .filter(|data| !data.is_empty())
+                .map(|data| serde_json::from_str(data).unwrap_or_else(|_| panic!("an event is a message: {event:?}")));
+            assert!(id.is_some() || event.starts_with(':') || message.is_some(), "it says something: {event:?}");
+            assert!(!self.is_modern || id.is_none(), "2026-07-28 has no ids of events");
+            let number = self.wires[at].number;
+            if let Some(id) = &id {
+                let is_it = |call: &Call| match &call.last {
+                    Some(last) => last.split('-').next() == id.split('-').next(),
+                    None => call.wire == number && matches!(self.wires[at].waits.front(), Some((What::Calls(_), _))),
+                };
+                self.asked.values_mut().filter(|call| is_it(call)).for_each(|call| call.last = Some(id.clone()));
+            }
+            let behind = match self.wires[at].waits.front() {
+                Some((What::Get(behind), _)) => Some(*behind),
+                _ => None,
+            };
+            message.into_iter().for_each(|message| self.hears(at, &message, behind));
+        }
+    }
+
+    /// A message that is for it. `behind` says of a GET whether it goes on behind an event.
+    fn hears(&mut self, at: usize, message: &Value, behind: Option<bool>) {
+        let number = self.wires[at].number;
+        if message["method"].is_string() {
+            let params = &message["params"];
+            if !params["who"].is_null() {
+                assert_eq!(params["who"], json!(self.name), "{} hears of another: {message}", self.name);
+            }
+            return;
+        }
+        let Some(id) = message["id"].as_u64() else {
+            assert!(message["error"].is_object() && message["id"].is_null(), "{} is told {message}", self.name);
+            return;
+        };
+        if id == 0 {
+            self.stage =
+                if message["result"].is_object() && self.session.is_some() { Stage::Inside } else { Stage::Outside };
+            if self.stage == Stage::Outside && self.session.take().is_some() {
+                self.sessions -= 1;
+            }
+            return;
+        }
+        match self.asked.remove(&id) {
+            Some(call) => {
+                self.fetched += usize::from(call.is_cut_off);
+                self.answered.insert(id, number);
+            }
+            None => {
+                // A GET alone sends again what the daemon could not know to have come, or what is asked for by its place.
+                let before = self.answered.get(&id).unwrap_or_else(|| panic!("{} has not asked {message}", self.name));
+                let is_gone = !self.wires.iter().any(|wire| wire.number == *before);
+                let again = behind.is_some_and(|is_behind| is_behind || is_gone);
+                let open: Vec<_> = self.wires.iter().map(|wire| (wire.number, &wire.waits)).collect();
+                assert!(again, "{} is answered on {number}, and before on {before}: {message}; {open:?}", self.name);
+                self.answered.insert(id, number);
+            }
+        }
+        let result = &message["result"];
+        if result.is_object() {
+            assert_eq!((&result["who"], &result["number"]), (&json!(self.name), &json!(id)), "an answer is its own");
+            self.results += 1;
+        } else {
+            assert!(message["error"]["code"].is_i64(), "{} is told {message}", self.name);
+        }
+    }
+
+    /// An answer is over.
+    fn ends(&mut self, at: usize, what: &What, session: Option<&String>) {
+        let wire = &mut self.wires[at];
+        (wire.reader, _) = (None, wire.waits.pop_front());
+        let told = wire.told.take().expect("an answer has a head");
+        let body = std::mem::take(&mut wire.body);
+        let number = wire.number;
+        if told.closes {
+            wire.is_closing = true;
+            let cut: Vec<_> = wire.waits.drain(..).collect();
+            cut.iter().for_each(|(what, _)| self.cut_off(number, what, false));
+        }
+        if told.status == 200 && !told.is_stream {
+            let message = serde_json::from_slice(&body).expect("an answer is JSON");
+            self.hears(at, &message, None);
+        }
+        let error: Value = serde_json::from_slice(&body).unwrap_or_default();
+        if error["error"].is_object() {
+            self.last = Some(error.clone());
+        }
+        let is_one_of = |known: &[u16]| {
+            let about = (&self.name, &told, &error);
+            assert!(known.contains(&told.status), "{what:?} is answered with {about:?}");
+        };
+        match what {
+            What::Nonsense => is_one_of(&[400]),
+            What::Note => is_one_of(&[202, 400, 404, 503]),
+            What::Delete => is_one_of(&[204, 404]),
+            What::Get(_) => is_one_of(&[200, 400, 404]),
+            What::Begin | What::Calls(_) => is_one_of(&[200, 400, 404, 503]),
+        }
+        if let What::Calls(numbers) = what {
+            for id in numbers {
+                if told.status != 200 {
+                    let is_known = error["id"].is_null() || numbers.iter().any(|number| error["id"] == json!(number));
+                    assert!(is_known, "{error} is no answer to {numbers:?}");
+                    self.asked.remove(id);
+                } else if let Some(call) = self.asked.get_mut(id) {
+                    assert!(call.is_fetched || !self.is_modern, "the answer to {id} ends without it");
+                    // Another connection has taken its stream over, or will.
+                    call.is_cut_off = true;
+                }
+            }
+            self.has_legacy_server |= told.status == 400 && error["error"]["code"] == json!(-32601);
+            assert!(told.status != 400 || self.has_legacy_server, "{what:?} is answered with {error}");
+        }
+        let has_ended = told.status == 404 || matches!(what, What::Delete);
+        if matches!(what, What::Begin) && self.stage == Stage::Begins {
+            self.stage = Stage::Outside;
+        }
+        if has_ended && !self.is_modern && session == self.session.as_ref() {
+            self.loses_session();
+        }
+    }
+
+    /// It waits for an answer no more, which may be on its way.
+    fn gives_up(&mut self, id: u64) {
+        self.asked.remove(&id);
+        self.answered.insert(id, 0);
+    }
+
+    fn loses_session(&mut self) {
+        if self.session.take().is_some() {
+            self.sessions -= 1;
+        }
+        if self.stage == Stage::Inside {
+            self.stage = Stage::Outside;
+        }
+        // What still comes of requests on other connections is heard, and nothing is fetched any more.
+        let cut_off: Vec<u64> = self.asked.iter().filter(|(_, call)| call.is_cut_off).map(|(id, _)| *id).collect();
+        cut_off.into_iter().for_each(|id| self.gives_up(id));
+    }
+
+    /// A connection has gone, with this on it.
+    fn cut_off(&mut self, number: usize, what: &What, is_begun: bool) {
+        match what {
+            What::Begin if self.stage == Stage::Begins => {
+                self.stage = Stage::Outside;
+                // It may have been about to hear of it.
+                self.sessions += usize::from(is_begun && self.session.is_none());
+                self.session = None;
+            }
+            What::Calls(numbers) if self.is_modern => numbers.iter().for_each(|id| _ = self.asked.remove(id)),
+            What::Calls(_) => {
+                let its = self.asked.iter_mut().filter(|(_, call)| call.wire == number);
+                its.for_each(|(_, call)| call.is_cut_off = true);
+                let is_over = |call: &Call| call.is_cut_off && call.session != self.session;
+                let over: Vec<u64> = self.asked.iter().filter(|(_, call)| is_over(call)).map(|(id, _)| *id).collect();
+                over.into_iter().for_each(|id| self.gives_up(id));
+            }
+            What::Get(_) => self.asked.values_mut().for_each(|call| call.is_fetched = false),
+            _ => {}
+        }
+    }
+
+    /// A connection ends. `is_known` says that the world knows why; then nothing may have been owed on it.
+    pub(super) fn loses(&mut self, at: usize, is_known: bool) {
+        let mut wire = self.wires.remove(at);
+        while pull(&wire.end, &mut wire.came, 1 << 16) == Pulled::Something {}
+        let owed = wire.waits.iter().any(|(what, _)| !matches!(what, What::Nonsense));
+        let is_told = wire.is_closing || wire.told.as_ref().is_some_and(|told| told.closes);
+        assert!(is_known || is_told || !owed, "{} is left without an answer to {:?}", self.name, wire.waits);
+        let is_begun = wire.told.is_some() || !wire.came.is_empty();
+        wire.waits.iter().for_each(|(what, _)| self.cut_off(wire.number, what, is_begun));
+    }
+
+    /// Nobody owes it anything that it could still get.
+    pub(super) fn is_content(&self) -> bool {
+        let waits =
+            |wire: &Wire| !wire.todo.is_empty() || wire.waits.iter().any(|(what, _)| !matches!(what, What::Get(_)));
+        !self.wires.iter().any(waits) && self.asked.values().all(|call| call.is_cut_off)
+    }
+
+    /// Whether an answer that was begun can be gone on with.
+    pub(super) fn may_fetch(&self) -> bool {
+        self.session.is_some() && self.asked.values().any(|call| call.last.is_some() && !call.is_fetched)
+    }
+
+    /// In peace it fetches what broke, or calls, on a new connection.
+    pub(super) fn goes_on(&mut self, random: &mut Random) {
+        let at = self.wires.len() - 1;
+        match self.stage {
+            Stage::Outside => self.begins(at, random),
+            Stage::Inside if !self.is_modern && self.may_fetch() => self.opens(at, random),
+            Stage::Inside => self.calls(at, random),
+            Stage::Begins => {}
+        }
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned()
+}

@@ -1,0 +1,259 @@
+//! Any bytes at the door for MCP: requests ask for the same however they come, a body is the messages that other parsers
+//! take it for, one of 2026-07-28 whose head was compared says there what its worker reads, and refusals are HTTP and
+//! JSON. A session gives each line to the stream that it belongs to, keeps its events within bounds, and goes on behind an
+//! event with all that followed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::Cut;
+use crate::bus::id::Id;
+use crate::bus::port::Moment;
+use crate::http1::{Event, Framing, Limits, Method, RequestReader, ResponseReader};
+use crate::mcp::message::{LineReader, read, room};
+use crate::mcp::session::{Line, Session};
+use crate::mcp::write::{self, EventId, Manner};
+use crate::mcp::{Asked, Body, Fault, Kind, Message, modern};
+
+const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
+/// Bytes of events that a session may keep here.
+const MOST: usize = 600;
+
+/// Reads them as requests, in all these ways; then they choose what happens to a session.
+///
+/// # Panics
+/// If something of that does not hold.
+pub fn check(first: u8, stream: &[u8], cut: Cut<'_>) {
+    let asked = requests(stream, &[]);
+    for cuts in [cut(stream.len()), (1..stream.len()).collect()] {
+        assert_eq!(requests(stream, &cuts), asked, "cut at {cuts:?}");
+    }
+    for (asked, body) in asked {
+        match asked {
+            Ok(asked) => check_request(&asked, &body),
+            Err(fault) => check_fault(&fault, b"null"),
+        }
+    }
+    live(first, stream);
+}
+
+/// What each request asks for, and its body.
+fn requests(stream: &[u8], cuts: &[usize]) -> Vec<(Result<Asked, Fault>, Vec<u8>)> {
+    let (now, time) = (Moment(0), Duration::from_secs(1));
+    let limits = Limits { body: 1 << 16, head_time: time, body_time: time, idle_time: time };
+    let mut reader = RequestReader::new(now, limits);
+    let (mut found, mut at, mut asked, mut body) = (Vec::new(), 0, None, Vec::new());
+    for end in cuts.iter().copied().chain([stream.len()]) {
+        loop {
+            match reader.next(now, &stream[at..end]) {
+                Event::More(length) => {
+                    at += length;
+                    break;
+                }
+                Event::Head(head) => {
+                    at += head.length;
+                    asked = Some(Asked::of(&head, "/mcp"));
+                    let _: Framing = head.body;
+                }
+                Event::Data { data, length } => {
+                    at += length;
+                    body.extend_from_slice(data);
+                }
+                Event::End(length) => {
+                    at += length;
+                    found.extend(asked.take().map(|asked| (asked, std::mem::take(&mut body))));
+                    reader.answered(now, stream.len() - at);
+                }
+                Event::Wrong(_) => return found,
+            }
+        }
+    }
+    found
+}
+
+fn check_request(asked: &Asked, body: &[u8]) {
+    let mut padded = room(body.len());
+    padded.extend_from_slice(body);
+    let value = serde_json::from_slice::<Value>(body).ok();
+    match read(padded, &mut LineReader::default()) {
+        Ok(Body::One(message)) => {
+            check_message(&message, value.as_ref());
+            check_head(asked, &message, value.as_ref());
+        }
+        Ok(Body::Batch(messages)) => {
+            let values = value.as_ref().and_then(Value::as_array);
+            assert!(values.is_none_or(|values| values.len() == messages.len()), "a batch is split");
+            for (at, message) in messages.iter().enumerate() {
+                check_message(message, values.and_then(|values| values.get(at)));
+            }
+        }
+        Err(fault) => check_fault(&fault, b"null"),
+    }
+}
+
+/// A message is one line, and that means what the body has meant.
+fn check_message(message: &Message, value: Option<&Value>) {
+    let text = message.text();
+    let shown = text.escape_ascii();
+    assert!(!text.contains(&b'\n') && message.window().data().ends_with(b"\n"), "it is a line: {shown}");
+    let line = serde_json::from_slice::<Value>(text).ok();
+    // Numbers beyond those of serde_json are not compared.
+    let (Some(value), Some(line)) = (value, line) else { return };
+    assert_eq!(*value, line, "{shown}");
+    let id = message.id().map(|id| serde_json::from_slice::<Value>(id).expect("an id is JSON"));
+    assert_eq!(id.unwrap_or_default(), value["id"], "{shown}");
+    if let Some(method) = value["method"].as_str() {
+        assert_eq!(*message.method(), *method.as_bytes(), "{shown}");
+    }
+    check_fault(&Fault::no_session(), message.id().unwrap_or(b"null"));
+}
+
+/// What has passed says in its head what is in its body, for whoever reads that.
+fn check_head(asked: &Asked, message: &Message, value: Option<&Value>) {
+    let result = modern::is_modern(asked, message).and_then(|is_modern| match is_modern {
+        true => modern::check(asked, message).map(|()| true),
+        false => Ok(false),
+    });
+    let is_modern = match result {
+        Ok(is_modern) => is_modern,
+        Err(fault) => return check_fault(&fault, message.id().unwrap_or(b"null")),
+    };
+    let Some(value) = value.filter(|_| is_modern && message.kind() == Kind::Request) else { return };
+    let params = &value["params"];
+    assert_eq!(params["_meta"][VERSION].as_str(), asked.version.as_deref(), "{value}");
+    assert_eq!(value["method"].as_str(), asked.method.as_deref(), "{value}");
+    let named = match asked.method.as_deref() {
+        Some("tools/call" | "prompts/get") => params["name"].as_str(),
+        Some("resources/read") => params["uri"].as_str(),
+        _ => None,
+    };
+    let head = asked.name.as_deref().unwrap_or_default();
+    assert!(named.is_none_or(|named| named == head || head.starts_with("=?base64?")), "{value} as {head}");
+}
+
+/// A refusal is an answer of HTTP whose body is an error of JSON-RPC with this id.
+fn check_fault(fault: &Fault, id: &[u8]) {
+    let mut out = Vec::new();
+    write::fault(&mut out, fault, &Manner::default(), Some(id));
+    let (status, body) = answer(&out);
+    let body: Value = serde_json::from_slice(&body).unwrap_or_else(|_| panic!("{}", out.escape_ascii()));
+    assert_eq!((status, body["error"]["code"].as_i64()), (fault.status.code(), Some(fault.code.into())));
+    assert_eq!(serde_json::from_slice::<Value>(id).ok(), Some(body["id"].clone()));
+}
+
+fn answer(out: &[u8]) -> (u16, Vec<u8>) {
+    let mut reader = ResponseReader::new(Method::Post, 1 << 20);
+    let (mut at, mut status, mut body) = (0, 0, Vec::new());
+    loop {
+        match reader.next(&out[at..], true) {
+            Event::Head(head) => (at, status) = (at + head.length, head.status),
+            Event::Data { data, length } => {
+                body.extend_from_slice(data);
+                at += length;
+            }
+            Event::End(length) => {
+                assert_eq!(at + length, out.len(), "one answer, and nothing behind it");
+                return (status, body);
+            }
+            other => panic!("{other:?}: {}", out.escape_ascii()),
+        }
+    }
+}
+
+/// What is known of a session.
+#[derive(Default)]
+struct Model {
+    /// Streams by the ids of the requests that wait.
+    open: BTreeMap<u64, u32>,
+    /// Which connection each stream has.
+    connections: BTreeMap<u32, usize>,
+    /// Events by where they stood when they were sent.
+    events: BTreeSet<(u32, u32)>,
+    next: usize,
+}
+
+/// A session to which these bytes happen, three for each thing.
+fn live(first: u8, bytes: &[u8]) {
+    let (mut session, mut model) = (Session::new("s".into(), None), Model::default());
+    for (number, choice) in bytes.as_chunks::<3>().0.iter().enumerate() {
+        let [what, which, more] = choice.map(usize::from);
+        match what % 6 {
+            0 => {
+                model.next += 1;
+                let ids = (0..1 + which % 3).map(|at| (10 * number + at) as u64);
+                let requests: Vec<_> = ids.map(|id| (Id::Number(id), None)).collect();
+                let stream = session.begin(model.next, requests.iter().cloned(), requests.len() > 1);
+                assert!(model.connections.insert(stream, model.next).is_none() && stream != 0, "a stream is new");
+                let known = requests.iter().map(|(id, _)| (session.waits_for(id), id));
+                for (waits, id) in known {
+                    assert!(waits, "a request waits");
+                    let Id::Number(id) = id else { continue };
+                    model.open.insert(*id, stream);
+                }
+            }
+            1 | 2 if !model.open.is_empty() => {
+                let (id, stream) =
+                    model.open.iter().nth(which % model.open.len()).map(|(id, at)| (*id, *at)).expect("it is there");
+                model.open.remove(&id);
+                let delivery = session.deliver(&Line::Answer(id.to_string().as_bytes()));
+                assert_eq!(delivery.connection, model.connections.get(&stream).copied(), "an answer goes to who asked");
+                assert_eq!(delivery.id.stream, stream);
+                let is_last = !model.open.values().any(|other| *other == stream);
+                assert_eq!((delivery.is_last, session.goes_on(stream)), (is_last, !is_last));
+                model.connections.retain(|other, _| *other != stream || !is_last);
+                keep(&mut session, &mut model, delivery.id, delivery.connection.is_some(), more);
+            }
+            3 => {
+                let line = if which % 2 == 0 { Line::Other } else { Line::Unrelated };
+                let delivery = session.deliver(&line);
+                let to = model.connections.get(&delivery.id.stream).copied();
+                assert_eq!(delivery.connection, to);
+                keep(&mut session, &mut model, delivery.id, to.is_some(), more);
+            }
+            4 if !model.connections.is_empty() => {
+                let at = which % model.connections.len();
+                let (stream, connection) =
+                    model.connections.iter().nth(at).map(|(a, b)| (*a, *b)).expect("it is there");
+                model.connections.remove(&stream);
+                session.detach(connection, &[]);
+            }
+            _ => gets(&mut session, &mut model, which, more, first),
+        }
+        assert!(session.weight() <= MOST + 255 + 256 * 64, "{} bytes are kept", session.weight());
+    }
+    let lost = session.forget();
+    assert!(lost <= 256 && session.weight() == 0);
+}
+
+fn keep(session: &mut Session, model: &mut Model, id: EventId, is_taken: bool, bytes: usize) {
+    assert!(model.events.insert((id.stream, id.place)), "no two events have one id");
+    let data = vec![b' '; bytes];
+    match is_taken {
+        true => session.keep(id, &data, MOST),
+        false => session.keep_untaken(id, &data, false, MOST),
+    };
+}
+
+/// A GET opens the general stream, or goes on behind an event.
+fn gets(session: &mut Session, model: &mut Model, which: usize, more: usize, first: u8) {
+    model.next += 1;
+    let id = EventId { stream: (which % 8) as u32, place: (more % 16) as u32 };
+    if (which + usize::from(first)).is_multiple_of(2) {
+        let old = session.open(model.next);
+        assert_eq!(old, model.connections.insert(0, model.next), "a new one replaces the old one");
+        let taken = session.untaken(true).map(|event| event.taken().0).collect::<Vec<_>>();
+        taken.iter().for_each(|id| assert_eq!(id.stream, 0, "it is of the general stream now"));
+        model.events.extend(taken.iter().map(|id| (id.stream, id.place)));
+        assert_eq!(session.untaken(true).count(), 0, "it is taken once");
+    } else if let Ok(old) = session.resume(model.next, id) {
+        assert_eq!(old, model.connections.get(&id.stream).copied());
+        if session.goes_on(id.stream) {
+            model.connections.insert(id.stream, model.next);
+        }
+        let places: Vec<u32> = session.events_behind(id).map(|event| event.taken().0.place).collect();
+        let all: Vec<u32> = (id.place + 1..).take(places.len()).collect();
+        assert_eq!(places, all, "nothing is left out behind {id:?}");
+    }
+}

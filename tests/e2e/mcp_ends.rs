@@ -1,0 +1,82 @@
+//! What is told, kept and ended at the door for MCP when a session, a connection or all workers go.
+
+use serde_json::json;
+
+use crate::admin::{Admin, with_admin};
+use crate::harness::{Daemon, Setup, with, worker};
+use crate::http::{Http, notification, request};
+use crate::mcp::{VERSION, dedicated, door, door_of, messages, modern, post_modern};
+
+/// What a gauge of the admin listener shows.
+fn gauge(daemon: &Daemon, name: &str) -> u64 {
+    let metrics = Admin::of(daemon).get("/metrics").body;
+    let mut lines = metrics.lines().filter_map(|line| line.rsplit_once(' '));
+    let value = lines.find(|(series, _)| series.split('{').next() == Some(name)).map(|(_, value)| value);
+    value.unwrap_or_else(|| panic!("{name} is no family of {metrics}")).parse().expect("a number")
+}
+
+#[test]
+fn each_request_of_a_batch_is_told_when_its_session_ends() {
+    let daemon = door(with(worker("tools", 1, &["--keep"]), "assignment", "client"), json!({}));
+    let client = Http::session(daemon.address(), "2025-03-26");
+    let (mut asks, mut other) = (client.again(), client.again());
+    asks.post(&json!([request(1, "hold", json!({})), request(2, "hold", json!({}))]));
+    daemon.until("both are with the worker", || {
+        other.call(7, "kept", json!({})).to_string().matches("hold").count() == 2
+    });
+    other.send("DELETE /mcp", &[], "");
+    assert_eq!(other.answer().status, 204);
+    assert!(asks.answer().is_stream());
+    let told = messages(&asks.events());
+    let told: Vec<_> = told.iter().map(|error| (error["id"].as_u64(), error["error"]["code"].as_i64())).collect();
+    assert_eq!(told, [(Some(1), Some(-32001)), (Some(2), Some(-32001))]);
+    daemon.stop();
+}
+
+#[test]
+fn a_session_ends_at_once_whose_initialize_nobody_waits_for_any_more() {
+    // It serves sessions, and answers nothing else.
+    let script = r#"while read -r line; do case "$line" in *server/discover*) id=${line#*\"id\":\"}; id=${id%%\"*};
+        printf '{"jsonrpc":"2.0","id":"%s","error":{"code":-32601,"message":"no"}}\n' "$id";; esac; done"#;
+    let pool =
+        json!({ "id": "silent", "command": "sh", "args": ["-c", script], "instances": 1, "assignment": "client" });
+    let daemon = door_of(with_admin(Setup::new([pool])), json!({}));
+    let clients = || gauge(&daemon, "stdio_bus_clients");
+    let mut client = Http::connect(daemon.address());
+    client.post(&request(0, "initialize", json!({ "protocolVersion": VERSION })));
+    daemon.until("the session has begun", || clients() == 1);
+    client.reset();
+    daemon.until("nobody can name it, and it is gone", || clients() == 0);
+    daemon.stop();
+}
+
+#[test]
+fn events_that_are_kept_count_as_memory() {
+    let daemon = door_of(with_admin(Setup::new([dedicated()])), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let text = notification("notifications/tools/list_changed", json!({ "text": "x".repeat(200_000) }));
+    assert_eq!(client.ask(&notification("write", json!({ "text": format!("{text}\n{text}\n") }))).status, 202);
+    let memory = || gauge(&daemon, "stdio_bus_memory_bytes");
+    daemon.until("both are kept and counted", || memory() > 400_000);
+    client.send("DELETE /mcp", &[], "");
+    assert_eq!(client.answer().status, 204);
+    daemon.until("they are gone with their session", || memory() < 300_000);
+    daemon.stop();
+}
+
+#[test]
+fn a_request_of_2026_07_28_is_answered_where_no_worker_can_be_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("gone");
+    std::fs::write(&program, "#!/bin/sh\nexit 1\n").unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let pool = json!({ "id": "gone", "command": program, "args": [], "instances": 1, "assignment": "client" });
+    let daemon = door(pool, json!({}));
+    let mut client = Http::connect(daemon.address());
+    std::fs::remove_file(&program).unwrap();
+    daemon.logs(&["reason=spawn_failed"]);
+    post_modern(&mut client, &modern(5, "tools/list", json!({})));
+    let answer = client.answer();
+    assert_eq!(answer.json()["id"], 5, "{answer:?}");
+    daemon.stop();
+}

@@ -19,7 +19,6 @@ use super::port::{Close, Effects};
 use super::report::Reason;
 use super::settings::{Assignment, Era};
 pub use super::supervisor::discovery::PoolEra;
-use super::supervisor::worker::Worker;
 use super::timers::Timer;
 use super::{message::Cancel, reply};
 
@@ -118,8 +117,10 @@ impl Bus {
             self.supervisor.pools[to].slots[slot] = core::mem::take(&mut self.supervisor.pools[from].slots[slot]);
         }
         for worker in self.workers.keys() {
-            let moves = |worker: &&mut Worker| worker.pool == from && !worker.tenure.is_leaving();
-            if let Some(worker) = self.workers.get_mut(worker).filter(moves) {
+            if let Some(worker) = self.workers.get_mut(worker)
+                && worker.pool == from
+                && !worker.tenure.is_leaving()
+            {
                 worker.pool = to;
             }
         }
@@ -138,9 +139,12 @@ impl Bus {
         let was_used = core::mem::take(&mut self.supervisor.pools[twin].side.is_used);
         self.balancer.groups[twin].is_open = false;
         // What was started for nobody yet, or by the new command, is the other side's if that has no workers.
-        let stays = |worker: &Worker| is_only_side && (!was_used || !self.is_outdated(worker));
         let slots = self.supervisor.pools[twin].slots.iter().filter_map(|slot| slot.worker);
-        let leave: Vec<_> = slots.filter(|key| !self.workers.get(*key).is_some_and(stays)).collect();
+        let leave: Vec<_> = slots
+            .filter(|key| {
+                !self.workers.get(*key).is_some_and(|worker| is_only_side && (!was_used || !self.is_outdated(worker)))
+            })
+            .collect();
         for slot in &mut self.supervisor.pools[twin].slots {
             slot.worker.take_if(|worker| leave.contains(worker));
         }

@@ -323,7 +323,7 @@ impl Door {
 fn visitors_of_the_door_for_mcp_get_what_is_theirs_whatever_the_kernel_does() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
     let seed = number("STDIO_BUS_SHELL_SEED");
-    let seeds = number("STDIO_BUS_SHELL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { 128 });
+    let seeds = number("STDIO_BUS_SHELL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { 48 });
     let steps = number("STDIO_BUS_SHELL_STEPS").map_or(1500, |steps| steps as usize);
     let first = seed.unwrap_or(1);
     let (mut results, mut fetched) = (0, 0);
@@ -334,5 +334,5 @@ fn visitors_of_the_door_for_mcp_get_what_is_theirs_whatever_the_kernel_does() {
         });
         (results, fetched) = (results + more, fetched + again);
     }
-    assert!(seeds < 100 || results > 1000 && fetched > 20, "{results} answers, {fetched} fetched");
+    assert!(seeds < 48 || results > 400 && fetched > 4, "{results} answers, {fetched} fetched");
 }

@@ -15,7 +15,6 @@ use crate::id::Id;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::port::Effect;
 use crate::report::{Reason, Report};
-use crate::supervisor::worker::Worker;
 use core::time::Duration;
 
 /// A worker that has said nothing for so long since its start speaks no 2026-07-28.
@@ -151,23 +150,25 @@ impl Bus {
         }
     }
 
-    /// A worker has gone. If it was asked, or was to be, and has not answered, the next one may be.
-    pub(super) fn end_question(&mut self, worker: &Worker) {
-        let (pool, of) = (worker.name.pool, worker.tenure.generation);
+    /// A worker has gone that was to be asked, or was asked and has not answered: the next one may be. `pool` is what people
+    /// know it by, and `of` its command.
+    pub(super) fn end_question(&mut self, pool: usize, of: u32, was_its_end: bool) {
         let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
-        let before = discovery.ends_of(of);
-        let was_its_end = worker.process.pid != 0 && !worker.process.is_unwanted;
-        if worker.is_asked() {
-            discovery.asked = None;
-            if was_its_end {
-                discovery.ends = (before + 1, of);
-                // Of a new command nothing follows for those that run before it has settled.
-                if discovery.era == PoolEra::Unknown || discovery.of == of {
-                    self.judge_ends(pool, of);
-                }
+        discovery.asked = None;
+        if was_its_end {
+            discovery.ends = (discovery.ends_of(of) + 1, of);
+            // Of a new command nothing follows for those that run before it has settled.
+            if discovery.era == PoolEra::Unknown || discovery.of == of {
+                self.judge_ends(pool, of);
             }
-        } else if before == MOST_ENDS && was_its_end && !worker.answering.has_answered {
-            // It ends without a question as well.
+        }
+    }
+
+    /// A worker that was not asked has ended before it has answered anything: its command ends without a question as well.
+    pub(super) fn doubt_ends(&mut self, pool: usize, of: u32) {
+        if let Some(discovery) = &mut self.supervisor.pools[pool].discovery
+            && discovery.ends_of(of) == MOST_ENDS
+        {
             discovery.ends.0 = MOST_ENDS - 1;
         }
     }

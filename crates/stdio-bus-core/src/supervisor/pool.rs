@@ -302,7 +302,13 @@ impl Bus {
     /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
     pub(super) fn leave_pool(&mut self, key: WorkerKey, worker: &Worker) {
         let is_candidate = self.supervisor.pools[worker.pool].roll.is_candidate(key);
-        self.end_question(worker);
+        let (shown, of) = (worker.name.pool, worker.tenure.generation);
+        let was_its_end = worker.process.pid != 0 && !worker.process.is_unwanted;
+        if worker.is_asked() {
+            self.end_question(shown, of, was_its_end);
+        } else if was_its_end && !worker.answering.has_answered {
+            self.doubt_ends(shown, of);
+        }
         if let Some(slot) = worker.slot {
             self.supervisor.pools[worker.pool].slots[slot].worker = None;
             let is_excused = worker.process.is_unwanted || worker.has_ended_asked();

@@ -20,7 +20,7 @@ use crate::bus::settings::{
     Assignment, Era, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings,
 };
 use crate::scan::{PAD, Window};
-use worker::{SimWorker, Work};
+use worker::{SimWorker, Wire, Work};
 
 /// How long a worker may take to answer the question, and how long a request that was given up may still be worked on.
 const SILENT_FOR: Duration = Duration::from_secs(5);
@@ -40,16 +40,6 @@ enum Manner {
     Dies,
     /// It sends back what it gets.
     Echoes,
-}
-
-/// The bytes between the bus and one peer.
-#[derive(Default)]
-struct Wire {
-    /// Written by the peer and not consumed.
-    written: Vec<u8>,
-    paused: bool,
-    /// Queued by the bus, and not a whole line yet.
-    half: Vec<u8>,
 }
 
 struct SimClient {

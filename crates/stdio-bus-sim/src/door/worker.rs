@@ -1,10 +1,19 @@
-//! The workers of the world of a door.
+//! The workers of the world of a door, and what lies between the bus and each peer.
 
 use serde_json::Value;
 
-use super::Wire;
 use crate::bus::port::{Moment, WorkerKey};
 use crate::bus::settings::Era;
+
+/// The bytes between the bus and one peer.
+#[derive(Default)]
+pub(super) struct Wire {
+    /// Written by the peer and not consumed.
+    pub(super) written: Vec<u8>,
+    pub(super) paused: bool,
+    /// Queued by the bus, and not a whole line yet.
+    pub(super) half: Vec<u8>,
+}
 
 /// A request that a worker has read.
 pub(super) struct Work {

@@ -145,6 +145,7 @@ impl FastPath<'_> {
     }
 
     /// Sends a worker's line on its way. None if it has to go the general way, and then nothing has been done.
+    #[inline(always)]
     pub(super) fn worker_line<const TOLD: bool>(
         &mut self,
         key: WorkerKey,

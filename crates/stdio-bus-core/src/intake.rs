@@ -187,12 +187,16 @@ impl Bus {
         let mut lines = 0;
         if self.intake.way != Way::General && !self.shutdown.refuses_requests() && !worker.tenure.is_leaving() {
             let mut path = fast_path!(self, now, window, count);
-            let batch = self.intake.batch.iter().take_while(|line| line.span.len() <= limit);
-            lines = match self.intake.way {
-                Way::Told => {
-                    batch.map_while(|line| path.worker_line::<true>(key, worker, &mut self.clients, line)).count()
-                }
-                _ => batch.map_while(|line| path.worker_line::<false>(key, worker, &mut self.clients, line)).count(),
+            let (batch, clients) = (self.intake.batch.iter(), &mut self.clients);
+            let fits = |line: &Line| line.span.len() <= limit;
+            lines = if self.intake.way == Way::Told {
+                batch
+                    .take_while(|line| fits(line) && path.worker_line::<true>(key, worker, clients, line).is_some())
+                    .count()
+            } else {
+                batch
+                    .take_while(|line| fits(line) && path.worker_line::<false>(key, worker, clients, line).is_some())
+                    .count()
             };
             self.readiness.workers_changed |= path.workers_changed;
             self.out.stats.lines_from_workers += lines as u64;

@@ -1,4 +1,4 @@
-//! Who waits for whom before a worker and for a slow reader, and who gives way when slots run out (docs/decisions.md).
+//! Who waits for whom before a worker and for a slow reader, and who gives way when slots run out (decisions 12, 23).
 
 use super::*;
 use crate::port::Source;

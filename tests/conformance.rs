@@ -1,4 +1,4 @@
-//! Keeps `docs/conformance.md`, `docs/faults.md` and `ARCHITECTURE.md` true.
+//! Keeps `tests/claims.toml`, the pages that come from it and `ARCHITECTURE.md` true.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -29,60 +29,116 @@ fn document(name: &str) -> String {
     fs::read_to_string(root().join("docs").join(name)).unwrap()
 }
 
-/// Checks that every test that a document names exists; gives how many it names.
-fn tests_that_exist(document: &str) -> usize {
-    let mut proofs = 0;
-    for quoted in document.split('`').skip(1).step_by(2) {
-        let Some((file, name)) = quoted.rsplit_once("::").filter(|(_, name)| *name != "NAME") else { continue };
+/// The claims of one kind in `tests/claims.toml`.
+fn claims(kind: &str) -> Vec<toml::Table> {
+    let claims = all_claims().remove(kind).unwrap();
+    claims.as_array().unwrap().iter().map(|claim| claim.as_table().unwrap().clone()).collect()
+}
+
+fn all_claims() -> toml::Table {
+    fs::read_to_string(root().join("tests/claims.toml")).unwrap().parse().unwrap()
+}
+
+/// What a claim says under a key; nothing if it has none.
+fn text<'a>(claim: &'a toml::Table, key: &str) -> &'a str {
+    claim.get(key).map_or("", |value| value.as_str().unwrap())
+}
+
+fn list<'a>(claim: &'a toml::Table, key: &str) -> Vec<&'a str> {
+    let values = claim.get(key).map_or(&[][..], |value| value.as_array().unwrap());
+    values.iter().map(|value| value.as_str().unwrap()).collect()
+}
+
+/// Without line breaks, so that texts can be compared however they are broken.
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn every_test_that_a_claim_names_exists() {
+    let all = all_claims();
+    let simulators = all["simulators"].as_table().unwrap();
+    let claims = ["spec", "fault", "promise"].iter().flat_map(|kind| claims(kind)).collect::<Vec<_>>();
+    let named = claims.iter().flat_map(|claim| list(claim, "tests"));
+    let named: Vec<_> = named.chain(simulators.values().map(|test| test.as_str().unwrap())).collect();
+    for proof in &named {
+        let (file, name) = proof.rsplit_once("::").unwrap_or_else(|| panic!("{proof} names no test"));
         let path = file_of(file);
         let source = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let before = source.split_once(&format!("fn {name}(")).map(|(before, _)| before.trim_end());
         assert!(before.is_some_and(|before| before.ends_with("#[test]")), "{} has no test {name}", path.display());
-        proofs += 1;
     }
-    proofs
-}
-
-/// The rows of all tables by their cells, without those that head a table with one of these words.
-fn rows<'a>(document: &'a str, heads: &[&str]) -> Vec<Vec<&'a str>> {
-    let rows = document.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix('|'));
-    let rows = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
-    rows.filter(|cells| !heads.contains(&cells[0])).collect()
-}
-
-#[test]
-fn every_test_that_the_conformance_table_names_exists() {
-    let proofs = tests_that_exist(&document("conformance.md"));
-    assert!(proofs > 100, "only {proofs} proofs were found");
-}
-
-#[test]
-fn every_part_of_the_specification_is_in_the_conformance_table() {
-    let table = document("conformance.md");
-    let rows = rows(&table, &["§"]);
-    assert_eq!(rows.len(), 113, "a row for each SHALL");
-    for row in rows {
-        let [_, _, proof, note] = row[..] else { panic!("{row:?}") };
-        let decided = note.contains('`');
-        assert!(proof.contains("::") || proof.starts_with("all of section") || decided, "no proof: {row:?}");
+    assert!(named.len() > 400, "only {} tests were found", named.len());
+    for claim in &claims {
+        let unknown = list(claim, "simulators").into_iter().find(|name| !simulators.contains_key(*name));
+        assert_eq!(unknown, None, "{claim:?}");
     }
 }
 
 #[test]
-fn every_test_that_the_table_of_faults_names_exists() {
-    let tests = tests_that_exist(&document("faults.md"));
-    assert!(tests > 100, "only {tests} tests were found");
+fn every_part_of_the_specification_and_every_fault_is_claimed_once_with_a_test() {
+    for (kind, subject, count) in [("spec", "section", 113), ("fault", "fault", 94), ("promise", "claim", 13)] {
+        let claims = claims(kind);
+        assert_eq!(claims.len(), count, "a claim for each {kind}");
+        let mut seen = BTreeSet::new();
+        for claim in &claims {
+            let keys = [subject, "claim", "choice", "obvious", "simulators", "tests"];
+            let unknown = claim.keys().find(|key| !keys.contains(&key.as_str()));
+            assert_eq!(unknown, None, "{claim:?}");
+            assert!(!list(claim, "tests").is_empty(), "no test: {claim:?}");
+            assert!(!text(claim, subject).is_empty() && text(claim, "claim").ends_with('.'), "{claim:?}");
+            let cells = [subject, "claim", "choice"].map(|key| text(claim, key));
+            assert!(cells.iter().all(|cell| !cell.contains('|')), "a table has no room for this: {claim:?}");
+            assert!(seen.insert((text(claim, subject), text(claim, "claim"))), "twice: {claim:?}");
+        }
+    }
+}
+
+/// A table of `docs/conformance.md`: the claims that a reader could doubt, of the specification those with a choice.
+fn table(kind: &str, subject: &str) -> String {
+    let head = if kind == "spec" { "| § | what holds |" } else { "| fault | what the daemon does |" };
+    let mut table = format!("{head}\n|---|---|\n");
+    for claim in claims(kind) {
+        let choice = text(&claim, "choice");
+        if !claim.contains_key("obvious") && (kind == "fault" || !choice.is_empty()) {
+            let says = flat(&format!("{} {choice}", text(&claim, "claim")));
+            table.push_str(&format!("| {} | {says} |\n", text(&claim, subject)));
+        }
+    }
+    table
 }
 
 #[test]
-fn every_fault_has_a_behaviour_and_a_test_or_the_table_says_that_there_is_none() {
-    let table = document("faults.md");
-    let rows = rows(&table, &["fault", "promise"]);
-    assert_eq!(rows.len(), 89 + 5, "a row for each fault and each promise");
-    for row in rows {
-        let [_, behaviour, tests] = row[..] else { panic!("{row:?}") };
-        assert!(tests.contains("::") || tests == "not there yet" && behaviour.contains(tests), "no test: {row:?}");
+fn the_tables_of_the_conformance_page_are_what_the_claims_give() {
+    const WRITE: &str = "STDIO_BUS_WRITE_DOCS";
+    let there = document("conformance.md");
+    let mut page = there.clone();
+    for (kind, subject) in [("spec", "section"), ("fault", "fault")] {
+        let begin = format!("<!-- claims: {kind} -->\n");
+        let (before, rest) = page.split_once(&begin).unwrap_or_else(|| panic!("the page has no {begin}"));
+        let (_, after) = rest.split_once("<!-- end -->\n").expect("a table has an end");
+        page = format!("{before}{begin}\n{}\n<!-- end -->\n{after}", table(kind, subject));
     }
+    if std::env::var_os(WRITE).is_some() {
+        return fs::write(root().join("docs/conformance.md"), page).unwrap();
+    }
+    let differs = there.lines().zip(page.lines()).find(|(one, other)| one != other);
+    assert!(there == page, "{WRITE}=1 cargo test --test conformance writes docs/conformance.md: {differs:?}");
+}
+
+#[test]
+fn the_page_of_security_promises_what_is_claimed_and_nothing_else() {
+    let page = document("security.md");
+    let promised = page.split("\n## What is promised\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let promises = claims("promise");
+    for claim in promises.iter().map(|promise| text(promise, "claim")) {
+        assert!(flat(&page).contains(claim), "docs/security.md does not say: {claim}");
+    }
+    let points: Vec<_> = promised.split("\n- ").skip(1).map(flat).collect();
+    for point in &points {
+        assert!(promises.iter().any(|promise| point.starts_with(text(promise, "claim"))), "not claimed: {point}");
+    }
+    assert!(points.len() > 10, "only {} promises were found", points.len());
 }
 
 /// The files in these folders, and in those within them.

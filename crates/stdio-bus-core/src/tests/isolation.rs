@@ -1,4 +1,4 @@
-//! What keeps clients of one worker apart: names of sessions, ids, answers and cancellations (docs/threat-model.md).
+//! What keeps clients of one worker apart: names of sessions, ids, answers and cancellations (docs/security.md).
 
 use super::super::admission::TurnedAway;
 use super::super::origin::{Names, Origin};

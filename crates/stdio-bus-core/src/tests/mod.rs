@@ -1,5 +1,5 @@
 //! The behaviour of the core, one rule a test, seen as its peers see it: what they wrote, what they read, what was
-//! done to them. `docs/conformance.md` says which test proves which sentence of the specification.
+//! done to them. `tests/claims.toml` says which test proves which sentence of the specification.
 
 mod admission;
 mod audience;

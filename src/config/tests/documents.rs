@@ -101,8 +101,8 @@ fn a_default_that_is_written_out_changes_nothing() {
 
 /// A table of the documentation.
 fn rows(section: &Section) -> String {
-    let mut table = "| key | type | default | range | source | what it does |\n|---|---|---|---|---|---|\n".to_owned();
-    for Setting { key, kind, left_out, source, says } in section.settings {
+    let mut table = "| key | value | default | what it does |\n|---|---|---|---|\n".to_owned();
+    for Setting { key, kind, left_out, says } in section.settings {
         let default = match left_out {
             LeftOut::Required => "required".to_owned(),
             LeftOut::Words(words) => (*words).to_owned(),
@@ -111,38 +111,35 @@ fn rows(section: &Section) -> String {
                 _ => format!("`{value}`"),
             },
         };
-        let cells = [format!("`{key}`"), type_of(*kind), default, range_of(*kind), (*source).to_owned()];
-        let cells = cells.map(|cell| if cell.is_empty() { " ".to_owned() } else { format!(" {cell} ") });
-        table.push_str(&format!("|{}| {says} |\n", cells.join("|")));
+        table.push_str(&format!("| `{key}` | {} | {default} | {says} |\n", value_of(*kind)));
     }
     table
 }
 
-fn type_of(kind: Kind) -> String {
-    let text = match kind {
-        Kind::Text(_) | Kind::Choice(_) => "string",
-        Kind::Texts(_) => "array of strings",
-        Kind::TextsByName => "object of strings",
-        Kind::Users => "array of integers and strings",
-        Kind::Flag => "boolean",
-        Kind::Number(Unit::One, ..) => "integer",
-        Kind::Number(Unit::Bytes, ..) => "integer, bytes",
-        Kind::Number(Unit::Seconds, ..) => "integer, seconds",
-        Kind::NumberOrObject(..) => "integer, or object",
-        Kind::Object => "object",
-        Kind::Objects(_) => "array",
-    };
-    text.to_owned()
-}
-
-fn range_of(kind: Kind) -> String {
+/// Type and range.
+fn value_of(kind: Kind) -> String {
+    let list = |of: &str| format!("array of {}", if of.is_empty() { "strings" } else { of });
     match kind {
-        Kind::Text(words) | Kind::Texts(words) | Kind::Objects(words) => words.to_owned(),
+        Kind::Text("") => "string".to_owned(),
+        Kind::Text(words) => words.to_owned(),
+        Kind::Texts(words) => list(words),
+        Kind::Users => list("names or numbers"),
+        Kind::TextsByName => "object of strings".to_owned(),
+        Kind::Objects => list("objects"),
+        Kind::Object => "object".to_owned(),
         Kind::Choice(names) => names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>().join(", "),
-        Kind::Number(unit, low, high) => format!("{} to {}", amount(unit, low), amount(unit, high)),
-        Kind::NumberOrObject(low, high) => format!("{low} to {high}, or see below"),
-        Kind::Users => "numbers or names of users, at least 1".to_owned(),
-        Kind::TextsByName | Kind::Flag | Kind::Object => String::new(),
+        Kind::Flag => "boolean".to_owned(),
+        Kind::Number(unit, low, high) => {
+            let counts = match unit {
+                Unit::One => "",
+                Unit::Bytes => " bytes",
+                Unit::Seconds => " s",
+            };
+            let high = amount(unit, high);
+            let (number, said) = high.split_at(high.find(' ').unwrap_or(high.len()));
+            format!("{low} to {number}{counts}{said}")
+        }
+        Kind::NumberOrObject(low, high) => format!("{low} to {high}, or object"),
     }
 }
 
@@ -198,7 +195,7 @@ fn property(path: &str, setting: &Setting) -> Value {
         Kind::TextsByName => json!({ "type": "object" }),
         Kind::Object if setting.key == "transport" => json!({ "type": "object" }),
         Kind::Object => object(&below, &says),
-        Kind::Objects(_) => json!({ "type": "array", "items": object(&format!("{below}[]"), &says) }),
+        Kind::Objects => json!({ "type": "array", "items": object(&format!("{below}[]"), &says) }),
     };
     property["description"] = says.into();
     if let LeftOut::Value(value) = setting.left_out {

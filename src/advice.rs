@@ -108,9 +108,9 @@ fn of_argument(first: &str, argument: &str) -> Option<String> {
                 .to_owned()
         }
         "--daemon" | "--daemonize" | "--background" | "--detach" | "--fork" | "--pidfile" | "--pid-file" | "-d"
-        | "-D" => "it stays in the foreground, and a service manager keeps it running: docs/systemd.md".to_owned(),
+        | "-D" => "it stays in the foreground, and a service manager keeps it running: docs/operations.md".to_owned(),
         "--user" | "--group" | "-u" => {
-            "it runs as who starts it; a service manager can start it as another user: docs/systemd.md".to_owned()
+            "it runs as who starts it; a service manager can start it as another user: docs/operations.md".to_owned()
         }
         "--verbose" | "--debug" | "--trace" | "-v" | "-vv" => "to see more: --log-level debug".to_owned(),
         "--quiet" | "--silent" | "-q" => "to see less: --log-level warn".to_owned(),

@@ -223,7 +223,7 @@ impl<I: Io> Shell<I> {
         if code == exit::OK {
             tracing::info!("the configuration was reloaded: {}", last.lines.join("; "));
         } else {
-            last.lines.iter().for_each(|line| tracing::error!("reload: {line}"));
+            last.lines.iter().for_each(|line| tracing::error!(reason = "reload_failed", "reload: {line}"));
         }
         if std::mem::take(&mut self.reloads.is_wanted)
             && let Err(why) = self.begin_reload(false)

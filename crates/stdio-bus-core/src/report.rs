@@ -353,4 +353,21 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), Reason::ALL.len());
     }
+
+    #[test]
+    fn the_page_of_failures_has_each_reason_that_fails_requests_or_asks_for_something() {
+        /// The code of errors that have none of their own.
+        const OTHERS: i32 = -32603;
+        let page = include_str!("../../../docs/failures.md");
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+        let cells: Vec<_> = rows.map(|cell| format!("`{cell}")).collect();
+        for reason in Reason::ALL {
+            let code = crate::reply::code(*reason);
+            let cell = cells.iter().find(|cell| cell.contains(&format!("`{}`", reason.name())));
+            if reason.level() >= Level::Warn || code != OTHERS {
+                let cell = cell.unwrap_or_else(|| panic!("docs/failures.md has no row for {}", reason.name()));
+                assert!(code == OTHERS || cell.contains(&format!(" {code}")), "the code of {cell} is {code}");
+            }
+        }
+    }
 }

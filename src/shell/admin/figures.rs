@@ -106,55 +106,52 @@ macro_rules! figures {
 }
 
 pub(super) const FIGURES: &[Figure] = figures! {
-    gauge "stdio_bus_build_info" of All:
-        "Always 1; its labels say which version runs, whether io_uring (ring) or epoll carries the bytes, and as which node.";
+    gauge "stdio_bus_build_info" of All: "Always 1. Labels: version, io (ring or epoll), node.";
         Many |out, it, _| {
             out.labelled(&[("version", env!("CARGO_PKG_VERSION")), ("io", it.view.io), ("node", it.view.node)], 1.0);
         };
-    gauge "stdio_bus_start_time_seconds" of All: "When the daemon was started, in seconds since 1970.";
+    gauge "stdio_bus_start_time_seconds" of All: "Start of the daemon, in seconds since 1970.";
         One |it, _| Value::from(it.view.started_at.seconds());
-    gauge "stdio_bus_ready" of All: "Whether /readyz says yes.";
+    gauge "stdio_bus_ready" of All: "1 if /readyz says 200.";
         One |it, _| Value::from(is_ready(Some(it.view.bus.readiness())));
-    counter "stdio_bus_reloads_total" of All: "Reloads of the configuration, by what came of them.";
+    counter "stdio_bus_reloads_total" of All: "Reloads by result: ok, failed.";
         Many |out, it, _| {
             for (result, count) in [("ok", it.view.reloads.succeeded), ("failed", it.view.reloads.failed)] {
                 out.labelled(&[("result", result)], count as f64);
             }
         };
     gauge "stdio_bus_last_reload_successful" as "last_reload_successful" of All:
-        "Whether the last reload has succeeded, or there was none.";
+        "1 if the last reload succeeded, or there was none.";
         One |it, _| Value::from(it.view.reloads.last_succeeded());
-    gauge "stdio_bus_draining" of All: "Whether the daemon shuts down.";
+    gauge "stdio_bus_draining" of All: "1 while the daemon drains.";
         One |it, _| Value::from(it.view.bus.readiness() == Readiness::Draining);
-    gauge "stdio_bus_listener_ready" as "ready" of Listeners: "Whether /readyz?listener=N says yes.";
+    gauge "stdio_bus_listener_ready" as "ready" of Listeners: "1 if /readyz?listener=N says 200.";
         One |it, at| Value::from(is_ready(it.view.bus.listener_readiness(at)));
-    gauge "stdio_bus_pool_ready" as "ready" of Pools: "Whether /readyz?pool=ID says yes.";
+    gauge "stdio_bus_pool_ready" as "ready" of Pools: "1 if /readyz?pool=ID says 200.";
         One |it, at| Value::from(is_ready(it.view.bus.pool_readiness(at)));
     gauge "stdio_bus_pool_replacement_stopped" of Pools:
-        "Whether the replacement of its workers has stopped, since new ones cannot live.";
+        "1 if a replacement stopped since new workers kept ending.";
         One |it, at| Value::from(u64::from(it.view.bus.roll_failure(at).is_some()));
-    gauge "stdio_bus_clients" of Listeners: "Client connections.";
+    gauge "stdio_bus_clients" of Listeners: "Connected clients.";
         One |it, at| Value::from(it.gathered.clients.get(at).copied().unwrap_or_default());
-    gauge "stdio_bus_client_slots_free" of All: "Connections that could still be taken.";
+    gauge "stdio_bus_client_slots_free" of All: "Clients that could still connect.";
         One |it, _| Value::from(free(it.view.bus.levels().clients));
     gauge "stdio_bus_sessions" of All: "Sessions that have an owner.";
         One |it, _| Value::from(it.stats.sessions);
-    gauge "stdio_bus_session_slots_free" of All: "Sessions that could still be made.";
+    gauge "stdio_bus_session_slots_free" of All: "Sessions that could still begin.";
         One |it, _| Value::from(free(it.view.bus.levels().sessions));
     gauge "stdio_bus_session_names_held" as "names_held" of All:
-        "Names of sessions whose owners have left, which nobody else gets.";
+        "Session ids kept for clients that have left.";
         One |it, _| Value::from(it.view.bus.levels().held);
-    gauge "stdio_bus_requests_pending" of Pools:
-        "Requests of clients that workers have not answered and that somebody waits for.";
+    gauge "stdio_bus_requests_pending" of Pools: "Client requests that wait for a worker's answer.";
         One |it, at| Value::from(it.gathered.pools[at].pending);
-    gauge "stdio_bus_requests_pending_oldest_seconds" of Pools:
-        "How long the oldest of them has waited; 0 if there is none.";
+    gauge "stdio_bus_requests_pending_oldest_seconds" of Pools: "Age of the oldest of them; 0 if there is none.";
         One |it, at| Value::from(it.gathered.pools[at].oldest.as_secs_f64());
-    gauge "stdio_bus_request_slots_free" of All: "Requests of clients that could still be taken.";
+    gauge "stdio_bus_request_slots_free" of All: "Client requests that could still be taken.";
         One |it, _| Value::from(free(it.view.bus.levels().requests));
-    gauge "stdio_bus_worker_requests_pending" of All: "Requests of workers that clients have not answered.";
+    gauge "stdio_bus_worker_requests_pending" of All: "Worker requests that wait for a client's answer.";
         One |it, _| Value::from(it.view.bus.levels().worker_requests.used);
-    counter "stdio_bus_requests_total" of Pools: "Requests that were passed on to a worker, by what became of them.";
+    counter "stdio_bus_requests_total" of Pools: "Requests passed on to a worker, by outcome.";
         Many |out, it, at| {
             for outcome in Outcome::ALL {
                 let count = it.pool(at).tally.requests(*outcome);
@@ -162,8 +159,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
             }
         };
     counter "stdio_bus_request_errors_total" of Pools:
-        "Requests of clients that the daemon has answered with an error of its own, by the reason that stands in \
-         the log; without a pool those that were for none or for one of several.";
+        "Client requests failed by the daemon, by reason; pool is empty if none or several were meant.";
         Many |out, it, at| {
             out.errors(&it.pool(at).tally.errors);
             if at + 1 == it.view.workers.pools.len() {
@@ -171,17 +167,15 @@ pub(super) const FIGURES: &[Figure] = figures! {
                 out.errors(it.view.bus.errors_of_no_pool());
             }
         };
-    histogram "stdio_bus_request_duration_seconds" of Pools:
-        "From passing a request on until its answer came, with a result or an error.";
+    histogram "stdio_bus_request_duration_seconds" of Pools: "Time from passing a request on to its answer.";
         Many |out, it, at| out.histogram(&it.pool(at).tally.durations);
-    gauge "stdio_bus_workers" of Pools: "Workers by state.";
+    gauge "stdio_bus_workers" of Pools: "Worker processes by state.";
         Many |out, it, at| {
             for (state, count) in STATES.iter().zip(it.gathered.pools[at].states) {
                 out.labelled(&[("state", state)], count as f64);
             }
         };
-    gauge "stdio_bus_worker_seats" of Pools:
-        "Workers that a pool wants to have: there, waiting for their restart, or given up.";
+    gauge "stdio_bus_worker_seats" of Pools: "Workers wanted, by state: filled, waiting for a restart, given_up.";
         Many |out, it, at| {
             let pool = it.pool(at);
             let there = pool.settings.instances - pool.waiting - pool.given_up;
@@ -189,97 +183,94 @@ pub(super) const FIGURES: &[Figure] = figures! {
                 out.labelled(&[("state", state)], count as f64);
             }
         };
-    counter "stdio_bus_worker_starts_total" as "starts" of Pools: "Processes of workers that were started.";
+    counter "stdio_bus_worker_starts_total" as "starts" of Pools: "Worker processes started.";
         One |it, at| Value::from(it.pool(at).tally.starts);
     counter "stdio_bus_worker_start_failures_total" as "start_failures" of Pools: "Workers that could not be started.";
         One |it, at| Value::from(it.pool(at).tally.start_failures);
     counter "stdio_bus_worker_exits_total" of Pools:
-        "Workers that ended by themselves or were replaced for what they did, by the reason that stands in the log.";
+        "Workers that ended unasked or were restarted for a fault, by reason.";
         Many |out, it, at| {
             for reason in ENDS {
                 out.labelled(&[("reason", reason.name())], it.pool(at).tally.exits(reason) as f64);
             }
         };
     counter "stdio_bus_worker_stops_total" of Pools:
-        "Workers that ended as asked: by the operator, with their client, or at the end.";
+        "Workers that ended as asked.";
         One |it, at| Value::from(it.pool(at).tally.stops);
-    counter "stdio_bus_worker_restarts_total" as "restarts" of Pools: "Restarts that an unasked exit led to.";
+    counter "stdio_bus_worker_restarts_total" as "restarts" of Pools: "Restarts after an unasked exit.";
         One |it, at| Value::from(it.pool(at).tally.restarts);
-    counter "stdio_bus_worker_seats_given_up_total" of Pools: "Seats that were given up after too many restarts.";
+    counter "stdio_bus_worker_seats_given_up_total" of Pools: "Workers given up after too many restarts.";
         One |it, at| Value::from(it.pool(at).tally.given_up);
     counter "stdio_bus_client_lines_received_total" as "totals/client_lines_received" of All:
-        "Lines taken from clients.";
+        "Lines received from clients.";
         One |it, _| Value::from(it.stats.lines_from_clients);
     counter "stdio_bus_client_lines_sent_total" as "totals/client_lines_sent" of All:
         "Lines queued for clients, error replies included.";
         One |it, _| Value::from(it.stats.lines_to_clients);
     counter "stdio_bus_worker_lines_received_total" as "totals/worker_lines_received" of All:
-        "Lines taken from workers.";
+        "Lines received from workers.";
         One |it, _| Value::from(it.stats.lines_from_workers);
     counter "stdio_bus_worker_lines_sent_total" as "totals/worker_lines_sent" of All: "Lines queued for workers.";
         One |it, _| Value::from(it.stats.lines_to_workers);
     counter "stdio_bus_client_received_bytes_total" as "totals/client_bytes_received" of All:
-        "Bytes taken from clients.";
+        "Bytes received from clients.";
         One |it, _| Value::from(it.stats.bytes_from_clients);
     counter "stdio_bus_client_sent_bytes_total" as "totals/client_bytes_sent" of All: "Bytes queued for clients.";
         One |it, _| Value::from(it.stats.bytes_to_clients);
     counter "stdio_bus_worker_received_bytes_total" as "totals/worker_bytes_received" of All:
-        "Bytes taken from workers.";
+        "Bytes received from workers.";
         One |it, _| Value::from(it.stats.bytes_from_workers);
     counter "stdio_bus_worker_sent_bytes_total" as "totals/worker_bytes_sent" of All: "Bytes queued for workers.";
         One |it, _| Value::from(it.stats.bytes_to_workers);
     counter "stdio_bus_error_replies_total" as "totals/error_replies" of All:
-        "Errors that the daemon itself has answered with.";
+        "Error replies of the daemon itself.";
         One |it, _| Value::from(it.stats.error_replies);
-    counter "stdio_bus_ids_replaced_total" of All: "Request ids that were replaced.";
+    counter "stdio_bus_ids_replaced_total" of All: "Request ids replaced.";
         One |it, _| Value::from(it.stats.ids_translated);
-    counter "stdio_bus_unsent_bytes_total" of All: "Bytes that were queued for a connection when it was closed.";
+    counter "stdio_bus_unsent_bytes_total" of All: "Bytes still queued for a connection when it was closed.";
         One |it, _| Value::from(it.stats.bytes_unsent);
-    gauge "stdio_bus_client_queued_bytes" of All: "Bytes queued for clients and not sent.";
+    gauge "stdio_bus_client_queued_bytes" of All: "Bytes queued for clients and not sent yet.";
         One |it, _| Value::from(it.gathered.client_queued);
-    gauge "stdio_bus_worker_queued_bytes" of Pools: "Bytes queued for workers and not sent.";
+    gauge "stdio_bus_worker_queued_bytes" of Pools: "Bytes queued for workers and not sent yet.";
         One |it, at| Value::from(it.gathered.pools[at].queued);
-    gauge "stdio_bus_clients_paused" of All:
-        "Clients that are not read because somebody else has no room or is served first.";
+    gauge "stdio_bus_clients_paused" of All: "Clients not read now: a queue is full, or others come first.";
         One |it, _| Value::from(it.gathered.clients_paused);
     gauge "stdio_bus_clients_awaiting_workers" of All:
-        "Clients that wait for a worker of their own to be started, or for its first answer.";
+        "Clients that wait for a worker of their own, or for its first answer.";
         One |it, _| Value::from(it.stats.awaiting_workers);
-    counter "stdio_bus_clients_paused_seconds_total" of All: "How long clients were not read for that, all together.";
+    counter "stdio_bus_clients_paused_seconds_total" of All: "How long clients were paused, all together.";
         One |it, _| Value::from((it.stats.clients_paused + it.gathered.clients_paused_for).as_secs_f64());
-    gauge "stdio_bus_workers_paused" of Pools: "Workers that are not read because a client has no room.";
+    gauge "stdio_bus_workers_paused" of Pools: "Workers not read now: a client's queue is full.";
         One |it, at| Value::from(it.gathered.pools[at].paused);
-    counter "stdio_bus_workers_paused_seconds_total" of All: "How long workers were not read for that, all together.";
+    counter "stdio_bus_workers_paused_seconds_total" of All: "How long workers were paused, all together.";
         One |it, _| Value::from((it.stats.workers_paused + it.gathered.workers_paused_for).as_secs_f64());
     gauge "stdio_bus_memory_bytes" as "memory/used" of All: "Memory of unfinished lines, queues and held lines.";
         One |it, _| Value::from(it.view.memory);
     gauge "stdio_bus_memory_limit_bytes" as "memory/most" of All: "limits.max_memory.";
         One |it, _| Value::from(it.view.max_memory);
-    counter "stdio_bus_events_total" of All:
-        "What was dropped, closed or changed, by the reason that stands in the log.";
+    counter "stdio_bus_events_total" of All: "Everything dropped, closed or changed, by reason.";
         Many |out, it, _| {
             for (reason, count) in it.view.bus.reasons() {
                 out.labelled(&[("reason", reason.name())], count as f64);
             }
         };
-    histogram "stdio_bus_turn_duration_seconds" of All: "How long each turn of the loop has worked, without its wait.";
+    histogram "stdio_bus_turn_duration_seconds" of All: "Work of each turn of the loop, without waiting.";
         Many |out, it, _| out.histogram(it.view.turns);
     counter "stdio_bus_log_lines_lost_total" as "log/lines_lost" of All:
-        "Lines of the log that found no room or could not be written.";
+        "Log lines that could not be kept or written.";
         One |_, _| Value::from(log::lost());
     gauge "stdio_bus_admin_connections" of All: "Connections of the admin listener.";
         One |it, _| Value::from(it.view.admin_connections);
-    counter "process_cpu_seconds_total" of All: "Processor time of the daemon itself, without its workers.";
+    counter "process_cpu_seconds_total" of All: "CPU time of the daemon without its workers.";
         One |it, _| Value::from(it.gathered.process.cpu_seconds);
-    gauge "process_resident_memory_bytes" of All: "Memory of the daemon itself that is in RAM.";
+    gauge "process_resident_memory_bytes" of All: "Memory of the daemon in RAM.";
         One |it, _| Value::from(it.gathered.process.resident_bytes);
-    gauge "process_virtual_memory_bytes" of All: "Address space of the daemon itself.";
+    gauge "process_virtual_memory_bytes" of All: "Address space of the daemon.";
         One |it, _| Value::from(it.gathered.process.virtual_bytes);
-    gauge "process_open_fds" of All: "File descriptors that the daemon has open.";
+    gauge "process_open_fds" of All: "Open file descriptors of the daemon.";
         One |it, _| Value::from(it.gathered.process.open_descriptors);
-    gauge "process_max_fds" of All: "File descriptors that it may have open.";
+    gauge "process_max_fds" of All: "Most that it may open.";
         One |it, _| Value::from(it.gathered.process.most_descriptors);
-    gauge "process_start_time_seconds" of All:
-        "The same as stdio_bus_start_time_seconds, under the name that dashboards of processes ask for.";
+    gauge "process_start_time_seconds" of All: "As stdio_bus_start_time_seconds.";
         One |it, _| Value::from(it.view.started_at.seconds());
 };

@@ -3,8 +3,8 @@
 //!
 //! What can be decoded of the bytes that have come comes out at once, so that streams stay streams. A body that does not
 //! begin as gzip does is taken as it is, and one that does is decoded although nobody says so: no event stream and no
-//! JSON begins that way. The invariant: what comes out is at most [`MOST_GROWTH`] times what went in, beyond the first
-//! [`FREE`] bytes.
+//! JSON begins that way. The invariant: what comes out is at most `MOST_GROWTH` times what went in, beyond the first
+//! `FREE` bytes.
 
 use std::io::{self, Write};
 

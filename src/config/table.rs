@@ -102,7 +102,7 @@ pub(super) const WEBSOCKET: &str = "listeners[] with ws";
 pub(super) const TRANSPORT: [&str; 4] = ["mode", "framing", "protocol", "options"];
 
 const TOP: &[Setting] = &[
-    row("pools", Objects, Required, "The worker pools, with at most 1024 workers in all."),
+    row("pools", Objects, Required, "Worker pools, with at most 1024 workers in all."),
     row("limits", Object, Words("see below"), "Resource limits."),
     row("routing", Object, Words("see below"), "Ids, and access to sessions."),
     row("listeners", Objects, Value("[]"), "Where clients connect, beside the flags of the command line."),
@@ -136,7 +136,7 @@ const POOL: &[Setting] = &[
         "User of the workers, for a daemon started as root.",
     ),
     row("group", Text("a name or a number"), Words("that of `user`"), "Group of the workers."),
-    row("no_new_privs", Flag, Words("`true` with `user`"), "Whether their programs gain no privileges, as sudo does."),
+    row("no_new_privs", Flag, Words("`true` with `user`"), "Whether setuid programs such as sudo gain no privileges."),
     row("umask", Text("`\"0000\"` to `\"0777\"`"), Words("the daemon's"), "File mode mask, octal."),
     row("rlimits", Object, Words("the daemon's"), "Limits of each process (setrlimit(2))."),
     row(
@@ -223,7 +223,7 @@ const LIMITS: &[Setting] = &[
         "lame_duck_sec",
         Number(Seconds, 0, DAY),
         Value("0"),
-        "Time that a shutdown serves on, for balancers to see that it is not ready.",
+        "Time that a shutdown keeps serving while balancers see `/readyz` fail.",
     ),
     row(
         "quiesce_sec",
@@ -262,7 +262,7 @@ const ROUTING: &[Setting] = &[
         "session_access",
         Choice(&["owner", "shared"]),
         Value("\"owner\""),
-        "Who may use a session: its owner, or every client that names it (spec 6.1.2).",
+        "Clients that may use a session: its owner, or each that names it (spec 6.1.2).",
     ),
 ];
 
@@ -290,10 +290,10 @@ const LISTENER: &[Setting] = &[
         "idle_timeout_sec",
         Number(Seconds, 1, 30 * DAY),
         Words("no timeout"),
-        "Silence after which a client without requests and sessions is closed.",
+        "Silence after which a client without requests and sessions is closed; not with `http`.",
     ),
-    row("allow", Texts("networks or addresses"), Words("all"), "Where clients may come from (else `not_allowed`)."),
-    row("peer_uids", Users, Words("all"), "Users who may connect to a Unix socket (SO_PEERCRED)."),
+    row("allow", Texts("networks (CIDR)"), Words("all"), "Where clients may come from (else `not_allowed`)."),
+    row("peer_uids", Users, Words("all"), "Users that may connect to a Unix socket (SO_PEERCRED)."),
     row("proxy", Object, Words("none"), "Proxies that are believed (PROXY protocol)."),
     row(
         "when_not_ready",
@@ -315,7 +315,7 @@ const OF_WEB: &[Setting] = &[
     row("tokens_file", Text("a file"), Words("all may connect"), "Tokens that let clients in."),
     row(
         "trusted_proxies",
-        Texts("networks or addresses, or `\"unix\"`"),
+        Texts("networks (CIDR), or `\"unix\"`"),
         Words("none"),
         "Proxies whose `X-Forwarded-For` and `Forwarded` are believed.",
     ),
@@ -331,7 +331,7 @@ const COUNTS: &[Setting] = &[
 
 const PROXY: &[Setting] = &[row(
     "from",
-    Texts("networks or addresses, or `\"unix\"`"),
+    Texts("networks (CIDR), or `\"unix\"`"),
     Required,
     "Proxies, each connection of which begins with a header.",
 )];
@@ -347,7 +347,7 @@ const ADMIN: &[Setting] = &[
         "mode",
         Text("`\"0000\"` to `\"0777\"`"),
         Value("\"0600\""),
-        "Permissions of the socket file; who may connect may act.",
+        "Permissions of the socket file; each connection may act.",
     ),
     row(
         "token_file",

@@ -101,7 +101,7 @@ fn a_default_that_is_written_out_changes_nothing() {
 
 /// A table of the documentation.
 fn rows(section: &Section) -> String {
-    let mut table = "| key | value | default | what it does |\n|---|---|---|---|\n".to_owned();
+    let mut table = "| key | value | default | meaning |\n|---|---|---|---|\n".to_owned();
     for Setting { key, kind, left_out, says } in section.settings {
         let default = match left_out {
             LeftOut::Required => "required".to_owned(),

@@ -158,7 +158,7 @@ impl<I: Io> Shell<I> {
             let after = takes_over.iter().find(|(from, _)| *from == before).map_or(before, |(_, to)| *to);
             let listener = &config.listeners[after];
             if listener.is_gone {
-                tracing::info!("listening on {} no more", self.reactor.listeners.address(index));
+                tracing::info!("stopped listening on {}", self.reactor.listeners.address(index));
                 self.step(|shell| shell.empty_backlog(now, index));
                 self.give_up_acceptor(index);
             } else {

@@ -139,7 +139,7 @@ fn say_how_it_is(
     doubts(config).iter().for_each(|doubt| tracing::warn!("{doubt}"));
     for problem in &config.missing {
         tracing::error!(
-            "{}:{problem}; this pool has no workers until that is mended, and the others run",
+            "{}:{problem}; this pool has no workers until that is corrected; the others run",
             config.origin
         );
     }

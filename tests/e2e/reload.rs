@@ -126,7 +126,7 @@ fn a_command_that_cannot_live_is_told_and_the_old_workers_stay() {
     let mut client = daemon.connect();
     change(&daemon, |config| config["pools"][0] = with(shell("agents", "exit 3"), "instances", 2));
     let (code, _, told) = command(&daemon, &["reload"]);
-    assert!(code == Some(1) && told.contains("pool \"agents\"") && told.contains("Mend the command"), "{told}");
+    assert!(code == Some(1) && told.contains("pool \"agents\"") && told.contains("Correct the command"), "{told}");
     daemon.logs(&["roll_failed"]);
     let ready = Admin::of(&daemon).get("/readyz");
     assert!(ready.status == 200 && ready.body.contains("pool \"agents\""), "{ready:?}");

@@ -559,11 +559,11 @@ fn a_tokens_file_that_becomes_a_fifo_or_a_device_hangs_nothing_and_the_last_one_
     daemon.until("it is looked at", || {
         // What looked at it only when somebody comes would hang here.
         head(&daemon, "Authorization: Bearer 0123456789abcdef\r\n").contains(" 101 ")
-            && daemon.log().contains("cannot be used, and the last one stays good: it is no regular file")
+            && daemon.log().contains("cannot be used, and its last content stays valid: it is no regular file")
     });
     std::fs::remove_file(&path).expect("it is there");
     std::os::unix::fs::symlink("/dev/zero", &path).expect("a link");
-    daemon.logs_times("the last one stays good: it is no regular file", 2);
+    daemon.logs_times("its last content stays valid: it is no regular file", 2);
     let mut alice = web(&daemon, &[("Authorization", "Bearer 0123456789abcdef")]);
     ask(&mut alice, 1, "echo", json!({}));
     assert_eq!(message(&mut alice)["id"], 1);

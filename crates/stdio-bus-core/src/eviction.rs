@@ -213,7 +213,7 @@ impl Bus {
         let what = if moves { "has been idle" } else { "has sent no line" };
         self.report(Reason::ClientIdle, Some(Peer::Client(key)), || {
             let seconds = now.since(since).as_secs_f32();
-            format!("all {slots} slots are taken; a client that {what} for {seconds:.1} s makes room")
+            format!("a client that {what} for {seconds:.1} s is closed, since all {slots} slots are taken")
         });
         self.close_client(key, Close::Now, Reason::ClientIdle);
     }

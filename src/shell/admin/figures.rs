@@ -138,7 +138,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, _| Value::from(free(it.view.bus.levels().clients));
     gauge "stdio_bus_sessions" of All: "Sessions that have an owner.";
         One |it, _| Value::from(it.stats.sessions);
-    gauge "stdio_bus_session_slots_free" of All: "Sessions that could still begin.";
+    gauge "stdio_bus_session_slots_free" of All: "Sessions that could still be opened.";
         One |it, _| Value::from(free(it.view.bus.levels().sessions));
     gauge "stdio_bus_session_names_held" as "names_held" of All:
         "Session ids kept for clients that have left.";

@@ -120,7 +120,7 @@ impl Admin {
                 self.token = Some(token);
             }
             Err(why) => tracing::error!(
-                "the token file {path} of the admin listener cannot be used, and the last token stays good: {why}"
+                "the token file {path} of the admin listener cannot be used, and the last token stays valid: {why}"
             ),
         }
     }

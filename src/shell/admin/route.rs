@@ -141,7 +141,7 @@ fn drain(view: &View<'_>, _: &Request, _: MayAct) -> Result<Done, Response> {
     match view.bus.readiness() {
         Readiness::Draining => Err(Response::text(Status::Ok, "the daemon drains already")),
         _ => {
-            tracing::info!("the operator has the daemon drain");
+            tracing::info!("the operator drains the daemon");
             Ok((Act::Tell(Input::Drain), "the daemon drains".to_owned()))
         }
     }

@@ -30,7 +30,7 @@ impl TokensFile {
             Ok(tokens) if tokens == self.tokens => false,
             Ok(tokens) => {
                 if tokens.is_empty() {
-                    tracing::warn!("the tokens file {path} has no token: nobody is let in");
+                    tracing::warn!("the tokens file {path} has no token: every client is refused");
                 } else {
                     tracing::info!("the tokens file {path} was read again");
                 }
@@ -38,7 +38,7 @@ impl TokensFile {
                 true
             }
             Err(why) => {
-                tracing::error!("the tokens file {path} cannot be used, and the last one stays good: {why}");
+                tracing::error!("the tokens file {path} cannot be used, and its last content stays valid: {why}");
                 false
             }
         }

@@ -435,7 +435,7 @@ impl<I: Io> Reactor<I> {
         } else if self.http.throttle.may_tell(now) {
             tracing::warn!(
                 reason = "accept_paused",
-                "all {} connections of the door for MCP wait for answers or hold streams; new ones are closed",
+                "all {} connections of MCP over HTTP wait for answers or hold streams; new ones are closed",
                 self.http.most
             );
         }

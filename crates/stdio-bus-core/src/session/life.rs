@@ -250,7 +250,7 @@ impl Bus {
         let Some(session) = self.sessions.get(key) else { return false };
         let name = session.name.as_bytes().escape_ascii().to_string();
         self.report(Reason::SessionEvicted, Some(holder.into()), || {
-            format!("the table is full, and this client holds most sessions: it loses \"{name}\", long unused")
+            format!("the session table is full: this client holds most, and its unused session \"{name}\" is closed")
         });
         self.lose_session(key);
         true
@@ -265,7 +265,7 @@ impl Bus {
         let number = self.client_number(by).unwrap_or_default();
         self.report_request(Reason::SessionTaken, [Some(old.into()), Some(worker.into())], || {
             let name = name.as_bytes().escape_ascii();
-            (None, format!("client {number}, which has the same name, has taken over session \"{name}\" of this one"))
+            (None, format!("client {number} of the same name has taken over session \"{name}\""))
         });
         self.end_use_of_session(old, key);
         self.leave_owner(key);

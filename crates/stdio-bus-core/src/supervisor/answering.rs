@@ -150,7 +150,9 @@ impl Bus {
         worker.answering.timeouts += 1;
         let timeouts = worker.answering.timeouts;
         if timeouts >= MAX_TIMEOUTS {
-            let text = format!("{timeouts} requests in a row ran out of time, and it said nothing; it is told to stop");
+            let text = format!(
+                "the worker hangs: {timeouts} requests in a row timed out without a word from it; it is restarted"
+            );
             self.stop_broken_worker(key, Reason::WorkerHangs, &text);
         }
     }

@@ -111,7 +111,7 @@ impl Bus {
         worker.process.replace_for(Reason::WorkerReplaced);
         worker.tenure.worn = Some(Wear::Operator);
         self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
-            format!("the operator has a worker replaced that has {pending} requests pending")
+            format!("the operator replaces a worker with {pending} requests pending")
         });
         self.stop_worker(key);
     }
@@ -194,7 +194,7 @@ impl Bus {
             return;
         }
         self.report_request(Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
-            (None, "the worker of this client alone has ended; its connection is closed".into())
+            (None, "the client's own worker has ended; the connection is closed".into())
         });
         let mut pending = Vec::new();
         if let Some(owner) = self.clients.get_mut(owner) {
@@ -289,7 +289,7 @@ impl Bus {
         let ended = match state {
             State::Stopped => Some((
                 Reason::WorkerHoldsPipe,
-                "a worker has exited, but another process keeps its stdout open; it is read no more",
+                "a worker has exited, but another process keeps its stdout open; it is not read further",
             )),
             State::Running if stdout_open => {
                 Some((Reason::WorkerClosedStdin, "a worker closed its stdin and lives; it is told to stop"))

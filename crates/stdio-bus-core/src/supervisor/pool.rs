@@ -260,7 +260,7 @@ impl Bus {
             None => {
                 tally.given_up += 1;
                 let text = format!(
-                    "given up after {} restarts within {} s; pool \"{}\" has {} of {} workers left. Mend the command; {}",
+                    "given up after {} restarts within {} s; pool \"{}\" has {} of {} workers left. Correct the command; {}",
                     limits.max_restarts,
                     limits.restart_window.as_secs(),
                     settings.id,
@@ -294,7 +294,8 @@ impl Bus {
         let source = worker.owner.and_then(|owner| self.clients.get(owner)).map(|owner| owner.identity.source);
         let Some(delay) = restarts.fail_for(self.now, source) else { return };
         self.tell(Reason::RestartScheduled, || {
-            let text = format!("a client has lost it soon; the next one starts in {} ms", delay.as_millis());
+            let text =
+                format!("the worker ended soon after a client got it; the next one starts in {} ms", delay.as_millis());
             Report { worker: Some(worker.name), ..Report::new(Reason::RestartScheduled, text) }
         });
     }

@@ -152,7 +152,7 @@ impl Bus {
         here.settled = self.settings.pools[pool].generation;
         if core::mem::take(&mut here.roll).is_on {
             let id = &self.settings.pools[pool].id;
-            let text = format!("all workers of pool \"{id}\" were replaced that had to be");
+            let text = format!("pool \"{id}\": every worker that had to be replaced has been replaced");
             self.report(Reason::PoolRolled, None, || text);
         }
         self.fill_slots(pool);
@@ -206,13 +206,13 @@ impl Bus {
             roll.failures += 1;
         }
         if roll.failures == MOST_FAILURES {
-            self.stop_roll(pool, "in a row ended before they had settled; those that run stay");
+            self.stop_roll(pool, "in a row ended before they had settled; the old workers stay");
         }
     }
 
     fn stop_roll(&mut self, pool: usize, why: &str) {
         let id = &self.settings.pools[pool].id;
-        let text = format!("{MOST_FAILURES} new workers of pool \"{id}\" {why}. Mend the command, and reload");
+        let text = format!("pool \"{id}\": {MOST_FAILURES} new workers {why}. Correct the command and reload");
         self.supervisor.pools[pool].roll.stopped = Some(text.clone());
         self.report(Reason::RollFailed, None, || text);
     }
@@ -247,7 +247,7 @@ impl Bus {
         if fallback.failures == MOST_FAILURES {
             (here.settled, here.fallback) = (fallback.generation, None);
             here.slots.iter_mut().for_each(|slot| slot.restarts = Restarts::default());
-            self.stop_roll(pool, "ended before they had answered anything; the command before this one is used again");
+            self.stop_roll(pool, "ended without an answer; the previous command is used again");
         }
     }
 
@@ -296,7 +296,7 @@ impl Bus {
         let (pending, sessions) = (worker.end.unanswered.awaited, worker.end.sessions.len());
         self.supervisor.leaving += 1;
         self.report_of_worker(Level::Info, Reason::WorkerReplaced, key, || {
-            format!("a worker gets no new work: {why}; {pending} requests are pending, {sessions} sessions are open")
+            format!("a worker is being replaced: {why}; it finishes {pending} requests and {sessions} sessions")
         });
         self.readiness.workers_changed = true;
         self.supervisor.leavers_due = true;
@@ -348,7 +348,7 @@ impl Bus {
         if is_over && worker.end.unanswered.awaited > 0 {
             let pending = worker.end.unanswered.awaited;
             self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
-                format!("replace_timeout_sec is over: a worker is told to stop with {pending} requests pending")
+                format!("a worker is stopped with {pending} requests pending: replace_timeout_sec is over")
             });
         }
         if let Some(worker) = self.workers.get_mut(key) {

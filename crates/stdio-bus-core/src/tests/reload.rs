@@ -202,7 +202,7 @@ fn a_command_that_lives_for_a_moment_and_answers_nothing_gives_way_to_the_one_be
         bench.pass(milliseconds(pause));
     }
     assert_eq!(bench.count(Reason::RollFailed), 1);
-    assert!(bench.bus.roll_failure(0).is_some_and(|why| why.contains("the command before this one is used again")));
+    assert!(bench.bus.roll_failure(0).is_some_and(|why| why.contains("the previous command is used again")));
     assert_eq!(bench.generation(bench.newest(1)[0]), 0);
     assert!(bench.bus.readiness().is_ready());
 }

@@ -2,6 +2,10 @@
 //! the second time where io_uring is blocked, as it is in many containers. `bridge/` has those of WebSockets and of
 //! MCP over HTTP.
 
+#[path = "bridge/files.rs"]
+mod files;
+#[path = "bridge/harness.rs"]
+mod harness;
 #[path = "bridge/http.rs"]
 mod http;
 #[path = "support/seccomp.rs"]
@@ -17,313 +21,21 @@ mod waiting;
 mod websocket;
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::JoinHandle;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use harness::{
+    Bridge, Daemon, PATIENCE, Reader, SECOND_TIME, fill, flags, ids, is_second_time, lines, patient, pipe, ready,
+    resident_kilobytes, rest, send_all,
+};
 use seccomp::forbid;
 use serde_json::{Value, json};
 use terminal::terminal;
-use waiting::comes_true;
-
-/// What must happen at all happens within this time, on however busy a machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A stream that is read by a thread of its own, so that a test can wait for what it wants to see, with a limit.
-struct Reader {
-    pieces: Receiver<Vec<u8>>,
-    seen: Vec<u8>,
-    ended: bool,
-}
-
-impl Reader {
-    fn new(mut stream: impl Read + Send + 'static) -> Self {
-        let (sender, pieces) = channel();
-        // It ends with its stream, which ends with the bridge, which is always reaped.
-        std::thread::spawn(move || {
-            let mut buffer = vec![0; 64 * 1024];
-            loop {
-                match stream.read(&mut buffer) {
-                    Ok(count @ 1..) if sender.send(buffer[..count].to_vec()).is_ok() => {}
-                    // Silence is no end: how long it may last is told by `more`.
-                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    _ => return,
-                }
-            }
-        });
-        Self { pieces, seen: Vec::new(), ended: false }
-    }
-
-    /// Takes the next piece, or sees the end.
-    fn more(&mut self) {
-        match self.pieces.recv_timeout(PATIENCE) {
-            Ok(piece) => self.seen.extend(piece),
-            Err(RecvTimeoutError::Disconnected) => self.ended = true,
-            Err(RecvTimeoutError::Timeout) => panic!("nothing came; seen so far: {}", self.seen.escape_ascii()),
-        }
-    }
-
-    /// The next line, which must be JSON.
-    fn message(&mut self) -> Value {
-        let end = loop {
-            match self.seen.iter().position(|byte| *byte == b'\n') {
-                Some(end) => break end,
-                None => assert!(!self.ended, "it ended; seen so far: {}", self.seen.escape_ascii()),
-            }
-            self.more();
-        };
-        let line: Vec<u8> = self.seen.drain(..=end).collect();
-        serde_json::from_slice(&line).expect("each line is JSON")
-    }
-
-    /// All that comes up to the end.
-    fn rest(&mut self) -> Vec<u8> {
-        while !self.ended {
-            self.more();
-        }
-        std::mem::take(&mut self.seen)
-    }
-
-    fn text(&mut self) -> String {
-        String::from_utf8(self.rest()).expect("UTF-8")
-    }
-
-    fn exactly(&mut self, count: usize) -> Vec<u8> {
-        while self.seen.len() < count && !self.ended {
-            self.more();
-        }
-        assert!(self.seen.len() >= count, "only {} of {count} bytes came", self.seen.len());
-        self.seen.drain(..count).collect()
-    }
-}
-
-/// A running bridge, or for one test a daemon. It is killed and reaped at the latest when it goes out of scope.
-struct Bridge {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    stderr: Reader,
-}
-
-impl Drop for Bridge {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Bridge {
-    fn command(address: &str) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_stdio_bus"));
-        command.args(["acp", "--connect", address]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    fn from(mut command: Command) -> Self {
-        // The daemon needs it.
-        let without_io_uring = is_second_time() && command.get_args().next().is_some_and(|verb| verb == "acp");
-        // What was started in the background ignores SIGINT, and so would the bridge.
-        let heed_signals = move || {
-            // SAFETY: the call takes no pointer, and is async-signal-safe (signal-safety(7)).
-            unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
-            if without_io_uring { forbid(libc::SYS_io_uring_setup, None, libc::EPERM) } else { Ok(()) }
-        };
-        // SAFETY: the closure makes async-signal-safe calls between fork and exec.
-        unsafe { command.pre_exec(heed_signals) };
-        let mut child = command.spawn().expect("the program starts");
-        let stderr = Reader::new(child.stderr.take().expect("stderr is a pipe"));
-        Self { stdin: child.stdin.take(), child, stderr }
-    }
-
-    fn start(address: &str) -> (Self, Reader) {
-        let mut bridge = Self::from(Self::command(address));
-        let stdout = Reader::new(bridge.child.stdout.take().expect("stdout is a pipe"));
-        (bridge, stdout)
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        let mut stdin = self.stdin.as_ref().expect("stdin is open");
-        // A pipe that is ready takes so much at once (pipe(7)).
-        for piece in bytes.chunks(libc::PIPE_BUF) {
-            ready(stdin, libc::POLLOUT);
-            stdin.write_all(piece).expect("the bridge reads");
-        }
-    }
-
-    fn end_input(&mut self) {
-        self.stdin = None;
-    }
-
-    /// Waits for its end, without closing its stdin.
-    fn status(&mut self) -> ExitStatus {
-        self.status_after(|| {})
-    }
-
-    /// The same, and does something again and again meanwhile.
-    fn status_after(&mut self, mut again: impl FnMut()) -> ExitStatus {
-        let mut status = None;
-        let has_ended = comes_true(PATIENCE, || {
-            status = self.child.try_wait().expect("it is our child");
-            if status.is_none() {
-                again();
-            }
-            status.is_some()
-        });
-        assert!(has_ended, "the bridge does not end");
-        status.expect("it has ended")
-    }
-
-    fn code(&mut self) -> Option<i32> {
-        self.status().code()
-    }
-}
-
-/// The daemon's side of a connection, of either kind.
-trait Peer: Read + Write + Send + AsFd + 'static {
-    fn end_output(&self);
-    fn copy(&self) -> Box<dyn Peer>;
-}
-
-impl Peer for TcpStream {
-    fn end_output(&self) {
-        self.shutdown(Shutdown::Write).expect("it is connected");
-    }
-    fn copy(&self) -> Box<dyn Peer> {
-        Box::new(self.try_clone().expect("a descriptor"))
-    }
-}
-
-impl Peer for UnixStream {
-    fn end_output(&self) {
-        self.shutdown(Shutdown::Write).expect("it is connected");
-    }
-    fn copy(&self) -> Box<dyn Peer> {
-        Box::new(self.try_clone().expect("a descriptor"))
-    }
-}
-
-/// A daemon that a test plays.
-enum Daemon {
-    Tcp(TcpListener),
-    Unix(UnixListener, tempfile::TempDir),
-}
-
-impl Daemon {
-    fn tcp() -> Self {
-        Self::Tcp(TcpListener::bind("127.0.0.1:0").expect("a port"))
-    }
-
-    fn unix() -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        Self::Unix(UnixListener::bind(directory.path().join("bus")).expect("a socket"), directory)
-    }
-
-    fn both() -> [Self; 2] {
-        [Self::tcp(), Self::unix()]
-    }
-
-    fn address(&self) -> String {
-        match self {
-            Self::Tcp(listener) => format!("tcp://{}", listener.local_addr().expect("it is bound")),
-            Self::Unix(_, directory) => format!("unix:{}", directory.path().join("bus").display()),
-        }
-    }
-
-    fn accept(&self) -> Box<dyn Peer> {
-        let listener = match self {
-            Self::Tcp(listener) => listener.as_fd(),
-            Self::Unix(listener, _) => listener.as_fd(),
-        };
-        ready(listener, libc::POLLIN);
-        match self {
-            Self::Tcp(listener) => Box::new(patient(listener.accept().expect("a connection").0)),
-            Self::Unix(listener, _) => Box::new(patient(listener.accept().expect("a connection").0)),
-        }
-    }
-
-    /// A bridge that is connected, its stdout, and the daemon's side.
-    fn bridge(&self) -> (Bridge, Reader, Box<dyn Peer>) {
-        let (bridge, stdout) = Bridge::start(&self.address());
-        (bridge, stdout, self.accept())
-    }
-}
-
-/// Lets reading and writing fail (with `WouldBlock`) where they would wait for longer than [`PATIENCE`].
-fn patient<S: AsFd>(socket: S) -> S {
-    for direction in [Timeout::Recv, Timeout::Send] {
-        set_socket_timeout(&socket, direction, Some(PATIENCE)).expect("it is open");
-    }
-    socket
-}
-
-/// Reads up to the end of the connection, which may be a reset.
-fn rest(peer: &mut dyn Peer) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Err(error) = peer.read_to_end(&mut bytes) {
-        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "the end of the connection does not come");
-    }
-    bytes
-}
-
-/// Waits for poll(2) to report one of these events, and returns what it reported.
-fn ready(fd: impl AsFd, events: i16) -> i16 {
-    let mut entry = libc::pollfd { fd: fd.as_fd().as_raw_fd(), events, revents: 0 };
-    // SAFETY: one entry is passed, and it outlives the call.
-    let count = unsafe { libc::poll(&mut entry, 1, PATIENCE.as_millis() as i32) };
-    assert_eq!(count, 1, "the event does not come: {}", io::Error::last_os_error());
-    entry.revents
-}
-
-fn pipe() -> (OwnedFd, OwnedFd) {
-    let mut ends = [0; 2];
-    // SAFETY: the array has room for the two descriptors.
-    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-    // SAFETY: both were just opened and belong to nobody else.
-    unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) }
-}
-
-/// The status flags of an open file, with O_NONBLOCK added or not.
-fn flags(fd: impl AsFd, add: i32) -> i32 {
-    let fd = fd.as_fd().as_raw_fd();
-    // SAFETY: these two commands take and give integers alone.
-    unsafe {
-        let flags = libc::fcntl(fd, libc::F_GETFL);
-        if add != 0 {
-            assert_eq!(libc::fcntl(fd, libc::F_SETFL, flags | add), 0);
-        }
-        flags | add
-    }
-}
-
-/// Lines with everything in them that must not be touched, until there are `size` bytes.
-fn lines(size: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let mut bytes = Vec::with_capacity(size + 300_000);
-    while bytes.len() < size {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let length = if state >> 60 == 0 { 200_000 } else { (state >> 33) as usize % 500 };
-        bytes.extend_from_slice(
-            format!("{{ \"id\" : {} , \"method\":\"m\\u0000\",\"params\":\"", state >> 40).as_bytes(),
-        );
-        bytes.extend((0..length).map(|index| b"abc {}[]:,\\\\\xc3\xa9"[index % 11]));
-        bytes.extend_from_slice(b"\"}\r\n\n");
-    }
-    bytes
-}
-
-fn send_all(mut peer: Box<dyn Peer>, bytes: Vec<u8>) -> JoinHandle<()> {
-    std::thread::spawn(move || peer.write_all(&bytes).expect("the bridge reads"))
-}
-
-fn ids(messages: &[Value]) -> Vec<Value> {
-    messages.iter().map(|message| message["id"].clone()).collect()
-}
 
 #[test]
 fn megabytes_pass_in_both_directions_at_once_and_unchanged() {
@@ -636,33 +348,6 @@ fn an_editor_that_dies_ends_the_bridge_though_a_request_waits() {
     }
 }
 
-/// Writes until nothing has been taken for a while, and returns how much was.
-fn fill(mut stream: impl Write + AsFd) -> usize {
-    flags(&stream, libc::O_NONBLOCK);
-    let block = lines(64 * 1024, 3);
-    let mut taken = 0;
-    let mut last = Instant::now();
-    // The one thing a test cannot wait for is that something does not happen.
-    while last.elapsed() < Duration::from_millis(300) {
-        match stream.write(&block[taken % block.len()..]) {
-            Ok(count) => {
-                taken += count;
-                last = Instant::now();
-                assert!(taken < 64 << 20, "the bridge takes everything, though nobody reads");
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
-            Err(error) => panic!("the bridge went away: {error}"),
-        }
-    }
-    taken
-}
-
-fn resident_kilobytes(bridge: &Bridge) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", bridge.child.id())).expect("it runs");
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("its high-water mark");
-    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
-}
-
 #[test]
 fn an_editor_that_reads_slowly_slows_the_daemon_and_loses_nothing() {
     for daemon in Daemon::both() {
@@ -697,107 +382,6 @@ fn a_daemon_that_reads_slowly_slows_the_editor_and_loses_nothing() {
         let expected: Vec<u8> = lines(64 * 1024, 3).iter().copied().cycle().take(taken).collect();
         assert!(seen == expected, "{} of {taken} bytes came", seen.len());
     }
-}
-
-#[test]
-fn the_flags_of_the_inherited_files_stay_as_they_are() {
-    let daemon = Daemon::unix();
-    let (input, editor) = pipe();
-    let (output, stdout) = pipe();
-    let mut command = Bridge::command(&daemon.address());
-    command.stdin(input.try_clone().expect("a descriptor")).stdout(stdout.try_clone().expect("a descriptor"));
-    let mut bridge = Bridge::from(command);
-    let mut peer = daemon.accept();
-    let before = (flags(&input, 0), flags(&stdout, 0));
-    assert_eq!((before.0 | before.1) & libc::O_NONBLOCK, 0);
-    let line = b"{\"id\":1,\"method\":\"m\"}\n";
-    let mut editor = File::from(editor);
-    editor.write_all(line).expect("the pipe has room");
-    let mut seen = vec![0; line.len()];
-    peer.read_exact(&mut seen).expect("the line arrives");
-    peer.write_all(line).expect("the bridge reads");
-    Reader::new(File::from(output)).exactly(line.len());
-    assert_eq!((flags(&input, 0), flags(&stdout, 0)), before, "while it runs");
-    drop(editor);
-    drop(peer);
-    assert_eq!(bridge.code(), Some(1));
-    assert_eq!((flags(&input, 0), flags(&stdout, 0)), before, "after its end");
-}
-
-#[test]
-fn files_that_another_process_made_non_blocking_are_waited_for() {
-    let daemon = Daemon::unix();
-    // A socket pair is what Node.js gives its children.
-    for sockets in [false, true] {
-        let ((input, editor), (output, stdout)) = if sockets {
-            let (first, second) = (UnixStream::pair().expect("sockets"), UnixStream::pair().expect("sockets"));
-            ((first.0.into(), first.1.into()), (second.0.into(), second.1.into()))
-        } else {
-            (pipe(), pipe())
-        };
-        flags(&input, libc::O_NONBLOCK);
-        flags(&stdout, libc::O_NONBLOCK);
-        let mut command = Bridge::command(&daemon.address());
-        command.stdin(input).stdout(stdout);
-        let mut bridge = Bridge::from(command);
-        let peer = daemon.accept();
-        let (up, down) = (lines(2 << 20, 4), lines(2 << 20, 5));
-        let sender = send_all(peer.copy(), down.clone());
-        let mut received = Reader::new(peer.copy());
-        let (sent, expected) = (up.clone(), up.len());
-        let writer = std::thread::spawn(move || File::from(editor).write_all(&sent));
-        let mut shown = Reader::new(File::from(output));
-        assert!(shown.exactly(down.len()) == down);
-        assert!(received.exactly(expected) == up);
-        sender.join().expect("the daemon said it all");
-        writer.join().expect("no panic").expect("the editor said it all");
-        assert_eq!(received.rest(), b"");
-        peer.end_output();
-        assert_eq!(bridge.code(), Some(1), "none of the requests was answered");
-    }
-}
-
-#[test]
-fn stdin_and_stdout_may_be_regular_files() {
-    let daemon = Daemon::tcp();
-    let directory = tempfile::tempdir().expect("a directory");
-    let (input, output) = (directory.path().join("input"), directory.path().join("output"));
-    let up = lines(300_000, 6);
-    std::fs::write(&input, &up).expect("the disk has room");
-    std::fs::write(&output, "before\n").expect("the disk has room");
-    let mut command = Bridge::command(&daemon.address());
-    let appended = File::options().append(true).open(&output).expect("it is there");
-    command.stdin(File::open(&input).expect("it is there")).stdout(appended);
-    let mut bridge = Bridge::from(command);
-    let mut peer = daemon.accept();
-    let mut received = Vec::new();
-    peer.read_to_end(&mut received).expect("the end of the file is the end of stdin");
-    assert!(received == up);
-    let down = lines(300_000, 7);
-    peer.write_all(&down).expect("the bridge reads");
-    drop(peer);
-    assert_eq!(bridge.code(), Some(1), "none of the requests was answered");
-    let seen = std::fs::read(&output).expect("it is there");
-    assert!(seen.starts_with(&[b"before\n", &down[..]].concat()), "{} bytes were written", seen.len());
-}
-
-#[test]
-fn stdin_may_be_a_terminal() {
-    let daemon = Daemon::unix();
-    let (mut keyboard, terminal) = terminal();
-    let mut command = Bridge::command(&daemon.address());
-    command.stdin(terminal);
-    let mut bridge = Bridge::from(command);
-    let mut peer = daemon.accept();
-    keyboard.write_all(b"{\"method\":\"m\"}\n").expect("the terminal takes it");
-    let mut seen = [0; 15];
-    peer.read_exact(&mut seen).expect("the line arrives");
-    assert_eq!(&seen, b"{\"method\":\"m\"}\n");
-    // Control-D at the start of a line is the end.
-    keyboard.write_all(&[4]).expect("the terminal takes it");
-    assert_eq!(peer.read(&mut seen).expect("the end arrives"), 0);
-    drop(peer);
-    assert_eq!(bridge.code(), Some(0));
 }
 
 #[test]
@@ -987,13 +571,6 @@ fn a_request_gets_an_error_though_the_connection_was_closed_before_it_came() {
         assert_eq!((&error["id"], &error["error"]["code"]), (&json!(1), &json!(-32023)));
         assert_eq!(bridge.code(), Some(1));
     }
-}
-
-/// Tells the tests that they run for the second time.
-const SECOND_TIME: &str = "STDIO_BUS_BRIDGE_WITHOUT_IO_URING";
-
-fn is_second_time() -> bool {
-    std::env::var_os(SECOND_TIME).is_some()
 }
 
 #[test]

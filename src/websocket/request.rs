@@ -249,7 +249,7 @@ mod tests {
     const KEY: &str = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
     /// What a head is, and a word of why it is refused.
-    #[derive(Debug, PartialEq)]
+    #[derive(Clone, Debug, PartialEq)]
     enum Is {
         Upgrade,
         /// A request, which asks for no WebSocket.
@@ -286,13 +286,29 @@ mod tests {
         without(field).replacen("\r\n", &format!("\r\n{other}\r\n"), 1)
     }
 
+    fn with(more: &str) -> String {
+        head_with("GET /acp HTTP/1.1", more)
+    }
+
+    fn line(line: &str) -> String {
+        head_with(line, "")
+    }
+
+    fn fields(count: usize) -> String {
+        with(&"A: b\r\n".repeat(count - 5))
+    }
+
+    fn long(bytes: usize) -> String {
+        with(&format!("A: {}\r\n", "a".repeat(bytes - with("A: \r\n").len())))
+    }
+
     fn table() -> Vec<(String, Is)> {
-        let with = |more: &str| head_with("GET /acp HTTP/1.1", more);
-        let line = |line: &str| head_with(line, "");
-        let fields = |count: usize| with(&"A: b\r\n".repeat(count - 5));
-        let long = |bytes: usize| with(&format!("A: {}\r\n", "a".repeat(bytes - with("A: \r\n").len())));
+        [meant(), asking_otherwise(), of_two_meanings(), malformed(), misnaming(), none_or_too_much()].concat()
+    }
+
+    /// What is sent by those who mean it.
+    fn meant() -> Vec<(String, Is)> {
         vec![
-            // What is sent by those who mean it.
             (with(""), Upgrade),
             (with("Origin: https://a.example\r\nUser-Agent: x\r\nCookie: a=b\r\nCookie: c=d\r\n"), Upgrade),
             (with("Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n"), Upgrade),
@@ -313,7 +329,12 @@ mod tests {
             (instead_of("Sec-WebSocket-Key", "Sec-WebSocket-Key:dGhlIHNhbXBsZSBub25jZQ==  "), Upgrade),
             (fields(64), Upgrade),
             (long(LONGEST_HEAD), Upgrade),
-            // What asks for something else.
+        ]
+    }
+
+    /// What asks for something else.
+    fn asking_otherwise() -> Vec<(String, Is)> {
+        vec![
             ("GET /healthz HTTP/1.0\r\n\r\n".into(), Other(405, "no Upgrade: websocket")),
             ("GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n".into(), Other(405, "no Upgrade: websocket")),
             ("HEAD /healthz HTTP/1.1\r\nHost: h\r\n\r\n".into(), Other(405, "begins with GET")),
@@ -344,7 +365,12 @@ mod tests {
                 instead_of("Sec-WebSocket-Key", &format!("Sec-WebSocket-Key: {}", "A".repeat(400))),
                 Other(400, "not 16 bytes"),
             ),
-            // What has two meanings.
+        ]
+    }
+
+    /// What one reads so and another one otherwise.
+    fn of_two_meanings() -> Vec<(String, Is)> {
+        vec![
             (with("Host: other.example\r\n"), Refused(400, "more than one Host")),
             (with("HOST: bus.example:9000\r\n"), Refused(400, "more than one Host")),
             (with(KEY), Refused(400, "more than one Sec-WebSocket-Key")),
@@ -359,6 +385,12 @@ mod tests {
             (with("Content-Length: 0\r\nContent-Length: 0\r\n"), Refused(400, "more than one Content-Length")),
             (with("Transfer-Encoding: chunked\r\n"), Refused(400, "Transfer-Encoding")),
             (with("transfer-encoding: identity\r\nContent-Length: 0\r\n"), Refused(400, "Transfer-Encoding")),
+        ]
+    }
+
+    /// What some forgive in a line, and others do not.
+    fn malformed() -> Vec<(String, Is)> {
+        vec![
             (with("A: b\r\n c\r\n"), Refused(400, "malformed")),
             (with("A: b\r\n\tc: d\r\n"), Refused(400, "malformed")),
             (with("A : b\r\n"), Refused(400, "malformed")),
@@ -384,6 +416,12 @@ mod tests {
             (line("GET /acp HTTP/2.0"), Refused(505, "HTTP/1.1")),
             (line("GET /acp HTTP/1.2"), Refused(505, "HTTP/1.1")),
             ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into(), Refused(505, "HTTP/1.1")),
+        ]
+    }
+
+    /// What names a host, a page, a token or a protocol as none is named.
+    fn misnaming() -> Vec<(String, Is)> {
+        vec![
             (without("Host"), Refused(400, "needs a Host")),
             (instead_of("Host", "Host: "), Refused(400, "not a host")),
             (instead_of("Host", "Host: a, b"), Refused(400, "not a host")),
@@ -395,7 +433,12 @@ mod tests {
             (with("Authorization: Bearer \u{fc}\r\n"), Refused(400, "visible ASCII")),
             (with("Sec-WebSocket-Protocol: a b\r\n"), Refused(400, "list of tokens")),
             (with("Sec-WebSocket-Protocol: acp;q=1\r\n"), Refused(400, "list of tokens")),
-            // What is none, or too much.
+        ]
+    }
+
+    /// What is none, or too much.
+    fn none_or_too_much() -> Vec<(String, Is)> {
+        vec![
             ("{\"jsonrpc\":\"2.0\",\"id\":1}\n".into(), Refused(400, "not HTTP")),
             ("\u{16}\u{3}\u{1}\u{2}".into(), Refused(400, "not HTTP")),
             ("\r\n\r\n".into(), Refused(400, "not HTTP")),

@@ -4,19 +4,21 @@
 //! the daemon has ended was left behind. Nothing here waits for a time to pass: it waits for conditions, and a
 //! condition that does not come within [`PATIENCE`] fails the test with the daemon's log.
 
-use std::fmt::Write as _;
+mod gate;
+mod log;
+mod processes;
+
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Write as _};
+use std::io::{self, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, Once};
-use std::time::Instant;
+use std::sync::{Arc, Once};
 
 use rustix::io::Errno;
 use rustix::process::{
@@ -25,8 +27,12 @@ use rustix::process::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+pub use self::gate::Gate;
+pub use self::log::Log;
+pub use self::processes::{children, lives};
 pub use crate::client::PATIENCE;
 
+use self::processes::processes;
 use crate::client::Client;
 use crate::descriptors;
 use crate::misbehaving::WORKER;
@@ -392,76 +398,6 @@ pub struct Outcome {
     pub stderr: String,
 }
 
-/// What was written to stderr so far.
-#[derive(Default)]
-pub struct Log {
-    state: Mutex<LogState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct LogState {
-    lines: Vec<String>,
-    ended: bool,
-}
-
-impl Log {
-    /// Reads it in a thread of its own.
-    pub fn of(stderr: impl Read + Send + 'static) -> Arc<Self> {
-        let log = Arc::new(Self::default());
-        let follower = Arc::clone(&log);
-        std::thread::spawn(move || follower.follow(stderr));
-        log
-    }
-
-    fn follow(&self, stderr: impl Read) {
-        let mut reader = BufReader::new(stderr);
-        let mut line = Vec::new();
-        while reader.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
-            let text = String::from_utf8_lossy(&line).trim_end_matches('\n').to_owned();
-            self.state.lock().expect("no panic in here").lines.push(text);
-            self.changed.notify_all();
-            line.clear();
-        }
-        self.state.lock().expect("no panic in here").ended = true;
-        self.changed.notify_all();
-    }
-
-    /// The first line that `wanted` accepts, as soon as there is one.
-    pub fn wait(&self, wanted: impl Fn(&str) -> bool) -> Option<String> {
-        let deadline = Instant::now() + PATIENCE;
-        let mut seen = 0;
-        let mut state = self.state.lock().expect("no panic in here");
-        loop {
-            if let Some(line) = state.lines[seen..].iter().find(|line| wanted(line)) {
-                return Some(line.clone());
-            }
-            seen = state.lines.len();
-            let left = deadline.saturating_duration_since(Instant::now());
-            if state.ended || left.is_zero() {
-                return None;
-            }
-            state = self.changed.wait_timeout(state, left).expect("no panic in here").0;
-        }
-    }
-
-    fn has_ended(&self) -> bool {
-        self.state.lock().expect("no panic in here").ended
-    }
-
-    pub fn until_end(&self) {
-        until("the log ends", || self.has_ended());
-    }
-
-    pub fn text(&self) -> String {
-        let state = self.state.lock().expect("no panic in here");
-        state.lines.iter().fold(String::new(), |mut text, line| {
-            let _ = writeln!(text, "{line}");
-            text
-        })
-    }
-}
-
 /// A running daemon. Dropping it kills it and everything it started.
 pub struct Daemon {
     child: Child,
@@ -669,29 +605,6 @@ impl Daemon {
     }
 }
 
-fn processes() -> impl Iterator<Item = (u32, PathBuf)> {
-    let entries = fs::read_dir("/proc").expect("/proc is there").filter_map(Result::ok);
-    entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
-}
-
-/// The children of a process with their states.
-pub fn children(parent: u32) -> Vec<(u32, char)> {
-    let of_parent = |(pid, path): (u32, PathBuf)| {
-        let stat = fs::read_to_string(path.join("stat")).ok()?;
-        // The name may contain anything; what follows it is plain.
-        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-        let state = fields.next()?.chars().next()?;
-        (fields.next()?.parse() == Ok(parent)).then_some((pid, state))
-    };
-    processes().filter_map(of_parent).collect()
-}
-
-/// Whether a process is there and not a zombie.
-pub fn lives(pid: u64) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
 impl Drop for Daemon {
     fn drop(&mut self) {
         if self.ended.is_none() {
@@ -704,34 +617,6 @@ impl Drop for Daemon {
         if std::thread::panicking() {
             eprintln!("--- the daemon's log\n{}---", self.log());
         }
-    }
-}
-
-/// A FIFO that holds a worker back (`--gate`) until it is opened.
-pub struct Gate(PathBuf);
-
-impl Gate {
-    pub fn new(path: PathBuf) -> Self {
-        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
-        Self(path)
-    }
-
-    pub fn path(&self) -> String {
-        self.0.display().to_string()
-    }
-
-    /// Lets the worker go on. Waits until it stands at the gate.
-    pub fn open(&self) {
-        // To open it waits for a reader, without end; so it only looks whether there is one.
-        let mut gate = File::options();
-        gate.write(true).custom_flags(libc::O_NONBLOCK);
-        until("a worker stands at the gate", || match gate.open(&self.0) {
-            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => false,
-            opened => {
-                opened.expect("the FIFO is there");
-                true
-            }
-        });
     }
 }
 

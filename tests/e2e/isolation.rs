@@ -1,6 +1,9 @@
 //! What a hostile client cannot do to the others: use their sessions, get their answers, cancel their requests. The
 //! victim and the attacker share a worker here, since that is where they meet.
 
+mod cancellations;
+mod ids;
+
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -14,6 +17,18 @@ enum Place {
 }
 
 const PLACES: [Place; 2] = [Place::Top, Place::Params];
+
+/// The forms of cancellation that the field uses, and what they might be mixed up to: method and member of `params`.
+const CANCELLATIONS: [(&str, &str); 8] = [
+    ("$/cancel_request", "requestId"),
+    ("$/cancel_request", "id"),
+    ("$/cancelRequest", "id"),
+    ("$/cancelRequest", "requestId"),
+    ("notifications/cancelled", "requestId"),
+    ("notifications/cancelled", "id"),
+    ("$\\/cancelRequest", "id"),
+    ("\\u0024/cancel_\\u0072equest", "request\\u0049d"),
+];
 
 /// A request, id 1, that names a session in one place.
 fn naming(place: Place, session: &str, method: &str) -> Value {
@@ -130,105 +145,6 @@ fn a_session_in_params_that_is_too_long_is_refused_whatever_stands_on_top() {
     client.request_in("short", 1, "m", json!({ "sessionId": "s".repeat(256) }));
     client.ask_in("short", 2, "m", json!({ "sessionId": "s".repeat(257) }));
     assert_eq!(client.error(2, "session_id_too_long"), -32602);
-    daemon.stop();
-}
-
-// Ids that a parser changes.
-
-/// Ids of a victim and of an attacker that a program with doubles and UTF-16 takes for the same one.
-const LIKE: [(&str, &str); 16] = [
-    ("1", "1.00000000000000000001"),
-    ("1", "0.99999999999999999999"),
-    ("1.00000000000000000001", "1"),
-    ("0", "1e-400"),
-    ("0", "-0"),
-    ("0", "-0.0"),
-    ("1", "1.0"),
-    ("100", "1e2"),
-    ("9007199254740992", "9007199254740993"),
-    ("9007199254740993", "9007199254740992"),
-    ("-9007199254740992", "-9007199254740993"),
-    ("12345678901234567890123", "12345678901234567890124"),
-    ("1e400", "1e500"),
-    (r#""\ud800""#, r#""\udc00""#),
-    ("\"\u{fffd}\"", r#""\ud800""#),
-    (r#""a\udc00b""#, r#""a\ud800b""#),
-];
-
-#[test]
-fn ids_that_a_worker_with_doubles_reads_as_one_are_told_apart_and_come_back_as_they_were_written() {
-    let mut daemon = Setup::new([worker("agents", 1, &["--doubles"])]).start();
-    let (mut victim, mut attacker) = (daemon.connect(), daemon.connect());
-    for (theirs, ours) in LIKE {
-        victim.send_line(&format!(r#"{{"id":{theirs},"method":"hold","params":{{"of":"victim"}}}}"#));
-        victim.request("sync", "who", json!({}));
-        attacker.send_line(&format!(r#"{{"id":{ours},"method":"hold","params":{{"of":"attacker"}}}}"#));
-        attacker.request("sync", "who", json!({}));
-        victim.ask("release", "release", json!({}));
-        assert_eq!(victim.reply(theirs).result["echo"]["of"], "victim", "{theirs} and {ours}");
-        assert_eq!(attacker.reply(ours).result["echo"]["of"], "attacker", "{theirs} and {ours}");
-        victim.answer("release");
-    }
-    daemon.stop();
-}
-
-#[test]
-fn the_ids_that_the_bus_makes_cannot_be_guessed_and_used() {
-    let mut daemon = Setup::new([worker("agents", 1, &["--doubles"])]).start();
-    let (mut victim, mut attacker) = (daemon.connect(), daemon.connect());
-    victim.send_line(r#"{"id":1.5,"method":"hold","params":{"of":"victim"}}"#);
-    victim.request("sync", "who", json!({}));
-    let made = (0..8).map(|n| 5_000_000_000_000_000_u64 + n);
-    let tokens: Vec<String> = made.flat_map(|id| [id.to_string(), format!("\"{id}\"")]).collect();
-    for token in &tokens {
-        attacker.send_line(&format!(r#"{{"id":{token},"method":"hold","params":{{"of":"attacker"}}}}"#));
-    }
-    attacker.request("sync", "who", json!({}));
-    for token in &tokens {
-        attacker.send_line(&format!(r#"{{"method":"$/cancelRequest","params":{{"id":{token},"attack":1}}}}"#));
-    }
-    for token in &tokens {
-        assert_eq!(attacker.reply(token).error["code"], -32800, "its own is cancelled");
-    }
-    attacker.ask("release", "release", json!({}));
-    assert_eq!(victim.reply("1.5").result["echo"]["of"], "victim");
-    attacker.answer("release");
-    daemon.stop();
-}
-
-#[test]
-fn a_cancellation_of_an_id_that_only_looks_like_the_victims_cancels_nothing() {
-    let mut daemon = Setup::new([worker("agents", 1, &["--doubles"])]).start();
-    let (mut victim, mut attacker) = (daemon.connect(), daemon.connect());
-    attacker.request_in("attackers", "a", "m", json!({}));
-    for (at, (theirs, ours)) in LIKE.into_iter().enumerate() {
-        victim.send_line(&format!(r#"{{"id":{theirs},"method":"hold","params":{{}}}}"#));
-        victim.request("sync", "who", json!({}));
-        // Who cancels nothing has to wait each time, so not all of them for each id.
-        for (method, key) in [CANCELLATIONS[at % 8], CANCELLATIONS[(at / 2 + 3) % 8]] {
-            for session in ["", r#""sessionId":"attackers","#] {
-                let members = format!(r#"{session}"method":"{method}","params":{{"{key}":{ours}}}"#);
-                attacker.send_line(&format!("{{{members}}}"));
-                attacker.send_line(&format!(r#"{{"id":1,{members}}}"#));
-                assert_eq!(attacker.error(1, "unknown_request"), -32602, "{members}");
-            }
-        }
-        attacker.ask("release", "release", json!({}));
-        assert_eq!(victim.reply(theirs).result["held"], true, "{theirs} and {ours}");
-        attacker.answer("release");
-    }
-    daemon.stop();
-}
-
-#[test]
-fn a_request_whose_id_was_replaced_is_cancelled_by_the_id_that_its_client_knows() {
-    let mut daemon = Setup::new([worker("agents", 1, &["--doubles"])]).start();
-    let mut client = daemon.connect();
-    for (_, token) in LIKE {
-        client.send_line(&format!(r#"{{"id":{token},"method":"hold","params":{{}}}}"#));
-        client.send_line(&format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{token}}}}}"#));
-        assert_eq!(client.reply(token).error["code"], -32800);
-    }
     daemon.stop();
 }
 
@@ -649,122 +565,6 @@ fn a_session_that_its_owner_closed_is_not_held_when_it_leaves() {
     assert!(owner.request(1, "session/close", json!({ "sessionId": session }))["result"].is_object());
     leaves(&daemon, owner);
     assert!(uses(&mut stranger, Place::Top, &session)["result"].is_object());
-    daemon.stop();
-}
-
-// Cancelling others.
-
-/// The forms of cancellation that the field uses, and what they might be mixed up to: method and member of `params`.
-const CANCELLATIONS: [(&str, &str); 8] = [
-    ("$/cancel_request", "requestId"),
-    ("$/cancel_request", "id"),
-    ("$/cancelRequest", "id"),
-    ("$/cancelRequest", "requestId"),
-    ("notifications/cancelled", "requestId"),
-    ("notifications/cancelled", "id"),
-    ("$\\/cancelRequest", "id"),
-    ("\\u0024/cancel_\\u0072equest", "request\\u0049d"),
-];
-
-#[test]
-fn no_form_of_cancellation_reaches_the_request_of_another_client() {
-    let mut daemon = Setup::new([worker("agents", 1, &["--keep"])]).start();
-    let (mut victim, mut attacker) = (daemon.connect(), daemon.connect());
-    victim.ask(7, "hold", json!({}));
-    victim.ask("seven", "hold", json!({}));
-    victim.request_in("victims", "sync", "who", json!({}));
-    attacker.request_in("attackers", "own", "m", json!({}));
-    attacker.ask(8, "hold", json!({}));
-    let mut sent = 0;
-    for (method, key) in CANCELLATIONS {
-        for target in ["7", "\"seven\"", "\"\\u0073even\"", "7.0"] {
-            let other = if key.starts_with("request") { "id" } else { "requestId" };
-            for (session, params) in [
-                ("", format!(r#""{key}":{target}"#)),
-                (r#""sessionId":"attackers","#, format!(r#""{key}":{target}"#)),
-                ("", format!(r#""sessionId":"attackers","{key}":{target}"#)),
-                // One of them is its own, and the worker may read the other.
-                ("", format!(r#""{key}":{target},"{other}":8"#)),
-                ("", format!(r#""{other}":8,"{key}":{target}"#)),
-            ] {
-                let members = format!(r#""method":"{method}",{session}"params":{{{params}}}"#);
-                attacker.send_line(&format!("{{{members}}}"));
-                sent += 1;
-                attacker.send_line(&format!(r#"{{"id":{sent}00,{members}}}"#));
-                assert_eq!(attacker.error(sent * 100, "unknown_request"), -32602, "{members}");
-            }
-        }
-    }
-    let seen = read_by_worker(&mut attacker);
-    assert!(!seen.contains("cancel") && !seen.contains("equest"), "{seen}");
-    attacker.ask("release", "release", json!({}));
-    assert_eq!(victim.answer(7)["result"]["held"], true);
-    assert_eq!(victim.answer("seven")["result"]["held"], true);
-    assert_eq!(attacker.answer(8)["result"]["held"], true);
-    attacker.answer("release");
-    daemon.stop();
-}
-
-#[test]
-fn every_form_of_cancellation_cancels_the_senders_own_request_of_the_same_id() {
-    let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
-    let (mut victim, mut client) = (daemon.connect(), daemon.connect());
-    client.request_in("own", "own", "m", json!({}));
-    let sessions = ["", r#""sessionId":"own","#];
-    let forms: Vec<_> = CANCELLATIONS.into_iter().flat_map(|form| sessions.map(|session| (form, session))).collect();
-    for id in 0..2 * forms.len() {
-        victim.ask(id, "hold", json!({}));
-    }
-    victim.request("sync", "who", json!({}));
-    let mut id = 0;
-    for ((method, key), session) in forms {
-        for own_id in ["", "\"id\":\"cancel\","] {
-            client.ask(id, "hold", json!({}));
-            client.send_line(&format!(r#"{{{own_id}"method":"{method}",{session}"params":{{"{key}":{id}}}}}"#));
-            if !method.starts_with("notifications") {
-                assert_eq!(client.answer(id)["error"]["code"], -32800, "{method} {key}");
-            }
-            if !own_id.is_empty() {
-                assert_eq!(client.answer("cancel")["result"]["cancelled"], 1, "{method} {key}");
-            }
-            id += 1;
-        }
-    }
-    let held = client.request("who", "who", json!({}))["result"]["held"].clone();
-    assert_eq!(held, id, "the victim's are left, and none of the other's");
-    client.ask("release", "release", json!({}));
-    for id in 0..id {
-        assert_eq!(victim.answer(id)["result"]["held"], true);
-    }
-    client.answer("release");
-    daemon.stop();
-}
-
-#[test]
-fn a_request_id_in_another_method_does_not_name_the_request_of_another_client() {
-    let mut daemon = Setup::new([worker("agents", 1, &["--keep"])]).start();
-    let (mut victim, mut attacker) = (daemon.connect(), daemon.connect());
-    victim.ask(7, "hold", json!({}));
-    victim.request("sync", "who", json!({}));
-    attacker.request_in("attackers", "own", "m", json!({}));
-    for session in ["", r#""sessionId":"attackers","#] {
-        for target in ["7", "7.0", "7.00000000000000000001"] {
-            let members = format!(r#""method":"progress",{session}"params":{{"requestId":{target}}}"#);
-            attacker.send_line(&format!("{{{members}}}"));
-            attacker.send_line(&format!(r#"{{"id":1,{members}}}"#));
-            assert_eq!(attacker.error(1, "unknown_request"), -32602, "{members}");
-        }
-    }
-    assert!(!read_by_worker(&mut attacker).contains("progress"));
-    // Its own are translated, and what is nobody's request passes.
-    attacker.ask(7, "hold", json!({}));
-    let translated = attacker.request(8, "progress", json!({ "requestId": 7 }));
-    assert!(translated["result"]["echo"]["requestId"] != 7, "{translated}");
-    assert_eq!(attacker.request(9, "progress", json!({ "requestId": 99 }))["result"]["echo"]["requestId"], 99);
-    attacker.ask("release", "release", json!({}));
-    assert_eq!(victim.answer(7)["result"]["held"], true);
-    assert_eq!(attacker.answer(7)["result"]["held"], true);
-    attacker.answer("release");
     daemon.stop();
 }
 

@@ -196,6 +196,22 @@ struct Request {
 }
 
 impl Request {
+    fn number(&self, key: &str, default: i64) -> i64 {
+        self.params.get(key).map_or(default, |value| value.as_i64().expect("a number"))
+    }
+
+    fn size(&self, key: &str, default: usize) -> usize {
+        self.params.get(key).map_or(default, |size| size.as_u64().expect("a size") as usize)
+    }
+
+    fn text(&self, key: &str) -> &str {
+        self.params[key].as_str().expect("a text")
+    }
+
+    fn is(&self, key: &str) -> bool {
+        self.params[key].as_bool().unwrap_or(false)
+    }
+
     fn answer(&self, flags: &Flags, result: &str) {
         let session = self.session.as_ref().map_or(String::new(), |session| format!(",\"sessionId\":{session}"));
         let id = self.id.as_deref().expect("only a request is answered");
@@ -336,85 +352,49 @@ impl Worker {
 
     /// Does what a request, or a notification, asks for.
     fn act(&mut self, request: &Request) {
-        let (method, params) = (request.method.as_str(), &request.params);
-        let number =
-            |key: &str, default: i64| params.get(key).map_or(default, |value| value.as_i64().expect("a number"));
-        let size =
-            |key: &str, default: usize| params.get(key).map_or(default, |size| size.as_u64().expect("a size") as usize);
-        let text = |key: &str| params[key].as_str().expect("a text");
-        let is = |key: &str| params[key].as_bool().unwrap_or(false);
-        let answer = |result: &Value| request.answer(self.flags, &result.to_string());
-        let hold = |result: Option<Value>| {
-            let echoed = || format!("{{\"held\":true,\"echo\":{}}}", request.raw_params);
-            let result = result.map_or_else(echoed, |result| result.to_string());
-            HELD.lock().expect("nobody panics").push((request.clone(), result));
-        };
-        match method {
-            "exit" => leave(number("code", 0) as i32),
-            "die" => {
-                signal_itself(number("signal", libc::SIGKILL.into()) as i32);
-                rest_for_ever();
-            }
-            "half_line" => {
-                write(1, format!("{}\n{}", text("whole"), text("half")).as_bytes());
-                leave(0);
-            }
-            "write" => {
-                write(1, text("text").as_bytes());
-                if is("rests") {
-                    rest_for_ever();
-                }
-                return;
-            }
-            "write_hex" => {
-                let digits = text("hex");
-                let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal digits");
-                write(1, &(0..digits.len()).step_by(2).map(byte).collect::<Vec<_>>());
-                if is("rests") {
-                    rest_for_ever();
-                }
-                return;
-            }
-            "close_stdout" => return close(1),
-            "close_stdin" => {
-                close(0);
-                if let Some(seconds) = params["answer_after"].as_f64() {
-                    interruptible(|| std::thread::sleep(Duration::from_secs_f64(seconds)));
-                    answer(&json!({}));
-                }
-                rest_for_ever();
-            }
-            "rest" => rest_for_ever(),
-            "stop" => signal_itself(libc::SIGSTOP),
-            "hold" => return hold(None),
+        if breaks(request, self.flags)
+            || writes(request)
+            || self.keeps(request)
+            || self.answers(request)
+            || request.id.is_none()
+        {
+            return;
+        }
+        let (method, line) = (Value::from(request.method.as_str()), self.lines_read);
+        let echoed =
+            format!("{{\"echo\":{},\"method\":{method},\"pid\":{},\"line\":{line}}}", request.raw_params, id());
+        request.answer(self.flags, &echoed);
+    }
+
+    /// Keeps an answer back, or lets go what is kept; says whether that is all.
+    fn keeps(&mut self, request: &Request) -> bool {
+        match request.method.as_str() {
+            "hold" => hold(request, None),
             // The second answer follows when what is held is released.
-            "twice" => hold(None),
-            _ if CANCELLING.contains(&method) => {
+            "twice" => {
+                hold(request, None);
+                return false;
+            }
+            method if CANCELLING.contains(&method) => {
                 let count = cancel(request);
                 if request.id.is_some() {
-                    answer(&json!({ "cancelled": count }));
-                }
-                return;
-            }
-            "release" => release(self.flags),
-            "stderr" => write(2, text("text").as_bytes()),
-            "stderr_flood" => {
-                let line = ("noise ".repeat(size("words", 20)) + "\n").repeat(size("lines_at_once", 1));
-                for _ in 0..size("bytes", 0) / line.len() {
-                    write(2, line.as_bytes());
+                    request.answer(self.flags, &json!({ "cancelled": count }).to_string());
                 }
             }
-            "flood" => {
-                let mut tick =
-                    json!({ "jsonrpc": "2.0", "method": "tick", "params": { "fill": "x".repeat(size("size", 0)) } });
-                if let Some(session) = &request.session {
-                    tick["sessionId"] = session.clone();
-                }
-                let line = format!("{tick}\n");
-                for _ in 0..size("lines", 0) {
-                    write(1, line.as_bytes());
-                }
+            "release" => {
+                release(self.flags);
+                return false;
             }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Answers as an agent or a server does, or asks; says whether that is all.
+    fn answers(&mut self, request: &Request) -> bool {
+        let params = &request.params;
+        let answer = |result: &Value| request.answer(self.flags, &result.to_string());
+        match request.method.as_str() {
             "ask" => {
                 let question = params.get("id").cloned().unwrap_or_else(|| self.next_question.into());
                 self.next_question += 1;
@@ -423,7 +403,7 @@ impl Worker {
                 let session = params.get("session").or(request.session.as_ref());
                 let asked = json!({ "sessionId": session, "about": params["about"] });
                 let line = json!({ "jsonrpc": "2.0", "id": question, "method": method, "params": asked });
-                return write(1, format!("{line}\n").as_bytes());
+                write(1, format!("{line}\n").as_bytes());
             }
             "session/new" => {
                 // Names are counted, as careless agents do it: after a restart they begin anew.
@@ -431,36 +411,33 @@ impl Worker {
                     params.get("name").cloned().unwrap_or_else(|| format!("session-{}", self.next_session).into());
                 self.next_session += 1;
                 let made = json!({ "sessionId": name, "pid": id() });
-                return if is("later") { hold(Some(made)) } else { answer(&made) };
+                if request.is("later") { hold(request, Some(made)) } else { answer(&made) }
             }
             "session/load" | "session/resume" => {
-                if is("unknown") {
-                    return request.fail(-32002, "there is no such session");
+                if request.is("unknown") {
+                    request.fail(-32002, "there is no such session");
+                    return true;
                 }
-                for replayed in 0..size("replay", 0) {
+                for replayed in 0..request.size("replay", 0) {
                     let params = json!({ "sessionId": params["sessionId"], "replayed": replayed });
                     let line = json!({ "jsonrpc": "2.0", "method": "session/update", "params": params });
                     write(1, format!("{line}\n").as_bytes());
                 }
+                return false;
             }
             // As an MCP server does that speaks what its client speaks.
             "initialize" if params["protocolVersion"].is_string() => {
-                return answer(&json!({ "protocolVersion": params["protocolVersion"], "pid": id() }));
+                answer(&json!({ "protocolVersion": params["protocolVersion"], "pid": id() }));
             }
-            "kept" => return answer(&json!({ "lines": self.kept })),
-            "big" => return answer(&json!({ "fill": "x".repeat(size("size", 0)) })),
+            "kept" => answer(&json!({ "lines": self.kept })),
+            "big" => answer(&json!({ "fill": "x".repeat(request.size("size", 0)) })),
             "grandchild" => {
-                return answer(&json!({ "pid": start_grandchild(is("holds_stdout"), is("setsid")) }));
+                answer(&json!({ "pid": start_grandchild(request.is("holds_stdout"), request.is("setsid")) }));
             }
-            "who" => return answer(&self.who(params)),
-            _ => {}
+            "who" => answer(&self.who(params)),
+            _ => return false,
         }
-        if request.id.is_some() {
-            let (method, line) = (Value::from(method), self.lines_read);
-            let echoed =
-                format!("{{\"echo\":{},\"method\":{method},\"pid\":{},\"line\":{line}}}", request.raw_params, id());
-            request.answer(self.flags, &echoed);
-        }
+        true
     }
 
     fn who(&self, variables: &Value) -> Value {
@@ -474,6 +451,88 @@ impl Worker {
             "variables": variables.collect::<serde_json::Map<String, Value>>(),
         })
     }
+}
+
+/// Ends, stops, or hears or says no more; says whether that is all.
+fn breaks(request: &Request, flags: &Flags) -> bool {
+    match request.method.as_str() {
+        "exit" => leave(request.number("code", 0) as i32),
+        "die" => {
+            signal_itself(request.number("signal", libc::SIGKILL.into()) as i32);
+            rest_for_ever();
+        }
+        "half_line" => {
+            write(1, format!("{}\n{}", request.text("whole"), request.text("half")).as_bytes());
+            leave(0);
+        }
+        "close_stdout" => {
+            close(1);
+            true
+        }
+        "close_stdin" => {
+            close(0);
+            if let Some(seconds) = request.params["answer_after"].as_f64() {
+                interruptible(|| std::thread::sleep(Duration::from_secs_f64(seconds)));
+                request.answer(flags, "{}");
+            }
+            rest_for_ever();
+        }
+        "rest" => rest_for_ever(),
+        "stop" => {
+            signal_itself(libc::SIGSTOP);
+            false
+        }
+        _ => false,
+    }
+}
+
+/// Writes what it is told to; says whether that is all.
+fn writes(request: &Request) -> bool {
+    match request.method.as_str() {
+        "write" => {
+            write(1, request.text("text").as_bytes());
+            if request.is("rests") {
+                rest_for_ever();
+            }
+            return true;
+        }
+        "write_hex" => {
+            let digits = request.text("hex");
+            let byte = |at: usize| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal digits");
+            write(1, &(0..digits.len()).step_by(2).map(byte).collect::<Vec<_>>());
+            if request.is("rests") {
+                rest_for_ever();
+            }
+            return true;
+        }
+        "stderr" => write(2, request.text("text").as_bytes()),
+        "stderr_flood" => {
+            let line = ("noise ".repeat(request.size("words", 20)) + "\n").repeat(request.size("lines_at_once", 1));
+            for _ in 0..request.size("bytes", 0) / line.len() {
+                write(2, line.as_bytes());
+            }
+        }
+        "flood" => {
+            let fill = "x".repeat(request.size("size", 0));
+            let mut tick = json!({ "jsonrpc": "2.0", "method": "tick", "params": { "fill": fill } });
+            if let Some(session) = &request.session {
+                tick["sessionId"] = session.clone();
+            }
+            let line = format!("{tick}\n");
+            for _ in 0..request.size("lines", 0) {
+                write(1, line.as_bytes());
+            }
+        }
+        _ => {}
+    }
+    false
+}
+
+/// Keeps an answer until it is released: what is asked, unless it is this one.
+fn hold(request: &Request, result: Option<Value>) {
+    let echoed = || format!("{{\"held\":true,\"echo\":{}}}", request.raw_params);
+    let result = result.map_or_else(echoed, |result| result.to_string());
+    HELD.lock().expect("nobody panics").push((request.clone(), result));
 }
 
 /// Gives up held requests, as agents do (with an error) and as MCP servers do (without a word).

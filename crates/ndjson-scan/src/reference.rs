@@ -176,28 +176,8 @@ impl Machine {
             },
 
             Text => self.text(byte, at)?,
-            Escape => match byte {
-                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => {
-                    self.push_key(plain(byte));
-                    Text
-                }
-                b'u' => {
-                    self.code = 0;
-                    Hex(4)
-                }
-                _ => return Err(Fault::Syntax),
-            },
-            Hex(left) => {
-                let digit = (byte as char).to_digit(16).ok_or(Fault::Syntax)?;
-                self.code = self.code << 4 | digit;
-                if left > 1 {
-                    Hex(left - 1)
-                } else {
-                    // Routing keys are ASCII: any other character only has to make the key differ.
-                    self.push_key(if self.code < 0x80 { self.code as u8 } else { 0xFF });
-                    Text
-                }
-            }
+            Escape => self.escape(byte)?,
+            Hex(left) => self.hex(byte, left)?,
             Continuation(left, low, high) if (low..=high).contains(&byte) => {
                 if left > 1 {
                     Continuation(left - 1, 0x80, 0xBF)
@@ -223,6 +203,33 @@ impl Machine {
             _ => return Err(Fault::Syntax),
         };
         Ok(())
+    }
+
+    /// The byte behind a backslash.
+    fn escape(&mut self, byte: u8) -> Result<State, Fault> {
+        match byte {
+            b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => {
+                self.push_key(plain(byte));
+                Ok(State::Text)
+            }
+            b'u' => {
+                self.code = 0;
+                Ok(State::Hex(4))
+            }
+            _ => Err(Fault::Syntax),
+        }
+    }
+
+    /// One of the hex digits of an escape, of which so many are left with this one.
+    fn hex(&mut self, byte: u8, left: u8) -> Result<State, Fault> {
+        let digit = (byte as char).to_digit(16).ok_or(Fault::Syntax)?;
+        self.code = self.code << 4 | digit;
+        if left > 1 {
+            return Ok(State::Hex(left - 1));
+        }
+        // Routing keys are ASCII: any other character only has to make the key differ.
+        self.push_key(if self.code < 0x80 { self.code as u8 } else { 0xFF });
+        Ok(State::Text)
     }
 
     /// The first byte of a value.

@@ -134,70 +134,27 @@ impl Door {
         while self.desks.len() <= at {
             self.desks.push(Desk::default());
         }
+        let (pulled, read) = {
+            let worker = &mut self.machine.children.borrow_mut().workers[at];
+            if worker.is_dead {
+                return false;
+            }
+            let pulled = pull(&worker.stdin, &mut worker.came, most);
+            (pulled, lines(&mut worker.came))
+        };
+        for line in read {
+            if !self.takes_in(at, &serde_json::from_slice(&line).expect("a worker reads JSON")) {
+                self.machine.children.borrow_mut().ends(at, Exit::Code(1));
+                return true;
+            }
+        }
+        let mut moved = pulled == Pulled::Something;
+        let does = !self.desks[at].work.is_empty() && (self.is_kind || self.random.one_in(2));
+        let line = does.then(|| self.does_some(at));
         let mut children = self.machine.children.borrow_mut();
         let worker = &mut children.workers[at];
-        if worker.is_dead {
-            return false;
-        }
-        let pulled = pull(&worker.stdin, &mut worker.came, most);
-        let mut moved = pulled == Pulled::Something;
-        let read = lines(&mut worker.came);
-        let desk = &mut self.desks[at];
-        for line in read {
-            let line: Value = serde_json::from_slice(&line).expect("a worker reads JSON");
-            let params = &line["params"];
-            let reply = match line["method"].as_str() {
-                Some("server/discover") if line["id"].as_str().is_some_and(|id| id.starts_with("stdio-bus/")) => {
-                    match self.manner {
-                        Manner::Answers => Some(json!({"jsonrpc": "2.0", "id": line["id"], "result": {}})),
-                        Manner::Refuses => Some(json!({"jsonrpc": "2.0", "id": line["id"], "error": {"code": -32601}})),
-                        Manner::Dies => {
-                            children.ends(at, Exit::Code(1));
-                            return true;
-                        }
-                    }
-                }
-                Some("notifications/cancelled") => {
-                    desk.work.retain(|work| work.id != params["requestId"]);
-                    None
-                }
-                Some(method) => {
-                    let era = params["era"].as_bool().expect("it is a visitor's");
-                    assert_eq!(*desk.era.get_or_insert(era), era, "worker {at} serves one era");
-                    assert!(!era || self.manner == Manner::Answers, "an old server gets nothing new");
-                    desk.sessions.insert(params["who"].as_u64().expect("it is a visitor's"));
-                    let is_alone = self.assignment != "dedicated" || era || desk.sessions.len() == 1;
-                    assert!(is_alone, "worker {at} serves {:?}", desk.sessions);
-                    if !line["id"].is_null() {
-                        let told = if method == "initialize" { u64::MAX } else { 0 };
-                        desk.work.push(Work { id: line["id"].clone(), params: params.clone(), told });
-                    }
-                    None
-                }
-                None => None,
-            };
-            let worker = &mut children.workers[at];
-            worker.goes.extend(reply.iter().flat_map(|reply| format!("{reply}\n").into_bytes()));
-        }
-        let worker = &mut children.workers[at];
-        if !desk.work.is_empty() && (self.is_kind || self.random.one_in(2)) {
+        if let Some(line) = line {
             moved = true;
-            let next = self.random.range(0..desk.work.len());
-            let work = &mut desk.work[next];
-            let line = if work.told < work.params["steps"].as_u64().unwrap_or(0) {
-                work.told += 1;
-                let params = json!({
-                    "progressToken": work.params["_meta"]["progressToken"], "progress": work.told, "who": work.params["who"]
-                });
-                json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
-            } else {
-                let Work { id, params, .. } = desk.work.remove(next);
-                let text = "x".repeat(params["length"].as_u64().unwrap_or(0) as usize);
-                let result = json!({
-                    "protocolVersion": params["protocolVersion"], "who": params["who"], "number": params["number"], "text": text
-                });
-                json!({"jsonrpc": "2.0", "id": id, "result": result})
-            };
             worker.goes.extend(format!("{line}\n").into_bytes());
         }
         if let Some(stdout) = &worker.stdout {
@@ -208,6 +165,60 @@ impl Door {
             moved = true;
         }
         moved
+    }
+
+    /// A worker has read a line; says whether it lives on.
+    fn takes_in(&mut self, at: usize, line: &Value) -> bool {
+        let (desk, params) = (&mut self.desks[at], &line["params"]);
+        let reply = match line["method"].as_str() {
+            Some("server/discover") if line["id"].as_str().is_some_and(|id| id.starts_with("stdio-bus/")) => {
+                match self.manner {
+                    Manner::Answers => json!({"jsonrpc": "2.0", "id": line["id"], "result": {}}),
+                    Manner::Refuses => json!({"jsonrpc": "2.0", "id": line["id"], "error": {"code": -32601}}),
+                    Manner::Dies => return false,
+                }
+            }
+            Some("notifications/cancelled") => {
+                desk.work.retain(|work| work.id != params["requestId"]);
+                return true;
+            }
+            Some(method) => {
+                let era = params["era"].as_bool().expect("it is a visitor's");
+                assert_eq!(*desk.era.get_or_insert(era), era, "worker {at} serves one era");
+                assert!(!era || self.manner == Manner::Answers, "an old server gets nothing new");
+                desk.sessions.insert(params["who"].as_u64().expect("it is a visitor's"));
+                let is_alone = self.assignment != "dedicated" || era || desk.sessions.len() == 1;
+                assert!(is_alone, "worker {at} serves {:?}", desk.sessions);
+                if !line["id"].is_null() {
+                    let told = if method == "initialize" { u64::MAX } else { 0 };
+                    desk.work.push(Work { id: line["id"].clone(), params: params.clone(), told });
+                }
+                return true;
+            }
+            None => return true,
+        };
+        self.machine.children.borrow_mut().workers[at].goes.extend(format!("{reply}\n").into_bytes());
+        true
+    }
+
+    /// A worker tells of progress in something that it has to do, or answers it.
+    fn does_some(&mut self, at: usize) -> Value {
+        let desk = &mut self.desks[at];
+        let next = self.random.range(0..desk.work.len());
+        let work = &mut desk.work[next];
+        if work.told < work.params["steps"].as_u64().unwrap_or(0) {
+            work.told += 1;
+            let params = json!({
+                "progressToken": work.params["_meta"]["progressToken"], "progress": work.told, "who": work.params["who"]
+            });
+            return json!({"jsonrpc": "2.0", "method": "notifications/progress", "params": params});
+        }
+        let Work { id, params, .. } = desk.work.remove(next);
+        let text = "x".repeat(params["length"].as_u64().unwrap_or(0) as usize);
+        let result = json!({
+            "protocolVersion": params["protocolVersion"], "who": params["who"], "number": params["number"], "text": text
+        });
+        json!({"jsonrpc": "2.0", "id": id, "result": result})
     }
 
     fn worker_acts(&mut self) -> bool {

@@ -1,5 +1,8 @@
 //! What keeps clients of one worker apart: names of sessions, ids, answers and cancellations (docs/security.md).
 
+mod cancellations;
+mod names;
+
 use super::super::admission::TurnedAway;
 use super::super::origin::{Names, Origin};
 use super::*;
@@ -492,58 +495,6 @@ fn a_claim_that_no_worker_has_acknowledged_is_forgotten_after_a_minute_without_u
 }
 
 #[test]
-fn every_form_of_cancellation_hits_its_senders_request_and_nobody_elses() {
-    for method in ["$/cancel_request", "$/cancelRequest", "notifications/cancelled", r"$\/cancel\u0052equest"] {
-        for members in [r#""requestId":7"#, r#""id":7"#, r#""requestId":7,"id":7"#] {
-            for own_id in ["", r#""id":"c","#] {
-                let mut bench = bench(1);
-                let (victim, client, worker) = (bench.client(), bench.client(), bench.worker(0));
-                bench.write(victim, r#"{"id":7,"method":"x"}"#);
-                let cancel = format!(r#"{{{own_id}"method":"{method}","params":{{{members}}}}}"#);
-                bench.read(worker);
-                bench.write(client, &cancel);
-                assert!(bench.read(worker).is_empty(), "{cancel}");
-                if own_id.is_empty() {
-                    assert!(bench.read(client).is_empty());
-                } else {
-                    let (reason, code, id) = bench.read_error(client);
-                    assert_eq!((reason.as_str(), code, id), ("unknown_request", -32602, Value::from("c")));
-                }
-                bench.pass(milliseconds(4));
-                bench.write(client, r#"{"id":7,"method":"x"}"#);
-                let seen: Value = serde_json::from_str(&bench.read_one(worker)).unwrap();
-                bench.write(client, &cancel);
-                let expected = cancel.replace(":7", &format!(":{}", seen["id"]));
-                assert_eq!(bench.read_one(worker), expected);
-            }
-        }
-    }
-}
-
-#[test]
-fn a_cancellation_that_names_two_requests_is_dropped() {
-    let mut bench = bench(1);
-    let (victim, client, worker) = (bench.client(), bench.client(), bench.worker(0));
-    bench.write(victim, r#"{"id":7,"method":"x"}"#);
-    bench.write(client, r#"{"id":8,"method":"x"}"#);
-    bench.read(worker);
-    bench.write(client, r#"{"method":"$/cancelRequest","params":{"requestId":8,"id":7}}"#);
-    assert!(bench.read(worker).is_empty());
-    assert_eq!(bench.count(Reason::UnknownRequest), 1);
-}
-
-#[test]
-fn a_cancellation_that_names_no_request_goes_nowhere_also_in_a_session_of_its_sender() {
-    let (mut bench, [owner, _], worker) = two_owners();
-    for session in ["", r#","sessionId":"s0""#] {
-        bench.write(owner, &format!(r#"{{"method":"$/cancel_request","params":{{"requestId":[7]{session}}}}}"#));
-        assert!(bench.read(worker).is_empty(), "some workers take [7] for 7");
-        bench.pass(milliseconds(4));
-    }
-    assert_eq!(bench.count(Reason::UnknownRequest), 2);
-}
-
-#[test]
 fn an_error_repeats_the_id_as_its_client_wrote_it() {
     for token in ["-1.5", r#""\u0066""#, "1.0", "1e2", r#""\ud800\"""#, "-0", "7"] {
         let mut bench = bench(1);
@@ -552,156 +503,6 @@ fn an_error_repeats_the_id_as_its_client_wrote_it() {
         bench.dies(worker);
         let error = bench.read_one(client);
         assert!(error.contains(&format!(r#""id":{token},"#)), "{error}");
-    }
-}
-
-/// A client that has a token of this name, good for some pools or for all.
-fn named(bench: &mut Bench, name: Option<&str>, pools: Option<&[usize]>) -> Peer {
-    let names = Names { token: name.map(Into::into), ..Names::default() };
-    let origin = Origin { names, pools: pools.map(Into::into), ..Origin::default() };
-    Peer::Client(bench.connect(0, origin).expect("there is room"))
-}
-
-#[test]
-fn a_session_that_was_made_under_a_name_is_loaded_under_no_other() {
-    for assignment in [Assignment::Client, Assignment::Dedicated] {
-        let mut bench = Bench::new(settings(vec![Pool { max_instances: 9, ..pool(1, assignment) }]));
-        let alice = named(&mut bench, Some("alice"), None);
-        bench.write(alice, r#"{"id":1,"method":"session/new"}"#);
-        let worker = bench.worker(0);
-        bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
-        bench.read(alice);
-        bench.breaks(alice);
-        bench.gone(alice);
-        let load = r#"{"id":2,"method":"session/load","params":{"sessionId":"s"}}"#;
-        for name in [Some("bob"), None] {
-            let other = named(&mut bench, name, None);
-            bench.write(other, load);
-            assert_eq!(bench.read_error(other).0, "session_denied", "{name:?} of {assignment:?}");
-            bench.write(other, r#"{"id":3,"method":"session/prompt","params":{"sessionId":"s"}}"#);
-            assert_eq!(bench.read_error(other).0, "session_denied", "{name:?} of {assignment:?}");
-            bench.breaks(other);
-        }
-        let again = named(&mut bench, Some("alice"), None);
-        bench.write(again, load);
-        assert_eq!(bench.read(again), Vec::<String>::new(), "its owner may ask for it");
-    }
-}
-
-/// A dedicated pool that denies a method that nobody uses, or none: that decides which way messages take.
-fn own_workers(denies: bool) -> Bench {
-    let deny_methods = if denies { vec!["other".into()] } else { Vec::new() };
-    Bench::new(settings(vec![Pool { max_instances: 9, deny_methods, ..pool(1, Assignment::Dedicated) }]))
-}
-
-#[test]
-fn a_claim_on_a_worker_of_ones_own_opens_no_session_that_another_name_has_loaded() {
-    for denies in [false, true] {
-        let mut bench = own_workers(denies);
-        let (stranger, alice) = (named(&mut bench, None, None), named(&mut bench, Some("alice"), None));
-        bench.write(stranger, &prompt(1, "s"));
-        let of_stranger = bench.worker(0);
-        bench.read(of_stranger);
-        bench.write(of_stranger, r#"{"id":1,"error":{"code":-32002,"message":"no such session"}}"#);
-        bench.write(alice, &load(1, "s"));
-        let of_alice = bench.worker(1);
-        bench.write(of_alice, r#"{"id":1,"result":null}"#);
-        bench.read(stranger);
-        for line in
-            [load(2, "s"), prompt(3, "s"), load(4, "s").replace(r#""params":{"#, r#""sessionId":"s","params":{"#)]
-        {
-            bench.write(stranger, &line);
-            assert_eq!(bench.read_error(stranger).0, "session_denied", "{line}");
-        }
-        assert!(bench.read(of_stranger).is_empty());
-        bench.read(of_alice);
-        for line in [prompt(2, "s"), load(3, "s")] {
-            bench.write(alice, &line);
-            assert_eq!(bench.read_one(of_alice), line);
-        }
-    }
-}
-
-#[test]
-fn what_a_worker_has_made_for_a_client_is_its_own_whoever_has_one_of_that_name_elsewhere() {
-    for denies in [false, true] {
-        let mut bench = own_workers(denies);
-        for (at, name) in ["alice", "bob"].into_iter().enumerate() {
-            let client = named(&mut bench, Some(name), None);
-            bench.write(client, r#"{"id":1,"method":"session/new"}"#);
-            let worker = bench.worker(at);
-            bench.read(worker);
-            // It counts from one.
-            bench.write(worker, r#"{"id":1,"result":{"sessionId":"session-1"}}"#);
-            bench.read(client);
-            bench.write(client, &prompt(2, "session-1"));
-            assert_eq!(bench.read_one(worker), prompt(2, "session-1"), "{name}");
-            bench.write(client, &load(3, "session-1"));
-            let is_passed_on = bench.read(worker).len() == 1;
-            assert_eq!(is_passed_on, name == "alice", "what is loaded may be the other one's");
-        }
-    }
-}
-
-#[test]
-fn a_token_is_good_for_its_pools_only_and_the_first_one_is_its_clients() {
-    let of = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
-    let mut bench = Bench::new(settings(vec![of("a"), of("b"), of("c")]));
-    let (client, b, c) = (named(&mut bench, Some("alice"), Some(&[2, 1])), bench.worker(1), bench.worker(2));
-    for _ in 0..3 {
-        bench.write(client, r#"{"method":"x"}"#);
-    }
-    assert_eq!(bench.read(c).len(), 3);
-    bench.write(client, r#"{"method":"x","pool":"b"}"#);
-    bench.read_one(b);
-    bench.write(client, r#"{"id":1,"method":"x","pool":"a"}"#);
-    assert_eq!(bench.read_error(client).0, "unknown_pool");
-    let nothing = Origin { pools: Some(std::sync::Arc::from([])), ..Origin::default() };
-    assert!(matches!(bench.bus.would_take(0, &nothing), Err(TurnedAway::NotAllowed(_))));
-}
-
-#[test]
-fn clients_of_one_name_are_one_source_wherever_they_come_from() {
-    let mut one_each = settings(vec![pool(1, Assignment::RoundRobin)]);
-    one_each.listeners[0].max_connections.per_source = Some(1);
-    let mut bench = Bench::new(one_each);
-    let origin = |name: &str, address: u8| Origin {
-        names: Names { token: Some(name.into()), ..Names::default() },
-        ..Source::Address([address; 16]).into()
-    };
-    bench.connect(0, origin("alice", 1)).expect("there is room");
-    assert!(matches!(bench.bus.would_take(0, &origin("alice", 2)), Err(TurnedAway::NoRoom(_))));
-    assert_eq!(bench.bus.would_take(0, &origin("bob", 1)), Ok(()));
-}
-
-#[test]
-fn a_late_cancellation_of_a_worker_hits_no_request_of_another_one() {
-    let forms = [
-        r#"{"method":"notifications/cancelled","params":{"requestId":1}}"#,
-        r#"{"method":"notifications/cancelled","params":{"requestId":1.5}}"#,
-        r#"{"method":"$/cancelRequest","params":{"id":1}}"#,
-    ];
-    let of = |id: &str, assignment| Pool { id: id.into(), max_instances: 2, ..pool(1, assignment) };
-    for assignment in [Assignment::RoundRobin, Assignment::Dedicated] {
-        let mut bench = Bench::new(settings(vec![of("a", assignment), of("b", assignment)]));
-        let (client, late, other) = (bench.client(), bench.worker(0), bench.worker(1));
-        for pool in ["a", "b"] {
-            bench.write(client, &format!(r#"{{"method":"hello","pool":"{pool}"}}"#));
-        }
-        let ask = r#"{"id":1,"method":"sampling/createMessage"}"#;
-        bench.write(late, ask);
-        bench.write(client, r#"{"id":1,"result":{}}"#);
-        bench.read(client);
-        bench.write(late, forms[0]);
-        assert_eq!(bench.read_one(client), forms[0], "nothing is there that it could hit");
-        bench.write(other, ask);
-        bench.read_one(client);
-        for form in forms {
-            bench.write(late, form);
-        }
-        assert_eq!((bench.read(client).len(), bench.count(Reason::UnknownRequest)), (0, 3), "{assignment:?}");
-        bench.write(other, forms[0]);
-        assert_eq!(bench.read_one(client), forms[0], "its own it may cancel");
     }
 }
 

@@ -1,0 +1,138 @@
+//! Blocks are lent, given back and kept, and no two of them share a byte.
+
+use super::*;
+
+fn buffers() -> Buffers {
+    Buffers::new(None, 0).expect("there is memory")
+}
+
+/// Takes so many blocks that hold `bytes` each.
+fn take(buffers: &mut Buffers, count: usize, bytes: usize) -> Vec<Block> {
+    let mut one = || if bytes == CHUNK { buffers.take_chunk() } else { buffers.take(bytes, bytes) };
+    (0..count).map(|_| one().expect("there is memory")).collect()
+}
+
+#[test]
+fn what_is_lent_is_counted_until_it_is_given_back() {
+    let mut buffers = buffers();
+    let mut lent = Vec::new();
+    for bytes in [1, SMALL, SMALL + 1, MEDIUM, CHUNK, READ, 3 * READ] {
+        let before = buffers.used();
+        let block = buffers.take(bytes, bytes).expect("there is memory");
+        assert!(block.capacity() >= bytes);
+        assert!(block.weight() >= block.capacity() + 2 * PAD);
+        assert_eq!(buffers.used(), before + block.weight());
+        lent.push(block);
+    }
+    lent.into_iter().for_each(|block| buffers.give_back(block));
+    assert_eq!(buffers.used(), 0);
+}
+
+#[test]
+fn blocks_of_one_stretch_do_not_overlap_and_keep_their_bytes() {
+    let mut buffers = buffers();
+    let mut lent = take(&mut buffers, 100, SMALL);
+    for (number, block) in lent.iter_mut().enumerate() {
+        block.write(0, &[number as u8; SMALL]);
+    }
+    for (number, block) in lent.iter().enumerate() {
+        assert!(block.bytes(0, SMALL).iter().all(|byte| *byte == number as u8));
+        assert_eq!(block.window(0, SMALL).data().len(), SMALL);
+    }
+    lent.into_iter().for_each(|block| buffers.give_back(block));
+}
+
+#[test]
+fn a_block_that_was_given_back_is_lent_again() {
+    let mut buffers = buffers();
+    for bytes in [SMALL, MEDIUM / 2, CHUNK, READ, 2 * READ] {
+        let block = buffers.take(bytes, bytes).expect("there is memory");
+        let address = block.at(0);
+        buffers.give_back(block);
+        let block = buffers.take(bytes, bytes).expect("there is memory");
+        assert_eq!(block.at(0), address);
+        buffers.give_back(block);
+    }
+}
+
+#[test]
+fn spares_that_nobody_has_needed_go_back_and_those_in_use_stay() {
+    let mut buffers = buffers();
+    for bytes in [SMALL, MEDIUM / 2, CHUNK, READ, 2 * READ] {
+        let lent = take(&mut buffers, 200, bytes);
+        lent.into_iter().for_each(|block| buffers.give_back(block));
+    }
+    let spares = |buffers: &Buffers| {
+        (buffers.small.free, buffers.medium.free, buffers.chunks[ORDINARY].blocks.len(), buffers.long.blocks.len())
+    };
+    assert!(buffers.has_spares());
+    buffers.trim();
+    let kept = spares(&buffers);
+    assert!(kept.0 >= 200 && kept.1 >= 200 && kept.2 == SPARE_CHUNKS, "all of it was needed: {kept:?}");
+    let lent = take(&mut buffers, 120, SMALL);
+    lent.into_iter().for_each(|block| buffers.give_back(block));
+    buffers.trim();
+    assert!((120..200).contains(&buffers.small.free), "120 were needed: {:?}", spares(&buffers));
+    buffers.trim();
+    assert!(!buffers.has_spares());
+    assert_eq!(spares(&buffers), (buffers.small.kept(), buffers.medium.kept(), KEPT, 0));
+}
+
+#[test]
+fn spares_are_told_of_whatever_their_size() {
+    for bytes in [SMALL, MEDIUM / 2, CHUNK, READ, 2 * READ] {
+        let mut buffers = buffers();
+        let lent = take(&mut buffers, 200, bytes);
+        assert!(!buffers.has_spares(), "{bytes}");
+        lent.into_iter().for_each(|block| buffers.give_back(block));
+        assert!(buffers.has_spares(), "{bytes}");
+        buffers.trim();
+        buffers.trim();
+        assert!(!buffers.has_spares(), "{bytes}");
+    }
+}
+
+#[test]
+fn each_provided_buffer_has_an_entry_of_its_own() {
+    let buffers = buffers();
+    let base: *const BufRingEntry = buffers.receive.entries.start.as_ptr().cast();
+    for buffer in 0..RECEIVE_BUFFERS {
+        // SAFETY: there is one for each buffer, and no kernel knows of them.
+        let entry = unsafe { &*base.add(usize::from(buffer)) };
+        assert_eq!((entry.bid(), entry.len()), (buffer, RECEIVE as u32));
+        assert_eq!(entry.addr(), buffers.provided(buffer) as u64);
+    }
+}
+
+#[test]
+fn a_stretch_of_which_one_block_is_lent_stays_and_its_others_are_lent_first() {
+    let mut buffers = buffers();
+    let mut lent = take(&mut buffers, 10 * SMALL_TOGETHER as usize, SMALL);
+    let stays = lent.swap_remove(0);
+    lent.into_iter().for_each(|block| buffers.give_back(block));
+    buffers.drop_spares();
+    assert_eq!(buffers.small.free, SMALL_TOGETHER as usize - 1);
+    let lent = take(&mut buffers, SMALL_TOGETHER as usize - 1, SMALL);
+    assert!(lent.iter().all(|block| Rc::ptr_eq(&block.pages, &stays.pages)));
+    lent.into_iter().chain([stays]).for_each(|block| buffers.give_back(block));
+    buffers.drop_spares();
+    assert_eq!((buffers.small.free, buffers.used()), (0, 0));
+}
+
+#[test]
+fn while_much_is_lent_nothing_is_kept() {
+    let mut buffers = buffers();
+    buffers.keep_spares_below(10 * CHUNK);
+    let mut lent = take(&mut buffers, 20, CHUNK);
+    buffers.give_back(lent.remove(0));
+    assert_eq!(buffers.chunks[ORDINARY].blocks.len(), 0);
+    lent.into_iter().for_each(|block| buffers.give_back(block));
+    assert!(!buffers.chunks[ORDINARY].blocks.is_empty());
+}
+
+#[test]
+fn what_the_system_refuses_is_none() {
+    let mut buffers = buffers();
+    assert!(buffers.take(usize::MAX / 4, usize::MAX / 4).is_none());
+    assert_eq!(buffers.used(), 0);
+}

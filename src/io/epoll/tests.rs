@@ -1,0 +1,287 @@
+//! What a kernel without io_uring is made to do: who is woken, by what, and that nobody waits for another.
+
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::*;
+
+fn epoll() -> Epoll {
+    Epoll::new(1).expect("there is epoll")
+}
+
+fn submit(epoll: &mut Epoll, submission: Submission, token: u64) {
+    // SAFETY: the tests keep what they name until it completes.
+    unsafe { epoll.submit(submission, token) };
+}
+
+/// The completions of the next turn, which does not wait.
+fn turn(epoll: &mut Epoll) -> Vec<(u64, i32)> {
+    let mut completions = Vec::new();
+    epoll.turn(Some(Duration::ZERO), &mut completions).expect("it works");
+    completions.iter().map(|completion| (completion.token, completion.result)).collect()
+}
+
+/// The completions of the first turn that has some.
+fn wait(epoll: &mut Epoll) -> Vec<(u64, i32)> {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while Instant::now() < deadline {
+        let mut completions = Vec::new();
+        epoll.turn(Some(Duration::from_secs(1)), &mut completions).expect("it works");
+        if !completions.is_empty() {
+            return completions.iter().map(|completion| (completion.token, completion.result)).collect();
+        }
+    }
+    panic!("nothing completes");
+}
+
+fn receive(socket: &UnixStream) -> Submission {
+    Submission::Receive { socket: socket.as_raw_fd(), was_empty: true }
+}
+
+#[test]
+fn a_number_that_belongs_to_another_file_by_now_is_waited_for_anew() {
+    // A high one, which no other test is given meanwhile.
+    const NUMBER: RawFd = 700;
+    let mut epoll = epoll();
+    for round in 0..3u64 {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        let ours = UnixStream::from(rustix::io::fcntl_dupfd_cloexec(&ours, NUMBER).expect("there is room"));
+        assert_eq!(ours.as_raw_fd(), NUMBER);
+        epoll.opened(ours.as_raw_fd());
+        submit(&mut epoll, receive(&ours), round);
+        assert_eq!(turn(&mut epoll), []);
+        rustix::io::write(&theirs, b"a").expect("there is room");
+        assert_eq!(turn(&mut epoll), [(round, 1)]);
+        epoll.return_received(RECEIVE_BUFFERS - 1);
+    }
+}
+
+#[test]
+fn a_closed_socket_that_another_process_still_holds_ends_nobody_who_has_its_number_next() {
+    const NUMBER: RawFd = 701;
+    let number =
+        |socket: &UnixStream| UnixStream::from(rustix::io::fcntl_dupfd_cloexec(socket, NUMBER).expect("there is room"));
+    let mut epoll = epoll();
+    let watch = Submission::Watch { descriptor: NUMBER, half_closed: false };
+    // What a process holds until it has started.
+    let (held, gone) = UnixStream::pair().expect("a pair");
+    let first = number(&held);
+    assert_eq!(first.as_raw_fd(), NUMBER);
+    epoll.opened(NUMBER);
+    submit(&mut epoll, watch, 1);
+    assert_eq!(turn(&mut epoll), []);
+    drop(gone);
+    assert!(matches!(turn(&mut epoll)[..], [(1, _)]));
+    drop(first);
+    let (ours, _theirs) = UnixStream::pair().expect("a pair");
+    let second = number(&ours);
+    assert_eq!(second.as_raw_fd(), NUMBER);
+    epoll.opened(NUMBER);
+    submit(&mut epoll, watch, 2);
+    assert_eq!((turn(&mut epoll), turn(&mut epoll)), (vec![], vec![]), "nothing has happened to the second one");
+}
+
+#[test]
+fn a_socket_that_is_read_written_and_watched_wakes_each_for_its_own_reason() {
+    let mut epoll = epoll();
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    let full = vec![0u8; 1 << 20];
+    let send = Submission::Send {
+        socket: ours.as_raw_fd(),
+        from: full.as_ptr(),
+        bytes: full.len() as u32,
+        now_or_never: false,
+    };
+    submit(&mut epoll, send, 1);
+    let [(1, sent)] = turn(&mut epoll)[..] else { panic!("it is tried at once") };
+    assert!(sent > 0 && sent < full.len() as i32);
+    submit(&mut epoll, send, 1);
+    submit(&mut epoll, receive(&ours), 2);
+    submit(&mut epoll, Submission::Watch { descriptor: ours.as_raw_fd(), half_closed: false }, 3);
+    assert_eq!(turn(&mut epoll), []);
+    rustix::io::write(&theirs, b"abc").expect("there is room");
+    assert_eq!(turn(&mut epoll), [(2, 3)]);
+    assert_eq!(turn(&mut epoll), []);
+    let mut taken = vec![0u8; 1 << 20];
+    while rustix::net::recv(&theirs, &mut taken[..], rustix::net::RecvFlags::DONTWAIT).is_ok() {}
+    let [(1, more)] = turn(&mut epoll)[..] else { panic!("there is room again") };
+    assert!(more > 0);
+    drop(theirs);
+    let [(3, events)] = turn(&mut epoll)[..] else { panic!("the other side has gone") };
+    assert_ne!(events & libc::EPOLLHUP, 0);
+}
+
+#[test]
+fn that_the_other_side_sends_no_more_is_told_once() {
+    let mut epoll = epoll();
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    let watch = |half_closed| Submission::Watch { descriptor: ours.as_raw_fd(), half_closed };
+    submit(&mut epoll, watch(false), 1);
+    assert_eq!(turn(&mut epoll), []);
+    // It has something to say before, which nobody reads for now.
+    rustix::io::write(&theirs, b"a").expect("there is room");
+    theirs.shutdown(std::net::Shutdown::Write).expect("a socket");
+    let [(1, events)] = turn(&mut epoll)[..] else { panic!("it is told") };
+    assert!(crate::io::tells_half_closed(events), "{events:#x}");
+    submit(&mut epoll, watch(true), 2);
+    assert_eq!((turn(&mut epoll), turn(&mut epoll)), (vec![], vec![]));
+    drop(theirs);
+    let [(2, events)] = turn(&mut epoll)[..] else { panic!("it has gone") };
+    assert_ne!(events & libc::EPOLLHUP, 0);
+}
+
+#[test]
+fn what_nobody_waits_for_wakes_nobody_for_ever() {
+    let mut epoll = epoll();
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    submit(&mut epoll, receive(&ours), 1);
+    rustix::io::write(&theirs, b"a").expect("there is room");
+    assert_eq!(turn(&mut epoll), [(1, 1)]);
+    // More comes while nobody reads, and then the other side goes.
+    rustix::io::write(&theirs, b"b").expect("there is room");
+    assert_eq!(turn(&mut epoll), []);
+    assert_eq!(epoll.waiting[ours.as_raw_fd() as usize].registered, None);
+    submit(&mut epoll, Submission::Watch { descriptor: ours.as_raw_fd(), half_closed: false }, 2);
+    assert_eq!(turn(&mut epoll), []);
+    drop(theirs);
+    assert!(matches!(turn(&mut epoll)[..], [(2, 1..)]));
+    assert_eq!(turn(&mut epoll), []);
+    submit(&mut epoll, receive(&ours), 3);
+    assert_eq!(turn(&mut epoll), [(3, 1)], "what was left");
+    submit(&mut epoll, receive(&ours), 4);
+    assert_eq!(turn(&mut epoll), [(4, 0)], "and the end");
+}
+
+#[test]
+fn what_is_cancelled_completes_once_and_what_is_over_is_not_cancelled() {
+    let mut epoll = epoll();
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    submit(&mut epoll, receive(&ours), 5);
+    assert_eq!(turn(&mut epoll), []);
+    epoll.cancel(5);
+    assert_eq!(turn(&mut epoll), [(5, -libc::ECANCELED)]);
+    epoll.cancel(5);
+    rustix::io::write(&theirs, b"a").expect("there is room");
+    assert_eq!(turn(&mut epoll), []);
+    submit(&mut epoll, receive(&ours), 6);
+    epoll.cancel(6);
+    assert_eq!(turn(&mut epoll), [(6, -libc::ECANCELED)], "before it was looked at");
+}
+
+#[test]
+fn a_pipe_of_somebody_else_is_written_without_waiting_and_keeps_its_flags() {
+    let mut epoll = epoll();
+    let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+    let bytes = vec![7u8; 1 << 20];
+    let write =
+        Submission::Write { to: ours.as_raw_fd(), from: bytes.as_ptr(), bytes: bytes.len() as u32, registered: None };
+    let mut written = 0;
+    submit(&mut epoll, write, 1);
+    while let [(1, result)] = turn(&mut epoll)[..] {
+        assert!(result > 0, "{result}");
+        written += result as usize;
+        submit(&mut epoll, write, 1);
+    }
+    assert!(written >= PIECE);
+    assert!(!fcntl_getfl(&ours).expect("it is open").contains(OFlags::NONBLOCK));
+    rustix::io::read(&theirs, &mut vec![0u8; written]).expect("they are there");
+    let [(1, 1..)] = turn(&mut epoll)[..] else { panic!("there is room again") };
+}
+
+#[test]
+fn where_a_call_cannot_be_asked_not_to_wait_only_what_fits_is_written_and_what_is_there_read() {
+    let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+    let mut bytes = [7u8; 3 * PIECE];
+    let vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    let mut written = 0;
+    // SAFETY: the vector and its bytes are there.
+    while let result @ 1.. = unsafe { write_what_fits(ours.as_raw_fd(), &vector, 1) } {
+        assert_eq!(result as usize, PIECE);
+        written += PIECE;
+    }
+    assert!(written >= PIECE, "and then it is full");
+    while written > 0 {
+        // SAFETY: there is room for so many.
+        let result = unsafe { read_if_ready(theirs.as_raw_fd(), bytes.as_mut_ptr(), bytes.len()) };
+        written -= usize::try_from(result).expect("there is something");
+    }
+    // SAFETY: the same.
+    let result = unsafe { read_if_ready(theirs.as_raw_fd(), bytes.as_mut_ptr(), bytes.len()) };
+    assert_eq!(result, -libc::EAGAIN);
+}
+
+#[test]
+fn a_socket_that_listens_no_more_ends_its_accept() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let listening = UnixListener::bind(directory.path().join("s")).expect("it can be bound");
+    let mut epoll = epoll();
+    submit(&mut epoll, Submission::Accept { socket: listening.as_raw_fd() }, 1);
+    assert_eq!(turn(&mut epoll), []);
+    rustix::net::shutdown(&listening, rustix::net::Shutdown::Both).expect("it listens");
+    assert_eq!(turn(&mut epoll), [(1, -libc::EINVAL)]);
+}
+
+#[test]
+fn a_file_is_read_and_written_although_nobody_can_wait_for_it() {
+    let file = tempfile::tempfile().expect("a file");
+    let mut epoll = epoll();
+    let fd = file.as_raw_fd();
+    submit(&mut epoll, Submission::Write { to: fd, from: b"abc".as_ptr(), bytes: 3, registered: None }, 1);
+    assert_eq!(turn(&mut epoll), [(1, 3)]);
+    // SAFETY: the bytes live for ever.
+    submit(&mut epoll, Submission::WriteAside { to: fd, from: b"def".as_ptr(), bytes: 3 }, 2);
+    assert_eq!(wait(&mut epoll), [(2, 3)]);
+    rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).expect("it is a file");
+    let mut bytes = [0u8; 10];
+    let into = bytes.as_mut_ptr();
+    submit(&mut epoll, Submission::Read { from: fd, into, bytes: 10, registered: None, now_or_never: false }, 3);
+    assert_eq!(wait(&mut epoll), [(3, 6)]);
+    assert_eq!(&bytes[..6], b"abcdef");
+    submit(&mut epoll, Submission::AwaitRoom { descriptor: fd, half_closed: false }, 4);
+    assert_eq!(turn(&mut epoll), [(4, libc::EPOLLOUT)]);
+}
+
+#[test]
+fn a_write_that_hangs_aside_holds_nothing_up() {
+    let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+    let bytes = vec![7u8; 1 << 20];
+    let mut epoll = epoll();
+    let aside = Submission::WriteAside { to: ours.as_raw_fd(), from: bytes.as_ptr(), bytes: bytes.len() as u32 };
+    submit(&mut epoll, aside, 1);
+    let (one, other) = UnixStream::pair().expect("a pair");
+    submit(&mut epoll, receive(&one), 2);
+    rustix::io::write(&other, b"a").expect("there is room");
+    assert_eq!(wait(&mut epoll), [(2, 1)]);
+    let mut taken = 0;
+    let mut block = vec![0u8; 1 << 16];
+    while taken < bytes.len() {
+        taken += rustix::io::read(&theirs, &mut block).expect("they come");
+    }
+    assert_eq!(wait(&mut epoll), [(1, bytes.len() as i32)]);
+}
+
+#[test]
+fn a_read_that_must_not_wait_says_that_there_is_nothing() {
+    let (ours, _theirs) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
+    let mut epoll = epoll();
+    let mut byte = [0u8; 1];
+    let into = byte.as_mut_ptr();
+    let from = ours.as_raw_fd();
+    submit(&mut epoll, Submission::Read { from, into, bytes: 1, registered: None, now_or_never: true }, 1);
+    assert_eq!(turn(&mut epoll), [(1, -libc::EAGAIN)]);
+}
+
+#[test]
+fn when_all_buffers_are_in_use_a_receive_says_so() {
+    let mut epoll = epoll();
+    let pairs: Vec<_> = (0..=RECEIVE_BUFFERS).map(|_| UnixStream::pair().expect("a pair")).collect();
+    for (number, (ours, theirs)) in pairs.iter().enumerate() {
+        rustix::io::write(theirs, b"a").expect("there is room");
+        submit(&mut epoll, receive(ours), number as u64);
+    }
+    let results = turn(&mut epoll);
+    assert_eq!(results.iter().filter(|(_, result)| *result == 1).count(), usize::from(RECEIVE_BUFFERS));
+    assert_eq!(results.iter().filter(|(_, result)| *result == -libc::ENOBUFS).count(), 1);
+}

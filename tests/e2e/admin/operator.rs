@@ -1,0 +1,181 @@
+//! The commands of an operator.
+
+use super::*;
+
+#[test]
+fn an_operator_sees_the_daemon_in_text_and_in_json() {
+    let mut daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let mut client = daemon.connect();
+    client.ask_in("\u{1b}]0;owned\u{7}", 5, "hold", json!({}));
+    client.request(6, "who", json!({}));
+    let status = said(&daemon, &["status"]);
+    assert!(status.contains(": ready\nclients 1 of 1024, sessions 1 of 1024, pending 1 of 4096"), "{status}");
+    assert!(status.contains("agents/0") && status.contains("running"), "{status}");
+    let sessions = said(&daemon, &["show", "sessions"]);
+    assert!(sessions.contains("\\u{1b}]0;owned\\u{7}") && !sessions.contains('\u{1b}'), "{sessions}");
+    for table in ["clients", "workers", "pools", "pending", "limits"] {
+        assert!(said(&daemon, &["show", table]).lines().count() >= 2, "{table}");
+        let value: Value = serde_json::from_str(&said(&daemon, &["show", table, "--json"])).expect("it is JSON");
+        assert!(value[table].as_array().is_some_and(|rows| !rows.is_empty()), "{table}: {value}");
+    }
+    assert_eq!(said(&daemon, &["show", "errors"]), "nothing\n");
+    let value: Value = serde_json::from_str(&said(&daemon, &["status", "--json"])).expect("it is JSON");
+    assert_eq!(value["requests"]["used"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn an_operator_closes_a_client_replaces_a_worker_changes_the_log_and_has_the_daemon_drain() {
+    let mut daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let (mut killed, mut other) = (daemon.connect(), daemon.connect());
+    killed.ask(1, "hold", json!({}));
+    daemon.until("it is asked", || other.request(1, "who", json!({}))["result"]["held"] == 1);
+    let shown: Value = serde_json::from_str(&said(&daemon, &["show", "clients", "--json"])).expect("it is JSON");
+    let rows = shown["clients"].as_array().expect("an array");
+    let number = rows.iter().find(|row| row["pending"] == 1).expect("it is there")["client"].to_string();
+    assert_eq!(said(&daemon, &["kill", "client", &number]), format!("client {number} is closed\n"));
+    assert_eq!(killed.error(1, "client_killed"), -32028);
+    assert_eq!(killed.error(json!(null), "client_killed"), -32028);
+    killed.ends();
+    let (code, _, stderr) = command(&daemon, &["kill", "client", "4711"]);
+    assert!(code == Some(1) && stderr.contains("there is no client \"4711\""), "{stderr}");
+
+    let before = other.request(2, "who", json!({}))["result"]["pid"].clone();
+    let at_once = said(&daemon, &["restart", "worker", "agents/0", "--now"]);
+    assert_eq!(at_once, "worker agents/0 is told to stop\n");
+    daemon.logs(&["worker_started", "worker=agents/0", "incarnation=1"]);
+    daemon.until("the new one answers", || {
+        let answer = other.request(3, "who", json!({}));
+        answer["result"]["pid"].is_u64() && answer["result"]["pid"] != before
+    });
+    assert!(!daemon.log().contains("restart_scheduled"), "it counts as no failure");
+    let (code, _, stderr) = command(&daemon, &["restart", "worker", "agents/1"]);
+    assert!(code == Some(1) && stderr.contains("there is no worker \"agents/1\""), "{stderr}");
+
+    assert!(!daemon.log().contains("accepted on"));
+    assert_eq!(said(&daemon, &["log-level", "debug"]), "the log has level debug now\n");
+    drop(daemon.connect());
+    daemon.logs(&["accepted on"]);
+    assert_eq!(said(&daemon, &["log-level", "error"]), "the log has level error now\n");
+
+    assert_eq!(said(&daemon, &["drain"]), "the daemon drains\n");
+    daemon.ends_well();
+}
+
+#[test]
+fn to_have_a_daemon_drain_twice_and_then_to_send_it_a_signal_does_not_end_it_early() {
+    let setup = Setup::new([worker("agents", 1, &[])]).limit("quiesce_sec", 600);
+    let mut daemon = start_ready(setup);
+    let mut client = daemon.connect();
+    client.ask(1, "hold", json!({}));
+    daemon.until("it is asked", || client.request(2, "who", json!({}))["result"]["held"] == 1);
+    assert_eq!(said(&daemon, &["drain"]), "the daemon drains\n");
+    assert_eq!(said(&daemon, &["drain"]), "the daemon drains already\n");
+    let status: Value = serde_json::from_str(&said(&daemon, &["status", "--json"])).expect("it is JSON");
+    assert_eq!((&status["state"], &status["requests"]["used"]), (&json!("draining"), &json!(1)));
+    // Two signals within a second would be one anyway.
+    seconds_go_by(1);
+    daemon.signal(Signal::TERM);
+    daemon.logs(&["a signal: the drain goes on"]);
+    client.ask(3, "m", json!({}));
+    client.error(3, "shutting_down");
+    client.reset();
+    daemon.ends_well();
+}
+
+#[test]
+fn a_command_says_where_it_asks_and_why_that_does_not_work() {
+    let run = |arguments: &[&str], variable: &str| {
+        let output = Command::new(program()).args(arguments).env("STDIO_BUS_ADMIN", variable).output();
+        let output = output.expect("it can be started");
+        (output.status.code(), String::from_utf8(output.stderr).expect("it is text"))
+    };
+    let (code, stderr) = run(&["status"], "");
+    assert!(code == Some(2) && stderr.contains("--admin ADDRESS or in STDIO_BUS_ADMIN"), "{stderr}");
+    let (code, stderr) = run(&["status"], "/no/such/socket");
+    assert!(code == Some(1) && stderr.contains("ask the daemon at unix:/no/such/socket: No such file"), "{stderr}");
+    let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let (code, stderr) = run(&["status"], &daemon.path("admin").display().to_string());
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
+    daemon.stop();
+}
+
+#[test]
+fn an_action_over_tcp_needs_the_token() {
+    let mut setup = Setup::new([worker("agents", 1, &[])]);
+    let file = setup.text_path("token");
+    fs::write(&file, "0123456789abcdef\n").expect("a file");
+    setup.config()["admin"] = json!({ "listen": "127.0.0.1:0", "token_file": file });
+    let daemon = setup.start();
+    let address = tcp_address(&daemon);
+    let post = |fields: &str| {
+        let mut admin = Admin::at(address);
+        admin.send(&format!("POST /log-level?level=info HTTP/1.1\r\nHost: {address}\r\n{fields}\r\n"));
+        admin.answer().expect("an answer comes").status
+    };
+    assert_eq!(post(""), 401);
+    assert_eq!(post("Authorization: Bearer 0123456789abcdee\r\n"), 401);
+    assert_eq!(post("Authorization: Bearer 0123456789abcdef\r\n"), 202);
+    assert_eq!(post("Authorization: Bearer 0123456789abcdef\r\nOrigin: http://evil.example\r\n"), 403);
+    assert_eq!(post("Authorization: Bearer 0123456789abcdef\r\nSec-Fetch-Site: cross-site\r\n"), 403);
+    let asked = |arguments: &[&str]| {
+        let output = Command::new(program()).args(arguments).arg("--admin").arg(address.to_string()).output();
+        output.expect("it can be started").status.code()
+    };
+    assert_eq!(asked(&["log-level", "warn"]), Some(1));
+    assert_eq!(asked(&["log-level", "warn", "--token-file", &file]), Some(0));
+    assert_eq!(asked(&["status"]), Some(0), "reading needs none");
+    let put = |text: &str| {
+        fs::write(format!("{file}.new"), text).expect("a file");
+        fs::rename(format!("{file}.new"), &file).expect("the same directory");
+    };
+    put("short\n");
+    daemon.logs(&["ERROR", "the last token stays valid: it has 5 bytes, and 16 is the least"]);
+    assert_eq!(post("Authorization: Bearer 0123456789abcdef\r\n"), 202);
+    put("another token of 16\n");
+    daemon.until("the new token is good", || post("Authorization: Bearer another token of 16\r\n") == 202);
+    assert_eq!(post("Authorization: Bearer 0123456789abcdef\r\n"), 401, "the old one is not");
+    daemon.stop();
+}
+
+#[test]
+fn an_action_over_tcp_is_refused_where_there_is_no_token() {
+    let daemon = Setup::new([worker("agents", 1, &[])]).args(&["--admin", "127.0.0.1:0"]).start();
+    let mut admin = Admin::at(tcp_address(&daemon));
+    for target in ["/drain", "/kill-client?client=0", "/restart-worker?worker=agents/0", "/log-level?level=debug"] {
+        assert_eq!(admin.request("POST", target).status, 403, "{target}");
+        assert_eq!(admin.get(target).status, 405, "{target}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn a_watcher_is_shown_the_daemon_again_and_again_until_it_ends() {
+    let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
+    let mut watcher = Command::new(program());
+    watcher.args(["status", "--watch", "--json", "--admin"]).arg(daemon.path("admin"));
+    let mut watcher = watcher.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started");
+    let mut lines = BufReader::new(watcher.stdout.take().expect("a pipe")).lines();
+    for _ in 0..2 {
+        let line = lines.next().expect("it goes on").expect("a line");
+        let status: Value = serde_json::from_str(&line).expect("a line is JSON");
+        assert_eq!(status["state"], "ready");
+    }
+    daemon.stop();
+    // What it was shown while the daemon ended is read, so that it can go on.
+    lines.map_while(Result::ok).for_each(drop);
+    assert_eq!(watcher.wait().expect("it is our child").code(), Some(1));
+}
+
+#[test]
+fn the_doctor_needs_no_daemon_and_looks_at_what_the_daemon_needs() {
+    let run = |arguments: &[&str]| Command::new(program()).args(arguments).output().expect("it can be started");
+    let output = run(&["doctor"]);
+    let text = String::from_utf8(output.stdout).expect("it is text");
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    for what in ["kernel", "io_uring", "descriptors", "memlock", "processes", "memory", "backlog", "container"] {
+        assert!(text.lines().any(|line| line.contains(what)), "{what}: {text}");
+    }
+    let value: Value = serde_json::from_slice(&run(&["doctor", "--json"]).stdout).expect("it is JSON");
+    assert!(value["findings"].as_array().is_some_and(|findings| findings.len() >= 8), "{value}");
+}

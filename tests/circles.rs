@@ -1,4 +1,4 @@
-//! No files of a program import from one another in a circle.
+//! No files of a program import from one another in a circle, and none is too long to be read at once.
 //!
 //! A file imports from the files that its paths lead to, by `crate`, `super`, `self` or a module of its own. What stands
 //! in the root of a program is known to all of it: the core's `Bus` is.
@@ -57,27 +57,86 @@ fn a_circle_is_named() {
     assert_eq!(circle(&files(&[("a", "pub mod b;\npub use b::B;"), ("a/b", inner)])), None);
 }
 
+#[test]
+fn no_file_has_more_than_700_lines_and_no_function_more_than_70() {
+    let files = sources();
+    assert!(files.len() > 300, "only {} files are looked into", files.len());
+    let mut too_long = Vec::new();
+    for file in files {
+        let source = fs::read_to_string(&file).unwrap();
+        let lines = source.lines().count();
+        too_long.extend((lines > 700).then(|| format!("{}: {lines} lines", file.display())));
+        let long = functions(&source).into_iter().filter(|(_, lines)| *lines > 70);
+        too_long.extend(long.map(|(function, lines)| format!("{}: {lines} lines of {function}", file.display())));
+    }
+    assert!(too_long.is_empty(), "move a part of each to where its subject is: {too_long:#?}");
+}
+
+#[test]
+fn a_function_is_counted_to_its_brace_whatever_stands_before_it() {
+    let body = "let a = 1;\n".repeat(3).replace("let", "        let");
+    let source = format!(
+        "    pub(in crate::a) const unsafe fn long(\n        a: u8,\n    ) -> u8\n    where\n        u8: Copy,\n    {{\n{body}    }}\n\
+        trait A {{\n    fn declared(&self);\n    fn short(&self) {{}}\n}}\n// It is no fn long() {{\nfn last() {{\n}}\n"
+    );
+    let counted =
+        [("long".to_owned(), 10), ("declared".to_owned(), 1), ("short".to_owned(), 1), ("last".to_owned(), 2)];
+    assert_eq!(functions(&source), counted);
+}
+
+/// The functions of a source that rustfmt has formatted, and how many lines each has, from `fn` to its brace.
+fn functions(source: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = source.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let name = |line: &str| {
+        let (before, behind) = line.trim_start().split_once("fn ")?;
+        let is_before = |word: &str| {
+            word.starts_with("pub")
+                || word.ends_with(')')
+                || ["const", "async", "unsafe", "extern", "\"C\""].contains(&word)
+        };
+        let is_function = before.split_whitespace().all(is_before);
+        is_function.then(|| behind.split(['(', '<']).next().unwrap().to_owned())
+    };
+    let ends = |line: &str, first: &str| {
+        let is_end = line.trim_start() == "}" || line.ends_with(';') || line == first && line.ends_with('}');
+        indent(line) == indent(first) && is_end
+    };
+    let length =
+        |at: usize| lines[at..].iter().position(|line| ends(line, lines[at])).map_or(lines.len() - at, |end| end + 1);
+    lines.iter().enumerate().filter_map(|(at, line)| Some((name(line)?, length(at)))).collect()
+}
+
 /// All programs of the repository by their folders, as far as files of them can import from one another.
 fn programs() -> BTreeMap<String, Files> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (mut programs, mut folders) = (BTreeMap::<String, Files>::new(), vec![root.to_owned()]);
+    let mut programs = BTreeMap::<String, Files>::new();
+    for path in sources().into_iter().filter(|path| !["lib.rs", "main.rs"].iter().any(|root| path.ends_with(root))) {
+        let program = program_of(&path, root);
+        let module = path.strip_prefix(&program).unwrap().with_extension("");
+        let module = module.to_str().unwrap();
+        let module = module.strip_suffix("/mod").unwrap_or(module).to_owned();
+        let program = program.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+        programs.entry(program).or_default().insert(module, code(&fs::read_to_string(&path).unwrap()));
+    }
+    programs
+}
+
+/// All files of Rust in the repository.
+fn sources() -> Vec<PathBuf> {
+    let (mut found, mut folders) = (Vec::new(), vec![PathBuf::from(env!("CARGO_MANIFEST_DIR"))]);
     while let Some(next) = folders.pop() {
         for path in fs::read_dir(next).unwrap().map(|entry| entry.unwrap().path()) {
             let name = path.file_name().unwrap().to_str().unwrap();
             if path.is_dir() {
                 let is_ours = !name.starts_with('.') && !["target", "node_modules"].contains(&name);
                 folders.extend(is_ours.then_some(path));
-            } else if name.ends_with(".rs") && !["lib.rs", "main.rs"].contains(&name) {
-                let program = program_of(&path, root);
-                let module = path.strip_prefix(&program).unwrap().with_extension("");
-                let module = module.to_str().unwrap();
-                let module = module.strip_suffix("/mod").unwrap_or(module).to_owned();
-                let program = program.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
-                programs.entry(program).or_default().insert(module, code(&fs::read_to_string(&path).unwrap()));
+            } else if name.ends_with(".rs") {
+                found.push(path);
             }
         }
     }
-    programs
+    found
 }
 
 /// The folder of the program that a file is part of: where its root is, or where each file is a program.

@@ -1,7 +1,9 @@
 //! Lines like those that agents, clients and tools exchange, the same on every run: what benchmarks measure and tests
 //! mutate. A class is a kind of traffic; a serializer's habits (spaces, escapes, order of members) come with it.
 
-use std::fmt::Write;
+mod json;
+
+use json::{Json, Style, object, plain, text};
 
 /// Lines of one kind of traffic.
 pub struct Corpus {
@@ -166,85 +168,6 @@ const CJK: &str = "这是一个用于测试的中文文本片段包含常见的�
                    含まれています。カタカナ。한국어 문장도 있습니다.";
 const EMOJI: &[&str] = &["😀", "🚀", "✅", "🔧", "📦", "🎉", "👩‍💻", "🐛", "⚡️", "🔥", "  abc"];
 
-/// How a program writes JSON.
-#[derive(Clone, Copy, PartialEq)]
-enum Style {
-    /// Compact, as most do.
-    Compact,
-    /// Compact, with `<`, `>` and `&` escaped.
-    Go,
-    /// A space after each comma and colon, and ASCII only.
-    Python,
-}
-
-enum Json {
-    Text(String),
-    /// A number or a literal.
-    Plain(String),
-    List(Vec<Json>),
-    Object(Vec<(String, Json)>),
-}
-
-fn text(text: impl Into<String>) -> Json {
-    Json::Text(text.into())
-}
-
-fn plain(value: impl ToString) -> Json {
-    Json::Plain(value.to_string())
-}
-
-fn object<const N: usize>(members: [(&str, Json); N]) -> Json {
-    Json::Object(members.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
-}
-
-impl Json {
-    fn write(&self, style: Style, out: &mut String) {
-        let (comma, colon) = if style == Style::Python { (", ", ": ") } else { (",", ":") };
-        match self {
-            Self::Text(text) => write_string(text, style, out),
-            Self::Plain(value) => out.push_str(value),
-            Self::List(items) => {
-                out.push('[');
-                for (index, item) in items.iter().enumerate() {
-                    out.push_str(if index > 0 { comma } else { "" });
-                    item.write(style, out);
-                }
-                out.push(']');
-            }
-            Self::Object(members) => {
-                out.push('{');
-                for (index, (key, value)) in members.iter().enumerate() {
-                    out.push_str(if index > 0 { comma } else { "" });
-                    write_string(key, style, out);
-                    out.push_str(colon);
-                    value.write(style, out);
-                }
-                out.push('}');
-            }
-        }
-    }
-}
-
-fn write_string(text: &str, style: Style, out: &mut String) {
-    out.push('"');
-    for character in text.chars() {
-        match character {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\t' => out.push_str("\\t"),
-            '<' | '>' | '&' if style == Style::Go => write!(out, "\\u{:04x}", character as u32).unwrap(),
-            _ if style == Style::Python && !character.is_ascii() => {
-                for unit in character.encode_utf16(&mut [0; 2]) {
-                    write!(out, "\\u{unit:04x}").unwrap();
-                }
-            }
-            _ => out.push(character),
-        }
-    }
-    out.push('"');
-}
-
 /// Where lines come from: sessions, counters, and numbers that look random.
 pub struct Source {
     state: u64,
@@ -258,6 +181,13 @@ struct Session {
     style: Style,
     has_meta: bool,
     has_message_ids: bool,
+}
+
+impl Session {
+    /// A member that names it.
+    fn named(&self) -> (&'static str, Json) {
+        ("sessionId", text(&self.id))
+    }
 }
 
 impl Source {
@@ -433,126 +363,27 @@ impl Source {
     /// One request or answer.
     pub fn request(&mut self) -> String {
         let session = self.session();
-        let own = || ("sessionId", text(&session.id));
         let id = self.id();
         let json = match self.below(20) {
             0..9 => {
                 let (method, params) = match self.below(9) {
-                    0 => {
-                        let (path, from) = (self.path(), self.between(1, 4000));
-                        let params = object([
-                            own(),
-                            ("path", text(path)),
-                            ("line", plain(from)),
-                            ("limit", plain(self.pick(&["50", "100", "2000"]))),
-                        ]);
-                        ("fs/read_text_file", params)
-                    }
-                    1 => {
-                        let args = ["test", "--workspace", "--", self.pick(WORDS)].map(text).into();
-                        let env = Json::List(vec![object([("name", text("CI")), ("value", text("1"))])]);
-                        let params = object([
-                            own(),
-                            ("command", text("cargo")),
-                            ("args", Json::List(args)),
-                            ("env", env),
-                            ("cwd", text("/home/user/project")),
-                            ("outputByteLimit", plain(1_048_576)),
-                        ]);
-                        ("terminal/create", params)
-                    }
-                    2 => {
-                        let fs = object([("readTextFile", plain(true)), ("writeTextFile", plain(true))]);
-                        let capabilities = object([("fs", fs), ("terminal", plain(true))]);
-                        let version = format!("0.210.{}", self.below(10));
-                        let info = object([("name", text("zed")), ("version", text(version))]);
-                        let params = object([
-                            ("protocolVersion", plain(1)),
-                            ("clientCapabilities", capabilities),
-                            ("clientInfo", info),
-                        ]);
-                        ("initialize", params)
-                    }
-                    3 => {
-                        let args = Json::List(["--root", "/home/user"].map(text).into());
-                        let server = object([
-                            ("name", text("fs")),
-                            ("command", text("/usr/bin/mcp-fs")),
-                            ("args", args),
-                            ("env", Json::List(Vec::new())),
-                        ]);
-                        let cwd = ("cwd", text("/home/user/project"));
-                        ("session/new", object([cwd, ("mcpServers", Json::List(vec![server]))]))
-                    }
-                    4 => {
-                        let call = format!("call_{}", self.between(1, 999));
-                        let call = object([("toolCallId", text(call)), ("title", text("Edit file"))]);
-                        let option = |id: &str, name: &str, kind: &str| {
-                            object([("optionId", text(id)), ("name", text(name)), ("kind", text(kind))])
-                        };
-                        let options =
-                            vec![option("allow", "Allow", "allow_once"), option("reject", "Reject", "reject_once")];
-                        let params = object([own(), ("toolCall", call), ("options", Json::List(options))]);
-                        ("session/request_permission", params)
-                    }
-                    5 => {
-                        let (query, limit, part) = (self.words(30), self.between(1, 50), self.below(1000));
-                        let arguments = object([
-                            ("query", text(query)),
-                            ("limit", plain(limit)),
-                            ("threshold", plain(format!("0.{part:03}"))),
-                        ]);
-                        ("tools/call", object([("name", text("search")), ("arguments", arguments)]))
-                    }
+                    0 => self.file_read(&session),
+                    1 => self.terminal_made(&session),
+                    2 => self.initialize(),
+                    3 => session_new(),
+                    4 => self.permission_asked(&session),
+                    5 => self.search(),
                     6 => {
                         let length = self.between(20, 160);
                         let block = object([("type", text("text")), ("text", text(self.words(length)))]);
-                        ("session/prompt", object([own(), ("prompt", Json::List(vec![block]))]))
+                        ("session/prompt", object([session.named(), ("prompt", Json::List(vec![block]))]))
                     }
                     7 => ("ping", object([])),
-                    _ => {
-                        let trace = format!("00-{}-{}-01", self.hex(32), self.hex(16));
-                        let meta = object([("traceparent", text(trace))]);
-                        let mode = self.pick(&["ask", "code"]);
-                        ("session/set_mode", object([own(), ("modeId", text(mode)), ("_meta", meta)]))
-                    }
+                    _ => self.mode_set(&session),
                 };
                 call(id, method, params)
             }
-            9..18 => {
-                let result = match self.below(8) {
-                    0 => object([("stopReason", text("end_turn"))]),
-                    1 => plain("null"),
-                    2 => {
-                        let mode = |id: &str, name: &str| object([("id", text(id)), ("name", text(name))]);
-                        let modes = Json::List(vec![mode("ask", "Ask"), mode("code", "Code")]);
-                        let modes = object([("currentModeId", text("code")), ("availableModes", modes)]);
-                        object([own(), ("modes", modes)])
-                    }
-                    3 => {
-                        let outcome = object([("outcome", text("selected")), ("optionId", text("allow"))]);
-                        object([("outcome", outcome)])
-                    }
-                    4 => object([("terminalId", text(format!("term_{}", self.between(1, 99))))]),
-                    5 => object([("exitCode", plain(0)), ("signal", plain("null"))]),
-                    6 => {
-                        let length = self.between(60, 200);
-                        object([("content", text(self.words(length)))])
-                    }
-                    _ => {
-                        let (input, output, cached) =
-                            (self.between(1000, 90_000), self.below(4000), self.below(90_000));
-                        let usage = object([
-                            ("inputTokens", plain(input)),
-                            ("outputTokens", plain(output)),
-                            ("cachedReadTokens", plain(cached)),
-                            ("cost", plain(format!("{}.{:06}", self.below(3), self.below(1_000_000)))),
-                        ]);
-                        object([("stopReason", text("end_turn")), ("usage", usage)])
-                    }
-                };
-                answer(id, result)
-            }
+            9..18 => answer(id, self.result(&session)),
             _ => {
                 let (code, message, details) =
                     (self.pick(&["-32601", "-32602", "-32603", "-32000"]), self.words(40), self.words(80));
@@ -565,6 +396,100 @@ impl Source {
             }
         };
         line(json, session.style)
+    }
+
+    fn file_read(&mut self, session: &Session) -> (&'static str, Json) {
+        let (path, from) = (self.path(), self.between(1, 4000));
+        let params = object([
+            session.named(),
+            ("path", text(path)),
+            ("line", plain(from)),
+            ("limit", plain(self.pick(&["50", "100", "2000"]))),
+        ]);
+        ("fs/read_text_file", params)
+    }
+
+    fn terminal_made(&mut self, session: &Session) -> (&'static str, Json) {
+        let args = ["test", "--workspace", "--", self.pick(WORDS)].map(text).into();
+        let env = Json::List(vec![object([("name", text("CI")), ("value", text("1"))])]);
+        let params = object([
+            session.named(),
+            ("command", text("cargo")),
+            ("args", Json::List(args)),
+            ("env", env),
+            ("cwd", text("/home/user/project")),
+            ("outputByteLimit", plain(1_048_576)),
+        ]);
+        ("terminal/create", params)
+    }
+
+    fn initialize(&mut self) -> (&'static str, Json) {
+        let fs = object([("readTextFile", plain(true)), ("writeTextFile", plain(true))]);
+        let capabilities = object([("fs", fs), ("terminal", plain(true))]);
+        let version = format!("0.210.{}", self.below(10));
+        let info = object([("name", text("zed")), ("version", text(version))]);
+        let params =
+            object([("protocolVersion", plain(1)), ("clientCapabilities", capabilities), ("clientInfo", info)]);
+        ("initialize", params)
+    }
+
+    fn permission_asked(&mut self, session: &Session) -> (&'static str, Json) {
+        let call = format!("call_{}", self.between(1, 999));
+        let call = object([("toolCallId", text(call)), ("title", text("Edit file"))]);
+        let option = |id: &str, name: &str, kind: &str| {
+            object([("optionId", text(id)), ("name", text(name)), ("kind", text(kind))])
+        };
+        let options = vec![option("allow", "Allow", "allow_once"), option("reject", "Reject", "reject_once")];
+        let params = object([session.named(), ("toolCall", call), ("options", Json::List(options))]);
+        ("session/request_permission", params)
+    }
+
+    fn search(&mut self) -> (&'static str, Json) {
+        let (query, limit, part) = (self.words(30), self.between(1, 50), self.below(1000));
+        let arguments =
+            object([("query", text(query)), ("limit", plain(limit)), ("threshold", plain(format!("0.{part:03}")))]);
+        ("tools/call", object([("name", text("search")), ("arguments", arguments)]))
+    }
+
+    fn mode_set(&mut self, session: &Session) -> (&'static str, Json) {
+        let trace = format!("00-{}-{}-01", self.hex(32), self.hex(16));
+        let meta = object([("traceparent", text(trace))]);
+        let mode = self.pick(&["ask", "code"]);
+        ("session/set_mode", object([session.named(), ("modeId", text(mode)), ("_meta", meta)]))
+    }
+
+    /// What is answered.
+    fn result(&mut self, session: &Session) -> Json {
+        match self.below(8) {
+            0 => object([("stopReason", text("end_turn"))]),
+            1 => plain("null"),
+            2 => {
+                let mode = |id: &str, name: &str| object([("id", text(id)), ("name", text(name))]);
+                let modes = Json::List(vec![mode("ask", "Ask"), mode("code", "Code")]);
+                let modes = object([("currentModeId", text("code")), ("availableModes", modes)]);
+                object([session.named(), ("modes", modes)])
+            }
+            3 => {
+                let outcome = object([("outcome", text("selected")), ("optionId", text("allow"))]);
+                object([("outcome", outcome)])
+            }
+            4 => object([("terminalId", text(format!("term_{}", self.between(1, 99))))]),
+            5 => object([("exitCode", plain(0)), ("signal", plain("null"))]),
+            6 => {
+                let length = self.between(60, 200);
+                object([("content", text(self.words(length)))])
+            }
+            _ => {
+                let (input, output, cached) = (self.between(1000, 90_000), self.below(4000), self.below(90_000));
+                let usage = object([
+                    ("inputTokens", plain(input)),
+                    ("outputTokens", plain(output)),
+                    ("cachedReadTokens", plain(cached)),
+                    ("cost", plain(format!("{}.{:06}", self.below(3), self.below(1_000_000)))),
+                ]);
+                object([("stopReason", text("end_turn")), ("usage", usage)])
+            }
+        }
     }
 
     /// One message of some kilobytes.
@@ -736,6 +661,18 @@ impl Source {
             _ => self.base64_of(65_536),
         }
     }
+}
+
+fn session_new() -> (&'static str, Json) {
+    let args = Json::List(["--root", "/home/user"].map(text).into());
+    let server = object([
+        ("name", text("fs")),
+        ("command", text("/usr/bin/mcp-fs")),
+        ("args", args),
+        ("env", Json::List(Vec::new())),
+    ]);
+    let cwd = ("cwd", text("/home/user/project"));
+    ("session/new", object([cwd, ("mcpServers", Json::List(vec![server]))]))
 }
 
 fn call(id: Json, method: &str, params: Json) -> Json {

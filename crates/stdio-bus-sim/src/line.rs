@@ -156,10 +156,23 @@ pub struct Draft {
     pub padding: usize,
 }
 
+/// What stands in the `_meta` of a message, if it has one.
+fn meta(draft: &Draft, random: &mut Random) -> Option<Vec<Piece>> {
+    let token = draft.token.iter().map(|token| ("progressToken", vec![Piece::Token(token.clone())]));
+    let subscription = |id: &String| ("io.modelcontextprotocol/subscriptionId", vec![Piece::Subscription(id.clone())]);
+    let mut meta: Vec<_> = token.chain(draft.subscription.iter().map(subscription)).collect();
+    if meta.is_empty() && !random.one_in(12) {
+        return None;
+    }
+    meta.push(("progress", vec![Piece::Text("{\"progressToken\":[\"}\"]}".into())]));
+    random.shuffle(&mut meta);
+    Some(object(meta, random))
+}
+
 impl Line {
     /// The line number `number`, of `from`.
     pub fn new(number: usize, from: Who, draft: Draft, random: &mut Random) -> Self {
-        use Piece::{Id, ParamsId, Progress, RequestId, Subscription, Text, Token};
+        use Piece::{Id, ParamsId, Progress, RequestId, Text};
         let text = |text: String| vec![Text(text)];
         let mut members: Vec<(&str, Vec<Piece>)> = vec![("tag", text(format!("\"{number};\"")))];
         if let Some(id) = &draft.id {
@@ -190,14 +203,7 @@ impl Line {
         if let Some(progress) = &draft.progress {
             inner.push(("progressToken", vec![Progress(progress.clone())]));
         }
-        let token = draft.token.iter().map(|token| ("progressToken", vec![Token(token.clone())]));
-        let subscription = |id: &String| ("io.modelcontextprotocol/subscriptionId", vec![Subscription(id.clone())]);
-        let mut meta: Vec<_> = token.chain(draft.subscription.iter().map(subscription)).collect();
-        if !meta.is_empty() || random.one_in(12) {
-            meta.push(("progress", text("{\"progressToken\":[\"}\"]}".into())));
-            random.shuffle(&mut meta);
-            inner.push(("_meta", object(meta, random)));
-        }
+        inner.extend(meta(&draft, random).map(|meta| ("_meta", meta)));
         random.shuffle(&mut inner);
         let inner = object(inner, random);
         let kind = if draft.method.is_empty() {

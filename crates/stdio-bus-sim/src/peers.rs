@@ -181,18 +181,7 @@ impl Mind {
         }
         let session = self.session_of(line);
         if let (Kind::Request, Some(token)) = (line.kind, &ids.id) {
-            let id = self.read_id(token);
-            if self.blurted.contains(&id) {
-                self.work.retain(|work| work.id != id);
-            }
-            let same = self.work.iter().find(|work| work.id == id);
-            assert!(same.is_none(), "breach: line {number} came with the id {token}, which is {same:?}");
-            // Where two are named, the bus counts the request to the one that decided its way. A cancellation is no work
-            // in a session, and neither is a fork of one that was nobody's then.
-            let is_some = |name: &String| line.method != "session/fork" || self.kept(name).is_some();
-            let session = session.clone().filter(|_| line.names().len() == 1 && line.targets().is_empty());
-            let session = session.filter(is_some);
-            self.work.push(Work { id, line: *number, client: *client, session, cancelled: false });
+            self.begins(heard, token, session.clone());
         }
         if line.closes() {
             self.closed.extend(line.names().into_iter().map(|name| (name.clone(), *client)));
@@ -250,6 +239,23 @@ impl Mind {
             (kept.issued, kept.told) = (true, kept.told.or(Some(*order)));
         }
         kept.open |= line.loads() || !kept.issued;
+    }
+
+    /// It has something to do.
+    fn begins(&mut self, heard: &Heard<'_>, token: &str, session: Option<String>) {
+        let Heard { client, number, line, .. } = heard;
+        let id = self.read_id(token);
+        if self.blurted.contains(&id) {
+            self.work.retain(|work| work.id != id);
+        }
+        let same = self.work.iter().find(|work| work.id == id);
+        assert!(same.is_none(), "breach: line {number} came with the id {token}, which is {same:?}");
+        // Where two are named, the bus counts the request to the one that decided its way. A cancellation is no work in a
+        // session, and neither is a fork of one that was nobody's then.
+        let is_some = |name: &String| line.method != "session/fork" || self.kept(name).is_some();
+        let session = session.filter(|_| line.names().len() == 1 && line.targets().is_empty());
+        let session = session.filter(is_some);
+        self.work.push(Work { id, line: *number, client: *client, session, cancelled: false });
     }
 
     /// The name of the session that it makes for a client that asks for one.

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use super::line::Who;
 use crate::bus::port::{Close, Effect, Moment, Next, Peer, Received, Signal};
+use crate::bus::report::Report;
 
 /// FNV-1a, which is the same everywhere.
 #[derive(Clone, Copy)]
@@ -27,6 +28,24 @@ impl Hash {
 
     fn number(&mut self, number: u64) {
         self.bytes(&number.to_le_bytes());
+    }
+
+    fn report(&mut self, report: &Report) {
+        self.text(report.reason.name().as_bytes());
+        self.number(report.level as u64);
+        self.number(report.client.map_or(u64::MAX, u64::from));
+        self.number(report.worker.map_or(u64::MAX, |worker| worker.incarnation.into()));
+        self.text(report.id.as_deref().unwrap_or_default().as_bytes());
+        self.number(report.suppressed);
+        if let Some(account) = &report.account {
+            self.number(account.lasted.as_nanos() as u64);
+            let traffic = account.traffic;
+            let lines = [traffic.lines_in, traffic.bytes_in, traffic.lines_out, traffic.bytes_out];
+            for number in lines.into_iter().chain([account.answered, account.failed]) {
+                self.number(number);
+            }
+            self.text(account.why.unwrap_or_default().as_bytes());
+        }
     }
 
     /// Bytes of which the end shows.
@@ -138,23 +157,7 @@ impl Trace {
             Effect::OpenListener(listener) => hash.text(format!("open {listener}").as_bytes()),
             Effect::StopAccept => hash.bytes(b"S"),
             Effect::Discovered { pool } => hash.text(format!("discovered {pool}").as_bytes()),
-            Effect::Report(report) => {
-                hash.text(report.reason.name().as_bytes());
-                hash.number(report.level as u64);
-                hash.number(report.client.map_or(u64::MAX, u64::from));
-                hash.number(report.worker.map_or(u64::MAX, |worker| worker.incarnation.into()));
-                hash.text(report.id.as_deref().unwrap_or_default().as_bytes());
-                hash.number(report.suppressed);
-                if let Some(account) = &report.account {
-                    hash.number(account.lasted.as_nanos() as u64);
-                    let traffic = account.traffic;
-                    let lines = [traffic.lines_in, traffic.bytes_in, traffic.lines_out, traffic.bytes_out];
-                    for number in lines.into_iter().chain([account.answered, account.failed]) {
-                        hash.number(number);
-                    }
-                    hash.text(account.why.unwrap_or_default().as_bytes());
-                }
-            }
+            Effect::Report(report) => hash.report(report),
             Effect::Done => hash.bytes(b"D"),
         }
     }

@@ -1,0 +1,284 @@
+//! What the model knows of clients: the pools that they may use, what they wait for, and how long they have to rest.
+
+use std::time::Duration;
+
+use super::{Client, Fate, Model};
+use crate::bus::port::{Close, Moment, Source};
+use crate::bus::report::Reason;
+use crate::bus::settings::Assignment;
+use crate::line::{Kind, Line, Who};
+
+/// A client that has cancelled nothing is not read for so long; twice as long the next time, up to the longest, unless
+/// that is so long ago. Pauses end together.
+const REST: Duration = Duration::from_millis(1);
+const LONGEST_REST: Duration = Duration::from_millis(32);
+
+const REFUSALS_COUNT_FOR: Duration = Duration::from_secs(1);
+const REST_ROUND: u64 = 4_000_000;
+
+/// A source whose clients leave early gets the next worker so long after the last one.
+const PACE: Duration = Duration::from_millis(50);
+
+impl Model {
+    /// A client has connected, with the token of `name` if it has one.
+    pub fn connected(&mut self, listener: usize, source: Source, name: Option<&'static str>) {
+        self.clients.push(Client {
+            name,
+            source,
+            listener,
+            group: self.group_of_listener(listener),
+            lost: Vec::new(),
+            crashes: 0,
+            slowed_until: None,
+            refusals: 0,
+            refused_at: Moment::default(),
+            half_closed: false,
+            closed: false,
+            refused_for: Reason::ConnectionClosing,
+            gone: false,
+            waits_with: None,
+            waits_since: None,
+            has_waited: Duration::ZERO,
+            assigned: Vec::new(),
+        });
+    }
+
+    /// The pools that clients of a listener may use.
+    fn offered(&self, listener: usize) -> Vec<usize> {
+        let all = || (0..self.settings.pools.len()).filter(|pool| !self.settings.pools[*pool].is_gone);
+        self.settings.listeners[listener].pools.clone().unwrap_or_else(|| all().collect())
+    }
+
+    pub(super) fn group_of_listener(&self, at: usize) -> usize {
+        let listener = &self.settings.listeners[at];
+        let offered = self.offered(at);
+        let shared: Vec<usize> = offered.iter().copied().filter(|pool| !self.is_dedicated(*pool)).collect();
+        match (listener.pool, &shared[..], &listener.pools) {
+            // Where one pool alone is left to choose, it is all the same whether it is named.
+            (Some(pool), ..) | (None, &[pool], _) => pool,
+            (None, [], _) => offered[0],
+            (None, _, None) => self.settings.pools.len(),
+            (None, _, Some(_)) => self.settings.pools.len() + 1 + at,
+        }
+    }
+
+    pub(super) fn pools_of(&self, group: usize) -> (Vec<usize>, Assignment) {
+        let pools = &self.settings.pools;
+        if group < pools.len() {
+            return (vec![group], pools[group].assignment);
+        }
+        let of_listener = group.checked_sub(pools.len() + 1).and_then(|at| self.settings.listeners[at].pools.clone());
+        let is_there = |pool: &usize| !pools[*pool].is_gone;
+        let all = of_listener.unwrap_or_else(|| (0..pools.len()).filter(is_there).collect());
+        let is_shared = |pool: &usize| pools[*pool].assignment != Assignment::Dedicated;
+        let shared: Vec<usize> = all.iter().copied().filter(is_shared).collect();
+        if shared.is_empty() {
+            return (vec![all[0]], Assignment::Dedicated);
+        }
+        let sticky = shared.iter().any(|pool| pools[*pool].assignment == Assignment::Client);
+        (shared, if sticky { Assignment::Client } else { Assignment::RoundRobin })
+    }
+
+    pub(super) fn group_of(&self, client: usize, line: &Line) -> Option<usize> {
+        let Some(name) = &line.pool else { return Some(self.clients[client].group) };
+        let pool = self.settings.pools.iter().position(|pool| pool.id == *name)?;
+        self.may_name(client, pool).then_some(pool)
+    }
+
+    /// Whether messages of a client may name a pool.
+    pub(super) fn may_name(&self, client: usize, pool: usize) -> bool {
+        let offered = &self.settings.listeners[self.clients[client].listener].pools;
+        !self.settings.pools[pool].is_gone && offered.as_ref().is_none_or(|pools| pools.contains(&pool))
+    }
+
+    /// A client has got a worker of its own, by one of the lines `numbers` that was not delivered.
+    pub fn claimed(&mut self, now: Moment, client: usize, worker: usize, numbers: &[usize]) {
+        if self.workers[worker].owner.is_some() {
+            return;
+        }
+        let asks = |line: &&Line| matches!(line.kind, Kind::Request | Kind::Notification) && line.targets().is_empty();
+        let lines = numbers.iter().map(|number| &self.lines[*number]).filter(asks);
+        let groups = lines.filter_map(|line| self.group_of(client, line));
+        let is_it = |group: &usize| {
+            let (pools, assignment) = self.pools_of(*group);
+            let has = self.clients[client].assigned.iter().any(|(of, has)| of == group && self.workers[*has].takes);
+            assignment == Assignment::Dedicated && pools.contains(&self.workers[worker].pool) && !has
+        };
+        let group = groups.into_iter().find(is_it).expect("a client gets a worker of its own for a line");
+        self.workers[worker].owner = Some(client);
+        self.counts_turn(now, client);
+        self.clients[client].assigned.retain(|(of, _)| *of != group);
+        self.clients[client].assigned.push((group, worker));
+    }
+
+    /// A client has got a worker of its own, or leaves: its source may get the next one some time later.
+    pub fn counts_turn(&mut self, now: Moment, client: usize) {
+        let source = self.clients[client].source;
+        self.turns.retain(|(of, _)| *of != source);
+        self.turns.push((source, now));
+    }
+
+    /// Whether a client that cannot wait for its turn may be refused a worker, though there is one.
+    pub(super) fn is_paced(&self, now: Moment, client: usize, line: &Line) -> bool {
+        let Client { source, .. } = self.clients[client];
+        self.quiescing
+            && self.awaits_turn(client, line)
+            && self.turns.iter().any(|(of, last)| *of == source && now.since(*last) < PACE)
+    }
+
+    /// A client has ended its input.
+    pub fn half_closed(&mut self, now: Moment, client: usize) {
+        self.counts_turn(now, client);
+        self.clients[client].half_closed = true;
+    }
+
+    /// A client waits until it may send a line, or waits no more.
+    pub fn waits(&mut self, now: Moment, client: usize, line: Option<usize>) {
+        let client = &mut self.clients[client];
+        let since = client.waits_since.take();
+        // It may be paused for the very line that it has waited with.
+        if let Some(since) = since {
+            client.has_waited = now.since(since);
+        }
+        client.waits_since = line.map(|_| since.unwrap_or(now));
+        client.waits_with = line;
+    }
+
+    /// Whether a client may have to wait for a worker to be started.
+    pub fn awaits_worker(&self, client: usize) -> bool {
+        let Some(line) = self.clients[client].waits_with.map(|line| &self.lines[line]) else { return false };
+        if self.awaits_turn(client, line) {
+            return true;
+        }
+        if self.settings.limits.hold.is_zero() {
+            return false;
+        }
+        let lacks = |fate: &Fate| fate.lost.contains(&Reason::NoWorker);
+        let fate = self.fate_of_client_line(client, line);
+        // Why it will be refused may have come about while it waits.
+        let is_vacant = || self.group_of(client, line).is_some_and(|group| lacks(&self.anybody(client, group)));
+        lacks(&fate) || fate.to.is_empty() && is_vacant()
+    }
+
+    /// Whether a client may have to wait for its turn to get a worker of its own.
+    fn awaits_turn(&self, client: usize, line: &Line) -> bool {
+        let Some(group) = self.group_of(client, line) else { return false };
+        let has = |(of, worker): &(usize, usize)| *of == group && self.workers[*worker].takes;
+        self.pools_of(group).1 == Assignment::Dedicated && !self.clients[client].assigned.iter().any(has)
+    }
+
+    /// What a client waits with, and what is thought to become of it.
+    pub fn waiting_text(&self, who: Who) -> String {
+        let Who::Client(client) = who else { return String::new() };
+        let line = self.clients[client].waits_with;
+        line.map_or_else(String::new, |line| {
+            let fate = self.fate_of_client_line(client, &self.lines[line]);
+            format!("line {line}: to {:?}, lost {:?}", fate.to, fate.lost)
+        })
+    }
+
+    pub(super) fn waits_for(&self, client: usize, worker: usize) -> bool {
+        let line = self.clients[client].waits_with.filter(|_| !self.clients[client].closed);
+        // Why it will be refused may have come about while it waits, and what it names is looked at once there is room.
+        let is_awaited = |fate: Fate| {
+            fate.to.is_empty() || fate.to.contains(&Who::Worker(worker)) || fate.lost.contains(&Reason::UnknownRequest)
+        };
+        line.is_some_and(|line| is_awaited(self.fate_of_client_line(client, &self.lines[line])))
+    }
+
+    /// Whether a client is read with pauses, since its requests seem to end their workers or it cancels nothing.
+    pub fn is_suspect(&self, now: Moment, client: usize) -> bool {
+        self.clients[client].slowed_until.is_some_and(|until| now < until)
+    }
+
+    /// A client's descriptor is closed.
+    pub fn gone(&mut self, client: usize) {
+        self.clients[client].gone = true;
+        self.unsent += self.outputs.remove(&Who::Client(client)).unwrap_or_default().queued as u64;
+    }
+
+    /// A client is being closed: what hung on it is settled. One that waits for answers needs an `excuse` for it.
+    pub fn closing(&mut self, now: Moment, client: usize, how: Close, why: Reason, excuse: bool) {
+        let me = Who::Client(client);
+        let waits = self.to_workers.iter().any(|request| request.asker == Some(me));
+        let drains = (self.clients[client].half_closed || self.quiescing) && why != Reason::ListenerRemoved;
+        assert!(!(waits && drains) || excuse, "client {client} is closed before its answers have come");
+        if std::mem::replace(&mut self.clients[client].closed, true) {
+            return;
+        }
+        if why == Reason::ShuttingDown {
+            self.clients[client].refused_for = why;
+        }
+        self.counts_turn(now, client);
+        // Who holds the memory by what is queued for it can be told nothing.
+        let is_mute = how == Close::Now && self.outputs.get(&me).is_some_and(|output| output.queued > 0);
+        let is_told = why == Reason::MemoryLimit && !is_mute;
+        let lost_for = if is_told { why } else { Reason::RequestDiscarded };
+        for at in 0..self.to_workers.len() {
+            if self.to_workers[at].asker == Some(me) {
+                self.to_workers[at].asker = None;
+                self.to_workers[at].orphaned = Some(now);
+                let was_cancelled = self.to_workers[at].cancelled.is_some();
+                self.count(if was_cancelled && !is_told { Reason::Cancelled } else { lost_for });
+            }
+        }
+        self.leave_unanswered(client);
+        for session in std::mem::take(&mut self.sessions) {
+            if session.client == client {
+                self.hold(session);
+            } else {
+                self.sessions.push(session);
+            }
+        }
+        self.let_go();
+    }
+
+    /// A client has cancelled nothing. Who is alone keeps nobody waiting.
+    pub(super) fn rests(&mut self, now: Moment, client: usize) {
+        if self.clients.iter().filter(|client| !client.gone).count() == 1 {
+            return;
+        }
+        let client = &mut self.clients[client];
+        if now.since(client.refused_at) > REFUSALS_COUNT_FOR {
+            client.refusals = 0;
+        }
+        let rest = REST.saturating_mul(1 << client.refusals.min(16)).min(LONGEST_REST);
+        client.refusals += 1;
+        client.refused_at = now;
+        let until = Moment(now.after(rest).0.next_multiple_of(REST_ROUND));
+        client.slowed_until = client.slowed_until.max(Some(until));
+    }
+
+    /// What a line of a client may have done before it was refused.
+    pub(super) fn perhaps_done(&mut self, now: Moment, client: usize, line: &Line) {
+        if let Some(group) = self.group_of(client, line) {
+            let (pools, assignment) = self.pools_of(group);
+            let dedicated = pools.into_iter().filter(|_| assignment == Assignment::Dedicated);
+            self.perhaps_taken.extend(dedicated);
+        }
+        // It may have been looked at before it was refused.
+        let names = line.names();
+        for session in self.sessions.iter_mut().filter(|at| at.client == client && names.contains(&&at.name)) {
+            session.perhaps_used = now;
+        }
+        for (name, sure) in &mut self.clients[client].lost {
+            *sure &= !(line.loads() && names.contains(&&*name));
+        }
+    }
+
+    /// A client has got a worker in one of its groups.
+    pub(super) fn assigned(&mut self, now: Moment, client: usize, group: usize, worker: usize) {
+        let assignment = self.pools_of(group).1;
+        if assignment != Assignment::RoundRobin {
+            self.clients[client].assigned.retain(|(of, _)| *of != group);
+            self.clients[client].assigned.push((group, worker));
+        }
+        if assignment == Assignment::Dedicated {
+            let owner = self.workers[worker].owner.replace(client);
+            assert!(owner.is_none_or(|owner| owner == client), "worker {worker} has two clients");
+            if owner.is_none() {
+                self.counts_turn(now, client);
+            }
+        }
+    }
+}

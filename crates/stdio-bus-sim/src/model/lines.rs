@@ -1,0 +1,216 @@
+//! What has become of a line: it was queued for somebody, it was dropped, or its sender was told why.
+
+use super::{Early, Fate, Model, reason_of};
+use crate::bus::port::Moment;
+use crate::bus::report::Reason;
+use crate::line::{Kind, Who, is_cancellation, own_id_of, value_of};
+
+impl Model {
+    /// The bus has queued line `number` for `to`, as `text`.
+    pub fn forwarded(&mut self, now: Moment, number: usize, to: Who, text: &[u8]) {
+        let line = self.lines[number].clone();
+        if self.is_early(number) {
+            assert!(line.ids_of(text).is_some(), "line {number} was changed:\n{line:?}\n{}", text.escape_ascii());
+            self.early_line(number, to);
+            return self.queued(now, to, text.len());
+        }
+        self.begins_for_all(number);
+        let fate = match line.from {
+            Who::Client(client) => self.fate_of_client_line(client, &line),
+            Who::Worker(worker) => self.fate_of_worker_line(worker, &line),
+        };
+        let is_for_all = matches!(line.from, Who::Worker(worker) if !self.told_all(worker, &line).is_empty());
+        if let (true, Who::Client(client), Some((_, due))) = (is_for_all, to, &mut self.for_all) {
+            assert!(due.remove(&client), "line {number} came to {to:?}, which was told before");
+            let output = self.outputs.get(&to);
+            let behind = output.map_or(0, |output| output.left + output.queued as u64) + text.len() as u64;
+            self.lists_told.insert((client, line.list().unwrap_or_default()), behind);
+        }
+        assert!(fate.to.contains(&to), "line {number} went to {to:?}, but {fate:?}: {line:?}");
+        // What is for a slow reader must not hold up those with whom it shares a worker.
+        let limit = self.settings.limits.max_output_queue;
+        let queued = self.outputs.get(&to).map_or(0, |output| output.queued);
+        let may_be_full = matches!((line.from, to), (Who::Worker(worker), Who::Client(client))
+            if queued <= 4 * limit && (self.is_shared(worker, client) || self.was_shared(now, worker, client)));
+        assert!(may_be_full || is_for_all || !self.is_full(to), "line {number} was queued for {to:?}, which is full");
+        let Some(ids) = line.ids_of(text) else {
+            panic!("line {number} was changed:\n{line:?}\n{}", text.escape_ascii());
+        };
+        let last = self.last_line.insert((line.from, to), number);
+        assert!(last.is_none_or(|last| last < number), "line {number} came to {to:?} after {last:?}");
+        if let (Who::Client(client), Who::Worker(worker)) = (line.from, to) {
+            self.workers[worker].served.insert(client);
+        }
+        match (line.from, to) {
+            (Who::Client(client), Who::Worker(worker)) if line.kind != Kind::Response => {
+                self.client_message(now, number, client, worker, &fate, &ids)
+            }
+            (Who::Worker(worker), Who::Client(client)) if line.kind != Kind::Response => {
+                self.worker_message(number, worker, client, &ids)
+            }
+            (Who::Worker(worker), Who::Client(client)) => self.worker_response(now, number, worker, client, &ids),
+            (Who::Client(_), Who::Worker(_)) => {
+                let request = self.answered_by(number, false);
+                let expected = if request.replaced { Some(&request.token) } else { line.id.as_ref() };
+                assert_eq!(ids.id.as_ref(), expected, "the id of a worker was not restored");
+            }
+            _ => panic!("{:?} spoke to {to:?}", line.from),
+        }
+        self.queued(now, to, text.len());
+    }
+
+    /// The bus has taken line `number` and queued it for nobody. Gives the reason that it must have had.
+    pub fn dropped(&mut self, now: Moment, number: usize) -> Option<Reason> {
+        let line = self.lines[number].clone();
+        if line.kind == Kind::Blank {
+            return None;
+        }
+        assert!(!matches!(line.kind, Kind::Malformed | Kind::TooLong), "a bad line passed: {line:?}");
+        self.begins_for_all(number);
+        self.ends_for_all();
+        if let Who::Worker(worker) = line.from
+            && !self.told_all(worker, &line).is_empty()
+        {
+            // All are still to be told the same.
+            return None;
+        }
+        let mut fate = match line.from {
+            Who::Client(client) => self.fate_of_client_line(client, &line),
+            Who::Worker(worker) => self.fate_of_worker_line(worker, &line),
+        };
+        if let Who::Client(client) = line.from
+            && fate.group.is_some()
+            && self.is_paced(now, client, &line)
+        {
+            fate.lost.push(Reason::NoWorker);
+        }
+        if let Who::Worker(worker) = line.from
+            && fate.lost == [Reason::UnknownSession]
+            && self.waits_for_session(worker, &line)
+        {
+            let in_doubt = self.lost_before.remove(&number).is_some_and(|lost| !lost.is_empty());
+            let bytes = line.bytes().len();
+            self.workers[worker].early.push(Early { number, bytes, since: now, in_doubt });
+            return None;
+        }
+        let fate = Fate { lost: [fate.lost, self.lost_before.remove(&number).unwrap_or_default()].concat(), ..fate };
+        let told = self.refused_for.take().filter(|_| line.kind == Kind::Request);
+        let Some(reason) = told.or(fate.lost.first().copied()) else {
+            panic!("line {number} was lost; it should have gone to {:?}: {line:?}", fate.to)
+        };
+        assert!(fate.lost.contains(&reason), "line {number} is refused: {reason:?}, but {fate:?}: {line:?}");
+        if told.is_none() && fate.lost.iter().any(|other| *other != reason) {
+            self.doubts.push(fate.lost);
+        } else {
+            self.count(reason);
+        }
+        if reason == Reason::LateAnswer {
+            self.late_answer(number);
+        }
+        if let Who::Client(client) = line.from {
+            if is_cancellation(line.method) && reason != Reason::ShuttingDown {
+                self.rests(now, client);
+            }
+            self.perhaps_done(now, client, &line);
+        }
+        if let (Reason::UnknownId, Who::Worker(worker)) = (reason, line.from) {
+            let worker = &mut self.workers[worker];
+            worker.fresh = true;
+            if !std::mem::replace(&mut worker.answers_twice, true) {
+                self.count(Reason::WorkerAnswersTwice);
+            }
+        }
+        let told = match line.from {
+            Who::Client(_) => true,
+            Who::Worker(worker) => self.workers[worker].takes,
+        };
+        if line.kind == Kind::Request && told {
+            let token = line.id.clone().expect("a request has an id");
+            self.expected_replies.push((line.from, token, reason.told()));
+        }
+        Some(reason)
+    }
+
+    /// Whether this line of the bus refuses a message that it is just hearing.
+    pub fn said_refusal(&mut self, hearing: Option<Who>, to: Who, text: &[u8]) -> bool {
+        let value = value_of(text);
+        let refuses =
+            hearing == Some(to) && !value["id"].is_null() && value["error"]["data"]["reason"] != "client_left";
+        self.refused_for = value["error"]["data"]["reason"].as_str().filter(|_| refuses).map(reason_of);
+        refuses
+    }
+
+    /// The bus has queued a line of its own for `to`. `hearing` is the peer whose bytes it was given.
+    pub fn said(&mut self, now: Moment, hearing: Option<Who>, to: Who, text: &[u8]) {
+        self.queued(now, to, text.len());
+        let value = value_of(text);
+        if value["method"] == "session/cancel" {
+            let Who::Worker(worker) = to else { panic!("a client was told to cancel") };
+            let name = value["params"]["sessionId"].as_str().expect("a session has a name");
+            assert!(self.settings.pools[self.workers[worker].pool].cancel_on_disconnect);
+            let owned = self.sessions.iter().any(|session| session.worker == worker && session.name == name);
+            // The worker of one client alone may have been asked in a name that a late answer gave out.
+            let held = self.held.iter().any(|held| held.worker == worker && held.name == name);
+            assert!(owned || held && self.workers[worker].owner.is_some(), "{name} is cancelled, and nobody's");
+            assert!(self.workers[worker].takes, "a worker that does not listen is spoken to");
+            return;
+        }
+        let reason = value["error"]["data"]["reason"].as_str().expect("an error has a reason").to_owned();
+        if value["id"].is_null() {
+            assert!(matches!(to, Who::Client(_)) && value["error"]["code"].is_i64());
+            return;
+        }
+        let id = own_id_of(text).expect("an error has an id");
+        if reason == "client_left" {
+            let at = self.to_clients.iter().position(|request| request.asker == Some(to) && request.token == id);
+            let request = self.to_clients.remove(at.expect("a request of a worker was pending"));
+            let Who::Client(client) = request.answerer else { panic!("{request:?}") };
+            self.count(Reason::ClientLeft);
+            assert!(self.is_there(to), "a worker that does not listen is spoken to");
+            assert!(!self.clients[client].closed);
+            return;
+        }
+        let is_replaced = reason == Reason::WorkerReplaced.name();
+        let reason = reason_of(&reason);
+        if hearing == Some(to) {
+            self.seen_replies.push((to, id, reason.told()));
+            return;
+        }
+        self.gave_up(now, to, &id, reason, is_replaced);
+    }
+
+    /// A client is closed while these lines of a worker are heard: nobody can say which of them came before.
+    pub fn closes_amid(&mut self, lines: impl Iterator<Item = usize>) {
+        for number in lines {
+            if let Who::Worker(worker) = self.lines[number].from {
+                let line = &self.lines[number];
+                let lost = self.fate_of_worker_line(worker, line).lost;
+                // One that waits for its session was not lost.
+                if lost != [Reason::UnknownSession] || !self.waits_for_session(worker, line) {
+                    self.lost_before.entry(number).or_default().extend(lost);
+                }
+            }
+        }
+    }
+
+    /// Who has to get a line that is for everybody: whoever has read the one before it.
+    fn begins_for_all(&mut self, number: usize) {
+        if self.for_all.as_ref().is_some_and(|(of, _)| *of == number) {
+            return;
+        }
+        self.ends_for_all();
+        let line = &self.lines[number];
+        let (Who::Worker(worker), Some(list)) = (line.from, line.list()) else { return };
+        let left = |client: usize| self.outputs.get(&Who::Client(client)).map_or(0, |output| output.left);
+        let is_due = |client: &usize| self.lists_told.get(&(*client, list)).is_none_or(|told| *told <= left(*client));
+        let due = self.told_all(worker, line).into_iter().filter(is_due).collect();
+        self.for_all = Some((number, due));
+    }
+
+    /// Everybody has got the line that is for everybody.
+    pub(super) fn ends_for_all(&mut self) {
+        if let Some((number, left)) = self.for_all.take() {
+            assert!(left.is_empty(), "line {number} is for everybody, and {left:?} did not get it");
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! What the model knows of requests: who has asked whom, by which ids, and when they leave the table.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::{Fate, Model, Rank, Request, Token, Worker, is_in_use};
+use crate::bus::port::Moment;
+use crate::bus::report::Reason;
+use crate::bus::settings::{Assignment, IdCollision};
+use crate::line::{Ids, Kind, Line, MADE, Who, is_plain, meaning};
+
+/// How long a request that nobody waits for, or that its client has cancelled, keeps its slot.
+const SLOT_KEPT: Duration = Duration::from_secs(5);
+
+/// It keeps it a little longer, so that several go together.
+const SLOT_ROUND: Duration = Duration::from_millis(100);
+
+/// So many ids are remembered of what a worker may answer although it has left the table.
+const RETIRED: usize = 1024;
+
+impl Model {
+    /// Takes out the request that a response answers.
+    pub(super) fn answered_by(&mut self, number: usize, of_client: bool) -> Request {
+        let line = &self.lines[number];
+        let requests = if of_client { &mut self.to_workers } else { &mut self.to_clients };
+        let id = line.id.as_deref().map(meaning).unwrap_or_default();
+        let at = requests.iter().position(|request| request.answerer == line.from && request.wire == id);
+        requests.remove(at.expect("a request was pending"))
+    }
+
+    pub(super) fn client_message(
+        &mut self,
+        now: Moment,
+        number: usize,
+        client: usize,
+        worker: usize,
+        fate: &Fate,
+        ids: &Ids,
+    ) {
+        let line = self.lines[number].clone();
+        if let Some(group) = fate.group {
+            self.assigned(now, client, group, worker);
+        }
+        self.check_named(&line, client, worker, ids);
+        let mut sessions = Vec::new();
+        if line.targets().is_empty() {
+            // It asks for a lost session, unless it has one of that name: then only an answer ends the loss.
+            let has = |name: &String| {
+                let is_way = line.way() == Some(name);
+                let mut mine = self.sessions.iter().filter(|at| at.client == client && at.name == *name);
+                mine.any(|at| if is_way { line.pool.is_none() } else { at.worker == worker })
+            };
+            let asked: Vec<&String> = line.names().into_iter().filter(|name| line.loads() && !has(name)).collect();
+            self.clients[client].lost.retain(|(lost, _)| !asked.contains(&lost));
+            for name in line.names() {
+                sessions.extend(self.session_used(now, client, worker, name, &line));
+            }
+        } else {
+            let loud = line.method != "notifications/cancelled";
+            // Of several with one id it is the one that the worker is told.
+            let told = ids.request_id.as_deref().or(ids.params_id.as_deref()).map(meaning);
+            let is_told = |at: &&Request| at.answerer == Who::Worker(worker) && Some(&at.wire) == told.as_ref();
+            let target = self.targets(client, &line).into_iter().find(is_told);
+            let target = target.map(|request| request.line).expect("it has a target");
+            let found = self.to_workers.iter_mut().find(|request| request.line == target);
+            found.expect("it was found").cancelled.get_or_insert((now, loud));
+        }
+        if line.kind == Kind::Notification {
+            if let Some(seen) = &ids.progress {
+                let request = self.told_for(&self.to_clients, Who::Client(client), &line).expect("it was found");
+                assert_eq!(Some(seen), is_told_as(request, &line), "{line:?}");
+            }
+            return;
+        }
+        let timeout = self.settings.pools[self.workers[worker].pool].request_timeout;
+        let request = Request {
+            line: number,
+            asker: Some(Who::Client(client)),
+            answerer: Who::Worker(worker),
+            wire: String::new(),
+            token: String::new(),
+            replaced: false,
+            progress: None,
+            sessions,
+            expires: timeout.map(|timeout| now.after(timeout)),
+            cancelled: None,
+            orphaned: None,
+        };
+        let worker = &self.workers[worker];
+        let always = self.settings.routing.id_collision == IdCollision::Always
+            && self.settings.pools[worker.pool].assignment != Assignment::Dedicated;
+        let is_retired = line.id.as_deref().is_some_and(|id| worker.retired.contains(&meaning(id)));
+        let fresh = worker.fresh || is_retired || always;
+        let is_late = line.token.as_deref().map(meaning).is_some_and(|token| {
+            worker.fresh || always || worker.retired.contains(&token) || worker.retired_tokens.contains(&token)
+        });
+        let request = translated(request, &line, ids, &self.to_workers, &mut self.made, [fresh, is_late]);
+        self.to_workers.push(request);
+    }
+
+    /// The requests that a client's line names arrive as its worker knows them.
+    fn check_named(&self, line: &Line, client: usize, worker: usize, ids: &Ids) {
+        let is_there = |request: &&&Request| request.answerer == Who::Worker(worker);
+        let cancels = !line.targets().is_empty();
+        let mine =
+            if cancels { self.targets(client, line) } else { self.named(&self.to_workers, Who::Client(client), line) };
+        let mine: Vec<_> = mine.iter().filter(is_there).collect();
+        for (written, seen) in [(&line.request_id, &ids.request_id), (&line.params_id, &ids.params_id)] {
+            let Some(seen) = seen else { continue };
+            let right = if mine.is_empty() {
+                written.as_ref() == Some(seen)
+            } else {
+                mine.iter().any(|request| {
+                    request.wire == meaning(seen) && (request.replaced || Some(seen) == written.as_ref())
+                })
+            };
+            assert!(right, "a request is named {seen}, but it is {mine:?}: {line:?}");
+        }
+    }
+
+    pub(super) fn worker_message(&mut self, number: usize, worker: usize, client: usize, ids: &Ids) {
+        let line = self.lines[number].clone();
+        let about = self.request_meant_by(worker, &line);
+        let seen = ids.request_id.as_deref();
+        match (line.kind, about) {
+            (Kind::Notification, Some(request)) if request.answerer == Who::Client(client) && request.replaced => {
+                assert_eq!(seen.map(meaning).as_ref(), Some(&request.wire), "{line:?}");
+            }
+            (Kind::Request, Some(request)) if request.asker == Some(Who::Client(client)) && request.replaced => {
+                assert_eq!(seen, Some(request.token.as_str()), "{line:?}");
+            }
+            _ => assert_eq!(seen, line.request_id.as_deref(), "{line:?}"),
+        }
+        let told_for = self.told_for(&self.to_workers, Who::Worker(worker), &line);
+        let told_for = told_for.filter(|request| request.asker == Some(Who::Client(client)));
+        let is_told = told_for
+            .map_or(line.progress.as_ref().or(line.subscription.as_ref()), |request| is_told_as(request, &line));
+        assert_eq!(ids.progress.as_ref().or(ids.subscription.as_ref()), is_told, "{line:?}");
+        if line.kind == Kind::Request {
+            // A worker of one client asks it in a session that is held as well.
+            let is_it = |of: usize, name: &String| of == worker && Some(name) == line.way();
+            let owned = self.sessions.iter().find(|at| is_it(at.worker, &at.name)).map(|at| at.serial);
+            let held = self.held.iter().find(|held| is_it(held.worker, &held.name)).map(|held| held.serial);
+            let session = owned.or(held);
+            let request = Request {
+                line: number,
+                asker: Some(Who::Worker(worker)),
+                answerer: Who::Client(client),
+                wire: String::new(),
+                token: String::new(),
+                replaced: false,
+                progress: None,
+                sessions: session.into_iter().collect(),
+                expires: None,
+                cancelled: None,
+                orphaned: None,
+            };
+            let request = translated(request, &line, ids, &self.to_clients, &mut self.made, [false; 2]);
+            self.to_clients.push(request);
+        }
+    }
+
+    pub(super) fn worker_response(&mut self, now: Moment, number: usize, worker: usize, client: usize, ids: &Ids) {
+        let line = self.lines[number].clone();
+        let request = self.answered_by(number, true);
+        self.answered += 1;
+        self.clients[client].crashes = 0;
+        let expected = if request.replaced { Some(&request.token) } else { line.id.as_ref() };
+        assert_eq!(ids.id.as_ref(), expected, "the id of {:?} was not restored", request.line);
+        let is_its = line.subscription.as_deref().map(meaning).as_ref() == Some(&request.wire);
+        let expected = if request.replaced && is_its { Some(&request.token) } else { line.subscription.as_ref() };
+        assert_eq!(ids.subscription.as_ref(), expected, "the subscription of {:?} was not restored", request.line);
+        let asked = self.lines[request.line].clone();
+        let only_asks = matches!(asked.method, "session/load" | "session/resume");
+        for session in std::mem::take(&mut self.sessions) {
+            let mut session = session;
+            if !request.sessions.contains(&session.serial) {
+                self.sessions.push(session);
+            } else if !line.result && only_asks && session.rank == Rank::Claimed {
+                // Others of its requests keep it, and that it was claimed before.
+                if !session.lent && !session.asked || is_in_use(&self.to_workers, &self.to_clients, session.serial) {
+                    self.sessions.push(session);
+                } else if session.was_issued {
+                    self.hold(session);
+                }
+            } else {
+                let is_loaded =
+                    only_asks && (request.sessions.len() < 2 || asked.inner.as_ref() == Some(&session.name));
+                let rank = if is_loaded { Rank::Issued } else { Rank::Confirmed };
+                let risen = session.rank.max(if line.result { rank } else { Rank::Claimed });
+                if risen == Rank::Issued && session.rank < risen {
+                    self.bind(session.client, session.worker, &session.name);
+                    session.given |= !self.is_bound_to_another(session.client, session.worker, &session.name);
+                }
+                session.rank = risen;
+                // A worker that reads names at top level has loaded the other one.
+                session.was_issued |= line.result && only_asks;
+                if session.rank == Rank::Issued {
+                    self.clients[client].lost.retain(|(lost, _)| *lost != session.name);
+                }
+                self.sessions.push(session);
+            }
+        }
+        if let Some(name) = line.result_session.as_ref().filter(|_| line.result) {
+            self.learns(now, client, worker, name, asked.creates());
+        }
+        let makes_more = self.is_making(worker);
+        let made = line.result_session.as_deref().filter(|_| line.result);
+        let is_its =
+            |name: &str| self.sessions.iter().any(|at| at.worker == worker && at.name == name && at.client == client);
+        if asked.creates() && (made.is_none() || !makes_more) {
+            self.ends_early(worker, made.filter(|name| is_its(name)));
+        }
+        if line.result && only_asks {
+            self.loaded_otherwise(worker, &request.sessions, made);
+        }
+        if line.result && asked.closes() {
+            self.sessions.retain(|session| !request.sessions.contains(&session.serial));
+            self.held.retain(|held| !request.sessions.contains(&held.serial));
+        }
+    }
+
+    pub(super) fn late_answer(&mut self, number: usize) {
+        let line = &self.lines[number];
+        let id = line.id.as_deref().map(meaning).unwrap_or_default();
+        if let Who::Worker(worker) = line.from {
+            let pending = self.to_workers.iter().any(|request| request.answerer == line.from && request.wire == id);
+            if pending {
+                let request = self.answered_by(number, true);
+                let method = self.lines[request.line].method;
+                if self.lines[number].result && matches!(method, "session/load" | "session/resume") {
+                    self.is_loaded(&request.sessions);
+                }
+                let creates = self.lines[request.line].creates();
+                if creates {
+                    self.ends_early(worker, None);
+                }
+                self.holds_late(number, if creates { &[] } else { &request.sessions });
+            } else {
+                let Worker { retired, more_retired, .. } = &mut self.workers[worker];
+                retired.retain(|retired| *retired != id);
+                *more_retired = more_retired.saturating_sub(1);
+                self.holds_late(number, &[]);
+            }
+            self.let_go();
+        } else {
+            self.answered_by(number, false);
+        }
+    }
+
+    /// A pending request was answered with an error.
+    pub(super) fn gave_up(&mut self, now: Moment, to: Who, id: &str, reason: Reason, is_replaced: bool) {
+        if reason == Reason::Cancelled {
+            let at = self.cancelled.iter().position(|(asker, token)| *asker == to && token == id);
+            self.cancelled.remove(at.expect("a request was cancelled, and its grace is over"));
+            return self.count(reason);
+        }
+        let request = self.to_workers.iter_mut().find(|request| request.asker == Some(to) && request.token == id);
+        let Some(request) = request else { panic!("{to:?} was told {reason:?} about {id}, which is not pending") };
+        request.asker = None;
+        request.orphaned = Some(now);
+        let Who::Worker(worker) = request.answerer else { panic!("{request:?}") };
+        match reason {
+            Reason::Timeout => {
+                let Who::Client(client) = to else { panic!("{to:?} waits for a client") };
+                let overdue = request.expires.is_some_and(|at| at <= now) || self.clients[client].half_closed;
+                assert!(overdue, "too early: {request:?}");
+            }
+            Reason::RequestLost => {
+                assert!(!self.refused);
+                self.accused.push(worker);
+                if !is_replaced {
+                    self.blamed.push((worker, to));
+                }
+            }
+            Reason::ShuttingDown => {
+                assert!(self.refusing);
+                self.accused.push(worker);
+            }
+            Reason::RequestDiscarded | Reason::MemoryLimit | Reason::ListenerRemoved => {
+                let Who::Client(client) = to else { panic!("{to:?} waits for a client") };
+                self.bereaved.push((client, reason));
+            }
+            _ => panic!("a request was given up for {reason:?}"),
+        }
+        self.count(reason);
+    }
+
+    /// When a request gives its slot back, if it was cancelled or nobody waits for it.
+    fn leaves_at(request: &Request) -> Option<Moment> {
+        let round = |at: Moment| Moment(at.0.next_multiple_of(SLOT_ROUND.as_nanos() as u64));
+        if let Some((at, _)) = request.cancelled {
+            let due = round(at.after(SLOT_KEPT));
+            return Some(request.expires.map_or(due, |expires| expires.min(due)));
+        }
+        request.orphaned.map(|at| round(at.after(SLOT_KEPT)))
+    }
+
+    /// Requests that were cancelled, or that nobody waits for, give their slots back. Their answers may still come, so
+    /// their workers are sent their ids no more until then.
+    pub fn leave_slots(&mut self, now: Moment) {
+        let stays =
+            |request: &Request| request.cancelled.is_none() || Self::leaves_at(request).is_none_or(|at| at > now);
+        let (stay, leave) = std::mem::take(&mut self.to_workers).into_iter().partition(stays);
+        self.to_workers = stay;
+        for request in leave {
+            self.leaves(request);
+        }
+        self.let_go();
+    }
+
+    /// Of those that nobody waits for so many have given their slots back. The bus may let them keep theirs until
+    /// somebody needs one.
+    pub(super) fn orphans_leave(&mut self, now: Moment, how_many: usize) {
+        for _ in 0..how_many {
+            let due = |request: &Request| Self::leaves_at(request).filter(|at| *at <= now && request.asker.is_none());
+            let due = self.to_workers.iter().enumerate().filter_map(|(at, request)| Some((due(request)?, at))).min();
+            let Some((_, at)) = due else { return };
+            let request = self.to_workers.remove(at);
+            self.leaves(request);
+        }
+        self.let_go();
+    }
+
+    fn leaves(&mut self, request: Request) {
+        if let Who::Worker(worker) = request.answerer {
+            let Worker { retired, more_retired, fresh, .. } = &mut self.workers[worker];
+            if *more_retired > 0 || retired.len() == RETIRED {
+                *fresh = true;
+                *more_retired += 1 + std::mem::take(retired).len();
+            } else {
+                retired.push(request.wire.clone());
+            }
+            let token = request.progress.as_ref().map(|token| &token.wire).filter(|token| **token != request.wire);
+            self.workers[worker].retired_tokens.extend(token.cloned());
+            self.workers[worker].may_create |= self.lines[request.line].creates();
+            if self.lines[request.line].creates() {
+                self.ends_early(worker, None);
+            }
+        }
+        // The worker may load it yet.
+        if matches!(self.lines[request.line].method, "session/load" | "session/resume") {
+            self.is_loaded(&request.sessions);
+            for session in self.sessions.iter_mut().filter(|at| request.sessions.contains(&at.serial)) {
+                session.lent |= session.rank == Rank::Claimed;
+            }
+        }
+        let loud = request.cancelled.is_some_and(|(_, loud)| loud);
+        match request.asker {
+            Some(asker) if loud => self.cancelled.push((asker, request.token)),
+            Some(_) => self.count(Reason::Cancelled),
+            None => {}
+        }
+    }
+
+    /// A client will answer nothing more.
+    pub fn leave_unanswered(&mut self, client: usize) {
+        let (unanswered, rest) = std::mem::take(&mut self.to_clients)
+            .into_iter()
+            .partition(|request| request.answerer == Who::Client(client));
+        self.to_clients = rest;
+        for request in unanswered {
+            let Some(worker) = request.asker else { continue };
+            assert!(!self.is_there(worker), "{worker:?} still waits for {request:?}");
+            self.count(Reason::ClientLeft);
+        }
+    }
+
+    /// Panics if a request is overdue that somebody waits for.
+    pub fn check_overdue(&self, now: Moment) {
+        for request in self.to_workers.iter().filter(|request| request.asker.is_some() && request.cancelled.is_none()) {
+            assert!(request.expires.is_none_or(|expires| expires > now), "it is overdue: {request:?}");
+        }
+    }
+
+    /// How many requests of clients wait for an answer or an error that they would be told.
+    pub fn asked_by_clients(&self) -> usize {
+        self.to_workers.iter().filter(|request| request.asker.is_some()).count()
+    }
+}
+
+/// The id that the answerer sees: another one, never seen before, where it knows this one already, where parsers read
+/// this one differently, and where it may be answered by mistake (`fresh`).
+fn translated(
+    mut request: Request,
+    line: &Line,
+    ids: &Ids,
+    pending: &[Request],
+    made: &mut BTreeSet<String>,
+    [fresh, is_late]: [bool; 2],
+) -> Request {
+    let token = line.id.clone().expect("a request has an id");
+    let seen = ids.id.clone().expect("an id arrives");
+    request.wire = meaning(&seen);
+    let known = |id: &str| pending.iter().any(|other| other.answerer == request.answerer && other.wire == id);
+    request.replaced = fresh || !is_plain(&token) || known(&meaning(&token));
+    if request.replaced {
+        let number: u64 = seen.trim_matches('"').parse().unwrap_or_default();
+        assert!(MADE.contains(&number), "the id {token} was replaced by {seen}: {line:?}");
+        assert!(made.insert(number.to_string()), "the id {seen} was made twice: {line:?}");
+        assert_eq!(seen.starts_with('"'), token.starts_with('"'), "the type of an id changed");
+    } else {
+        assert_eq!(seen, token, "an id was changed without need");
+    }
+    if let (Some(token), Some(seen_token)) = (&line.token, &ids.token) {
+        let follows = request.replaced && line.id.as_deref().map(meaning) == Some(meaning(token));
+        let is_known = |other: &Request| {
+            let has = other.progress.as_ref().is_some_and(|other| other.wire == meaning(token));
+            has && other.answerer == request.answerer
+        };
+        let replaced = follows || is_late || !is_plain(token) || pending.iter().any(is_known);
+        if follows {
+            assert_eq!(*seen_token, seen, "a token goes with the id that it is: {line:?}");
+        } else if replaced {
+            let number: u64 = seen_token.trim_matches('"').parse().unwrap_or_default();
+            assert!(MADE.contains(&number), "the token {token} was replaced by {seen_token}: {line:?}");
+            assert!(made.insert(number.to_string()), "the token {seen_token} was made twice: {line:?}");
+            assert_eq!(seen_token.starts_with('"'), token.starts_with('"'), "the type of a token changed");
+        } else {
+            assert_eq!(seen_token, token, "a token was changed without need: {line:?}");
+        }
+        request.progress = Some(Token { wire: meaning(seen_token), token: token.clone(), replaced });
+    }
+    request.token = token;
+    request
+}
+
+/// The name that something is told under for a request, as its asker knows it.
+fn is_told_as<'a>(request: &'a Request, line: &'a Line) -> Option<&'a String> {
+    let token = request.progress.as_ref().filter(|token| token.replaced);
+    match (&line.progress, &line.subscription) {
+        (Some(progress), _) => Some(token.map_or(progress, |token| &token.token)),
+        (_, Some(_)) if request.replaced => Some(&request.token),
+        (_, subscription) => subscription.as_ref(),
+    }
+}

@@ -1,0 +1,239 @@
+//! What the model knows of workers: what they are there for, and who has them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::{BELIEVED, LOST_NAMES, Model, Rank, Request, Worker};
+use crate::bus::overview::Role;
+use crate::bus::port::Moment;
+use crate::bus::settings::{Assignment, Pool};
+use crate::line::Who;
+
+/// No worker is started again sooner than this.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+
+/// A client is read with pauses after so many crashes of its workers in a row.
+const SUSPECT_AFTER: usize = 3;
+
+/// The first pause; each one is twice as long as the one before, up to the longest.
+const PENALTY: Duration = Duration::from_secs(1);
+const LONGEST_PENALTY: Duration = Duration::from_secs(30);
+
+impl Model {
+    /// What a worker is there for: whether it may get what any worker of its pool may do.
+    pub fn has_role(&mut self, worker: usize, role: Role) {
+        let did = std::mem::replace(&mut self.workers[worker].serves, role == Role::Serves);
+        if did && role == Role::Leaves {
+            self.may_be_kept(worker);
+        }
+    }
+
+    /// Clients may have got a worker for lines that were not delivered, and keep to it.
+    pub(super) fn may_be_kept(&mut self, worker: usize) {
+        let may_have = (0..self.clients.len()).filter(|client| !self.clients[*client].closed);
+        self.workers[worker].perhaps_of.extend(may_have);
+    }
+
+    pub(super) fn is_dedicated(&self, pool: usize) -> bool {
+        self.settings.pools[pool].assignment == Assignment::Dedicated
+    }
+
+    /// A worker is being started.
+    pub fn started(&mut self, now: Moment, pool: usize) {
+        let Pool { instances, assignment, .. } = self.settings.pools[pool];
+        let before = self.workers.iter().filter(|worker| worker.pool == pool).count();
+        if before >= instances && assignment != Assignment::Dedicated && !self.replaces {
+            let seat = self.vacant.iter().position(|(of, since)| *of == pool && now.since(*since) >= FIRST_BACKOFF);
+            self.vacant.remove(seat.expect("a seat is vacant for as long as the first backoff"));
+        }
+        self.workers.push(Worker {
+            pool,
+            takes: true,
+            serves: true,
+            perhaps_of: BTreeSet::new(),
+            owner: None,
+            released: false,
+            ran: false,
+            fresh: false,
+            answers_twice: false,
+            used_at: BTreeMap::new(),
+            retired: Vec::new(),
+            retired_tokens: Vec::new(),
+            more_retired: 0,
+            may_create: false,
+            served: BTreeSet::new(),
+            early: Vec::new(),
+        });
+        let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released).count();
+        let most = self.settings.pools[pool].max_instances;
+        assert!(live <= most || self.replaces, "pool {pool} has {live} workers");
+        assert!(!self.refused, "a worker is started during the drain");
+    }
+
+    /// A worker was started.
+    pub fn runs(&mut self, worker: usize) {
+        self.workers[worker].ran = true;
+    }
+
+    /// How many seats are empty that should not be.
+    pub fn seats_empty(&self) -> usize {
+        let empty = self.settings.pools.iter().enumerate().map(|(pool, settings)| {
+            let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released && worker.serves);
+            let (owned, spare): (Vec<_>, Vec<_>) = live.partition(|worker| worker.owner.is_some());
+            let instances = if settings.is_gone { 0 } else { settings.instances };
+            instances.min(settings.max_instances.saturating_sub(owned.len())).saturating_sub(spare.len())
+        });
+        empty.sum()
+    }
+
+    /// Nothing may be sent to this worker any more.
+    pub fn stops(&mut self, worker: usize) {
+        self.workers[worker].takes = false;
+    }
+
+    /// A worker is heard no more: nobody has to answer what it has asked.
+    pub fn unasks(&mut self, worker: usize) {
+        for request in self.to_clients.iter_mut().filter(|request| request.asker == Some(Who::Worker(worker))) {
+            request.asker = None;
+        }
+    }
+
+    /// Whether the worker may be given messages.
+    pub fn takes(&self, worker: usize) -> bool {
+        self.workers[worker].takes
+    }
+
+    /// Whether the client of this worker is closed when it has ended.
+    fn ends_its_client(&self, worker: usize) -> bool {
+        self.is_dedicated(self.workers[worker].pool)
+    }
+
+    /// Whether a worker is a client's own.
+    pub fn is_own(&self, client: usize, worker: usize) -> bool {
+        self.workers[worker].owner == Some(client)
+    }
+
+    /// Whether a client is closed since a worker of its own has ended, or is about to.
+    pub fn lost_its_worker(&self, client: usize) -> bool {
+        let own =
+            |(at, worker): (usize, &Worker)| worker.owner == Some(client) && !worker.takes && self.ends_its_client(at);
+        self.workers.iter().enumerate().any(own)
+    }
+
+    /// Everything that hung on a worker is settled.
+    pub fn settled(&mut self, worker: usize) {
+        let me = Who::Worker(worker);
+        self.workers[worker].takes = false;
+        for request in std::mem::take(&mut self.to_workers) {
+            if let (true, Some(asker)) = (request.answerer == me, request.asker) {
+                self.blamed.push((worker, asker));
+            }
+            if request.answerer != me {
+                self.to_workers.push(request);
+            } else {
+                assert!(request.asker.is_none(), "nobody was told that {request:?} is lost");
+            }
+        }
+        self.unasks(worker);
+        for session in std::mem::take(&mut self.sessions) {
+            if session.worker != worker {
+                self.sessions.push(session);
+            } else if session.rank == Rank::Issued || session.was_issued {
+                let lost = &mut self.clients[session.client].lost;
+                lost.retain(|(name, _)| *name != session.name);
+                lost.push((session.name, true));
+                lost.drain(..lost.len().saturating_sub(LOST_NAMES));
+            }
+        }
+        self.held.retain(|held| held.worker != worker);
+        self.ends_early(worker, None);
+        self.let_go();
+    }
+
+    /// A worker is gone for good.
+    pub fn released(&mut self, now: Moment, worker: usize) {
+        self.settled(worker);
+        for (at, client) in self.clients.iter_mut().enumerate() {
+            if self.blamed.contains(&(worker, Who::Client(at))) {
+                client.crashes += 1;
+                if let Some(more) = client.crashes.checked_sub(SUSPECT_AFTER) {
+                    let pause = PENALTY.saturating_mul(1 << more.min(16)).min(LONGEST_PENALTY);
+                    client.slowed_until = client.slowed_until.max(Some(now.after(pause)));
+                }
+            }
+        }
+        self.workers[worker].released = true;
+        self.vacant.push((self.workers[worker].pool, now));
+        self.unsent += self.outputs.remove(&Who::Worker(worker)).unwrap_or_default().queued as u64;
+        for client in &mut self.clients {
+            client.assigned.retain(|(_, assigned)| *assigned != worker);
+        }
+    }
+
+    /// Whether others than this client have a session or an unanswered request on a worker.
+    fn is_used(&self, worker: usize, client: usize) -> bool {
+        let others = |who: Option<Who>| who.is_some_and(|who| who != Who::Client(client));
+        let asked = self.to_workers.iter().any(|at| at.answerer == Who::Worker(worker) && others(at.asker));
+        asked || self.sessions.iter().any(|at| at.worker == worker && at.client != client)
+    }
+
+    /// Whether others than this client use a worker, or may be waiting for it.
+    pub fn is_shared(&self, worker: usize, client: usize) -> bool {
+        let waits = (0..self.clients.len()).any(|other| other != client && self.waits_for(other, worker));
+        waits || self.is_used(worker, client)
+    }
+
+    /// Whether others than this client used a worker a moment ago.
+    pub(super) fn was_shared(&self, now: Moment, worker: usize, client: usize) -> bool {
+        let used = &self.workers[worker].used_at;
+        used.iter().any(|(other, at)| *other != client && now.since(*at) <= BELIEVED)
+    }
+
+    /// The clients that have something to expect of a worker.
+    pub(super) fn clients_of(&self, worker: usize) -> BTreeSet<usize> {
+        let asked = self.to_workers.iter().filter(|at| at.answerer == Who::Worker(worker)).filter_map(|at| at.asker);
+        let asked = asked.filter_map(|who| if let Who::Client(client) = who { Some(client) } else { None });
+        let owners = self.sessions.iter().filter(|at| at.worker == worker).map(|at| at.client);
+        let waiting = (0..self.clients.len()).filter(|client| self.waits_for(*client, worker));
+        asked.chain(owners).chain(waiting).collect()
+    }
+
+    /// Whether a worker's line waits for a client that is full, while others use that worker.
+    pub fn holds_up(&self, worker: usize, line: usize) -> bool {
+        let fate = self.fate_of_worker_line(worker, &self.lines[line]);
+        let is_for_all = !self.told_all(worker, &self.lines[line]).is_empty();
+        let slow = |to: &Who| matches!(to, Who::Client(client) if self.is_full(*to) && self.is_used(worker, *client));
+        self.workers[worker].owner.is_none() && !is_for_all && fate.to.iter().any(slow)
+    }
+
+    /// The client that a worker's message is for if it names nobody: the only one that has ever sent that worker
+    /// anything, or that may use it if nobody has. A worker that is for one client alone is for nobody before.
+    pub(super) fn only_client(&self, worker: usize) -> Option<usize> {
+        let Worker { owner, served, pool, .. } = &self.workers[worker];
+        if self.settings.pools[*pool].assignment == Assignment::Dedicated {
+            return *owner;
+        }
+        let is_there = |client: &usize| !self.clients[*client].gone && self.may_name(*client, *pool);
+        let mut there = (0..self.clients.len()).filter(is_there);
+        match (owner, served.len()) {
+            (Some(owner), _) => Some(*owner),
+            (None, 0) => there.next().filter(|_| there.next().is_none()),
+            (None, 1) => served.first().copied(),
+            _ => None,
+        }
+    }
+
+    /// Whether a worker gives out names, as far as others of its pool tell, or may be just doing so: then a client may
+    /// name in params only what it was given. The worker of one client alone may do as it likes.
+    pub(super) fn issues(&self, worker: usize) -> bool {
+        let pool = self.workers[worker].pool;
+        let shared = self.settings.pools[pool].assignment != Assignment::Dedicated;
+        shared && (self.issuing.contains(&pool) || self.creates(worker))
+    }
+
+    /// Whether a worker may be making a session: a request for one is pending, or was given up before it was answered.
+    pub(super) fn creates(&self, worker: usize) -> bool {
+        let creates = |request: &Request| request.answerer == Who::Worker(worker) && self.lines[request.line].creates();
+        self.workers[worker].may_create || self.to_workers.iter().any(creates)
+    }
+}

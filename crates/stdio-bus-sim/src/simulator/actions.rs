@@ -1,0 +1,245 @@
+//! What happens next: something that is drawn, or that follows from what happened before.
+
+use std::time::Duration;
+
+use super::{Pace, Process, Reaction, SimWorker, World};
+use crate::bus::port::{Close, Exit, Input, Peer};
+use crate::bus::shutdown::Stage;
+use crate::faults;
+use crate::faults::Action;
+use crate::line::Who;
+
+impl World {
+    pub(super) fn act(&mut self) {
+        let action = self.any_action();
+        let (client, worker) = (self.any_client(), self.any_worker());
+        match (action, client, worker) {
+            (Action::Connect, ..) => self.connect(),
+            (Action::ClientWrites, Some(client), _) => {
+                for _ in 0..self.random.range(1..5) {
+                    self.client_writes(client);
+                }
+            }
+            (Action::WorkerWrites, _, Some(worker)) => {
+                for _ in 0..self.random.range(1..5) {
+                    self.worker_writes(worker);
+                }
+            }
+            (Action::Arrive, ..) => {
+                if let Some(who) = self.anybody(client, worker) {
+                    self.arrive_in_part(who);
+                }
+            }
+            (Action::Leave, ..) => {
+                if let Some(who) = self.anybody(client, worker) {
+                    self.leave_at_its_pace(who);
+                }
+            }
+            (Action::Spawn, ..) => {
+                if let Some(at) = self.workers.iter().position(|worker| worker.process == Process::Starting) {
+                    let runs = !self.random.one_in(8);
+                    self.spawned(at, runs);
+                }
+            }
+            (Action::Wait, ..) => self.wait(),
+            (Action::WaitForDeadline, ..) => {
+                self.wait_for_deadline();
+            }
+            (Action::ChangePace, ..) => {
+                if let Some(who) = self.anybody(client, worker) {
+                    self.end_mut(who).pace = Self::any_pace(&mut self.random);
+                }
+            }
+            (Action::HalfClose, Some(client), _) => self.clients[client].end.ended = true,
+            (Action::Reset, Some(client), _) => self.reset(client),
+            (Action::ClientBad, Some(client), _) if !self.clients[client].end.ended => {
+                self.write_bad(Who::Client(client))
+            }
+            (Action::WorkerBad, _, Some(worker)) if self.can_write(worker) => self.write_bad(Who::Worker(worker)),
+            (Action::Exit, _, Some(worker)) if self.workers[worker].process == Process::Running => {
+                let exit = *self.random.pick(&[Exit::Code(0), Exit::Code(1), Exit::Signal(11)]);
+                self.exit(worker, exit);
+            }
+            (Action::CloseStdout, _, Some(worker)) if self.can_write(worker) => self.workers[worker].end.ended = true,
+            (Action::CloseStdin, _, Some(worker)) => self.break_stdin(worker),
+            (Action::Crowd, ..) => self.crowd(),
+            (Action::Shutdown, ..) => self.shutdown(),
+            _ => {}
+        }
+    }
+
+    fn any_action(&mut self) -> Action {
+        let total: usize = self.weights.iter().map(|(_, weight)| weight).sum();
+        let mut at = self.random.range(0..total);
+        for (candidate, weight) in &self.weights {
+            if at < *weight {
+                return *candidate;
+            }
+            at -= weight;
+        }
+        Action::Wait
+    }
+
+    fn arrive_in_part(&mut self, who: Who) {
+        let bytes = match self.random.range(0..4) {
+            0 => self.random.range(1..8),
+            1 => self.random.range(1..400),
+            _ => usize::MAX,
+        };
+        self.arrive(who, bytes);
+        if self.random.one_in(2) {
+            self.tell_end(who);
+        }
+    }
+
+    fn leave_at_its_pace(&mut self, who: Who) {
+        let pace = self.end(who).pace;
+        let bytes = match pace {
+            Pace::Never => 0,
+            Pace::Slow => self.random.range(1..60),
+            Pace::Fast if self.random.one_in(3) => self.random.range(1..300),
+            Pace::Fast => usize::MAX,
+        };
+        self.leave(who, bytes);
+    }
+
+    fn wait(&mut self) {
+        let longest = match self.random.range(0..100) {
+            0..3 => 200_000,
+            3..5 => 8000,
+            5..14 => 2000,
+            _ => 100,
+        };
+        let pause = Duration::from_millis(self.random.range(0..longest) as u64);
+        self.pass(self.now.after(pause));
+        self.tick_if_due();
+    }
+
+    /// Another configuration holds from now on, or the operator has workers replaced.
+    pub(super) fn reload(&mut self) {
+        self.model.replaces = true;
+        let (pool, worker) = (self.random.range(0..self.settings.pools.len()), self.any_worker());
+        match (self.random.range(0..5), worker) {
+            (0, _) => self.handle("is to be replaced", None, Input::RestartPool(pool)),
+            (1, Some(at)) => {
+                let worker = self.workers[at].key;
+                let input = if self.random.one_in(2) {
+                    Input::RestartWorker { worker, at_once: false }
+                } else {
+                    Input::Grown { worker, mib: 1 }
+                };
+                self.handle("is to be replaced", Some(Who::Worker(at)), input);
+            }
+            _ => {
+                let next = faults::reload(&mut self.random, &self.first, &self.settings);
+                if self.bus.stage() < Stage::Terminating {
+                    self.settings = next.clone();
+                    self.model.reloaded(&next);
+                }
+                self.note(|_| format!("{next:#?}"));
+                self.step("reload", None, |bus, now| bus.reload(now, &next));
+            }
+        }
+    }
+
+    /// Tells the bus that memory is short, with holders of any size; or that it is not any more.
+    pub(super) fn crowd(&mut self) {
+        let most = self.settings.limits.max_memory;
+        let clients: Vec<_> = self.clients.iter().filter(|client| !client.closed).map(|client| client.key).collect();
+        let goes_on = !self.is_crowded || self.random.one_in(2);
+        self.is_crowded = goes_on && !clients.is_empty();
+        let random = &mut self.random;
+        let (used, held) = if self.is_crowded {
+            let sizes = [1 << 10, 100 << 10, most / 4, most];
+            let held = clients.into_iter().map(|key| (Peer::Client(key), *random.pick(&sizes))).collect();
+            (if random.one_in(4) { random.range(most..2 * most) } else { most - 1 }, held)
+        } else {
+            (0, Vec::new())
+        };
+        self.sheds = true;
+        self.handle("memory", None, Input::Memory { used, held, waiting: Vec::new() });
+        self.sheds = false;
+    }
+
+    pub(super) fn shutdown(&mut self) {
+        if self.shutdowns < 2 {
+            self.shutdowns += 1;
+            let before = self.bus.stage();
+            let is_new = self.signalled.is_none_or(|at| self.now.since(at) >= Duration::from_secs(1));
+            let again = before > Stage::Running && is_new;
+            self.signalled = self.signalled.or(Some(self.now));
+            let limits = &self.settings.limits;
+            let starts = before == Stage::Running && limits.lame_duck.is_zero();
+            self.model.quiescing |= again || starts;
+            self.model.refusing |= again || starts && limits.quiesce.is_zero();
+            self.handle("shutdown", None, Input::Shutdown);
+            if before > Stage::Running && !again {
+                assert_eq!(self.bus.stage(), before, "two signals within a second are one");
+            }
+            if again {
+                assert!(self.bus.stage() >= Stage::Killing, "the second signal waits for somebody");
+                let spared = |worker: &SimWorker| worker.process == Process::Running && !worker.killed;
+                assert!(!self.workers.iter().any(spared), "the second signal kills");
+                assert!(self.clients.iter().all(|client| client.closed || client.closing.is_some()));
+                let pending = self.model.asked_by_clients();
+                assert_eq!(pending, 0, "nobody is told what becomes of {pending} requests");
+            }
+        }
+    }
+
+    /// Lets one thing happen that follows from what happened before; says whether there was any.
+    pub(super) fn react(&mut self) -> bool {
+        let mut todo: Vec<Reaction> = Vec::new();
+        for (at, worker) in self.workers.iter().enumerate().filter(|(_, worker)| !worker.released) {
+            if worker.probed {
+                todo.push(Box::new(move |world| {
+                    let worker = &mut world.workers[at];
+                    worker.probed = false;
+                    let input = Input::Unread { worker: worker.key, bytes: worker.end.half_read.len() };
+                    world.handle("is looked at", Some(Who::Worker(at)), input);
+                }));
+            }
+            let runs = worker.process == Process::Running;
+            if runs && worker.killed {
+                todo.push(Box::new(move |world| world.exit(at, Exit::Signal(9))));
+            } else if runs && worker.terminated && !worker.ignores_term {
+                todo.push(Box::new(move |world| world.exit(at, Exit::Signal(15))));
+            } else if runs && worker.stdin_closed && worker.end.queue.is_empty() && !worker.ignores_term {
+                todo.push(Box::new(move |world| world.exit(at, Exit::Code(0))));
+            }
+            if worker.end.ended && !worker.end.end_told && !worker.end.deaf && !worker.end.paused {
+                todo.push(Box::new(move |world| {
+                    world.arrive(Who::Worker(at), usize::MAX);
+                    world.tell_end(Who::Worker(at));
+                }));
+            }
+        }
+        for (at, client) in self.clients.iter().enumerate().filter(|(_, client)| !client.closed) {
+            match client.closing {
+                Some(Close::Now) => todo.push(Box::new(move |world| world.close(at))),
+                // The shell shuts its own side down, and then sees the end of the input, again if it had seen it.
+                Some(Close::Flush) if client.end.queue.is_empty() && !client.reset && !client.flush_told => {
+                    todo.push(Box::new(move |world| {
+                        let client = &mut world.clients[at];
+                        (client.end.ended, client.end.end_told, client.flush_told) = (true, true, true);
+                        let input = Input::Ended { peer: Peer::Client(client.key), partial: 0 };
+                        world.handle("has ended after all", Some(Who::Client(at)), input);
+                    }));
+                }
+                _ => {}
+            }
+            if client.end.ended && !client.end.end_told && !client.end.deaf && !client.end.paused {
+                todo.push(Box::new(move |world| {
+                    world.arrive(Who::Client(at), usize::MAX);
+                    world.tell_end(Who::Client(at));
+                }));
+            }
+        }
+        if todo.is_empty() {
+            return false;
+        }
+        let which = self.random.range(0..todo.len());
+        todo.swap_remove(which)(self);
+        true
+    }
+}

@@ -1,0 +1,252 @@
+//! What the world does when the bus wants it done.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::{Call, End, Process, SimWorker, World};
+use crate::bus::overview::{Name, SessionRow};
+use crate::bus::port::{ClientKey, Close, Effect, Moment, Peer, Signal, WorkerKey};
+use crate::bus::report::{Reason, Report, WorkerName};
+use crate::line::Who;
+use crate::peers::Mind;
+
+/// How long the stdout of a worker that has exited is read at least.
+const GRACE: Duration = Duration::from_secs(1);
+
+impl World {
+    pub(super) fn carry_out(
+        &mut self,
+        effects: Vec<Effect>,
+        data: &[u8],
+        hearing: Option<Who>,
+        due: VecDeque<usize>,
+        is_bad: bool,
+    ) {
+        // The count tells what a report may keep back.
+        let stalls = self.bus.count(Reason::ClientStalled) + self.bus.count(Reason::ClientSlow);
+        let stalls_before = std::mem::replace(&mut self.stalls, stalls);
+        self.learn_expired(&effects);
+        let released = effects.iter().enumerate().filter_map(|(at, effect)| match effect {
+            Effect::Release(worker) => Some((at, self.worker(*worker))),
+            _ => None,
+        });
+        let released = released.collect();
+        let has_stalled = stalls > stalls_before;
+        let mut call = Call { hearing, due, is_bad, stalled: Vec::new(), released, has_stalled };
+        for (place, effect) in effects.into_iter().enumerate() {
+            self.trace_effect(&effect, data);
+            if self.ends(&effect, &call) {
+                call.due.drain(..).for_each(|line| self.drop_line(line));
+            }
+            match effect {
+                Effect::Copy { to, span } => {
+                    let bytes = &data[span.start as usize..span.end as usize];
+                    assert!(!bytes.is_empty());
+                    self.queue(to, bytes, hearing, &mut call.due);
+                }
+                Effect::Insert { to, text } => self.queue(to, text.as_bytes(), hearing, &mut call.due),
+                Effect::Pause(peer) => self.pause(peer, &mut call),
+                Effect::Resume(peer) => self.resume(peer),
+                Effect::Spawn { worker, name, generation } => self.start_worker(worker, name, generation),
+                Effect::CloseStdin(worker) => {
+                    let at = self.worker(worker);
+                    self.workers[at].stdin_closed = true;
+                    self.model.stops(at);
+                }
+                Effect::Signal { worker, signal } => self.signal(worker, signal),
+                Effect::Probe(worker) => {
+                    let at = self.worker(worker);
+                    self.workers[at].probed = true;
+                }
+                Effect::Release(worker) => self.release(worker),
+                Effect::Close { client, how, why } => self.close_client(client, (how, why), place, &call),
+                Effect::PauseAccept => self.accept_paused = true,
+                Effect::ResumeAccept => self.accept_paused = false,
+                Effect::CloseListener(_) | Effect::OpenListener(_) | Effect::Discovered { .. } => {}
+                Effect::StopAccept => {
+                    assert!(!self.stop_accept);
+                    self.stop_accept = true;
+                }
+                Effect::Report(report) => self.read_report(&report),
+                Effect::Done => {
+                    self.note(|_| "done".into());
+                    self.done += 1;
+                }
+            }
+        }
+        for number in call.due {
+            self.drop_line(number);
+        }
+        for worker in call.stalled {
+            self.workers[worker].end.deaf = true;
+            self.model.settled(worker);
+        }
+    }
+
+    /// Whether an effect ends a peer: it comes after all lines that were taken of it.
+    fn ends(&self, effect: &Effect, call: &Call) -> bool {
+        match effect {
+            Effect::Close { client, .. } => call.hearing == Some(Who::Client(self.client(*client))),
+            Effect::Pause(peer) => call.is_bad && call.hearing == Some(self.who(*peer)),
+            // A client's own worker ends with it, and may be told so first.
+            Effect::Signal { .. } | Effect::CloseStdin(_) => matches!(call.hearing, Some(Who::Client(_))),
+            _ => false,
+        }
+    }
+
+    fn pause(&mut self, peer: Peer, call: &mut Call) {
+        let who = self.who(peer);
+        self.end_mut(who).paused = true;
+        if let Who::Client(client) = who {
+            self.model.waits(self.now, client, self.front(who));
+        }
+        if let (None, Who::Worker(worker)) = (call.hearing, who) {
+            // Nobody is heard, so it does not wait for somebody: it has stalled, and is heard no more.
+            self.model.unasks(worker);
+            call.stalled.push(worker);
+        }
+    }
+
+    fn resume(&mut self, peer: Peer) {
+        let who = self.who(peer);
+        let now = self.now;
+        if let Who::Client(client) = who {
+            let waits_with: Vec<usize> = self.front(who).into_iter().collect();
+            self.learn_owners_by(client, &waits_with);
+            self.model.waits(now, client, None);
+        }
+        let end = self.end_mut(who);
+        assert!(end.paused, "{who:?} is resumed, and was not paused");
+        end.paused = false;
+        end.resumed_at = now;
+    }
+
+    fn signal(&mut self, key: WorkerKey, signal: Signal) {
+        let at = self.worker(key);
+        let worker = &mut self.workers[at];
+        assert_eq!(worker.process, Process::Running, "a signal to nobody");
+        match signal {
+            Signal::Terminate => worker.terminated = true,
+            Signal::Kill => worker.killed = true,
+        }
+        self.note(|_| format!("worker {at} is signalled: {signal:?}"));
+    }
+
+    fn close_client(&mut self, key: ClientKey, (how, why): (Close, Reason), place: usize, call: &Call) {
+        let at = self.client(key);
+        if why == Reason::OwnWorkerEnded && self.clients[at].closing.is_none() {
+            // Its worker has nothing to ask any more: the one that is heard no longer, or goes next.
+            let is_own = |(behind, worker): &&(usize, usize)| *behind > place && self.model.is_own(at, *worker);
+            let goes = call.released.iter().find(is_own);
+            let heard = call.hearing.filter(|_| call.is_bad);
+            match (goes, heard) {
+                (Some((_, worker)), _) => self.model.unasks(*worker),
+                (None, Some(Who::Worker(worker))) => self.model.unasks(worker),
+                _ => assert!(!call.stalled.is_empty(), "client {at} has lost no worker"),
+            }
+        }
+        self.note(|_| format!("client {at} is closed: {how:?}"));
+        assert_ne!(self.clients[at].closing, Some(Close::Now), "closed twice");
+        self.clients[at].closing = Some(how);
+        let now = self.now;
+        let client = &mut self.clients[at];
+        client.left.get_or_insert(now);
+        client.left_for.get_or_insert(why);
+        // It is heard to the end where it is refused, whatever it has waited for.
+        client.end.deaf = how != Close::Refuse;
+        client.end.paused &= client.end.deaf;
+        if how == Close::Refuse {
+            self.model.waits(self.now, at, None);
+        }
+        let is_stalled = call.has_stalled && self.model.is_full(Who::Client(at));
+        let is_bad = call.is_bad && call.hearing == Some(Who::Client(at));
+        self.model.closes_amid(call.due.iter().copied());
+        let excuse = self.clients[at].reset || is_stalled || self.sheds || self.model.refusing || is_bad;
+        self.model.closing(self.now, at, how, why, excuse);
+    }
+
+    fn read_report(&mut self, report: &Report) {
+        assert!(!report.text.is_empty());
+        let restarts = report.reason == Reason::RestartScheduled && report.suppressed == 0;
+        assert!(!restarts || !self.model.refused, "a restart is scheduled during the shutdown");
+        self.note(|_| {
+            let client = report.client.map(|number| format!(" of client {number}")).unwrap_or_default();
+            format!("  reported: {}{client}: {}", report.reason.name(), report.text)
+        });
+    }
+
+    fn trace_effect(&mut self, effect: &Effect, data: &[u8]) {
+        if !matches!(effect, Effect::Copy { .. } | Effect::Insert { .. } | Effect::Report(_)) {
+            self.mention(|_| format!("  {effect:?}"));
+        }
+        if let Some(mut trace) = self.trace.take() {
+            trace.effect(self.now, effect, data, |peer| self.who(peer));
+            self.trace = Some(trace);
+        }
+    }
+
+    /// Claims may have been forgotten in a call of the bus with these effects: it says which sessions are left.
+    fn learn_expired(&mut self, effects: &[Effect]) {
+        let expired = self.bus.count(Reason::ClaimExpired);
+        let how_many = expired - std::mem::replace(&mut self.expired, expired);
+        if how_many == 0 {
+            return;
+        }
+        let over = effects.iter().filter_map(|effect| match effect {
+            Effect::Close { client, .. } => Some(Who::Client(self.client(*client))),
+            Effect::Pause(peer @ Peer::Worker(_)) => Some(self.who(*peer)),
+            Effect::Release(worker) => Some(Who::Worker(self.worker(*worker))),
+            _ => None,
+        });
+        let over: Vec<Who> = over.collect();
+        let (bus, workers) = (&*self.bus, &self.workers);
+        let rows = || (0..bus.session_slots()).filter_map(|slot| bus.session_row(self.now, slot));
+        let is_left = |worker: usize, name: &str| {
+            let is_at = |row: &SessionRow<'_>| row.worker == Some(Name::Worker(workers[worker].name));
+            rows().any(|row| is_at(&row) && row.client.is_some() && row.name == name.as_bytes())
+        };
+        self.model.claims_expired(self.now, how_many, is_left, |who| over.contains(&who));
+    }
+
+    fn release(&mut self, key: WorkerKey) {
+        let at = self.worker(key);
+        let worker = &mut self.workers[at];
+        worker.released = true;
+        let quiet = self.now.since(worker.exited_at.max(worker.end.resumed_at));
+        let lines_left = !worker.end.deaf && !worker.end.lines.is_empty();
+        assert!(worker.process == Process::Exited, "worker {at} is released, and lives");
+        assert!(!lines_left || quiet >= GRACE, "lines of worker {at} were lost");
+        self.model.released(self.now, at);
+    }
+
+    fn start_worker(&mut self, key: WorkerKey, name: WorkerName, generation: u32) {
+        let pool = name.pool;
+        self.model.started(self.now, pool);
+        let random = &mut self.random;
+        let end = End { pace: Self::any_pace(random), ..End::default() };
+        let mind = Mind::new(random, self.settings.pools[pool].request_timeout.is_some());
+        self.note(|world| format!("worker {} is started in pool {pool}: {mind:?}", world.workers.len()));
+        self.workers.push(SimWorker {
+            key,
+            name,
+            generation,
+            end,
+            process: Process::Starting,
+            mind,
+            waiting: Vec::new(),
+            todo: VecDeque::new(),
+            told: Vec::new(),
+            next_id: 0,
+            exposed: None,
+            waited: Duration::ZERO,
+            probed: false,
+            stdin_closed: false,
+            terminated: false,
+            killed: false,
+            ignores_term: self.random.one_in(5),
+            holds_pipe: self.random.one_in(5),
+            exited_at: Moment(0),
+            released: false,
+        });
+    }
+}

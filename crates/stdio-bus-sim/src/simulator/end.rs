@@ -1,0 +1,141 @@
+//! Everybody heals and leaves, and nothing may be left over.
+
+use super::{Process, SimWorker, World};
+use crate::bus::overview::Role;
+use crate::bus::port::Input;
+use crate::bus::report::Reason;
+use crate::bus::shutdown::Stage;
+use crate::line::Who;
+
+impl World {
+    /// Everybody reads and answers until nobody waits for anything.
+    pub(super) fn heal(&mut self) {
+        self.note(|_| "everybody heals".into());
+        self.healing = true;
+        if self.is_crowded {
+            self.is_crowded = false;
+            self.handle("memory", None, Input::Memory { used: 0, held: Vec::new(), waiting: Vec::new() });
+        }
+        for _ in 0..2000 {
+            self.progress();
+            let empty = self.model.seats_empty() as u64;
+            let manned = self.model.refusing || empty <= self.bus.count(Reason::PoolDegraded) && self.all_are_renewed();
+            if self.done > 0 || manned && self.model.is_idle() && self.nobody_is_paused() {
+                return;
+            }
+            if !self.wait_for_deadline() {
+                panic!("nothing will ever happen again, and there is left:\n{}", self.model.outstanding());
+            }
+        }
+        panic!("it does not come to rest; there is left:\n{}", self.model.outstanding());
+    }
+
+    /// Whether no worker runs a command that is not the newest one of its pool, but for those that leave, and pools
+    /// whose newest command cannot live.
+    fn all_are_renewed(&self) -> bool {
+        let is_renewed = |worker: &SimWorker| {
+            let pool = &self.settings.pools[worker.name.pool];
+            let stays = self.bus.role(worker.key) == Some(Role::Serves) && self.bus.owner(worker.key).is_none();
+            !stays
+                || pool.is_gone
+                || worker.generation == pool.generation
+                || self.bus.roll_failure(worker.name.pool).is_some()
+        };
+        self.workers.iter().filter(|worker| !worker.released).all(is_renewed)
+    }
+
+    fn nobody_is_paused(&self) -> bool {
+        self.everybody().into_iter().all(|who| !self.end(who).paused || self.end(who).deaf)
+    }
+
+    /// Lets everybody do what can be done without waiting.
+    pub(super) fn progress(&mut self) {
+        loop {
+            let before = (self.noted, self.model.lines.len());
+            while self.react() {}
+            for at in 0..self.workers.len() {
+                if self.workers[at].process == Process::Starting && !self.workers[at].released {
+                    self.spawned(at, true);
+                }
+                self.read_lines(Who::Worker(at));
+                while !self.workers[at].todo.is_empty() && self.can_write(at) {
+                    self.worker_answers(at);
+                }
+            }
+            for at in 0..self.clients.len() {
+                let client = &self.clients[at];
+                if !client.closed && !client.end.ended && !client.reset {
+                    while !self.clients[at].todo.is_empty() {
+                        self.client_answers(at);
+                    }
+                }
+            }
+            for who in self.everybody() {
+                if !self.end(who).wire.is_empty() || !self.end(who).kept.is_empty() {
+                    self.arrive(who, usize::MAX);
+                }
+                if !self.end(who).queue.is_empty() {
+                    self.leave(who, usize::MAX);
+                }
+            }
+            if before == (self.noted, self.model.lines.len()) || self.done > 0 {
+                return;
+            }
+        }
+    }
+
+    /// All clients leave, the bus shuts down, and nothing may be left.
+    pub(super) fn finish(&mut self) {
+        self.note(|_| "everybody leaves".into());
+        for at in 0..self.clients.len() {
+            if self.random.one_in(3) {
+                self.reset(at);
+            }
+            self.clients[at].end.ended = true;
+        }
+        for _ in 0..2000 {
+            if self.done > 0 || self.clients.iter().all(|client| client.closed) {
+                break;
+            }
+            self.progress();
+            self.wait_for_deadline();
+        }
+        if self.done == 0 {
+            assert!(self.clients.iter().all(|client| client.closed), "clients never go");
+            assert_eq!((self.bus.stats().clients, self.bus.stats().sessions), (0, 0));
+            let leaves = |at: &usize| self.bus.role(self.workers[*at].key) == Some(Role::Leaves);
+            let leaving: Vec<usize> = (0..self.workers.len()).filter(leaves).collect();
+            let have_ended = |world: &Self| leaving.iter().all(|at| world.workers[*at].released);
+            for _ in 0..100 {
+                if have_ended(self) {
+                    break;
+                }
+                self.progress();
+                self.wait_for_deadline();
+            }
+            assert!(have_ended(self), "a worker that nobody uses any more does not end");
+            self.shutdowns = 0;
+            self.shutdown();
+        }
+        for _ in 0..2000 {
+            if self.done > 0 {
+                break;
+            }
+            self.progress();
+            self.wait_for_deadline();
+        }
+        assert_eq!(self.done, 1, "the drain never ends");
+        assert_eq!(self.bus.stage(), Stage::Done);
+        assert_eq!(self.bus.stats().clients, 0);
+        // A killed worker that is not reaped in time, or whose pipe is held, does not hold up the end.
+        for at in 0..self.workers.len() {
+            let worker = &self.workers[at];
+            if !worker.released {
+                let left_alone = worker.process == Process::Running && !worker.killed;
+                assert!(!left_alone, "worker {at} was left alone");
+                self.model.settled(at);
+            }
+        }
+        self.model.check_end();
+    }
+}

@@ -1,0 +1,151 @@
+//! What the bus has queued for a peer, line by line, and what it has dropped.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::{Visit, World};
+use crate::bus::port::{Close, Moment, Peer};
+use crate::bus::report::Reason;
+use crate::bus::settings::SessionAccess;
+use crate::line::{Kind, Meant, Who, is_plain, meaning, number_of};
+
+impl World {
+    pub(super) fn queue(&mut self, to: Peer, bytes: &[u8], hearing: Option<Who>, due: &mut VecDeque<usize>) {
+        let who = self.who(to);
+        match who {
+            Who::Client(client) => {
+                let is_refused = hearing == Some(who) && self.clients[client].closing == Some(Close::Refuse);
+                assert!(is_refused || self.clients[client].closing.is_none(), "{who:?} is closing");
+            }
+            Who::Worker(worker) => assert!(self.model.takes(worker), "{who:?} does not take messages"),
+        }
+        let now = self.now;
+        let end = self.end_mut(who);
+        end.queue.extend(bytes);
+        end.half_queued.extend_from_slice(bytes);
+        while let Some(at) = memchr::memchr(b'\n', &self.end(who).half_queued) {
+            let text: Vec<u8> = self.end_mut(who).half_queued.drain(..=at).collect();
+            let number = number_of(&text);
+            self.trace.iter_mut().for_each(|trace| trace.line(who, &text, number.is_none()));
+            let Some(number) = number else {
+                // A refusal: the lines up to the refused one were taken before it.
+                while self.model.said_refusal(hearing, who, &text) {
+                    let Some(line) = due.pop_front() else { panic!("{who:?} is refused what it did not ask") };
+                    self.drop_line(line);
+                    if self.model.lines[line].kind == Kind::Request {
+                        break;
+                    }
+                }
+                self.model.said(now, hearing, who, &text);
+                continue;
+            };
+            loop {
+                if self.model.is_early(number) {
+                    self.note(|_| format!("  line {number} has its session, and is queued for {who:?}"));
+                    self.passed_on(number, who, &text);
+                    break self.model.forwarded(now, number, who, &text);
+                }
+                if self.for_all == Some(number) {
+                    break self.model.forwarded(now, number, who, &text);
+                }
+                let line = due.pop_front();
+                let Some(line) = line else { panic!("line {number} came to {who:?} unasked") };
+                if line == number {
+                    self.note(|world| {
+                        format!("  line {number}, {}, is queued for {who:?}", world.model.lines[number].about())
+                    });
+                    self.passed_on(number, who, &text);
+                    self.for_all = self.model.lines[number].list().map(|_| number);
+                    break self.model.forwarded(now, number, who, &text);
+                }
+                self.drop_line(line);
+            }
+        }
+    }
+
+    /// Looks at a line that was queued for `to` as its peers would, whatever the model says of it.
+    fn passed_on(&mut self, number: usize, to: Who, text: &[u8]) {
+        let (now, order) = (self.now, self.sent.len());
+        self.sent.insert(number, (now, order));
+        let line = &self.model.lines[number];
+        if let Some(asked) = line.told_for.map(|asked| &self.model.lines[asked]) {
+            let ids = line.ids_of(text).expect("a line arrives as it was written");
+            assert_eq!(asked.from, to, "breach: {to:?} is told {line:?} for {asked:?}");
+            let (known, seen) = match &line.progress {
+                Some(_) => (&asked.token, &ids.progress),
+                None => (&asked.id, &ids.subscription),
+            };
+            let same = known == seen || known.as_deref().is_some_and(is_plain);
+            let alike = known.as_deref().map(meaning) == seen.as_deref().map(meaning);
+            assert!(same && alike, "{to:?} is told {seen:?} for {asked:?}");
+        }
+        match (line.from, to) {
+            (Who::Client(client), Who::Worker(worker)) => {
+                let visit =
+                    |name: &&String| Visit { worker, name: (*name).clone(), client, at: now, loads: line.loads() };
+                self.visits.extend(line.names().iter().map(visit));
+            }
+            (Who::Worker(worker), Who::Client(client)) if line.kind == Kind::Response => {
+                let token = line.ids_of(text).and_then(|ids| ids.id);
+                let asked = line.answers.filter(|_| !line.again).map(|asked| &self.model.lines[asked]);
+                let blurted = line.id.as_deref().is_some_and(|id| self.workers[worker].mind.has_blurted(id));
+                // What it had answered without being asked may have been taken for the answer, and the id used again.
+                if let Some(asked) = asked.filter(|asked| asked.from == to || !blurted) {
+                    assert_eq!(asked.from, to, "breach: {to:?} has the answer {line:?} to {asked:?}");
+                    let same = asked.id == token || asked.id.as_deref().is_some_and(is_plain);
+                    let alike = asked.id.as_deref().map(meaning) == token.as_deref().map(meaning);
+                    assert!(same && alike, "{to:?} has the id {token:?} in the answer to {asked:?}");
+                    if let Some(name) = &line.result_session {
+                        self.workers[worker].mind.told(name, order);
+                    }
+                    return;
+                }
+                // Nobody asked for this. The first time nothing gives it away, but for requests sent before. Of several
+                // with one id nobody can say which it is for.
+                let alike = |waiting: &str| Some(meaning(waiting)) == token.as_deref().map(meaning);
+                let asked = self.clients[client].waiting.iter().filter(|(waiting, _)| alike(waiting));
+                let sent = asked.filter_map(|(_, asked)| self.sent.get(asked)).map(|(_, order)| *order).min();
+                let known = self.workers[worker].exposed.is_some_and(|exposed| sent.is_none_or(|sent| sent >= exposed));
+                assert!(!known, "breach: {to:?} has the answer {line:?} of a worker that is known to answer twice");
+            }
+            (Who::Worker(worker), Who::Client(client)) => {
+                let Some(Meant { name, owner, issued }) = line.meant_for.as_ref().filter(|meant| meant.owner != client)
+                else {
+                    return;
+                };
+                let left = self.clients[*owner].left;
+                let visits = self.visits.iter().filter(|visit| visit.worker == worker && visit.name == *name);
+                let last = |of: usize| visits.clone().filter(|visit| visit.client == of).map(|visit| visit.at).max();
+                let forgotten =
+                    |at: Moment| !issued && last(*owner).is_some_and(|last| at.since(last) >= Duration::from_secs(60));
+                let inherits = |visit: &Visit| {
+                    let free = left.is_some_and(|left| left <= visit.at) || forgotten(visit.at);
+                    visit.client == client && free && (visit.loads || !issued)
+                };
+                let shared = self.settings.routing.session_access == SessionAccess::Shared;
+                let mind = &self.workers[worker].mind;
+                // What it has said in a session before it gave the name to somebody else, which waited for that.
+                let muddled = self.model.is_early(number) && mind.is_muddled(name);
+                let inherited =
+                    muddled || mind.is_closed(name, *owner) || mind.is_untold(name) || visits.clone().any(inherits);
+                assert!(shared || inherited, "breach: {to:?} hears of a session of client {owner}: {line:?}");
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn drop_line(&mut self, line: usize) {
+        let reason = self.model.dropped(self.now, line);
+        self.dropped.push(line);
+        if let (Who::Worker(worker), Some(Reason::UnknownId)) = (self.model.lines[line].from, reason) {
+            self.workers[worker].exposed.get_or_insert(self.sent.len());
+        }
+        if let (Who::Worker(worker), Some(asked)) = (self.model.lines[line].from, self.model.lines[line].answers) {
+            self.workers[worker].mind.is_unheard(&self.model.lines[asked]);
+        }
+        self.note(|world| {
+            let (about, why) = (world.model.lines[line].about(), reason.map_or("blank", Reason::name));
+            format!("  line {line}, {about}, is dropped: {why}")
+        });
+    }
+}

@@ -1,0 +1,66 @@
+//! Time passes.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::World;
+use crate::bus::port::{Input, Moment};
+use crate::bus::shutdown::Stage;
+use crate::line::Who;
+use crate::model::BELIEVED;
+
+/// How long a worker may be held up in all by slow readers while others use it, and which part of the time that passes
+/// comes back.
+const PATIENCE: Duration = Duration::from_millis(500);
+const PATIENCE_RETURNS: u32 = 100;
+
+impl World {
+    pub(super) fn tick_if_due(&mut self) {
+        if self.bus.next_deadline().is_some_and(|deadline| deadline <= self.now) {
+            self.tick();
+        }
+    }
+
+    fn tick(&mut self) {
+        self.note(|_| "the time".into());
+        let effects = self.bus.handle(self.now, Input::Tick);
+        self.model.refusing |= self.bus.stage() >= Stage::Terminating;
+        self.model.quiescing |= self.bus.stage() >= Stage::Quiescing;
+        self.model.leave_slots(self.now);
+        self.model.expire_early(self.now);
+        self.carry_out(effects, &[], None, VecDeque::new(), false);
+        self.model.check_overdue(self.now);
+        self.model.check_stalls(self.now);
+        self.check();
+        let next = self.bus.next_deadline();
+        assert!(next.is_none_or(|next| next > self.now), "the bus asks for {next:?} again");
+    }
+
+    pub(super) fn wait_for_deadline(&mut self) -> bool {
+        let Some(deadline) = self.bus.next_deadline() else { return false };
+        self.pass(self.now.max(deadline));
+        self.tick();
+        true
+    }
+
+    /// Time passes. A worker that several clients use may not stand still for one of them for long in all.
+    pub(super) fn pass(&mut self, until: Moment) {
+        // If the bus is told the time late, what happens meanwhile is no fault of it.
+        let due = self.bus.next_deadline().map_or(until, |deadline| deadline.max(self.now).min(until));
+        for at in 0..self.workers.len() {
+            let held_up = if self.is_held_up(at) { due.since(self.now) } else { Duration::ZERO };
+            let worker = &mut self.workers[at];
+            let returns = until.since(self.now) / PATIENCE_RETURNS;
+            worker.waited = (worker.waited + held_up).saturating_sub(returns);
+            assert!(worker.waited <= PATIENCE + BELIEVED, "worker {at} was held up for {:?}", worker.waited);
+        }
+        self.now = until;
+    }
+
+    /// Whether a worker waits for a client that reads slowly, while others have something to expect of it.
+    fn is_held_up(&self, at: usize) -> bool {
+        let worker = &self.workers[at];
+        let waits = worker.end.paused && !worker.end.deaf && !worker.released;
+        waits && self.front(Who::Worker(at)).is_some_and(|front| self.model.holds_up(at, front))
+    }
+}

@@ -1,0 +1,164 @@
+//! Bytes on their way to a peer and from it.
+
+use super::{Process, World};
+use crate::Random;
+use crate::bus::port::{Close, Input};
+use crate::line::{Draft, Kind, Line, Who, is_plain, meaning, number_of, own_id_of, spell_id, value_of};
+
+impl World {
+    /// Sends up to `bytes` bytes that are queued for a peer.
+    pub(super) fn leave(&mut self, who: Who, bytes: usize) {
+        let now = self.now;
+        let reachable = match who {
+            Who::Client(client) => {
+                let client = &self.clients[client];
+                !client.closed && client.closing != Some(Close::Now)
+            }
+            Who::Worker(worker) => {
+                let worker = &self.workers[worker];
+                worker.process == Process::Running && !worker.released
+            }
+        };
+        let end = self.end_mut(who);
+        let bytes = bytes.min(end.queue.len());
+        if !reachable || end.broken || bytes == 0 {
+            return;
+        }
+        let sent: Vec<u8> = end.queue.drain(..bytes).collect();
+        end.half_read.extend(sent);
+        self.model.left(now, who, bytes);
+        let peer = self.peer(who);
+        self.handle(format_args!("takes {bytes} bytes"), Some(who), Input::Sent { peer, bytes });
+        // A worker reads its pipe when it likes.
+        if matches!(who, Who::Client(_)) || self.healing || self.random.one_in(2) {
+            self.read_lines(who);
+        }
+    }
+
+    /// A peer reads all lines that have reached it.
+    pub(super) fn read_lines(&mut self, who: Who) {
+        while let Some(at) = memchr::memchr(b'\n', &self.end(who).half_read) {
+            let text: Vec<u8> = self.end_mut(who).half_read.drain(..=at).collect();
+            self.read_line(who, &text);
+        }
+    }
+
+    /// A peer has read a whole line.
+    fn read_line(&mut self, who: Who, text: &[u8]) {
+        let value = value_of(text);
+        let number = number_of(text);
+        let ids = number.map(|number| {
+            let ids = self.model.lines[number].ids_of(text);
+            ids.expect("a line arrives as it was written")
+        });
+        // The token as it was written, since the answer repeats it.
+        let token = ids.as_ref().map_or_else(|| own_id_of(text), |ids| ids.id.clone());
+        let request = value.get("method").is_some() && token.is_some();
+        match who {
+            Who::Client(client) => {
+                let client = &mut self.clients[client];
+                client.sessions.extend(value["result"]["sessionId"].as_str().map(str::to_owned));
+                if let (true, Some(token), Some(number)) = (request, &token, number) {
+                    client.todo.push_back((token.clone(), number));
+                    let progress = ids.as_ref().and_then(|ids| ids.token.clone());
+                    client.telling.extend(progress.map(|progress| (progress, number)));
+                }
+            }
+            Who::Worker(worker) => self.worker_reads(worker, number, ids.unwrap_or_default()),
+        }
+        let waiting = match who {
+            Who::Client(client) => &mut self.clients[client].waiting,
+            Who::Worker(worker) => &mut self.workers[worker].waiting,
+        };
+        if let (false, Some(token)) = (request, token) {
+            let alike = |waiting: &str| is_plain(waiting) && meaning(waiting) == meaning(&token);
+            // Of several with one id, what the bus refused itself is rather one that it has never passed on.
+            let refused = |asked: &usize| number.is_none() && !self.sent.contains_key(asked);
+            let at = waiting.iter().position(|(waiting, asked)| *waiting == token && refused(asked));
+            let at = at.or_else(|| waiting.iter().position(|(waiting, _)| *waiting == token));
+            let at = at.or_else(|| waiting.iter().position(|(waiting, _)| alike(waiting)));
+            assert!(at.is_some(), "{who:?} was answered {token}, which it did not ask");
+            at.map(|at| waiting.remove(at));
+        }
+    }
+
+    pub(super) fn write(&mut self, who: Who, line: Line) {
+        let number = self.model.lines.len();
+        let bytes = line.bytes();
+        let line = if bytes.len() - 1 > self.longest_line(who) && line.kind != Kind::Malformed {
+            Line { kind: Kind::TooLong, ..line }
+        } else {
+            line
+        };
+        let end = self.end_mut(who);
+        end.lines.push_back((number, bytes.len()));
+        end.wire.extend(bytes);
+        self.model.lines.push(line);
+    }
+
+    pub(super) fn draft(&mut self, who: Who, draft: Draft) {
+        let number = self.model.lines.len();
+        let line = Line::new(number, who, draft, &mut self.random);
+        if let (Kind::Request, Some(id)) = (line.kind, line.id.clone()) {
+            match who {
+                Who::Client(client) => self.clients[client].waiting.push((id, number)),
+                Who::Worker(worker) => self.workers[worker].waiting.push((id, number)),
+            }
+        }
+        self.write(who, line);
+    }
+
+    pub(super) fn longest_line(&self, who: Who) -> usize {
+        match who {
+            Who::Client(_) => self.settings.limits.max_input_buffer,
+            Who::Worker(_) => self.settings.limits.max_worker_line(),
+        }
+    }
+
+    pub(super) fn padding(&mut self) -> usize {
+        match self.random.range(0..20) {
+            0 => self.random.range(0..self.settings.limits.max_input_buffer),
+            1..5 => self.random.range(0..300),
+            _ => 0,
+        }
+    }
+
+    pub(super) fn write_bad(&mut self, who: Who) {
+        let bad = [
+            "hello",
+            "[]",
+            "{\"id\":1,}",
+            "{\"id\":true,\"method\":\"x\"}x",
+            "{\"id\":1,\"id\":1}",
+            "{\"a\":\"\u{1}\"}",
+        ];
+        let line = if self.random.one_in(3) {
+            let more = self.random.range(1..2000);
+            let text = format!("{{\"a\":\"{}\"}}", "x".repeat(self.longest_line(who) - 8 + more));
+            Line::raw(who, Kind::TooLong, text)
+        } else {
+            Line::raw(who, Kind::Malformed, (*self.random.pick(&bad)).into())
+        };
+        self.write(who, line);
+    }
+
+    /// Something is told for line `line`, if that is one.
+    pub(super) fn tells(&mut self, who: Who, mut draft: Draft, line: usize) {
+        let methods = ["notifications/subscriptions/acknowledged", "notifications/resources/updated"];
+        draft.method = if draft.progress.is_some() { "notifications/progress" } else { *self.random.pick(&methods) };
+        draft.told_for = Some(line).filter(|line| *line < self.model.lines.len());
+        self.draft(who, draft);
+    }
+}
+
+/// What the progress of a request is to be told under, if it is: mostly its id, or a number that others count up to as well.
+pub(super) fn any_token(random: &mut Random, id: Option<&str>) -> Option<String> {
+    match random.range(0..8) {
+        0 | 1 => id.map(str::to_owned),
+        2 => {
+            let number = random.range(0..4);
+            Some(spell_id(number, random))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,244 @@
+//! What workers do.
+
+use super::wires::any_token;
+use super::{Process, Todo, World};
+use crate::bus::port::{Exit, Input, Peer};
+use crate::bus::settings::SessionAccess;
+use crate::line::{Draft, Ids, Kind, LISTS, Line, Meant, Who};
+use crate::peers::Heard;
+
+impl World {
+    pub(super) fn spawned(&mut self, at: usize, runs: bool) {
+        let short = self.random.one_in(3);
+        let worker = &mut self.workers[at];
+        let (key, who) = (worker.key, Some(Who::Worker(at)));
+        if runs {
+            worker.process = Process::Running;
+            self.model.runs(at);
+            self.handle("runs", who, Input::Spawned { worker: key, pid: 1000 + at as u32 });
+        } else {
+            worker.process = Process::Exited;
+            worker.end.deaf = true;
+            self.model.stops(at);
+            self.handle(
+                "cannot be started",
+                who,
+                Input::SpawnFailed { worker: key, why: "no such file".into(), short },
+            );
+        }
+    }
+
+    pub(super) fn exit(&mut self, at: usize, exit: Exit) {
+        let half = self.random.one_in(3);
+        let now = self.now;
+        let worker = &mut self.workers[at];
+        worker.process = Process::Exited;
+        worker.exited_at = now;
+        if half
+            && !worker.end.ended
+            && worker.end.lines.back().is_none_or(|(line, _)| self.model.lines[*line].kind != Kind::TooLong)
+        {
+            worker.end.wire.extend(b"{\"half\":\"a li");
+        }
+        worker.end.ended |= !worker.holds_pipe;
+        worker.end.broken = true;
+        worker.end.half_read.clear();
+        let key = worker.key;
+        self.model.stops(at);
+        self.handle("exits", Some(Who::Worker(at)), Input::Exited { worker: key, exit });
+    }
+
+    pub(super) fn worker_reads(&mut self, worker: usize, number: Option<usize>, ids: Ids) {
+        // What the bus says itself is about a session that the worker keeps, or an answer.
+        let Some(number) = number else { return };
+        let line = self.model.lines[number].clone();
+        let (Who::Client(client), false) = (line.from, line.kind == Kind::Response) else { return };
+        let (sent, order) = self.sent[&number];
+        let shared = self.settings.routing.session_access == SessionAccess::Shared;
+        let heard = Heard { client, number, line: &line, ids: &ids, sent, order };
+        let clients = &self.clients;
+        let at = &mut self.workers[worker];
+        at.mind.hears(&heard, shared, |client| clients[client].left);
+        if let Some(token) = ids.id {
+            let made = if line.creates() { at.mind.makes(worker, client, &mut self.random) } else { None };
+            at.todo.push_back(Todo { token, line: number, progress: ids.token, made, again: false });
+        }
+    }
+
+    pub(super) fn worker_writes(&mut self, at: usize) {
+        let who = Who::Worker(at);
+        if !self.can_write(at) {
+            return;
+        }
+        let padding = self.padding();
+        self.read_lines(who);
+        let busy = if self.workers[at].mind.slow { 12 } else { 2 };
+        if !self.workers[at].todo.is_empty() && self.random.one_in(busy) {
+            return self.worker_answers(at);
+        }
+        let token = self.workers[at].next_id.to_string();
+        let mut draft = Draft { id: Some(token), padding, ..Draft::default() };
+        let session = self.any_session(at, &mut draft);
+        let (random, worker) = (&mut self.random, &mut self.workers[at]);
+        match random.range(0..6) {
+            0 | 1 => draft.top = session,
+            2 => (draft.junk_on_top, draft.inner) = (Some("\"\""), session),
+            _ => draft.inner = session,
+        }
+        let unnamed = |draft: &mut Draft| (draft.top, draft.inner, draft.meant_for) = (None, None, None);
+        match random.range(0..20) {
+            0..10 => (draft.method, draft.id) = ("session/update", None),
+            10 | 11 if !worker.todo.is_empty() => {
+                draft.method = "elicitation/create";
+                let of = random.range(0..worker.todo.len());
+                draft.request_id = Some(worker.mind.write_id(&worker.todo[of].token));
+                if random.one_in(2) {
+                    unnamed(&mut draft);
+                }
+            }
+            12 if !worker.waiting.is_empty() => {
+                (draft.method, draft.id) = ("$/cancel_request", None);
+                draft.request_id = Some(random.pick(&worker.waiting).0.clone());
+                if random.one_in(2) {
+                    unnamed(&mut draft);
+                }
+            }
+            13 if worker.mind.careless => {
+                let (result, number) = (random.one_in(2), random.range(0..50));
+                let token = if random.one_in(2) { number.to_string() } else { format!("\"{number}\"") };
+                worker.mind.blurts(&token);
+                draft = Draft { id: Some(token), result, ..Draft::default() };
+            }
+            14 => return self.write(who, Line::raw(who, Kind::Blank, String::new())),
+            15 if random.one_in(5) => {
+                draft.method = "long/id";
+                draft.id = Some(format!("\"{}\"", "i".repeat(129)));
+            }
+            19 if random.one_in(2) => {
+                (draft.method, draft.id) = (*random.pick(&LISTS), None);
+                unnamed(&mut draft);
+            }
+            16 | 17 if !worker.todo.is_empty() || !worker.told.is_empty() => return self.worker_tells(at, padding),
+            _ => draft.method = "session/request_permission",
+        }
+        if draft.id.is_some() && !draft.method.is_empty() {
+            draft.token = any_token(random, draft.id.as_deref());
+            worker.next_id += 1;
+        }
+        self.draft(who, draft);
+    }
+
+    /// A session that a worker may speak of, and whom it means by that.
+    fn any_session(&mut self, at: usize, draft: &mut Draft) -> Option<String> {
+        let (random, worker) = (&mut self.random, &mut self.workers[at]);
+        match random.range(0..10) {
+            0 => None,
+            1 => Some("nobody's".to_owned()),
+            // One that it has made and not told of yet.
+            2 if worker.todo.iter().any(|todo| todo.made.is_some()) => {
+                let made = worker.todo.iter().filter_map(|todo| Some((todo.made.clone()?, todo.line)));
+                let made: Vec<_> = made.filter(|(name, _)| worker.mind.is_untold(name)).collect();
+                let (name, line) = (!made.is_empty()).then(|| random.pick(&made).clone())?;
+                let Who::Client(client) = self.model.lines[line].from else { return None };
+                draft.meant_for = Some(Meant { name: name.clone(), owner: client, issued: true });
+                Some(name)
+            }
+            _ => {
+                draft.meant_for = worker.mind.any_session(random);
+                draft.meant_for.as_ref().map(|meant| meant.name.clone())
+            }
+        }
+    }
+
+    /// A worker tells something for a request: one that it works on, or one that is over or never was.
+    fn worker_tells(&mut self, at: usize, padding: usize) {
+        let (random, worker) = (&mut self.random, &mut self.workers[at]);
+        let mut draft = Draft { padding, ..Draft::default() };
+        let mut told_for = usize::MAX;
+        if worker.todo.is_empty() || random.one_in(6) {
+            let over = (!worker.told.is_empty()).then(|| random.pick(&worker.told).clone());
+            draft.progress = over.filter(|_| !random.one_in(3)).or_else(|| Some(random.range(0..50).to_string()));
+        } else {
+            let todo = &worker.todo[random.range(0..worker.todo.len())];
+            // What it has answered without being asked may have been taken for the answer.
+            if !todo.again && !worker.mind.has_blurted(&todo.token) {
+                told_for = todo.line;
+            }
+            match &todo.progress {
+                Some(token) if !random.one_in(3) => draft.progress = Some(worker.mind.write_id(token)),
+                _ => draft.subscription = Some(worker.mind.write_id(&todo.token)),
+            }
+        }
+        self.tells(Who::Worker(at), draft, told_for);
+    }
+
+    pub(super) fn can_write(&self, at: usize) -> bool {
+        let worker = &self.workers[at];
+        worker.process == Process::Running && !worker.end.ended
+    }
+
+    pub(super) fn worker_answers(&mut self, at: usize) {
+        if !self.can_write(at) {
+            return;
+        }
+        let padding = self.padding();
+        let (random, worker) = (&mut self.random, &mut self.workers[at]);
+        let which = if random.one_in(2) { 0 } else { random.range(0..worker.todo.len()) };
+        let Some(todo) = worker.todo.remove(if self.healing { 0 } else { which }) else { return };
+        if worker.mind.careless && !self.healing && random.one_in(8) {
+            worker.todo.push_back(Todo { again: true, ..todo.clone() });
+        }
+        let asked = &self.model.lines[todo.line];
+        if todo.again {
+            worker.mind.blurts(&todo.token);
+        }
+        let result = !random.one_in(5) && (!asked.loads() || worker.mind.can_load(todo.line, asked));
+        if let (false, Some(name)) = (result, &todo.made) {
+            worker.mind.unmakes(name);
+        }
+        let mut result_session = todo.made.filter(|_| result);
+        if result && worker.mind.careless && random.one_in(4) {
+            let name = random.range(0..3).to_string();
+            if let Some(made) = &result_session {
+                worker.mind.unmakes(made);
+            }
+            worker.mind.muddles(name.clone());
+            result_session = Some(name);
+        } else if let (None, Some(name), true) = (&result_session, &asked.inner, result && asked.loads())
+            && random.one_in(3)
+        {
+            if asked.method == "session/fork" {
+                // The original and its copy have one name.
+                worker.mind.muddles(name.clone());
+            }
+            result_session = Some(name.clone());
+        }
+        worker.mind.answered(todo.line, asked, result, result_session.as_deref());
+        worker.told.extend(todo.progress);
+        let ends = result && (asked.method == "subscriptions/listen" || random.one_in(20));
+        let draft = Draft {
+            id: Some(worker.mind.write_id(&todo.token)),
+            subscription: ends.then(|| worker.mind.write_id(&todo.token)),
+            result,
+            result_session,
+            padding,
+            answers: Some(todo.line),
+            again: todo.again,
+            ..Draft::default()
+        };
+        self.draft(Who::Worker(at), draft);
+    }
+
+    pub(super) fn break_stdin(&mut self, at: usize) {
+        let worker = &mut self.workers[at];
+        if worker.process != Process::Running || worker.end.broken {
+            return;
+        }
+        worker.end.broken = true;
+        let (worker, bytes) = (worker.key, worker.end.half_read.len());
+        let peer = Peer::Worker(worker);
+        self.handle("is looked at", Some(Who::Worker(at)), Input::Unread { worker, bytes });
+        self.model.stops(at);
+        self.handle("closes its stdin", Some(Who::Worker(at)), Input::Broken { peer, why: "broken pipe".into() });
+    }
+}

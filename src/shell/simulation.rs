@@ -568,15 +568,14 @@ const STEPS: usize = 1500;
 struct Repeat {
     seed: u64,
     steps: usize,
+    test: &'static str,
 }
 
 impl Drop for Repeat {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let Self { seed, steps } = self;
-            eprintln!(
-                "repeat it: STDIO_BUS_SHELL_SEED={seed} STDIO_BUS_SHELL_STEPS={steps} cargo test --lib shell::simulation"
-            );
+            let Self { seed, steps, test } = self;
+            eprintln!("repeat it: STDIO_BUS_SHELL_SEED={seed} STDIO_BUS_SHELL_STEPS={steps} cargo test --lib {test}");
         }
     }
 }
@@ -590,7 +589,7 @@ fn every_request_is_answered_and_everything_is_closed_whatever_the_kernel_does()
     let first = seed.unwrap_or(1);
     for seed in first..first + seeds {
         shrink::run(steps, |steps, _| {
-            let _repeat = Repeat { seed, steps };
+            let _repeat = Repeat { seed, steps, test: "shell::simulation::every" };
             Simulation::new(seed).lives(steps);
         });
     }

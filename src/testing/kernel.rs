@@ -33,6 +33,8 @@ pub(crate) struct Wires {
     pub(crate) awake: Duration,
     /// Sockets that a fault has ended, by their inodes.
     pub(crate) broken: HashSet<u64>,
+    /// What has come of all operations so far, as one number: two runs of a seed have the same at each turn.
+    pub(crate) trace: u64,
     /// So many connections that came in through a listening socket may be open at once, if there are so few descriptors.
     pub(crate) most_open: HashMap<RawFd, usize>,
     /// Those that may be open, by their listening socket: their descriptors and inodes.
@@ -40,6 +42,12 @@ pub(crate) struct Wires {
 }
 
 impl Wires {
+    /// Something has happened that follows from the seed.
+    fn note(&mut self, words: [u64; 2]) {
+        // FNV-1a, by words.
+        words.into_iter().for_each(|word| self.trace = (self.trace ^ word).wrapping_mul(0x0100_0000_01b3));
+    }
+
     /// Whether one more connection finds a descriptor.
     fn has_room(&mut self, socket: RawFd) -> bool {
         let Some(most) = self.most_open.get(&socket) else { return true };
@@ -79,6 +87,8 @@ pub(crate) struct Kernel {
     /// One in so many operations fails; and moves a part of its bytes.
     fails: usize,
     cuts: usize,
+    /// Of the last piece of the log only a part was written.
+    has_cut_log: bool,
 }
 
 /// The machine is suspended, or the process stopped, for a while in one turn of so many.
@@ -103,6 +113,7 @@ impl Kernel {
             wires,
             fails,
             cuts,
+            has_cut_log: false,
         }
     }
 
@@ -115,6 +126,13 @@ impl Kernel {
     fn cut(&mut self, bytes: u32) -> usize {
         let bytes = bytes as usize;
         if bytes > 1 && self.random.one_in(self.cuts) { self.random.range(1..bytes.min(5000)) } else { bytes }
+    }
+
+    /// How much of a piece of the log is written: all, or a half, of which the rest is written the next time. How long its
+    /// lines are depends on the process (they tell its id), and so nothing else may depend on that.
+    fn log(&mut self, bytes: u32) -> i32 {
+        self.has_cut_log = !self.has_cut_log && self.random.one_in(self.cuts);
+        (if self.has_cut_log { bytes.div_ceil(2) } else { bytes }) as i32
     }
 
     fn fails(&mut self) -> bool {
@@ -211,7 +229,7 @@ impl Kernel {
                     result_of(libc::send(socket, from.cast(), bytes, QUIET))
                 }
                 // The log goes nowhere.
-                S::Write { to: 2, bytes, .. } | S::WriteAside { to: 2, bytes, .. } => self.cut(bytes) as i32,
+                S::Write { to: 2, bytes, .. } | S::WriteAside { to: 2, bytes, .. } => self.log(bytes),
                 S::AwaitRoom { descriptor: 2, .. } => i32::from(libc::POLLOUT),
                 S::Write { to, from, bytes, .. } | S::WriteAside { to, from, bytes } => {
                     let bytes = self.cut(bytes);
@@ -314,7 +332,13 @@ impl Io for Kernel {
                 ran.or_else(|| cancelled.then(|| Completion::of(token, -libc::ECANCELED, None, false)))
             };
             match completion {
-                Some(completion) => completions.push(completion),
+                Some(completion) => {
+                    // Which number a descriptor has depends on what else the process has open; for the log see there.
+                    let varies = matches!(submission, Submission::Accept { .. }) || submission.descriptor() == 2;
+                    let result = if varies { completion.result.min(1) } else { completion.result };
+                    self.wires.borrow_mut().note([completion.token, result as u64]);
+                    completions.push(completion);
+                }
                 None => self.pending.push((token, submission, cancelled)),
             }
         }

@@ -59,7 +59,8 @@ struct Door {
 }
 
 impl Door {
-    fn new(seed: u64) -> Self {
+    /// `pool` is what the pool is called, which nothing but the log depends on.
+    fn new(seed: u64, pool: &str) -> Self {
         let mut random = Random::new(seed ^ 0xd002);
         let program = std::env::current_exe().expect("a test runs");
         let assignment = *random.pick(&["dedicated", "client", "round_robin"]);
@@ -67,12 +68,12 @@ impl Door {
         if random.one_in(2) {
             limits["session_idle_sec"] = json!(random.range(2..10));
         }
-        let pool = json!({
-            "id": "p", "command": program, "args": [], "instances": 2, "max_instances": 16, "assignment": assignment
+        let dedicated = json!({
+            "id": pool, "command": program, "args": [], "instances": 2, "max_instances": 16, "assignment": assignment
         });
         let pool = match assignment {
-            "dedicated" => pool,
-            _ => json!({ "id": "p", "command": program, "args": [], "instances": 2, "assignment": assignment }),
+            "dedicated" => dedicated,
+            _ => json!({ "id": pool, "command": program, "args": [], "instances": 2, "assignment": assignment }),
         };
         let text = json!({ "pools": [pool], "listeners": [{ "http": "127.0.0.1:0" }], "limits": limits });
         let mut config = Config::from_bytes(text.to_string().as_bytes(), "a seed").expect("it is valid");
@@ -120,11 +121,12 @@ impl Door {
     }
 
     fn reads(&mut self, visitor: usize, wire: usize, most: usize) -> bool {
+        let broken = &self.machine.wires.borrow().broken;
+        self.visitors[visitor].wires.iter_mut().for_each(|wire| wire.is_broken = broken.contains(&wire.inode));
         let pulled = self.visitors[visitor].reads(wire, most);
         if pulled == Pulled::End {
-            let inode = self.visitors[visitor].wires[wire].inode;
-            let is_broken = self.machine.wires.borrow().broken.contains(&inode);
-            self.visitors[visitor].loses(wire, is_broken);
+            let is_known = self.visitors[visitor].wires[wire].is_broken;
+            self.visitors[visitor].loses(wire, is_known);
         }
         pulled != Pulled::Nothing
     }
@@ -269,7 +271,8 @@ impl Door {
         panic!("it hangs: {what}; {} operations in flight, {:?}", shell.reactor.io.in_flight(), shell.bus.stats());
     }
 
-    fn lives(mut self, most_steps: usize) -> (usize, usize) {
+    /// Says how many results there were, how many answers were fetched, and what its world has traced.
+    fn lives(mut self, most_steps: usize) -> (usize, usize, u64) {
         for name in 0..self.random.range(1..6) {
             let is_modern = self.random.one_in(2);
             self.visitors.push(Visitor::new(name, is_modern, &mut self.random));
@@ -326,7 +329,8 @@ impl Door {
         self.machine.shell.finish();
         assert!(self.machine.shell.reactor.http.is_deserted(), "something is left");
         assert_eq!(self.machine.shell.reactor.io.lent(), 0, "memory is lent");
-        (results, fetched)
+        let trace = self.machine.wires.borrow().trace;
+        (results, fetched, trace)
     }
 }
 
@@ -339,11 +343,19 @@ fn visitors_of_the_door_for_mcp_get_what_is_theirs_whatever_the_kernel_does() {
     let first = seed.unwrap_or(1);
     let (mut results, mut fetched) = (0, 0);
     for seed in first..first + seeds {
-        let (more, again) = shrink::run(steps, |steps, _| {
-            let _repeat = Repeat { seed, steps };
-            Door::new(seed).lives(steps)
+        let (more, again, _) = shrink::run(steps, |steps, _| {
+            let _repeat = Repeat { seed, steps, test: "shell::simulation::door" };
+            Door::new(seed, "p").lives(steps)
         });
         (results, fetched) = (results + more, fetched + again);
     }
     assert!(seeds < 48 || results > 400 && fetched > 4, "{results} answers, {fetched} fetched");
+}
+
+#[test]
+fn a_seed_of_the_door_for_mcp_does_the_same_beside_others_and_whatever_the_log_says() {
+    for seed in 1..3 {
+        let traces = ["p", "a_pool_with_a_longer_name"].map(|pool| Door::new(seed, pool).lives(150).2);
+        assert_eq!(traces[0], traces[1], "the seed {seed} does not repeat itself");
+    }
 }

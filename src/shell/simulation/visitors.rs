@@ -16,8 +16,8 @@ pub(super) enum What {
     Begin,
     Calls(Vec<u64>),
     Note,
-    /// Whether it goes on behind an event.
-    Get(bool),
+    /// The event behind which it goes on, if it does.
+    Get(Option<String>),
     Delete,
     Nonsense,
 }
@@ -46,6 +46,8 @@ pub(super) struct Wire {
     is_closing: bool,
     /// It is read a little at a time.
     is_slow: bool,
+    /// The world has broken it, though the visitor may not have come to its end.
+    pub(super) is_broken: bool,
 }
 
 /// A request that is not answered.
@@ -58,6 +60,17 @@ struct Call {
     is_cut_off: bool,
     /// What goes on with it was asked for already.
     is_fetched: bool,
+}
+
+/// An answer that has come.
+#[derive(Debug)]
+struct Answer {
+    /// The number of its connection; none if it was waited for no more, and may come once.
+    wire: Option<usize>,
+    /// The event that it was.
+    event: Option<String>,
+    /// All of what was sent with it has come, up to its end.
+    is_whole: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,8 +88,7 @@ pub(super) struct Visitor {
     stage: Stage,
     pub(super) wires: Vec<Wire>,
     asked: BTreeMap<u64, Call>,
-    /// Which connection has answered which request.
-    answered: BTreeMap<u64, usize>,
+    answered: BTreeMap<u64, Answer>,
     next: u64,
     count: usize,
     /// Sessions that it may have heard of, and has not seen end.
@@ -133,6 +145,7 @@ impl Visitor {
             body: Vec::new(),
             is_closing: false,
             is_slow: random.one_in(4),
+            is_broken: false,
         });
     }
 
@@ -222,11 +235,10 @@ impl Visitor {
             call.last.clone()
         });
         let last = last.filter(|_| !random.one_in(5));
-        let is_behind = last.is_some();
-        let last = last.map_or_else(String::new, |last| format!("Last-Event-ID: {last}\r\n"));
-        let head = format!("GET /mcp HTTP/1.1\r\n{HEAD}{}{last}\r\n", self.fields());
+        let behind = last.as_ref().map_or_else(String::new, |last| format!("Last-Event-ID: {last}\r\n"));
+        let head = format!("GET /mcp HTTP/1.1\r\n{HEAD}{}{behind}\r\n", self.fields());
         self.wires[at].todo.extend(head.bytes());
-        self.wires[at].waits.push_back((What::Get(is_behind), self.session.clone()));
+        self.wires[at].waits.push_back((What::Get(last), self.session.clone()));
     }
 
     fn fields(&self) -> String {
@@ -341,16 +353,13 @@ impl Visitor {
                 };
                 self.asked.values_mut().filter(|call| is_it(call)).for_each(|call| call.last = Some(id.clone()));
             }
-            let behind = match self.wires[at].waits.front() {
-                Some((What::Get(behind), _)) => Some(*behind),
-                _ => None,
-            };
-            message.into_iter().for_each(|message| self.hears(at, &message, behind));
+            let what = self.wires[at].waits.front().map(|(what, _)| what.clone());
+            message.into_iter().for_each(|message| self.hears(at, what.as_ref(), &message, id.as_deref()));
         }
     }
 
-    /// A message that is for it. `behind` says of a GET whether it goes on behind an event.
-    fn hears(&mut self, at: usize, message: &Value, behind: Option<bool>) {
+    /// A message that is for it, on what it has asked, which is this event if it has an id.
+    fn hears(&mut self, at: usize, what: Option<&What>, message: &Value, event: Option<&str>) {
         let number = self.wires[at].number;
         if message["method"].is_string() {
             let params = &message["params"];
@@ -371,21 +380,24 @@ impl Visitor {
             }
             return;
         }
+        let answer = Answer { wire: Some(number), event: event.map(str::to_owned), is_whole: false };
+        let behind = if let Some(What::Get(behind)) = what { Some(behind.as_deref()) } else { None };
         match self.asked.remove(&id) {
             Some(call) => {
+                assert!(behind.is_some() || number == call.wire, "{} is answered on {number}: {call:?}", self.name);
                 self.fetched += usize::from(call.is_cut_off);
-                self.answered.insert(id, number);
             }
             None => {
-                // A GET alone sends again what the daemon could not know to have come, or what is asked for by its place.
                 let before = self.answered.get(&id).unwrap_or_else(|| panic!("{} has not asked {message}", self.name));
-                let is_gone = !self.wires.iter().any(|wire| wire.number == *before);
-                let again = behind.is_some_and(|is_behind| is_behind || is_gone);
-                let open: Vec<_> = self.wires.iter().map(|wire| (wire.number, &wire.waits)).collect();
-                assert!(again, "{} is answered on {number}, and before on {before}: {message}; {open:?}", self.name);
-                self.answered.insert(id, number);
+                let open: Vec<_> = self.wires.iter().map(|wire| (wire.number, wire.is_broken, &wire.waits)).collect();
+                // What had come on a broken connection may be read when it was fetched from elsewhere already.
+                let is_late = self.wires[at].is_broken && before.event.is_some();
+                let may_come_again = is_late || self.may_come_again(before, behind);
+                let twice = (before, &answer, behind);
+                assert!(may_come_again, "{}: {id} is answered twice: {twice:?} {open:?}", self.name);
             }
         }
+        self.answered.insert(id, answer);
         let result = &message["result"];
         if result.is_object() {
             assert_eq!((&result["who"], &result["number"]), (&json!(self.name), &json!(id)), "an answer is its own");
@@ -393,6 +405,18 @@ impl Visitor {
         } else {
             assert!(message["error"]["code"].is_i64(), "{} is told {message}", self.name);
         }
+    }
+
+    /// Whether an answer may come again that has come so: with a GET alone, if its connection was cut before all was there
+    /// that was sent with it, or if what stands behind an event before it was asked for.
+    fn may_come_again(&self, before: &Answer, behind: Option<Option<&str>>) -> bool {
+        let Some(behind) = behind else { return false };
+        let wire = self.wires.iter().find(|wire| Some(wire.number) == before.wire);
+        let is_cut = !before.is_whole && wire.is_none_or(|wire| wire.is_broken);
+        let place =
+            |event: &str| event.split_once('-').map(|(stream, place)| (stream.to_owned(), place.parse::<u32>().ok()));
+        let (before, behind) = (before.event.as_deref().and_then(place), behind.and_then(place));
+        is_cut || before.zip(behind).is_some_and(|(before, behind)| before.0 == behind.0 && before.1 > behind.1)
     }
 
     /// An answer is over.
@@ -409,8 +433,10 @@ impl Visitor {
         }
         if told.status == 200 && !told.is_stream {
             let message = serde_json::from_slice(&body).expect("an answer is JSON");
-            self.hears(at, &message, None);
+            self.hears(at, Some(what), &message, None);
         }
+        let here = self.answered.values_mut().filter(|answer| answer.wire == Some(number));
+        here.for_each(|answer| answer.is_whole = true);
         let error: Value = serde_json::from_slice(&body).unwrap_or_default();
         if error["error"].is_object() {
             self.last = Some(error.clone());
@@ -453,7 +479,7 @@ impl Visitor {
     /// It waits for an answer no more, which may be on its way.
     fn gives_up(&mut self, id: u64) {
         self.asked.remove(&id);
-        self.answered.insert(id, 0);
+        self.answered.insert(id, Answer { wire: None, event: None, is_whole: false });
     }
 
     fn loses_session(&mut self) {

@@ -300,7 +300,7 @@ fn a_request_that_is_refused_is_told_why_in_a_status_and_an_error() {
         assert_eq!(answer.status, status, "{line} {fields:?} {body}: {answer:?}");
         assert!(answer.json()["error"]["message"].is_string(), "{answer:?}");
     }
-    daemon.logs(&["handshake_refused", "(404)"]);
+    daemon.logs(&["handshake_refused", "a request for MCP is refused: ", "(404)"]);
     let mut rebound = Http::connect(daemon.address());
     rebound.fields.clear();
     rebound.send("POST /mcp", &[("Host", "evil.example")], &body);

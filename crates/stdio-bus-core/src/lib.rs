@@ -209,6 +209,11 @@ impl Bus {
             Input::NotUpgraded { place, why } => {
                 self.report_stranger(Reason::HandshakeRefused, place, || format!("a WebSocket is refused: {why}"));
             }
+            Input::RequestRefused { place, why } => {
+                self.report_stranger(Reason::HandshakeRefused, place, || {
+                    format!("a request for MCP is refused: {why}")
+                });
+            }
             Input::SendsNoMore(client) => self.on_sends_no_more(client),
             Input::Left(client) => self.close_client(client, Close::Flush, Reason::ClientClosed),
             Input::BinaryIgnored(client) => self.on_binary_ignored(client),

@@ -100,6 +100,13 @@ pub enum Input {
         /// What it was told, for a person to read.
         why: String,
     },
+    /// A request over HTTP for MCP was refused.
+    RequestRefused {
+        /// Where it came from.
+        place: Place,
+        /// What it was told, for a person to read.
+        why: String,
+    },
     /// A client that is not read for now will send nothing more than it has sent: it may have gone, or wait for answers.
     SendsNoMore(ClientKey),
     /// A client has said that it leaves: it reads nothing of what is sent to it now, and sends nothing more.

@@ -356,8 +356,8 @@ impl<I: Io> Reactor<I> {
     /// Answers a request with why it is not served. `is_last` says that nothing behind it can be read.
     pub(super) fn refuse_http(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>, is_last: bool) {
         let place = self.http.connections[slot].origin.place;
-        let why = format!("over HTTP {} ({})", fault.why, fault.status.code());
-        self.tell(now, Input::NotUpgraded { place, why });
+        let why = format!("{} ({})", fault.why, fault.status.code());
+        self.tell(now, Input::RequestRefused { place, why });
         let connection = &mut self.http.connections[slot];
         connection.incoming.keeps_alive &= !is_last;
         let manner = connection.manner(None);

@@ -9,7 +9,7 @@ mod core;
 
 use std::time::{Duration, Instant};
 
-use core::{Core, Lines, answer, call, progress, request, update};
+use core::{Core, Lines, answer, call, modern_call, progress, request, update};
 use stdio_bus::bus::settings::MAX_CONNECTIONS;
 use stdio_bus::scan::Scanner;
 
@@ -57,13 +57,15 @@ impl Case {
                 worker: vec![Lines::new((0..MANY).map(|at| answer(id(at))))],
                 each: MANY,
             },
-            // Every client calls without a session, and is answered; the same with progress tokens, and told once of each.
-            "calls" | "progress" => {
+            // Every client calls without a session, and is answered; the same as MCP 2026-07-28 has it; the same with
+            // progress tokens, and told once of each.
+            "calls" | "modern" | "progress" => {
                 let has_token = name == "progress";
+                let asks = |id| if name == "modern" { modern_call(id) } else { call(id, has_token) };
                 let told = (0..MANY).filter(|_| has_token).map(|at| Lines::new([progress(id(at))]));
                 Self {
                     core: Core::new(MANY, 1),
-                    clients: (0..MANY).map(|at| (at, Lines::new([call(id(at), has_token)]))).collect(),
+                    clients: (0..MANY).map(|at| (at, Lines::new([asks(id(at))]))).collect(),
                     worker: told.chain((0..MANY).map(|at| Lines::new([answer(id(at))]))).collect(),
                     each: MANY,
                 }
@@ -112,7 +114,7 @@ fn main() {
     let rounds = given.next().and_then(|rounds| rounds.parse::<usize>().ok());
     let (Some(mut case), Some(rounds)) = (case, rounds) else {
         eprintln!(
-            "usage: instructions 64x1|full|1x64|calls|progress|tokens ROUNDS; scripts/instructions counts what it takes"
+            "usage: instructions 64x1|full|1x64|calls|modern|progress|tokens ROUNDS; scripts/instructions counts what it takes"
         );
         return;
     };

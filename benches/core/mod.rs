@@ -145,8 +145,20 @@ pub fn request(id: impl std::fmt::Display, session: &str) -> String {
 
 /// A call of 200 bytes or so in no session, with its id as its progress token or without one.
 pub fn call(id: impl std::fmt::Display, has_token: bool) -> String {
-    let text = "x".repeat(90);
     let meta = if has_token { format!(",\"_meta\":{{\"progressToken\":{id}}}") } else { String::new() };
+    call_with(id, &meta)
+}
+
+/// The same call as a client of MCP 2026-07-28 makes it, with all that such a request says of itself.
+pub fn modern_call(id: impl std::fmt::Display) -> String {
+    let meta = ",\"_meta\":{\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\",\
+                \"io.modelcontextprotocol/clientInfo\":{\"name\":\"a client\",\"version\":\"1.0.0\"},\
+                \"io.modelcontextprotocol/clientCapabilities\":{},\"io.modelcontextprotocol/logLevel\":\"info\"}";
+    call_with(id, meta)
+}
+
+fn call_with(id: impl std::fmt::Display, meta: &str) -> String {
+    let text = "x".repeat(90);
     format!(
         "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"tools/call\",\"params\":{{\"name\":\"x\",\"text\":\"{text}\"{meta}}}}}\n"
     )

@@ -308,19 +308,19 @@ def the_recipes_of_the_book_answer():
     with open(os.path.join(ROOT, "docs", "operations.md")) as file:
         recipes = file.read().split("## Recipes")[1].split("```json")[1:]
     pools = [json.loads(recipe.split("```")[0]) for recipe in recipes]
-    # The fourth needs systemd, which not every machine that runs tests has.
-    assert [one["id"] for one in pools] == ["bounded", "clean", "humble", "scoped"]
+    # The second one needs systemd, which not every machine that runs tests has.
+    assert [one["id"] for one in pools] == ["clean", "scoped"]
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "worker.py"), "w") as file:
             file.write(PYTHON)
         with open(os.path.join(folder, "bus.json"), "w") as file:
-            json.dump({"pools": pools[:3]}, file)
-        lines = "".join(json.dumps({"jsonrpc": "2.0", "id": one["id"], "method": "x", "pool": one["id"]}) + "\n" for one in pools[:3])
+            json.dump({"pools": pools[:1]}, file)
+        lines = "".join(json.dumps({"jsonrpc": "2.0", "id": one["id"], "method": "x", "pool": one["id"]}) + "\n" for one in pools[:1])
         done = subprocess.run(
             [BUS, "--config", "bus.json", "--stdio"], input=lines, cwd=folder, capture_output=True, text=True, timeout=PATIENCE
         )
         answers = {json.loads(line)["id"]: json.loads(line).get("result") for line in done.stdout.splitlines()}
-        assert answers == dict.fromkeys(["bounded", "clean", "humble"], "python"), (answers, done.stderr)
+        assert answers == {"clean": "python"}, (answers, done.stderr)
 
 
 TESTS = [

@@ -113,7 +113,7 @@ fn what_is_wrong_with_a_command_is_told_at_the_start() {
 
 #[test]
 fn sighup_drains_a_daemon_that_has_no_file_to_read_again() {
-    let mut daemon = of_command(&["--tcp", "127.0.0.1:0"], ANSWERS).start();
+    let mut daemon = of_command(&["--tcp", "127.0.0.1:0"], ANSWERS).hears_hangups().start();
     let _ = daemon.address();
     daemon.signal(Signal::HUP);
     assert_eq!(daemon.wait().code(), Some(0));

@@ -301,6 +301,15 @@ impl Setup {
         self
     }
 
+    /// It hears SIGHUP, which may be ignored where the tests run (nohup).
+    pub fn hears_hangups(self) -> Self {
+        self.before_exec(|| {
+            // SAFETY: the call takes no memory.
+            unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+            Ok(())
+        })
+    }
+
     /// Runs this in the new process before the daemon. It may only make system calls.
     pub fn before_exec(mut self, action: impl FnMut() -> io::Result<()> + Send + Sync + 'static) -> Self {
         self.before_exec.push(Box::new(action));

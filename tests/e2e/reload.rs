@@ -43,13 +43,7 @@ fn named(name: &str, instances: usize) -> Value {
 
 #[test]
 fn a_hangup_replaces_the_workers_of_a_changed_command_and_no_request_is_lost() {
-    // Who runs the tests may ignore it (nohup).
-    let heard = Setup::new([named("old", 2)]).before_exec(|| {
-        // SAFETY: the call takes no memory.
-        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
-        Ok(())
-    });
-    let mut daemon = start_ready(heard);
+    let mut daemon = start_ready(Setup::new([named("old", 2)]).hears_hangups());
     let (mut client, mut held) = (daemon.connect(), daemon.connect());
     held.ask_in("s", 1, "hold", json!({}));
     held.request_in("s", 2, "m", json!({}));
@@ -182,14 +176,7 @@ fn an_address_may_speak_another_protocol_from_now_on_and_refuses_nobody_meanwhil
 
 #[test]
 fn a_daemon_whose_configuration_cannot_be_read_again_drains_with_a_hangup() {
-    let heard = |setup: Setup| {
-        setup.before_exec(|| {
-            // SAFETY: the call takes no memory.
-            unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
-            Ok(())
-        })
-    };
-    let mut daemon = with_admin(heard(Setup::bare().tcp())).start();
+    let mut daemon = with_admin(Setup::bare().tcp().hears_hangups()).start();
     let mut client = daemon.connect();
     client.request(1, "m", json!({}));
     let (code, _, why) = command(&daemon, &["reload"]);

@@ -88,6 +88,7 @@ fn errors_have_their_code_and_those_of_the_daemon_their_reason() {
     other.ask(6, "hold", json!({}));
     other.request(7, "m", json!({}));
     drop(other);
+    daemon.logs(&["client_left"]);
     let lines = lines(&daemon.stop().stderr);
     let of = |id: u64| {
         let line = line(&lines, id);

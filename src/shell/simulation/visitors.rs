@@ -429,7 +429,7 @@ impl Visitor {
         if told.closes {
             wire.is_closing = true;
             let cut: Vec<_> = wire.waits.drain(..).collect();
-            cut.iter().for_each(|(what, _)| self.cut_off(number, what, false));
+            cut.iter().for_each(|(what, _)| self.cut_off(number, what));
         }
         if told.status == 200 && !told.is_stream {
             let message = serde_json::from_slice(&body).expect("an answer is JSON");
@@ -495,12 +495,12 @@ impl Visitor {
     }
 
     /// A connection has gone, with this on it.
-    fn cut_off(&mut self, number: usize, what: &What, is_begun: bool) {
+    fn cut_off(&mut self, number: usize, what: &What) {
         match what {
             What::Begin if self.stage == Stage::Begins => {
                 self.stage = Stage::Outside;
-                // It may have been about to hear of it.
-                self.sessions += usize::from(is_begun && self.session.is_none());
+                // The answer may be out: on a connection that has just gone the daemon can still send it.
+                self.sessions += usize::from(self.session.is_none());
                 self.session = None;
             }
             What::Calls(numbers) if self.is_modern => numbers.iter().for_each(|id| _ = self.asked.remove(id)),
@@ -523,8 +523,7 @@ impl Visitor {
         let owed = wire.waits.iter().any(|(what, _)| !matches!(what, What::Nonsense));
         let is_told = wire.is_closing || wire.told.as_ref().is_some_and(|told| told.closes);
         assert!(is_known || is_told || !owed, "{} is left without an answer to {:?}", self.name, wire.waits);
-        let is_begun = wire.told.is_some() || !wire.came.is_empty();
-        wire.waits.iter().for_each(|(what, _)| self.cut_off(wire.number, what, is_begun));
+        wire.waits.iter().for_each(|(what, _)| self.cut_off(wire.number, what));
     }
 
     /// Nobody owes it anything that it could still get.

@@ -27,8 +27,8 @@ const LONGEST_METHOD: usize = 64;
 /// Requests that may have ended before they are taken, and the bytes of their names.
 const MOST: usize = 4096;
 const MOST_BYTES: usize = 1 << 20;
-/// So many requests have records in so much time, 25,000 a second: a flood costs no more than these.
-const MOST_OF_EACH: u32 = 2_500;
+/// So many requests have records in so much time, 10,000 a second: a flood costs no more than these.
+const MOST_OF_EACH: u32 = 1_000;
 const EVERY: Duration = Duration::from_millis(100);
 
 /// How a request of a client has ended.

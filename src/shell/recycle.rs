@@ -31,7 +31,7 @@ impl<I: Io> Shell<I> {
         if reactor.workers.memories.is_none() {
             match Memories::begin() {
                 Ok(mut memories) => {
-                    memories.bell.arm(&mut reactor.io, Operation::Memories);
+                    memories.bell.arm_new(&mut reactor.io, Operation::Memories);
                     reactor.workers.memories = Some(memories);
                 }
                 Err(error) => tracing::error!("recycle_memory_mb: cannot look at the memory of workers: {error}"),

@@ -3,6 +3,7 @@
 //!
 //! A reload is over when it is known of each new command whether it can live (`supervisor/roll.rs` of the core).
 
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,6 +128,9 @@ impl<I: Io> Shell<I> {
         }
         self.step(|shell| shell.reactor.carry_out(shell.bus.reload(now, config.settings()), None));
         for listening in opened {
+            if !listening.is_inherited {
+                self.reactor.io.opened(listening.socket.as_raw_fd());
+            }
             let acceptor = match config.listeners.get(listening.listener) {
                 Some(listener) => Acceptor::new(listening).named_by(listener),
                 None => Acceptor::new(listening).for_admin(),

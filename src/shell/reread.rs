@@ -12,7 +12,7 @@ impl<I: Io> Shell<I> {
     /// Waits for what is read.
     pub(super) fn arm_rereading(&mut self) {
         if let Some(rereading) = &mut self.reactor.rereading {
-            rereading.bell.arm(&mut self.reactor.io, Operation::Reread);
+            rereading.bell.arm_new(&mut self.reactor.io, Operation::Reread);
         }
     }
 

@@ -50,6 +50,12 @@ impl Bell {
         Self { pipe, bytes: Box::leak(Box::new([0; 64])) }
     }
 
+    /// The same for one that was made while the daemon runs: its number may have belonged to another file.
+    pub(super) fn arm_new(&mut self, io: &mut impl Io, operation: Operation) {
+        io.opened(self.pipe.as_raw_fd());
+        self.arm(io, operation);
+    }
+
     /// Has the loop told of the next bytes.
     pub(super) fn arm(&mut self, io: &mut impl Io, operation: Operation) {
         let (from, into, bytes) = (self.pipe.as_raw_fd(), self.bytes.as_mut_ptr(), self.bytes.len() as u32);

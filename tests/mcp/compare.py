@@ -187,9 +187,8 @@ def load(callers, seconds):
             selector.unregister(caller.socket)
             caller.socket.close()
             caller.socket = None
-        is_new = caller.socket is None
         caller.ask()
-        if is_new:
+        if caller.socket not in selector.get_map():
             selector.register(caller.socket, selectors.EVENT_READ, caller)
     for caller in callers:
         ask(caller)

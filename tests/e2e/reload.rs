@@ -304,7 +304,7 @@ fn asks_without_end(address: std::net::SocketAddr, ends: &AtomicBool, answered: 
 
 #[test]
 fn a_hundred_reloads_of_all_kinds_under_load_fail_no_request() {
-    let times = figure("STDIO_BUS_RELOADS", 25);
+    let times = figure("STDIO_BUS_RELOADS", 100);
     let setup = Setup::new([named("0", 2), echo("other", 1)]).set("listeners", json!([{ "tcp": "127.0.0.1:0" }]));
     let daemon = start_ready(setup);
     let address = daemon.address();

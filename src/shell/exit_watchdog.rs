@@ -2,19 +2,32 @@
 //! of stderr does not read.
 
 use std::panic;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use signal_hook::low_level::{exit, register};
 
 /// Seconds that the process has for its last words.
 const LIMIT: u32 = 1;
 
-/// Ends the process with this code in a second, whatever it waits for then.
+/// A second is counted in so many parts: a process that was stopped (SIGSTOP, a frozen container) gets one signal when it
+/// goes on, however long that took, and still has its time.
+const PARTS: u32 = 10;
+
+/// Ends the process with this code when it has run for a second, whatever it waits for then.
 pub(super) fn limit(code: u8) {
-    // SAFETY: the handler makes one call, which is async-signal-safe (signal-safety(7)).
-    let installed = unsafe { register(libc::SIGALRM, move || exit(code.into())) };
-    if installed.is_ok() {
-        // SAFETY: alarm(2) takes a number.
-        unsafe { libc::alarm(LIMIT) };
+    let passed = AtomicU32::new(0);
+    let handler = move || {
+        if passed.fetch_add(1, Ordering::Relaxed) + 1 == PARTS {
+            exit(code.into());
+        }
+    };
+    // SAFETY: the handler counts and makes one call, which are async-signal-safe (signal-safety(7)).
+    if unsafe { register(libc::SIGALRM, handler) }.is_ok() {
+        let part = libc::timeval { tv_sec: 0, tv_usec: i64::from(LIMIT * 1_000_000 / PARTS) };
+        let timer = libc::itimerval { it_interval: part, it_value: part };
+        // SAFETY: setitimer(2) reads the timer, and has no place to write the one before to.
+        unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, null_mut()) };
     }
 }
 
@@ -35,11 +48,12 @@ pub(super) fn limit_those_of_a_panic() {
 mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::process::ExitStatusExt;
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, ExitStatus, Stdio};
     use std::time::{Duration, Instant};
 
     use rustix::io::{Errno, ioctl_fionbio, write};
     use rustix::pipe::pipe;
+    use rustix::process::{Pid, Signal};
 
     use super::*;
 
@@ -53,31 +67,65 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "it panics: the next test runs it in a process of its own"]
+    #[ignore = "it panics: another test runs it in a process of its own"]
     fn a_process_that_panics() {
         limit_those_of_a_panic();
         panic!("last words");
     }
 
     #[test]
-    fn a_panic_ends_the_process_though_nobody_reads_what_it_says() {
-        let (_reader, writer) = full_pipe();
+    #[ignore = "it stops: another test runs it in a process of its own"]
+    fn a_process_that_is_stopped_for_its_last_words() {
+        limit(99);
+        rustix::process::kill_process(rustix::process::getpid(), Signal::STOP).expect("it may");
+    }
+
+    /// One of the tests above as a process of its own.
+    fn process(test: &str, stderr: impl Into<Stdio>) -> Child {
         let mut process = Command::new(std::env::current_exe().expect("it has a file"));
-        process.args(["--exact", "shell::exit_watchdog::tests::a_process_that_panics", "--ignored", "--nocapture"]);
-        let mut process = process.stdout(Stdio::null()).stderr(writer).spawn().expect("it can be started");
+        process.args(["--exact", &format!("shell::exit_watchdog::tests::{test}"), "--ignored", "--nocapture"]);
+        process.stdout(Stdio::null()).stderr(stderr).spawn().expect("it can be started")
+    }
+
+    /// Looks again and again until there is something, for two minutes.
+    fn until<T>(mut there: impl FnMut() -> Option<T>) -> Option<T> {
         let until = Instant::now() + Duration::from_secs(120);
-        let status = loop {
-            if let Some(status) = process.try_wait().expect("it is our child") {
-                break Some(status);
-            }
-            if Instant::now() >= until {
-                break None;
+        while Instant::now() < until {
+            if let Some(found) = there() {
+                return Some(found);
             }
             std::thread::park_timeout(Duration::from_millis(2));
-        };
+        }
+        None
+    }
+
+    /// How it ended.
+    fn end_of(mut process: Child) -> ExitStatus {
+        let status = until(|| process.try_wait().expect("it is our child"));
         if status.is_none() {
             let _ = process.kill().and_then(|()| process.wait());
         }
-        assert_eq!(status.expect("it ends").signal(), Some(libc::SIGALRM));
+        status.expect("it ends")
+    }
+
+    #[test]
+    fn a_panic_ends_the_process_though_nobody_reads_what_it_says() {
+        let (_reader, writer) = full_pipe();
+        assert_eq!(end_of(process("a_process_that_panics", writer)).signal(), Some(libc::SIGALRM));
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_for_longer_than_its_last_words_may_take_still_has_its_time() {
+        let process = process("a_process_that_is_stopped_for_its_last_words", Stdio::null());
+        let pid = Pid::from_child(&process);
+        let stopped = until(|| {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).expect("it is not reaped");
+            stat.contains(") T ").then_some(())
+        });
+        let since = Instant::now();
+        until(|| (since.elapsed() > Duration::from_secs(u64::from(LIMIT) + 1)).then_some(()));
+        rustix::process::kill_process(pid, Signal::CONT).expect("it is our child");
+        let status = end_of(process);
+        assert!(stopped.is_some() && status.success(), "{status}");
     }
 }

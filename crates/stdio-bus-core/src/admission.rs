@@ -6,13 +6,14 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use hashbrown::HashMap;
 
 use super::Bus;
 use super::origin::{Origin, Place};
-use super::peer::{ClientKey, Peer, Source};
+use super::peer::{ClientKey, Moment, Peer, Source};
 use super::port::Close;
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
@@ -53,11 +54,28 @@ pub(super) type UseKey = Key<Uses>;
 /// Who is there, and whether more may come.
 #[derive(Default)]
 pub(super) struct Admission {
+    pub listeners: Vec<ListenerState>,
     pub sources: Sources,
     /// All slots are taken: nothing is accepted.
     pub is_paused: bool,
     /// The number of the next client.
     pub next_number: u32,
+}
+
+/// A listener, which may be closed while no worker of its pools runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ListenerState {
+    pub is_closed: bool,
+    /// A worker of its pools has run.
+    pub has_opened: bool,
+    /// When the clients of one that is gone from the configuration are closed.
+    pub ends: Option<Moment>,
+}
+
+impl Admission {
+    pub(super) fn new(listeners: usize) -> Self {
+        Self { listeners: vec![ListenerState::default(); listeners], ..Self::default() }
+    }
 }
 
 /// The connections that there are, by their sources.

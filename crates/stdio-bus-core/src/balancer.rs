@@ -273,10 +273,10 @@ impl Bus {
     fn no_worker(&self, group: usize) -> (Reason, String) {
         let group = &self.balancer.groups[group];
         let pool = group.only_pool().filter(|_| group.assignment == Assignment::Dedicated);
-        let rests_until = pool.and_then(|pool| self.supervisor.pools[pool].rests_until(self.now));
+        let rests_until = pool.and_then(|pool| self.supervisor.pools[pool].rests_until(self.time.now));
         let restarts = || group.slots.iter().map(|(pool, slot)| &self.supervisor.pools[*pool].slots[*slot].restarts);
         let due = restarts().filter_map(|restarts| restarts.due).min();
-        let wait = |at: Moment| at.since(self.now).as_millis();
+        let wait = |at: Moment| at.since(self.time.now).as_millis();
         let why = match (pool, rests_until, due) {
             (Some(pool), ..) if self.is_full(pool) => {
                 format!(": all {} of max_instances workers are in use", self.settings.pools[pool].max_instances)
@@ -308,7 +308,7 @@ impl Bus {
         let limits = &self.settings.limits;
         let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
         let remedy = match due {
-            Some(at) => format!("it is tried again in {} s", at.since(self.now).as_millis().div_ceil(1000)),
+            Some(at) => format!("it is tried again in {} s", at.since(self.time.now).as_millis().div_ceil(1000)),
             None => "the daemon has to be restarted".to_owned(),
         };
         format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")

@@ -68,7 +68,7 @@ impl Bus {
             self.admission.sources.enter(source, no_room.is_none().then_some(listener))
         };
         let client = room.map(|source_use| {
-            let (turned_away, opened, origin) = (no_room.is_some(), self.now, Rc::new(origin));
+            let (turned_away, opened, origin) = (no_room.is_some(), self.time.now, Rc::new(origin));
             let identity = Identity { number, stdio, source_use, listener, source, origin, turned_away, opened };
             Client::new(identity, group, door)
         });
@@ -86,7 +86,7 @@ impl Bus {
             self.report(Reason::ConnectionLimit, None, || {
                 format!("all {most} connections are in use; new ones wait until one leaves")
             });
-            self.timers.arm(Timer::Slots, self.now);
+            self.timers.arm(Timer::Slots, self.time.now);
         }
         if let Some(due) = self.clients.get(key).and_then(|client| self.idle_deadline(client)) {
             self.wake_at(key.into(), due);
@@ -101,7 +101,7 @@ impl Bus {
     /// a proxy that looks whether somebody is there, are no clients to people.
     fn report_client(&mut self, reason: Reason, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
-        let lasted = self.gaps.lasted(self.now, client.identity.opened);
+        let lasted = self.time.lasted(client.identity.opened);
         let is_nobody =
             client.identity.turned_away || client.identity.origin.is_proxy && client.end.traffic.lines_in == 0;
         let make = || {
@@ -118,7 +118,7 @@ impl Bus {
         let report = match client.door.is_modern() {
             // It may come and go with each of its requests.
             true => Some(self.out.reporter.report_quietly(reason, make)),
-            false => self.out.reporter.report(self.now, reason, make),
+            false => self.out.reporter.report(self.time.now, reason, make),
         };
         self.out.effects.extend(report.map(Effect::Report));
     }
@@ -223,7 +223,7 @@ impl Bus {
         if how == Close::Refuse {
             self.begin_refusing(key);
         }
-        // Workers that waited for it can go on: what they send to it self.now has nowhere to go.
+        // Workers that waited for it can go on: what they send to it self.time.now has nowhere to go.
         self.release_waiters(Peer::Client(key));
         let nothing_left = self.clients.get(key).is_some_and(|client| client.end.output.queued == 0);
         if how == Close::Flush && was_half_closed && nothing_left {
@@ -357,7 +357,7 @@ impl Bus {
 
     /// What a client waits for, or is waited for, may last so long from now on.
     fn be_patient(&mut self, key: ClientKey, patience: Duration) {
-        let deadline = self.now.after(patience);
+        let deadline = self.time.now.after(patience);
         if let Some(client) = self.clients.get_mut(key) {
             client.closing.deadline = Some(deadline);
         }
@@ -401,7 +401,7 @@ impl Bus {
 
     /// Closes a client whose time is up.
     pub(super) fn tick_client(&mut self, key: ClientKey) {
-        let now = self.now;
+        let now = self.time.now;
         let Limits { backpressure_timeout: timeout, drain_timeout, .. } = self.settings.limits;
         self.tick_pace(key);
         let Some(client) = self.clients.get(key) else { return };

@@ -39,8 +39,12 @@ impl Bus {
             _ => Refusal(Reason::ConnectionClosing, format!("this connection is being closed: {text}")),
         };
         let saves_memory = why == Reason::MemoryLimit;
-        client.closing =
-            Closing { since: self.now, saves_memory, refusal: Some(refusal), ..core::mem::take(&mut client.closing) };
+        client.closing = Closing {
+            since: self.time.now,
+            saves_memory,
+            refusal: Some(refusal),
+            ..core::mem::take(&mut client.closing)
+        };
         for request in self.asked_by(key.into()) {
             self.fail_request(request, why, text);
         }
@@ -52,17 +56,17 @@ impl Bus {
         self.close_client(key, if is_open { Close::Refuse } else { Close::Flush }, why);
     }
 
-    /// A client is refused from self.now on: nothing else keeps it from being read.
+    /// A client is refused from self.time.now on: nothing else keeps it from being read.
     pub(super) fn begin_refusing(&mut self, key: ClientKey) {
         // The end of the daemon has a deadline for all.
-        let longest = if self.shutdown.has_deadline_for_clients() { None } else { Some(self.now.after(LONGEST)) };
+        let longest = if self.shutdown.has_deadline_for_clients() { None } else { Some(self.time.now.after(LONGEST)) };
         let Some(client) = self.clients.get_mut(key) else { return };
         client.closing.deadline = longest;
         client.turn.granted = None;
         client.pace = Pace::default();
         client.penalty = Penalty::default();
         client.end.gate = ReadGate::default();
-        self.wake_at(key.into(), self.now.after(SILENCE));
+        self.wake_at(key.into(), self.time.now.after(SILENCE));
     }
 
     /// Bytes of a client that is refused.
@@ -77,7 +81,7 @@ impl Bus {
             return Received { consumed: 0, next: Next::Wait };
         }
         if bytes > client.end.kept {
-            client.heard = self.now;
+            client.heard = self.time.now;
         }
         if client.closing.skips {
             let end = memchr::memchr(b'\n', window.data());
@@ -107,7 +111,7 @@ impl Bus {
 
     /// So many bytes of a client were refused. One that goes on and on is heard no longer.
     fn count_refused(&mut self, key: ClientKey, bytes: usize) {
-        let now = self.now;
+        let now = self.time.now;
         let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Refusing) else { return };
         client.closing.bytes += bytes;
         let is_over = client.closing.bytes > MOST_BYTES;
@@ -126,7 +130,7 @@ impl Bus {
             client.heard.max(client.closing.since).after(if is_amid_a_line { LONGEST } else { SILENCE })
         });
         let due = [is_silent, client.closing.deadline].into_iter().flatten().min()?;
-        if due > self.now {
+        if due > self.time.now {
             return Some(due);
         }
         self.leave_unread(key);

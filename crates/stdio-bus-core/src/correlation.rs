@@ -41,14 +41,14 @@ impl Bus {
         } else if is_escaped {
             wire = Wire::Spelled(token);
         }
-        let came_at = self.gaps.came_at(self.now);
+        let came_at = self.time.came_at();
         let (Err(place) | Ok((_, place))) = found;
         let Some(from) = end_of(&mut self.clients, &mut self.workers, new.asker) else { return Err(too_many()) };
         let inserted = self.pending.insert(came_at, place, new, id, wire, &mut from.outstanding);
         let key = inserted.ok_or_else(too_many)?;
         from.traffic.asked += 1;
         if let (Some(records), Peer::Client(_)) = (&mut self.out.records, new.asker) {
-            records.begin(self.now, &mut self.pending, key, (window, line));
+            records.begin(self.time.now, &mut self.pending, key, (window, line));
         }
         if progress.is_some() {
             self.note_progress(key, new.answerer, id, (window, line, progress), edits);
@@ -61,7 +61,7 @@ impl Bus {
             && let Some(worker) = self.workers.get_mut(key)
         {
             worker.creating.asked += u32::from(new.verb.creates());
-            let at = worker.begin_answering(self.now);
+            let at = worker.begin_answering(self.time.now);
             self.timers.arm(new.answerer.into(), at);
         }
         self.out.stats.ids_translated += u64::from(edits[0].is_some());
@@ -209,12 +209,12 @@ impl Bus {
         if let Peer::Worker(worker) = answerer
             && let Some(worker) = self.workers.get_mut(worker)
         {
-            self.readiness.workers_changed |= worker.answering.answers();
+            self.supervisor.has_changed |= worker.answering.answers();
             let is_response = line.flags & (Line::RESULT | Line::ERROR) != 0;
             worker.answering.responds |= is_response && !line.method.is_some();
             let is_error = line.has(Line::ERROR) && !line.has(Line::RESULT);
             let outcome = if is_error { Outcome::Error } else { Outcome::Answered };
-            self.supervisor.pools[worker.name.pool].tally.answered(outcome, self.gaps.lasted(self.now, since));
+            self.supervisor.pools[worker.name.pool].tally.answered(outcome, self.time.lasted(since));
         }
         if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer)
             && let Some(client) = self.clients.get_mut(client)
@@ -348,7 +348,7 @@ impl Bus {
     /// Answers requests that have waited too long, and forgets cancelled ones.
     pub(super) fn tick_requests(&mut self) {
         let mut late = Vec::new();
-        for key in self.pending.expired(self.now) {
+        for key in self.pending.expired(self.time.now) {
             let Some(request) = self.pending.get(key) else { continue };
             if request.cancelled().is_some() {
                 self.discard_unwanted(key);
@@ -361,7 +361,7 @@ impl Bus {
                 }
             }
         }
-        // Only self.now, since what is due with them is dealt with first.
+        // Only self.time.now, since what is due with them is dealt with first.
         for worker in late {
             self.count_timeout(worker);
         }

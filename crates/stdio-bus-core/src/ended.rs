@@ -264,7 +264,7 @@ impl Bus {
         let session = session.map(|session| session.name.as_bytes()).or(named).unwrap_or_default();
         let ended = Ended {
             worker: self.workers.get(worker).map(|worker| worker.name),
-            took: self.gaps.lasted(self.now, request.since()),
+            took: self.time.lasted(request.since()),
             bytes_out,
             ..Ended::of(client, identity, ending)
         };
@@ -287,7 +287,7 @@ impl Bus {
         let (Some(Client { identity, .. }), Some(records)) = (self.clients.get(from), &mut self.out.records) else {
             return;
         };
-        if !records.admit(self.now) {
+        if !records.admit(self.time.now) {
             return;
         }
         let ended = Ended {

@@ -58,7 +58,7 @@ impl Bus {
         let Some(from) = self.clients.get_mut(client) else { return };
         if core::mem::replace(&mut from.door.preferred, worker) != worker && self.awaits_turn(client).is_some() {
             // Another one may be free.
-            self.timers.arm(Timer::WorkerQueue, self.now);
+            self.timers.arm(Timer::WorkerQueue, self.time.now);
         }
     }
 
@@ -208,7 +208,7 @@ impl Bus {
                 let id = id.map_or_else(|| self.pending.asker_token(request), |id| id.as_bytes().to_owned());
                 self.send(worker.into(), &reply::cancelled(&id));
             }
-            let due = self.pending.cancel(self.now, request, Cancel::Silent);
+            let due = self.pending.cancel(self.time.now, request, Cancel::Silent);
             self.timers.arm(Timer::Requests, due);
         }
     }

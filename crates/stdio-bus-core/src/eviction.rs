@@ -156,7 +156,7 @@ impl Bus {
 
     /// Closes a client that has done nothing for too long. Gives when to look at it again.
     pub(super) fn tick_idle(&mut self, key: ClientKey) -> Option<Moment> {
-        let now = self.now;
+        let now = self.time.now;
         let client = self.clients.get(key)?;
         let due = self.idle_deadline(client)?;
         if due > now {
@@ -192,7 +192,7 @@ impl Bus {
     /// All slots are taken: sends away a client that does nothing, so that others can come in. One at a time, and one that
     /// has never said anything first.
     pub(super) fn make_room_at_the_door(&mut self) {
-        let now = self.now;
+        let now = self.time.now;
         if !self.admission.is_paused || !self.clients.is_full() {
             return;
         }
@@ -228,7 +228,7 @@ impl Bus {
             }
             return;
         }
-        let lasts = self.shortage.lasts(self.now);
+        let lasts = self.shortage.lasts(self.time.now);
         let (mut holders, leaving) = self.holders(held);
         let missed = self.hold_largest_back(&holders, waiting, lasts);
         let most = self.settings.limits.max_memory;
@@ -242,7 +242,7 @@ impl Bus {
             self.close_holder(holder, &text(holder.bytes));
         }
         let share_to_keep = share(most, self.clients.len(), TRIFLE);
-        let due = lasts && self.shortage.closed_at.is_none_or(|at| self.now >= at.after(CLOSE_EVERY));
+        let due = lasts && self.shortage.closed_at.is_none_or(|at| self.time.now >= at.after(CLOSE_EVERY));
         let (enough, mut left) = (most / 8 * 7, used.saturating_sub(leaving));
         // While it is only short, one at least goes, and as many as it takes that those that have a chance can finish
         // their lines: they need larger blocks for it. The one that was silent for longest goes first.
@@ -257,7 +257,7 @@ impl Bus {
             if !may_go || (left <= enough && !one_goes) {
                 break;
             }
-            self.shortage.closed_at = Some(self.now);
+            self.shortage.closed_at = Some(self.time.now);
             one_goes = false;
             self.close_holder(holder, &text(holder.bytes));
             left = left.saturating_sub(holder.bytes);
@@ -283,9 +283,10 @@ impl Bus {
     /// Lets some of those that are held back be read for a while, one after the other. Gives those that had their turn
     /// and sent nothing; one that waits for memory keeps it until there is some.
     fn rotate_chances(&mut self, held_back: &[ClientKey], waiting: &[Peer]) -> Vec<ClientKey> {
-        let (over, mut running): (Vec<_>, Vec<_>) = core::mem::take(&mut self.shortage.chances)
-            .into_iter()
-            .partition(|(client, since)| self.now >= since.after(CHANCE) && !waiting.contains(&Peer::Client(*client)));
+        let (over, mut running): (Vec<_>, Vec<_>) =
+            core::mem::take(&mut self.shortage.chances).into_iter().partition(|(client, since)| {
+                self.time.now >= since.after(CHANCE) && !waiting.contains(&Peer::Client(*client))
+            });
         running.retain(|(client, _)| held_back.contains(client));
         let missed = over.iter().filter(|(client, since)| {
             held_back.contains(client) && self.clients.get(*client).is_some_and(|client| client.heard < *since)
@@ -299,7 +300,7 @@ impl Bus {
             }
             let waits = self.clients.get(*client).is_none_or(|client| client.end.gate.waits());
             if !waits && !missed.contains(client) && !running.iter().any(|(lucky, _)| lucky == client) {
-                running.push((*client, self.now));
+                running.push((*client, self.time.now));
                 self.shortage.last_chance = client.index();
             }
         }
@@ -319,7 +320,7 @@ impl Bus {
         let (holders, leaving) = self.holders(held);
         if let Some(client) = client {
             let bytes = holders.first().map_or(0, |holder| holder.bytes);
-            return self.close_holder(&Holder { client, bytes, moves: false, heard: self.now }, &text(bytes));
+            return self.close_holder(&Holder { client, bytes, moves: false, heard: self.time.now }, &text(bytes));
         }
         let all: usize = held.iter().map(|(_, bytes)| bytes).sum();
         let mut freed = leaving;
@@ -344,7 +345,7 @@ impl Bus {
                 continue;
             };
             // One that waits for a worker has sent whole lines, and it is not in its hands when they are taken.
-            let moves = self.now.since(client.end.progress_at) < PATIENCE || client.end.gate.waits();
+            let moves = self.time.now.since(client.end.progress_at) < PATIENCE || client.end.gate.waits();
             holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
         }
         let holds = |holder: &Holder| Reverse(holder.bytes);

@@ -8,7 +8,6 @@ use super::client::{Client, Phase};
 use super::ended::{Ended, Ending};
 use super::endpoint::Endpoint;
 use super::flow::gate::Hold;
-use super::gaps::Gaps;
 use super::id::{Id, Spelled};
 use super::message::{Verb, plain_name, print_of, verb};
 use super::out::Out;
@@ -21,18 +20,18 @@ use super::settings::{IdCollision, Settings};
 use super::supervisor::pool::Pool;
 use super::table::Table;
 use super::tally::Outcome;
+use super::time::Time;
 use super::timers::{Timer, Timers};
 use super::worker::Worker;
 
 /// What of the bus a line on this way may need, beside its sender.
 pub(super) struct FastPath<'a> {
-    pub now: Moment,
+    pub time: &'a Time,
     pub window: Window<'a>,
     pub settings: &'a Settings,
     pub sessions: &'a mut Sessions,
     pub pending: &'a mut Pending,
     pub pools: &'a mut [Pool],
-    pub gaps: &'a Gaps,
     pub timers: &'a mut Timers,
     pub out: &'a mut Out,
     /// How many clients there are.
@@ -101,27 +100,27 @@ impl FastPath<'_> {
                 second_session: None,
                 session_on_top: line.session.is_some(),
                 verb: Verb::Other,
-                expires: worker.request_timeout.map_or(Moment::NEVER, |timeout| self.now.after(timeout)),
+                expires: worker.request_timeout.map_or(Moment::NEVER, |timeout| self.time.now.after(timeout)),
                 print: print_of(self.window, line, Span::default()),
             };
-            let came_at = self.gaps.came_at(self.now);
+            let came_at = self.time.came_at();
             let request = self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut client.end.outstanding)?;
             if TOLD && let Some(records) = &mut self.out.records {
-                records.begin(self.now, self.pending, request, (self.window, line));
+                records.begin(self.time.now, self.pending, request, (self.window, line));
             }
             self.timers.arm(Timer::Requests, new.expires);
             client.end.traffic.asked += 1;
             worker.end.unanswered.count += 1;
             worker.end.unanswered.awaited += 1;
             self.sessions.begin_request(session_key);
-            self.timers.arm(Timer::Worker(worker_key), worker.begin_answering(self.now));
+            self.timers.arm(Timer::Worker(worker_key), worker.begin_answering(self.time.now));
         }
         worker.audience.note(key, client);
-        self.sessions.hear(session_key, self.now);
+        self.sessions.hear(session_key, self.time.now);
         if in_turns {
             worker.window.mark_line_end(key, bytes);
         }
-        worker.window.push(self.now, bytes, self.clients > 1 && worker.owner.is_none());
+        worker.window.push(self.time.now, bytes, self.clients > 1 && worker.owner.is_none());
         self.forward(worker_key.into(), &mut worker.end, line, bytes);
         Some(())
     }
@@ -139,8 +138,8 @@ impl FastPath<'_> {
     #[inline(always)]
     fn forward(&mut self, to: Peer, end: &mut Endpoint, line: &Line, bytes: usize) {
         self.out.copy(to, line.span.start, line.span.end + 1);
-        if self.out.count_queued(self.now, to, end, bytes, self.settings.limits.max_output_queue) {
-            self.timers.arm(to.into(), self.now.after(self.settings.limits.backpressure_timeout));
+        if self.out.count_queued(self.time.now, to, end, bytes, self.settings.limits.max_output_queue) {
+            self.timers.arm(to.into(), self.time.now.after(self.settings.limits.backpressure_timeout));
         }
     }
 
@@ -187,7 +186,7 @@ impl FastPath<'_> {
         {
             return None;
         }
-        let took = self.gaps.lasted(self.now, since);
+        let took = self.time.lasted(since);
         if let Some(session) = session {
             self.sessions.end_simple_request(session, client_key, line.flags == Line::RESULT)?;
         }
@@ -232,7 +231,7 @@ impl FastPath<'_> {
         }
         client.penalty.forget_crashes();
         if self.settings.limits.session_idle.is_some() {
-            self.sessions.hear(session_key, self.now);
+            self.sessions.hear(session_key, self.time.now);
         }
         self.forward(client_key.into(), &mut client.end, line, line.span.len() + 1);
         Some(())

@@ -91,15 +91,14 @@ pub(super) fn length_of_line(window: Window<'_>, line: usize) -> usize {
 
 /// What the fast path needs of a bus of which one peer is borrowed already.
 macro_rules! fast_path {
-    ($bus:ident, $now:ident, $window:ident, $clients:ident) => {
+    ($bus:ident, $window:ident, $clients:ident) => {
         FastPath {
-            now: $now,
+            time: &$bus.time,
             window: $window,
             settings: &$bus.settings,
             sessions: &mut $bus.sessions,
             pending: &mut $bus.pending,
             pools: &mut $bus.supervisor.pools,
-            gaps: &$bus.gaps,
             timers: &mut $bus.timers,
             out: &mut $bus.out,
             clients: $clients,
@@ -131,7 +130,7 @@ impl Bus {
     }
 
     fn receive_from_client(&mut self, key: ClientKey, window: Window<'_>) -> Received {
-        let now = self.now;
+        let now = self.time.now;
         let count = self.clients.len();
         let limit = self.settings.limits.max_input_buffer;
         let Some(client) = self.clients.get_mut(key) else {
@@ -153,7 +152,7 @@ impl Bus {
         let (outcome, unfinished) = client.end.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let mut lines = 0;
         if self.intake.way != Way::General && !self.shutdown.refuses_requests() {
-            let mut path = fast_path!(self, now, window, count);
+            let mut path = fast_path!(self, window, count);
             let batch = self.intake.batch.iter().take_while(|line| line.span.len() <= limit);
             lines = match self.intake.way {
                 Way::Told => {
@@ -172,7 +171,7 @@ impl Bus {
     }
 
     fn receive_from_worker(&mut self, key: WorkerKey, window: Window<'_>) -> Received {
-        let now = self.now;
+        let now = self.time.now;
         let count = self.clients.len();
         let limit = self.settings.limits.max_worker_line();
         let bytes = window.data().len();
@@ -186,7 +185,7 @@ impl Bus {
         let (outcome, unfinished) = worker.end.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let mut lines = 0;
         if self.intake.way != Way::General && !self.shutdown.refuses_requests() && !worker.tenure.is_leaving() {
-            let mut path = fast_path!(self, now, window, count);
+            let mut path = fast_path!(self, window, count);
             let (batch, clients) = (self.intake.batch.iter(), &mut self.clients);
             let fits = |line: &Line| line.span.len() <= limit;
             lines = if self.intake.way == Way::Told {
@@ -198,7 +197,7 @@ impl Bus {
                     .take_while(|line| fits(line) && path.worker_line::<false>(key, worker, clients, line).is_some())
                     .count()
             };
-            self.readiness.workers_changed |= path.workers_changed;
+            self.supervisor.has_changed |= path.workers_changed;
             self.out.stats.lines_from_workers += lines as u64;
             self.intake.count_fast(lines);
             if lines == self.intake.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. })
@@ -286,7 +285,7 @@ impl Bus {
         outcome: Outcome,
         progress: Progress,
     ) -> Received {
-        let now = self.now;
+        let now = self.time.now;
         let Some(end) = self.endpoint(from) else { return Received { consumed: bytes, next: Next::Wait } };
         if progress.lines > 0 {
             end.count_lines(now, progress.lines, progress.bytes);

@@ -40,7 +40,6 @@ mod eviction;
 mod fast_path;
 mod flow;
 pub mod foreign;
-mod gaps;
 pub mod histogram;
 pub mod id;
 mod intake;
@@ -70,6 +69,7 @@ mod table;
 pub mod tally;
 #[cfg(test)]
 mod tests;
+mod time;
 mod timers;
 
 use alloc::boxed::Box;
@@ -87,7 +87,6 @@ use out::Out;
 use peer::{ClientKey, ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMark};
 use pending::Pending;
 use port::{Close, Effect, Effects, Input};
-use readiness::Listeners;
 use report::{Level, Reason, Report};
 use session::access::denies_methods;
 use session::table::Sessions;
@@ -98,13 +97,13 @@ use supervisor::Supervisor;
 use supervisor::tenure::Wear;
 pub use supervisor::worker;
 use table::Table;
+use time::Time;
 use timers::{Timer, Timers};
 use worker::Worker;
 
 /// The bus. Whatever it is told, it answers with [`Effects`], which are carried out in order.
 pub struct Bus {
-    /// The moment of this call.
-    now: Moment,
+    time: Time,
     settings: Settings,
     intake: Intake,
     clients: Table<Client, ClientMark>,
@@ -114,14 +113,10 @@ pub struct Bus {
     supervisor: Supervisor,
     balancer: Balancer,
     admission: Admission,
-    readiness: Listeners,
     timers: Timers,
     shortage: eviction::Shortage,
-    gaps: gaps::Gaps,
     out: Out,
     shutdown: Shutdown,
-    #[cfg(debug_assertions)]
-    calls: u64,
 }
 
 /// The end of `peer`, while other tables are borrowed too.
@@ -144,7 +139,7 @@ impl Bus {
         let copies: Vec<_> = twins.iter().map(|pool| settings.pools[*pool].clone()).collect();
         settings.pools.extend(copies);
         Self {
-            now: Moment::default(),
+            time: Time::default(),
             intake: Intake::new(if denies_methods(&settings) { Way::General } else { Way::Fast }),
             clients: Table::new(settings.most_clients.min(MAX_CONNECTIONS)),
             workers: Table::new(MAX_WORKERS),
@@ -152,15 +147,11 @@ impl Bus {
             pending: Pending::new(),
             supervisor: Supervisor::new(&settings.pools, &twins),
             balancer: Balancer::new(&settings, &twins, denies_methods(&settings)),
-            admission: Admission::default(),
-            readiness: Listeners::new(settings.listeners.len()),
+            admission: Admission::new(settings.listeners.len()),
             timers: Timers::default(),
             shortage: eviction::Shortage::default(),
-            gaps: gaps::Gaps::default(),
             out: Out::default(),
             shutdown: Shutdown::default(),
-            #[cfg(debug_assertions)]
-            calls: 0,
             settings,
         }
     }
@@ -237,21 +228,21 @@ impl Bus {
 
     /// Lines are lost with effects that nobody carries out.
     fn begin_call(&mut self, now: Moment) {
-        self.now = now;
+        self.time.now = now;
         debug_assert!(self.out.effects.is_empty(), "effects of the last call were left behind: {:?}", self.out.effects);
     }
 
     /// What a call has led to. In debug builds everything is checked first: with full tables not every time.
     fn effects(&mut self) -> Effects<'_> {
-        if self.readiness.workers_changed {
+        if self.supervisor.has_changed {
             self.go_on_replacing();
             self.update_listeners();
         }
         #[cfg(debug_assertions)]
         {
             let entries = self.pending.len() + self.sessions.len() + self.clients.len();
-            self.calls += 1;
-            if entries < 100 || self.calls.is_multiple_of(256) {
+            self.out.calls += 1;
+            if entries < 100 || self.out.calls.is_multiple_of(256) {
                 self.check_invariants();
             }
         }
@@ -309,11 +300,11 @@ impl Bus {
 
     /// Does what is due.
     fn on_tick(&mut self) {
-        for timer in self.timers.take_due(self.now) {
+        for timer in self.timers.take_due(self.time.now) {
             self.timers.disarm(timer);
             match timer {
                 Timer::Reports => {
-                    let summaries = self.out.reporter.summaries(self.now);
+                    let summaries = self.out.reporter.summaries(self.time.now);
                     self.out.effects.extend(summaries.into_iter().map(|summary| Effect::Report(Box::new(summary))));
                 }
                 Timer::Requests => self.tick_requests(),
@@ -331,7 +322,7 @@ impl Bus {
 
     /// Counts something and tells it, as far as it is not told too often.
     fn tell(&mut self, reason: Reason, report: impl FnOnce() -> Report) {
-        let report = self.out.reporter.report(self.now, reason, report);
+        let report = self.out.reporter.report(self.time.now, reason, report);
         self.out.effects.extend(report.map(Effect::Report));
     }
 
@@ -355,7 +346,7 @@ impl Bus {
         tell: impl FnOnce() -> (Option<String>, String),
     ) {
         let (clients, workers) = (&self.clients, &self.workers);
-        let report = self.out.reporter.report(self.now, reason, || {
+        let report = self.out.reporter.report(self.time.now, reason, || {
             let (id, text) = tell();
             let mut report = Report { id, ..Report::new(reason, text) };
             for peer in peers.into_iter().flatten() {

@@ -23,6 +23,9 @@ pub(super) struct Out {
     pub errors_of_no_pool: Errors,
     /// Requests that have ended, if somebody wants to know of each.
     pub records: Option<Box<Records>>,
+    /// How often the bus was called.
+    #[cfg(debug_assertions)]
+    pub calls: u64,
 }
 
 impl Out {

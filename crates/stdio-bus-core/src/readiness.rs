@@ -9,8 +9,6 @@
 use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::string::String;
-use alloc::vec;
-use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Bus;
@@ -35,28 +33,6 @@ pub enum Readiness {
 /// A worker that has run for so long without a word shows that it lives: most say nothing before they are asked, and a
 /// process that was made is no sign, since its program may end at once.
 const FIRST_SIGN: Duration = Duration::from_secs(1);
-
-/// The listeners, and whether they have to be looked at.
-pub(super) struct Listeners {
-    pub listeners: Vec<ListenerState>,
-    /// A worker has begun or ceased to run since they were looked at.
-    pub workers_changed: bool,
-}
-
-impl Listeners {
-    pub(super) fn new(count: usize) -> Self {
-        Self { listeners: vec![ListenerState::default(); count], workers_changed: true }
-    }
-}
-
-/// A listener that is closed while no worker of its pools runs.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ListenerState {
-    pub is_closed: bool,
-    has_opened: bool,
-    /// When the clients of one that is gone from the configuration are closed.
-    pub ends: Option<Moment>,
-}
 
 impl Readiness {
     /// Whether new clients are served.
@@ -170,7 +146,7 @@ impl Bus {
 
     /// Closes listeners that are to be closed while no worker of their pools runs, and opens them again.
     pub(super) fn update_listeners(&mut self) {
-        self.readiness.workers_changed = false;
+        self.supervisor.has_changed = false;
         if self.shutdown.refuses_requests() {
             return;
         }
@@ -181,7 +157,7 @@ impl Bus {
             let runs = self.balancer.groups[self.balancer.of_listeners[listener]]
                 .pools()
                 .any(|pool| self.pool_runs(pool, |_| true));
-            let door = &mut self.readiness.listeners[listener];
+            let door = &mut self.admission.listeners[listener];
             if core::mem::replace(&mut door.is_closed, !runs) != runs {
                 continue;
             }

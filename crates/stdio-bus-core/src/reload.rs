@@ -45,7 +45,7 @@ impl Bus {
         }
         self.release_gone_pools();
         self.wake_all();
-        (self.readiness.workers_changed, self.supervisor.rolls_due) = (true, true);
+        (self.supervisor.has_changed, self.supervisor.rolls_due) = (true, true);
         self.effects()
     }
 
@@ -148,9 +148,9 @@ impl Bus {
     }
 
     fn arrange_listeners(&mut self, before: &Settings) {
-        let ends = self.now.after(self.settings.limits.drain_timeout);
-        self.readiness.listeners.resize_with(self.settings.listeners.len(), Default::default);
-        for (index, (listener, state)) in self.settings.listeners.iter().zip(&mut self.readiness.listeners).enumerate()
+        let ends = self.time.now.after(self.settings.limits.drain_timeout);
+        self.admission.listeners.resize_with(self.settings.listeners.len(), Default::default);
+        for (index, (listener, state)) in self.settings.listeners.iter().zip(&mut self.admission.listeners).enumerate()
         {
             let was_gone = before.listeners.get(index).is_none_or(|before| before.is_gone);
             state.ends = listener.is_gone.then(|| state.ends.filter(|_| was_gone).unwrap_or(ends));
@@ -228,19 +228,19 @@ impl Bus {
 
     /// Has everything looked at that may be due earlier than it was.
     fn wake_all(&mut self) {
-        self.clients.keys().into_iter().for_each(|client| self.wake_at(client.into(), self.now));
-        self.workers.keys().into_iter().for_each(|worker| self.wake_at(worker.into(), self.now));
+        self.clients.keys().into_iter().for_each(|client| self.wake_at(client.into(), self.time.now));
+        self.workers.keys().into_iter().for_each(|worker| self.wake_at(worker.into(), self.time.now));
         let pools = (0..self.supervisor.pools.len()).map(Timer::Pool);
         let timers = pools.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
-        timers.for_each(|timer| self.timers.arm(timer, self.now));
-        self.sessions.watch_idle(self.now, self.settings.limits.session_idle);
+        timers.for_each(|timer| self.timers.arm(timer, self.time.now));
+        self.sessions.watch_idle(self.time.now, self.settings.limits.session_idle);
     }
 
     /// Ends the clients of listeners that are gone, when their time is up.
     pub(super) fn tick_listeners(&mut self) {
-        for listener in 0..self.readiness.listeners.len() {
-            let Some(ends) = self.readiness.listeners[listener].ends else { continue };
-            if ends > self.now {
+        for listener in 0..self.admission.listeners.len() {
+            let Some(ends) = self.admission.listeners[listener].ends else { continue };
+            if ends > self.time.now {
                 self.timers.arm(Timer::Listeners, ends);
                 continue;
             }

@@ -77,7 +77,7 @@ impl Bus {
     /// up for long by a client that reads slowly: its lines are kept up to a limit, then the client is closed.
     /// `is_of_its_own` says that the line belongs to a request or a session of the client: then the worker works for it.
     pub(crate) fn make_room_at_client(&mut self, worker: WorkerKey, client: ClientKey, is_of_its_own: bool) -> Room {
-        let now = self.now;
+        let now = self.time.now;
         let Some(to) = self.clients.get_mut(client) else { return Room::Free };
         if !to.end.output.is_full() {
             if is_of_its_own {
@@ -114,7 +114,7 @@ impl Bus {
     }
 
     fn block(&mut self, from: Peer, to: Peer) {
-        let now = self.now;
+        let now = self.time.now;
         if let Some(end) = self.endpoint(to) {
             end.output.waiters.push_back(from);
         }
@@ -140,7 +140,7 @@ impl Bus {
 
     /// A peer that has waited for an output goes on.
     pub(crate) fn go_on(&mut self, peer: Peer) {
-        let now = self.now;
+        let now = self.time.now;
         let Some(end) = self.endpoint(peer) else { return };
         let waited = end.blocked_on.take().map(|(_, since)| now.since(since)).unwrap_or_default();
         match peer {
@@ -169,7 +169,7 @@ impl Bus {
 
     /// A line of so many bytes was queued.
     pub(crate) fn count_queued(&mut self, to: Peer, bytes: usize) {
-        let now = self.now;
+        let now = self.time.now;
         let limits = &self.settings.limits;
         let (limit, timeout) = (limits.max_output_queue, limits.backpressure_timeout);
         let alone = self.clients.len() == 1;
@@ -187,7 +187,7 @@ impl Bus {
 
     /// Bytes have left for `peer`.
     pub(crate) fn on_sent(&mut self, peer: Peer, bytes: usize) {
-        let now = self.now;
+        let now = self.time.now;
         let limit = self.settings.limits.max_output_queue;
         let shared = self.clients.len() > 1;
         match peer {

@@ -33,7 +33,7 @@ impl Bus {
     /// Lets a client wait that is far ahead.
     #[cold]
     pub(crate) fn yield_to_others(&mut self, key: ClientKey) {
-        let until = self.now.after(PAUSE);
+        let until = self.time.now.after(PAUSE);
         let Some(client) = self.clients.get_mut(key) else { return };
         client.pace.until = Some(until);
         self.wake_at(key.into(), until);
@@ -52,7 +52,7 @@ impl Bus {
 
     /// Gives a client its turn that has waited long enough.
     pub(crate) fn tick_pace(&mut self, key: ClientKey) {
-        let now = self.now;
+        let now = self.time.now;
         let Some(client) = self.clients.get_mut(key) else { return };
         if client.pace.until.is_some_and(|until| until <= now) {
             client.pace = Pace { until: None, has_turn: true };

@@ -74,8 +74,8 @@ impl Bus {
         for (asker, request) in self.askers_of(to_answer.iter().copied()) {
             let Some(client) = self.clients.get_mut(asker) else { continue };
             let Some((crashes, pause)) = client.penalty.count_crash() else { continue };
-            client.end.gate.penalise(self.now.after(pause));
-            self.wake_at(asker.into(), self.now.after(pause));
+            client.end.gate.penalise(self.time.now.after(pause));
+            self.wake_at(asker.into(), self.time.now.after(pause));
             let id = Some(self.pending.asker_text(request));
             self.report_request(Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
                 let text = format!(
@@ -106,7 +106,7 @@ impl Bus {
     pub(crate) fn penalise_refusal(&mut self, key: ClientKey) {
         let alone = self.clients.len() == 1;
         let Some(client) = self.clients.get_mut(key).filter(|_| !alone) else { return };
-        let ends = client.penalty.count_refusal(self.now);
+        let ends = client.penalty.count_refusal(self.time.now);
         client.end.gate.penalise(ends);
         self.wake_at(key.into(), ends);
     }

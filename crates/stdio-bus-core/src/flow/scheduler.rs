@@ -16,7 +16,7 @@ impl Bus {
     /// Asks how far a worker has read.
     pub(crate) fn probe(&mut self, key: WorkerKey) {
         if let Some(worker) = self.workers.get_mut(key) {
-            worker.window.probed_at = self.now;
+            worker.window.probed_at = self.time.now;
             self.out.effects.push_back(Effect::Probe(key));
         }
     }
@@ -24,7 +24,7 @@ impl Bus {
     /// A worker has not read so many bytes of what was written to it.
     pub(crate) fn on_unread(&mut self, key: WorkerKey, bytes: usize) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.window.read_up_to(self.now, bytes);
+        worker.window.read_up_to(self.time.now, bytes);
         self.admit_waiters(key);
     }
 
@@ -79,7 +79,7 @@ impl Bus {
 
     /// Clients take turns before a worker from now on.
     pub(crate) fn begin_turns(&mut self, key: WorkerKey) {
-        let due = self.now.after(PROBE_EVERY);
+        let due = self.time.now.after(PROBE_EVERY);
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.turns_due.is_none()) else { return };
         worker.turns_due = Some(due);
         self.wake_at(key.into(), due);
@@ -88,7 +88,7 @@ impl Bus {
 
     /// Looks after a worker before which clients take turns.
     pub(crate) fn tick_turns(&mut self, key: WorkerKey) {
-        let now = self.now;
+        let now = self.time.now;
         let stuck_after = self.settings.limits.backpressure_timeout / STUCK_AFTER;
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.turns_due.is_some_and(|due| due <= now))
         else {
@@ -124,14 +124,14 @@ impl Bus {
         {
             return;
         }
-        let ends = self.now.after(worker.stall.start(self.now));
+        let ends = self.time.now.after(worker.stall.start(self.time.now));
         self.wake_at(key.into(), ends);
     }
 
     /// Lets a worker go on that was held up for long enough.
     pub(crate) fn release_held_up(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
-        if worker.stall.ends().is_none_or(|ends| ends > self.now) {
+        if worker.stall.ends().is_none_or(|ends| ends > self.time.now) {
             return;
         }
         self.stop_waiting(Peer::Worker(key));
@@ -140,7 +140,7 @@ impl Bus {
 
     pub(crate) fn end_hold_up(&mut self, worker: WorkerKey) {
         if let Some(worker) = self.workers.get_mut(worker) {
-            worker.stall.stop(self.now);
+            worker.stall.stop(self.time.now);
         }
     }
 }

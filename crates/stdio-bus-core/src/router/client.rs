@@ -134,7 +134,7 @@ impl Bus {
         }
         self.forward(Peer::Worker(route.worker), message.line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (message.verb, route.about) {
-            let due = self.pending.cancel(self.now, key, how);
+            let due = self.pending.cancel(self.time.now, key, how);
             self.timers.arm(Timer::Requests, due);
         }
         Ok(())
@@ -159,7 +159,7 @@ impl Bus {
                     second_session: entered[1].session,
                     session_on_top: line.session.len() > 2,
                     verb,
-                    expires: timeout.map_or(Moment::NEVER, |timeout| self.now.after(timeout)),
+                    expires: timeout.map_or(Moment::NEVER, |timeout| self.time.now.after(timeout)),
                     print: print_of(window, line, progress),
                 };
                 self.ask(&request, id, (window, line, progress), edits)
@@ -268,7 +268,7 @@ impl Bus {
             && let Some(key) = self.session_of_client(client, of.name)
             && let Some(worker) = self.sessions.get(key).map(|session| session.worker)
         {
-            self.sessions.hear(key, self.now);
+            self.sessions.hear(key, self.time.now);
             return self.usable(worker, self.access(of, worker, Some(key)));
         }
         self.refuse_lost(of)?;
@@ -368,12 +368,12 @@ impl Bus {
             Use::None | Use::Denied => return Ok(Entered::default()),
             // One that is taken over changes hands when the message is recorded.
             Use::Own(key) | Use::Take(key) => {
-                self.sessions.hear(key, self.now);
+                self.sessions.hear(key, self.time.now);
                 return Ok(Entered { session: Some(key), is_new: false });
             }
             // That keeps a claim alive, and makes the request none of its owner's.
             Use::Share(key) => {
-                self.sessions.hear(key, self.now);
+                self.sessions.hear(key, self.time.now);
                 return Ok(Entered::default());
             }
             Use::Claim => (self.new_session(client, worker, name, State::Claimed), true),

@@ -255,7 +255,7 @@ impl Bus {
     ) -> Result<(), Refusal> {
         let &Said { worker, window, line, ref id, progress, .. } = said;
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
-            self.sessions.hear(session, self.now);
+            self.sessions.hear(session, self.time.now);
         }
         if id.is_none() && session.is_none() {
             self.end_elicitation(said);

@@ -68,7 +68,7 @@ impl Bus {
             return false;
         }
         let whole = Span { start: line.span.start, end: line.span.end + 1 };
-        let until = self.now.after(LONGEST);
+        let until = self.time.now.after(LONGEST);
         worker.early.lines.push(EarlyLine { session: (&*name).into(), line: window.get(whole).into(), until });
         worker.early.bytes += bytes;
         self.sessions.early_bytes += bytes;
@@ -105,7 +105,7 @@ impl Bus {
 
     /// Drops what has waited for too long. Gives when to look again.
     pub(crate) fn tick_early(&mut self, key: WorkerKey) -> Option<Moment> {
-        let now = self.now;
+        let now = self.time.now;
         self.drop_early_lines(key, |early| early.until <= now);
         self.workers.get(key)?.early.lines.iter().map(|early| early.until).min()
     }

@@ -34,7 +34,7 @@ impl Bus {
             return None;
         }
         let (owner, worker_end) = (self.clients.get_mut(client)?, &mut self.workers.get_mut(worker)?.end);
-        let key = self.sessions.insert(self.now, worker, &mut worker_end.sessions, name, state)?;
+        let key = self.sessions.insert(self.time.now, worker, &mut worker_end.sessions, name, state)?;
         self.sessions.give(key, client, &mut owner.end.sessions);
         self.watch_sessions(state < State::Used);
         Some(key)
@@ -42,9 +42,9 @@ impl Bus {
 
     /// There is one more session, or claim, that may have to be forgotten.
     fn watch_sessions(&mut self, is_claim: bool) {
-        self.sessions.watch_idle(self.now, self.settings.limits.session_idle);
+        self.sessions.watch_idle(self.time.now, self.settings.limits.session_idle);
         if is_claim {
-            self.sessions.watch_claim(self.now);
+            self.sessions.watch_claim(self.time.now);
         }
         self.timers.arm(Timer::Sessions, self.sessions.next_deadline());
     }
@@ -57,7 +57,7 @@ impl Bus {
         let Some(owner) = self.clients.get_mut(client) else { return false };
         self.sessions.give(key, client, &mut owner.end.sessions);
         self.sessions.step(key, Event::AskedAgain);
-        self.sessions.hear(key, self.now);
+        self.sessions.hear(key, self.time.now);
         self.watch_sessions(false);
         true
     }
@@ -274,12 +274,12 @@ impl Bus {
             client.lost.forget(name.as_bytes());
         }
         self.hand_elicitations_over(worker, key, by);
-        self.sessions.hear(key, self.now);
+        self.sessions.hear(key, self.time.now);
     }
 
     /// Forgets claims that nobody uses, and sessions that were idle for too long.
     pub(crate) fn tick_sessions(&mut self) {
-        let now = self.now;
+        let now = self.time.now;
         if let Some(idle) = self.sessions.looks_for_idle(now, self.settings.limits.session_idle) {
             // A request that was given up may never be answered.
             let awaited = self.pending_in(|request| request.asker().is_some());

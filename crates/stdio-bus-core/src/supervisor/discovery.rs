@@ -107,7 +107,7 @@ impl Bus {
         let Some(worker) = self.workers.get(key).filter(|worker| worker.is_asked()) else { return };
         let line = question(worker.name.incarnation);
         self.send(key.into(), line.as_bytes());
-        self.wake_at(key.into(), self.now.after(SILENT_FOR));
+        self.wake_at(key.into(), self.time.now.after(SILENT_FOR));
     }
 
     /// Takes a worker's answer to the question, if this is one: the request itself is none, and so is an error. Says whether
@@ -120,7 +120,7 @@ impl Bus {
             return false;
         }
         worker.answering.question = Question::None;
-        self.readiness.workers_changed |= worker.answering.answers();
+        self.supervisor.has_changed |= worker.answering.answers();
         let (pool, of) = (worker.name.pool, worker.tenure.generation);
         self.stop_asking(pool, key);
         self.learn_era(pool, of, if is_result { PoolEra::Modern } else { PoolEra::Legacy });
@@ -131,7 +131,7 @@ impl Bus {
     pub(super) fn tick_question(&mut self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get_mut(key).filter(|worker| worker.is_asked() && worker.process.pid != 0)?;
         let due = worker.process.started.after(SILENT_FOR);
-        if due > self.now {
+        if due > self.time.now {
             return Some(due);
         }
         worker.answering.question = Question::Late;
@@ -185,7 +185,7 @@ impl Bus {
     fn learn_era(&mut self, pool: usize, of: u32, era: PoolEra) {
         let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
         // Its workers take lines now, or it is known that clients of 2026-07-28 get none.
-        self.readiness.workers_changed = true;
+        self.supervisor.has_changed = true;
         let is_another = core::mem::replace(&mut discovery.of, of) != of;
         self.roll_soon();
         let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
@@ -202,7 +202,7 @@ impl Bus {
             PoolEra::Modern => format!("the command of pool \"{id}\" serves clients of MCP 2026-07-28"),
             _ => format!("the command of pool \"{id}\" serves no clients of MCP 2026-07-28, but earlier ones"),
         };
-        let report = self.out.reporter.report(self.now, Reason::EraKnown, || Report::new(Reason::EraKnown, text));
+        let report = self.out.reporter.report(self.time.now, Reason::EraKnown, || Report::new(Reason::EraKnown, text));
         self.out.effects.extend(report.map(Effect::Report));
         for side in self.sides_of(pool) {
             self.stop_awaiting_workers_of(side);

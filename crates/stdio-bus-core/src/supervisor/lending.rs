@@ -44,7 +44,7 @@ impl Bus {
         }
         let may_begin = |slot: usize| {
             let slot = &self.supervisor.pools[pool].slots[slot];
-            slot.worker.is_none() && slot.restarts.may_begin(self.now)
+            slot.worker.is_none() && slot.restarts.may_begin(self.time.now)
         };
         let slot = (0..self.supervisor.pools[pool].slots.len()).find(|slot| may_begin(*slot))?;
         Some((pool, slot))
@@ -96,7 +96,7 @@ impl Bus {
         };
         let lent = self.workers.get_mut(worker)?;
         lent.owner = Some(client);
-        lent.answering.claimed = self.now;
+        lent.answering.claimed = self.time.now;
         Some(worker)
     }
 
@@ -114,7 +114,7 @@ impl Bus {
         }
         let worker = self.workers.get(key).filter(|worker| worker.owner.is_none() && worker.takes_messages())?;
         let due = worker.answering.claimed.after(SPARED_FOR);
-        if due <= self.now {
+        if due <= self.time.now {
             self.stop_worker(key);
             return None;
         }
@@ -136,10 +136,10 @@ impl Bus {
         }
         for (_, key) in core::mem::take(&mut from.assigned) {
             let Some(worker) = self.workers.get_mut(key) else { continue };
-            (worker.owner, worker.answering.claimed) = (None, self.now);
+            (worker.owner, worker.answering.claimed) = (None, self.time.now);
             self.notice_leaving(key);
             if self.is_extra(key) {
-                self.wake_at(key.into(), self.now.after(SPARED_FOR));
+                self.wake_at(key.into(), self.time.now.after(SPARED_FOR));
             }
         }
         if self.supervisor.queue.has_turns() {

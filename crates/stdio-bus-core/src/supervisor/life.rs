@@ -19,7 +19,7 @@ use crate::timers::Timer;
 impl Bus {
     pub(crate) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        (worker.process.pid, worker.process.started) = (pid, self.now);
+        (worker.process.pid, worker.process.started) = (pid, self.time.now);
         self.supervisor.pools[worker.name.pool].tally.starts += 1;
         self.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
@@ -121,12 +121,12 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let action = worker.process.step(event);
         let (is_there, drained) = (worker.process.is_there(), worker.process.stdout_closed);
-        self.readiness.workers_changed = true;
+        self.supervisor.has_changed = true;
         match action {
             Action::None => return,
-            Action::Await | Action::ReadRest => self.set_timer(key, self.now.after(GRACE)),
+            Action::Await | Action::ReadRest => self.set_timer(key, self.time.now.after(GRACE)),
             Action::Terminate | Action::Kill => {
-                self.set_timer(key, self.now.after(self.settings.limits.drain_timeout));
+                self.set_timer(key, self.time.now.after(self.settings.limits.drain_timeout));
             }
             Action::Finish => {}
         }
@@ -234,13 +234,13 @@ impl Bus {
         self.tick_turns(key);
         self.release_held_up(key);
         if let Some(worker) = self.workers.get_mut(key)
-            && worker.process.timer.take_if(|at| *at <= self.now).is_some()
+            && worker.process.timer.take_if(|at| *at <= self.time.now).is_some()
         {
             self.on_worker_timer(key);
         }
         let stalls_at = |worker: &Worker| worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
         if let Some(worker) = self.workers.get(key)
-            && stalls_at(worker).is_some_and(|at| at <= self.now)
+            && stalls_at(worker).is_some_and(|at| at <= self.time.now)
         {
             let text = format!(
                 "a worker read nothing for {} s, with {} bytes queued; it is told to stop",
@@ -284,7 +284,7 @@ impl Bus {
             _ => false,
         };
         if goes_on {
-            return self.set_timer(key, self.now.after(GRACE));
+            return self.set_timer(key, self.time.now.after(GRACE));
         }
         let ended = match state {
             State::Stopped => Some((
@@ -311,7 +311,7 @@ impl Bus {
     /// A worker's stdout is read again. If it has exited meanwhile, there is the full time for its last lines.
     pub(crate) fn extend_read_timer(&mut self, key: WorkerKey) {
         if self.workers.get(key).is_some_and(|worker| worker.process.state() == State::Stopped) {
-            self.set_timer(key, self.now.after(GRACE));
+            self.set_timer(key, self.time.now.after(GRACE));
         }
     }
 

@@ -34,6 +34,9 @@ pub(crate) struct Supervisor {
     pub next_number: u32,
     /// Workers that get no new work.
     pub leaving: usize,
+    /// Readiness and replacements have to be looked at when this call is over: a worker has begun or ceased to run, or to be
+    /// needed.
+    pub has_changed: bool,
     /// Something may have to be replaced.
     pub rolls_due: bool,
     /// Something of a worker that leaves is over.
@@ -61,6 +64,7 @@ impl Supervisor {
             queue: queue::WorkerQueue::default(),
             next_number: 0,
             leaving: 0,
+            has_changed: true,
             rolls_due: false,
             leavers_due: false,
         }

@@ -162,7 +162,7 @@ impl Bus {
     pub(super) fn may_grow(&self, pool: usize) -> bool {
         let here = &self.supervisor.pools[pool];
         let is_failing = here.slots.iter().any(|slot| slot.restarts.is_failing());
-        !is_failing && here.rests_until(self.now).is_none() && !self.is_full(pool)
+        !is_failing && here.rests_until(self.time.now).is_none() && !self.is_full(pool)
     }
 
     /// Starts a worker in every slot that is empty and not waiting out its backoff. Spares of a dedicated pool come one
@@ -171,13 +171,13 @@ impl Bus {
         if self.shutdown.stops_workers() || self.is_rolling(pool) {
             return;
         }
-        if let Some(until) = self.supervisor.pools[pool].rests_until(self.now) {
+        if let Some(until) = self.supervisor.pools[pool].rests_until(self.time.now) {
             return self.timers.arm(Timer::Pool(pool), until);
         }
         let is_dedicated = self.settings.pools[pool].assignment == Assignment::Dedicated;
         for slot in 0..self.kept_slots(pool) {
             let here = &self.supervisor.pools[pool].slots[slot];
-            if here.worker.is_some() || !here.restarts.may_begin(self.now) {
+            if here.worker.is_some() || !here.restarts.may_begin(self.time.now) {
                 continue;
             }
             if is_dedicated && !self.may_start_at_once() {
@@ -211,9 +211,9 @@ impl Bus {
         let (place, incarnation) = (self.free_place(shown, slot), self.supervisor.next_number);
         let name = WorkerName { pool: shown, place, incarnation };
         let settings = &self.settings.pools[pool];
-        let tenure = Tenure::new(self.now, settings, generation, incarnation);
+        let tenure = Tenure::new(self.time.now, settings, generation, incarnation);
         let worker =
-            self.workers.insert(Worker::new(self.now, (pool, slot), name, tenure, settings.request_timeout))?;
+            self.workers.insert(Worker::new(self.time.now, (pool, slot), name, tenure, settings.request_timeout))?;
         self.supervisor.next_number += 1;
         self.wake_at(worker.into(), tenure.ages_at);
         self.out.effects.push_back(Effect::Spawn { worker, name, generation });
@@ -238,7 +238,7 @@ impl Bus {
         };
         let taken = self.workers.get_mut(worker)?;
         taken.owner = Some(client);
-        taken.answering.claimed = self.now;
+        taken.answering.claimed = self.time.now;
         self.count_turn(client, worker);
         self.fill_slots(pool);
         Some(worker)
@@ -249,7 +249,7 @@ impl Bus {
         let (limits, settings) = (&self.settings.limits, &self.settings.pools[worker.pool]);
         let kept = self.kept_slots(worker.pool);
         let pool = &mut self.supervisor.pools[worker.pool];
-        let delay = pool.slots[slot].restarts.fail(self.now, worker.process.started, limits);
+        let delay = pool.slots[slot].restarts.fail(self.time.now, worker.process.started, limits);
         let left = pool.slots[..kept].iter().filter(|slot| !slot.restarts.given_up).count();
         let tally = &mut self.supervisor.pools[worker.name.pool].tally;
         let report = match delay {
@@ -283,7 +283,7 @@ impl Bus {
     fn on_taken_end(&mut self, worker: &Worker) {
         let process = &worker.process;
         let is_unexpected = worker.owner.is_some() && process.ended_by_itself && !process.is_unwanted;
-        let is_failure = is_unexpected && self.now.since(worker.answering.claimed) < LASTS;
+        let is_failure = is_unexpected && self.time.now.since(worker.answering.claimed) < LASTS;
         let restarts = &mut self.supervisor.pools[worker.pool].restarts;
         if !is_failure {
             if worker.answering.has_answered {
@@ -292,7 +292,7 @@ impl Bus {
             return;
         }
         let source = worker.owner.and_then(|owner| self.clients.get(owner)).map(|owner| owner.identity.source);
-        let Some(delay) = restarts.fail_for(self.now, source) else { return };
+        let Some(delay) = restarts.fail_for(self.time.now, source) else { return };
         self.tell(Reason::RestartScheduled, || {
             let text =
                 format!("the worker ended soon after a client got it; the next one starts in {} ms", delay.as_millis());
@@ -316,7 +316,7 @@ impl Bus {
             if is_excused || self.shutdown.stops_workers() {
                 // It has not failed.
             } else if worker.process.was_short {
-                self.supervisor.pools[worker.pool].slots[slot].restarts.run_short(self.now);
+                self.supervisor.pools[worker.pool].slots[slot].restarts.run_short(self.time.now);
             } else {
                 self.on_slot_failure(slot, worker);
             }
@@ -344,7 +344,7 @@ impl Bus {
         let kept = self.kept_slots(pool);
         let empty = self.supervisor.pools[pool].slots[..kept].iter().filter(|slot| slot.worker.is_none());
         // What is due and was not started is started after another (`queue.rs`).
-        if let Some(next) = empty.filter_map(|slot| slot.restarts.due).filter(|at| *at > self.now).min() {
+        if let Some(next) = empty.filter_map(|slot| slot.restarts.due).filter(|at| *at > self.time.now).min() {
             self.timers.arm(Timer::Pool(pool), next);
         }
     }

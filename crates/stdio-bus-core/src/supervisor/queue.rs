@@ -101,7 +101,7 @@ impl WorkerQueue {
 impl Bus {
     /// Lets a client wait with this line, for which there is no worker, if one is about to come. Says whether it waits.
     pub(crate) fn await_worker(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> bool {
-        let now = self.now;
+        let now = self.time.now;
         let Ok(group) = self.group_of_line(client, window, line) else { return false };
         let Some(from) = self.clients.get_mut(client) else { return false };
         let (is_refused, source) = (core::mem::take(&mut from.refused_worker), from.identity.source);
@@ -135,7 +135,7 @@ impl Bus {
             false => self.balancer.groups[group].only_pool().and_then(twin).unwrap_or(group),
         };
         let waits = !hold.is_zero() && self.expects_worker(from);
-        waits.then(|| self.balancer.groups[group].vacant_since(self.now).after(hold))
+        waits.then(|| self.balancer.groups[group].vacant_since(self.time.now).after(hold))
     }
 
     /// Whether the next worker of a group, which has none that takes messages, comes after the first backoff at the
@@ -145,17 +145,16 @@ impl Bus {
         let is_coming = |(pool, slot): &(usize, usize)| {
             let slot = &self.supervisor.pools[*pool].slots[*slot];
             match slot.worker {
-                Some(worker) => self
-                    .workers
-                    .get(worker)
-                    .is_some_and(|worker| slot.restarts.would_restart_soon(self.now, worker.process.started, limits)),
+                Some(worker) => self.workers.get(worker).is_some_and(|worker| {
+                    slot.restarts.would_restart_soon(self.time.now, worker.process.started, limits)
+                }),
                 None => slot.restarts.is_in_first_backoff(),
             }
         };
         let rests = |pool: usize| {
             let here = &self.supervisor.pools[pool];
             // Since one worker that a client had taken has failed.
-            let rests = here.restarts.is_in_first_backoff() && here.rests_until(self.now).is_some();
+            let rests = here.restarts.is_in_first_backoff() && here.rests_until(self.time.now).is_some();
             group.assignment == Assignment::Dedicated && rests && !self.is_full(pool)
         };
         group.slots().iter().any(is_coming) || group.pools().any(rests)
@@ -196,7 +195,7 @@ impl Bus {
     pub(crate) fn stop_awaiting_worker(&mut self, key: ClientKey) {
         if let Some(at) = self.supervisor.queue.turn_of(key) {
             let source = self.supervisor.queue.waiting[at].source;
-            self.supervisor.queue.slow_down(self.now, source, self.now);
+            self.supervisor.queue.slow_down(self.time.now, source, self.time.now);
         }
         self.stop_awaiting(false, |waiting| waiting.client == key);
     }
@@ -209,7 +208,7 @@ impl Bus {
         // A worker may have come between the end of its wait and its line.
         from.refused_worker &= !has_spare;
         // What is lent was started before.
-        let is_paced = || self.supervisor.queue.waits_until(self.now, from.identity.source).is_some();
+        let is_paced = || self.supervisor.queue.waits_until(self.time.now, from.identity.source).is_some();
         if from.refused_worker || !(has_spare && from.door.borrows) && is_paced() {
             return None;
         }
@@ -224,8 +223,8 @@ impl Bus {
         let waiting = &mut self.supervisor.queue.waiting[at];
         waiting.has_ended = true;
         let source = waiting.source;
-        self.supervisor.queue.slow_down(self.now, source, self.now);
-        self.timers.arm(Timer::WorkerQueue, self.now.after(PACE));
+        self.supervisor.queue.slow_down(self.time.now, source, self.time.now);
+        self.timers.arm(Timer::WorkerQueue, self.time.now.after(PACE));
         let is_like = |waiting: &Waiting| waiting.has_ended && waiting.source == source;
         if self.supervisor.queue.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
             self.stop_awaiting(true, |waiting| waiting.client == key);
@@ -241,7 +240,7 @@ impl Bus {
             (!worker.answering.has_answered).then_some(worker.answering.claimed)
         };
         if let Some(last) = client.assigned.iter().filter_map(|(_, worker)| claimed(worker)).max() {
-            self.supervisor.queue.slow_down(self.now, client.identity.source, last);
+            self.supervisor.queue.slow_down(self.time.now, client.identity.source, last);
         }
     }
 
@@ -250,9 +249,9 @@ impl Bus {
         let Some(client) = self.clients.get(key) else { return };
         self.admission.sources.count_turn(client.identity.source_use);
         if let Some(last) = self.supervisor.queue.last_of(client.identity.source) {
-            *last = self.now;
+            *last = self.time.now;
         }
-        self.wake_at(worker.into(), self.now.after(FIRST_ANSWER));
+        self.wake_at(worker.into(), self.time.now.after(FIRST_ANSWER));
     }
 
     /// Whether the start of a worker was not answered yet.
@@ -266,7 +265,7 @@ impl Bus {
         let is_starting = self.is_starting();
         let turn = |(at, waiting): (usize, &Waiting)| {
             let client = self.clients.get(waiting.client)?;
-            let may_start = || self.supervisor.queue.waits_until(self.now, waiting.source).is_none();
+            let may_start = || self.supervisor.queue.waits_until(self.time.now, waiting.source).is_none();
             let may = if client.door.borrows {
                 // What was lent to it goes back before.
                 let grows = || !is_starting && may_start() && self.may_grow_for(waiting.client, waiting.group);
@@ -302,7 +301,7 @@ impl Bus {
 
     /// Turns whose time has come, and clients that have waited for too long.
     pub(crate) fn tick_worker_queue(&mut self) {
-        let now = self.now;
+        let now = self.time.now;
         self.give_turns();
         self.stop_awaiting(true, |waiting| waiting.until <= now);
         if let Some(due) =

@@ -75,7 +75,7 @@ impl Roll {
 impl Bus {
     /// Replaces one worker after the other, as far as that is possible now.
     pub(super) fn advance_roll(&mut self, pool: usize) {
-        let now = self.now;
+        let now = self.time.now;
         let here = &self.supervisor.pools[pool];
         if self.shutdown.stops_workers() || here.side.is_dormant {
             return;
@@ -110,7 +110,7 @@ impl Bus {
     fn settles_at(&self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get(key).filter(|worker| worker.runs())?;
         let answers = worker.answering.has_answered;
-        Some(if answers { self.now } else { worker.process.started.after(SETTLED_AFTER) })
+        Some(if answers { self.time.now } else { worker.process.started.after(SETTLED_AFTER) })
     }
 
     /// A worker runs that may be a candidate.
@@ -118,7 +118,7 @@ impl Bus {
         if let Some(pool) = self.workers.get(key).map(|worker| worker.pool)
             && self.supervisor.pools[pool].roll.is_candidate(key)
         {
-            self.timers.arm(Timer::Pool(pool), self.now.after(SETTLED_AFTER));
+            self.timers.arm(Timer::Pool(pool), self.time.now.after(SETTLED_AFTER));
         }
     }
 
@@ -195,7 +195,7 @@ impl Bus {
 
     /// A candidate has ended before it has settled.
     pub(super) fn candidate_ended(&mut self, worker: &Worker) {
-        let (now, pool) = (self.now, worker.pool);
+        let (now, pool) = (self.time.now, worker.pool);
         let is_excused = worker.process.is_unwanted || worker.has_ended_asked();
         let roll = &mut self.supervisor.pools[pool].roll;
         roll.candidate = None;
@@ -228,7 +228,7 @@ impl Bus {
 
     /// A worker has ended by itself: its command may be one that cannot live after all.
     pub(super) fn doubt_command(&mut self, worker: &Worker) {
-        let (now, pool) = (self.now, worker.pool);
+        let (now, pool) = (self.time.now, worker.pool);
         let here = &self.supervisor.pools[pool];
         let newest = self.settings.pools[pool].generation;
         let is_newest = worker.tenure.generation == newest && here.settled == newest;
@@ -261,7 +261,7 @@ impl Bus {
 
     /// Replacements are looked at when this call is over.
     pub(super) fn roll_soon(&mut self) {
-        (self.supervisor.rolls_due, self.readiness.workers_changed) = (true, true);
+        (self.supervisor.rolls_due, self.supervisor.has_changed) = (true, true);
     }
 
     /// A worker is to be replaced. One that a client has for itself ends with that client.
@@ -289,7 +289,7 @@ impl Bus {
 
     /// A worker that has no slot any more gets no new work.
     pub(crate) fn retire_worker(&mut self, key: WorkerKey) {
-        let by = self.now.after(self.settings.limits.replace_timeout);
+        let by = self.time.now.after(self.settings.limits.replace_timeout);
         let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
         (worker.slot, worker.tenure.leaves_by) = (None, Some(by));
         let why = worker.tenure.why();
@@ -298,7 +298,7 @@ impl Bus {
         self.report_of_worker(Level::Info, Reason::WorkerReplaced, key, || {
             format!("a worker is being replaced: {why}; it finishes {pending} requests and {sessions} sessions")
         });
-        self.readiness.workers_changed = true;
+        self.supervisor.has_changed = true;
         self.supervisor.leavers_due = true;
         self.wake_at(key.into(), by);
         // What clients wait with may go elsewhere.
@@ -310,7 +310,7 @@ impl Bus {
     pub(crate) fn notice_leaving(&mut self, key: WorkerKey) {
         let leaves = |worker: &Worker| worker.tenure.is_leaving();
         if self.supervisor.leaving > 0 && self.workers.get(key).is_some_and(leaves) {
-            (self.supervisor.leavers_due, self.readiness.workers_changed) = (true, true);
+            (self.supervisor.leavers_due, self.supervisor.has_changed) = (true, true);
         }
     }
 
@@ -331,7 +331,7 @@ impl Bus {
 
     /// Looks at how long a worker may stay. Gives when to look again.
     pub(super) fn tick_tenure(&mut self, key: WorkerKey) -> Option<Moment> {
-        let now = self.now;
+        let now = self.time.now;
         let lives = |worker: &&Worker| matches!(worker.process.state(), State::Starting | State::Running);
         let worker = self.workers.get(key).filter(lives)?;
         let tenure = worker.tenure;

@@ -1,5 +1,5 @@
-//! Times in which the daemon did not run: the machine was suspended, or the process was stopped or got no processor. They
-//! are told, and what lasted over them is told with them.
+//! What time it is: the moment of this call, and the times in which the daemon did not run, since the machine was suspended,
+//! or the process was stopped or got no processor. They are told, and what lasted over them is told with them.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -14,7 +14,9 @@ const REMEMBERED: usize = 64;
 
 /// See the top of the file.
 #[derive(Default)]
-pub(super) struct Gaps {
+pub(super) struct Time {
+    /// The moment of this call.
+    pub now: Moment,
     /// When the machine went on, and how long it was suspended; the clock of the core stood still meanwhile.
     suspended: Vec<(Moment, Duration)>,
     /// When the process went on, and since when it was held up.
@@ -22,9 +24,9 @@ pub(super) struct Gaps {
     held_up_since: Moment,
 }
 
-impl Gaps {
-    fn add_suspended(&mut self, now: Moment, lasted: Duration) {
-        self.suspended.push((now, lasted));
+impl Time {
+    fn add_suspended(&mut self, lasted: Duration) {
+        self.suspended.push((self.now, lasted));
         if self.suspended.len() > REMEMBERED {
             let (_, oldest) = self.suspended.remove(0);
             self.suspended[0].1 += oldest;
@@ -33,7 +35,12 @@ impl Gaps {
 
     /// How long something lasts that began at `since`, with the times in which the machine was suspended.
     #[inline]
-    pub(super) fn lasted(&self, now: Moment, since: Moment) -> Duration {
+    pub(super) fn lasted(&self, since: Moment) -> Duration {
+        self.lasted_at(self.now, since)
+    }
+
+    #[inline]
+    fn lasted_at(&self, now: Moment, since: Moment) -> Duration {
         let lasted = now.since(since);
         if self.suspended.is_empty() { lasted } else { lasted + self.suspended_since(since) }
     }
@@ -47,25 +54,25 @@ impl Gaps {
     /// Since when somebody may have waited whose line is read now: what is read when the process goes on may have come
     /// while it was held up.
     #[inline]
-    pub(super) fn came_at(&self, now: Moment) -> Moment {
-        if now == self.resumed { self.held_up_since } else { now }
+    pub(super) fn came_at(&self) -> Moment {
+        if self.now == self.resumed { self.held_up_since } else { self.now }
     }
 }
 
 impl Bus {
     /// The daemon did not run for a while.
     pub(super) fn on_gap(&mut self, held_up: Duration, suspended: Duration) {
-        let now = self.now;
         if !suspended.is_zero() {
-            self.gaps.add_suspended(now, suspended);
+            self.time.add_suspended(suspended);
             self.report(Reason::MachineSuspended, None, || {
                 let seconds = suspended.as_secs_f32();
                 format!("the machine was suspended for {seconds:.1} s; that counts for no timeout")
             });
         }
         if !held_up.is_zero() {
-            let since = now.0.saturating_sub(u64::try_from(held_up.as_nanos()).unwrap_or(u64::MAX));
-            (self.gaps.resumed, self.gaps.held_up_since) = (now, Moment(since));
+            let Moment(now) = self.time.now;
+            let since = now.saturating_sub(u64::try_from(held_up.as_nanos()).unwrap_or(u64::MAX));
+            (self.time.resumed, self.time.held_up_since) = (self.time.now, Moment(since));
             self.report(Reason::DaemonHeldUp, None, || {
                 let seconds = held_up.as_secs_f32();
                 format!(
@@ -78,7 +85,7 @@ impl Bus {
 
     /// How long something lasts that began at `since`, whether or not the machine ran.
     pub fn lasted(&self, now: Moment, since: Moment) -> Duration {
-        self.gaps.lasted(now, since)
+        self.time.lasted_at(now, since)
     }
 }
 
@@ -94,20 +101,27 @@ mod tests {
 
     #[test]
     fn what_lasts_over_a_suspended_machine_lasts_as_long() {
-        let mut gaps = Gaps::default();
-        gaps.add_suspended(at(10), 100 * SECOND);
-        gaps.add_suspended(at(20), 1000 * SECOND);
-        assert_eq!(gaps.lasted(at(30), at(5)), 1125 * SECOND);
-        assert_eq!(gaps.lasted(at(30), at(15)), 1015 * SECOND);
-        assert_eq!(gaps.lasted(at(30), at(20)), 10 * SECOND, "it began afterwards");
+        let mut time = Time::default();
+        for (now, lasted) in [(10, 100), (20, 1000)] {
+            time.now = at(now);
+            time.add_suspended(lasted * SECOND);
+        }
+        time.now = at(30);
+        assert_eq!(time.lasted(at(5)), 1125 * SECOND);
+        assert_eq!(time.lasted(at(15)), 1015 * SECOND);
+        assert_eq!(time.lasted(at(20)), 10 * SECOND, "it began afterwards");
     }
 
     #[test]
     fn however_often_a_machine_is_suspended_nothing_is_forgotten_of_what_began_before() {
-        let mut gaps = Gaps::default();
-        (1..1000).for_each(|nth| gaps.add_suspended(at(nth), SECOND));
-        assert_eq!(gaps.suspended.len(), REMEMBERED);
-        assert_eq!(gaps.lasted(at(1000), at(0)), 1999 * SECOND);
-        assert_eq!(gaps.lasted(at(1000), at(990)), 19 * SECOND);
+        let mut time = Time::default();
+        for nth in 1..1000 {
+            time.now = at(nth);
+            time.add_suspended(SECOND);
+        }
+        time.now = at(1000);
+        assert_eq!(time.suspended.len(), REMEMBERED);
+        assert_eq!(time.lasted(at(0)), 1999 * SECOND);
+        assert_eq!(time.lasted(at(990)), 19 * SECOND);
     }
 }

@@ -231,8 +231,8 @@ impl Bus {
     /// Why not.
     pub fn would_take(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
         self.may_enter(listener, origin)?;
-        if self.clients.is_full() {
-            return Err(TurnedAway::NoRoom(format!("all {} connections are in use", self.clients.capacity())));
+        if self.free_slots() == 0 {
+            return Err(TurnedAway::NoRoom(format!("all {} connections are in use", self.most_clients())));
         }
         self.no_room(listener, origin.source()).map_or(Ok(()), |text| Err(TurnedAway::NoRoom(text)))
     }
@@ -257,7 +257,7 @@ impl Bus {
 
     /// How many clients more find a slot.
     pub fn free_slots(&self) -> usize {
-        self.clients.capacity() - self.clients.len()
+        self.most_clients() - self.client_count()
     }
 
     /// How many connections more of this source a listener takes, where it takes only so many of one.
@@ -310,7 +310,7 @@ impl Bus {
     pub(super) fn check_admission(&self) {
         let mut connections = BTreeMap::<_, Vec<_>>::new();
         let mut all = Vec::new();
-        for (_, client) in self.clients.iter() {
+        for (_, client) in self.all_clients() {
             let client = &client.identity;
             *counter(connections.entry((client.source_use, client.source)).or_default(), client.let_in()) += 1;
             *counter(&mut all, client.let_in()) += 1;

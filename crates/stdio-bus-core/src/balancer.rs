@@ -163,10 +163,10 @@ impl Bus {
         window: Window<'_>,
         line: &Line,
     ) -> Result<usize, (Reason, String)> {
-        if line.pool.is_some() && self.clients.get(client).is_none_or(|client| client.door.era.is_none()) {
+        if line.pool.is_some() && self.door(client).era.is_none() {
             return self.named_pool(client, &decoded(window.get(line.pool)));
         }
-        Ok(self.clients.get(client).map_or(0, |client| client.group))
+        Ok(self.group_of(client))
     }
 
     /// A worker of a group for a line that belongs to no session yet.
@@ -211,10 +211,8 @@ impl Bus {
 
     /// The pool of this name. One that the client may not use is not told from one that does not exist.
     fn named_pool(&self, client: ClientKey, name: &[u8]) -> Result<usize, (Reason, String)> {
-        let client = self.clients.get(client);
-        let offers = |pool: &usize| {
-            client.is_some_and(|client| self.offers(client.identity.listener, &client.identity.origin, *pool))
-        };
+        let client = self.identity(client);
+        let offers = |pool: &usize| client.is_some_and(|client| self.offers(client.listener, &client.origin, *pool));
         let shown = &self.settings.pools[..self.supervisor.shown];
         let found = shown.iter().position(|pool| pool.id.as_bytes() == name && !pool.is_gone);
         found.filter(offers).ok_or_else(|| {
@@ -231,7 +229,7 @@ impl Bus {
             return self.pick_modern(client, group);
         }
         let assignment = self.balancer.groups[group].assignment;
-        let assigned = self.clients.get(client).and_then(|client| client.worker_in(group));
+        let assigned = self.worker_in(client, group);
         if let Some(worker) = assigned {
             let is_its_own = self.owner(worker) == Some(client);
             if (is_its_own || assignment == Assignment::Client) && self.worker_takes_messages(worker) {
@@ -256,17 +254,9 @@ impl Bus {
 
     /// Why a client gets no worker of a group.
     pub(super) fn no_worker_for(&self, client: ClientKey, group: usize) -> (Reason, String) {
-        let is_refused = self.clients.get(client).is_some_and(|client| client.refused_worker);
+        let is_refused = self.supervisor.queue.is_refused(client);
         let too_many = || "no worker is free: too many clients wait for one of their own; try again later".into();
         if is_refused { (Reason::NoWorker, too_many()) } else { self.no_worker(group) }
-    }
-
-    /// A worker is the client's in this group.
-    pub(super) fn assign(&mut self, client: ClientKey, group: usize, worker: WorkerKey) {
-        if let Some(client) = self.clients.get_mut(client) {
-            client.assigned.retain(|(g, _)| *g != group);
-            client.assigned.push((group, worker));
-        }
     }
 
     /// Why there is no worker of a group to give a message to.
@@ -342,7 +332,7 @@ impl Bus {
 
     /// Panics if clients, the workers they were assigned, and those workers' owners disagree.
     pub(super) fn check_assignments(&self) {
-        for (key, client) in self.clients.iter() {
+        for (key, client) in self.all_clients() {
             for (at, (group, worker)) in client.assigned.iter().enumerate() {
                 assert!(client.assigned[..at].iter().all(|(before, _)| before != group), "one worker for each group");
                 if self.balancer.groups[*group].assignment == Assignment::Dedicated {
@@ -353,8 +343,8 @@ impl Bus {
         }
         for (key, worker) in self.workers.iter().filter(|(_, worker)| worker.takes_messages()) {
             let Some(owner) = worker.owner else { continue };
-            let owner = self.clients.get(owner).expect("a worker stops when its owner leaves");
-            let is_known = owner.assigned.iter().any(|(_, assigned)| *assigned == key);
+            assert!(self.identity(owner).is_some(), "a worker stops when its owner leaves");
+            let is_known = self.workers_of(owner).any(|assigned| assigned == key);
             assert!(is_known || worker.tenure.is_leaving(), "an owner knows its worker");
         }
     }

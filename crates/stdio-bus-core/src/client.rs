@@ -4,20 +4,19 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::Bus;
 use super::account::Account;
 use super::admission::UseKey;
 use super::endpoint::Endpoint;
 use super::flow::lists::ListsTold;
-use super::flow::pace::Pace;
-use super::flow::penalty::Penalty;
-use super::flow::turn::Turn;
 use super::message::Refusal;
 use super::offers::Offers;
 use super::origin::Origin;
-use super::peer::{Moment, Source, WorkerKey};
+use super::peer::{ClientKey, Moment, SessionKey, Source, WorkerKey};
 use super::report::Reason;
 use super::session::tombstones::LostNames;
 use super::settings::Era;
+use super::timers::Timer;
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,20 +112,12 @@ pub(super) struct Client {
     pub closing: Closing,
     /// Its worker in each group that assigns by client.
     pub assigned: Vec<(usize, WorkerKey)>,
-    /// Whether it lets others go first.
-    pub pace: Pace,
-    /// Its turn before a worker that others use, too.
-    pub turn: Turn,
     /// Names of sessions that went with their workers.
     pub lost: LostNames,
-    /// Its next line gets no worker of its own: it has waited for too long, or with too many.
-    pub refused_worker: bool,
     /// What it has been told of lists that change.
     pub lists_told: ListsTold,
     /// The MCP servers that it offers.
     pub offers: Offers,
-    /// What it may get a penalty for.
-    pub penalty: Penalty,
     /// When its last bytes came.
     pub heard: Moment,
     /// Lines, requests and sessions.
@@ -144,22 +135,17 @@ impl Client {
             phase: Phase::Open,
             closing: Closing::default(),
             assigned: Vec::new(),
-            pace: Pace::default(),
-            turn: Turn::default(),
             lost: LostNames::default(),
-            refused_worker: false,
             lists_told: ListsTold::default(),
             offers: Offers::default(),
-            penalty: Penalty::default(),
             heard: Moment::default(),
             end,
         }
     }
 
-    /// The worker that it has in a group.
-    #[inline]
-    pub(super) fn worker_in(&self, group: usize) -> Option<WorkerKey> {
-        self.assigned.iter().find(|(of, _)| *of == group).map(|(_, worker)| *worker)
+    /// When something was last heard of it, or taken by it.
+    pub(super) fn active_at(&self) -> Moment {
+        self.identity.opened.max(self.heard).max(self.end.progress_at)
     }
 
     /// What it has come to in the time that it has `lasted`.
@@ -171,6 +157,203 @@ impl Client {
             answered: traffic.asked - traffic.given_up - self.end.outstanding.len() as u64,
             failed: traffic.given_up + traffic.refused,
             why: self.closing.why.map(Reason::name),
+        }
+    }
+}
+
+/// What others ask of clients, and do to them: the table is touched here, in `clients.rs` and where lines come in.
+impl Bus {
+    /// All clients, in the order of their slots.
+    pub(super) fn all_clients(&self) -> impl Iterator<Item = (ClientKey, &Client)> {
+        self.clients.iter()
+    }
+
+    /// Slots that clients may be in.
+    pub fn client_slots(&self) -> usize {
+        self.clients.slots()
+    }
+
+    /// One of them.
+    pub(super) fn client(&self, client: ClientKey) -> Option<&Client> {
+        self.clients.get(client)
+    }
+
+    /// The one in a slot.
+    pub(super) fn client_in(&self, slot: usize) -> Option<(ClientKey, &Client)> {
+        self.clients.at(slot)
+    }
+
+    /// The number that people know a client by.
+    pub fn client_number(&self, client: ClientKey) -> Option<u32> {
+        self.identity(client).map(|client| client.number)
+    }
+
+    /// Whether somebody is connected.
+    pub fn has_clients(&self) -> bool {
+        !self.clients.is_empty()
+    }
+
+    /// Their keys, while what follows may change the table.
+    pub(super) fn client_keys(&self) -> Vec<ClientKey> {
+        self.clients.keys()
+    }
+
+    /// How many there are.
+    pub(super) fn client_count(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// How many there may be.
+    pub(super) fn most_clients(&self) -> usize {
+        self.clients.capacity()
+    }
+
+    /// Whether there is one alone: it keeps nobody waiting.
+    pub(super) fn is_alone(&self) -> bool {
+        self.clients.len() == 1
+    }
+
+    /// Who a client is, if it is there.
+    pub(super) fn identity(&self, client: ClientKey) -> Option<&Identity> {
+        self.clients.get(client).map(|client| &client.identity)
+    }
+
+    /// How far its connection has come.
+    pub(super) fn phase(&self, client: ClientKey) -> Option<Phase> {
+        self.clients.get(client).map(|client| client.phase)
+    }
+
+    /// What is known of it if it has come through a door for MCP.
+    pub(super) fn door(&self, client: ClientKey) -> Door {
+        self.clients.get(client).map(|client| client.door).unwrap_or_default()
+    }
+
+    /// One that may still send, and when something was last heard of it, or taken by it.
+    pub(super) fn open_end(&self, client: ClientKey) -> Option<(&Endpoint, Moment)> {
+        let client = self.clients.get(client).filter(|client| client.phase == Phase::Open)?;
+        Some((&client.end, client.active_at()))
+    }
+
+    /// The group of workers that its messages go to.
+    pub(super) fn group_of(&self, client: ClientKey) -> usize {
+        self.clients.get(client).map_or(0, |client| client.group)
+    }
+
+    /// Its workers, in the groups that assign by client.
+    pub(super) fn workers_of(&self, client: ClientKey) -> impl Iterator<Item = WorkerKey> + use<'_> {
+        self.clients.get(client).into_iter().flat_map(|client| &client.assigned).map(|(_, worker)| *worker)
+    }
+
+    /// Its messages go to this group from now on.
+    pub(super) fn move_client(&mut self, client: ClientKey, group: usize) {
+        if let Some(client) = self.clients.get_mut(client) {
+            (client.group, client.door.borrows) = (group, self.balancer.groups[group].lends);
+        }
+    }
+
+    /// The worker that it has in a group.
+    pub(super) fn worker_in(&self, client: ClientKey, group: usize) -> Option<WorkerKey> {
+        let assigned = &self.clients.get(client)?.assigned;
+        assigned.iter().find(|(of, _)| *of == group).map(|(_, worker)| *worker)
+    }
+
+    /// A worker is the client's in this group.
+    pub(super) fn assign(&mut self, client: ClientKey, group: usize, worker: WorkerKey) {
+        if let Some(client) = self.clients.get_mut(client) {
+            client.assigned.retain(|(of, _)| *of != group);
+            client.assigned.push((group, worker));
+        }
+    }
+
+    /// A worker is the client's no more, in whatever group.
+    pub(super) fn unassign(&mut self, client: ClientKey, worker: WorkerKey) {
+        if let Some(client) = self.clients.get_mut(client) {
+            client.assigned.retain(|(_, assigned)| *assigned != worker);
+        }
+    }
+
+    /// A client has none of its workers any more.
+    pub(super) fn take_workers(&mut self, client: ClientKey) -> Vec<(usize, WorkerKey)> {
+        self.clients.get_mut(client).map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default()
+    }
+
+    /// Whether a client that a worker has served is to be told that this list has changed, in a line of so many bytes.
+    pub(super) fn owes_list(&mut self, client: ClientKey, list: usize, bytes: usize) -> bool {
+        self.clients.get_mut(client).is_some_and(|Client { lists_told, end, .. }| {
+            lists_told.is_due(list, end.traffic.bytes_out, end.output.queued + bytes)
+        })
+    }
+
+    /// A client offers a worker an MCP server of this name.
+    pub(super) fn note_offer(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8]) {
+        if let Some(client) = self.clients.get_mut(client) {
+            client.offers.note(worker, name);
+        }
+    }
+
+    /// The MCP servers that it offers.
+    pub(super) fn offers_of(&self, client: ClientKey) -> Option<&Offers> {
+        self.clients.get(client).map(|client| &client.offers)
+    }
+
+    /// What a client is told that is being closed.
+    pub(super) fn why_closed(&self, client: ClientKey) -> Option<&Refusal> {
+        self.clients.get(client)?.closing.refusal.as_ref()
+    }
+
+    /// A worker has answered it.
+    pub(super) fn note_answerer(&mut self, client: ClientKey, worker: WorkerKey) {
+        if let Some(client) = self.clients.get_mut(client) {
+            client.door.answered_by = Some(worker);
+        }
+    }
+
+    /// The worker that has answered a client last.
+    pub fn answered_by(&self, client: ClientKey) -> Option<WorkerKey> {
+        self.door(client).answered_by
+    }
+
+    /// The next messages of a client of 2026-07-28 go to this worker as long as it lives and takes messages: they go on
+    /// with a request that it has begun to answer.
+    pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
+        let Some(from) = self.clients.get_mut(client) else { return };
+        if core::mem::replace(&mut from.door.preferred, worker) != worker && self.awaits_turn(client).is_some() {
+            // Another one may be free.
+            self.timers.arm(Timer::WorkerQueue, self.time.now);
+        }
+    }
+
+    /// Gives a session that nobody owns to a client. Says whether it is there.
+    pub(super) fn give_session(&mut self, session: SessionKey, client: ClientKey) -> bool {
+        let Some(owner) = self.clients.get_mut(client) else { return false };
+        self.sessions.give(session, client, &mut owner.end.sessions);
+        true
+    }
+
+    /// A session has no owner any more.
+    pub(super) fn leave_owner(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let (worker, owner) = (session.worker, session.client.and_then(|owner| self.clients.get_mut(owner)));
+        self.sessions.take_from_owner(key, owner.map(|owner| &mut owner.end.sessions));
+        self.notice_leaving(worker);
+    }
+
+    /// A client has lost a session of this name, without having asked for that: it is told when it names it.
+    pub(super) fn note_lost(&mut self, client: ClientKey, name: &[u8]) {
+        if let Some(client) = self.clients.get_mut(client) {
+            client.lost.add(name);
+        }
+    }
+
+    /// Whether it has.
+    pub(super) fn has_lost(&self, client: ClientKey, name: &[u8]) -> bool {
+        self.clients.get(client).is_some_and(|client| client.lost.has(name))
+    }
+
+    /// It has a session of this name again, or asks for one.
+    pub(super) fn forget_lost(&mut self, client: ClientKey, name: &[u8]) {
+        if let Some(client) = self.clients.get_mut(client) {
+            client.lost.forget(name);
         }
     }
 }

@@ -257,9 +257,7 @@ impl Bus {
         if self.balancer.lends {
             self.give_back(key);
         }
-        let assigned =
-            self.clients.get_mut(key).map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default();
-        let mut of_client: Vec<_> = assigned.into_iter().map(|(_, worker)| worker).collect();
+        let mut of_client: Vec<_> = self.take_workers(key).into_iter().map(|(_, worker)| worker).collect();
         if self.supervisor.leaving > 0 {
             let leaves = |worker: &Worker| worker.owner == Some(key) && worker.tenure.is_leaving();
             of_client.extend(self.workers.iter().filter(|(_, worker)| leaves(worker)).map(|(worker, _)| worker));
@@ -445,7 +443,7 @@ impl Bus {
             client.closing.deadline,
             end.output.stalls_at(timeout),
             end.gate.penalised_until,
-            client.pace.until,
+            end.pace.until,
             idle,
             refusing,
         ];

@@ -16,7 +16,7 @@ use super::session::state::Event;
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::tally::Outcome;
 use super::timers::Timer;
-use super::{Bus, end_of};
+use super::{Bus, end};
 
 impl Bus {
     /// Records the request that a line is, with the token for its progress, if it has one. Its id and the token are replaced
@@ -43,7 +43,7 @@ impl Bus {
         }
         let came_at = self.time.came_at();
         let (Err(place) | Ok((_, place))) = found;
-        let Some(from) = end_of(&mut self.clients, &mut self.workers, new.asker) else { return Err(too_many()) };
+        let Some(from) = end!(self, new.asker) else { return Err(too_many()) };
         let inserted = self.pending.insert(came_at, place, new, id, wire, &mut from.outstanding);
         let key = inserted.ok_or_else(too_many)?;
         from.traffic.asked += 1;
@@ -112,24 +112,20 @@ impl Bus {
 
     /// Whether `answerer` may still tell of the progress of a forgotten request under this token, or is not to be trusted.
     fn tells_late(&self, answerer: Peer, token: &Id) -> bool {
-        let always = self.settings.routing.id_collision == IdCollision::Always;
-        let is_shared = |worker| self.workers.get(worker).is_some_and(|worker| worker.owner.is_none());
-        let is_untrusted = always && matches!(answerer, Peer::Worker(worker) if is_shared(worker));
-        is_untrusted
+        self.is_untrusted(answerer)
             || self.peer_end(answerer).is_some_and(|end| end.retired.has_token(|| self.pending.fingerprint(token)))
     }
 
     /// Whether the id of a request to `answerer` is replaced, as an answer under it may be one to another request.
     fn wants_fresh_id(&self, answerer: Peer, id: &Id) -> bool {
-        let always = self.settings.routing.id_collision == IdCollision::Always;
-        let end = match answerer {
-            Peer::Worker(worker) => {
-                self.workers.get(worker).map(|worker| (&worker.end, always && worker.owner.is_none()))
-            }
-            Peer::Client(client) => self.clients.get(client).map(|client| (&client.end, false)),
-        };
-        let Some((end, always)) = end else { return false };
-        always || !end.retired.is_empty() && end.retired.has(self.pending.fingerprint(id))
+        let Some(retired) = self.peer_end(answerer).map(|end| &end.retired) else { return false };
+        !retired.is_empty() && retired.has(self.pending.fingerprint(id)) || self.is_untrusted(answerer)
+    }
+
+    /// Whether it is a worker that others share, where no worker is trusted.
+    fn is_untrusted(&self, answerer: Peer) -> bool {
+        self.settings.routing.id_collision == IdCollision::Always
+            && matches!(answerer, Peer::Worker(worker) if !self.has_owner(worker))
     }
 
     /// Makes sure that one more request fits. Requests that nobody waits for go first, then one of the client that
@@ -137,7 +133,7 @@ impl Bus {
     fn make_room(&mut self, &NewRequest { asker, answerer, .. }: &NewRequest) -> Result<(), Refusal> {
         let direction = Direction::from(answerer);
         let askers = match direction {
-            Direction::ToWorkers => self.clients.len(),
+            Direction::ToWorkers => self.client_count(),
             Direction::ToClients => self.workers.len(),
         };
         let holds = self.peer_end(asker).map_or(0, |end| end.outstanding.len());
@@ -151,8 +147,8 @@ impl Bus {
         }
         let Peer::Client(client) = asker else { return Err(too_many()) };
         let holder = if is_full { self.heaviest(client, |client| client.end.outstanding.len()) } else { None };
-        let holder = holder.and_then(|holder| self.clients.get(holder));
-        let Some(newest) = holder.and_then(|client| self.pending.newest(&client.end.outstanding)) else {
+        let holder = holder.and_then(|holder| self.peer_end(holder.into()));
+        let Some(newest) = holder.and_then(|client| self.pending.newest(&client.outstanding)) else {
             self.penalise_refusal(client);
             return Err(too_many());
         };
@@ -191,7 +187,7 @@ impl Bus {
     /// The pending request that `asker` made under the id `token`.
     pub(super) fn request_named(&mut self, asker: Peer, token: &[u8]) -> Option<RequestKey> {
         let id = Id::parse(token).ok()?;
-        let end = end_of(&mut self.clients, &mut self.workers, asker)?;
+        let end = end!(self, asker)?;
         self.pending.find_asked(asker, &id, &mut end.outstanding)
     }
 
@@ -216,10 +212,8 @@ impl Bus {
             let outcome = if is_error { Outcome::Error } else { Outcome::Answered };
             self.supervisor.pools[worker.name.pool].tally.answered(outcome, self.time.lasted(since));
         }
-        if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer)
-            && let Some(client) = self.clients.get_mut(client)
-        {
-            client.door.answered_by = Some(worker);
+        if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer) {
+            self.note_answerer(client, worker);
         }
         self.forward(to, line, &mut edits);
     }
@@ -285,7 +279,7 @@ impl Bus {
     fn leave_asker(&mut self, key: RequestKey) {
         let Some(request) = self.pending.get(key) else { return };
         let (Some(asker), answerer) = (request.asker(), request.answerer()) else { return };
-        let asker = end_of(&mut self.clients, &mut self.workers, asker);
+        let asker = end!(self, asker);
         debug_assert!(asker.is_some(), "a request that is waited for has an asker");
         if let Some(end) = asker {
             self.pending.leave_asker(key, &mut end.outstanding);
@@ -393,7 +387,7 @@ impl Bus {
     pub(super) fn check_correlation(&self) {
         let mut asked = self.pending.iter().filter(|(_, request)| request.asker().is_some()).count();
         let mut listed = 0;
-        let clients = self.clients.keys().into_iter().map(Peer::from);
+        let clients = self.client_keys().into_iter().map(Peer::from);
         for peer in clients.chain(self.workers.keys().into_iter().map(Peer::from)) {
             let (end, list) = (self.peer_end(peer).expect("it is in its table"), self.asked_by(peer));
             assert_eq!(list.len(), end.outstanding.len());

@@ -11,7 +11,7 @@ use core::time::Duration;
 use ndjson_scan::{Line, Window, member};
 
 use super::Bus;
-use super::client::{Client, Identity};
+use super::client::Identity;
 use super::message::{Edit, session_name};
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey};
@@ -259,7 +259,7 @@ impl Bus {
     fn record_end(&mut self, key: RequestKey, ending: Ending, (id, named): (&[u8], Option<&[u8]>), bytes_out: u64) {
         let Some(request) = self.pending.get(key).filter(|request| request.flags.has(Flags::TOLD)) else { return };
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
-        let Some(Client { identity, .. }) = self.clients.get(client) else { return };
+        let Some(identity) = self.identity(client) else { return };
         let session = request.session.and_then(|session| self.sessions.get(session));
         let session = session.map(|session| session.name.as_bytes()).or(named).unwrap_or_default();
         let ended = Ended {
@@ -284,12 +284,11 @@ impl Bus {
     ) {
         let pool = self.pool_meant(from, window, line);
         let pool = pool.map(|pool| self.supervisor.pools[pool].side.shown_as);
-        let (Some(Client { identity, .. }), Some(records)) = (self.clients.get(from), &mut self.out.records) else {
-            return;
-        };
-        if !records.admit(self.time.now) {
+        let now = self.time.now;
+        if !self.out.records.as_mut().is_some_and(|records| records.admit(now)) {
             return;
         }
+        let Some(identity) = self.identity(from) else { return };
         let ended = Ended {
             pool,
             bytes_in: bytes_of(line),
@@ -304,7 +303,7 @@ impl Bus {
             method: begin_of(&method, LONGEST_METHOD),
             session: begin_of(&session, MAX_SESSION_ID_LEN),
         };
-        records.add(ended, words);
+        self.out.records.iter_mut().for_each(|records| records.add(ended.clone(), words));
     }
 }
 

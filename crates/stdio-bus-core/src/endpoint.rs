@@ -6,7 +6,10 @@ use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 
 use super::account::Traffic;
 use super::flow::gate::ReadGate;
+use super::flow::pace::Pace;
+use super::flow::penalty::Penalty;
 use super::flow::queue::Output;
+use super::flow::turn::Turn;
 use super::peer::{Moment, Peer, SessionKey};
 use super::port::{Next, Received};
 
@@ -26,6 +29,12 @@ pub(super) struct Endpoint {
     pub output: Output,
     /// Whether it is read.
     pub gate: ReadGate,
+    /// What it may get a penalty for, if it is a client.
+    pub penalty: Penalty,
+    /// Whether it lets others go first, if it is a client.
+    pub pace: Pace,
+    /// Its turn before a worker that others use, too, if it is a client.
+    pub turn: Turn,
     /// The output that it waits for, and since when.
     pub blocked_on: Option<(Peer, Moment)>,
     /// When a line was taken from it, or it took bytes, for the last time.

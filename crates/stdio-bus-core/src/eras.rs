@@ -47,21 +47,6 @@ impl Bus {
         (client, self.effects())
     }
 
-    /// The worker that has answered a client last.
-    pub fn answered_by(&self, client: ClientKey) -> Option<WorkerKey> {
-        self.clients.get(client)?.door.answered_by
-    }
-
-    /// The next messages of a client of 2026-07-28 go to this worker as long as it lives and takes messages: they go on
-    /// with a request that it has begun to answer.
-    pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
-        let Some(from) = self.clients.get_mut(client) else { return };
-        if core::mem::replace(&mut from.door.preferred, worker) != worker && self.awaits_turn(client).is_some() {
-            // Another one may be free.
-            self.timers.arm(Timer::WorkerQueue, self.time.now);
-        }
-    }
-
     /// The pools in which the workers of a pool are that people see.
     pub(super) fn sides_of(&self, pool: usize) -> impl Iterator<Item = usize> + use<> {
         [Some(pool), self.supervisor.pools[pool].side.twin].into_iter().flatten()
@@ -161,7 +146,7 @@ impl Bus {
         let at = &self.balancer.groups[group];
         let (assignment, lends) = (at.assignment, at.lends);
         let preferred = at.only_pool().and_then(|pool| self.preferred_worker(client, pool));
-        let assigned = self.clients.get(client).and_then(|client| client.worker_in(group));
+        let assigned = self.worker_in(client, group);
         let usable = assigned.filter(|worker| self.worker_takes_messages(*worker));
         if lends {
             let is_right = |worker: &WorkerKey| preferred.is_none_or(|preferred| preferred == *worker);
@@ -186,7 +171,7 @@ impl Bus {
 
     /// The door ends a client, which is a session of it.
     pub(super) fn on_client_ended_by_door(&mut self, key: ClientKey, why: Reason) {
-        if self.clients.get(key).is_some_and(|client| client.phase < Phase::Flushing) {
+        if self.phase(key).is_some_and(|phase| phase < Phase::Flushing) {
             self.report(why, Some(Peer::Client(key)), || why.help().into());
             self.close_client(key, Close::Flush, why);
         }
@@ -195,7 +180,7 @@ impl Bus {
     /// A client of an MCP door leaves, or is ended: its workers are told not to go on with what it has asked them. Who
     /// speaks 2026-07-28 cancels its requests by that, and nobody else waits for those of a session that has ended.
     pub(super) fn cancel_requests(&mut self, key: ClientKey) {
-        if self.clients.get(key).is_none_or(|client| client.door.era.is_none()) {
+        if self.door(key).era.is_none() {
             return;
         }
         for request in self.asked_by(key.into()) {

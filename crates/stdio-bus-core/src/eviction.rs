@@ -104,11 +104,6 @@ fn share(max_memory: usize, clients: usize, least: usize) -> usize {
 }
 
 impl Client {
-    /// When something was last heard of it, or taken by it.
-    fn active_at(&self) -> Moment {
-        self.identity.opened.max(self.heard).max(self.end.progress_at)
-    }
-
     fn has_spoken(&self) -> bool {
         self.end.spoke_at.is_some()
     }
@@ -133,9 +128,9 @@ impl Bus {
     /// The connection that holds most, if that is not `asker`: of the source that holds most, its own if no other one
     /// holds more. `of` counts what a connection holds. Tables are rarely full, so nothing is counted before.
     pub(super) fn heaviest(&self, asker: ClientKey, of: impl Fn(&Client) -> usize) -> Option<ClientKey> {
-        let own = self.clients.get(asker)?;
+        let own = self.client(asker)?;
         let mut together = vec![0; MAX_CONNECTIONS];
-        for (_, client) in self.clients.iter() {
+        for (_, client) in self.all_clients() {
             together[client.identity.source_use.index()] += of(client);
         }
         let standing = |client: &Client| {
@@ -143,7 +138,7 @@ impl Bus {
             let source = (Reverse(together[index]), source != own.identity.source_use, index);
             Standing { source, holds: Reverse(of(client)), ..Standing::default() }
         };
-        let (key, heaviest) = self.clients.iter().min_by_key(|(_, client)| standing(client))?;
+        let (key, heaviest) = self.all_clients().min_by_key(|(_, client)| standing(client))?;
         // If the asker held as many as the other one afterwards, nothing would be gained.
         (heaviest.identity.source_use != own.identity.source_use || of(heaviest) > of(own) + 1).then_some(key)
     }
@@ -157,7 +152,7 @@ impl Bus {
     /// Closes a client that has done nothing for too long. Gives when to look at it again.
     pub(super) fn tick_idle(&mut self, key: ClientKey) -> Option<Moment> {
         let now = self.time.now;
-        let client = self.clients.get(key)?;
+        let client = self.client(key)?;
         let due = self.idle_deadline(client)?;
         if due > now {
             return Some(due);
@@ -178,7 +173,7 @@ impl Bus {
     fn idle_since(&self, client: &Client) -> Option<(Moment, Moment)> {
         let active_at = client.active_at();
         if client.has_spoken() {
-            let holds_most = self.admission.sources.count(client.identity.source_use) > self.clients.capacity() / 2;
+            let holds_most = self.admission.sources.count(client.identity.source_use) > self.most_clients() / 2;
             return holds_most.then(|| (active_at, active_at.after(IDLE)));
         }
         let due = match client.end.kept {
@@ -193,11 +188,11 @@ impl Bus {
     /// has never said anything first.
     pub(super) fn make_room_at_the_door(&mut self) {
         let now = self.time.now;
-        if !self.admission.is_paused || !self.clients.is_full() {
+        if !self.admission.is_paused || self.free_slots() > 0 {
             return;
         }
         let idle = || {
-            let idle = self.clients.iter().filter(|(_, client)| client.does_nothing());
+            let idle = self.all_clients().filter(|(_, client)| client.does_nothing());
             idle.filter_map(|(key, client)| {
                 let (since, due) = self.idle_since(client)?;
                 Some((Standing { moves: client.has_spoken(), since, ..Standing::default() }, due, key))
@@ -209,7 +204,7 @@ impl Bus {
             let next = idle().map(|(_, due, _)| due).min().unwrap_or(Moment::NEVER);
             return self.timers.arm(Timer::Slots, next.min(now.after(FIRST_LINE)));
         };
-        let slots = self.clients.capacity();
+        let slots = self.most_clients();
         let what = if moves { "has been idle" } else { "has sent no line" };
         self.report(Reason::ClientIdle, Some(Peer::Client(key)), || {
             let seconds = now.since(since).as_secs_f32();
@@ -223,7 +218,7 @@ impl Bus {
         self.shortage.is_on = !held.is_empty();
         if held.is_empty() {
             self.shortage.chances.clear();
-            for client in self.clients.keys() {
+            for client in self.client_keys() {
                 self.hold_back(client, false);
             }
             return;
@@ -241,7 +236,7 @@ impl Bus {
         for holder in holders.iter().filter(|holder| !holder.moves && missed.contains(&holder.client)) {
             self.close_holder(holder, &text(holder.bytes));
         }
-        let share_to_keep = share(most, self.clients.len(), TRIFLE);
+        let share_to_keep = share(most, self.client_count(), TRIFLE);
         let due = lasts && self.shortage.closed_at.is_none_or(|at| self.time.now >= at.after(CLOSE_EVERY));
         let (enough, mut left) = (most / 8 * 7, used.saturating_sub(leaving));
         // While it is only short, one at least goes, and as many as it takes that those that have a chance can finish
@@ -267,12 +262,12 @@ impl Bus {
     /// Holds those back that hold more than their share, but for those that have a chance. Gives those that have missed
     /// theirs.
     fn hold_largest_back(&mut self, holders: &[Holder], waiting: &[Peer], lasts: bool) -> Vec<ClientKey> {
-        let share = share(self.settings.limits.max_memory, self.clients.len(), SMALL_SHARE);
+        let share = share(self.settings.limits.max_memory, self.client_count(), SMALL_SHARE);
         let mut too_much: Vec<ClientKey> =
             holders.iter().filter(|holder| holder.bytes > share).map(|holder| holder.client).collect();
         too_much.sort_unstable_by_key(|client| client.index());
         let missed = if lasts { self.rotate_chances(&too_much, waiting) } else { Vec::new() };
-        for client in self.clients.keys() {
+        for client in self.client_keys() {
             let holds_too_much = too_much.binary_search_by_key(&client.index(), |client| client.index()).is_ok();
             let has_chance = self.shortage.chances.iter().any(|(lucky, _)| *lucky == client);
             self.hold_back(client, holds_too_much && !has_chance);
@@ -289,7 +284,7 @@ impl Bus {
             });
         running.retain(|(client, _)| held_back.contains(client));
         let missed = over.iter().filter(|(client, since)| {
-            held_back.contains(client) && self.clients.get(*client).is_some_and(|client| client.heard < *since)
+            held_back.contains(client) && self.client(*client).is_some_and(|client| client.heard < *since)
         });
         let missed: Vec<ClientKey> = missed.map(|(client, _)| *client).collect();
         // Round after round by their places in the table.
@@ -298,7 +293,7 @@ impl Bus {
             if running.len() >= CHANCES {
                 break;
             }
-            let waits = self.clients.get(*client).is_none_or(|client| client.end.gate.waits());
+            let waits = self.client(*client).is_none_or(|client| client.end.gate.waits());
             if !waits && !missed.contains(client) && !running.iter().any(|(lucky, _)| lucky == client) {
                 running.push((*client, self.time.now));
                 self.shortage.last_chance = client.index();
@@ -340,7 +335,7 @@ impl Bus {
         let mut holders = Vec::with_capacity(held.len());
         for (peer, bytes) in held {
             let Peer::Client(key) = peer else { continue };
-            let Some(client) = self.clients.get(*key).filter(|client| client.phase < Phase::Closing) else {
+            let Some(client) = self.client(*key).filter(|client| client.phase < Phase::Closing) else {
                 leaving += bytes;
                 continue;
             };
@@ -354,7 +349,7 @@ impl Bus {
     }
 
     fn close_holder(&mut self, holder: &Holder, text: &str) {
-        let Some(client) = self.clients.get(holder.client).filter(|client| client.phase < Phase::Closing) else {
+        let Some(client) = self.client(holder.client).filter(|client| client.phase < Phase::Closing) else {
             return;
         };
         let (phase, queued) = (client.phase, client.end.output.queued);
@@ -371,8 +366,8 @@ impl Bus {
     }
 
     fn hold_back(&mut self, key: ClientKey, held_back: bool) {
-        let Some(client) = self.clients.get(key).filter(|client| client.phase == Phase::Open) else { return };
-        match (client.end.gate.has(Hold::Memory), held_back) {
+        let Some((end, _)) = self.open_end(key) else { return };
+        match (end.gate.has(Hold::Memory), held_back) {
             (false, true) => self.close_gate(key.into(), Hold::Memory),
             (true, false) => self.open_gate(key.into(), Hold::Memory),
             _ => {}

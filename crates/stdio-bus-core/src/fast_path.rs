@@ -79,7 +79,7 @@ impl FastPath<'_> {
         }
         let bytes = line.span.len() + 1;
         let in_turns = worker.owner.is_none() && !client.identity.stdio;
-        if worker.end.output.is_full() || worker.end.blocked_on.is_some() || client.turn.granted.is_some() {
+        if worker.end.output.is_full() || worker.end.blocked_on.is_some() || client.end.turn.granted.is_some() {
             return None;
         }
         let others_wait = !worker.end.output.waiters.is_empty();
@@ -115,7 +115,7 @@ impl FastPath<'_> {
             self.sessions.begin_request(session_key);
             self.timers.arm(Timer::Worker(worker_key), worker.begin_answering(self.time.now));
         }
-        worker.audience.note(key, client);
+        worker.audience.note(key, &client.identity);
         self.sessions.hear(session_key, self.time.now);
         if in_turns {
             worker.window.mark_line_end(key, bytes);
@@ -190,7 +190,7 @@ impl FastPath<'_> {
         if let Some(session) = session {
             self.sessions.end_simple_request(session, client_key, line.flags == Line::RESULT)?;
         }
-        client.penalty.forget_crashes();
+        client.end.penalty.forget_crashes();
         client.door.answered_by = Some(key);
         self.pending.leave_asker(request_key, &mut client.end.outstanding);
         self.pending.remove_at(request_key, place);
@@ -229,7 +229,7 @@ impl FastPath<'_> {
         if client.phase > Phase::HalfClosed || client.end.output.is_full() {
             return None;
         }
-        client.penalty.forget_crashes();
+        client.end.penalty.forget_crashes();
         if self.settings.limits.session_idle.is_some() {
             self.sessions.hear(session_key, self.time.now);
         }

@@ -140,7 +140,7 @@ impl Bus {
             return self.receive_otherwise(key, window);
         }
         let is_far_ahead = count > 1 && client.end.outstanding.len() >= self.settings.limits.requests_ahead;
-        if is_far_ahead && !client.pace.take_turn() {
+        if is_far_ahead && !client.end.pace.take_turn() {
             self.yield_to_others(key);
             return Received { consumed: 0, next: Next::Wait };
         }
@@ -211,7 +211,7 @@ impl Bus {
     /// Bytes of a client that is not read, or whose lines are refused.
     #[cold]
     fn receive_otherwise(&mut self, key: ClientKey, window: Window<'_>) -> Received {
-        if self.clients.get(key).is_some_and(|client| client.phase == Phase::Open) {
+        if self.phase(key) == Some(Phase::Open) {
             self.is_penalised(key);
             return Received { consumed: 0, next: Next::Wait };
         }

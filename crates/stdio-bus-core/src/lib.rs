@@ -12,7 +12,7 @@
 //! - Who has to wait: `flow/`; and `eviction.rs` says which client goes when something is short.
 //!
 //! What others may look at: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in
-//! `operator.rs`.
+//! `closing.rs`.
 //!
 //! [`id`] compares request ids, and [`ndjson_scan`] reads JSON.
 //!
@@ -46,7 +46,6 @@ mod intake;
 mod message;
 pub mod networks;
 mod offers;
-mod operator;
 pub mod origin;
 mod out;
 pub mod overview;
@@ -84,7 +83,7 @@ use client::{Client, Phase};
 use endpoint::Endpoint;
 use intake::{Flow, Intake, Way, length_of_line};
 use out::Out;
-use peer::{ClientKey, ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMark};
+use peer::{ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMark};
 use pending::Pending;
 use port::{Close, Effect, Effects, Input};
 use report::{Level, Reason, Report};
@@ -119,7 +118,14 @@ pub struct Bus {
     shutdown: Shutdown,
 }
 
-/// The end of `peer`, while other tables are borrowed too.
+/// The end of a peer, while other tables of the bus are borrowed too.
+macro_rules! end {
+    ($bus:ident, $peer:expr) => {
+        $crate::end_of(&mut $bus.clients, &mut $bus.workers, $peer)
+    };
+}
+use end;
+
 fn end_of<'a>(
     clients: &'a mut Table<Client, ClientMark>,
     workers: &'a mut Table<Worker, WorkerMark>,
@@ -267,11 +273,6 @@ impl Bus {
         }
     }
 
-    /// Whether somebody is connected.
-    pub fn has_clients(&self) -> bool {
-        !self.clients.is_empty()
-    }
-
     /// Lines that were taken from clients and workers so far.
     pub fn lines_taken(&self) -> u64 {
         self.out.stats.lines_from_clients + self.out.stats.lines_from_workers
@@ -282,13 +283,8 @@ impl Bus {
         self.out.reporter.count(reason)
     }
 
-    /// The number that people know a client by.
-    pub fn client_number(&self, client: ClientKey) -> Option<u32> {
-        self.clients.get(client).map(|client| client.identity.number)
-    }
-
     fn endpoint(&mut self, peer: Peer) -> Option<&mut Endpoint> {
-        end_of(&mut self.clients, &mut self.workers, peer)
+        end!(self, peer)
     }
 
     /// Has a peer looked at when this moment comes.
@@ -395,7 +391,7 @@ impl Bus {
 
     fn takes_messages(&self, peer: Peer) -> bool {
         match peer {
-            Peer::Client(client) => self.clients.get(client).is_some_and(|client| client.phase == Phase::Open),
+            Peer::Client(client) => self.phase(client) == Some(Phase::Open),
             Peer::Worker(worker) => self.worker_takes_messages(worker),
         }
     }

@@ -162,7 +162,7 @@ impl Bus {
     pub fn levels(&self) -> Levels {
         let requests = |used| Level { used, most: MAX_PENDING_REQUESTS };
         Levels {
-            clients: Level { used: self.clients.len(), most: self.clients.capacity() },
+            clients: Level { used: self.client_count(), most: self.most_clients() },
             sessions: Level { used: self.sessions.owned(), most: MAX_SESSIONS },
             held: self.sessions.held(),
             requests: requests(self.pending.count(Direction::ToWorkers)),
@@ -170,14 +170,9 @@ impl Bus {
         }
     }
 
-    /// Slots that clients may be in.
-    pub fn client_slots(&self) -> usize {
-        self.clients.slots()
-    }
-
     /// The client in a slot.
     pub fn client_row(&self, now: Moment, slot: usize) -> Option<ClientRow> {
-        let (key, client) = self.clients.at(slot)?;
+        let (key, client) = self.client_in(slot)?;
         let mut link = self.link(now, &client.end, client.identity.opened);
         link.waits = link.waits.or_else(|| self.waits_for_own(now, key, client));
         Some(ClientRow {
@@ -306,7 +301,7 @@ impl Bus {
 
     /// The client of this number.
     pub fn client_numbered(&self, number: u32) -> Option<ClientKey> {
-        self.clients.iter().find(|(_, client)| client.identity.number == number).map(|(key, _)| key)
+        self.all_clients().find(|(_, client)| client.identity.number == number).map(|(key, _)| key)
     }
 
     /// The worker at this place in a pool.
@@ -317,7 +312,7 @@ impl Bus {
 
     fn name(&self, peer: Peer) -> Option<Name> {
         Some(match peer {
-            Peer::Client(client) => Name::Client(self.clients.get(client)?.identity.number),
+            Peer::Client(client) => Name::Client(self.client_number(client)?),
             Peer::Worker(worker) => self.workers.get(worker).map(|worker| Name::Worker(worker.name))?,
         })
     }

@@ -82,8 +82,8 @@ impl Bus {
         let all_are_stdio = self.settings.listeners.iter().all(|listener| listener.stdio);
         if self.stage() != Stage::Running {
             Readiness::Draining
-        } else if self.clients.is_full() && !all_are_stdio {
-            Readiness::NotReady(format!("all {} connections are in use", self.clients.capacity()))
+        } else if self.free_slots() == 0 && !all_are_stdio {
+            Readiness::NotReady(format!("all {} connections are in use", self.most_clients()))
         } else {
             serves().map_or_else(Readiness::NotReady, |()| Readiness::Ready)
         }

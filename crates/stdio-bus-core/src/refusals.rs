@@ -91,7 +91,7 @@ impl Bus {
     fn cause_of_loss(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Option<Reason> {
         let session = session_name(window, line.session).and_then(|name| self.sessions.of_client(client, &name));
         let of_session = session.and_then(|session| self.sessions.get(session)).map(|session| session.worker);
-        let own = self.clients.get(client)?.assigned.iter().map(|(_, worker)| *worker);
+        let own = self.workers_of(client);
         of_session.into_iter().chain(own).find_map(|worker| self.workers.get(worker)?.process.cause)
     }
 
@@ -144,7 +144,7 @@ impl Bus {
 
     fn takes_errors(&self, peer: Peer) -> bool {
         match peer {
-            Peer::Client(client) => self.clients.get(client).is_some_and(|client| client.phase <= Phase::Refusing),
+            Peer::Client(client) => self.phase(client).is_some_and(|phase| phase <= Phase::Refusing),
             Peer::Worker(worker) => self.worker_takes_messages(worker),
         }
     }
@@ -204,18 +204,19 @@ impl Bus {
     /// What is said of bytes that are no message, if they look like the PROXY header of somebody who is not believed. Of
     /// a binary one the first lines are empty, and were read over.
     fn unbelieved_header(&self, client: ClientKey, bytes: &[u8]) -> Option<String> {
-        let client = self.clients.get(client).filter(|client| client.end.traffic.lines_in == 0)?;
+        self.peer_end(client.into()).filter(|client| client.traffic.lines_in == 0)?;
+        let client = self.identity(client)?;
         let begins_like = |header: &[u8]| header.starts_with(&bytes[..bytes.len().min(header.len())]);
         if !begins_like(b"PROXY ") && !begins_like(b"\0\r\nQUIT\n") {
             return None;
         }
-        if client.identity.origin.via.is_some() || client.identity.origin.is_proxy {
+        if client.origin.via.is_some() || client.origin.is_proxy {
             return Some(
                 "it begins like a second PROXY header; of several proxies in a row only the last may send one".into(),
             );
         }
-        let place = client.identity.origin.place;
-        Some(match &self.settings.listeners[client.identity.listener].entry.proxy {
+        let place = client.origin.place;
+        Some(match &self.settings.listeners[client.listener].entry.proxy {
             Some(_) => format!("it begins like a PROXY header, and {place} is not in listeners[].proxy.from"),
             None => format!("it begins like a PROXY header, and no listeners[].proxy.from of its listener has {place}"),
         })

@@ -11,8 +11,9 @@ use alloc::vec::Vec;
 
 use super::Bus;
 use super::balancer::Balancer;
+use super::client::Client;
 use super::intake::Way;
-use super::peer::{ClientKey, Moment, WorkerKey};
+use super::peer::Moment;
 use super::port::{Effect, Effects};
 use super::report::Reason;
 use super::session::access::denies_methods;
@@ -115,34 +116,33 @@ impl Bus {
             let is_open = group.pools().all(is_used);
             group.is_open = is_open;
         }
-        for key in self.clients.keys() {
-            let Some(client) = self.clients.get(key) else { continue };
-            let (before, is_mcp) = (client.group, client.door.era.is_some());
+        for key in self.client_keys() {
+            let Some(client) = self.identity(key) else { continue };
+            let (before, is_mcp) = (self.group_of(key), self.door(key).era.is_some());
             // The group of a pool has its index.
             let of_pool = |group: usize| moved.get(group).copied().flatten();
             let group = of_pool(before)
                 .filter(|_| is_mcp)
-                .unwrap_or_else(|| self.group_of_client(client.identity.listener, &client.identity.origin));
-            let Some(client) = self.clients.get_mut(key) else { continue };
-            (client.group, client.door.borrows) = (group, self.balancer.groups[group].lends);
-            let mut assigned = core::mem::take(&mut client.assigned);
+                .unwrap_or_else(|| self.group_of_client(client.listener, &client.origin));
+            let mut assigned = self.take_workers(key);
             // Where two groups become one, the worker of its own group stays, and another one that it has for itself serves
             // the sessions there.
             assigned.sort_by_key(|(of, _)| *of != before);
-            let mut kept: Vec<(usize, WorkerKey)> = Vec::new();
+            self.move_client(key, group);
+            let mut kept: Vec<usize> = Vec::new();
             for (of, worker) in assigned {
                 let to = if of == before { Some(group) } else { of_pool(of) };
                 let is_its_own = self.owner(worker) == Some(key);
-                let is_taken = to.is_none_or(|to| kept.iter().any(|(of, _)| *of == to));
+                let is_taken = to.is_none_or(|to| kept.contains(&to));
                 match to.filter(|_| !is_taken) {
                     // Of a pool that gives each client a worker of its own it keeps no other one.
-                    Some(to) if is_its_own || !self.balancer.groups[to].is_dedicated() => kept.push((to, worker)),
+                    Some(to) if is_its_own || !self.balancer.groups[to].is_dedicated() => {
+                        kept.push(to);
+                        self.assign(key, to, worker);
+                    }
                     _ if is_its_own => self.retire_worker(worker),
                     _ => {}
                 }
-            }
-            if let Some(client) = self.clients.get_mut(key) {
-                client.assigned = kept;
             }
         }
     }
@@ -210,12 +210,9 @@ impl Bus {
     /// Pools that are gone let their workers go when no client uses them any more.
     pub(super) fn release_gone_pools(&mut self) {
         for pool in 0..self.supervisor.pools.len() {
-            let uses = |key: &ClientKey| {
-                let group = self.clients.get(*key).map(|client| &self.balancer.groups[client.group]);
-                group.is_some_and(|group| group.pools().any(|of| of == pool))
-            };
+            let uses = |(_, client): (_, &Client)| self.balancer.groups[client.group].pools().any(|of| of == pool);
             let side = self.supervisor.pools[pool].side;
-            if !self.settings.pools[pool].is_gone || side.is_released || self.clients.keys().iter().any(uses) {
+            if !self.settings.pools[pool].is_gone || side.is_released || self.all_clients().any(uses) {
                 continue;
             }
             self.restart_roll(pool);
@@ -228,7 +225,7 @@ impl Bus {
 
     /// Has everything looked at that may be due earlier than it was.
     fn wake_all(&mut self) {
-        self.clients.keys().into_iter().for_each(|client| self.wake_at(client.into(), self.time.now));
+        self.client_keys().into_iter().for_each(|client| self.wake_at(client.into(), self.time.now));
         self.workers.keys().into_iter().for_each(|worker| self.wake_at(worker.into(), self.time.now));
         let pools = (0..self.supervisor.pools.len()).map(Timer::Pool);
         let timers = pools.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
@@ -244,8 +241,8 @@ impl Bus {
                 self.timers.arm(Timer::Listeners, ends);
                 continue;
             }
-            for key in self.clients.keys() {
-                if self.clients.get(key).is_some_and(|client| client.identity.listener == listener) {
+            for key in self.client_keys() {
+                if self.identity(key).is_some_and(|client| client.listener == listener) {
                     let text = "the listener of this connection is not in the configuration any more";
                     self.close_orderly(key, Reason::ListenerRemoved, text);
                 }
@@ -258,7 +255,7 @@ impl Bus {
         let Some(settings) = self.settings.pools[..self.supervisor.shown].get(pool) else { return false };
         !settings.is_gone
             || self.workers.iter().any(|(_, worker)| worker.name.pool == pool)
-            || self.clients.iter().any(|(_, client)| {
+            || self.all_clients().any(|(_, client)| {
                 let named = client.identity.origin.pools.as_ref().is_some_and(|pools| pools.contains(&pool));
                 named
                     || self.balancer.groups[client.group]
@@ -270,6 +267,6 @@ impl Bus {
     /// Whether a client is there that has come through this listener, or it is not gone.
     pub fn listener_in_use(&self, listener: usize) -> bool {
         let Some(settings) = self.settings.listeners.get(listener) else { return false };
-        !settings.is_gone || self.clients.iter().any(|(_, client)| client.identity.listener == listener)
+        !settings.is_gone || self.all_clients().any(|(_, client)| client.identity.listener == listener)
     }
 }

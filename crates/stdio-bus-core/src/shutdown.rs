@@ -158,7 +158,7 @@ impl Bus {
         self.shutdown.quiesces_from = now;
         self.stop_awaiting_workers();
         self.out.effects.push_back(Effect::StopAccept);
-        let (pending, clients) = (self.pending.awaited(), self.clients.len());
+        let (pending, clients) = (self.pending.awaited(), self.client_count());
         self.report(Reason::Draining, None, || {
             let patience = match pending {
                 0 => String::new(),
@@ -184,14 +184,14 @@ impl Bus {
             Stage::Killing if over || self.workers.is_empty() => self.flush(),
             Stage::Flushing if over => {
                 self.shutdown.deadline = None;
-                for client in self.clients.keys() {
+                for client in self.client_keys() {
                     self.leave_unread(client);
                     self.close_client(client, Close::Now, Reason::ShuttingDown);
                 }
             }
             _ => {}
         }
-        if self.shutdown.stage == Stage::Flushing && self.clients.is_empty() {
+        if self.shutdown.stage == Stage::Flushing && !self.has_clients() {
             self.shutdown.stage = Stage::Done;
             self.shutdown.deadline = None;
             self.out.effects.push_back(Effect::Done);
@@ -202,7 +202,7 @@ impl Bus {
         let deadline = self.time.now.after(self.settings.limits.drain_timeout);
         self.enter(Stage::Terminating, deadline);
         self.shutdown.ends = deadline;
-        for client in self.clients.keys() {
+        for client in self.client_keys() {
             self.end_penalty(client);
         }
         let left = self.workers.len();
@@ -230,7 +230,7 @@ impl Bus {
     }
 
     fn close_clients(&mut self) {
-        for client in self.clients.keys() {
+        for client in self.client_keys() {
             self.close_orderly(client, Reason::ShuttingDown, "the daemon is shutting down");
         }
     }
@@ -239,16 +239,15 @@ impl Bus {
     /// connection would be lost; so it is refused, and the grace begins anew.
     fn close_silent(&mut self) {
         let grace = self.settings.limits.drain_grace;
-        for key in self.clients.keys() {
-            let Some(client) = self.clients.get(key).filter(|client| client.phase == Phase::Open) else { continue };
-            let end = &client.end;
+        for key in self.client_keys() {
+            let Some((end, active_at)) = self.open_end(key) else { continue };
             let works = |session: &SessionKey| self.sessions.get(*session).is_some_and(Session::is_working);
             if !end.outstanding.is_empty() || end.sessions.iter().any(works) {
                 continue;
             }
-            let silent_at = client.heard.max(end.progress_at).max(self.shutdown.quiesces_from).after(grace);
+            let silent_at = active_at.max(self.shutdown.quiesces_from).after(grace);
             // In the middle of a line, or with something to take, it is not done.
-            let is_busy = end.kept > 0 || end.output.queued > 0 || !client.end.gate.is_open();
+            let is_busy = end.kept > 0 || end.output.queued > 0 || !end.gate.is_open();
             match is_busy {
                 true => self.timers.arm(Timer::Drain, self.time.now.after(grace.max(closing::SILENCE))),
                 false if silent_at > self.time.now => self.timers.arm(Timer::Drain, silent_at),
@@ -260,7 +259,7 @@ impl Bus {
     /// Goes on when the last client has left, or is about to, and no session works.
     pub(super) fn recheck_quiesced(&mut self) {
         let is_open = |client: &Client| client.phase <= Phase::HalfClosed;
-        let works = self.sessions.working() > 0 || self.clients.iter().any(|(_, client)| is_open(client));
+        let works = self.sessions.working() > 0 || self.all_clients().any(|(_, client)| is_open(client));
         if self.shutdown.stage == Stage::Quiescing && !works {
             self.terminate();
         }

@@ -8,11 +8,11 @@ use alloc::vec::Vec;
 use ndjson_scan::Line;
 
 use super::gate::Hold;
-use crate::Bus;
 use crate::message::{Edit, Edits};
 use crate::peer::{ClientKey, Peer, PeerBits, WorkerKey};
 use crate::port::{Close, Effect};
 use crate::report::Reason;
+use crate::{Bus, end};
 
 /// A client may read more slowly than a worker writes that it shares with others. It is closed when more than so many
 /// times max_output_queue are queued for it.
@@ -42,15 +42,16 @@ impl Bus {
     /// Lets a client wait that sends `bytes` to a worker, if the worker is full or others have their turn. Says whether
     /// it waits.
     pub(crate) fn block_on_worker(&mut self, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
-        let alone = self.clients.len() == 1;
-        let Some(to) = self.workers.get_mut(worker) else { return false };
+        let alone = self.is_alone();
+        let Some(stdio) = self.identity(client).map(|client| client.stdio) else { return false };
+        let Some(to) = self.workers.get(worker) else { return false };
         let is_full = to.end.output.is_full();
-        let Some(from) = self.clients.get_mut(client) else { return false };
-        let in_turns = to.owner.is_none() && !from.identity.stdio;
+        let in_turns = to.owner.is_none() && !stdio;
         if !is_full && !in_turns {
             return false;
         }
-        let has_turn = from.turn.take(worker);
+        let has_turn = self.endpoint(client.into()).is_some_and(|from| from.turn.take(worker));
+        let Some(to) = self.workers.get_mut(worker) else { return false };
         let others_wait = !to.end.output.waiters.is_empty();
         if !is_full && (!in_turns || has_turn || to.window.has_room_for(client, others_wait, alone)) {
             to.window.mark_line_end(client, bytes);
@@ -59,10 +60,11 @@ impl Bus {
             }
             return false;
         }
-        from.turn.waiting = bytes;
+        // What is known of the worker may be old. The first one who waits asks anew.
+        let is_first = to.turns_due.is_some() && !others_wait;
+        self.endpoint(client.into()).into_iter().for_each(|from| from.turn.waiting = bytes);
         if in_turns {
-            // What is known of the worker may be old. The first one who waits asks anew.
-            if to.turns_due.is_some() && !others_wait {
+            if is_first {
                 self.probe(worker);
             }
             self.begin_turns(worker);
@@ -78,14 +80,14 @@ impl Bus {
     /// `is_of_its_own` says that the line belongs to a request or a session of the client: then the worker works for it.
     pub(crate) fn make_room_at_client(&mut self, worker: WorkerKey, client: ClientKey, is_of_its_own: bool) -> Room {
         let now = self.time.now;
-        let Some(to) = self.clients.get_mut(client) else { return Room::Free };
-        if !to.end.output.is_full() {
+        let Some(to) = self.endpoint(client.into()) else { return Room::Free };
+        if !to.output.is_full() {
             if is_of_its_own {
                 to.penalty.forget_crashes();
             }
             return Room::Free;
         }
-        let queued = to.end.output.queued;
+        let queued = to.output.queued;
         if !self.is_shared(worker, client) {
             self.block(Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
@@ -98,7 +100,7 @@ impl Bus {
             return Room::Wait;
         }
         if queued <= SLOW_READER_LIMIT.saturating_mul(self.settings.limits.max_output_queue) {
-            if let Some(to) = self.clients.get_mut(client).filter(|_| is_of_its_own) {
+            if let Some(to) = self.endpoint(client.into()).filter(|_| is_of_its_own) {
                 to.penalty.forget_crashes();
             }
             return Room::Free;
@@ -172,14 +174,13 @@ impl Bus {
         let now = self.time.now;
         let limits = &self.settings.limits;
         let (limit, timeout) = (limits.max_output_queue, limits.backpressure_timeout);
-        let alone = self.clients.len() == 1;
-        let end = match to {
-            Peer::Client(client) => self.clients.get_mut(client).map(|client| &mut client.end),
-            Peer::Worker(worker) => self.workers.get_mut(worker).map(|worker| {
+        if let Peer::Worker(worker) = to {
+            let alone = self.is_alone();
+            if let Some(worker) = self.workers.get_mut(worker) {
                 worker.window.push(now, bytes, !alone && worker.owner.is_none());
-                &mut worker.end
-            }),
-        };
+            }
+        }
+        let end = end!(self, to);
         if end.is_some_and(|end| self.out.count_queued(now, to, end, bytes, limit)) {
             self.wake_at(to, now.after(timeout));
         }
@@ -189,13 +190,13 @@ impl Bus {
     pub(crate) fn on_sent(&mut self, peer: Peer, bytes: usize) {
         let now = self.time.now;
         let limit = self.settings.limits.max_output_queue;
-        let shared = self.clients.len() > 1;
+        let shared = self.client_count() > 1;
         match peer {
             Peer::Client(client) => {
-                let Some(to) = self.clients.get_mut(client) else { return };
-                to.end.progress_at = now;
-                to.end.traffic.bytes_out += bytes as u64;
-                if to.end.output.pop(bytes, limit, now) {
+                let Some(to) = self.endpoint(peer) else { return };
+                to.progress_at = now;
+                to.traffic.bytes_out += bytes as u64;
+                if to.output.pop(bytes, limit, now) {
                     self.release_waiters(peer);
                 }
                 self.check_flushed(client);
@@ -252,7 +253,7 @@ impl Bus {
 
     /// Panics if those who wait and those they wait for disagree.
     pub(crate) fn check_waiting(&self) {
-        let clients = self.clients.iter().map(|(key, client)| (Peer::Client(key), &client.end, false));
+        let clients = self.all_clients().map(|(key, client)| (Peer::Client(key), &client.end, false));
         let workers = self.workers.iter().map(|(key, it)| (Peer::Worker(key), &it.end, it.turns_due.is_some()));
         let (mut waiters, mut waiting) = (Vec::new(), Vec::new());
         for (peer, end, in_turns) in clients.chain(workers) {

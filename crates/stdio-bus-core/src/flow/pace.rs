@@ -34,7 +34,7 @@ impl Bus {
     #[cold]
     pub(crate) fn yield_to_others(&mut self, key: ClientKey) {
         let until = self.time.now.after(PAUSE);
-        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(client) = self.endpoint(key.into()) else { return };
         client.pace.until = Some(until);
         self.wake_at(key.into(), until);
         self.close_gate(key.into(), Hold::Pace);
@@ -43,8 +43,8 @@ impl Bus {
     /// A client has one unanswered request less: it is read again once it has few.
     pub(crate) fn resume_if_caught_up(&mut self, key: ClientKey) {
         let few = self.settings.limits.requests_ahead.div_ceil(2);
-        let Some(client) = self.clients.get_mut(key) else { return };
-        if client.end.gate.has(Hold::Pace) && client.end.outstanding.len() < few {
+        let Some(client) = self.endpoint(key.into()) else { return };
+        if client.gate.has(Hold::Pace) && client.outstanding.len() < few {
             client.pace = Pace::default();
             self.open_gate(key.into(), Hold::Pace);
         }
@@ -53,7 +53,7 @@ impl Bus {
     /// Gives a client its turn that has waited long enough.
     pub(crate) fn tick_pace(&mut self, key: ClientKey) {
         let now = self.time.now;
-        let Some(client) = self.clients.get_mut(key) else { return };
+        let Some(client) = self.endpoint(key.into()) else { return };
         if client.pace.until.is_some_and(|until| until <= now) {
             client.pace = Pace { until: None, has_turn: true };
             self.open_gate(key.into(), Hold::Pace);
@@ -62,8 +62,8 @@ impl Bus {
 
     /// Panics if a client waits for a turn that never comes.
     pub(crate) fn check_pace(&self) {
-        for (key, client) in self.clients.iter() {
-            assert_eq!(client.end.gate.has(Hold::Pace), client.pace.until.is_some(), "{key:?}");
+        for (key, client) in self.all_clients() {
+            assert_eq!(client.end.gate.has(Hold::Pace), client.end.pace.until.is_some(), "{key:?}");
         }
     }
 }

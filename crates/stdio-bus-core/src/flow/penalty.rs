@@ -72,10 +72,11 @@ impl Bus {
             return;
         }
         for (asker, request) in self.askers_of(to_answer.iter().copied()) {
-            let Some(client) = self.clients.get_mut(asker) else { continue };
+            let now = self.time.now;
+            let Some(client) = self.endpoint(asker.into()) else { continue };
             let Some((crashes, pause)) = client.penalty.count_crash() else { continue };
-            client.end.gate.penalise(self.time.now.after(pause));
-            self.wake_at(asker.into(), self.time.now.after(pause));
+            client.gate.penalise(now.after(pause));
+            self.wake_at(asker.into(), now.after(pause));
             let id = Some(self.pending.asker_text(request));
             self.report_request(Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
                 let text = format!(
@@ -104,16 +105,16 @@ impl Bus {
     /// Refusing costs more than asking, and a thousand connections that are refused at full speed would leave no time for
     /// the others.
     pub(crate) fn penalise_refusal(&mut self, key: ClientKey) {
-        let alone = self.clients.len() == 1;
-        let Some(client) = self.clients.get_mut(key).filter(|_| !alone) else { return };
-        let ends = client.penalty.count_refusal(self.time.now);
-        client.end.gate.penalise(ends);
+        let (now, is_alone) = (self.time.now, self.is_alone());
+        let Some(client) = self.endpoint(key.into()).filter(|_| !is_alone) else { return };
+        let ends = client.penalty.count_refusal(now);
+        client.gate.penalise(ends);
         self.wake_at(key.into(), ends);
     }
 
     /// A client that has a penalty has sent something: it is paused.
     pub(crate) fn is_penalised(&mut self, key: ClientKey) -> bool {
-        let has_penalty = self.clients.get(key).is_some_and(|client| client.end.gate.penalised_until.is_some());
+        let has_penalty = self.peer_end(key.into()).is_some_and(|client| client.gate.penalised_until.is_some());
         if has_penalty {
             self.close_gate(key.into(), Hold::Penalty);
         }
@@ -122,8 +123,8 @@ impl Bus {
 
     /// A client has a penalty no more.
     pub(crate) fn end_penalty(&mut self, key: ClientKey) {
-        if let Some(client) = self.clients.get_mut(key) {
-            client.end.gate.penalised_until = None;
+        if let Some(client) = self.endpoint(key.into()) {
+            client.gate.penalised_until = None;
             self.open_gate(key.into(), Hold::Penalty);
         }
     }

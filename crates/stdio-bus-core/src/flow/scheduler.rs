@@ -4,7 +4,7 @@
 
 use super::window::PROBE_EVERY;
 use crate::Bus;
-use crate::client::Client;
+use crate::endpoint::Endpoint;
 use crate::peer::{ClientKey, Peer, RequestKey, WorkerKey};
 use crate::port::Effect;
 
@@ -31,7 +31,7 @@ impl Bus {
     /// Lets clients go on that wait for a worker, as many as have room with the lines that they wait with.
     pub(crate) fn admit_waiters(&mut self, key: WorkerKey) {
         let limit = self.settings.limits.max_output_queue as u64;
-        let alone = self.clients.len() == 1;
+        let alone = self.is_alone();
         let Some(worker) = self.workers.get_mut(key) else { return };
         if worker.end.output.is_full() {
             return;
@@ -56,8 +56,8 @@ impl Bus {
             };
             let mut takes = 1;
             let is_last = self.workers.get(key).is_none_or(|worker| worker.end.output.waiters.is_empty());
-            if let Peer::Client(client) = waiter
-                && let Some(client) = self.clients.get_mut(client)
+            if let Peer::Client(_) = waiter
+                && let Some(client) = self.endpoint(waiter)
             {
                 let Some(bytes) = client.turn.grant(key, is_last) else {
                     if let Some(worker) = self.workers.get_mut(key) {
@@ -110,11 +110,11 @@ impl Bus {
         let (me, end) = (Peer::Client(client), &worker.end);
         let is_there =
             |asked: &RequestKey| self.pending.get(*asked).is_some_and(|it| it.answerer() == Peer::Worker(key));
-        let own = |client: &Client| self.pending.asked(&client.end.outstanding).filter(is_there).count();
+        let own = |client: &Endpoint| self.pending.asked(&client.outstanding).filter(is_there).count();
         let owner = |key| self.sessions.get(key)?.client.map(Peer::Client);
         end.output.waiters.iter().any(|waiter| *waiter != me)
             || end.sessions.iter().copied().filter_map(owner).any(|owner| owner != me)
-            || end.unanswered.awaited as usize > self.clients.get(client).map_or(0, own)
+            || end.unanswered.awaited as usize > self.peer_end(me).map_or(0, own)
     }
 
     /// A client speaks to a worker that another one holds up: from now on that lasts for a short while only.

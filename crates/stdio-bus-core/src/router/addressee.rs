@@ -32,13 +32,6 @@ pub(super) struct NamedRequest {
 }
 
 impl Bus {
-    /// A worker is given a line of this client that is no request.
-    pub(crate) fn note_audience(&mut self, worker: WorkerKey, client: ClientKey) {
-        if let (Some(worker), Some(from)) = (self.workers.get_mut(worker), self.clients.get(client)) {
-            worker.audience.note(client, from);
-        }
-    }
-
     /// The client that everything a worker says is for: its owner, the only one that it has served, or the only one that
     /// could use it if it has served nobody. A spare of a dedicated pool is nobody's: each client there has its own.
     pub(crate) fn only_client(&self, worker: WorkerKey) -> Option<ClientKey> {
@@ -58,7 +51,7 @@ impl Bus {
                             && self.offers(client.identity.listener, &client.identity.origin, worker.pool)
                     }
                 };
-                let mut users = self.clients.iter().filter(|(_, client)| may_use(client)).map(|(client, _)| client);
+                let mut users = self.all_clients().filter(|(_, client)| may_use(client)).map(|(client, _)| client);
                 users.next().filter(|_| users.next().is_none())
             }
             Size::Several => None,
@@ -68,7 +61,7 @@ impl Bus {
     /// Whether a worker that is lent to a client may still work on what another one has given up.
     fn may_work_for_others(&self, worker: &Worker, owner: ClientKey) -> bool {
         let has_orphans = worker.end.unanswered.count != worker.end.unanswered.awaited;
-        has_orphans && self.clients.get(owner).is_some_and(|owner| owner.door.borrows)
+        has_orphans && self.door(owner).borrows
     }
 
     /// Why a message that names nobody is for nobody, with the remedy.
@@ -148,7 +141,7 @@ impl Bus {
         };
         // A half-closed client still takes notifications. It cannot answer a request any more.
         let last_phase = if id.is_some() { Phase::Open } else { Phase::HalfClosed };
-        let listens = |client: &ClientKey| self.clients.get(*client).is_some_and(|it| it.phase <= last_phase);
+        let listens = |client: &ClientKey| self.phase(*client).is_some_and(|phase| phase <= last_phase);
         let client = if let Peer::Client(client) = to { Some(client).filter(listens) } else { None };
         let Some(client) = client else {
             return Err(Refusal(Reason::UnknownSession, "the client that owns it is leaving".into()));
@@ -164,7 +157,7 @@ impl Bus {
     /// Whether a client may take what a worker's notification names, which is no pending request of that worker, for
     /// another one that it has still to answer: a late cancellation is to hit nobody else's.
     fn may_name_anothers(&self, client: ClientKey, window: Window<'_>, at: Span) -> bool {
-        if !at.is_some() || self.clients.get(client).is_none_or(|client| client.end.unanswered.count == 0) {
+        if !at.is_some() || self.peer_end(client.into()).is_none_or(|client| client.unanswered.count == 0) {
             return false;
         }
         // Nothing that is too long to be an id is one.

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use ndjson_scan::{Line, Window};
 
 use super::message::Said;
-use crate::client::{Client, Phase};
+use crate::client::{Client, Identity, Phase};
 use crate::flow::delivery::Room;
 use crate::message::{UNCHANGED, session_name};
 use crate::origin::Origin;
@@ -47,9 +47,9 @@ pub(crate) enum Size {
 impl Audience {
     /// The worker is given a line of this client.
     #[inline]
-    pub(crate) fn note(&mut self, key: ClientKey, client: &Client) {
+    pub(crate) fn note(&mut self, key: ClientKey, client: &Identity) {
         if !self.has(key) {
-            self.add(key, client);
+            self.add(key, &client.origin);
         }
     }
 
@@ -61,11 +61,10 @@ impl Audience {
     }
 
     #[cold]
-    fn add(&mut self, key: ClientKey, client: &Client) {
+    fn add(&mut self, key: ClientKey, origin: &Rc<Origin>) {
         let (word, bit) = (key.index() / 64, key.index() % 64);
         self.served.resize(self.served.len().max(word + 1), 0);
         self.served[word] |= 1 << bit;
-        let origin = &client.identity.origin;
         let first = self.first.get_or_insert_with(|| Rc::clone(origin));
         self.is_mixed |= !first.names.are_the_same_owner(&origin.names);
         self.size = if self.size == Size::Nobody { Size::One(key) } else { Size::Several };
@@ -137,20 +136,28 @@ impl Bus {
         let Some(worker) = self.workers.get(worker) else { return Vec::new() };
         let listens =
             |(key, client): &(ClientKey, &Client)| worker.audience.has(*key) && client.phase <= Phase::HalfClosed;
-        self.clients.iter().filter(listens).map(|(key, _)| key).collect()
+        self.all_clients().filter(listens).map(|(key, _)| key).collect()
     }
 
     /// Queues a line for a client, unless it is still to be told the same. It may be full: such lines are few and short.
     fn tell_one(&mut self, to: ClientKey, line: &Line, kind: ForAll) {
-        let Some(client) = self.clients.get_mut(to) else { return };
-        if let ForAll::List(list) = kind {
-            let behind = client.end.output.queued + line.span.len() + 1;
-            if !client.lists_told.is_due(list, client.end.traffic.bytes_out, behind) {
-                return;
-            }
+        let is_due = match kind {
+            ForAll::List(list) => self.owes_list(to, list, line.span.len() + 1),
+            ForAll::Login => true,
+        };
+        if is_due {
+            let mut edits = UNCHANGED;
+            self.forward(Peer::Client(to), line, &mut edits);
         }
-        let mut edits = UNCHANGED;
-        self.forward(Peer::Client(to), line, &mut edits);
+    }
+
+    /// A worker is given a line of this client.
+    pub(crate) fn note_audience(&mut self, worker: WorkerKey, client: ClientKey) {
+        let is_new = self.workers.get(worker).is_some_and(|worker| !worker.audience.has(client));
+        let from = self.identity(client).filter(|_| is_new).map(|from| Rc::clone(&from.origin));
+        if let (Some(from), Some(worker)) = (from, self.workers.get_mut(worker)) {
+            worker.audience.add(client, &from);
+        }
     }
 
     /// A client has gone.

@@ -66,7 +66,7 @@ impl Bus {
     }
 
     fn client_message(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
-        if let Some(refusal) = self.clients.get(client).and_then(|client| client.closing.refusal.clone()) {
+        if let Some(refusal) = self.why_closed(client).cloned() {
             return Err(refusal);
         }
         // What belongs to a pending request may still pass: its cancellation, notifications of its session.
@@ -325,10 +325,11 @@ impl Bus {
 
     /// A session that went with its worker is an error for its old owner, unless it asks a worker for it.
     fn refuse_lost(&mut self, of: &Naming<'_>) -> Result<(), Refusal> {
-        let client = self.clients.get_mut(of.client).filter(|client| client.lost.has(of.name));
-        let Some(client) = client else { return Ok(()) };
+        if !self.has_lost(of.client, of.name) {
+            return Ok(());
+        }
         if of.verb.asks_for_session() {
-            client.lost.forget(of.name);
+            self.forget_lost(of.client, of.name);
             return Ok(());
         }
         let text = "this session is gone: its worker has ended, or it was not used for long; session/load or session/resume \

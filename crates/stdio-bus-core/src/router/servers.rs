@@ -18,12 +18,11 @@ impl Bus {
         if !is_shared || !matches!(verb, Verb::New | Verb::Load | Verb::Fork) {
             return;
         }
-        let Some(client) = self.clients.get_mut(client) else { return };
         for server in objects_in_params(window.get(line.span), b"mcpServers") {
             if string_in(server, b"type").is_some_and(|kind| &*kind == b"acp")
                 && let Some(id) = string_in(server, b"id").filter(|id| id.len() <= LONGEST_NAME)
             {
-                client.offers.note(worker, &id);
+                self.note_offer(client, worker, &id);
             }
         }
     }
@@ -36,7 +35,7 @@ impl Bus {
         }
         let server = string_in_params(window.get(line.span), b"serverId")?;
         let offers = |(_, client): &(ClientKey, &Client)| client.offers.has(worker, &server);
-        let mut found = self.clients.iter().filter(offers);
+        let mut found = self.all_clients().filter(offers);
         let (mut newest, first) = found.next()?;
         let names = &first.identity.origin.names;
         for (key, other) in found {
@@ -52,7 +51,7 @@ impl Bus {
     /// The worker to which a client has offered the server which its message is from.
     pub(super) fn worker_of_server(&self, message: &Message<'_>) -> Option<WorkerKey> {
         let &Message { client, window, line, .. } = message;
-        let offers = &self.clients.get(client)?.offers;
+        let offers = self.offers_of(client)?;
         if offers.is_empty() || !is_of_server(window, line) {
             return None;
         }

@@ -176,8 +176,8 @@ impl Bus {
         if self.sessions.bonds.is_empty() || self.shares_sessions() {
             return false;
         }
-        let (Some(client), Some(worker)) = (self.clients.get(client), self.workers.get(worker)) else { return false };
-        self.sessions.bonds.keeps_from(worker.name.pool, session, client.identity.origin.names.owner())
+        let (Some(client), Some(worker)) = (self.identity(client), self.workers.get(worker)) else { return false };
+        self.sessions.bonds.keeps_from(worker.name.pool, session, client.origin.names.owner())
     }
 
     /// Whether a session may go to another connection that names it now: one of the same name, which has to be a verified
@@ -186,14 +186,13 @@ impl Bus {
     /// connection only, so that two of one name do not take it from each other by accident. A mere claim is taken where it
     /// could be made: where workers give out names it is a guess of either.
     fn may_take_over(&self, session: &Session, by: ClientKey, asks: bool) -> bool {
-        let old = session.client.and_then(|old| self.clients.get(old));
-        let (Some(new), Some(old)) = (self.clients.get(by), old) else { return false };
+        let old = session.client.and_then(|old| self.identity(old));
+        let (Some(new), Some(old)) = (self.identity(by), old) else { return false };
         // What is a name on one listener may be another client's on another one, which has other tokens or authorities.
-        let has_name = new.identity.listener == old.identity.listener
-            && new.identity.origin.names.are_the_same_owner(&old.identity.origin.names);
+        let has_name = new.listener == old.listener && new.origin.names.are_the_same_owner(&old.origin.names);
         let state = session.state();
         let is_settled = state.is_issued() || !state.is_asked_for() && !self.issues_names(session.worker);
-        has_name && is_settled && (asks || new.identity.number > old.identity.number)
+        has_name && is_settled && (asks || new.number > old.number)
     }
 
     /// Whether all may use every session.

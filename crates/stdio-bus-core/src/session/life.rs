@@ -2,6 +2,7 @@
 //! decision 3).
 
 use alloc::format;
+use alloc::rc::Rc;
 use alloc::string::ToString;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -18,7 +19,7 @@ use crate::timers::Timer;
 impl Bus {
     /// The session of this name that a client owns.
     pub(crate) fn session_of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
-        self.sessions.named_by(client, &self.clients.get(client)?.end.sessions, name)
+        self.sessions.named_by(client, &self.peer_end(client.into())?.sessions, name)
     }
 
     /// Makes a session that begins like this. None if there is no room, and no client has to make some.
@@ -33,9 +34,10 @@ impl Bus {
             self.penalise_refusal(client);
             return None;
         }
-        let (owner, worker_end) = (self.clients.get_mut(client)?, &mut self.workers.get_mut(worker)?.end);
-        let key = self.sessions.insert(self.time.now, worker, &mut worker_end.sessions, name, state)?;
-        self.sessions.give(key, client, &mut owner.end.sessions);
+        self.identity(client)?;
+        let at_worker = &mut self.workers.get_mut(worker)?.end.sessions;
+        let key = self.sessions.insert(self.time.now, worker, at_worker, name, state)?;
+        self.give_session(key, client);
         self.watch_sessions(state < State::Used);
         Some(key)
     }
@@ -51,11 +53,9 @@ impl Bus {
 
     /// Gives a held name to a client that asks the worker to load it; a refusal gives it back.
     pub(crate) fn lend_session(&mut self, client: ClientKey, key: SessionKey) -> bool {
-        if self.sessions.is_full() && !self.evict_session_for(client) {
+        if self.sessions.is_full() && !self.evict_session_for(client) || !self.give_session(key, client) {
             return false;
         }
-        let Some(owner) = self.clients.get_mut(client) else { return false };
-        self.sessions.give(key, client, &mut owner.end.sessions);
         self.sessions.step(key, Event::AskedAgain);
         self.sessions.hear(key, self.time.now);
         self.watch_sessions(false);
@@ -90,8 +90,8 @@ impl Bus {
 
     /// Notes under which name a session was made or loaded.
     fn bind_session(&mut self, client: ClientKey, worker: WorkerKey, session: &[u8]) {
-        let (Some(client), Some(worker)) = (self.clients.get(client), self.workers.get(worker)) else { return };
-        if let Some(name) = client.identity.origin.names.owner() {
+        let Some(origin) = self.identity(client).map(|client| Rc::clone(&client.origin)) else { return };
+        if let (Some(name), Some(worker)) = (origin.names.owner(), self.workers.get(worker)) {
             self.sessions.bonds.bind(worker.name.pool, session, name);
         }
     }
@@ -100,9 +100,8 @@ impl Bus {
     pub(crate) fn confirm_session(&mut self, key: SessionKey, event: Event) {
         self.sessions.step(key, event);
         let Some(session) = self.sessions.get(key).filter(|session| session.state().is_issued()) else { return };
-        if let Some(owner) = session.client.and_then(|owner| self.clients.get_mut(owner)) {
-            owner.lost.forget(session.name.as_bytes());
-        }
+        let name = session.name.clone();
+        session.client.into_iter().for_each(|owner| self.forget_lost(owner, name.as_bytes()));
     }
 
     /// The worker has given this session to its owner: by making it, or by loading it.
@@ -148,9 +147,7 @@ impl Bus {
         }
         self.mark_issuing(worker);
         self.warn_of_double(client, worker, name);
-        if let Some(client) = self.clients.get_mut(client) {
-            client.lost.forget(name);
-        }
+        self.forget_lost(client, name);
         let has_room = self.new_session(client, worker, name, State::Given).is_some();
         if has_room {
             self.bind_session(client, worker, name);
@@ -205,15 +202,6 @@ impl Bus {
         }
     }
 
-    fn leave_owner(&mut self, key: SessionKey) {
-        if let Some(worker) = self.sessions.get(key).map(|session| session.worker) {
-            self.notice_leaving(worker);
-        }
-        let owner = self.sessions.get(key).and_then(|session| session.client);
-        let owner = owner.and_then(|owner| self.clients.get_mut(owner));
-        self.sessions.take_from_owner(key, owner.map(|owner| &mut owner.end.sessions));
-    }
-
     /// One request less is pending in a session; a name that was held for it alone is free again.
     pub(crate) fn end_session_request(&mut self, key: SessionKey) {
         if self.sessions.end_request(key) {
@@ -230,11 +218,9 @@ impl Bus {
 
     /// A worker has ended, and its session with it. The owner is told when it names the session the next time.
     pub(crate) fn lose_session(&mut self, key: SessionKey) {
-        if let Some(session) = self.sessions.get(key)
-            && session.is_known
-            && let Some(owner) = session.client.and_then(|owner| self.clients.get_mut(owner))
-        {
-            owner.lost.add(session.name.as_bytes());
+        if let Some(session) = self.sessions.get(key).filter(|session| session.is_known) {
+            let name = session.name.clone();
+            session.client.into_iter().for_each(|owner| self.note_lost(owner, name.as_bytes()));
         }
         self.drop_session(key);
     }
@@ -245,8 +231,8 @@ impl Bus {
         let Some(holder) = self.heaviest(asker, |client| client.end.sessions.len()) else {
             return false;
         };
-        let Some(client) = self.clients.get(holder) else { return false };
-        let Some(key) = self.sessions.most_idle(&client.end.sessions) else { return false };
+        let held = self.peer_end(holder.into()).map(|client| &client.sessions);
+        let Some(key) = held.and_then(|held| self.sessions.most_idle(held)) else { return false };
         let Some(session) = self.sessions.get(key) else { return false };
         let name = session.name.as_bytes().escape_ascii().to_string();
         self.report(Reason::SessionEvicted, Some(holder.into()), || {
@@ -269,10 +255,8 @@ impl Bus {
         });
         self.end_use_of_session(old, key);
         self.leave_owner(key);
-        if let Some(client) = self.clients.get_mut(by) {
-            self.sessions.give(key, by, &mut client.end.sessions);
-            client.lost.forget(name.as_bytes());
-        }
+        self.give_session(key, by);
+        self.forget_lost(by, name.as_bytes());
         self.hand_elicitations_over(worker, key, by);
         self.sessions.hear(key, self.time.now);
     }
@@ -322,8 +306,8 @@ impl Bus {
         if is_its_own {
             return self.drop_session(key);
         }
-        if let Some(owner) = self.clients.get_mut(owner).filter(|_| is_known) {
-            owner.lost.add(name.as_bytes());
+        if is_known {
+            self.note_lost(owner, name.as_bytes());
         }
         self.hold_session(key);
     }
@@ -333,14 +317,14 @@ impl Bus {
         let pending = self.pending_in(|_| true);
         for (key, session) in self.sessions.iter() {
             if let Some(owner) = session.client {
-                let owner = self.clients.get(owner).expect("a session has a live owner, or none");
-                assert!(owner.end.sessions.contains(&key));
+                let owner = self.peer_end(owner.into()).expect("a session has a live owner, or none");
+                assert!(owner.sessions.contains(&key));
             }
             assert_eq!(pending[key.index()], session.pending, "requests in a session are counted");
             let worker = self.workers.get(session.worker).expect("a session has a live worker");
             assert!(worker.end.sessions.contains(&key));
         }
-        let at_clients = self.clients.iter().map(|(_, client)| client.end.sessions.len());
+        let at_clients = self.all_clients().map(|(_, client)| client.end.sessions.len());
         let at_workers = self.workers.iter().map(|(_, worker)| worker.end.sessions.len());
         assert_eq!(at_clients.chain(at_workers).sum::<usize>(), self.sessions.len() + self.sessions.owned());
     }

@@ -17,7 +17,7 @@ const SPARED_FOR: Duration = Duration::from_secs(60);
 impl Bus {
     /// The worker that a client's next messages go to while that lives, if they are bound to one of this pool.
     pub(crate) fn preferred_worker(&self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
-        let worker = self.clients.get(client)?.door.preferred?;
+        let worker = self.door(client).preferred?;
         let at = self.workers.get(worker)?;
         (at.pool == pool && at.takes_messages()).then_some(worker)
     }
@@ -81,7 +81,7 @@ impl Bus {
 
     /// Lends a worker to a client that has none: a free one, or one that is started for it.
     pub(super) fn lend_worker(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let source = self.clients.get(client)?.identity.source_use;
+        let source = self.identity(client)?.source_use;
         let worker = match self.free_worker(client, group) {
             Some(free) => {
                 self.admission.sources.count_turn(source);
@@ -123,18 +123,21 @@ impl Bus {
 
     /// A worker that is lent goes back although its client may still wait for it.
     pub(crate) fn take_back(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        let Some(owner) = worker.owner.take().and_then(|owner| self.clients.get_mut(owner)) else { return };
-        owner.assigned.retain(|(_, assigned)| *assigned != key);
+        let owner = self.workers.get_mut(key).and_then(|worker| worker.owner.take());
+        owner.into_iter().for_each(|owner| self.unassign(owner, key));
     }
 
     /// A client may have no request unanswered any more: what was lent to it goes back.
     pub(crate) fn give_back(&mut self, client: ClientKey) {
-        let Some(from) = self.clients.get_mut(client) else { return };
-        if !from.door.borrows || !from.end.outstanding.is_empty() || from.assigned.is_empty() {
+        let waits = || self.peer_end(client.into()).is_none_or(|end| !end.outstanding.is_empty());
+        if !self.door(client).borrows || waits() {
             return;
         }
-        for (_, key) in core::mem::take(&mut from.assigned) {
+        let lent = self.take_workers(client);
+        if lent.is_empty() {
+            return;
+        }
+        for (_, key) in lent {
             let Some(worker) = self.workers.get_mut(key) else { continue };
             (worker.owner, worker.answering.claimed) = (None, self.time.now);
             self.notice_leaving(key);

@@ -3,12 +3,11 @@
 
 use alloc::borrow::ToOwned;
 use alloc::format;
-use alloc::vec::Vec;
 
 use super::tenure::{Tenure, Wear};
 use super::worker::{Action, Event, GRACE, State, Worker};
 use crate::Bus;
-use crate::client::{Client, Phase};
+use crate::client::Phase;
 use crate::flow::gate::Hold;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::port::{Effect, Exit, Signal};
@@ -189,22 +188,18 @@ impl Bus {
         // With one that could not be started nothing was agreed on.
         let Some(owner) = worker.owner.filter(|_| worker.process.pid != 0) else { return };
         // The end of the daemon closes its clients in its own time; who is being closed has a reason.
-        let goes_on = |owner: &Client| owner.phase >= Phase::Refusing || owner.door.borrows;
-        if self.shutdown.stops_workers() || self.clients.get(owner).is_none_or(goes_on) {
+        let goes_on = self.phase(owner).is_none_or(|phase| phase >= Phase::Refusing) || self.door(owner).borrows;
+        if self.shutdown.stops_workers() || goes_on {
             return;
         }
         self.report_request(Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
             (None, "the client's own worker has ended; the connection is closed".into())
         });
-        let mut pending = Vec::new();
-        if let Some(owner) = self.clients.get_mut(owner) {
-            // It has ended by itself, and is not told to for want of its client.
-            owner.assigned.retain(|(_, assigned)| *assigned != key);
-            pending.extend(self.pending.asked(&owner.end.outstanding));
-        }
+        // It has ended by itself, and is not told to for want of its client.
+        self.unassign(owner, key);
         // What it has asked workers of other pools.
         let text = "the worker of this connection has ended, and the connection with it";
-        for request in pending {
+        for request in self.asked_by(owner.into()) {
             self.fail_request(request, Reason::RequestDiscarded, text);
         }
         self.close_orderly(owner, Reason::OwnWorkerEnded, text);
@@ -217,9 +212,7 @@ impl Bus {
         self.timers.disarm(Timer::Worker(key));
         self.out.stats.bytes_unsent += worker.end.output.queued as u64;
         self.out.effects.push_back(Effect::Release(key));
-        if let Some(owner) = worker.owner.and_then(|owner| self.clients.get_mut(owner)) {
-            owner.assigned.retain(|(_, assigned)| *assigned != key);
-        }
+        worker.owner.into_iter().for_each(|owner| self.unassign(owner, key));
         self.leave_pool(key, &worker);
         if self.supervisor.queue.has_turns() && self.balancer.lends {
             // Who waited for this one alone may have another.

@@ -18,6 +18,7 @@ use ndjson_scan::{Line, Window};
 
 use super::answering::FIRST_ANSWER;
 use crate::Bus;
+use crate::client::Identity;
 use crate::flow::gate::Hold;
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};
 use crate::settings::Assignment;
@@ -51,6 +52,8 @@ struct Waiting {
 #[derive(Default)]
 pub(crate) struct WorkerQueue {
     waiting: Vec<Waiting>,
+    /// Clients whose next line gets no worker of their own: they have waited for too long, or with too many.
+    refused: Vec<ClientKey>,
     /// Sources that get workers at a pace, and when they got their last ones.
     paced: Vec<(Source, Moment)>,
 }
@@ -68,6 +71,21 @@ impl WorkerQueue {
     /// The place of a client that waits for its turn.
     fn turn_of(&self, client: ClientKey) -> Option<usize> {
         self.turns().find(|(_, waiting)| waiting.client == client).map(|(at, _)| at)
+    }
+
+    /// Whether the next line of a client gets no worker of its own.
+    pub(crate) fn is_refused(&self, client: ClientKey) -> bool {
+        self.refused.contains(&client)
+    }
+
+    /// It gets none.
+    pub(crate) fn refuse(&mut self, client: ClientKey) {
+        self.refused.push(client);
+    }
+
+    /// It may have one again. Says whether it might not before.
+    fn end_refusal(&mut self, client: ClientKey) -> bool {
+        self.refused.extract_if(.., |refused| *refused == client).next().is_some()
     }
 
     /// When the next worker may be started for a client of this source, if not now.
@@ -103,9 +121,8 @@ impl Bus {
     pub(crate) fn await_worker(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> bool {
         let now = self.time.now;
         let Ok(group) = self.group_of_line(client, window, line) else { return false };
-        let Some(from) = self.clients.get_mut(client) else { return false };
-        let (is_refused, source) = (core::mem::take(&mut from.refused_worker), from.identity.source);
-        if is_refused || self.shutdown.refuses_requests() {
+        let Some(source) = self.identity(client).map(|client| client.source) else { return false };
+        if self.supervisor.queue.end_refusal(client) || self.shutdown.refuses_requests() {
             return false;
         }
         let for_turn = self.balancer.groups[group].is_open && self.may_wait_for_turn(client, group);
@@ -164,10 +181,11 @@ impl Bus {
     fn stop_awaiting(&mut self, is_refused: bool, is_over: impl Fn(&Waiting) -> bool) {
         let over: Vec<Waiting> = self.supervisor.queue.waiting.extract_if(.., |waiting| is_over(waiting)).collect();
         for Waiting { client, for_turn, .. } in over {
-            if let Some(from) = self.clients.get_mut(client) {
-                from.refused_worker = is_refused && for_turn;
-                self.open_gate(client.into(), Hold::Worker);
+            self.supervisor.queue.end_refusal(client);
+            if is_refused && for_turn {
+                self.supervisor.queue.refuse(client);
             }
+            self.open_gate(client.into(), Hold::Worker);
         }
     }
 
@@ -198,18 +216,24 @@ impl Bus {
             self.supervisor.queue.slow_down(self.time.now, source, self.time.now);
         }
         self.stop_awaiting(false, |waiting| waiting.client == key);
+        self.supervisor.queue.end_refusal(key);
     }
 
     /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
     /// turn, or cannot be.
     pub(crate) fn take_in_turn(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
         let has_spare = self.has_spare_for(client, group);
-        let from = self.clients.get_mut(client)?;
         // A worker may have come between the end of its wait and its line.
-        from.refused_worker &= !has_spare;
+        let is_refused = if has_spare {
+            self.supervisor.queue.end_refusal(client);
+            false
+        } else {
+            self.supervisor.queue.is_refused(client)
+        };
+        let source = self.identity(client)?.source;
         // What is lent was started before.
-        let is_paced = || self.supervisor.queue.waits_until(self.time.now, from.identity.source).is_some();
-        if from.refused_worker || !(has_spare && from.door.borrows) && is_paced() {
+        let is_paced = || self.supervisor.queue.waits_until(self.time.now, source).is_some();
+        if is_refused || !(has_spare && self.door(client).borrows) && is_paced() {
             return None;
         }
         let is_its_turn = has_spare || self.may_start_at_once();
@@ -234,21 +258,21 @@ impl Bus {
     /// A client leaves, or sends no more. If its own worker has answered nothing yet, its source gets the next one at a
     /// pace.
     pub(crate) fn judge_source(&mut self, key: ClientKey) {
-        let Some(client) = self.clients.get(key) else { return };
-        let claimed = |worker: &WorkerKey| {
-            let worker = self.workers.get(*worker).filter(|worker| worker.owner == Some(key))?;
+        let Some(source) = self.identity(key).map(|client| client.source) else { return };
+        let claimed = |worker: WorkerKey| {
+            let worker = self.workers.get(worker).filter(|worker| worker.owner == Some(key))?;
             (!worker.answering.has_answered).then_some(worker.answering.claimed)
         };
-        if let Some(last) = client.assigned.iter().filter_map(|(_, worker)| claimed(worker)).max() {
-            self.supervisor.queue.slow_down(self.time.now, client.identity.source, last);
+        if let Some(last) = self.workers_of(key).filter_map(claimed).max() {
+            self.supervisor.queue.slow_down(self.time.now, source, last);
         }
     }
 
     /// A worker was taken or started for a client.
     pub(super) fn count_turn(&mut self, key: ClientKey, worker: WorkerKey) {
-        let Some(client) = self.clients.get(key) else { return };
-        self.admission.sources.count_turn(client.identity.source_use);
-        if let Some(last) = self.supervisor.queue.last_of(client.identity.source) {
+        let Some(&Identity { source_use, source, .. }) = self.identity(key) else { return };
+        self.admission.sources.count_turn(source_use);
+        if let Some(last) = self.supervisor.queue.last_of(source) {
             *last = self.time.now;
         }
         self.wake_at(worker.into(), self.time.now.after(FIRST_ANSWER));
@@ -264,16 +288,17 @@ impl Bus {
     fn next_turn_of(&self) -> Option<usize> {
         let is_starting = self.is_starting();
         let turn = |(at, waiting): (usize, &Waiting)| {
-            let client = self.clients.get(waiting.client)?;
+            let client = self.identity(waiting.client)?;
             let may_start = || self.supervisor.queue.waits_until(self.time.now, waiting.source).is_none();
-            let may = if client.door.borrows {
+            let may = if self.door(waiting.client).borrows {
                 // What was lent to it goes back before.
                 let grows = || !is_starting && may_start() && self.may_grow_for(waiting.client, waiting.group);
-                client.assigned.is_empty() && (self.has_spare_for(waiting.client, waiting.group) || grows())
+                self.workers_of(waiting.client).next().is_none()
+                    && (self.has_spare_for(waiting.client, waiting.group) || grows())
             } else {
                 (!is_starting || self.has_spare(waiting.group)) && may_start()
             };
-            may.then(|| (self.admission.sources.turn(client.identity.source_use), waiting.has_ended, at))
+            may.then(|| (self.admission.sources.turn(client.source_use), waiting.has_ended, at))
         };
         self.supervisor.queue.turns().filter_map(turn).min().map(|(_, _, at)| at)
     }
@@ -325,9 +350,10 @@ impl Bus {
 
     /// Panics if the list is not that of the clients that wait.
     pub(crate) fn check_worker_queue(&self) {
-        let held = self.clients.iter().filter(|(_, client)| client.end.gate.has(Hold::Worker)).map(|(key, _)| key);
+        let held = self.all_clients().filter(|(_, client)| client.end.gate.has(Hold::Worker)).map(|(key, _)| key);
         let mut listed: Vec<ClientKey> = self.supervisor.queue.waiting.iter().map(|waiting| waiting.client).collect();
         listed.sort_unstable();
         assert!(held.eq(listed), "a client that awaits a worker is listed");
+        assert!(self.supervisor.queue.refused.iter().all(|client| self.identity(*client).is_some()));
     }
 }

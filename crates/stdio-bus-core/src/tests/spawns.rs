@@ -139,7 +139,7 @@ fn who_waits_for_a_worker_for_half_a_minute_is_told_so() {
 fn a_client_that_has_waited_in_vain_gets_a_worker_that_came_before_its_line_was_read() {
     let mut bench = dedicated(1);
     let client = bench.connect(0, Source::User(1)).expect("there is room");
-    bench.bus.clients.get_mut(client).expect("it is there").refused_worker = true;
+    bench.bus.supervisor.queue.refuse(client);
     bench.write(client.into(), ASK);
     assert_eq!(bench.bus.owner(bench.workers[0]), Some(client));
 }

@@ -325,11 +325,6 @@ impl Bus {
         self.balancer.groups[group].slots.iter().filter_map(worker).any(|worker| self.worker_takes_messages(worker))
     }
 
-    /// The client that a worker of a dedicated pool belongs to.
-    pub fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
-        self.workers.get(worker).and_then(|worker| worker.owner)
-    }
-
     /// Panics if clients, the workers they were assigned, and those workers' owners disagree.
     pub(super) fn check_assignments(&self) {
         for (key, client) in self.all_clients() {

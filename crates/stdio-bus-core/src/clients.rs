@@ -237,9 +237,7 @@ impl Bus {
     fn detach_client(&mut self, key: ClientKey) {
         self.send_cancellations(key);
         self.cancel_requests(key);
-        let Some(client) = self.clients.get(key) else { return };
-        let outstanding: Vec<_> = self.pending.asked(&client.end.outstanding).collect();
-        for request in outstanding {
+        for request in self.asked_by(key.into()) {
             let Some(pending) = self.pending.get(request) else { continue };
             // Nothing is lost for who has cancelled it.
             let reason = if pending.cancelled().is_some() { Reason::Cancelled } else { Reason::RequestDiscarded };
@@ -264,7 +262,7 @@ impl Bus {
         }
         for worker in of_client {
             self.notice_leaving(worker);
-            if self.workers.get(worker).is_some_and(|worker| worker.owner == Some(key)) {
+            if self.owner(worker) == Some(key) {
                 self.stop_worker(worker);
             }
         }
@@ -272,25 +270,20 @@ impl Bus {
 
     /// `cancel_on_disconnect`: tells workers to stop working for a client that leaves (decision 11).
     fn send_cancellations(&mut self, key: ClientKey) {
-        let Some(client) = self.clients.get(key) else { return };
-        let mut sessions = Vec::new();
-        for request in self.pending.asked(&client.end.outstanding) {
-            let Some(session) = self.pending.get(request).and_then(|request| request.session) else {
-                continue;
-            };
-            if !sessions.contains(&session) {
-                sessions.push(session);
+        let mut cancelled = Vec::new();
+        for request in self.asked_by(key.into()) {
+            let session = self.pending.get(request).and_then(|request| request.session);
+            if let Some(session) = session.filter(|session| !cancelled.contains(session)) {
+                cancelled.push(session);
+                self.send_cancellation(session);
             }
-        }
-        for session in sessions {
-            self.send_cancellation(session);
         }
     }
 
     fn send_cancellation(&mut self, session: SessionKey) {
         let Some(session) = self.sessions.get(session) else { return };
         let worker = session.worker;
-        let wanted = self.workers.get(worker).is_some_and(|w| self.settings.pools[w.pool].cancel_on_disconnect);
+        let wanted = self.pool_of(worker).is_some_and(|pool| self.settings.pools[pool].cancel_on_disconnect);
         if !wanted || !self.worker_takes_messages(worker) {
             return;
         }
@@ -302,10 +295,9 @@ impl Bus {
 
     /// A client loses a session to another connection: nobody waits for what is pending in it any more.
     pub(super) fn end_use_of_session(&mut self, key: ClientKey, session: SessionKey) {
-        let Some(client) = self.clients.get(key) else { return };
         let is_in_it = |request: &RequestKey| self.pending.sessions(*request).contains(&Some(session));
-        let outstanding: Vec<_> = self.pending.asked(&client.end.outstanding).filter(is_in_it).collect();
-        let mut to_answer = self.pending.unanswered(key.into(), client.end.unanswered);
+        let (mut outstanding, mut to_answer) = (self.asked_by(key.into()), self.asked_of(key.into()));
+        outstanding.retain(is_in_it);
         to_answer.retain(is_in_it);
         if !outstanding.is_empty() {
             self.send_cancellation(session);
@@ -319,8 +311,7 @@ impl Bus {
 
     /// Answers requests of workers with errors that this client will not answer any more.
     fn fail_requests_to_client(&mut self, key: ClientKey) {
-        let Some(client) = self.clients.get(key) else { return };
-        let to_answer = self.pending.unanswered(key.into(), client.end.unanswered);
+        let to_answer = self.asked_of(key.into());
         self.fail_requests_of_workers(key, to_answer);
     }
 

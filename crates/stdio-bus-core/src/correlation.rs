@@ -334,8 +334,8 @@ impl Bus {
             self.record_failure(request, reason, said);
         }
         let Some(Peer::Worker(worker)) = self.pending.get(request).map(Request::answerer) else { return };
-        if let Some(worker) = self.workers.get(worker) {
-            self.supervisor.pools[worker.name.pool].tally.count(Outcome::of(reason));
+        if let Some(worker) = self.worker_name(worker) {
+            self.supervisor.pools[worker.pool].tally.count(Outcome::of(reason));
         }
     }
 

@@ -236,7 +236,6 @@ impl Bus {
         if self.out.records.is_some() != is_wanted {
             self.out.records = is_wanted.then(|| Box::new(Records { left: MOST_OF_EACH, ..Records::default() }));
         }
-        self.choose_way();
     }
 
     /// A request that is still pending is answered with this line, its first edit being that of the id.
@@ -263,7 +262,7 @@ impl Bus {
         let session = request.session.and_then(|session| self.sessions.get(session));
         let session = session.map(|session| session.name.as_bytes()).or(named).unwrap_or_default();
         let ended = Ended {
-            worker: self.workers.get(worker).map(|worker| worker.name),
+            worker: self.worker_name(worker),
             took: self.time.lasted(request.since()),
             bytes_out,
             ..Ended::of(client, identity, ending)

@@ -81,12 +81,12 @@ use admission::Admission;
 use balancer::Balancer;
 use client::{Client, Phase};
 use endpoint::Endpoint;
-use intake::{Flow, Intake, Way, length_of_line};
+use intake::{Flow, Intake, length_of_line};
 use out::Out;
-use peer::{ClientMark, Moment, Peer, RequestKey, WorkerKey, WorkerMark};
+use peer::{ClientMark, Moment, Peer, RequestKey, WorkerMark};
 use pending::Pending;
 use port::{Close, Effect, Effects, Input};
-use report::{Level, Reason, Report};
+use report::{Reason, Report};
 use session::access::denies_methods;
 use session::table::Sessions;
 use settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
@@ -146,7 +146,7 @@ impl Bus {
         settings.pools.extend(copies);
         Self {
             time: Time::default(),
-            intake: Intake::new(if denies_methods(&settings) { Way::General } else { Way::Fast }),
+            intake: Intake::new(!denies_methods(&settings)),
             clients: Table::new(settings.most_clients.min(MAX_CONNECTIONS)),
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),
@@ -322,12 +322,6 @@ impl Bus {
         self.out.effects.extend(report.map(Effect::Report));
     }
 
-    /// Counts and tells at this level that something happened to a worker.
-    fn report_of_worker(&mut self, level: Level, reason: Reason, worker: WorkerKey, text: impl FnOnce() -> String) {
-        let name = self.workers.get(worker).map(|worker| worker.name);
-        self.tell(reason, || Report { worker: name, ..Report::new(reason, text()) }.at(level));
-    }
-
     /// Counts and tells that something happened to `peer`.
     fn report(&mut self, reason: Reason, peer: Option<Peer>, text: impl FnOnce() -> String) {
         self.report_request(reason, [peer, None], || (None, text()));
@@ -382,6 +376,11 @@ impl Bus {
         self.peer_end(peer).map(|end| self.pending.asked(&end.outstanding).collect()).unwrap_or_default()
     }
 
+    /// The requests that a peer has still to answer, the oldest first.
+    fn asked_of(&self, peer: Peer) -> Vec<RequestKey> {
+        self.peer_end(peer).map(|end| self.pending.unanswered(peer, end.unanswered)).unwrap_or_default()
+    }
+
     fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {
         match peer {
             Peer::Client(client) => self.clients.get(client).map(|client| &client.end),
@@ -394,9 +393,5 @@ impl Bus {
             Peer::Client(client) => self.phase(client) == Some(Phase::Open),
             Peer::Worker(worker) => self.worker_takes_messages(worker),
         }
-    }
-
-    fn worker_takes_messages(&self, worker: WorkerKey) -> bool {
-        self.workers.get(worker).is_some_and(Worker::takes_messages)
     }
 }

@@ -279,7 +279,7 @@ impl Bus {
     pub fn request_age(&self, now: Moment, slot: usize) -> Option<(usize, Duration)> {
         let (_, request) = self.pending.at(slot).filter(|(_, request)| request.asker().is_some())?;
         let Peer::Worker(worker) = request.answerer() else { return None };
-        Some((self.workers.get(worker)?.name.pool, self.lasted(now, request.since())))
+        Some((self.worker_name(worker)?.pool, self.lasted(now, request.since())))
     }
 
     /// The pool with this index.
@@ -313,7 +313,7 @@ impl Bus {
     fn name(&self, peer: Peer) -> Option<Name> {
         Some(match peer {
             Peer::Client(client) => Name::Client(self.client_number(client)?),
-            Peer::Worker(worker) => self.workers.get(worker).map(|worker| Name::Worker(worker.name))?,
+            Peer::Worker(worker) => Name::Worker(self.worker_name(worker)?),
         })
     }
 

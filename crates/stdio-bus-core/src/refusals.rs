@@ -82,7 +82,7 @@ impl Bus {
         let named = [line.session, line.params_session].into_iter().find_map(|span| session_name(window, span));
         let session = named.and_then(|name| self.sessions.of_client(client, &name));
         if let Some(session) = session.and_then(|session| self.sessions.get(session)) {
-            return self.workers.get(session.worker).map(|worker| worker.pool);
+            return self.pool_of(session.worker);
         }
         self.balancer.groups[self.group_of_line(client, window, line).ok()?].only_pool()
     }

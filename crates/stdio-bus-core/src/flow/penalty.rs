@@ -71,7 +71,13 @@ impl Bus {
         if !unexpected || self.shutdown.stops_workers() {
             return;
         }
-        for (asker, request) in self.askers_of(to_answer.iter().copied()) {
+        let mut askers = Vec::new();
+        for request in to_answer.iter().copied() {
+            let Some(Peer::Client(asker)) = self.pending.get(request).and_then(Request::asker) else { continue };
+            if askers.contains(&asker) {
+                continue;
+            }
+            askers.push(asker);
             let now = self.time.now;
             let Some(client) = self.endpoint(asker.into()) else { continue };
             let Some((crashes, pause)) = client.penalty.count_crash() else { continue };
@@ -86,19 +92,6 @@ impl Bus {
                 (id, text)
             });
         }
-    }
-
-    /// The clients that wait for answers to these requests, each with the first one of its requests.
-    fn askers_of(&self, requests: impl Iterator<Item = RequestKey>) -> Vec<(ClientKey, RequestKey)> {
-        let mut askers: Vec<(ClientKey, RequestKey)> = Vec::new();
-        for key in requests {
-            if let Some(Peer::Client(client)) = self.pending.get(key).and_then(Request::asker)
-                && !askers.iter().any(|(known, _)| *known == client)
-            {
-                askers.push((client, key));
-            }
-        }
-        askers
     }
 
     /// A table was full of what this client and its source hold, or it has cancelled nothing: it rests for a while.

@@ -130,7 +130,7 @@ impl Bus {
             // It is told for a request of one client, and goes to no other one, unless there can be none. What the bus has
             // made in place of a name means nothing to anybody else.
             let is_plain = || Spelled::parse(window.get(named.at)).is_ok_and(|it| it.is_plain);
-            let owner = || self.workers.get(worker)?.owner.filter(|_| is_plain()).map(Peer::Client);
+            let owner = || self.owner(worker).filter(|_| is_plain()).map(Peer::Client);
             named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else if line.request_id.is_some() && about.is_some() {
             named.client.or_else(only).ok_or_else(|| unknown(Reason::UnknownRequest))?

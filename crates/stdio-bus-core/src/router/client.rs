@@ -151,7 +151,7 @@ impl Bus {
         let &Message { client, window, line, ref id, verb, progress } = message;
         let recorded = match id {
             Some(id) => {
-                let timeout = self.workers.get(worker).and_then(|worker| worker.request_timeout);
+                let timeout = self.pool_of(worker).and_then(|pool| self.settings.pools[pool].request_timeout);
                 let request = NewRequest {
                     asker: client.into(),
                     answerer: worker.into(),

@@ -14,8 +14,7 @@ impl Bus {
     pub(super) fn note_servers(&mut self, message: &Message<'_>, worker: WorkerKey) {
         let &Message { client, window, line, verb, .. } = message;
         // The worker of one client alone has nobody else to ask.
-        let is_shared = self.workers.get(worker).is_some_and(|worker| worker.owner.is_none());
-        if !is_shared || !matches!(verb, Verb::New | Verb::Load | Verb::Fork) {
+        if self.has_owner(worker) || !matches!(verb, Verb::New | Verb::Load | Verb::Fork) {
             return;
         }
         for server in objects_in_params(window.get(line.span), b"mcpServers") {

@@ -176,8 +176,8 @@ impl Bus {
         if self.sessions.bonds.is_empty() || self.shares_sessions() {
             return false;
         }
-        let (Some(client), Some(worker)) = (self.identity(client), self.workers.get(worker)) else { return false };
-        self.sessions.bonds.keeps_from(worker.name.pool, session, client.origin.names.owner())
+        let (Some(client), Some(worker)) = (self.identity(client), self.worker_name(worker)) else { return false };
+        self.sessions.bonds.keeps_from(worker.pool, session, client.origin.names.owner())
     }
 
     /// Whether a session may go to another connection that names it now: one of the same name, which has to be a verified
@@ -200,11 +200,6 @@ impl Bus {
         self.settings.routing.session_access == SessionAccess::Shared
     }
 
-    /// Whether a worker serves one client alone.
-    pub(crate) fn has_owner(&self, worker: WorkerKey) -> bool {
-        self.workers.get(worker).is_some_and(|worker| worker.owner.is_some())
-    }
-
     /// Whether the workers of a worker's pool give out the names of their sessions, so that clients may use no others.
     fn issues_names(&self, worker: WorkerKey) -> bool {
         self.workers.get(worker).is_some_and(|worker| self.supervisor.pools[worker.pool].gives_out_names(worker))
@@ -216,7 +211,7 @@ impl Bus {
         if !self.balancer.denies_methods {
             return None;
         }
-        self.denied_in(self.workers.get(worker)?.pool, window, line)
+        self.denied_in(self.pool_of(worker)?, window, line)
     }
 
     /// Why a client's line may not go to any worker of this pool; none if it may.

@@ -7,8 +7,7 @@ use alloc::string::ToString;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::state::{Event, State};
-use super::table::Session;
+use super::state::{Event, Rest, State};
 use crate::Bus;
 use crate::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use crate::pending::Request;
@@ -64,21 +63,21 @@ impl Bus {
 
     /// The worker did not load a session, or the request for it was never sent: it is as it was before.
     pub(crate) fn unclaim_session(&mut self, key: SessionKey) {
-        let rest = self.sessions.get(key).map(Session::rest);
-        rest.into_iter().for_each(|rest| self.change_session(key, Event::Refused(rest)));
+        self.change_session(key, Event::Refused);
     }
 
     /// The owner of a session leaves.
     pub(crate) fn hold_session(&mut self, key: SessionKey) {
-        let rest = self.sessions.get(key).map(Session::rest);
-        rest.into_iter().for_each(|rest| self.change_session(key, Event::OwnerLeft(rest)));
+        self.change_session(key, Event::OwnerLeft);
     }
 
     /// Something happens to a session that may cost it its owner, and its place in the table.
-    fn change_session(&mut self, key: SessionKey, event: Event) {
+    fn change_session(&mut self, key: SessionKey, event: impl FnOnce(Rest) -> Event) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let (event, is_owned) = (event(session.rest()), session.client.is_some());
         match self.sessions.step(key, event) {
             Some(State::Gone) => self.drop_session(key),
-            Some(State::Held | State::Lingering) if self.sessions.get(key).is_some_and(|it| it.client.is_some()) => {
+            Some(State::Held | State::Lingering) if is_owned => {
                 self.leave_owner(key);
                 if let Some(oldest) = self.sessions.hold(key) {
                     self.drop_session(oldest);
@@ -91,8 +90,8 @@ impl Bus {
     /// Notes under which name a session was made or loaded.
     fn bind_session(&mut self, client: ClientKey, worker: WorkerKey, session: &[u8]) {
         let Some(origin) = self.identity(client).map(|client| Rc::clone(&client.origin)) else { return };
-        if let (Some(name), Some(worker)) = (origin.names.owner(), self.workers.get(worker)) {
-            self.sessions.bonds.bind(worker.name.pool, session, name);
+        if let (Some(name), Some(worker)) = (origin.names.owner(), self.worker_name(worker)) {
+            self.sessions.bonds.bind(worker.pool, session, name);
         }
     }
 
@@ -159,11 +158,11 @@ impl Bus {
     /// it go to the older one: that is told once for each pool.
     fn warn_of_double(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8]) {
         let Some(other) = self.session_of_client(client, name).and_then(|key| self.sessions.get(key)) else { return };
-        let Some(pool) = self.workers.get(worker).map(|worker| worker.pool) else { return };
+        let Some(pool) = self.pool_of(worker) else { return };
         if core::mem::replace(&mut self.supervisor.pools[pool].told_of_doubles, true) {
             return;
         }
-        let older = self.workers.get(other.worker).map(|worker| worker.name);
+        let older = self.worker_name(other.worker);
         let id = &self.settings.pools[pool].id;
         let text = format!(
             "two workers call a session of this client \"{}\": messages that name it all go to {}; give pool \"{id}\" \
@@ -197,8 +196,8 @@ impl Bus {
     }
 
     fn mark_issuing(&mut self, worker: WorkerKey) {
-        if let Some(worker) = self.workers.get(worker) {
-            self.supervisor.pools[worker.pool].issues_names = true;
+        if let Some(pool) = self.pool_of(worker) {
+            self.supervisor.pools[pool].issues_names = true;
         }
     }
 
@@ -298,7 +297,7 @@ impl Bus {
         let Some(session) = self.sessions.get(key) else { return };
         let (Some(owner), name) = (session.client, session.name.clone()) else { return };
         let is_known = session.is_known;
-        let is_its_own = self.workers.get(session.worker).is_some_and(|worker| worker.owner.is_some());
+        let is_its_own = self.has_owner(session.worker);
         self.report_request(Reason::SessionIdle, [Some(owner.into()), Some(session.worker.into())], || {
             let name = name.as_bytes().escape_ascii();
             (None, format!("session \"{name}\" was not used for session_idle_sec and is forgotten"))
@@ -321,8 +320,8 @@ impl Bus {
                 assert!(owner.sessions.contains(&key));
             }
             assert_eq!(pending[key.index()], session.pending, "requests in a session are counted");
-            let worker = self.workers.get(session.worker).expect("a session has a live worker");
-            assert!(worker.end.sessions.contains(&key));
+            let worker = self.peer_end(session.worker.into()).expect("a session has a live worker");
+            assert!(worker.sessions.contains(&key));
         }
         let at_clients = self.all_clients().map(|(_, client)| client.end.sessions.len());
         let at_workers = self.workers.iter().map(|(_, worker)| worker.end.sessions.len());

@@ -139,8 +139,8 @@ impl Bus {
     pub(crate) fn count_timeout(&mut self, key: WorkerKey) {
         let now = self.time.now;
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
-        let Some((timeout, at)) = worker.request_timeout.zip(worker.end.spoke_at.or(Some(worker.process.started)))
-        else {
+        let timeout = self.settings.pools[worker.pool].request_timeout;
+        let Some((timeout, at)) = timeout.zip(worker.end.spoke_at.or(Some(worker.process.started))) else {
             return;
         };
         if now.since(at) < timeout || worker.end.gate.waits() {

@@ -9,7 +9,6 @@ use core::time::Duration;
 
 use crate::Bus;
 use crate::peer::{ClientKey, Moment, WorkerKey};
-use crate::settings::Assignment;
 
 /// A worker beyond those that a pool keeps is stopped when nobody has needed it for so long.
 const SPARED_FOR: Duration = Duration::from_secs(60);
@@ -71,12 +70,8 @@ impl Bus {
     pub(super) fn may_wait_for_turn(&self, client: ClientKey, group: usize) -> bool {
         let at = &self.balancer.groups[group];
         // Those that are lent come back.
-        let is_lent = || {
-            let worker = |(pool, slot): &(usize, usize)| self.supervisor.pools[*pool].slots[*slot].worker;
-            at.lends && at.slots().iter().filter_map(worker).any(|worker| self.worker_takes_messages(worker))
-        };
-        at.assignment == Assignment::Dedicated
-            && (self.has_spare_for(client, group) || self.may_grow_for(client, group) || is_lent())
+        let is_lent = || at.lends && self.has_spare(group);
+        at.is_dedicated() && (self.has_spare_for(client, group) || self.may_grow_for(client, group) || is_lent())
     }
 
     /// Lends a worker to a client that has none: a free one, or one that is started for it.

@@ -9,13 +9,37 @@ use super::worker::{Action, Event, GRACE, State, Worker};
 use crate::Bus;
 use crate::client::Phase;
 use crate::flow::gate::Hold;
-use crate::peer::{Moment, Peer, WorkerKey};
+use crate::peer::{ClientKey, Moment, Peer, WorkerKey};
 use crate::port::{Effect, Exit, Signal};
-use crate::report::Reason;
+use crate::report::{Reason, WorkerName};
 use crate::shutdown::Stage;
 use crate::timers::Timer;
 
 impl Bus {
+    /// What people call a worker.
+    pub(crate) fn worker_name(&self, worker: WorkerKey) -> Option<WorkerName> {
+        self.workers.get(worker).map(|worker| worker.name)
+    }
+
+    /// The pool that it is of.
+    pub(crate) fn pool_of(&self, worker: WorkerKey) -> Option<usize> {
+        self.workers.get(worker).map(|worker| worker.pool)
+    }
+
+    /// The client that a worker of a dedicated pool belongs to.
+    pub fn owner(&self, worker: WorkerKey) -> Option<ClientKey> {
+        self.workers.get(worker)?.owner
+    }
+
+    /// Whether it serves one client alone.
+    pub(crate) fn has_owner(&self, worker: WorkerKey) -> bool {
+        self.owner(worker).is_some()
+    }
+
+    pub(crate) fn worker_takes_messages(&self, worker: WorkerKey) -> bool {
+        self.workers.get(worker).is_some_and(Worker::takes_messages)
+    }
+
     pub(crate) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         (worker.process.pid, worker.process.started) = (pid, self.time.now);
@@ -156,8 +180,7 @@ impl Bus {
     fn detach_worker(&mut self, key: WorkerKey) {
         self.release_waiters(Peer::Worker(key));
         self.stop_waiting(Peer::Worker(key));
-        let unanswered = self.workers.get(key).map(|worker| worker.end.unanswered).unwrap_or_default();
-        let to_answer = self.pending.unanswered(key.into(), unanswered);
+        let to_answer = self.asked_of(key.into());
         let (reason, text) = if self.shutdown.stops_workers() {
             (Reason::ShuttingDown, "the daemon shut down before the worker answered")
         } else {

@@ -3,7 +3,6 @@
 
 use alloc::borrow::ToOwned;
 use alloc::format;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -147,14 +146,16 @@ impl Bus {
     /// The place that a worker in this slot gets its name from: that of the slot, so that the name stays the same over
     /// a restart, or the first free one if a client has taken the last worker of the slot along.
     fn free_place(&self, shown: usize, slot: Option<usize>) -> usize {
-        let of_pool = || self.workers.iter().map(|(_, worker)| worker.name).filter(|name| name.pool == shown);
-        // One of so many places is free, and that of the slot is among them.
-        let mut taken = vec![false; (of_pool().count() + 1).max(slot.map_or(0, |slot| slot + 1))];
-        for name in of_pool() {
-            taken.get_mut(name.place).into_iter().for_each(|taken| *taken = true);
+        let of_pool = || {
+            let names = self.workers.iter().map(|(_, worker)| worker.name);
+            names.filter(|name| name.pool == shown).map(|name| name.place)
+        };
+        if let Some(slot) = slot.filter(|slot| of_pool().all(|place| place != *slot)) {
+            return slot;
         }
-        let free = slot.filter(|slot| !taken[*slot]);
-        free.or_else(|| taken.iter().position(|taken| !taken)).unwrap_or(taken.len())
+        let mut taken: Vec<usize> = of_pool().collect();
+        taken.sort_unstable();
+        taken.iter().enumerate().position(|(free, place)| free != *place).unwrap_or(taken.len())
     }
 
     /// Whether a worker may be started for a client. A pool whose workers do not stay is not started over and over by
@@ -212,8 +213,7 @@ impl Bus {
         let name = WorkerName { pool: shown, place, incarnation };
         let settings = &self.settings.pools[pool];
         let tenure = Tenure::new(self.time.now, settings, generation, incarnation);
-        let worker =
-            self.workers.insert(Worker::new(self.time.now, (pool, slot), name, tenure, settings.request_timeout))?;
+        let worker = self.workers.insert(Worker::new(self.time.now, (pool, slot), name, tenure))?;
         self.supervisor.next_number += 1;
         self.wake_at(worker.into(), tenure.ages_at);
         self.out.effects.push_back(Effect::Spawn { worker, name, generation });

@@ -19,7 +19,7 @@ use super::tenure::{Role, Wear};
 use super::worker::{State, Worker};
 use crate::Bus;
 use crate::peer::{Moment, Peer, SessionKey, WorkerKey};
-use crate::report::{Level, Reason};
+use crate::report::{Level, Reason, Report};
 use crate::settings::Assignment;
 use crate::timers::Timer;
 
@@ -115,7 +115,7 @@ impl Bus {
 
     /// A worker runs that may be a candidate.
     pub(super) fn candidate_runs(&mut self, key: WorkerKey) {
-        if let Some(pool) = self.workers.get(key).map(|worker| worker.pool)
+        if let Some(pool) = self.pool_of(key)
             && self.supervisor.pools[pool].roll.is_candidate(key)
         {
             self.timers.arm(Timer::Pool(pool), self.time.now.after(SETTLED_AFTER));
@@ -292,11 +292,13 @@ impl Bus {
         let by = self.time.now.after(self.settings.limits.replace_timeout);
         let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
         (worker.slot, worker.tenure.leaves_by) = (None, Some(by));
-        let why = worker.tenure.why();
+        let (why, name) = (worker.tenure.why(), worker.name);
         let (pending, sessions) = (worker.end.unanswered.awaited, worker.end.sessions.len());
         self.supervisor.leaving += 1;
-        self.report_of_worker(Level::Info, Reason::WorkerReplaced, key, || {
-            format!("a worker is being replaced: {why}; it finishes {pending} requests and {sessions} sessions")
+        self.tell(Reason::WorkerReplaced, || {
+            let text =
+                format!("a worker is being replaced: {why}; it finishes {pending} requests and {sessions} sessions");
+            Report { worker: Some(name), ..Report::new(Reason::WorkerReplaced, text) }.at(Level::Info)
         });
         self.supervisor.has_changed = true;
         self.supervisor.leavers_due = true;

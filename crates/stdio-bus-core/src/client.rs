@@ -228,12 +228,6 @@ impl Bus {
         self.clients.get(client).map(|client| client.door).unwrap_or_default()
     }
 
-    /// One that may still send, and when something was last heard of it, or taken by it.
-    pub(super) fn open_end(&self, client: ClientKey) -> Option<(&Endpoint, Moment)> {
-        let client = self.clients.get(client).filter(|client| client.phase == Phase::Open)?;
-        Some((&client.end, client.active_at()))
-    }
-
     /// The group of workers that its messages go to.
     pub(super) fn group_of(&self, client: ClientKey) -> usize {
         self.clients.get(client).map_or(0, |client| client.group)
@@ -289,16 +283,6 @@ impl Bus {
         if let Some(client) = self.clients.get_mut(client) {
             client.offers.note(worker, name);
         }
-    }
-
-    /// The MCP servers that it offers.
-    pub(super) fn offers_of(&self, client: ClientKey) -> Option<&Offers> {
-        self.clients.get(client).map(|client| &client.offers)
-    }
-
-    /// What a client is told that is being closed.
-    pub(super) fn why_closed(&self, client: ClientKey) -> Option<&Refusal> {
-        self.clients.get(client)?.closing.refusal.as_ref()
     }
 
     /// A worker has answered it.

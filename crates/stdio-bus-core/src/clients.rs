@@ -44,10 +44,7 @@ impl Bus {
         mcp: Option<(usize, Era)>,
     ) -> Option<ClientKey> {
         let stdio = self.settings.listeners.get(listener).filter(|listener| !listener.is_gone)?.stdio;
-        if self.shutdown.stops_workers() {
-            return None;
-        }
-        if !self.lets_in(listener, &origin) {
+        if self.shutdown.stops_workers() || !self.lets_in(listener, &origin) {
             return None;
         }
         let source = origin.source();
@@ -426,19 +423,11 @@ impl Bus {
                 self.close_client(key, Close::Now, Reason::ClientOverdue);
             }
         }
-        let idle = self.tick_idle(key);
-        let refusing = self.tick_refusing(key);
+        let due = [self.tick_idle(key), self.tick_refusing(key)];
         let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { return };
-        let end = &client.end;
-        let next = [
-            client.closing.deadline,
-            end.output.stalls_at(timeout),
-            end.gate.penalised_until,
-            end.pace.until,
-            idle,
-            refusing,
-        ];
-        if let Some(next) = next.into_iter().flatten().min() {
+        let (end, deadline) = (&client.end, client.closing.deadline);
+        let own = [deadline, end.output.stalls_at(timeout), end.gate.penalised_until, end.pace.until];
+        if let Some(next) = due.into_iter().chain(own).flatten().min() {
             self.wake_at(key.into(), next);
         }
     }

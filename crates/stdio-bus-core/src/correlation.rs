@@ -293,8 +293,7 @@ impl Bus {
     pub(super) fn retire_request(&mut self, key: RequestKey) {
         let Some(request) = self.pending.get(key) else { return };
         let (answerer, verb) = (request.answerer(), request.verb);
-        let fingerprint = self.pending.wire_fingerprint(key);
-        let token = self.pending.token_fingerprint(key);
+        let fingerprints = self.pending.fingerprints_of(key);
         if verb == Verb::Load {
             self.pending
                 .sessions(key)
@@ -311,7 +310,7 @@ impl Bus {
             }
             self.drop_early(worker);
         }
-        if let (Some(end), Some(fingerprint)) = (self.endpoint(answerer), fingerprint) {
+        if let (Some(end), Some((fingerprint, token))) = (self.endpoint(answerer), fingerprints) {
             end.retired.add(fingerprint);
             token.into_iter().for_each(|token| end.retired.add_token(token));
         }

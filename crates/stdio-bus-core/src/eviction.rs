@@ -366,8 +366,8 @@ impl Bus {
     }
 
     fn hold_back(&mut self, key: ClientKey, held_back: bool) {
-        let Some((end, _)) = self.open_end(key) else { return };
-        match (end.gate.has(Hold::Memory), held_back) {
+        let Some(client) = self.client(key).filter(|client| client.phase == Phase::Open) else { return };
+        match (client.end.gate.has(Hold::Memory), held_back) {
             (false, true) => self.close_gate(key.into(), Hold::Memory),
             (true, false) => self.open_gate(key.into(), Hold::Memory),
             _ => {}

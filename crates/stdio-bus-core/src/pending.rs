@@ -92,8 +92,7 @@ impl Pending {
 
     /// How many of clients somebody waits for.
     pub(super) fn awaited(&self) -> usize {
-        let is_awaited = |request: &Request| request.asker.is_some() && request.answerer.is_worker();
-        self.table.iter().filter(|(_, request)| is_awaited(request)).count()
+        self.all(|request| request.asker.is_some() && request.answerer.is_worker()).len()
     }
 
     /// Whether there is room for one more of an asker that has so many unanswered, of so many that may ask. The last slots
@@ -211,14 +210,11 @@ impl Pending {
         Some(self.wire_id(key, self.get(key)?).token().as_slice().into())
     }
 
-    /// The fingerprint of the id that the answerer knows it by.
-    pub(super) fn wire_fingerprint(&self, key: RequestKey) -> Option<u64> {
-        Some(self.fingerprint(&self.wire_id(key, self.get(key)?)))
-    }
-
-    /// The fingerprint of the token that its answerer tells its progress under, if that is not the id.
-    pub(super) fn token_fingerprint(&self, key: RequestKey) -> Option<u64> {
-        Some(self.fingerprint(self.rare(key)?.progress.as_ref()?.wire.as_ref()?))
+    /// The fingerprint of the id that the answerer knows it by, and that of the token that it tells its progress under, if
+    /// that is not the id.
+    pub(super) fn fingerprints_of(&self, key: RequestKey) -> Option<(u64, Option<u64>)> {
+        let token = self.rare(key).and_then(|rare| rare.progress.as_ref()?.wire.as_ref());
+        Some((self.fingerprint(&self.wire_id(key, self.get(key)?)), token.map(|token| self.fingerprint(token))))
     }
 
     fn is_asked_as(&self, key: RequestKey, asker: Peer, id: &Id) -> bool {
@@ -242,7 +238,7 @@ impl Pending {
             return Vec::new();
         }
         let answerer = PeerBits::from(answerer);
-        in_order(self.table.iter().filter(|(_, request)| request.answerer == answerer).map(|(key, _)| key).collect())
+        self.all(|request| request.answerer == answerer)
     }
 
     /// The oldest request that `asker`, whose requests these are, has made under this id. Cancellations are rare: only a
@@ -340,10 +336,8 @@ impl Pending {
         request.wire = bits;
         let is_unusual = original.is_some() || new.second_session.is_some();
         request.flags.0 |= if is_unusual { Flags::RARE | Flags::UNUSUAL } else { Flags::RARE };
-        let slots = self.rare.len().max(key.index() + 1);
-        self.rare.resize_with(slots, || None);
         let second_session = new.second_session;
-        self.rare[key.index()] = Some(Box::new(Rare { wire, original, second_session, progress: None }));
+        *self.beside(key) = Rare { wire, original, second_session, progress: None };
         let mut place = self.home(new.answerer.into(), bits);
         while self.index[place] != NONE {
             place = (place + 1) % PLACES;
@@ -376,9 +370,15 @@ impl Pending {
         if let Some(wire) = &wire {
             self.by_token.insert(self.fingerprint_at(answerer, wire), key);
         }
-        let slots = self.rare.len().max(key.index() + 1);
-        self.rare.resize_with(slots, || None);
-        self.rare[key.index()].get_or_insert_default().progress = Some(Progress { wire, original });
+        self.beside(key).progress = Some(Progress { wire, original });
+    }
+
+    /// What is kept beside a request.
+    fn beside(&mut self, key: RequestKey) -> &mut Rare {
+        if self.rare.len() <= key.index() {
+            self.rare.resize_with(key.index() + 1, || None);
+        }
+        self.rare[key.index()].get_or_insert_default()
     }
 
     /// The request whose progress `answerer` tells under this token.
@@ -519,18 +519,20 @@ impl Pending {
 
     /// The request that nobody has wanted for longest; a full table gives it up first.
     pub(super) fn take_oldest_unwanted(&mut self, direction: Direction) -> Option<RequestKey> {
-        while let Some(key) = self.unwanted[direction as usize].pop_front() {
-            if self.table.get(key).is_some() {
-                return Some(key);
-            }
-        }
-        None
+        let unwanted = &mut self.unwanted[direction as usize];
+        core::iter::from_fn(|| unwanted.pop_front()).find(|key| self.table.get(*key).is_some())
     }
 
     /// Requests that have waited too long, the oldest first.
     pub(super) fn expired(&self, now: Moment) -> Vec<RequestKey> {
-        let is_over = |request: &Request| request.expires().is_some_and(|at| at <= now);
-        in_order(self.table.iter().filter(|(_, request)| is_over(request)).map(|(key, _)| key).collect())
+        self.all(|request| request.expires != Moment::NEVER && request.expires <= now)
+    }
+
+    /// Those that are such, in the order in which they were made.
+    fn all(&self, is_such: impl Fn(&Request) -> bool) -> Vec<RequestKey> {
+        let mut keys: Vec<_> = self.table.iter().filter(|(_, request)| is_such(request)).map(|(key, _)| key).collect();
+        keys.sort_by_key(|key| key.serial());
+        keys
     }
 
     /// When the next one has waited too long; never, if none can.
@@ -565,10 +567,4 @@ impl Deref for Pending {
     fn deref(&self) -> &Self::Target {
         &self.table
     }
-}
-
-/// Requests in the order in which they were made.
-fn in_order(mut keys: Vec<RequestKey>) -> Vec<RequestKey> {
-    keys.sort_by_key(|key| key.serial());
-    keys
 }

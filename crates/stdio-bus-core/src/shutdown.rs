@@ -240,12 +240,13 @@ impl Bus {
     fn close_silent(&mut self) {
         let grace = self.settings.limits.drain_grace;
         for key in self.client_keys() {
-            let Some((end, active_at)) = self.open_end(key) else { continue };
+            let Some(client) = self.client(key).filter(|client| client.phase == Phase::Open) else { continue };
+            let end = &client.end;
             let works = |session: &SessionKey| self.sessions.get(*session).is_some_and(Session::is_working);
             if !end.outstanding.is_empty() || end.sessions.iter().any(works) {
                 continue;
             }
-            let silent_at = active_at.max(self.shutdown.quiesces_from).after(grace);
+            let silent_at = client.active_at().max(self.shutdown.quiesces_from).after(grace);
             // In the middle of a line, or with something to take, it is not done.
             let is_busy = end.kept > 0 || end.output.queued > 0 || !end.gate.is_open();
             match is_busy {

@@ -8,7 +8,6 @@ use core::time::Duration;
 use super::gate::Hold;
 use crate::Bus;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
-use crate::pending::Request;
 use crate::report::Reason;
 
 /// So many workers in a row that end while they have a request of one client are no accident.
@@ -73,7 +72,7 @@ impl Bus {
         }
         let mut askers = Vec::new();
         for request in to_answer.iter().copied() {
-            let Some(Peer::Client(asker)) = self.pending.get(request).and_then(Request::asker) else { continue };
+            let Some(Peer::Client(asker)) = self.pending.get(request).and_then(|it| it.asker()) else { continue };
             if askers.contains(&asker) {
                 continue;
             }

@@ -50,7 +50,7 @@ impl Bus {
     /// The worker to which a client has offered the server which its message is from.
     pub(super) fn worker_of_server(&self, message: &Message<'_>) -> Option<WorkerKey> {
         let &Message { client, window, line, .. } = message;
-        let offers = self.offers_of(client)?;
+        let offers = &self.client(client)?.offers;
         if offers.is_empty() || !is_of_server(window, line) {
             return None;
         }

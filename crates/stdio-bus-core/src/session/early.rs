@@ -40,9 +40,10 @@ struct EarlyLine {
 
 /// The lines of a worker that wait, in their order.
 #[derive(Default)]
-pub(crate) struct Early {
-    lines: Vec<EarlyLine>,
-    bytes: usize,
+pub(crate) struct Early(Vec<EarlyLine>);
+
+fn bytes_of(lines: &[EarlyLine]) -> usize {
+    lines.iter().map(|early| early.line.as_bytes().len()).sum()
 }
 
 impl Bus {
@@ -60,8 +61,8 @@ impl Bus {
         let is_known = self.sessions.of_worker(key, &name).is_some();
         let in_all = self.sessions.early_bytes + bytes;
         let Some(worker) = self.workers.get_mut(key) else { return false };
-        let has_room = worker.early.lines.len() < MOST_LINES
-            && worker.early.bytes + bytes <= most
+        let has_room = worker.early.0.len() < MOST_LINES
+            && bytes_of(&worker.early.0) + bytes <= most
             && in_all <= self.settings.limits.max_memory / MEMORY_PART;
         // All that the worker of one client says is for that client, who is leaving then.
         if worker.owner.is_some() || worker.creating.asked == 0 || is_known || !has_room {
@@ -69,8 +70,7 @@ impl Bus {
         }
         let whole = Span { start: line.span.start, end: line.span.end + 1 };
         let until = self.time.now.after(LONGEST);
-        worker.early.lines.push(EarlyLine { session: (&*name).into(), line: window.get(whole).into(), until });
-        worker.early.bytes += bytes;
+        worker.early.0.push(EarlyLine { session: (&*name).into(), line: window.get(whole).into(), until });
         self.sessions.early_bytes += bytes;
         self.wake_at(key.into(), until);
         true
@@ -107,7 +107,7 @@ impl Bus {
     pub(crate) fn tick_early(&mut self, key: WorkerKey) -> Option<Moment> {
         let now = self.time.now;
         self.drop_early_lines(key, |early| early.until <= now);
-        self.workers.get(key)?.early.lines.iter().map(|early| early.until).min()
+        self.workers.get(key)?.early.0.iter().map(|early| early.until).min()
     }
 
     fn drop_early_lines(&mut self, key: WorkerKey, is_over: impl Fn(&EarlyLine) -> bool) {
@@ -120,13 +120,11 @@ impl Bus {
     }
 
     fn take_early(&mut self, key: WorkerKey, wanted: impl Fn(&EarlyLine) -> bool) -> Vec<EarlyLine> {
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.early.lines.is_empty()) else {
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.early.0.is_empty()) else {
             return Vec::new();
         };
-        let taken: Vec<EarlyLine> = worker.early.lines.extract_if(.., |early| wanted(early)).collect();
-        let bytes: usize = taken.iter().map(|early| early.line.as_bytes().len()).sum();
-        worker.early.bytes -= bytes;
-        self.sessions.early_bytes -= bytes;
+        let taken: Vec<EarlyLine> = worker.early.0.extract_if(.., |early| wanted(early)).collect();
+        self.sessions.early_bytes -= bytes_of(&taken);
         taken
     }
 
@@ -134,9 +132,8 @@ impl Bus {
     pub(crate) fn check_early(&self) {
         let mut all = 0;
         for (_, worker) in self.workers.iter() {
-            let bytes: usize = worker.early.lines.iter().map(|early| early.line.as_bytes().len()).sum();
-            assert_eq!(bytes, worker.early.bytes);
-            assert!(worker.early.lines.len() <= MOST_LINES && bytes <= MOST_BYTES);
+            let bytes = bytes_of(&worker.early.0);
+            assert!(worker.early.0.len() <= MOST_LINES && bytes <= MOST_BYTES);
             all += bytes;
         }
         assert_eq!(all, self.sessions.early_bytes);

@@ -341,12 +341,8 @@ impl Sessions {
             return None;
         }
         // There is one, as each held name is listed.
-        while let Some(oldest) = self.held.pop_front() {
-            if is_held(&self.table, oldest) {
-                return Some(oldest.0);
-            }
-        }
-        None
+        let mut oldest = core::iter::from_fn(|| self.held.pop_front());
+        oldest.find(|oldest| is_held(&self.table, *oldest)).map(|(key, _)| key)
     }
 
     /// When claims, or all sessions, have to be looked at.

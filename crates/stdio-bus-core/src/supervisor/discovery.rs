@@ -119,35 +119,33 @@ impl Bus {
         {
             return false;
         }
-        worker.answering.question = Question::None;
         self.supervisor.has_changed |= worker.answering.answers();
-        let (pool, of) = (worker.name.pool, worker.tenure.generation);
-        self.stop_asking(pool, key);
-        self.learn_era(pool, of, if is_result { PoolEra::Modern } else { PoolEra::Legacy });
+        self.stop_asking(key, Question::None, if is_result { PoolEra::Modern } else { PoolEra::Legacy });
         true
     }
 
     /// Gives up waiting for an answer. Gives when to look again.
     pub(super) fn tick_question(&mut self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.workers.get_mut(key).filter(|worker| worker.is_asked() && worker.process.pid != 0)?;
+        let worker = self.workers.get(key).filter(|worker| worker.is_asked() && worker.process.pid != 0)?;
         let due = worker.process.started.after(SILENT_FOR);
         if due > self.time.now {
             return Some(due);
         }
-        worker.answering.question = Question::Late;
-        let (pool, of) = (worker.name.pool, worker.tenure.generation);
-        self.stop_asking(pool, key);
-        self.learn_era(pool, of, PoolEra::Legacy);
+        self.stop_asking(key, Question::Late, PoolEra::Legacy);
         None
     }
 
     /// A worker has answered, or is late.
-    fn stop_asking(&mut self, pool: usize, key: WorkerKey) {
+    fn stop_asking(&mut self, key: WorkerKey, question: Question, era: PoolEra) {
+        let Some(worker) = self.workers.get_mut(key) else { return };
+        worker.answering.question = question;
+        let (pool, of) = (worker.name.pool, worker.tenure.generation);
         if let Some(discovery) = &mut self.supervisor.pools[pool].discovery
             && discovery.asked.take_if(|asked| *asked == key).is_some()
         {
             discovery.ends = (0, 0);
         }
+        self.learn_era(pool, of, era);
     }
 
     /// A worker has gone that was to be asked, or was asked and has not answered: the next one may be. `pool` is what people

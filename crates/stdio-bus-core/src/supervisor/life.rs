@@ -58,8 +58,7 @@ impl Bus {
     pub(crate) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, short: bool) {
         self.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
         if let Some(worker) = self.workers.get_mut(key) {
-            let process = &mut worker.process;
-            (process.stdin_closed, process.stdout_closed, process.was_short) = (true, true, short);
+            worker.process.was_short = short;
             self.supervisor.pools[worker.name.pool].tally.start_failures += 1;
         }
         self.step(key, Event::SpawnFailed);
@@ -67,14 +66,10 @@ impl Bus {
     }
 
     pub(crate) fn on_stdout_ended(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.process.stdout_closed = true;
         self.step(key, Event::StdoutEnded);
     }
 
     pub(crate) fn on_stdin_broken(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.process.stdin_closed = true;
         self.step(key, Event::StdinBroken);
     }
 
@@ -265,25 +260,13 @@ impl Bus {
             );
             self.stop_broken_worker(key, Reason::WorkerStalled, &text);
         }
-        let (silent, probation) = (self.tick_silent(key), self.tick_probation(key));
-        let (early, first, question) = (self.tick_early(key), self.tick_first_answer(key), self.tick_question(key));
-        let (extra, tenure) = (self.tick_extra(key), self.tick_tenure(key));
+        let due =
+            [Self::tick_silent, Self::tick_probation, Self::tick_early, Self::tick_first_answer, Self::tick_question];
+        let due = due.map(|tick| tick(self, key));
+        let last = [self.tick_extra(key), self.tick_tenure(key)];
         let Some(worker) = self.workers.get(key) else { return };
-        let (life, held_up) = (worker.process.timer, worker.stall.ends());
-        let next = [
-            life,
-            stalls_at(worker),
-            held_up,
-            silent,
-            probation,
-            early,
-            first,
-            question,
-            extra,
-            tenure,
-            worker.turns_due,
-        ];
-        if let Some(next) = next.into_iter().flatten().min() {
+        let own = [worker.process.timer, stalls_at(worker), worker.stall.ends(), worker.turns_due];
+        if let Some(next) = due.into_iter().chain(last).chain(own).flatten().min() {
             self.wake_at(key.into(), next);
         }
     }

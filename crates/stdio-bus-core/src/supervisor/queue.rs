@@ -224,16 +224,13 @@ impl Bus {
     pub(crate) fn take_in_turn(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
         let has_spare = self.has_spare_for(client, group);
         // A worker may have come between the end of its wait and its line.
-        let is_refused = if has_spare {
+        if has_spare {
             self.supervisor.queue.end_refusal(client);
-            false
-        } else {
-            self.supervisor.queue.is_refused(client)
-        };
+        }
         let source = self.identity(client)?.source;
         // What is lent was started before.
         let is_paced = || self.supervisor.queue.waits_until(self.time.now, source).is_some();
-        if is_refused || !(has_spare && self.door(client).borrows) && is_paced() {
+        if self.supervisor.queue.is_refused(client) || !(has_spare && self.door(client).borrows) && is_paced() {
             return None;
         }
         let is_its_turn = has_spare || self.may_start_at_once();

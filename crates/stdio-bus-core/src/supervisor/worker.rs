@@ -158,6 +158,8 @@ impl Process {
 
     /// Goes on by the table.
     pub(super) fn step(&mut self, event: Event) -> Action {
+        self.stdin_closed |= matches!(event, Event::StdinBroken | Event::SpawnFailed);
+        self.stdout_closed |= matches!(event, Event::StdoutEnded | Event::SpawnFailed);
         let (state, action) = step(self.state, event);
         self.state = state;
         action

@@ -188,10 +188,7 @@ impl<I: Io> Shell<I> {
         let watched = match &mut self.reactor.rereading {
             Some(rereading) => rereading.watch(files),
             None if files.is_empty() => Ok(()),
-            None => super::token_files::Rereading::begin(files).map(|rereading| {
-                self.reactor.rereading = Some(rereading);
-                self.arm_rereading();
-            }),
+            None => super::token_files::Rereading::begin(files).map(|rereading| self.begin_rereading(rereading)),
         };
         if let Err(error) = watched {
             tracing::error!("files of tokens are not read again when they change: {error}");

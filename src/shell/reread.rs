@@ -3,29 +3,28 @@
 use std::io;
 
 use super::operation::Operation;
-use super::token_files::Whose;
+use super::token_files::{Rereading, Whose};
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::Io;
 
 impl<I: Io> Shell<I> {
-    /// Waits for what is read.
-    pub(super) fn arm_rereading(&mut self) {
-        if let Some(rereading) = &mut self.reactor.rereading {
-            rereading.bell.arm_new(&mut self.reactor.io, Operation::Reread);
-        }
+    /// Waits for what is read from now on.
+    pub(super) fn begin_rereading(&mut self, rereading: Rereading) {
+        let reactor = &mut self.reactor;
+        reactor.rereading.insert(rereading).bell.arm_new(&mut reactor.io, Operation::Reread);
     }
 
     /// Something was read.
     pub(super) fn reread(&mut self, now: Moment) {
-        let Some(rereading) = &self.reactor.rereading else { return };
+        let Some(rereading) = &mut self.reactor.rereading else { return };
+        rereading.bell.arm(&mut self.reactor.io, Operation::Reread);
         for (whose, content) in rereading.news() {
             match whose {
                 Whose::Listener(listener) => self.take_tokens(now, listener, content),
                 Whose::Admin => self.admin.take_token(content),
             }
         }
-        self.arm_rereading();
     }
 
     /// The tokens of a listener are these now: who came in by one that is not among them goes.

@@ -77,7 +77,7 @@ pub(super) fn start<I: Io>(
     let mut shell = Shell::new(reloads, io, Box::new(Reaper::new(bell)), signals, descriptors, acceptors, admin);
     if !files.is_empty() {
         let rereading = Rereading::begin(files).map_err(StartError::io("make a thread that reads tokens again"))?;
-        shell.reactor.rereading = Some(rereading);
+        shell.begin_rereading(rereading);
     }
     shell.reactor.notify = Notify::from_environment();
     shell.start_listening(stdio);

@@ -107,7 +107,6 @@ impl<I: Io> Shell<I> {
         let Reactor { io, signals, .. } = &mut self.reactor;
         signals.children.arm(io, Operation::Children);
         signals.stop.arm(io, Operation::Stop);
-        self.arm_rereading();
         self.arm_reloads();
         self.step(|shell| shell.reactor.carry_out(shell.bus.start(now), None));
         for acceptor in self.reactor.listeners.iter() {

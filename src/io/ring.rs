@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::register::Restriction;
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
@@ -17,8 +17,9 @@ const SIZES: [(u32, u32); 3] = [(1024, 4096), (256, 1024), (64, 256)];
 
 /// All that the ring is ever asked for, and the flags of its entries: the kernel refuses the rest with EACCES. It cannot
 /// open a file, make a socket or connect one.
-const OPERATIONS: [u8; 12] = [
+const OPERATIONS: [u8; 13] = [
     opcode::Nop::CODE,
+    opcode::Timeout::CODE,
     opcode::Accept::CODE,
     opcode::Recv::CODE,
     opcode::Send::CODE,
@@ -76,10 +77,35 @@ struct GetEventsArgument {
     timeout: u64,
 }
 
+/// More alarms than these are not set at a time.
+const MOST_ALARMS: usize = 4;
+
+/// Timeouts that are operations of the ring. Most turns find one that ends their wait in time; if each brought its own, the
+/// kernel would set a timer up and take it down whenever it sleeps, and in a virtual machine that leaves the machine.
+#[derive(Default)]
+struct Alarms {
+    /// When they ring, the next one last. One may ring where nothing is due any more.
+    at: Vec<Instant>,
+    /// After how long the last one does; the kernel reads it when that is submitted.
+    after: types::Timespec,
+    /// The kernel has refused one: each wait has its own timeout.
+    are_refused: bool,
+}
+
+impl Alarms {
+    /// The next one has rung, or was refused.
+    fn has_rung(&mut self, result: i32) {
+        self.at.pop();
+        self.are_refused |= result != -libc::ETIME;
+    }
+}
+
 /// An io_uring that one thread submits to.
 pub struct Ring {
     ring: IoUring,
     wait: EnterFlags,
+    /// They stay where they are: the kernel reads a time from there.
+    alarms: Box<Alarms>,
     /// Whether the kernel can wait for several completions for a while and then for one (6.12).
     can_batch: bool,
     batching: Batching,
@@ -141,7 +167,7 @@ impl Ring {
             },
             Err(source) => return Err(StartError::NoIoUring { source }),
         };
-        let mut wait = EnterFlags::GETEVENTS | EnterFlags::EXT_ARG;
+        let mut wait = EnterFlags::GETEVENTS;
         if ring.params().is_feature_no_iowait() {
             wait |= EnterFlags::NO_IOWAIT;
             description.push_str(" NO_IOWAIT");
@@ -161,6 +187,7 @@ impl Ring {
         Ok(Self {
             ring,
             wait,
+            alarms: Box::default(),
             can_batch,
             batching: Batching::default(),
             waiting: VecDeque::new(),
@@ -179,8 +206,7 @@ impl Ring {
         self.ring.submitter().register_enable_rings().map_err(|source| StartError::NoIoUring { source })?;
         // SAFETY: a no-op touches no memory.
         unsafe { self.submit(opcode::Nop::new().build()) };
-        let mut completions = Vec::new();
-        let turned = self.turn(Some(Duration::from_secs(5)), &mut completions);
+        let turned = self.turn(Some(Duration::ZERO), &mut Vec::new());
         turned.map_err(|source| StartError::NoIoUring { source })
     }
 
@@ -249,18 +275,31 @@ impl Ring {
         unsafe { self.submit(entry) };
     }
 
+    /// Whether an alarm ends a wait within this time. If none does, one is set.
+    fn rings_within(&mut self, timeout: Duration) -> bool {
+        let due = Instant::now() + timeout;
+        let alarms = &mut *self.alarms;
+        if alarms.at.last().is_some_and(|at| *at <= due) {
+            return true;
+        }
+        if alarms.are_refused || alarms.at.len() >= MOST_ALARMS {
+            return false;
+        }
+        alarms.after = timeout.into();
+        let entry = opcode::Timeout::new(&raw const alarms.after).build().user_data(ALARM);
+        // SAFETY: the time stays where it is; one that is set anew before it was read is sooner.
+        let is_set = unsafe { self.ring.submission().push(&entry) }.is_ok();
+        if is_set {
+            alarms.at.push(due);
+        }
+        is_set
+    }
+
     /// Submits what is queued, waits for a completion, or for some when that pays ([`Batching`]), or until `timeout`
     /// has passed (none: for ever), and adds all completions to `completions`.
     pub fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
-        let timespec = timeout.map(types::Timespec::from);
         let waits = timeout != Some(Duration::ZERO);
         let batching = if waits && self.can_batch { self.batching.wanted() } else { 0 };
-        let argument = GetEventsArgument {
-            signal_mask: 0,
-            signal_mask_bytes: 0,
-            min_wait_usec: Batching::patience(batching).as_micros() as u32,
-            timeout: timespec.as_ref().map_or(0, |timespec| std::ptr::from_ref(timespec) as u64),
-        };
         let want = match batching {
             _ if !waits => 0,
             0 => 1,
@@ -274,9 +313,22 @@ impl Ring {
             }
             self.waiting.pop_front();
         }
+        // Who waits for several completions, and then for one, needs the time for both.
+        let rings_in_time = batching == 0 && timeout.is_none_or(|timeout| !waits || self.rings_within(timeout));
+        let timespec = timeout.map(types::Timespec::from);
+        let argument = GetEventsArgument {
+            signal_mask: 0,
+            signal_mask_bytes: 0,
+            min_wait_usec: Batching::patience(batching).as_micros() as u32,
+            timeout: timespec.as_ref().map_or(0, |timespec| std::ptr::from_ref(timespec) as u64),
+        };
         let queued = self.ring.submission().len() as u32;
+        let (flags, argument) = match rings_in_time {
+            true => (self.wait, None),
+            false => (self.wait | EnterFlags::EXT_ARG, Some(&argument)),
+        };
         // SAFETY: the argument and the time it points at live until the call returns.
-        let entered = unsafe { self.ring.submitter().enter(queued, want, self.wait.bits(), Some(&argument)) };
+        let entered = unsafe { self.ring.submitter().enter(queued, want, flags.bits(), argument) };
         match entered {
             Ok(_) => {}
             Err(error) => match error.raw_os_error() {
@@ -285,10 +337,14 @@ impl Ring {
                 _ => return Err(error),
             },
         }
-        let was_roused = &mut self.was_roused;
+        let (was_roused, alarms) = (&mut self.was_roused, &mut *self.alarms);
         let queue = self.ring.completion().filter(|entry| {
-            *was_roused |= entry.user_data() == ROUSE;
-            entry.user_data() < ROUSE
+            match entry.user_data() {
+                ROUSE => *was_roused = true,
+                ALARM => alarms.has_rung(entry.result()),
+                _ => {}
+            }
+            entry.user_data() < ALARM
         });
         let before = completions.len();
         completions.extend(queue.map(|entry| Completion {
@@ -313,6 +369,9 @@ pub const IGNORE: u64 = u64::MAX;
 
 /// The token of an operation whose completion is told by [`Ring::was_roused`].
 pub const ROUSE: u64 = IGNORE - 1;
+
+/// The token of alarms.
+const ALARM: u64 = IGNORE - 2;
 
 #[cfg(test)]
 mod tests {
@@ -351,6 +410,45 @@ mod tests {
         assert_eq!(result_of(&mut ring, opcode::Nop::new().build()), 0);
         let nothing = opcode::AsyncCancel::new(1).build();
         assert_eq!(result_of(&mut ring, nothing), -libc::ENOENT);
+    }
+
+    /// A turn of a ring, in which a no-op completes if that is wanted: how many completions came, and how many alarms are
+    /// set then.
+    fn turn(ring: &mut Ring, timeout: Duration, has_news: bool) -> (usize, usize) {
+        if has_news {
+            // SAFETY: a no-op touches no memory.
+            unsafe { ring.submit(opcode::Nop::new().build().user_data(7)) };
+        }
+        let mut completions = Vec::new();
+        ring.turn(Some(timeout), &mut completions).expect("the ring works");
+        (completions.len(), ring.alarms.at.len())
+    }
+
+    #[test]
+    fn a_wait_ends_in_time_by_an_alarm_that_was_set_before_or_by_one_of_its_own() {
+        let mut ring = enabled();
+        let (hour, moment) = (Duration::from_secs(3600), Duration::from_millis(1));
+        assert_eq!(turn(&mut ring, Duration::ZERO, false), (0, 0), "nothing is waited for");
+        for _ in 0..3 {
+            assert_eq!(turn(&mut ring, hour, true), (1, 1), "one alarm is in time for all that are due later");
+        }
+        assert_eq!(turn(&mut ring, moment, false), (0, 1), "one that is due sooner has one of its own, which has rung");
+        let sooner = |number| hour / 2 - Duration::from_secs(number);
+        let most = (0..10).map(|number| turn(&mut ring, sooner(number), true)).last();
+        assert_eq!(most, Some((1, MOST_ALARMS)));
+        assert_eq!(turn(&mut ring, moment, false), (0, MOST_ALARMS), "a wait ends without another one");
+    }
+
+    #[test]
+    fn a_wait_ends_where_the_kernel_has_refused_an_alarm() {
+        let mut ring = enabled();
+        let refused = opcode::Timeout::new(std::ptr::null()).build().user_data(ALARM);
+        // SAFETY: the kernel finds no time there, which this is about.
+        unsafe { ring.submit(refused) };
+        ring.alarms.at.push(Instant::now());
+        assert_eq!(turn(&mut ring, Duration::from_secs(3600), false), (0, 0));
+        assert_eq!(turn(&mut ring, Duration::from_millis(1), false), (0, 0));
+        assert!(ring.alarms.are_refused);
     }
 
     #[test]

@@ -3,8 +3,10 @@
 
 use alloc::borrow::Cow;
 
+use super::meta::Meta;
+use super::object::{Members, ends, filled};
 use super::string::decoded;
-use super::{Line, SkipValue, Span, Window};
+use super::{Line, Span, Window};
 
 /// The decoded string that the member `name` of `params` is, if it is one. `line` is a valid message.
 pub fn string_in_params<'a>(line: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>> {
@@ -63,97 +65,10 @@ pub fn wrapped_message(window: Window<'_>, line: &Line) -> Result<Line, usize> {
             1 => inner.request_id = token(data, value),
             2 => inner.params_id = token(data, value),
             3 => inner.token = token(data, value),
-            _ if data[value.start as usize] == b'{' => inner.meta = value.start,
-            _ => {}
+            _ => inner.meta = Meta::of(window, value.start as usize),
         }
     }
     Ok(inner)
-}
-
-/// What the `_meta` of a message says of requests: tokens, if they are strings or numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Meta {
-    /// `progressToken`: what the progress of this request is to be told under.
-    pub progress: Span,
-    /// `io.modelcontextprotocol/subscriptionId`: the id of the request that this is told for.
-    pub subscription: Span,
-    /// Where one of them stands for the second time; 0 if none does. Two parsers could choose differently.
-    pub twice: u32,
-}
-
-impl Meta {
-    const NAMES: [&[u8]; 2] = [b"progressToken", b"io.modelcontextprotocol/subscriptionId"];
-
-    /// Reads the `_meta` that [`Line::meta`] says is there; the default if none is.
-    #[inline]
-    pub fn of(window: Window<'_>, line: &Line) -> Self {
-        if line.meta == 0 { Self::default() } else { Self::read(window.data(), line.meta as usize) }
-    }
-
-    /// Whether it says nothing.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
-    /// Reads the valid object that begins at `at`.
-    fn read(data: &[u8], at: usize) -> Self {
-        // Most have a number as the token, and nothing else.
-        if let Some(rest) = data[at..].strip_prefix(b"{\"progressToken\":") {
-            let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-            if digits > 0 && rest.get(digits) == Some(&b'}') {
-                let start = data.len() - rest.len();
-                let progress = Span { start: start as u32, end: (start + digits) as u32 };
-                return Self { progress, ..Self::default() };
-            }
-        }
-        Self::read_all(data, at)
-    }
-
-    fn read_all(data: &[u8], at: usize) -> Self {
-        let (mut meta, mut seen) = (Self::default(), [false; 2]);
-        for (key, value) in Members::of(data, at) {
-            let Some(which) = Self::NAMES.iter().position(|name| is_name(data, key, name)) else { continue };
-            if core::mem::replace(&mut seen[which], true) {
-                meta.twice = key.start;
-            }
-            let value = token(data, value);
-            if value.is_some() {
-                *[&mut meta.progress, &mut meta.subscription][which] = value;
-            }
-        }
-        meta
-    }
-}
-
-/// Where the members of a valid object stand: its keys and their values.
-struct Members<'a> {
-    data: &'a [u8],
-    /// The bracket or the comma before the next one.
-    at: Option<usize>,
-}
-
-impl<'a> Members<'a> {
-    /// Those of the value that begins at `at`, or after white space there. None if it is no object.
-    #[inline]
-    fn of(data: &'a [u8], at: usize) -> Self {
-        Self { data, at: filled(data, at).filter(|at| data[*at] == b'{') }
-    }
-}
-
-impl Iterator for Members<'_> {
-    type Item = (Span, Span);
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
-        let data = self.data;
-        let key = filled(data, self.at? + 1).filter(|key| data[*key] == b'"')?;
-        let key_end = ends(data, key)?;
-        let value = filled(data, filled(data, key_end)? + 1)?;
-        let end = ends(data, value)?;
-        self.at = filled(data, end).filter(|next| data[*next] == b',');
-        let span = |start: usize, end: usize| Span { start: start as u32, end: end as u32 };
-        Some((span(key, key_end), span(value, end)))
-    }
 }
 
 /// Whether the key in this place is this name.
@@ -173,47 +88,6 @@ fn string(data: &[u8], value: Span) -> Span {
 #[inline]
 fn token(data: &[u8], value: Span) -> Span {
     if matches!(data[value.start as usize], b'"' | b'-' | b'0'..=b'9') { value } else { Span::default() }
-}
-
-/// The first byte from `at` on that is no white space.
-#[inline]
-fn filled(data: &[u8], mut at: usize) -> Option<usize> {
-    while matches!(data.get(at)?, b' ' | b'\t' | b'\r') {
-        at += 1;
-    }
-    Some(at)
-}
-
-/// Where the value ends that begins at `at`.
-#[inline]
-fn ends(data: &[u8], at: usize) -> Option<usize> {
-    if data[at] == b'"'
-        && let Some(end) = short_string_ends(data, at + 1)
-    {
-        return Some(end);
-    }
-    Some(at + SkipValue::default().read(&data[at..])?)
-}
-
-/// Where a string ends whose text begins at `at`, if it has no escape and at most sixty-four bytes: eight at a time, since
-/// keys are short.
-#[inline]
-fn short_string_ends(data: &[u8], at: usize) -> Option<usize> {
-    const ONES: u64 = u64::MAX / 255;
-    let marks = |word: u64, byte: u8| {
-        let differs = word ^ (ONES * u64::from(byte));
-        differs.wrapping_sub(ONES) & !differs & (ONES << 7)
-    };
-    for (number, chunk) in data[at..].as_chunks().0.iter().take(8).enumerate() {
-        let word = u64::from_le_bytes(*chunk);
-        let (quotes, escapes) = (marks(word, b'"'), marks(word, b'\\'));
-        if quotes | escapes != 0 {
-            // The lowest mark of each is right.
-            let quote = quotes.trailing_zeros();
-            return (quote < escapes.trailing_zeros()).then(|| at + 8 * number + quote as usize / 8 + 1);
-        }
-    }
-    None
 }
 
 /// The value of the member of this name in an object, which is valid JSON; none if there is no such member, or it is no
@@ -252,35 +126,6 @@ mod tests {
         }
     }
 
-    fn meta(line: &str) -> (Option<&str>, Option<&str>, bool) {
-        let start = line.find("META").unwrap() + 5;
-        let found = Meta::read(line.as_bytes(), start);
-        let token = |span: Span| span.is_some().then(|| &line[span.start as usize..span.end as usize]);
-        (token(found.progress), token(found.subscription), found.twice > 0)
-    }
-
-    #[test]
-    fn a_meta_says_which_requests_it_is_about() {
-        for (line, expected) in [
-            (r#"META {"progressToken":7}}"#, (Some("7"), None, false)),
-            (
-                r#"META { "a" : [1,{"progressToken":2}] , "progressT\u006fken" : "x" , "b":"}" } }"#,
-                (Some("\"x\""), None, false),
-            ),
-            (r#"META {"io.modelcontextprotocol/subscriptionId":-1.5,"progressTokens":1}"#, (None, Some("-1.5"), false)),
-            (
-                r#"META {"a":{"progressToken":1},"io.modelcontextprotocol\/subscriptionId":"s"}"#,
-                (None, Some("\"s\""), false),
-            ),
-            (r#"META {"progressToken":null,"io.modelcontextprotocol/subscriptionId":{}}"#, (None, None, false)),
-            (r#"META {"progressToken":null,"x":1,"progressToken":2}"#, (Some("2"), None, true)),
-            (r#"META {}"#, (None, None, false)),
-            (r#"META {  }"#, (None, None, false)),
-        ] {
-            assert_eq!(meta(line), expected, "{line}");
-        }
-    }
-
     #[test]
     fn what_is_no_string_in_params_is_not_found() {
         for line in
@@ -308,14 +153,8 @@ mod tests {
         let window = Window::new(&padded, crate::PAD, crate::PAD + text.len());
         let whole = Span { start: 0, end: text.len() as u32 };
         let inner = wrapped_message(window, &Line { span: whole, ..Line::default() })?;
-        let spans = [
-            inner.method,
-            inner.params_session,
-            inner.request_id,
-            inner.params_id,
-            inner.token,
-            Meta::of(window, &inner).progress,
-        ];
+        let spans =
+            [inner.method, inner.params_session, inner.request_id, inner.params_id, inner.token, inner.meta.progress];
         Ok(spans.into_iter().map(|span| String::from_utf8_lossy(window.get(span)).into_owned()).collect())
     }
 

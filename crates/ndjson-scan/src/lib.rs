@@ -39,6 +39,8 @@ mod fast;
 mod find;
 mod isa;
 mod member;
+mod meta;
+mod object;
 mod reference;
 mod skip;
 mod string;
@@ -46,7 +48,8 @@ mod string;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-pub use find::{Meta, Twice, member, objects_in_params, only_member, string_in, string_in_params, wrapped_message};
+pub use find::{Twice, member, objects_in_params, only_member, string_in, string_in_params, wrapped_message};
+pub use meta::Meta;
 pub use skip::SkipValue;
 pub use string::{decode, decoded};
 
@@ -189,8 +192,8 @@ pub struct Line {
     pub params_id: Span,
     /// `params.progressToken`: a string or a number. It names a request in notifications of MCP only.
     pub token: Span,
-    /// Where the object begins that `params._meta` is, else the one that `result._meta` is; 0 if none of them is one.
-    pub meta: u32,
+    /// What the object says of requests that `params._meta` is, else the one that `result._meta` is.
+    pub meta: Meta,
     /// Any of the `Line::` bits.
     pub flags: u32,
 }
@@ -237,7 +240,7 @@ impl Line {
             request_id: moved(self.request_id),
             params_id: moved(self.params_id),
             token: moved(self.token),
-            meta: moved(Span { start: self.meta, end: self.meta }).start,
+            meta: self.meta.with_each(&moved),
             flags: self.flags,
         }
     }
@@ -497,7 +500,7 @@ impl Partial {
                 return Some(Outcome::Malformed { line: start, at: start + at, fault });
             }
             Verdict::Line { length } => {
-                lines.push(machine.line(start, length));
+                lines.push(machine.line(window, start, length));
                 length
             }
             Verdict::Blank { length } => length,

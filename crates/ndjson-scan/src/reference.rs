@@ -1,13 +1,14 @@
 //! The reference scanner: one line, byte by byte. It defines what a valid line is and what its fields are; the fast
-//! paths may only err toward it. It never recurses and never looks at a byte twice. Of what is nested it keeps a bit a
+//! paths may only err toward it. It never recurses, and looks at no byte twice but at those of a `_meta`. Of what is nested it keeps a bit a
 //! level.
 //!
 //! The invariant: all that is known of the bytes read so far is in the [`Machine`], so a line may come in any
 //! pieces. A byte that makes the line malformed leaves the machine as it was.
 
 use super::member::Member;
+use super::meta::Meta;
 use super::string::plain;
-use super::{Fault, Line, MAX_WRAPPED_DEPTH, Span};
+use super::{Fault, Line, MAX_WRAPPED_DEPTH, Span, Window};
 use alloc::vec::Vec;
 
 /// What the bytes of a line came to.
@@ -101,6 +102,8 @@ pub(super) struct Machine {
     token: usize,
     /// The fields found so far, relative to the line's start.
     line: Line,
+    /// Where the object begins that is its `_meta`, counted so; 0 if it has none.
+    meta: usize,
 }
 
 impl Machine {
@@ -143,8 +146,9 @@ impl Machine {
     }
 
     /// The line that was found valid, `length` bytes long, as it stands in a window where it begins at `start`.
-    pub(super) fn line(&self, start: usize, length: usize) -> Line {
-        self.line.placed(start, length)
+    pub(super) fn line(&self, window: Window<'_>, start: usize, length: usize) -> Line {
+        let line = self.line.placed(start, length);
+        if self.meta == 0 { line } else { Line { meta: Meta::of(window, start + self.meta), ..line } }
     }
 
     /// Why a newline cannot stand here.
@@ -252,8 +256,8 @@ impl Machine {
         match (self.member, byte) {
             (Member::Id, b'n') => self.line.flags |= Line::ID_NULL,
             (Member::Id, b'{' | b'[' | b't' | b'f') => self.line.flags |= Line::ID_INVALID,
-            (Member::ParamsMeta, b'{') => self.line.meta = at as u32,
-            (Member::ResultMeta, b'{') if self.line.meta == 0 => self.line.meta = at as u32,
+            (Member::ParamsMeta, b'{') => self.meta = at,
+            (Member::ResultMeta, b'{') if self.meta == 0 => self.meta = at,
             _ => {}
         }
         // Only what names a request may be a number; every other field that routing reads is a string.

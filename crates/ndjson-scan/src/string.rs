@@ -39,6 +39,18 @@ pub fn decoded(token: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
+/// The length of the string, known to be valid, that `bytes` begin with.
+pub(super) fn string_length(bytes: &[u8]) -> usize {
+    let mut at = 1;
+    while let Some(found) = memchr::memchr2(b'"', b'\\', &bytes[at..]) {
+        if bytes[at + found] == b'"' {
+            return at + found + 1;
+        }
+        at += found + 2;
+    }
+    unreachable!("a valid string has an end")
+}
+
 /// The byte that `\` and this letter stand for.
 pub(super) fn plain(letter: u8) -> u8 {
     match letter {

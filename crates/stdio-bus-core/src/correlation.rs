@@ -3,7 +3,7 @@
 use alloc::format;
 use alloc::vec::Vec;
 
-use ndjson_scan::{Line, Meta, Span, Window};
+use ndjson_scan::{Line, Span, Window};
 
 use super::ended::Said;
 use super::id::{Id, Spelled};
@@ -197,7 +197,7 @@ impl Bus {
         let (answerer, since) = (request.answerer(), request.since());
         let mut edits = UNCHANGED;
         edits[0] = self.pending.replaced_token(key).map(|with| Edit { at: line.id, with });
-        edits[1] = if line.meta == 0 { None } else { self.edit_in_meta(key, window, line) };
+        edits[1] = if line.meta.is_empty() { None } else { self.edit_in_meta(key, window, line) };
         if self.out.records.is_some() {
             self.record_answer(key, window, line, edits[0].as_ref());
         }
@@ -221,7 +221,7 @@ impl Bus {
     /// What is replaced in the `_meta` of an answer: a result may repeat the id of the request, and who sends the request
     /// back its token.
     fn edit_in_meta(&self, key: RequestKey, window: Window<'_>, line: &Line) -> Option<Edit> {
-        let meta = Meta::of(window, line);
+        let meta = &line.meta;
         let answerer = self.pending.get(key)?.answerer();
         let names = |span: Span| Id::parse(window.get(span)).ok().filter(|_| span.is_some());
         if names(meta.subscription).is_some_and(|id| self.pending.find(answerer, &id) == Some(key)) {

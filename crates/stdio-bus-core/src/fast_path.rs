@@ -2,7 +2,7 @@
 //! answer to it, and a notification in such a session. Whatever is unusual about a line, its sender, its receiver or the
 //! tables has it go the general way (`router`), which comes to the same.
 
-use ndjson_scan::{Line, Meta, Span, Window};
+use ndjson_scan::{Line, Span, Window};
 
 use super::client::{Client, Phase};
 use super::ended::{Ended, Ending};
@@ -50,7 +50,7 @@ impl FastPath<'_> {
             (false, true) => line.params_session,
             _ => return None,
         };
-        if others != 0 || line.flags != 0 || line.meta != 0 && !Meta::of(window, line).is_empty() {
+        if others != 0 || line.flags != 0 || !line.meta.is_empty() {
             return None;
         }
         plain_name(window, span)

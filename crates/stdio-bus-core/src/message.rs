@@ -3,6 +3,7 @@
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::String;
+use core::cmp::Ordering;
 
 use ndjson_scan::{Line, Span, Window, decoded};
 
@@ -144,7 +145,13 @@ pub(super) fn print_of(window: Window<'_>, line: &Line, progress: Span) -> u32 {
 
 /// Whether the method of a line is this one.
 pub(super) fn has_method(window: Window<'_>, line: &Line, name: &[u8]) -> bool {
-    session_name(window, line.method).is_some_and(|method| *method == *name)
+    let token = window.get(line.method);
+    // No spelling of it is shorter, and only another one is longer.
+    match token.len().cmp(&(name.len() + 2)) {
+        Ordering::Less => false,
+        Ordering::Equal => token[1..=name.len()] == *name,
+        Ordering::Greater => has_escape(token) && *decoded(token) == *name,
+    }
 }
 
 /// The id of a line, if it has one.

@@ -1,7 +1,7 @@
 //! An independent judge: serde_json on bytes that were checked to be UTF-8 accepts exactly the valid lines and gives
 //! their members in order, repeated keys included.
 
-use crate::scan::{Line, SkipValue, Span};
+use crate::scan::{Line, Span};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 pub(super) enum Judgement {
     /// Not a message, or one with a routing key that stands twice.
     Malformed,
-    /// A message with these fields, in the order in which [`Line`] has them.
-    Message(Box<[Option<String>; 10]>, u32),
+    /// A message with these fields, in the order in which [`Line`] has them, and whether one of its `_meta` stands twice.
+    Message(Box<[Option<String>; 11]>, u32, bool),
     /// Valid, but with a key that serde_json cannot decode: a surrogate escape without its partner.
     Undecided,
 }
@@ -51,6 +51,11 @@ fn fields(top: &[(String, Box<RawValue>)]) -> Option<Judgement> {
         value.filter(|value| value.starts_with(['"', '-']) || value.as_bytes()[0].is_ascii_digit()).map(str::to_owned)
     };
     let object = |value: Option<&str>| value.filter(|value| value.starts_with('{')).map(str::to_owned);
+    let meta = object(one(&params, "_meta").ok()?).or(object(one(&result, "_meta").ok()?));
+    let Some(meta) = members(meta.as_deref().unwrap_or("{}")) else { return Some(Judgement::Undecided) };
+    let in_meta = |name: &str| meta.iter().filter(|(key, _)| key == name).map(|(_, value)| value.get()).collect();
+    let in_meta: [Vec<_>; 2] = ["progressToken", "io.modelcontextprotocol/subscriptionId"].map(in_meta);
+    let last = |values: &[&str]| values.iter().rev().find_map(|value| name(Some(*value)));
     let id = one(top, "id").ok()?;
     let tokens = [
         name(id),
@@ -62,7 +67,8 @@ fn fields(top: &[(String, Box<RawValue>)]) -> Option<Judgement> {
         name(one(&params, "requestId").ok()?),
         name(one(&params, "id").ok()?),
         name(one(&params, "progressToken").ok()?),
-        object(one(&params, "_meta").ok()?).or(object(one(&result, "_meta").ok()?)),
+        last(&in_meta[0]),
+        last(&in_meta[1]),
     ];
     let mut flags = 0;
     if one(top, "result").ok()?.is_some() {
@@ -76,11 +82,12 @@ fn fields(top: &[(String, Box<RawValue>)]) -> Option<Judgement> {
         Some(_) if tokens[0].is_none() => flags |= Line::ID_INVALID,
         _ => {}
     }
-    Some(Judgement::Message(Box::new(tokens), flags))
+    Some(Judgement::Message(Box::new(tokens), flags, in_meta.iter().any(|values| values.len() > 1)))
 }
 
 /// What the scanner said, in the judge's words.
 pub(super) fn as_judged(stream: &[u8], line: &Line) -> Judgement {
+    let meta = &line.meta;
     let tokens = [
         line.id,
         line.method,
@@ -91,18 +98,12 @@ pub(super) fn as_judged(stream: &[u8], line: &Line) -> Judgement {
         line.request_id,
         line.params_id,
         line.token,
-        meta_of(stream, line),
+        meta.progress,
+        meta.subscription,
     ];
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("a valid line is UTF-8");
-    let token = |span: crate::scan::Span| span.is_some().then(|| text(&stream[span.start as usize..span.end as usize]));
-    Judgement::Message(Box::new(tokens.map(token)), line.flags)
-}
-
-/// The whole of the object that a line has as `_meta`.
-pub(super) fn meta_of(stream: &[u8], line: &Line) -> Span {
-    let start = line.meta as usize;
-    let length = SkipValue::default().read(&stream[start..]).filter(|_| start > 0);
-    length.map_or(Span::default(), |length| Span { start: line.meta, end: (start + length) as u32 })
+    let token = |span: Span| span.is_some().then(|| text(&stream[span.start as usize..span.end as usize]));
+    Judgement::Message(Box::new(tokens.map(token)), line.flags, meta.twice > 0)
 }
 
 /// The members of an object in their order, or `None` if a key cannot be decoded.

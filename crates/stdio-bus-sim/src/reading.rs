@@ -1,6 +1,6 @@
 //! A connection as the scanner sees it: bytes that come in pieces, between pads that hold anything.
 
-use crate::scan::{BATCH, Fault, InstructionSet, Line, Outcome, PAD, Partial, Scanner, Span, Window};
+use crate::scan::{BATCH, Fault, InstructionSet, Line, Meta, Outcome, PAD, Partial, Scanner, Span, Window};
 
 /// Every instruction set that this machine can run.
 pub(super) fn sets() -> Vec<InstructionSet> {
@@ -77,7 +77,11 @@ pub(super) fn counted_from(line: Line, by: usize) -> Line {
         request_id: moved(line.request_id),
         params_id: moved(line.params_id),
         token: moved(line.token),
-        meta: if line.meta == 0 { 0 } else { line.meta + by },
+        meta: Meta {
+            progress: moved(line.meta.progress),
+            subscription: moved(line.meta.subscription),
+            twice: if line.meta.twice == 0 { 0 } else { line.meta.twice + by },
+        },
         flags: line.flags,
     }
 }

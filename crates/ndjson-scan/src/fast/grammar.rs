@@ -13,9 +13,10 @@ const EMPTY: u64 = 1;
 /// Only the brace that opens the message is open.
 const OPEN: u64 = EMPTY << 1 | 1;
 
-/// Stacks with two brackets begin here, and those with three.
+/// Stacks with two brackets begin here, those with three, and those with four.
 const DEPTH_2: u64 = EMPTY << 2;
 const DEPTH_3: u64 = EMPTY << 3;
+const DEPTH_4: u64 = EMPTY << 4;
 
 /// Where the tokens of each kind are, among up to 64.
 #[derive(Clone, Copy)]
@@ -61,6 +62,8 @@ pub(crate) struct Colons {
     pub(crate) outer: u64,
     /// In an object that is a value of the message.
     pub(crate) inner: u64,
+    /// One level below; there they may be anything.
+    pub(crate) inmost: u64,
 }
 
 /// What the grammar must know of the tokens before the next one.
@@ -175,12 +178,12 @@ struct Nesting {
     shallowest: u64,
 }
 
-/// The colons at the two outermost levels. `stack` is what was open before these tokens.
+/// The colons at the three outermost levels, if there is one at the first two. `stack` is what was open before these tokens.
 #[inline(always)]
 fn levels<I: Isa>(isa: I, kinds: &Kinds, mut stack: u64) -> Colons {
-    // Whether the next token is less deep than 2, and than 3; and the brackets where that changes.
-    let (outer, inner) = (stack < DEPTH_2, stack < DEPTH_3);
-    let (mut outer_turns, mut inner_turns) = (0, 0);
+    // Whether the next token is less deep than 2, than 3 and than 4; and the brackets where that changes.
+    let (outer, inner, inmost) = (stack < DEPTH_2, stack < DEPTH_3, stack < DEPTH_4);
+    let (mut outer_turns, mut inner_turns, mut inmost_turns) = (0, 0, 0);
     let mut brackets = kinds.opening | kinds.closing;
     while brackets != 0 {
         let bracket = brackets & brackets.wrapping_neg();
@@ -189,9 +192,11 @@ fn levels<I: Isa>(isa: I, kinds: &Kinds, mut stack: u64) -> Colons {
         let turn = |limit: u64| bracket & (((around < limit) ^ (stack < limit)) as u64).wrapping_neg();
         outer_turns |= turn(DEPTH_2);
         inner_turns |= turn(DEPTH_3);
+        inmost_turns |= turn(DEPTH_4);
         brackets &= brackets - 1;
     }
     let fill = |turns: u64, at_first: bool| isa.parity(turns) << 1 ^ (at_first as u64).wrapping_neg();
     let outer = kinds.colon & fill(outer_turns, outer);
-    Colons { outer, inner: kinds.colon & fill(inner_turns, inner) & !outer }
+    let inner = kinds.colon & fill(inner_turns, inner) & !outer;
+    Colons { outer, inner, inmost: kinds.colon & fill(inmost_turns, inmost) & !(outer | inner) }
 }

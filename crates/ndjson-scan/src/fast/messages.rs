@@ -8,6 +8,8 @@ use super::shapes::Shapes;
 use super::tokens::Tokens;
 use crate::isa::{BLOCK, Isa};
 use crate::member::Member;
+use crate::meta::Meta;
+use crate::string::string_length;
 use crate::{BATCH, Line, Span, Window};
 use alloc::vec::Vec;
 
@@ -124,13 +126,23 @@ impl Messages<'_> {
             }
             scalars &= scalars - 1;
         }
-        let value = |member| {
-            let colon = shape.keys.note(member) as usize % BLOCK;
+        let value_after = |colon: usize| {
             let (first, next) = (places[colon + 1] as usize, places[colon + 2] as usize);
             let end = trimmed(chunk, next);
             Value { first: chunk.byte(first), token: Span { start: (start + first) as u32, end: (start + end) as u32 } }
         };
-        push(self.lines, *self.line, end, &shape.keys, value);
+        let value = |member| value_after(shape.keys.note(member) as usize % BLOCK);
+        let meta = || {
+            let mut colons = shape.meta;
+            let members = core::iter::from_fn(|| {
+                let colon = (colons != 0).then(|| colons.trailing_zeros() as usize % BLOCK)?;
+                colons &= colons - 1;
+                let place = |token: usize| (start + places[token % BLOCK] as usize) as u32;
+                Some((Span { start: place(colon - 1), end: place(colon) }, colon))
+            });
+            Meta::of_members(self.window, members, |colon| value_after(colon).token)
+        };
+        push(self.lines, *self.line, end, &shape.keys, value, meta);
         true
     }
 
@@ -144,7 +156,12 @@ impl Messages<'_> {
         let keys = self.draft.keys;
         *self.draft = Draft::default();
         let value = |member| value_at(self.window, line + keys.note(member) as usize + 1);
-        push(self.lines, line, end, &keys, value);
+        let meta = || {
+            let members = [Member::ParamsMeta, Member::ResultMeta].into_iter().filter(|member| keys.has(*member));
+            let object = members.map(value).find(|value| value.first == b'{');
+            object.map_or(Meta::default(), |object| Meta::of(self.window, object.token.start as usize))
+        };
+        push(self.lines, line, end, &keys, value, meta);
         true
     }
 
@@ -219,17 +236,20 @@ impl Value {
     fn name(&self) -> Span {
         if matches!(self.first, b'"' | b'-' | b'0'..=b'9') { self.token } else { Span::default() }
     }
-
-    /// Where it begins, if it is an object; else 0.
-    #[inline(always)]
-    fn object(&self) -> u32 {
-        if self.first == b'{' { self.token.start } else { 0 }
-    }
 }
 
-/// Gives the line from `start` to `end`, its fields from the keys that were found and their values.
+/// Gives the line from `start` to `end`, its fields from the keys that were found and their values, and from the `meta`
+/// that it may have.
 #[inline(always)]
-fn push(lines: &mut Vec<Line>, start: usize, end: usize, keys: &Keys, value: impl Fn(Member) -> Value) {
+fn push(
+    lines: &mut Vec<Line>,
+    start: usize,
+    end: usize,
+    keys: &Keys,
+    value: impl Fn(Member) -> Value,
+    meta: impl FnOnce() -> Meta,
+) {
+    const META: u16 = Member::ParamsMeta.bit() | Member::ResultMeta.bit();
     /// Members that most messages do not have.
     const RARE: u16 = Member::Session.bit()
         | Member::Pool.bit()
@@ -237,8 +257,7 @@ fn push(lines: &mut Vec<Line>, start: usize, end: usize, keys: &Keys, value: imp
         | Member::ParamsId.bit()
         | Member::ResultSession.bit()
         | Member::ParamsToken.bit()
-        | Member::ParamsMeta.bit()
-        | Member::ResultMeta.bit()
+        | META
         | Member::Error.bit();
 
     // Its fields are written where they stay: a line is large for what is copied.
@@ -284,11 +303,8 @@ fn push(lines: &mut Vec<Line>, start: usize, end: usize, keys: &Keys, value: imp
         if keys.has(Member::ParamsToken) {
             line.token = value(Member::ParamsToken).name();
         }
-        if keys.has(Member::ParamsMeta) {
-            line.meta = value(Member::ParamsMeta).object();
-        }
-        if line.meta == 0 && keys.has(Member::ResultMeta) {
-            line.meta = value(Member::ResultMeta).object();
+        if keys.has_any(META) {
+            line.meta = meta();
         }
     }
 }
@@ -322,16 +338,4 @@ fn value_at(window: Window<'_>, mut at: usize) -> Value {
         }
     };
     Value { first: rest[0], token: Span { start: at as u32, end: (at + length) as u32 } }
-}
-
-/// The length of the string, known to be valid, that `bytes` begin with.
-fn string_length(bytes: &[u8]) -> usize {
-    let mut at = 1;
-    while let Some(found) = memchr::memchr2(b'"', b'\\', &bytes[at..]) {
-        if bytes[at + found] == b'"' {
-            return at + found + 1;
-        }
-        at += found + 2;
-    }
-    unreachable!("a valid string has an end")
 }

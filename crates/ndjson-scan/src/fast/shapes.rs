@@ -10,6 +10,7 @@ use super::keys::{Keys, Sample};
 use super::tokens::{PLACES, Tokens};
 use crate::Window;
 use crate::isa::{BLOCK, Isa};
+use crate::member::Member;
 use alloc::boxed::Box;
 
 /// Number of shapes that are kept.
@@ -29,6 +30,8 @@ pub(crate) struct Shape {
     colons: Colons,
     /// The members of the last message of this shape; noted are the numbers of the colons.
     pub(crate) keys: Keys,
+    /// The colons in the `_meta` that is an object, if they have one; those of `params` come first.
+    pub(crate) meta: u64,
     /// What the keys of a message must look like to be the same.
     samples: [Sample; SAMPLES],
     /// How many samples there are; more than fit if `keys` are not to be relied on.
@@ -39,8 +42,9 @@ const EMPTY: Shape = Shape {
     count: 0,
     strings: 0,
     scalars: 0,
-    colons: Colons { outer: 0, inner: 0 },
+    colons: Colons { outer: 0, inner: 0, inmost: 0 },
     keys: Keys::NONE,
+    meta: 0,
     samples: [Sample::NONE; SAMPLES],
     sample_count: SAMPLES + 1,
 };
@@ -91,7 +95,7 @@ fn learn<I: Isa>(isa: I, kinds: &[u8; BLOCK], count: usize) -> Option<Shape> {
     let mut grammar = Grammar::opened();
     let kinds = Kinds::of(isa, &rest, count - 1);
     let colons = grammar.step(isa, &kinds)?;
-    let colons = Colons { outer: colons.outer << 1, inner: colons.inner << 1 };
+    let colons = Colons { outer: colons.outer << 1, inner: colons.inner << 1, inmost: colons.inmost << 1 };
     grammar.is_complete().then_some(Shape { count, scalars: kinds.scalars() << 1, colons, ..EMPTY })
 }
 
@@ -132,9 +136,19 @@ impl Shape {
             }
             colons &= colons - 1;
         }
+        self.meta = self.colons_of_meta(chunk, places);
         if !self.keys.are_certain() {
             self.sample_count = SAMPLES + 1;
         }
         self.keys.are_certain()
+    }
+
+    fn colons_of_meta(&self, chunk: Window<'_>, places: &[u16; PLACES]) -> u64 {
+        let members = [Member::ParamsMeta, Member::ResultMeta].into_iter().filter(|member| self.keys.has(*member));
+        let mut colons = members.map(|member| self.keys.note(member) as usize);
+        let Some(colon) = colons.find(|colon| chunk.byte(places[colon + 1] as usize) == b'{') else { return 0 };
+        let after = !1 << colon;
+        let next = (self.colons.outer | self.colons.inner) & after;
+        self.colons.inmost & after & (next & next.wrapping_neg()).wrapping_sub(1)
     }
 }

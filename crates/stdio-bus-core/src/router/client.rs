@@ -6,7 +6,7 @@
 //! session or request that a line names belongs to its sender, or to nobody.
 use alloc::borrow::Cow;
 
-use ndjson_scan::{Line, Meta, Span, Window};
+use ndjson_scan::{Line, Span, Window};
 
 use super::message::{Message, is_of_server, is_wrapped, unwrapped};
 use crate::id::{Id, Spelled};
@@ -90,11 +90,10 @@ impl Bus {
         line: &Line,
         envelope: Option<&Line>,
     ) -> Result<Flow, Refusal> {
-        let meta = Meta::of(window, line);
-        if meta.twice != 0 {
-            return Ok(self.name_stands_twice(client.into(), window, line, meta.twice as usize));
+        if line.meta.twice != 0 {
+            return Ok(self.name_stands_twice(client.into(), window, line, line.meta.twice as usize));
         }
-        let message = Message::decode(client, window, line, &meta)?;
+        let message = Message::decode(client, window, line)?;
         let route = match self.route_of(&message) {
             Ok(route) => route,
             Err(Refusal(Reason::NoWorker, _)) if self.await_worker(client, window, line) => return Ok(Flow::Blocked),

@@ -4,7 +4,7 @@
 use alloc::borrow::Cow;
 use alloc::format;
 
-use ndjson_scan::{Line, Meta, Span, Window, wrapped_message};
+use ndjson_scan::{Line, Span, Window, wrapped_message};
 
 use crate::id::Spelled;
 use crate::message::{Cancel, Refusal, Verb, has_method, request_id, session_name, verb};
@@ -59,7 +59,7 @@ pub(super) enum By {
 type Names<'a> = (Cow<'a, [u8]>, Place, Option<Cow<'a, [u8]>>);
 
 impl<'a> Message<'a> {
-    pub(super) fn decode(client: ClientKey, window: Window<'a>, line: &'a Line, meta: &Meta) -> Result<Self, Refusal> {
+    pub(super) fn decode(client: ClientKey, window: Window<'a>, line: &'a Line) -> Result<Self, Refusal> {
         let id = request_id(window, line)?;
         let verb = match verb(window, line) {
             // Without an answer nothing is given away.
@@ -67,7 +67,7 @@ impl<'a> Message<'a> {
             Verb::Successor => Verb::Other,
             verb => verb,
         };
-        let progress = progress_of(line, window, meta)?;
+        let progress = progress_of(line, window)?;
         Ok(Self { client, window, line, id, verb, progress })
     }
 
@@ -98,10 +98,10 @@ impl<'a> Message<'a> {
 }
 
 impl<'a> Said<'a> {
-    pub(super) fn decode(worker: WorkerKey, window: Window<'a>, line: &'a Line, meta: &Meta) -> Result<Self, Refusal> {
+    pub(super) fn decode(worker: WorkerKey, window: Window<'a>, line: &'a Line) -> Result<Self, Refusal> {
         let id = request_id(window, line)?;
-        let progress = progress_of(line, window, meta)?;
-        let about = about(window, line, meta);
+        let progress = progress_of(line, window)?;
+        let about = about(window, line);
         Ok(Self { worker, window, line, id, progress, about })
     }
 
@@ -113,7 +113,7 @@ impl<'a> Said<'a> {
 
 /// Which other request a worker's message is about: a notification may name one of the worker's own (a cancellation), a
 /// request one of the client's (`elicitation/create`), and some notifications are told for one that the client has made.
-fn about(window: Window<'_>, line: &Line, meta: &Meta) -> Option<About> {
+fn about(window: Window<'_>, line: &Line) -> Option<About> {
     let is_request = line.id.is_some();
     if line.request_id.is_some() && is_of_server(window, line) {
         return None;
@@ -127,7 +127,7 @@ fn about(window: Window<'_>, line: &Line, meta: &Meta) -> Option<About> {
     if let Some(at) = tells_progress(window, line) {
         return Some(About { at, by: By::Token });
     }
-    let at = meta.subscription;
+    let at = line.meta.subscription;
     (at.is_some() && !is_request).then_some(About { at, by: By::Id })
 }
 
@@ -151,8 +151,9 @@ pub(super) fn is_of_server(window: Window<'_>, line: &Line) -> bool {
 }
 
 /// Where the token stands that the progress of a request is to be told under.
-fn progress_of(line: &Line, window: Window<'_>, meta: &Meta) -> Result<Span, Refusal> {
-    let at = meta.progress;
+#[inline]
+fn progress_of(line: &Line, window: Window<'_>) -> Result<Span, Refusal> {
+    let at = line.meta.progress;
     if !at.is_some() || !line.id.is_some() {
         return Ok(Span::default());
     }

@@ -5,7 +5,7 @@
 //! reported, and a lost request is answered.
 use alloc::format;
 
-use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Meta, Window};
+use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Window};
 
 use super::addressee::NamedRequest;
 use super::message::{Said, is_wrapped, unwrapped};
@@ -211,12 +211,11 @@ impl Bus {
 
     /// Sends what a worker says on its way.
     fn send_said(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
-        let meta = Meta::of(window, line);
-        if meta.twice != 0 {
-            return Ok(self.name_stands_twice(worker.into(), window, line, meta.twice as usize));
+        if line.meta.twice != 0 {
+            return Ok(self.name_stands_twice(worker.into(), window, line, line.meta.twice as usize));
         }
-        let said = Said::decode(worker, window, line, &meta)?;
-        if said.id.as_ref().is_some_and(|it| self.echoed(worker, &it.id, window, line, meta.progress).is_some()) {
+        let said = Said::decode(worker, window, line)?;
+        if said.id.as_ref().is_some_and(|it| self.echoed(worker, &it.id, window, line, line.meta.progress).is_some()) {
             return Ok(self.worker_response(worker, window, line, Answer::Echo));
         }
         if said.id.as_ref().is_some_and(|it| self.take_era(worker, &it.id, false)) {

@@ -97,7 +97,8 @@ fn check_fields(stream: &[u8], line: &Line, top: Value<'_, '_>) {
         }
     }
     let meta = |object: Option<&_>| inside(object, "_meta").filter(|meta| meta.is_object());
-    assert_eq!(line.meta > 0, meta(params.as_ref()).or(meta(result.as_ref())).is_some());
+    let meta = meta(params.as_ref()).or(meta(result.as_ref()));
+    assert!(line.meta.is_empty() || meta.is_some());
     assert_eq!(line.has(Line::RESULT), result.is_some());
     assert_eq!(line.has(Line::ERROR), top.get("error").is_some());
     assert_eq!(line.has(Line::ID_NULL), top.get("id").is_some_and(|id| id.is_null()));

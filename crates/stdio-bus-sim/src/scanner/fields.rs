@@ -1,7 +1,6 @@
 //! Which lines are messages, and which fields they have, by example.
 
 use super::{read, read_line, sets};
-use crate::oracle::meta_of;
 use ndjson_scan::{Fault, Line, MAX_DEPTH, MAX_WRAPPED_DEPTH, Outcome, PAD, Partial, Scanner, Span, Window};
 
 /// The fields of a line as text, in the order in which [`Line`] has them.
@@ -24,7 +23,8 @@ fn fields(line: &str) -> Vec<(&'static str, String)> {
         ("request_id", found.request_id),
         ("params_id", found.params_id),
         ("token", found.token),
-        ("meta", meta_of(line.as_bytes(), &found)),
+        ("progress", found.meta.progress),
+        ("subscription", found.meta.subscription),
     ];
     let flags = [
         ("RESULT", Line::RESULT),
@@ -80,16 +80,55 @@ fn requests_answers_and_notifications_have_their_fields() {
     );
     has(
         r#"{"id":1,"method":"tools/call","params":{"name":"x", "_meta" : {"progressToken":1} }}"#,
-        &[("id", "1"), ("method", r#""tools/call""#), ("meta", r#"{"progressToken":1}"#)],
+        &[("id", "1"), ("method", r#""tools/call""#), ("progress", "1")],
     );
-    has(r#"{"id":1,"result":{"_meta":{"a":[]},"x":{}}}"#, &[("id", "1"), ("meta", r#"{"a":[]}"#), ("RESULT", "")]);
-    for both in
-        [r#""params":{"_meta":{"a":1}},"result":{"_meta":{}}"#, r#""result":{"_meta":{}},"params":{"_meta":{"a":1}}"#]
-    {
-        has(&format!("{{{both}}}"), &[("meta", r#"{"a":1}"#), ("RESULT", "")]);
-    }
     has("{}", &[]);
     has("{}\r", &[]);
+}
+
+#[test]
+fn what_meta_says_of_requests_are_fields() {
+    has(
+        r#"{"id":1,"result":{"_meta":{"a":[],"io.modelcontextprotocol/subscriptionId":"s"},"x":{}}}"#,
+        &[("id", "1"), ("subscription", r#""s""#), ("RESULT", "")],
+    );
+    for params in [r#"{"progressToken":1}"#, r#"{"a":{"progressToken":2},"progressToken":1,"b":["progressToken",3]}"#] {
+        let params = format!(r#""params":{{"a":{{"progressToken":4}},"_meta":{params},"b":{{"progressToken":5}}}}"#);
+        let result = r#""result":{"_meta":{"io.modelcontextprotocol/subscriptionId":1}}"#;
+        for both in [format!("{{{params},{result}}}"), format!("{{{result},{params}}}")] {
+            has(&both, &[("progress", "1"), ("RESULT", "")]);
+        }
+    }
+    has(r#"{"params":{"_meta":{}},"result":{"_meta":{"progressToken":1}}}"#, &[("RESULT", "")]);
+    has(r#"{"params":{"_meta":[{"progressToken":1}],"x":{"progressToken":2}}}"#, &[]);
+    has(r#"{"params":{"x":{"_meta":{"progressToken":1}}},"_meta":{"progressToken":1}}"#, &[]);
+    has(r#"{"params":[{"_meta":{"progressToken":1}}],"x":{"_meta":{"progressToken":1}}}"#, &[]);
+    // As many of the same tokens around it that no shape is kept of the line.
+    let filler = r#"{"k":[0,"progressToken",{"progressToken":1}]},"#.repeat(20);
+    for meta in [r#"{"progressToken":7}"#, r#" { "a" : {"progressToken":1} , "progressToken" : 7 } "#] {
+        has(&format!(r#"{{"a":[{filler}0],"params":{{"_meta":{meta},"b":[{filler}0]}}}}"#), &[("progress", "7")]);
+    }
+}
+
+#[test]
+fn what_meta_says_twice_is_told() {
+    let name = "io.modelcontextprotocol/subscriptionId";
+    for (meta, twice) in [
+        (r#""progressToken":1,"a":{"progressToken":2}"#.to_owned(), None),
+        (r#""progressToken":1,"progressToken":2"#.to_owned(), Some(r#""progressToken":2"#)),
+        (r#""progressToken":null,"progress\u0054oken":"t""#.to_owned(), Some(r#""progress\u0054"#)),
+        (format!(r#""{name}":1,"progressToken":1"#), None),
+        (format!(r#""{name}":1,"x":1,"{name}":1"#), Some(r#""io.modelcontextprotocol/subscriptionId":1}"#)),
+    ] {
+        for filler in ["", &"0,".repeat(80)] {
+            let line = format!(r#"{{"a":[{filler}0],"params":{{"_meta":{{{meta}}}}}}}"#);
+            for set in sets() {
+                let found = read_line(&mut Scanner::with(set).unwrap(), line.as_bytes()).unwrap().unwrap();
+                let at = twice.map_or(0, |text| line.rfind(text).unwrap());
+                assert_eq!(found.meta.twice as usize, at, "{line} {set:?}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -105,7 +144,13 @@ fn a_field_of_the_wrong_kind_is_absent() {
     for meta in ["1", "null", "[{}]", r#""{}""#] {
         has(&format!(r#"{{"params":{{"_meta":{meta},"progressToken":{{}}}},"_meta":{{}},"progressToken":1}}"#), &[]);
     }
-    has(r#"{"params":{"_meta":[],"progressToken":null},"result":{"_meta":{}}}"#, &[("meta", "{}"), ("RESULT", "")]);
+    has(
+        r#"{"params":{"_meta":[],"progressToken":null},"result":{"_meta":{"progressToken":1}}}"#,
+        &[("progress", "1"), ("RESULT", "")],
+    );
+    for token in ["null", "true", "[1]", "{}"] {
+        has(&format!(r#"{{"params":{{"_meta":{{"progressToken":{token}}}}}}}"#), &[]);
+    }
     has(r#"{"params":[{"id":1}],"result":{"id":1},"error":{"id":1}}"#, &[("RESULT", ""), ("ERROR", "")]);
     has(r#"{"params":["id"],"x":{"id":1}}"#, &[]);
     has(r#"{"params":[{"sessionId":"s"}],"result":["sessionId"]}"#, &[("RESULT", "")]);
@@ -119,8 +164,18 @@ fn an_escaped_key_is_the_same_key() {
     has(r#"{"m\u0065thod":"m"}"#, &[("method", r#""m""#)]);
     has(r#"{"p\u0061rams":{"\u0073ession\u0049d":"s"}}"#, &[("params_session", r#""s""#)]);
     has(r#"{"\u0073\u0065\u0073\u0073\u0069\u006f\u006e\u0049\u0064":"\u0073"}"#, &[("session", r#""\u0073""#)]);
-    has(r#"{"params":{"progressT\u006fken":7,"_m\u0065ta":{}}}"#, &[("token", "7"), ("meta", "{}")]);
-    has(r#"{"params":{"progressToke\u006e":7,"progress":1,"\u005fmeta":{}}}"#, &[("token", "7"), ("meta", "{}")]);
+    has(
+        r#"{"params":{"progressT\u006fken":7,"_m\u0065ta":{"progress\u0054oken":"t"}}}"#,
+        &[("token", "7"), ("progress", r#""t""#)],
+    );
+    has(
+        r#"{"params":{"progressToke\u006e":7,"progress":1,"\u005fmeta":{"\u0070rogressToken":8}}}"#,
+        &[("token", "7"), ("progress", "8")],
+    );
+    has(
+        r#"{"params":{"_meta":{"io.modelcontextprotocol\/subscriptionId":1,"progressToken\u0000":2}}}"#,
+        &[("subscription", "1")],
+    );
     has(r#"{"params":{"\u0069\u0064":12}}"#, &[("params_id", "12")]);
     has(r#"{"par\u0061ms":{"i\u0064":"\u0069d"}}"#, &[("params_id", r#""\u0069d""#)]);
     has(r#"{"params":{"id\u0000":1,"i\u0064\ud83d":2,"\/id":3,"iD":4,"i":5}}"#, &[]);

@@ -1,0 +1,75 @@
+//! Where the members of an object stand, and where a value ends. What is read here was found valid before.
+
+use super::{SkipValue, Span};
+
+/// Where the members of a valid object stand: its keys and their values.
+pub(super) struct Members<'a> {
+    data: &'a [u8],
+    /// The bracket or the comma before the next one.
+    at: Option<usize>,
+}
+
+impl<'a> Members<'a> {
+    /// Those of the value that begins at `at`, or after white space there. None if it is no object.
+    #[inline]
+    pub(super) fn of(data: &'a [u8], at: usize) -> Self {
+        Self { data, at: filled(data, at).filter(|at| data[*at] == b'{') }
+    }
+}
+
+impl Iterator for Members<'_> {
+    type Item = (Span, Span);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let data = self.data;
+        let key = filled(data, self.at? + 1).filter(|key| data[*key] == b'"')?;
+        let key_end = ends(data, key)?;
+        let value = filled(data, filled(data, key_end)? + 1)?;
+        let end = ends(data, value)?;
+        self.at = filled(data, end).filter(|next| data[*next] == b',');
+        let span = |start: usize, end: usize| Span { start: start as u32, end: end as u32 };
+        Some((span(key, key_end), span(value, end)))
+    }
+}
+
+/// The first byte from `at` on that is no white space.
+#[inline]
+pub(super) fn filled(data: &[u8], mut at: usize) -> Option<usize> {
+    while matches!(data.get(at)?, b' ' | b'\t' | b'\r') {
+        at += 1;
+    }
+    Some(at)
+}
+
+/// Where the value ends that begins at `at`.
+#[inline]
+pub(super) fn ends(data: &[u8], at: usize) -> Option<usize> {
+    if data[at] == b'"'
+        && let Some(end) = short_string_ends(data, at + 1)
+    {
+        return Some(end);
+    }
+    Some(at + SkipValue::default().read(&data[at..])?)
+}
+
+/// Where a string ends whose text begins at `at`, if it has no escape and at most sixty-four bytes: eight at a time, since
+/// keys are short.
+#[inline]
+fn short_string_ends(data: &[u8], at: usize) -> Option<usize> {
+    const ONES: u64 = u64::MAX / 255;
+    let marks = |word: u64, byte: u8| {
+        let differs = word ^ (ONES * u64::from(byte));
+        differs.wrapping_sub(ONES) & !differs & (ONES << 7)
+    };
+    for (number, chunk) in data[at..].as_chunks().0.iter().take(8).enumerate() {
+        let word = u64::from_le_bytes(*chunk);
+        let (quotes, escapes) = (marks(word, b'"'), marks(word, b'\\'));
+        if quotes | escapes != 0 {
+            // The lowest mark of each is right.
+            let quote = quotes.trailing_zeros();
+            return (quote < escapes.trailing_zeros()).then(|| at + 8 * number + quote as usize / 8 + 1);
+        }
+    }
+    None
+}

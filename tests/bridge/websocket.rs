@@ -344,6 +344,7 @@ fn a_prompt_that_waits_is_cancelled_over_a_websocket_too() {
     say(&mut peer, r#"{"id":3,"result":{}}"#);
     assert_eq!(ending(&mut peer), Some(1000));
     assert_eq!(stdout.text(), "{\"id\":3,\"result\":{}}\n");
+    drop(peer);
     assert_eq!(bridge.code(), Some(0));
 }
 

@@ -146,6 +146,7 @@ fn clock() -> Value {
 }
 
 #[test]
+#[ignore = "scripts/test slow"]
 fn who_reads_a_unix_socket_slower_than_the_kernel_tells_of_room_is_not_closed() {
     // The kernel tells of room when three quarters are free, which takes this reader longer than it has: 24 seconds are
     // not enough for it. But it takes something in each of them.
@@ -198,12 +199,14 @@ fn a_half_closed_client_that_reads_steadily_gets_everything(
 }
 
 #[test]
+#[ignore = "scripts/test slow"]
 fn a_half_closed_client_that_reads_its_tcp_socket_steadily_gets_everything() {
     let connect = |daemon: &mut Daemon| Client::over_tcp_with_little_room(daemon.address());
     a_half_closed_client_that_reads_steadily_gets_everything(Setup::new([]), connect, 50_000);
 }
 
 #[test]
+#[ignore = "scripts/test slow"]
 fn a_half_closed_client_that_reads_its_unix_socket_steadily_gets_everything() {
     // The kernel holds up to 104 KB in one piece, which makes room when all of it was read.
     let connect = |daemon: &mut Daemon| daemon.connect();

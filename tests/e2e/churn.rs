@@ -165,6 +165,7 @@ fn fill_all_tables(daemon: &mut Daemon, mut holder: Client) {
 }
 
 #[test]
+#[ignore = "scripts/test slow"]
 fn nothing_is_left_of_clients_that_came_and_went_nor_of_workers_that_crashed() {
     // It answers first: workers that end before they have answered are started again more and more slowly.
     let answer = r#"read -r line; echo '{"jsonrpc":"2.0","id":0,"result":1}'; read -r line; kill -9 $$"#;

@@ -14,6 +14,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use crate::sockets::{has_now, register};
+
 /// How long a condition may take to come true. Generous: a loaded machine is no failure.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -100,6 +102,7 @@ impl Client {
     /// Over a socket that is there already.
     pub fn over(socket: impl Into<OwnedFd>) -> Self {
         let socket = socket.into();
+        register(&socket);
         let writer = socket.try_clone().expect("a second descriptor");
         Self::new(socket, Some(writer))
     }
@@ -307,10 +310,7 @@ impl Client {
 
     /// Whether something can be read now, the end included.
     pub fn has_something(&self) -> bool {
-        use rustix::event::{PollFd, Timespec, poll};
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        self.start < self.buffer.len()
-            || poll(&mut [PollFd::new(&self.reader, PollFlags::IN)], Some(&now)).is_ok_and(|count| count > 0)
+        self.start < self.buffer.len() || has_now(&self.reader, PollFlags::IN)
     }
 
     /// Stops reading for good, as a program that was the next in a pipeline and has ended.

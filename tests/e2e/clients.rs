@@ -403,6 +403,7 @@ fn a_request_that_is_never_answered_ends_with_request_timeout() {
 }
 
 #[test]
+#[ignore = "scripts/test slow"]
 fn an_answer_that_a_stopped_daemon_could_not_hear_is_delivered_although_its_time_is_up() {
     let pool = with(worker("agents", 1, &[]), "request_timeout_sec", 6);
     let mut daemon = Setup::new([pool]).start();

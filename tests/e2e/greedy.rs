@@ -487,6 +487,7 @@ fn a_client_whose_requests_are_answered_between_crashes_is_no_suspect() {
 }
 
 #[test]
+#[ignore = "scripts/test slow"]
 fn a_worker_that_was_given_up_is_tried_again_when_the_window_has_passed() {
     let setup = Setup::new([worker("agents", 1, &[])]);
     let mut daemon = setup.limit("max_restarts", 1).limit("restart_window_sec", 8).start();

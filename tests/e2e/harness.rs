@@ -36,6 +36,7 @@ use self::processes::processes;
 use crate::client::Client;
 use crate::descriptors;
 use crate::misbehaving::WORKER;
+use crate::sockets::close_ended;
 use crate::waiting::comes_true;
 
 const MARK: &str = "STDIO_BUS_TEST_MARK";
@@ -385,7 +386,7 @@ impl Setup {
                 None
             }
         };
-        Daemon { child, mark, log, client, setup: self, ended: None }
+        Daemon { child, mark, log, client, setup: self, ended: None, left_nothing: false }
     }
 
     /// Runs it to its end: for starts that are refused, and programs that only print something.
@@ -415,6 +416,8 @@ pub struct Daemon {
     client: Option<Client>,
     setup: Setup,
     ended: Option<ExitStatus>,
+    /// Nothing of its process tree was left after its end.
+    left_nothing: bool,
 }
 
 impl Daemon {
@@ -578,8 +581,14 @@ impl Daemon {
 
     /// Checks that it ends with 0 and leaves nothing behind.
     pub fn ends_well(mut self) -> Outcome {
+        // Its clients close as programs do.
+        comes_true(PATIENCE, || {
+            close_ended();
+            self.ended.is_some() || !self.runs()
+        });
         let status = self.wait();
         self.nothing_is_left();
+        self.left_nothing = true;
         self.log.until_end();
         let stdout = self.rest_of_stdout();
         assert_eq!(status.code(), Some(0), "{status}; the log:\n{}", self.log());
@@ -620,7 +629,8 @@ impl Drop for Daemon {
             self.signal(Signal::KILL);
             let _ = self.child.wait();
         }
-        for (pid, _) in self.descendants() {
+        let left = if self.left_nothing { Vec::new() } else { self.descendants() };
+        for (pid, _) in left {
             let _ = Pid::from_raw(pid as i32).map(|pid| kill_process(pid, Signal::KILL));
         }
         if std::thread::panicking() {

@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use serde_json::{Value, json};
 
 use crate::client::PATIENCE;
+use crate::sockets::register;
 
 /// One connection.
 pub struct Http {
@@ -53,6 +54,7 @@ impl Event {
 impl Http {
     pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("{address}: {error}"));
+        register(&stream);
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let reader = BufReader::new(stream.try_clone().unwrap());

@@ -10,6 +10,7 @@ mod harness;
 mod http;
 #[path = "../support/seccomp.rs"]
 mod seccomp;
+mod sockets;
 #[path = "../support/terminal.rs"]
 mod terminal;
 #[path = "../support/waiting.rs"]

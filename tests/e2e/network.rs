@@ -57,6 +57,7 @@ fn a_silent_client_is_asked_whether_it_is_still_there() {
 }
 
 #[test]
+#[ignore = "scripts/test slow"]
 fn clients_whose_hosts_are_gone_are_closed_and_their_sessions_are_free_and_who_is_silent_or_does_not_read_stays() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let (quiet, _) = connect(&daemon);

@@ -303,6 +303,7 @@ fn asks_without_end(address: std::net::SocketAddr, ends: &AtomicBool, answered: 
 }
 
 #[test]
+#[ignore = "scripts/test slow"]
 fn a_hundred_reloads_of_all_kinds_under_load_fail_no_request() {
     let times = figure("STDIO_BUS_RELOADS", 100);
     let setup = Setup::new([named("0", 2), echo("other", 1)]).set("listeners", json!([{ "tcp": "127.0.0.1:0" }]));

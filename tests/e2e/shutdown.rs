@@ -257,6 +257,7 @@ fn a_new_daemon_takes_the_address_over_while_the_old_one_finishes() {
 }
 
 #[test]
+#[ignore = "scripts/test slow"]
 fn a_daemon_that_runs_for_moments_only_comes_to_the_end_of_its_drain() {
     let mut daemon = Setup::new([worker("agents", 1, &["--ignore-term"])]).limit("drain_timeout_sec", 6).start();
     daemon.connect().request(1, "m", json!({}));

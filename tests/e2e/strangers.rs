@@ -271,6 +271,7 @@ fn a_worker_cannot_open_the_pipes_of_one_of_another_user_or_of_the_daemons() {
 }
 
 #[test]
+#[ignore = "scripts/test slow"]
 fn who_holds_up_the_start_of_a_worker_of_one_user_holds_up_no_other_users_and_not_for_ever() {
     if !may_be_others() {
         return;

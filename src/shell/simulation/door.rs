@@ -338,7 +338,7 @@ impl Door {
 fn visitors_of_the_door_for_mcp_get_what_is_theirs_whatever_the_kernel_does() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
     let seed = number("STDIO_BUS_SHELL_SEED");
-    let seeds = number("STDIO_BUS_SHELL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { 48 });
+    let seeds = number("STDIO_BUS_SHELL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { 12 });
     let steps = number("STDIO_BUS_SHELL_STEPS").map_or(1500, |steps| steps as usize);
     let first = seed.unwrap_or(1);
     let (mut results, mut fetched) = (0, 0);

@@ -14,7 +14,7 @@ const ANSWERS: &str = include_str!("../../../../fuzz/words/answers");
 const EVENTS: &str = include_str!("../../../../fuzz/words/events");
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_pieces_of_a_response_give_the_events_of_the_standard(bytes in in_pieces(text(EVENTS, 40))) {

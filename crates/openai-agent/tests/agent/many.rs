@@ -133,6 +133,7 @@ fn a_thousand_sessions_stream_at_once_on_one_thread() {
 }
 
 #[test]
+#[ignore = "scripts/test slow"]
 fn a_slow_reader_gets_everything_in_fewer_pieces_and_costs_little_memory() {
     const SESSIONS: usize = 20;
     const TOKENS: usize = 20_000;

@@ -288,7 +288,7 @@ fn events_without_the_line_between_them_come_as_they_arrive() {
 
 #[test]
 fn a_huge_event_arrives_whole_while_other_sessions_stream() {
-    let huge = "0123456789abcdef".repeat(24 << 16);
+    let huge = "0123456789abcdef".repeat(8 << 16);
     let text = huge.clone();
     let endpoint = Endpoint::start(move |request, conn| match request.said().as_str() {
         "huge" => conn.say(&[&text]),

@@ -40,7 +40,7 @@ fn messages(most: usize) -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_pieces_of_a_stream_give_the_same_lines(bytes in in_pieces(prop_oneof![text(JSON, 24), messages(6)])) {

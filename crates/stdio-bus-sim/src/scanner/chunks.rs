@@ -74,8 +74,6 @@ fn message() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if cfg!(debug_assertions) { 300 } else { 5000 }, ..Default::default() })]
-
     #[test]
     fn lines_come_out_the_same_however_they_are_cut(
         messages in proptest::collection::vec(message(), 1..8),

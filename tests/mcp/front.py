@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import ssl
+import subprocess
 import tempfile
 import time
 
@@ -16,7 +17,7 @@ import balancer
 from cases import Skipped
 from clients import command, drive
 from mcp_site import Site, everything, quick
-from wire import LEGACY, MODERN, Client, Connection, Refused, within
+from wire import LEGACY, MODERN, PATIENCE, Client, Connection, Refused, within
 
 # Of each era.
 CLIENTS = 200
@@ -87,15 +88,23 @@ class Fleet:
 
 
 def hurry(*sites, failed=None):
-    """Ends daemons of which nobody wants anything any more, without the wait for balancers: by a second signal, which has to
-    come later than timeout(1) sends one."""
+    """Ends daemons of which nobody wants anything any more, without the wait for balancers: by a second signal, which is none
+    while it may have come together with the first one."""
     for site in sites:
         site.daemon.drain()
-    time.sleep(1.2)
+    end = time.monotonic() + PATIENCE
     for site in sites:
-        site.daemon.process.terminate()
+        while not has_ended(site.daemon.process) and time.monotonic() < end:
+            site.daemon.process.terminate()
     for site in sites:
         site.__exit__(failed, failed, None)
+
+
+def has_ended(process):
+    try:
+        return process.wait(0.1) is not None
+    except subprocess.TimeoutExpired:
+        return False
 
 
 class Secure(Client):

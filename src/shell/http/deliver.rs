@@ -108,8 +108,10 @@ impl<I: Io> Reactor<I> {
             }
         };
         let mut padded = std::mem::take(&mut self.http.padded);
-        for line in whole.split_inclusive(|byte| *byte == b'\n') {
-            self.deliver_line(now, slot, to, &line[..line.len() - 1], &mut padded);
+        let mut at = 0;
+        for end in memchr::memchr_iter(b'\n', whole) {
+            self.deliver_line(now, slot, to, &whole[at..end], &mut padded);
+            at = end + 1;
         }
         for used in [&mut begun, &mut padded] {
             used.clear();
@@ -338,6 +340,8 @@ impl<I: Io> Reactor<I> {
                     member.is_closing = true;
                     let waiting = std::mem::take(&mut member.inbox);
                     self.http.held -= waiting.iter().map(|waiting| waiting.message.weight()).sum::<usize>();
+                    let untold = waiting.iter().filter_map(|waiting| waiting.tells);
+                    untold.for_each(|(connection, _)| self.lose_member(now, connection, client, &[]));
                 }
                 self.tell(now, Input::Ended { peer: Peer::Client(client), partial: 0 });
             }
@@ -354,13 +358,11 @@ impl<I: Io> Reactor<I> {
         let client = member.client;
         let mut connections = member.connections();
         connections.extend(member.inbox.iter().filter_map(|waiting| waiting.tells).map(|(slot, _)| slot));
-        connections.retain(|it| self.http.connections.get(*it).is_some_and(|it| it.member == Some(client)));
         for at in connections {
-            self.http.connections[at].member = None;
-            let stream = self.http.connections[at].stream;
+            let Some(stream) = self.http.connections.get(at).map(|it| it.stream) else { continue };
             let unanswered: Option<Vec<Vec<u8>>> =
                 member.session().map(|session| session.unanswered_on(stream).map(Id::token).collect());
-            self.end_for_want_of_member(now, at, &unanswered.unwrap_or_default());
+            self.lose_member(now, at, client, &unanswered.unwrap_or_default());
         }
         self.http.kept -= member.kept();
         let lost = member.session().map_or(0, Session::forget);
@@ -368,8 +370,12 @@ impl<I: Io> Reactor<I> {
         self.tell(now, Input::Closed(client));
     }
 
-    /// Each of its requests with these ids is answered.
-    fn end_for_want_of_member(&mut self, now: Moment, slot: usize, ids: &[Vec<u8>]) {
+    /// The client whose request a connection has brought is none any more: each request with one of these ids is answered.
+    fn lose_member(&mut self, now: Moment, slot: usize, client: ClientKey, ids: &[Vec<u8>]) {
+        let Some(connection) = self.http.connections.get_mut(slot) else { return };
+        if connection.member.take_if(|member| *member == client).is_none() {
+            return;
+        }
         let fault = Fault::no_session();
         if self.http.connections[slot].state == State::Waiting && ids.len() > 1 {
             self.begin_http_events(now, slot, 0);

@@ -64,6 +64,11 @@ impl Member {
         }
     }
 
+    /// Whether a connection waits only for a message of it to be taken.
+    pub(super) fn is_to_tell(&self, connection: usize) -> bool {
+        self.inbox.iter().any(|waiting| waiting.tells.is_some_and(|(slot, _)| slot == connection))
+    }
+
     /// Bytes of events that it keeps.
     pub(super) fn kept(&self) -> usize {
         if let Role::Session(session) = &self.role { session.weight() } else { 0 }

@@ -379,6 +379,11 @@ impl<I: Io> Reactor<I> {
     /// A stream gives a sign of life; an answer that is long awaited becomes one.
     fn keep_http_alive(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
+        // What is not answered never becomes a stream.
+        let member = connection.member.and_then(|client| self.http.members.of(client));
+        if member.is_some_and(|member| member.is_to_tell(slot)) {
+            return self.set_http_due(slot, now.after(KEEP_ALIVE));
+        }
         // Whose network has gone is found by what is not acknowledged.
         let _ = sockopt::set_tcp_user_timeout(&connection.socket, SEND_TIME.as_millis() as u32 / 2);
         if connection.state == State::Waiting {

@@ -4,6 +4,9 @@
 //! Invariant: what is read has one meaning, so nobody in front of us reads its host, its target or its end elsewhere.
 
 use std::mem::MaybeUninit;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 
 use super::body::Framing;
 use super::error::Error;
@@ -109,17 +112,25 @@ impl Search {
 
 /// How long the head at the front is, if its end is there. Of the bytes before `from` it is known that it is not.
 fn end_of_head(bytes: &[u8], from: usize) -> Option<usize> {
-    memchr::memchr_iter(b'\n', &bytes[from..]).find_map(|newline| match &bytes[from + newline + 1..] {
-        [b'\n', ..] => Some(from + newline + 2),
-        [b'\r', b'\n', ..] => Some(from + newline + 3),
-        _ => None,
-    })
+    static USUAL: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("\n\r\n"));
+    let usual = USUAL.find(&bytes[from..]).map(|newline| from + newline + 3);
+    let before = &bytes[from..usual.unwrap_or(bytes.len())];
+    // What has a newline alone is refused, and ends where its sender thinks.
+    let other = if has_newline_alone(before) { memchr::memmem::find(before, b"\n\n") } else { None };
+    other.map(|newline| from + newline + 2).or(usual)
+}
+
+/// Whether a newline stands behind anything but a carriage return.
+fn has_newline_alone(bytes: &[u8]) -> bool {
+    let behind = bytes.get(1..).unwrap_or_default();
+    let is_alone = |(before, byte): (&u8, &u8)| u8::from((*byte == b'\n') & (*before != b'\r'));
+    // One after the other, without looking whether it is known already, is what vector instructions do.
+    bytes.first() == Some(&b'\n') || bytes.iter().zip(behind).map(is_alone).fold(0, |any, it| any | it) != 0
 }
 
 /// Every newline stands behind a carriage return; that nothing else does is seen to by the parser.
 fn check_line_ends(bytes: &[u8]) -> Result<(), Error> {
-    let is_twofold = |newline: usize| newline > 0 && bytes[newline - 1] == b'\r';
-    if memchr::memchr_iter(b'\n', bytes).all(is_twofold) { Ok(()) } else { Err(Error::LINE_END) }
+    if has_newline_alone(bytes) { Err(Error::LINE_END) } else { Ok(()) }
 }
 
 fn malformed(error: httparse::Error) -> Error {
@@ -208,8 +219,12 @@ fn read_host(value: &[u8]) -> Result<&str, Error> {
 /// what `Host` says.
 fn read_target<'b>(verb: &str, target: &'b str, host: Option<&str>) -> Result<(&'b str, &'b str), Error> {
     const NO_PATH: Error = Error::bad("the target of the request is not a path");
-    if !target.is_ascii() || target.contains('#') {
+    let place_of = |byte: u8| memchr::memchr(byte, target.as_bytes());
+    if !target.is_ascii() || place_of(b'#').is_some() {
         return Err(NO_PATH);
+    }
+    if target.starts_with('/') && place_of(b'?').is_none() {
+        return Ok((target, ""));
     }
     let after_scheme = ["http://", "https://", "ws://", "wss://"].iter().find_map(|scheme| {
         let (begin, rest) = target.split_at_checked(scheme.len())?;

@@ -71,29 +71,32 @@ fn nothing_here(path: &str) -> Fault {
     Fault::new(Status::NotFound, format!("there is nothing here but {path} and {path}/POOL"))
 }
 
+const JSON: &str = "application/json";
+
+/// A media type without what stands behind a semicolon.
+fn without_parameters(kind: &[u8]) -> &[u8] {
+    kind[..memchr::memchr(b';', kind).unwrap_or(kind.len())].trim_ascii()
+}
+
 /// The types that a request sends and takes.
 fn check_types(verb: Verb, fields: &Fields<'_>) -> Result<(), Fault> {
-    let takes = |kind: &str| {
-        let group = kind.split('/').next().unwrap_or_default();
-        let is_it = |element: &[u8]| {
-            let range = element.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-            let is_group = || range.strip_suffix(b"/*").is_some_and(|it| it.eq_ignore_ascii_case(group.as_bytes()));
-            range.eq_ignore_ascii_case(kind.as_bytes()) || range == b"*/*" || is_group()
-        };
-        fields.any("accept", is_it)
-    };
+    let (mut takes_json, mut takes_events) = (false, false);
+    let takes_both = fields.any("accept", |element| {
+        let range = without_parameters(element);
+        let is_one_of = |kinds: [&str; 3]| kinds.iter().any(|kind| range.eq_ignore_ascii_case(kind.as_bytes()));
+        takes_json |= is_one_of([JSON, "*/*", "application/*"]);
+        takes_events |= is_one_of(["text/event-stream", "*/*", "text/*"]);
+        takes_json && takes_events
+    });
     let not_acceptable = |why: &'static str| Err(Fault::new(Status::NotAcceptable, why));
     match verb {
         Verb::Delete => Ok(()),
-        Verb::Get if takes("text/event-stream") => Ok(()),
+        Verb::Get if takes_events => Ok(()),
         Verb::Get => not_acceptable("Accept has to have text/event-stream"),
-        Verb::Post if !(takes("application/json") && takes("text/event-stream")) => {
-            not_acceptable("Accept has to have both application/json and text/event-stream")
-        }
+        Verb::Post if !takes_both => not_acceptable("Accept has to have both application/json and text/event-stream"),
         Verb::Post => {
             let kind = fields.only("content-type").ok().flatten().unwrap_or_default();
-            let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-            match kind.eq_ignore_ascii_case(b"application/json") {
+            match without_parameters(kind).eq_ignore_ascii_case(JSON.as_bytes()) {
                 true => Ok(()),
                 false => Err(Fault::new(Status::UnsupportedMediaType, "Content-Type has to be application/json")),
             }
@@ -108,6 +111,9 @@ const FIELDS: [&str; 5] = ["mcp-session-id", "mcp-protocol-version", "mcp-method
 fn values(fields: &Fields<'_>) -> Result<[Option<Box<str>>; FIELDS.len()], Fault> {
     let mut values = [const { None }; FIELDS.len()];
     for (name, value) in fields.iter() {
+        if !matches!(name.as_bytes(), [b'm' | b'M' | b'l' | b'L', ..]) {
+            continue;
+        }
         let Some(at) = FIELDS.iter().position(|known| name.eq_ignore_ascii_case(known)) else { continue };
         let bad = |what: &str| Fault::new(Status::BadRequest, format!("{} {what}", FIELDS[at]));
         let text = str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| matches!(byte, b' '..=b'~')));

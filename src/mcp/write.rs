@@ -66,8 +66,12 @@ fn head(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>) {
     }
 }
 
+/// Room that suffices for most heads.
+const USUAL_HEAD: usize = 256;
+
 /// A whole answer.
 pub fn json(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>, body: &[u8]) {
+    out.reserve(USUAL_HEAD + body.len());
     head(out, status, manner);
     out.extend_from_slice(b"Content-Type: application/json\r\nContent-Length: ");
     number(out, body.len());

@@ -14,7 +14,7 @@ use crate::io::Io;
 use crate::mcp::asked::Verb;
 use crate::mcp::fault::{INVALID_REQUEST, METHOD_NOT_FOUND};
 use crate::mcp::write::{self, EventId};
-use crate::mcp::{Asked, Body, Fault, Kind, Message, message, modern};
+use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, message, modern};
 use crate::shell::handshakes::upgrade::health;
 use crate::shell::turn::Shell;
 use crate::websocket::HEALTH;
@@ -225,11 +225,11 @@ impl<I: Io> Shell<I> {
 
     /// Messages of a session, or the one that begins it.
     fn post_legacy(&mut self, now: Moment, slot: usize, body: Body) -> Result<(), Fault> {
-        let (messages, is_batch) = match &body {
+        let (messages, is_array) = match &body {
             Body::One(message) => (std::slice::from_ref(message), false),
             Body::Batch(messages) => (&messages[..], true),
         };
-        let begins = !is_batch && messages[0].kind() == Kind::Request && *messages[0].method() == *b"initialize";
+        let begins = !is_array && messages[0].kind() == Kind::Request && *messages[0].method() == *b"initialize";
         let member = match begins {
             true => {
                 let pool = self.pool_asked(slot)?;
@@ -245,22 +245,14 @@ impl<I: Io> Shell<I> {
         at.since = now;
         let client = at.client;
         let Some(session) = at.session() else { return Err(Fault::no_session()) };
-        if is_batch && !session.takes_batches() && version != Some("2025-03-26") {
+        if is_array && !session.takes_batches() && version != Some("2025-03-26") {
             return Err(Fault::bad(INVALID_REQUEST, "only 2025-03-26 has batches: post one message"));
         }
-        let mut requests = Vec::new();
-        for message in messages.iter().filter(|message| message.kind() == Kind::Request) {
-            let id = message.id().and_then(|id| Id::parse(id).ok()).ok_or_else(too_long)?;
-            if session.waits_for(&id) || requests.iter().any(|(other, _)| *other == id) {
-                return Err(Fault::bad(INVALID_REQUEST, "a request with this id waits for its answer already"));
-            }
-            requests.push((id, message.progress_token()));
-        }
+        let (first, others) = requests_of(session, messages)?;
         connection.member = Some(client);
-        let has_requests = !requests.is_empty();
+        let (has_requests, is_batch) = (first.is_some(), !others.is_empty());
         if has_requests {
-            let is_batch = requests.len() > 1;
-            connection.stream = session.begin(slot, requests.into_iter(), is_batch);
+            connection.stream = session.begin(slot, first.into_iter().chain(others), is_batch);
         }
         self.await_answer(now, slot);
         let tells = (!has_requests).then_some(slot);
@@ -369,6 +361,26 @@ impl<I: Io> Shell<I> {
             }
         }
     }
+}
+
+/// The id of a request, and the token of its progress.
+type Asks<'a> = (Id, Option<&'a [u8]>);
+
+/// The requests among messages: the first one, which mostly is the only one, and the others.
+fn requests_of<'a>(session: &Session, messages: &'a [Message]) -> Result<(Option<Asks<'a>>, Vec<Asks<'a>>), Fault> {
+    let (mut first, mut others) = (None, Vec::new());
+    for message in messages.iter().filter(|message| message.kind() == Kind::Request) {
+        let id = message.id().and_then(|id| Id::parse(id).ok()).ok_or_else(too_long)?;
+        if session.waits_for(&id) || first.iter().chain(&others).any(|(other, _)| *other == id) {
+            return Err(Fault::bad(INVALID_REQUEST, "a request with this id waits for its answer already"));
+        }
+        let asks = (id, message.progress_token());
+        match first {
+            None => first = Some(asks),
+            Some(_) => others.push(asks),
+        }
+    }
+    Ok((first, others))
 }
 
 fn turned_away(why: TurnedAway) -> Fault {

@@ -114,6 +114,11 @@ impl RequestReader {
         self.is_idle
     }
 
+    /// Whether the last request of the connection has come, all of it.
+    pub fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over)
+    }
+
     /// The last request was answered, and so many bytes of what follows it wait: the next one's time begins.
     pub fn answered(&mut self, now: Moment, bytes: usize) {
         (self.since, self.is_idle) = (now, bytes == 0);

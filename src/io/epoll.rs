@@ -311,8 +311,9 @@ impl Epoll {
                 S::ReceiveInto { socket, into, bytes } => {
                     result_of(libc::recv(socket, into.cast(), bytes as usize, flags))
                 }
-                S::Send { socket, from, bytes, .. } => {
-                    result_of(libc::send(socket, from.cast(), bytes as usize, flags))
+                S::Send { socket, from, bytes, more, .. } => {
+                    let more = if more { libc::MSG_MORE } else { 0 };
+                    result_of(libc::send(socket, from.cast(), bytes as usize, flags | more))
                 }
                 S::SendMany { socket, message, more } => {
                     result_of(libc::sendmsg(socket, message, flags | if more { libc::MSG_MORE } else { 0 }))

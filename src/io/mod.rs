@@ -19,8 +19,10 @@ pub(crate) use aside::leave_signals_to_the_loop;
 pub(crate) use result::result_of;
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
+
+use rustix::net::RecvFlags;
 
 use crate::scan::Window;
 use buffers::Buffers;
@@ -74,6 +76,8 @@ pub enum Submission {
         /// Send what there is room for; EAGAIN if there is none. To wait for room is [`Submission::AwaitRoom`]'s: a ring
         /// that has to wait for it at a socket whose other side sends no more makes a thread that does.
         now_or_never: bool,
+        /// More follows at once, if only the end: the kernel may wait for that with what it sends (MSG_MORE).
+        more: bool,
     },
     /// sendmsg(2) without SIGPIPE, of what there is room for; EAGAIN if there is none.
     SendMany {
@@ -186,6 +190,12 @@ pub trait Io {
     /// Says that a descriptor was opened, by whatever else than [`Submission::Accept`]: its number may have belonged to
     /// another file.
     fn opened(&mut self, descriptor: RawFd);
+
+    /// Takes what has come already to a socket that nothing receives from: 0 if that is nothing, or shows by the next
+    /// receive only.
+    fn receive_now(&mut self, socket: BorrowedFd<'_>, into: &mut [u8]) -> usize {
+        rustix::net::recv(socket, into, RecvFlags::DONTWAIT).map_or(0, |(received, _)| received)
+    }
 
     /// Asks for the end of the operation with this token; it completes with ECANCELED, or as usual.
     fn cancel(&mut self, token: u64);

@@ -177,9 +177,10 @@ fn entry(submission: Submission) -> squeue::Entry {
             let flags = if now_or_never { libc::RWF_NOWAIT } else { 0 };
             opcode::Read::new(fd(from), into, bytes).offset(HERE).rw_flags(flags).build()
         }
-        Submission::Send { socket, from, bytes, now_or_never } => {
+        Submission::Send { socket, from, bytes, now_or_never, more } => {
             let waits = if now_or_never { libc::MSG_DONTWAIT } else { 0 };
-            opcode::Send::new(fd(socket), from, bytes).flags(libc::MSG_NOSIGNAL | waits).build()
+            let more = if more { libc::MSG_MORE } else { 0 };
+            opcode::Send::new(fd(socket), from, bytes).flags(libc::MSG_NOSIGNAL | waits | more).build()
         }
         Submission::SendMany { socket, message, more } => {
             let more = if more { libc::MSG_MORE } else { 0 };

@@ -42,7 +42,7 @@ impl<I: Io> Reactor<I> {
                 Submission::WriteAside { to: out, from, bytes: bytes as u32 }
             }
             Next::One { address, bytes, .. } if socket => {
-                Submission::Send { socket: out, from: address, bytes: bytes as u32, now_or_never: true }
+                Submission::Send { socket: out, from: address, bytes: bytes as u32, now_or_never: true, more: false }
             }
             Next::One { registered, address, bytes } => {
                 Submission::Write { to: out, from: address, bytes: bytes as u32, registered }

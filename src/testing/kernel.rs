@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::fs::fstat;
+use rustix::net::RecvFlags;
 
 use super::Random;
 use crate::io::buffers::{Buffers, RECEIVE, RECEIVE_BUFFERS};
@@ -300,6 +301,14 @@ impl Io for Kernel {
     }
 
     fn opened(&mut self, _: RawFd) {}
+
+    fn receive_now(&mut self, socket: BorrowedFd<'_>, into: &mut [u8]) -> usize {
+        if self.random.one_in(2) {
+            return 0;
+        }
+        let most = self.cut(into.len() as u32);
+        rustix::net::recv(socket, &mut into[..most], RecvFlags::DONTWAIT).map_or(0, |(received, _)| received)
+    }
 
     fn cancel(&mut self, token: u64) {
         for (pending, _, cancelled) in &mut self.pending {

@@ -386,6 +386,26 @@ fn a_client_that_sends_no_more_still_gets_its_answer() {
 }
 
 #[test]
+fn a_client_that_asks_no_more_gets_all_of_its_answer_and_then_the_end() {
+    let daemon = door(shared(), json!({}));
+    let session = Http::session(daemon.address(), VERSION);
+    for (id, length) in [(1, 10), (2, 500_000)] {
+        for behind in ["", "\r\n", "GET /mcp HTTP/1.1\r\n"] {
+            let mut client = session.again().with("Connection", "close");
+            let text = "x".repeat(length);
+            let body = request(id, "m", json!({ "text": text })).to_string();
+            client.send("POST /mcp", &[], &body);
+            client.send_bytes(behind.as_bytes());
+            let answer = client.answer();
+            assert_eq!(answer.fields["connection"], "close");
+            assert_eq!(answer.json()["result"]["echo"]["text"], text, "{behind:?}");
+            assert!(client.is_closed(), "{behind:?}");
+        }
+    }
+    daemon.stop();
+}
+
+#[test]
 fn connections_that_come_and_go_leave_nothing_behind() {
     let daemon = door(shared(), json!({}));
     let session = Http::session(daemon.address(), VERSION);
@@ -393,8 +413,9 @@ fn connections_that_come_and_go_leave_nothing_behind() {
     daemon.until("one connection is there", || daemon.descriptors() > 0);
     let before = daemon.descriptors();
     for number in 0..200 {
-        match number % 4 {
+        match number % 5 {
             0 => drop(session.again().call(number, "m", json!({}))),
+            3 => drop(session.again().with("Connection", "close").call(number, "m", json!({}))),
             1 => session.again().post(&request(1_000 + number, "m", json!({}))),
             2 => session.again().send_bytes(b"POST /mcp HTT"),
             _ => drop(TcpStream::connect(daemon.address()).unwrap()),

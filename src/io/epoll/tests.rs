@@ -93,6 +93,7 @@ fn a_socket_that_is_read_written_and_watched_wakes_each_for_its_own_reason() {
         from: full.as_ptr(),
         bytes: full.len() as u32,
         now_or_never: false,
+        more: false,
     };
     submit(&mut epoll, send, 1);
     let [(1, sent)] = turn(&mut epoll)[..] else { panic!("it is tried at once") };

@@ -162,6 +162,7 @@ impl<I: Io> Shell<I> {
             from: rest.as_ptr(),
             bytes: rest.len().min(u32::MAX as usize) as u32,
             now_or_never: true,
+            more: false,
         };
         connection.in_flight.add(Flight::Write);
         // SAFETY: the output is not touched and the socket stays open while this is in flight.

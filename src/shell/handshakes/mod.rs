@@ -53,7 +53,13 @@ impl<I: Io> Reactor<I> {
             Stage::Header | Stage::Request(_) => receive(handshake.received.room()),
             Stage::Answer { bytes, sent } => {
                 let rest = &bytes[*sent..];
-                Submission::Send { socket, from: rest.as_ptr(), bytes: rest.len() as u32, now_or_never: false }
+                Submission::Send {
+                    socket,
+                    from: rest.as_ptr(),
+                    bytes: rest.len() as u32,
+                    now_or_never: false,
+                    more: false,
+                }
             }
             Stage::End => receive(handshake.received.waste()),
         };

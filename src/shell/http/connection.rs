@@ -11,7 +11,7 @@ use crate::bus::port::{ClientKey, Moment, Origin};
 use crate::http1::{Limits, RequestReader};
 use crate::mcp::write::{EventId, Manner};
 use crate::mcp::{Asked, Message, message};
-use crate::shell::connection::InFlight;
+use crate::shell::connection::{Flight, InFlight};
 use crate::tokens::Bearer;
 
 /// How often a stream gives a sign of life, and how long an answer may be awaited before it becomes one.
@@ -222,6 +222,8 @@ pub(super) struct Connection {
     pub due: Moment,
     /// It is in the list of those that have something to send.
     pub is_dirty: bool,
+    /// It is closed behind what is being sent, and its receive is cancelled.
+    pub parts: bool,
     /// So many bytes that wait to be sent are counted.
     pub weighed: usize,
 }
@@ -249,6 +251,7 @@ impl Connection {
             since: now,
             due: now,
             is_dirty: false,
+            parts: false,
             weighed: 0,
         }
     }
@@ -262,6 +265,13 @@ impl Connection {
     /// Whether the end of a stream is told by the end of the connection.
     pub(super) fn is_old(&self) -> bool {
         self.incoming.asked.as_ref().is_some_and(|asked| asked.is_old)
+    }
+
+    /// Whether it can be closed behind what is queued: all of its last request has come, and nothing else.
+    pub(super) fn may_part(&self) -> bool {
+        let incoming = &self.incoming;
+        let is_last = self.state == State::Answering && !incoming.keeps_alive && incoming.reader.is_over();
+        is_last && incoming.bytes.is_empty() && !incoming.has_ended && !self.in_flight.has(Flight::Watch)
     }
 
     /// Whether nobody waits for anything on it, so that its place may be given to another one.

@@ -34,6 +34,9 @@ pub(super) const MOST_CONNECTIONS: usize = 2048;
 /// How long a session may be used by nobody, if nothing is set.
 const SESSION_IDLE: Duration = Duration::from_secs(1800);
 
+/// So much is received at once from a connection that was just accepted: most requests are shorter.
+const FIRST: usize = 4096;
+
 /// See the top of the file.
 pub(super) struct Http {
     connections: Slab<Connection>,
@@ -49,6 +52,8 @@ pub(super) struct Http {
     lines: LineReader,
     /// Where a line of the core is read, with room around it.
     padded: Vec<u8>,
+    /// Where a connection that was just accepted is received from.
+    first: Box<[u8]>,
     /// So many connections at most.
     most: usize,
     /// Bytes of bodies and of messages that wait.
@@ -75,6 +80,7 @@ impl Http {
             has_discovered: false,
             lines: LineReader::default(),
             padded: Vec::new(),
+            first: Box::default(),
             most,
             held: 0,
             kept: 0,

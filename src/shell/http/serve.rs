@@ -1,10 +1,11 @@
 //! Moves the bytes of connections of the door: they are read up to whole requests, what is queued is sent, and they are
 //! closed.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::net::{Shutdown, shutdown, sockopt};
 
+use super::FIRST;
 use super::connection::{Connection, KEEP_ALIVE, LINGER, REQUEST_TIME, SEND_TIME, State};
 use super::members::{Member, Role};
 use crate::bus::port::{Input, Moment, Origin, Peer};
@@ -36,10 +37,19 @@ impl<I: Io> Shell<I> {
         let longest = reactor.connections.longest_client_line;
         let http = &mut reactor.http;
         http.count += 1;
-        let mut connection = Connection::new(now, socket, listener, origin, longest, http.count);
-        connection.incoming.bytes.extend_from_slice(begun);
+        let connection = Connection::new(now, socket, listener, origin, longest, http.count);
         let slot = http.connections.insert(connection);
-        self.read_http(now, slot);
+        if !begun.is_empty() {
+            return self.read_http(now, slot, begun);
+        }
+        // Whoever connects has mostly sent its request by now.
+        let mut first = std::mem::take(&mut http.first);
+        if first.is_empty() {
+            first = vec![0; FIRST].into();
+        }
+        let received = reactor.io.receive_now(http.connections[slot].socket.as_fd(), &mut first);
+        self.read_http(now, slot, &first[..received]);
+        self.reactor.http.first = first;
     }
 
     /// What a receive has brought.
@@ -48,28 +58,45 @@ impl<I: Io> Shell<I> {
         let connection = &mut reactor.http.connections[slot];
         let was_reading = connection.in_flight.remove(Flight::Read);
         debug_assert!(was_reading);
-        let wants_it = !matches!(connection.state, State::Leaving | State::Lingering);
         if let Some(buffer) = completion.buffer() {
-            if completion.result > 0 && wants_it {
+            if completion.result > 0 {
                 // SAFETY: the buffer is returned behind this.
                 let window = unsafe { reactor.io.received(buffer, completion.result as usize) };
-                if connection.is_idle() {
-                    connection.since = now;
-                }
-                connection.incoming.bytes.extend_from_slice(window.data());
+                self.http_came(now, slot, window.data());
+                return self.reactor.io.return_received(buffer);
             }
             reactor.io.return_received(buffer);
         }
-        let connection = &mut reactor.http.connections[slot];
+        let connection = &reactor.http.connections[slot];
         match (connection.state, completion.result) {
             (State::Leaving, _) => reactor.remove_http_if_idle(slot),
+            (State::Lingering, _) if connection.parts => self.leave_http(now, slot),
+            (State::Answering, ..0) if connection.parts => {}
             (_, error) if error == -libc::ENOBUFS => reactor.http.starved.push(slot),
             (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => reactor.arm_http_receive(slot),
             (_, ..0) => self.leave_http(now, slot),
-            (_, 0) => self.http_ended(now, slot),
-            (State::Lingering, _) => reactor.arm_http_receive(slot),
-            (State::Reading, _) => self.read_http(now, slot),
-            _ => reactor.arm_http_receive(slot),
+            _ => self.http_ended(now, slot),
+        }
+    }
+
+    /// Something has come.
+    fn http_came(&mut self, now: Moment, slot: usize, bytes: &[u8]) {
+        let reactor = &mut self.reactor;
+        let connection = &mut reactor.http.connections[slot];
+        match connection.state {
+            State::Leaving => reactor.remove_http_if_idle(slot),
+            State::Lingering if connection.parts => reactor.linger_http(now, slot),
+            State::Lingering => reactor.arm_http_receive(slot),
+            State::Reading => {
+                if connection.is_idle() {
+                    connection.since = now;
+                }
+                self.read_http(now, slot, bytes);
+            }
+            _ => {
+                connection.incoming.bytes.extend_from_slice(bytes);
+                reactor.arm_http_receive(slot);
+            }
         }
     }
 
@@ -88,9 +115,13 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Looks for requests in what has come.
-    pub(super) fn read_http(&mut self, now: Moment, slot: usize) {
-        let mut bytes = std::mem::take(&mut self.reactor.http.connections[slot].incoming.bytes);
+    /// Looks for requests in what was kept and in what has come now. What is not dealt with is kept.
+    pub(super) fn read_http(&mut self, now: Moment, slot: usize, new: &[u8]) {
+        let mut kept = std::mem::take(&mut self.reactor.http.connections[slot].incoming.bytes);
+        if !kept.is_empty() {
+            kept.extend_from_slice(new);
+        }
+        let bytes = if kept.is_empty() { new } else { &kept };
         let mut at = 0;
         while let Some(connection) = self.reactor.http.connections.get_mut(slot)
             && connection.state == State::Reading
@@ -127,11 +158,15 @@ impl<I: Io> Shell<I> {
             }
         }
         let Some(connection) = self.reactor.http.connections.get_mut(slot) else { return };
-        bytes.drain(..at);
-        if bytes.is_empty() && bytes.capacity() > LONGEST_HEAD {
-            bytes = Vec::new();
-        }
-        connection.incoming.bytes = bytes;
+        // A connection that waits for its next request keeps no memory.
+        connection.incoming.bytes = match at == bytes.len() {
+            true => Vec::new(),
+            false if kept.is_empty() => new[at..].to_vec(),
+            false => {
+                kept.drain(..at);
+                kept
+            }
+        };
         if connection.state == State::Reading {
             let deadline = connection.incoming.reader.deadline();
             let latest = if connection.is_idle() { deadline } else { connection.since.after(REQUEST_TIME) };
@@ -149,7 +184,11 @@ impl<I: Io> Shell<I> {
         let had_to_wait = connection.in_flight.remove(Flight::Room);
         match (connection.state, result) {
             (State::Leaving, _) => return reactor.remove_http_if_idle(slot),
-            (_, 1..) if had_to_wait && tells_half_closed(result) => return reactor.await_http_room(slot),
+            (_, 1..) if had_to_wait && tells_half_closed(result) => {
+                // Nothing else would show that where nothing is received any more.
+                connection.incoming.has_ended |= connection.parts;
+                return reactor.await_http_room(slot);
+            }
             (_, 1..) if had_to_wait => {}
             (_, 1..) => {
                 let owed = connection.outgoing.sent(result as usize);
@@ -176,16 +215,24 @@ impl<I: Io> Shell<I> {
         if connection.in_flight.has(Flight::Write) || connection.state == State::Leaving {
             return;
         }
+        let parts = connection.may_part();
         if let Some(rest) = connection.outgoing.rest() {
             let send = Submission::Send {
                 socket: connection.socket.as_raw_fd(),
                 from: rest.as_ptr(),
                 bytes: rest.len().min(u32::MAX as usize) as u32,
                 now_or_never: true,
+                // The end goes with the last bytes.
+                more: parts,
             };
             connection.in_flight.add(Flight::Write);
+            let is_received = connection.in_flight.has(Flight::Read);
+            let cancels = parts && !std::mem::replace(&mut connection.parts, parts) && is_received;
             // SAFETY: what is sent is not touched and the socket stays open while this is in flight.
             unsafe { reactor.io.submit(send, Operation::HttpSend.token(slot)) };
+            if cancels {
+                reactor.cancel(Operation::HttpReceive, slot);
+            }
             return;
         }
         match connection.state {
@@ -204,14 +251,16 @@ impl<I: Io> Shell<I> {
         self.reactor.release_http(slot);
         let connection = &mut self.reactor.http.connections[slot];
         if !connection.incoming.keeps_alive {
-            connection.state = State::Lingering;
-            // Closed with bytes unread, the socket would be reset, and the answer might not arrive.
-            let _ = shutdown(&connection.socket, Shutdown::Write);
-            self.reactor.set_http_due(slot, now.after(LINGER));
-            return match self.reactor.http.connections[slot].incoming.has_ended {
-                true => self.leave_http(now, slot),
-                false => self.reactor.arm_http_receive(slot),
-            };
+            let parts = connection.parts && connection.incoming.bytes.is_empty();
+            if parts && connection.in_flight.has(Flight::Read) {
+                // It is cancelled, and the connection closed when that has completed: at once.
+                connection.state = State::Lingering;
+            } else if parts || connection.incoming.has_ended {
+                self.leave_http(now, slot);
+            } else {
+                self.reactor.linger_http(now, slot);
+            }
+            return;
         }
         let waiting = connection.incoming.bytes.len();
         connection.state = State::Reading;
@@ -219,7 +268,7 @@ impl<I: Io> Shell<I> {
         if connection.incoming.has_ended && waiting == 0 {
             return self.leave_http(now, slot);
         }
-        self.read_http(now, slot);
+        self.read_http(now, slot, &[]);
     }
 
     /// The time of a connection is up.
@@ -273,10 +322,20 @@ impl<I: Io> Shell<I> {
 }
 
 impl<I: Io> Reactor<I> {
+    /// Sends the end, and waits for that of the other side: closed with bytes unread, the socket would be reset, and the
+    /// answer might not arrive.
+    fn linger_http(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.http.connections[slot];
+        (connection.state, connection.parts) = (State::Lingering, false);
+        let _ = shutdown(&connection.socket, Shutdown::Write);
+        self.set_http_due(slot, now.after(LINGER));
+        self.arm_http_receive(slot);
+    }
+
     /// Has the kernel receive, if anything may come that is looked at: in the midst of an answer, the end.
     pub(super) fn arm_http_receive(&mut self, slot: usize) {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
-        if connection.state == State::Leaving || connection.incoming.has_ended {
+        if connection.state == State::Leaving || connection.incoming.has_ended || connection.parts {
             return;
         }
         if connection.state != State::Reading && connection.incoming.bytes.len() >= LONGEST_HEAD {
@@ -409,7 +468,7 @@ impl<I: Io> Reactor<I> {
         }
         connection.state = State::Leaving;
         self.http.held -= connection.incoming.clear();
-        self.timers.set(Timer::Http(slot), None);
+        // Its timer runs on: the next connection in its place mostly has use for it.
         if !connection.in_flight.is_empty() {
             // All operations on the socket complete after this.
             let _ = shutdown(&connection.socket, Shutdown::Both);

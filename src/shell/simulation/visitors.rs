@@ -44,6 +44,8 @@ pub(super) struct Wire {
     body: Vec<u8>,
     /// The daemon has said that it closes it.
     is_closing: bool,
+    /// The visitor has said that it asks no more on it.
+    is_over: bool,
     /// It is read a little at a time.
     is_slow: bool,
     /// The world has broken it, though the visitor may not have come to its end.
@@ -144,6 +146,7 @@ impl Visitor {
             told: None,
             body: Vec::new(),
             is_closing: false,
+            is_over: false,
             is_slow: random.one_in(4),
             is_broken: false,
         });
@@ -153,7 +156,11 @@ impl Visitor {
     fn usable(&self, random: &mut Random) -> Option<usize> {
         let may = |wire: &Wire| {
             let is_open = !wire.waits.iter().any(|(what, _)| matches!(what, What::Get(_) | What::Nonsense));
-            is_open && !wire.is_closing && wire.waits.len() < 4 && wire.told.as_ref().is_none_or(|told| !told.closes)
+            is_open
+                && !wire.is_closing
+                && !wire.is_over
+                && wire.waits.len() < 4
+                && wire.told.as_ref().is_none_or(|told| !told.closes)
         };
         let usable: Vec<usize> = (0..self.wires.len()).filter(|at| may(&self.wires[*at])).collect();
         (!usable.is_empty()).then(|| *random.pick(&usable))
@@ -251,6 +258,10 @@ impl Visitor {
         let mut fields = if self.stage == Stage::Begins { String::new() } else { self.fields() };
         if let Some(method) = message["method"].as_str().filter(|_| self.is_modern) {
             fields.push_str(&format!("Mcp-Method: {method}\r\nMcp-Name: x\r\n"));
+        }
+        if random.one_in(5) {
+            fields.push_str("Connection: close\r\n");
+            self.wires[at].is_over = true;
         }
         let head = format!("POST /mcp HTTP/1.1\r\n{HEAD}Content-Type: application/json\r\n{fields}");
         let text = match random.one_in(4) {

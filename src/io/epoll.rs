@@ -411,7 +411,9 @@ impl Epoll {
 }
 
 impl Io for Epoll {
-    const NAME: &'static str = "epoll";
+    fn name(&self) -> &'static str {
+        "epoll"
+    }
 
     unsafe fn submit(&mut self, submission: Submission, token: u64) {
         self.new.push((token, submission));

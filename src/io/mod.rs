@@ -179,7 +179,7 @@ pub fn tells_half_closed(result: i32) -> bool {
 /// What the shell needs of a kernel. Each submission completes once, whatever happens.
 pub trait Io {
     /// What it is called, for operators.
-    const NAME: &'static str;
+    fn name(&self) -> &'static str;
 
     /// Queues an operation for the next turn.
     ///

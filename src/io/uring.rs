@@ -64,7 +64,9 @@ impl Drop for Uring {
 }
 
 impl Io for Uring {
-    const NAME: &'static str = "ring";
+    fn name(&self) -> &'static str {
+        "ring"
+    }
 
     #[inline]
     unsafe fn submit(&mut self, submission: Submission, token: u64) {

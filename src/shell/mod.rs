@@ -77,14 +77,14 @@ pub fn run(config: Config, source: reloads::Source, choice: Choice) -> Result<u8
     log::install(config.log);
     exit_watchdog::limit_those_of_a_panic();
     let mut left = Unflushed::default();
-    let result =
-        StartupContext::prepare(&config).and_then(|context| match Kernel::open(choice, config.max_workers())? {
-            Kernel::Ring(ring) => operate(ring, context, config, source, &mut left),
-            Kernel::Epoll(epoll, why) => {
-                let context = context.without_ring(why.as_ref());
-                operate(epoll, context, config, source, &mut left)
-            }
-        });
+    let result = StartupContext::prepare(&config).and_then(|context| {
+        let kernel = Kernel::open(choice, config.max_workers())?;
+        let context = match &kernel {
+            Kernel::Ring(_) => context,
+            Kernel::Epoll(_, why) => context.without_ring(why.as_ref()),
+        };
+        operate(kernel, context, config, source, &mut left)
+    });
     // Signals that ask for the end are not heard any more.
     exit_watchdog::limit(result.as_ref().map_or_else(StartError::exit_code, |()| exit::FAILURE));
     let log_is_complete = !left.log_in_flight && log::flush(&mut left.log);
@@ -98,15 +98,16 @@ pub fn last_line(error: &StartError, format: LogFormat) -> Vec<u8> {
 }
 
 /// The life of the daemon.
-fn operate<I: Io>(
-    io: I,
+fn operate(
+    io: Kernel,
     context: StartupContext,
     config: Config,
     source: reloads::Source,
     left: &mut Unflushed,
 ) -> Result<(), StartError> {
+    let name = io.name();
     let mut shell = startup::start(io, context, config, source)?;
     let served = shell.serve();
     *left = shell.finish();
-    served.map_err(StartError::io(&format!("use {}", I::NAME)))
+    served.map_err(StartError::io(&format!("use {}", name)))
 }

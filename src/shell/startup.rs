@@ -69,7 +69,7 @@ pub(super) fn start<I: Io>(
     reserve::keep();
     let acceptors = open_acceptors(&config, &source.inherited)?;
     let admin = Admin::new(&config, &acceptors);
-    say_how_it_is(&config, &context, io.describe(), I::NAME);
+    say_how_it_is(&config, &context, io.describe(), io.name());
     let bell = context.signals.bell.try_clone().map_err(StartError::io("copy a descriptor"))?;
     let files = token_files(&config);
     let StartupContext { signals, descriptors, .. } = context;

@@ -293,7 +293,9 @@ impl Kernel {
 }
 
 impl Io for Kernel {
-    const NAME: &'static str = "a seed";
+    fn name(&self) -> &'static str {
+        "a seed"
+    }
 
     unsafe fn submit(&mut self, submission: Submission, token: u64) {
         assert!(self.pending.iter().all(|(pending, ..)| *pending != token), "{submission:?} twice as {token:#x}");

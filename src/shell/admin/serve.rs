@@ -122,7 +122,7 @@ impl<I: Io> Shell<I> {
             started_at: self.admin.started_at,
             memory: self.lent(),
             max_memory: self.reactor.memory.most,
-            io: I::NAME,
+            io: self.reactor.io.name(),
             node: &self.reloads.running.node,
             admin_connections: self.admin.connections.len(),
             reloads: &self.reloads.outcomes,

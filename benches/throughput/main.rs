@@ -55,6 +55,7 @@ fn bench(options: &Options) -> io::Result<()> {
         Door::Usual => scenarios::all(),
         Door::WebSocket => scenarios::websocket(),
         Door::Http => scenarios::http(),
+        Door::Peers => scenarios::peers(),
     };
     if options.list {
         scenarios.iter().for_each(|scenario| println!("{}", scenario.name));

@@ -15,8 +15,9 @@ usage: cargo bench --bench throughput -- [options] [words]
   --seconds N         length of a round
   --without-relay     leave the floor out
   --with-admin        the daemon twice more, with an admin listener: unasked, and scraped each second
-  --websocket         instead of all that: cases over WebSocket beside TCP, idle, handshakes, and gateways from npm
-  --http              instead of all that: MCP over HTTP beside TCP, a thousand sessions, and bridges from npm and pip
+  --websocket         instead of all that: cases over WebSocket beside TCP, idle, handshakes
+  --http              instead of all that: MCP over HTTP beside TCP, a thousand sessions
+  --peers             instead of all that: the same work through what else there is; installs it, ten minutes at most
   --record FILE       write the table and the figures to FILE.md and FILE.json too
 
 STDIO_BUS_PEER=PATH   another stdio_bus to measure in the same run
@@ -31,6 +32,8 @@ pub enum Door {
     WebSocket,
     /// MCP over HTTP.
     Http,
+    /// What others can do, too.
+    Peers,
 }
 
 /// See the top of the file.
@@ -82,6 +85,11 @@ impl Options {
                 "--record" => options.record = Some(value()?.into()),
                 "--websocket" => options.door = Door::WebSocket,
                 "--http" => options.door = Door::Http,
+                "--peers" => {
+                    options.door = Door::Peers;
+                    harness.rounds = harness.rounds.min(5);
+                    harness.round = harness.round.min(Duration::from_millis(600));
+                }
                 "--list" => options.list = true,
                 word if !word.starts_with('-') => options.words.push(word.to_owned()),
                 _ => return Err(HELP),

@@ -9,13 +9,16 @@ mod scenario;
 mod scenarios;
 
 use std::io::{self, Read, Write};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use stdio_bus::websocket::Role;
 use stdio_bus::websocket::frame::{Decoder, Event, Received};
 
+use harness::install::Installer;
 use harness::post::{self, Caller};
 use harness::request::{call, request, set_id, tool};
-use harness::{machine, web};
+use harness::{machine, talk, web};
 use options::{Door, Options};
 use scenario::Scenario;
 
@@ -31,8 +34,9 @@ fn websocket_is_measured_when_it_is_asked_for() {
     assert!(asked.door == Door::WebSocket && asked.wants("64 x 16") && asked.wants("idle"));
     assert!(!asked.wants("64 x 1") && !asked.wants("handshakes"));
     let all = options(&["--websocket"]).expect("it needs no words");
-    let http = options(&["--http"]).map(|options| options.door);
-    assert_eq!(http, Ok(Door::Http));
+    for (word, door) in [("--http", Door::Http), ("--peers", Door::Peers)] {
+        assert_eq!(options(&[word]).map(|options| options.door), Ok(door));
+    }
     assert!(scenarios::websocket().iter().all(|scenario| all.wants(scenario.name)));
 }
 
@@ -40,11 +44,11 @@ fn websocket_is_measured_when_it_is_asked_for() {
 fn scenarios_are_known_by_their_names() {
     let names = |all: Vec<Scenario>| all.iter().map(|scenario| scenario.name).collect::<Vec<_>>();
     let websocket = names(scenarios::websocket());
-    assert_eq!(websocket, ["64 x 1", "64 x 16", "4 x 2, 60 KB", "idle", "handshakes", "gateways"]);
+    assert_eq!(websocket, ["64 x 1", "64 x 16", "4 x 2, 60 KB", "idle", "handshakes"]);
     let http = names(scenarios::http());
-    assert!(
-        http.starts_with(&["a call, 1 x 1", "a call, 16 x 1"]) && http.ends_with(&["a thousand sessions", "bridges"])
-    );
+    assert!(http.starts_with(&["a call, 1 x 1", "a call, 16 x 1"]) && http.ends_with(&["a thousand sessions"]));
+    let peers = names(scenarios::peers());
+    assert!(peers.starts_with(&["TCP, a client"]) && peers.contains(&"MCP, 16 sessions, new connections"));
     let mut all = names(scenarios::all());
     assert!(all.starts_with(&["ping-pong"]) && all.ends_with(&["idle", "reload", "admin"]));
     let count = all.len();
@@ -99,6 +103,32 @@ fn a_server_that_refuses_is_quoted() {
     let refused = b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n";
     let why = web::is_accepted(refused, false).expect_err("403 is no handshake").to_string();
     assert!(why.contains("403") && why.contains("Forbidden"), "{why}");
+}
+
+#[test]
+fn the_id_of_an_answer_is_found_wherever_it_stands() {
+    for (line, id) in [
+        (&br#"{"jsonrpc":"2.0","id":1000100007,"result":{}}"#[..], Some(1_000_100_007)),
+        (br#"{"result":{"text":"id"},"jsonrpc":"2.0","id": 12}"#, Some(12)),
+        (br#"{"jsonrpc":"2.0","method":"session/update","sessionId":"sess-0001"}"#, None),
+        (br#"{"id":"12"}"#, None),
+    ] {
+        assert_eq!(talk::id_of(line), id, "{}", String::from_utf8_lossy(line));
+    }
+}
+
+#[test]
+fn what_cannot_be_installed_says_why() {
+    let nothing = Installer { until: None };
+    let why = nothing.system("a-program-that-nobody-has").expect_err("it is not there");
+    assert!(why.contains("installs nothing") || why.contains("only root"), "{why}");
+    let late = Installer { until: Some(Instant::now()) };
+    let why = late.run("sleep", Command::new("sleep").arg("60")).expect_err("its time is over");
+    assert!(why.contains("the time for installing is over"), "{why}");
+    let until = Some(Instant::now() + Duration::from_secs(60));
+    let failing = Installer { until }.run("sh", Command::new("sh").args(["-c", "echo no such package; exit 3"]));
+    let why = failing.expect_err("it has failed");
+    assert!(why.contains("exit status: 3: no such package"), "{why}");
 }
 
 /// A server that answers each request with these bytes.

@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::web;
 
@@ -80,6 +81,7 @@ impl Address {
             Self::Tcp(port) | Self::Http(port) => Ok(tcp(*port)?.into()),
             Self::WebSocket { port, path } => {
                 let mut stream = tcp(*port)?;
+                stream.set_read_timeout(Some(Duration::from_secs(20)))?;
                 web::upgrade(&mut stream, *port, path)?;
                 Ok(stream.into())
             }

@@ -1,5 +1,5 @@
-//! WebSocket clients that read whatever frames come, and answer pings: for servers whose answers have no known length, and
-//! for connections that do nothing. One thread serves all of them.
+//! WebSocket clients that read whatever frames come, and answer pings: for connections that do
+//! nothing. One thread serves all of them.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,16 +26,14 @@ pub struct Crowd {
 struct Member {
     socket: OwnedFd,
     decoder: Decoder,
-    /// The beginning of a message.
-    begun: Vec<u8>,
 }
 
 /// What a member has heard.
-pub enum Heard<'a> {
+pub enum Heard {
     /// A ping, which is answered already.
     Ping,
     /// A message.
-    Message(&'a [u8]),
+    Message,
 }
 
 impl Crowd {
@@ -50,7 +48,7 @@ impl Crowd {
         let number = self.members.len();
         let socket = address.connect_nonblocking()?;
         epoll::add(&self.epoll, &socket, EventData::new_u64(number as u64), EventFlags::IN)?;
-        self.members.push(Member { socket, decoder: Decoder::new(Role::Client, u64::MAX), begun: Vec::new() });
+        self.members.push(Member { socket, decoder: Decoder::new(Role::Client, u64::MAX) });
         Ok(number)
     }
 
@@ -68,7 +66,7 @@ impl Crowd {
     }
 
     /// Waits until somebody hears something, at most so long, and tells of all that was heard.
-    pub fn listen(&mut self, most: Duration, mut heard: impl FnMut(usize, Heard<'_>)) -> io::Result<()> {
+    pub fn listen(&mut self, most: Duration, mut heard: impl FnMut(usize, Heard)) -> io::Result<()> {
         let most = Timespec::try_from(most).map_err(io::Error::other)?;
         self.events.clear();
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&most)) {
@@ -94,16 +92,9 @@ impl Crowd {
                 rustix::io::write(&member.socket, &pongs)?;
             }
             while let Some(end) = memchr::memchr(b'\n', lines) {
-                if member.begun.is_empty() {
-                    heard(number, Heard::Message(&lines[..end]));
-                } else {
-                    member.begun.extend_from_slice(&lines[..end]);
-                    heard(number, Heard::Message(&member.begun));
-                    member.begun.clear();
-                }
+                heard(number, Heard::Message);
                 lines = &lines[end + 1..];
             }
-            member.begun.extend_from_slice(lines);
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ pub mod admin;
 pub mod client;
 pub mod crowd;
 pub mod helper;
+pub mod install;
 pub mod load;
 pub mod machine;
 pub mod measure;
@@ -16,6 +17,7 @@ pub mod race;
 pub mod relay;
 pub mod request;
 pub mod server;
+pub mod talk;
 pub mod web;
 pub mod worker;
 

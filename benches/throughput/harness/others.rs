@@ -1,14 +1,18 @@
-//! Servers of somebody else beside the daemon: their packages, which npm and pip install beside the build products, and
-//! what all processes of one take.
+//! Servers of somebody else beside the daemon, and what all processes of one take.
 
-use std::fs;
 use std::io;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use super::address::Address;
 use super::machine::{self, Placement, Usage};
-use super::server::{Server, target};
+use super::server::Server;
 
 /// Somebody that serves.
 pub enum Running {
@@ -18,104 +22,101 @@ pub enum Running {
     Other(Other),
 }
 
+/// What the processes of one that serves have taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taken {
+    /// CPU time, in nanoseconds.
+    pub cpu_nanos: u64,
+    /// Memory, in bytes, of which each page counts by the part of it that is theirs.
+    pub memory: u64,
+}
+
 impl Running {
     /// Its process id.
     pub fn process(&self) -> u32 {
         match self {
             Self::Daemon(server) => server.process(),
-            Self::Other(other) => other.0.id(),
+            Self::Other(other) => other.child.id(),
         }
     }
 
-    /// CPU time of all processes that are there, in nanoseconds.
-    pub fn cpu(&self) -> io::Result<u64> {
-        machine::family(self.process()).into_iter().map(|process| Ok(Usage::of(process)?.cpu_nanos)).sum()
+    /// What all of its processes take and have taken, without the workers, which are this program, and with them; and how
+    /// many processes there are. One that goes meanwhile is left out.
+    pub fn taken(&self, worker: &Path) -> ([Taken; 2], usize) {
+        let (mut sums, mut count) = ([Taken::default(); 2], 0);
+        for process in machine::family(self.process()) {
+            let (Ok(usage), Ok(memory)) = (Usage::of(process), machine::proportional(process)) else { continue };
+            count += 1;
+            let first = usize::from(self.is_worker(process, worker));
+            for sum in &mut sums[first..] {
+                sum.cpu_nanos += usage.cpu_nanos;
+                sum.memory += memory;
+            }
+        }
+        (sums, count)
     }
 
-    /// Memory of all processes that are there, in bytes (PSS).
-    pub fn memory(&self) -> io::Result<u64> {
-        machine::family(self.process()).into_iter().map(machine::proportional).sum()
+    /// Binds the workers to their CPU: they begin on that of whoever starts them.
+    pub fn pin_workers(&self, worker: &Path, placement: Placement) {
+        let workers = machine::family(self.process()).into_iter().filter(|process| self.is_worker(*process, worker));
+        // One that has gone meanwhile needs no CPU.
+        workers.for_each(|worker| drop(machine::pin(worker, placement.workers)));
+    }
+
+    fn is_worker(&self, process: u32, worker: &Path) -> bool {
+        let program = || std::fs::read_link(format!("/proc/{process}/exe")).ok();
+        process != self.process() && program().as_deref() == Some(worker)
     }
 }
 
 /// A server of somebody else.
-pub struct Other(Child);
+pub struct Other {
+    child: Child,
+    /// A directory of its own.
+    files: PathBuf,
+}
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // Its workers end with their stdin.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        // Those that lead a group of their own are not reached by a signal to its group.
+        let family = machine::family(self.child.id());
+        if let Some(group) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process_group(group, Signal::TERM);
+            let begun = Instant::now();
+            while matches!(self.child.try_wait(), Ok(None)) && begun.elapsed() < Duration::from_secs(3) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let ours = |process: &u32| std::fs::metadata(format!("/proc/{process}")).is_ok();
+        for process in family.into_iter().skip(1).filter(ours).filter_map(|process| Pid::from_raw(process as i32)) {
+            let _ = kill_process(process, Signal::KILL);
+        }
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.files);
     }
 }
 
-/// Starts a server that listens on this port, and waits until it takes connections.
-pub fn start(mut command: Command, port: u16, placement: Placement) -> io::Result<Running> {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+/// Starts a server that listens there, and waits until it takes connections, but only so long.
+pub fn start(mut command: Command, address: &Address, files: PathBuf, placement: Placement) -> io::Result<Running> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     machine::pin(0, placement.daemon)?;
     let child = command.spawn();
     machine::pin(0, placement.clients)?;
-    let mut other = Other(child?);
+    let mut other = Other { child: child?, files };
+    let listens = || match address {
+        Address::Unix(path) => UnixStream::connect(path).is_ok(),
+        other => other.port().is_ok_and(|port| TcpStream::connect(("127.0.0.1", port)).is_ok()),
+    };
     let begun = Instant::now();
-    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-        if begun.elapsed() > Duration::from_secs(20) || other.0.try_wait()?.is_some() {
-            return Err(io::Error::other(format!("{command:?} does not listen")));
+    while !listens() {
+        if let Some(status) = other.child.try_wait()? {
+            return Err(io::Error::other(format!("it does not listen: {status}")));
+        }
+        if begun.elapsed() > Duration::from_secs(30) {
+            return Err(io::Error::other("it does not listen after 30 s"));
         }
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(Running::Other(other))
-}
-
-/// Installs the packages unless they are there, and says where.
-///
-/// # Errors
-/// Why not, in words.
-pub fn npm_packages() -> Result<PathBuf, String> {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/throughput/gateways");
-    let packages = target().join("bench/gateways");
-    let copied = |name: &str| -> io::Result<bool> {
-        let (from, to) = (fs::read(sources.join(name))?, packages.join(name));
-        let is_new = fs::read(&to).ok().as_ref() != Some(&from);
-        fs::write(to, from).map(|()| is_new)
-    };
-    let copy = || -> io::Result<bool> {
-        fs::create_dir_all(&packages)?;
-        copied("spawn-per-connection.mjs")?;
-        copied("package.json")?;
-        copied("package-lock.json")
-    };
-    let is_new = copy().map_err(|error| error.to_string())?;
-    // npm writes this when everything else is there.
-    if !is_new && packages.join("node_modules/.package-lock.json").exists() {
-        return Ok(packages);
-    }
-    eprint!("\r\x1b[Kgateways, npm ci");
-    let mut npm = Command::new("npm");
-    npm.args(["ci", "--omit=dev", "--no-audit", "--no-fund", "--loglevel=error"]).current_dir(&packages);
-    match npm.stdin(Stdio::null()).output() {
-        Ok(output) if output.status.success() => Ok(packages),
-        Ok(output) => Err(format!("npm ci: {}", String::from_utf8_lossy(&output.stderr).trim())),
-        Err(error) => Err(format!("npm: {error}")),
-    }
-}
-
-/// Installs a package in an environment of its own unless it is there, and says where.
-///
-/// # Errors
-/// Why not, in words.
-pub fn pip_package(name: &str, version: &str) -> Result<PathBuf, String> {
-    let place = target().join("bench").join(format!("{name}-{version}"));
-    // pip writes its program when everything else is there.
-    if place.join("bin").join(name).exists() {
-        return Ok(place);
-    }
-    eprint!("\r\x1b[Kbridges, pip install {name}");
-    let run = |command: &mut Command| match command.stdin(Stdio::null()).output() {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim())),
-        Err(error) => Err(format!("{command:?}: {error}")),
-    };
-    run(Command::new("python3").args(["-m", "venv"]).arg(&place))?;
-    run(Command::new(place.join("bin/pip")).args(["install", "--quiet", &format!("{name}=={version}")]))?;
-    Ok(place)
 }

@@ -98,43 +98,71 @@ impl Answer {
     }
 }
 
-/// Sends a request, and waits for all of its answer: of a stream of events the first one with a message.
+/// Sends a request, and waits for all of its answer.
 pub fn ask(stream: &mut (impl Read + Write), request: &[u8]) -> io::Result<Answer> {
     stream.write_all(request)?;
-    let mut reader = ResponseReader::new(Method::Post, MOST);
-    let (mut received, mut used, mut has_ended) = (Vec::new(), 0, false);
-    let (mut answer, mut body, mut is_events) = (Answer { session: None, text: String::new() }, Vec::new(), false);
+    let mut reading = Reading::new();
     loop {
-        match reader.next(&received[used..], has_ended) {
-            Event::Head(head) => {
-                used += head.length;
-                let text =
-                    |name| head.fields.values(name).next().map(|value| String::from_utf8_lossy(value).into_owned());
-                answer.session = text("mcp-session-id");
-                is_events = text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
-                check(&head)?;
-            }
-            Event::Data { data, length } => {
-                body.extend_from_slice(data);
-                used += length;
-            }
-            Event::End(_) => break,
-            Event::Wrong(error) => return Err(io::Error::other(format!("an answer: {}", error.why))),
-            Event::More(length) => {
-                used += length;
-                let mut more = [0; 4096];
-                let count = stream.read(&mut more)?;
-                received.extend_from_slice(&more[..count]);
-                has_ended = count == 0;
-            }
+        let mut more = [0; 4096];
+        let count = stream.read(&mut more)?;
+        if let Some(answer) = reading.read(&more[..count])? {
+            return Ok(answer);
         }
     }
-    answer.text = String::from_utf8_lossy(&body).into_owned();
-    if is_events {
-        let mut data = answer.text.lines().filter_map(|line| line.strip_prefix("data:"));
-        answer.text = data.find(|data| data.trim_start().starts_with('{')).unwrap_or_default().trim().to_owned();
+}
+
+/// An answer of which a part has come: of a stream of events the first one with a message counts.
+pub struct Reading {
+    reader: ResponseReader,
+    received: Vec<u8>,
+    used: usize,
+    session: Option<String>,
+    body: Vec<u8>,
+    is_events: bool,
+}
+
+impl Reading {
+    /// Of which nothing has come.
+    pub fn new() -> Self {
+        let reader = ResponseReader::new(Method::Post, MOST);
+        Self { reader, received: Vec::new(), used: 0, session: None, body: Vec::new(), is_events: false }
     }
-    Ok(answer)
+
+    /// Takes what has come, nothing at its end, and gives the answer if that is all of it.
+    pub fn read(&mut self, bytes: &[u8]) -> io::Result<Option<Answer>> {
+        self.received.extend_from_slice(bytes);
+        loop {
+            match self.reader.next(&self.received[self.used..], bytes.is_empty()) {
+                Event::Head(head) => {
+                    self.used += head.length;
+                    let text =
+                        |name| head.fields.values(name).next().map(|value| String::from_utf8_lossy(value).into_owned());
+                    self.session = text("mcp-session-id");
+                    self.is_events = text("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"));
+                    check(&head)?;
+                }
+                Event::Data { data, length } => {
+                    self.body.extend_from_slice(data);
+                    self.used += length;
+                }
+                Event::End(_) => break,
+                Event::Wrong(error) => return Err(io::Error::other(format!("an answer: {}", error.why))),
+                Event::More(_) if bytes.is_empty() => {
+                    return Err(io::Error::other("the connection ended within an answer"));
+                }
+                Event::More(length) => {
+                    self.used += length;
+                    return Ok(None);
+                }
+            }
+        }
+        let mut text = String::from_utf8_lossy(&self.body).into_owned();
+        if self.is_events {
+            let mut data = text.lines().filter_map(|line| line.strip_prefix("data:"));
+            text = data.find(|data| data.trim_start().starts_with('{')).unwrap_or_default().trim().to_owned();
+        }
+        Ok(Some(Answer { session: self.session.take(), text }))
+    }
 }
 
 fn check(head: &Response<'_>) -> io::Result<()> {

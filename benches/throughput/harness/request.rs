@@ -30,6 +30,14 @@ pub fn request(client: usize, bytes: usize) -> Vec<u8> {
     text.into_bytes()
 }
 
+/// The same without members that JSON-RPC does not name: not every gateway passes those.
+pub fn plain(bytes: usize) -> Vec<u8> {
+    let (begin, end) = (r#","method":"bench/echo","params":{"text":""#, "\"}}\n");
+    let length = HEAD.len() + ID_LEN + begin.len() + end.len();
+    let text = "x".repeat(bytes.checked_sub(length).expect("a request has room for its members"));
+    format!("{HEAD}{:0ID_LEN$}{begin}{text}{end}", 0).into_bytes()
+}
+
 /// A call of a tool without an id, of MCP 2026-07-28 or of the revisions with sessions; the name of the tool makes up for
 /// the difference.
 pub fn call(bytes: usize, is_modern: bool) -> Vec<u8> {

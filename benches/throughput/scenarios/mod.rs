@@ -2,11 +2,10 @@
 
 mod admin;
 mod attacks;
-mod bridges;
 pub mod fairness;
-mod gateways;
 pub mod handshakes;
 mod idle;
+mod peers;
 mod race;
 mod reload;
 mod sessions;
@@ -25,11 +24,16 @@ pub fn all() -> Vec<Scenario> {
 
 /// Those of WebSocket, which run instead if they are asked for.
 pub fn websocket() -> Vec<Scenario> {
-    let others = [websocket_idle::scenario(), handshakes::scenario(), gateways::scenario()];
+    let others = [websocket_idle::scenario(), handshakes::scenario()];
     race::beside_tcp().chain(others).collect()
 }
 
 /// Those of MCP over HTTP.
 pub fn http() -> Vec<Scenario> {
-    race::over_http().chain([sessions::scenario(), bridges::scenario()]).collect()
+    race::over_http().chain([sessions::scenario()]).collect()
+}
+
+/// The same work through what else there is.
+pub fn peers() -> Vec<Scenario> {
+    peers::scenarios().collect()
 }

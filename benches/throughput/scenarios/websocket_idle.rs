@@ -95,7 +95,7 @@ fn greet(crowd: &mut Crowd, member: usize) -> io::Result<()> {
     crowd.send(member, &web::frame(line.trim_ascii_end()))?;
     let (begun, mut is_answered) = (Instant::now(), false);
     while !is_answered {
-        crowd.listen(Duration::from_millis(100), |_, heard| is_answered |= matches!(heard, Heard::Message(_)))?;
+        crowd.listen(Duration::from_millis(100), |_, heard| is_answered |= matches!(heard, Heard::Message))?;
         if begun.elapsed() > Duration::from_secs(10) {
             return Err(io::Error::other("no answer in ten seconds"));
         }

@@ -1,0 +1,300 @@
+//! Clients of any server: they read whatever lines, frames or answers of HTTP come, in whatever order, and look whose each
+//! one is. One thread serves all of them. [`super::load`] costs less for each message, and knows how long answers are.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+
+use stdio_bus::websocket::Role;
+use stdio_bus::websocket::frame::Decoder;
+
+use super::address::Address;
+use super::load::{Faults, Traffic};
+use super::measure::histogram;
+use super::post::{self, Caller};
+use super::request::{SESSION_LEN, call, id, plain, request, session, set_id};
+use super::web;
+use super::worker::{SESSION_BEFORE_STAMP, STAMP_AT, STAMP_LEN, wall_nanos};
+
+/// What does not come for so long does not come any more.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// All clients of a server.
+pub struct Talk {
+    address: Address,
+    traffic: Traffic,
+    /// Requests that each has under way.
+    window: usize,
+    /// Each request has a connection of its own.
+    anew: bool,
+    epoll: OwnedFd,
+    members: Vec<Member>,
+    buffer: Vec<u8>,
+    /// Times of what was answered since it was last taken: of a stream's lines, from their writing.
+    pub times: Histogram<u64>,
+    /// Round trips, or lines of streams.
+    pub done: u64,
+    /// What went wrong.
+    pub faults: Faults,
+}
+
+struct Member {
+    socket: Option<OwnedFd>,
+    reader: Reader,
+    caller: Option<Caller>,
+    request: Vec<u8>,
+    sent: u64,
+    /// What it waits for: numbers, and when they were sent.
+    under_way: VecDeque<(u64, Instant)>,
+    /// Lines of which the last one may be incomplete.
+    lines: Vec<u8>,
+}
+
+enum Reader {
+    Lines,
+    Frames(Box<Decoder>),
+    Answers(Box<post::Reading>),
+}
+
+/// What a line was.
+enum Heard {
+    /// The answer to one of its requests.
+    Answer,
+    /// One of a stream.
+    Part,
+    /// Not for this client, or nothing that it waits for.
+    Foreign,
+}
+
+impl Talk {
+    /// So many clients connect, and begin their sessions where HTTP is spoken.
+    pub fn connect(address: &Address, traffic: Traffic, clients: usize, window: usize, anew: bool) -> io::Result<Self> {
+        let mut talk = Self {
+            address: address.clone(),
+            traffic,
+            window,
+            anew,
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            members: Vec::new(),
+            buffer: vec![0; 64 * 1024],
+            times: histogram(),
+            done: 0,
+            faults: Faults::default(),
+        };
+        for number in 0..clients {
+            let request = match traffic {
+                Traffic::Calls { bytes, is_modern } => call(bytes, is_modern),
+                Traffic::RoundTrips { bytes } if address.is_web() => plain(bytes),
+                Traffic::RoundTrips { bytes } | Traffic::Tokens { bytes, .. } => request(number, bytes),
+            };
+            let reader = talk.reader();
+            let (under_way, lines) = (VecDeque::new(), Vec::new());
+            talk.members.push(Member { socket: None, reader, caller: None, request, sent: 0, under_way, lines });
+            talk.join(number)?;
+        }
+        Ok(talk)
+    }
+
+    fn reader(&self) -> Reader {
+        match self.address {
+            Address::Tcp(_) | Address::Unix(_) => Reader::Lines,
+            Address::WebSocket { .. } => Reader::Frames(Box::new(Decoder::new(Role::Client, u64::MAX))),
+            Address::Http(_) => Reader::Answers(Box::new(post::Reading::new())),
+        }
+    }
+
+    /// A client connects, or connects again.
+    fn join(&mut self, number: usize) -> io::Result<()> {
+        let mut socket = self.address.connect()?;
+        let member = &mut self.members[number];
+        if let (Address::Http(port), None) = (&self.address, &member.caller) {
+            let mut stream = TcpStream::from(socket);
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let is_modern = matches!(self.traffic, Traffic::Calls { is_modern: true, .. });
+            member.caller = Some(Caller::begin(&mut stream, *port, is_modern)?);
+            socket = stream.into();
+        }
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        epoll::add(&self.epoll, &socket, EventData::new_u64(number as u64), EventFlags::IN)?;
+        let reader = self.reader();
+        let member = &mut self.members[number];
+        (member.socket, member.reader) = (Some(socket), reader);
+        member.lines.clear();
+        Ok(())
+    }
+
+    fn send(&mut self, number: usize, now: Instant) -> io::Result<()> {
+        if self.members[number].socket.is_none() {
+            self.join(number)?;
+        }
+        let member = &mut self.members[number];
+        set_id(&mut member.request, number, member.sent);
+        member.under_way.push_back((id(number, member.sent), now));
+        member.sent += 1;
+        let line = &member.request[..member.request.len() - 1];
+        let bytes = match (&self.address, &member.caller) {
+            (Address::Http(port), Some(caller)) => &caller.request(*port, line),
+            (Address::WebSocket { .. }, _) => &web::frame(line),
+            _ => &member.request,
+        };
+        let socket = member.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        match rustix::io::write(socket, bytes)? {
+            count if count == bytes.len() => Ok(()),
+            _ => Err(io::Error::other("a socket is full")),
+        }
+    }
+
+    /// Lets all of them ask for so long, each at least once, until all are answered or nothing comes any more.
+    pub fn run(&mut self, time: Duration) -> io::Result<()> {
+        let begun = Instant::now();
+        if matches!(self.address, Address::Http(_)) {
+            // A server may have closed what was silent while others had their turn.
+            self.members.iter_mut().for_each(|member| member.socket = None);
+        }
+        for number in 0..self.members.len() {
+            for _ in 0..self.window {
+                self.send(number, begun)?;
+            }
+        }
+        let mut progress = (Instant::now(), self.done);
+        while self.members.iter().any(|member| !member.under_way.is_empty()) {
+            for number in self.wait()? {
+                let goes_on = begun.elapsed() < time;
+                let answers = self.receive(number)?;
+                for _ in 0..answers {
+                    if goes_on || self.is_waited_for(number) {
+                        self.send(number, Instant::now())?;
+                    }
+                }
+            }
+            if self.done != progress.1 {
+                progress = (Instant::now(), self.done);
+            } else if progress.0.elapsed() > PATIENCE {
+                // The next round begins with empty windows.
+                let lost = self.members.iter_mut().map(|member| member.under_way.drain(..).count() as u64);
+                self.faults.lost += lost.sum::<u64>();
+            }
+        }
+        Ok(())
+    }
+
+    /// A worker that streams tokens goes on when all its sessions have asked: nobody may stop before the others.
+    fn is_waited_for(&self, number: usize) -> bool {
+        let most = || self.members.iter().map(|member| member.sent).max();
+        matches!(self.traffic, Traffic::Tokens { .. }) && Some(self.members[number].sent) < most()
+    }
+
+    /// Those that have something to read.
+    fn wait(&mut self) -> io::Result<Vec<usize>> {
+        let mut events = Vec::with_capacity(128);
+        let most = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&most)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(events.iter().map(|event: &epoll::Event| event.data.u64() as usize).collect())
+    }
+
+    /// Takes what has come for a client, and says how many of its requests that answers.
+    fn receive(&mut self, number: usize) -> io::Result<usize> {
+        let room = self.buffer.len() - 1;
+        let member = &mut self.members[number];
+        let Some(socket) = &member.socket else { return Ok(0) };
+        let count = match rustix::io::read(socket, &mut self.buffer[..room]) {
+            Ok(count) => count,
+            Err(Errno::AGAIN) => return Ok(0),
+            Err(error) => return Err(error.into()),
+        };
+        match &mut member.reader {
+            Reader::Answers(reading) if !member.under_way.is_empty() => {
+                if let Some(answer) = reading.read(&self.buffer[..count])? {
+                    **reading = post::Reading::new();
+                    member.lines.extend_from_slice(answer.text.as_bytes());
+                    member.lines.push(b'\n');
+                }
+            }
+            _ if count == 0 => return Err(io::Error::other("the server closed a connection")),
+            Reader::Frames(decoder) => {
+                let mut pongs = Vec::new();
+                let pinged = |payload: &[u8]| pongs.extend_from_slice(&web::pong(payload));
+                member.lines.extend_from_slice(web::lines(decoder, &mut self.buffer, count, pinged)?);
+                if !pongs.is_empty() {
+                    rustix::io::write(socket, &pongs)?;
+                }
+            }
+            Reader::Lines | Reader::Answers(_) => member.lines.extend_from_slice(&self.buffer[..count]),
+        }
+        let answers = self.hear(number);
+        if self.anew && answers > 0 {
+            self.members[number].socket = None;
+        }
+        Ok(answers)
+    }
+
+    /// Looks at the lines that are complete.
+    fn hear(&mut self, number: usize) -> usize {
+        let now = Instant::now();
+        let member = &mut self.members[number];
+        let (mut answers, mut rest) = (0, &member.lines[..]);
+        while let Some(end) = memchr::memchr(b'\n', rest) {
+            let line = rest[..end].trim_ascii();
+            rest = &rest[end + 1..];
+            if line.is_empty() {
+                continue;
+            }
+            match heard(line, number, &mut member.under_way, self.traffic, now, &mut self.times) {
+                Heard::Answer => answers += 1,
+                Heard::Part => self.done += 1,
+                Heard::Foreign => self.faults.misrouted += 1,
+            }
+        }
+        let taken = member.lines.len() - rest.len();
+        member.lines.drain(..taken);
+        if !matches!(self.traffic, Traffic::Tokens { .. }) {
+            self.done += answers as u64;
+        }
+        answers
+    }
+}
+
+/// What a line is to a client.
+fn heard(
+    line: &[u8],
+    number: usize,
+    under_way: &mut VecDeque<(u64, Instant)>,
+    traffic: Traffic,
+    now: Instant,
+    times: &mut Histogram<u64>,
+) -> Heard {
+    if let Some(id) = id_of(line) {
+        let Some(place) = under_way.iter().position(|(awaited, _)| *awaited == id) else { return Heard::Foreign };
+        let sent = under_way.remove(place).map_or(now, |(_, sent)| sent);
+        if !matches!(traffic, Traffic::Tokens { .. }) {
+            times.saturating_record((now - sent).as_nanos() as u64);
+        }
+        return Heard::Answer;
+    }
+    let session_at = STAMP_AT - SESSION_BEFORE_STAMP;
+    if line.get(session_at..session_at + SESSION_LEN) != Some(session(number).as_bytes()) {
+        return Heard::Foreign;
+    }
+    let stamp = line.get(STAMP_AT..STAMP_AT + STAMP_LEN).and_then(|stamp| std::str::from_utf8(stamp).ok());
+    let stamp = stamp.and_then(|stamp| u64::from_str_radix(stamp, 16).ok());
+    times.saturating_record(stamp.map_or(0, |stamp| wall_nanos().saturating_sub(stamp)));
+    Heard::Part
+}
+
+/// The id of an answer, wherever in it that stands.
+pub fn id_of(line: &[u8]) -> Option<u64> {
+    const KEY: &[u8] = br#""id":"#;
+    let value = line[memchr::memmem::find(line, KEY)? + KEY.len()..].trim_ascii_start();
+    let digits = value.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(value.len());
+    std::str::from_utf8(&value[..digits]).ok()?.parse().ok()
+}

@@ -1,0 +1,97 @@
+//! What is compared: work, and who can do it.
+
+use crate::harness::address::Transport;
+use crate::harness::load::Traffic;
+
+/// Somebody that can take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The daemon.
+    Bus,
+    /// The one that `STDIO_BUS_PEER` names.
+    Peer,
+    /// One that starts a worker for each connection.
+    Socat,
+    /// The same with frames.
+    Websocketd,
+    /// The same.
+    Websocat,
+    /// The same, as it is written in an afternoon.
+    Node,
+    /// WebSocket with one worker, or MCP with a worker for each session.
+    Supergateway,
+    /// MCP with one worker.
+    McpProxy,
+    /// MCP 2026-07-28 with one worker.
+    Stdio2http,
+}
+
+impl Who {
+    /// What the daemon is called in tables.
+    pub const NAME: &str = "stdio_bus";
+}
+
+/// Work, and who does it.
+pub struct Case {
+    /// For the table and the command line.
+    pub name: &'static str,
+    /// What the clients connect to.
+    pub transport: Transport,
+    /// Whether each connection has a worker of its own.
+    pub each: bool,
+    /// How many they are.
+    pub clients: usize,
+    /// Requests that each of them has under way.
+    pub window: usize,
+    /// What goes through.
+    pub traffic: Traffic,
+    /// Each request has a connection of its own.
+    pub anew: bool,
+    /// Who takes part beside the daemon.
+    pub others: &'static [Who],
+}
+
+const ECHO: Traffic = Traffic::RoundTrips { bytes: 200 };
+const CALL: Traffic = Traffic::Calls { bytes: 100, is_modern: false };
+const MODERN: Traffic = Traffic::Calls { bytes: 220, is_modern: true };
+const TOKENS: Traffic = Traffic::Tokens { lines: 200, bytes: 200 };
+const WEB: Transport = Transport::WebSocket { ping_sec: 0 };
+
+const SHARED: &[Who] = &[Who::Peer];
+const FORKING: &[Who] = &[Who::Socat];
+const FRAMES: &[Who] = &[Who::Websocketd, Who::Websocat, Who::Node];
+const BRIDGES: &[Who] = &[Who::Supergateway, Who::McpProxy];
+
+const fn case(
+    name: &'static str,
+    transport: Transport,
+    clients: usize,
+    traffic: Traffic,
+    others: &'static [Who],
+) -> Case {
+    Case { name, transport, each: false, clients, window: 1, traffic, anew: false, others }
+}
+
+/// With a worker for each connection.
+const fn each(case: Case) -> Case {
+    Case { each: true, ..case }
+}
+
+/// In the order in which they run.
+pub const CASES: &[Case] = &[
+    case("TCP, a client", Transport::Tcp, 1, ECHO, &[Who::Peer, Who::Socat]),
+    case("TCP, 64 clients, a worker", Transport::Tcp, 64, ECHO, SHARED),
+    Case { window: 4, ..each(case("TCP, 16 clients, a worker each", Transport::Tcp, 16, ECHO, FORKING)) },
+    case("Unix, 64 clients, a worker", Transport::Unix, 64, ECHO, SHARED),
+    Case { window: 4, ..each(case("Unix, 16 clients, a worker each", Transport::Unix, 16, ECHO, FORKING)) },
+    case("tokens, TCP, 16 sessions, a worker", Transport::Tcp, 16, TOKENS, SHARED),
+    each(case("tokens, TCP, 16 clients, a worker each", Transport::Tcp, 16, TOKENS, FORKING)),
+    Case { window: 4, ..case("WebSocket, 32 clients, a worker", WEB, 32, ECHO, &[Who::Supergateway]) },
+    Case { window: 4, ..each(case("WebSocket, 16 clients, a worker each", WEB, 16, ECHO, FRAMES)) },
+    each(case("tokens, WebSocket, 16 clients, a worker each", WEB, 16, TOKENS, FRAMES)),
+    case("MCP, a session", Transport::Http, 1, CALL, BRIDGES),
+    case("MCP, 16 sessions", Transport::Http, 16, CALL, BRIDGES),
+    Case { anew: true, ..case("MCP, a session, new connections", Transport::Http, 1, CALL, BRIDGES) },
+    Case { anew: true, ..case("MCP, 16 sessions, new connections", Transport::Http, 16, CALL, BRIDGES) },
+    case("MCP 2026-07-28, 16 clients", Transport::Http, 16, MODERN, &[Who::Stdio2http]),
+];

@@ -1,0 +1,221 @@
+//! Whoever takes part in a comparison: where its program is, and how it is told what to listen on and which worker to start.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+
+use super::cases::{Case, Who};
+use crate::harness::Harness;
+use crate::harness::address::{Address, Transport};
+use crate::harness::install::Installer;
+use crate::harness::load::Traffic;
+use crate::harness::machine::Placement;
+use crate::harness::others::{Running, start};
+use crate::harness::server::{Contestant, scratch, this_program};
+use crate::harness::talk::Talk;
+use crate::harness::worker::TOOLS;
+
+const SUPERGATEWAY: &str = "4.0.0";
+const MCP_PROXY: &str = "0.13.0";
+const STDIO2HTTP: &str = "0.3.0";
+const WEBSOCAT: &str = "1.14.0";
+
+/// A program, or why it is not there.
+type Found = Result<PathBuf, String>;
+
+/// Where everybody's program is.
+pub struct Launch {
+    peer: Found,
+    peer_name: String,
+    socat: Found,
+    websocketd: Found,
+    websocat: Found,
+    node: Found,
+    packages: Found,
+    mcp_proxy: Found,
+    stdio2http: Found,
+}
+
+impl Launch {
+    /// Looks for all of them, and installs what is not there. What takes long comes last.
+    pub fn find(installer: Installer, harness: &Harness) -> Self {
+        let peer = harness.peer.clone().ok_or_else(|| "STDIO_BUS_PEER does not name it".to_owned());
+        let peer_name = peer.as_ref().map_or("C daemon".to_owned(), |program| name_of(program));
+        Self {
+            peer,
+            peer_name,
+            socat: installer.system("socat"),
+            websocketd: installer.system("websocketd"),
+            node: installer.system("node"),
+            packages: installer.npm(),
+            mcp_proxy: installer.pip("mcp-proxy", MCP_PROXY),
+            stdio2http: installer.cargo("stdio2http", STDIO2HTTP),
+            websocat: installer.cargo("websocat", WEBSOCAT),
+        }
+    }
+
+    /// For the table.
+    pub fn name(&self, who: Who) -> String {
+        match who {
+            Who::Bus => Who::NAME.to_owned(),
+            Who::Peer => self.peer_name.clone(),
+            Who::Socat => "socat".to_owned(),
+            Who::Websocketd => "websocketd".to_owned(),
+            Who::Websocat => format!("websocat {WEBSOCAT}"),
+            Who::Node => "Node and ws".to_owned(),
+            Who::Supergateway => format!("supergateway {SUPERGATEWAY}"),
+            Who::McpProxy => format!("mcp-proxy {MCP_PROXY}"),
+            Who::Stdio2http => format!("stdio2http {STDIO2HTTP}"),
+        }
+    }
+
+    /// What starts it in front of this worker.
+    fn command(&self, who: Who, address: &Address, worker: &[String]) -> Result<Command, String> {
+        let port = address.port().map_or_else(|_| String::new(), |port| port.to_string());
+        let with = |program: &Found, arguments: &[&str]| -> Result<Command, String> {
+            let mut command = Command::new(program.clone()?);
+            command.args(arguments);
+            Ok(command)
+        };
+        let script =
+            |name: &str| -> Result<String, String> { Ok(self.packages.clone()?.join(name).display().to_string()) };
+        Ok(match who {
+            Who::Bus | Who::Peer => return Err("a daemon is started otherwise".to_owned()),
+            Who::Socat => {
+                let listen = match address {
+                    Address::Unix(path) => format!("UNIX-LISTEN:{},fork,backlog=64", path.display()),
+                    _ => format!("TCP-LISTEN:{port},bind=127.0.0.1,fork,reuseaddr,nodelay,backlog=64"),
+                };
+                with(&self.socat, &[&listen, &format!("EXEC:{}", worker.join(" "))])?
+            }
+            Who::Websocketd => {
+                let mut command = with(&self.websocketd, &["--address=127.0.0.1", "--loglevel=fatal"])?;
+                command.arg(format!("--port={port}")).args(worker);
+                command
+            }
+            Who::Websocat => {
+                let listen = format!("ws-l:127.0.0.1:{port}");
+                let mut command = with(&self.websocat, &["-t", "-E", &listen, &format!("exec:{}", worker[0])])?;
+                command.arg("--exec-args").args(&worker[1..]);
+                command
+            }
+            Who::Node => {
+                let mut command = with(&self.node, &[&script("spawn-per-connection.mjs")?, &port])?;
+                command.args(worker);
+                command
+            }
+            Who::Supergateway => {
+                let program = script("node_modules/supergateway/dist/index.js")?;
+                let (program, quoted) = (&program[..], format!("'{}' {}", worker[0], worker[1..].join(" ")));
+                let mut command =
+                    with(&self.node, &[program, "--stdio", &quoted, "--logLevel", "none", "--port", &port])?;
+                match address {
+                    Address::Http(_) => command.args(["--outputTransport", "streamableHttp", "--stateful"]),
+                    _ => command.args(["--outputTransport", "ws"]),
+                };
+                command
+            }
+            Who::McpProxy => {
+                let mut command = with(&self.mcp_proxy, &["--port", &port, "--log-level", "ERROR", "--"])?;
+                command.args(worker);
+                command
+            }
+            Who::Stdio2http => {
+                let mut command = with(&self.stdio2http, &["--port", &port, "--"])?;
+                command.args(worker);
+                command
+            }
+        })
+    }
+}
+
+/// The program that workers of a case are.
+pub fn worker(traffic: Traffic, harness: &Harness) -> PathBuf {
+    let program = match traffic {
+        Traffic::RoundTrips { .. } => harness.bus.clone(),
+        Traffic::Calls { .. } | Traffic::Tokens { .. } => this_program(),
+    };
+    program.canonicalize().unwrap_or(program)
+}
+
+/// Starts somebody for a case, and lets its clients talk once, so that all workers are there.
+pub fn begin(who: Who, case: &Case, harness: &Harness, launch: &Launch) -> Result<(Talk, Running), String> {
+    let placement = placement(case);
+    let program = worker(case.traffic, harness);
+    let mut words = vec![program.display().to_string()];
+    words.extend(match case.traffic {
+        Traffic::RoundTrips { .. } => vec!["worker".to_owned(), "echo".to_owned()],
+        Traffic::Calls { bytes, .. } => vec![TOOLS.to_owned(), bytes.to_string()],
+        Traffic::Tokens { lines, bytes } => {
+            let sessions = if case.each { 1 } else { case.clients };
+            vec!["be-stream-worker".to_owned(), sessions.to_string(), lines.to_string(), bytes.to_string()]
+        }
+    });
+    let text = |error: std::io::Error| error.to_string();
+    let (running, address) = match who {
+        Who::Bus | Who::Peer => daemon(who, case, harness, launch, &words)?,
+        _ => {
+            let files = scratch().map_err(text)?;
+            let address = address_of(who, case.transport, &files)?;
+            let command = launch.command(who, &address, &words)?;
+            (start(command, &address, files, placement).map_err(text)?, address)
+        }
+    };
+    let talk = || -> std::io::Result<Talk> {
+        let mut talk = Talk::connect(&address, case.traffic, case.clients, case.window, case.anew)?;
+        talk.run(std::time::Duration::ZERO)?;
+        running.pin_workers(&program, placement);
+        Ok(talk)
+    };
+    let talk = talk().map_err(text)?;
+    Ok((talk, running))
+}
+
+fn daemon(
+    who: Who,
+    case: &Case,
+    harness: &Harness,
+    launch: &Launch,
+    words: &[String],
+) -> Result<(Running, Address), String> {
+    let mut pool = json!({ "id": "bench", "command": words[0], "args": words[1..], "instances": 1 });
+    if case.each {
+        pool["assignment"] = json!("dedicated");
+        pool["max_instances"] = json!(case.clients);
+    } else if matches!(case.traffic, Traffic::Calls { .. }) {
+        pool["assignment"] = json!("client");
+    }
+    let contestant = if who == Who::Peer { Contestant::Peer } else { Contestant::Bus };
+    if who == Who::Peer {
+        launch.peer.clone()?;
+    }
+    let server = harness.start(contestant, &[pool], case.transport, placement(case));
+    let server = server.map_err(|error| error.to_string())?;
+    let address = server.address.clone();
+    Ok((Running::Daemon(server), address))
+}
+
+/// A client that asks one thing at a time is on the CPU of whom it asks: see [`Placement`].
+fn placement(case: &Case) -> Placement {
+    Placement::choose(case.clients * case.window == 1)
+}
+
+/// Where somebody else listens.
+fn address_of(who: Who, transport: Transport, files: &Path) -> Result<Address, String> {
+    let address = Address::free(transport, files).map_err(|error| error.to_string())?;
+    Ok(match address {
+        Address::WebSocket { port, .. } => {
+            Address::WebSocket { port, path: if who == Who::Supergateway { "/message" } else { "/" } }
+        }
+        other => other,
+    })
+}
+
+/// What a daemon with our command line is: another version of this one, or the one in C, which does not know its version.
+fn name_of(program: &Path) -> String {
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    let said =
+        output.map_or_else(|_| String::new(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    if said.starts_with("stdio_bus ") { format!("peer, {said}") } else { "C daemon".to_owned() }
+}

@@ -16,6 +16,7 @@ use super::worker::Worker;
 use super::{Bus, reply};
 use alloc::format;
 use alloc::rc::Rc;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -157,21 +158,12 @@ impl Bus {
         }
     }
 
-    /// It sends what is no text.
-    pub(super) fn on_binary_ignored(&mut self, key: ClientKey) {
-        self.report(Reason::BinaryIgnored, Some(Peer::Client(key)), || {
-            "a client sends binary messages, which are ignored; send JSON-RPC in text messages".into()
-        });
-    }
-
-    /// What it sends cannot be read, and nothing that would come after it.
-    pub(super) fn on_client_faulty(&mut self, key: ClientKey, why: &str, is_too_long: bool) {
-        if self.clients.get(key).is_none_or(|client| client.phase >= Phase::Flushing) {
-            return;
+    /// The door that it has come through ends a client, or cannot read what it sends.
+    pub(super) fn end_client(&mut self, key: ClientKey, why: Reason, text: impl FnOnce() -> String) {
+        if self.phase(key).is_some_and(|phase| phase < Phase::Flushing) {
+            self.report(why, Some(Peer::Client(key)), text);
+            self.close_client(key, Close::Flush, why);
         }
-        let reason = if is_too_long { Reason::ClientLineTooLong } else { Reason::ClientMalformed };
-        self.report(reason, Some(Peer::Client(key)), || format!("a client is closed: {why}"));
-        self.close_client(key, Close::Flush, reason);
     }
 
     /// It can be written to no more.

@@ -11,11 +11,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::Bus;
-use super::client::Phase;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::pending::Request;
-use super::port::{Close, Effects};
+use super::port::Effects;
 use super::report::Reason;
 use super::settings::{Assignment, Era};
 pub use super::supervisor::discovery::PoolEra;
@@ -167,14 +166,6 @@ impl Bus {
             self.assign(client, group, worker);
         }
         Ok(worker)
-    }
-
-    /// The door ends a client, which is a session of it.
-    pub(super) fn on_client_ended_by_door(&mut self, key: ClientKey, why: Reason) {
-        if self.phase(key).is_some_and(|phase| phase < Phase::Flushing) {
-            self.report(why, Some(Peer::Client(key)), || why.help().into());
-            self.close_client(key, Close::Flush, why);
-        }
     }
 
     /// A client of an MCP door leaves, or is ended: its workers are told not to go on with what it has asked them. Who

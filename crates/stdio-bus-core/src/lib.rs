@@ -213,11 +213,16 @@ impl Bus {
             }
             Input::SendsNoMore(client) => self.on_sends_no_more(client),
             Input::Left(client) => self.close_client(client, Close::Flush, Reason::ClientClosed),
-            Input::BinaryIgnored(client) => self.on_binary_ignored(client),
-            Input::Faulty { client, why, is_too_long } => self.on_client_faulty(client, &why, is_too_long),
+            Input::BinaryIgnored(client) => self.report(Reason::BinaryIgnored, Some(Peer::Client(client)), || {
+                "a client sends binary messages, which are ignored; send JSON-RPC in text messages".into()
+            }),
+            Input::Faulty { client, why, is_too_long } => {
+                let reason = if is_too_long { Reason::ClientLineTooLong } else { Reason::ClientMalformed };
+                self.end_client(client, reason, || format!("a client is closed: {why}"));
+            }
             Input::Closed(client) => self.on_client_closed(client),
             Input::CloseClient(client) => self.on_close_client(client),
-            Input::EndClient { client, why } => self.on_client_ended_by_door(client, why),
+            Input::EndClient { client, why } => self.end_client(client, why, || why.help().into()),
             Input::EventsLost { client, lost } => self.report(Reason::EventsLost, Some(Peer::Client(client)), || {
                 format!("{lost} events of a session are lost: its client was away, and more came than are kept")
             }),

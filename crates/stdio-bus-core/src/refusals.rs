@@ -161,16 +161,17 @@ impl Bus {
         let bytes = &data[line..];
         let is_cut = fault == Fault::Syntax && bytes.starts_with(b"{") && data.get(at) == Some(&b'\n');
         let foreign = foreign::protocol(bytes);
-        let what = match (foreign, fault) {
-            (Some(name), _) => format!("{name}, not JSON; the line begins \"{}\"", foreign::begin(bytes)),
-            (None, Fault::Syntax) if is_cut => {
-                format!("not JSON: the line ends within a message, at byte {}", at - line)
-            }
-            (None, Fault::Syntax) => format!("not JSON, at byte {} of the line", at - line),
-            (None, Fault::Utf8) => format!("not UTF-8, at byte {} of the line", at - line),
-            (None, Fault::Depth) => format!("nested too deeply, at byte {} of the line", at - line),
-            (None, Fault::NotAnObject) => format!("not a JSON object, at byte {} of the line", at - line),
-            (None, Fault::DuplicateKey) => format!("a routing key stands twice, at byte {} of the line", at - line),
+        let wrong = match fault {
+            Fault::Syntax => "not JSON",
+            Fault::Utf8 => "not UTF-8",
+            Fault::Depth => "nested too deeply",
+            Fault::NotAnObject => "not a JSON object",
+            Fault::DuplicateKey => "a routing key stands twice",
+        };
+        let what = match foreign {
+            Some(name) => format!("{name}, not JSON; the line begins \"{}\"", foreign::begin(bytes)),
+            None if is_cut => format!("not JSON: the line ends within a message, at byte {}", at - line),
+            None => format!("{wrong}, at byte {} of the line", at - line),
         };
         let text = match from {
             Peer::Client(_) => match foreign {

@@ -126,7 +126,15 @@ impl Bus {
             }
         }
         for client in &all {
-            self.tell_one(*client, line, kind);
+            // It may be full: such lines are few and short. Who is still to be told the same of a list is not told again.
+            let is_due = match kind {
+                ForAll::List(list) => self.owes_list(*client, list, line.span.len() + 1),
+                ForAll::Login => true,
+            };
+            if is_due {
+                let mut edits = UNCHANGED;
+                self.forward(Peer::Client(*client), line, &mut edits);
+            }
         }
         (!all.is_empty()).then_some(Flow::Next)
     }
@@ -137,18 +145,6 @@ impl Bus {
         let listens =
             |(key, client): &(ClientKey, &Client)| worker.audience.has(*key) && client.phase <= Phase::HalfClosed;
         self.all_clients().filter(listens).map(|(key, _)| key).collect()
-    }
-
-    /// Queues a line for a client, unless it is still to be told the same. It may be full: such lines are few and short.
-    fn tell_one(&mut self, to: ClientKey, line: &Line, kind: ForAll) {
-        let is_due = match kind {
-            ForAll::List(list) => self.owes_list(to, list, line.span.len() + 1),
-            ForAll::Login => true,
-        };
-        if is_due {
-            let mut edits = UNCHANGED;
-            self.forward(Peer::Client(to), line, &mut edits);
-        }
     }
 
     /// A worker is given a line of this client.

@@ -39,8 +39,6 @@ pub(crate) struct Supervisor {
     pub has_changed: bool,
     /// Something may have to be replaced.
     pub rolls_due: bool,
-    /// Something of a worker that leaves is over.
-    pub leavers_due: bool,
 }
 
 impl Supervisor {
@@ -66,7 +64,6 @@ impl Supervisor {
             leaving: 0,
             has_changed: true,
             rolls_due: false,
-            leavers_due: false,
         }
     }
 }

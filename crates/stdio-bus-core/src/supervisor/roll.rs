@@ -301,7 +301,6 @@ impl Bus {
             Report { worker: Some(name), ..Report::new(Reason::WorkerReplaced, text) }.at(Level::Info)
         });
         self.supervisor.has_changed = true;
-        self.supervisor.leavers_due = true;
         self.wake_at(key.into(), by);
         // What clients wait with may go elsewhere.
         self.release_waiters(Peer::Worker(key));
@@ -311,9 +310,7 @@ impl Bus {
     #[inline]
     pub(crate) fn notice_leaving(&mut self, key: WorkerKey) {
         let leaves = |worker: &Worker| worker.tenure.is_leaving();
-        if self.supervisor.leaving > 0 && self.workers.get(key).is_some_and(leaves) {
-            (self.supervisor.leavers_due, self.supervisor.has_changed) = (true, true);
-        }
+        self.supervisor.has_changed |= self.supervisor.leaving > 0 && self.workers.get(key).is_some_and(leaves);
     }
 
     /// Goes on with replacements after what this call has led to.
@@ -322,11 +319,10 @@ impl Bus {
         while core::mem::take(&mut self.supervisor.rolls_due) {
             (0..self.supervisor.pools.len()).for_each(|pool| self.tick_pool(pool));
         }
-        if core::mem::take(&mut self.supervisor.leavers_due) {
-            for key in self.workers.keys() {
-                if self.workers.get(key).is_some_and(|worker| worker.tenure.is_leaving()) {
-                    self.tick_tenure(key);
-                }
+        let keys = if self.supervisor.leaving > 0 { self.workers.keys() } else { Vec::new() };
+        for key in keys {
+            if self.workers.get(key).is_some_and(|worker| worker.tenure.is_leaving()) {
+                self.tick_tenure(key);
             }
         }
     }

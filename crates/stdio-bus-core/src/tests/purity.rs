@@ -19,6 +19,14 @@ fn the_core_has_no_path_to_the_world() {
     assert_eq!(named, ["extern crate alloc;"]);
 }
 
+/// All others ask `client.rs` by name. Lines come in with the table in hand, so that a client is looked up once.
+#[test]
+fn the_table_of_clients_is_known_to_those_who_own_it_and_to_the_ways_in() {
+    let knows = |code: &str| code.contains("self.clients") || code.contains("Table<Client");
+    let found: Vec<_> = sources().into_iter().filter(|(_, code)| knows(code)).map(|(file, _)| file).collect();
+    assert_eq!(found, ["client.rs", "clients.rs", "closing.rs", "fast_path.rs", "intake.rs", "lib.rs"]);
+}
+
 /// The files of the core without tests, by their paths.
 fn sources() -> BTreeMap<String, String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -14,6 +14,7 @@ use super::report::Reason;
 use super::settings::{self, Assignment, Settings};
 
 /// The workers that a message may go to: those of one pool, or of all.
+#[derive(Default)]
 pub(super) struct Group {
     /// Slots as (pool, slot), in the order of the configuration.
     slots: Vec<(usize, usize)>,
@@ -61,17 +62,7 @@ impl Group {
 
     fn new(settings: &Settings, of: &[usize], assignment: Assignment) -> Self {
         let slots = of.iter().flat_map(|pool| (0..settings.pools[*pool].instances).map(|slot| (*pool, slot))).collect();
-        let (cursor, vacant_since) = (0, None);
-        Self {
-            slots,
-            pools: of.to_vec(),
-            assignment,
-            cursor,
-            vacant_since,
-            is_modern: false,
-            lends: false,
-            is_open: true,
-        }
+        Self { slots, pools: of.to_vec(), assignment, is_open: true, ..Self::default() }
     }
 
     /// That of a pool for clients of 2026-07-28.

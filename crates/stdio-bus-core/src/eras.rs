@@ -19,6 +19,7 @@ use super::report::Reason;
 use super::settings::{Assignment, Era};
 pub use super::supervisor::discovery::PoolEra;
 use super::timers::Timer;
+use super::worker::Worker;
 use super::{message::Cancel, reply};
 
 impl Bus {
@@ -100,14 +101,8 @@ impl Bus {
         for slot in 0..self.settings.pools[from].instances {
             self.supervisor.pools[to].slots[slot] = core::mem::take(&mut self.supervisor.pools[from].slots[slot]);
         }
-        for worker in self.workers.keys() {
-            if let Some(worker) = self.workers.get_mut(worker)
-                && worker.pool == from
-                && !worker.tenure.is_leaving()
-            {
-                worker.pool = to;
-            }
-        }
+        let stays = |worker: &&mut Worker| worker.pool == from && !worker.tenure.is_leaving();
+        self.workers.values_mut().filter(stays).for_each(|worker| worker.pool = to);
         self.supervisor.pools[from].side.is_dormant = true;
         self.supervisor.pools[to].side.is_dormant = false;
         self.supervisor.pools[to].settled = self.supervisor.pools[from].settled;

@@ -87,10 +87,8 @@ impl Bus {
         }
         self.supervisor.pools = fresh.pools;
         self.supervisor.shown = fresh.shown;
-        for worker in self.workers.keys() {
-            if let Some(worker) = self.workers.get_mut(worker) {
-                worker.pool = moved[worker.pool].expect("a pool with workers stays");
-            }
+        for worker in self.workers.values_mut() {
+            worker.pool = moved[worker.pool].expect("a pool with workers stays");
         }
         moved
     }
@@ -160,13 +158,10 @@ impl Bus {
         // Who has one for itself trusts that nobody else has used it.
         let is_dedicated = |pool: &settings::Pool| pool.assignment == Assignment::Dedicated;
         let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is);
-        for key in self.workers.keys() {
-            let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.pool == pool) else { continue };
-            if changes_tenure {
-                let started = worker.process.started;
+        if changes_tenure {
+            for worker in self.workers.values_mut().filter(|worker| worker.pool == pool) {
                 let (of, number) = (worker.tenure.generation, worker.name.incarnation);
-                let tenure = Tenure::new(started, &self.settings.pools[pool], of, number);
-                worker.tenure.renew(tenure);
+                worker.tenure.renew(Tenure::new(worker.process.started, is, of, number));
             }
         }
         let here = &mut self.supervisor.pools[pool];

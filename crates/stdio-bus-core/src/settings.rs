@@ -186,9 +186,10 @@ pub struct Listener {
 }
 
 /// What a client of a door for MCP speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Era {
     /// A revision before 2026-07-28: it begins with `initialize`.
+    #[default]
     Legacy,
     /// 2026-07-28 or later: each request says what it needs.
     Modern,

@@ -183,6 +183,11 @@ impl<T, M> Table<T, M> {
         self.slots.iter().map(|(_, entry)| (entry.key, &entry.value))
     }
 
+    /// What is in it, in slot order, to be changed.
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().map(|(_, entry)| &mut entry.value)
+    }
+
     /// Keys in slot order, detached from the table so that it may change meanwhile.
     pub(super) fn keys(&self) -> Vec<Key<M>> {
         self.iter().map(|(key, _)| key).collect()

@@ -158,10 +158,6 @@ impl Bus {
 
     /// A client has gone.
     pub(crate) fn leave_audiences(&mut self, client: ClientKey) {
-        for slot in 0..self.workers.slots() {
-            if let Some(worker) = self.workers.in_slot_mut(slot) {
-                worker.audience.forget(client);
-            }
-        }
+        self.workers.values_mut().for_each(|worker| worker.audience.forget(client));
     }
 }

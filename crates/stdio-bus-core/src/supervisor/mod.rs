@@ -24,6 +24,7 @@ use alloc::vec::Vec;
 use crate::settings::{Era, Pool};
 
 /// The pools, and the clients that wait for workers.
+#[derive(Default)]
 pub(crate) struct Supervisor {
     /// Those that people see, and behind them one for each that a door for MCP offers, for its other era.
     pub pools: Vec<pool::Pool>,
@@ -46,24 +47,14 @@ impl Supervisor {
     pub(crate) fn new(pools: &[Pool], of: &[usize]) -> Self {
         let shown = pools.len() - of.len();
         let legacy = |pool: usize| pool::Side {
-            era: Era::Legacy,
             twin: of.iter().position(|of| *of == pool).map(|twin| shown + twin),
             shown_as: pool,
-            is_dormant: false,
-            is_used: false,
-            is_released: false,
+            ..pool::Side::default()
         };
         let modern =
             |pool: &usize| pool::Side { era: Era::Modern, twin: Some(*pool), is_dormant: true, ..legacy(*pool) };
         let sides = (0..shown).map(legacy).chain(of.iter().map(modern));
-        Self {
-            pools: pools.iter().zip(sides).map(|(pool, side)| pool::Pool::new(pool, side)).collect(),
-            shown,
-            queue: queue::WorkerQueue::default(),
-            next_number: 0,
-            leaving: 0,
-            has_changed: true,
-            rolls_due: false,
-        }
+        let pools = pools.iter().zip(sides).map(|(pool, side)| pool::Pool::new(pool, side)).collect();
+        Self { pools, shown, has_changed: true, ..Self::default() }
     }
 }

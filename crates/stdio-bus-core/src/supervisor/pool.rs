@@ -33,7 +33,7 @@ pub(crate) struct WorkerSlot {
 
 /// Whose workers those of a pool are. A pool of a door for MCP has workers for clients of either era, which are in two
 /// pools here: people see one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Side {
     /// What its clients speak.
     pub era: Era,
@@ -50,6 +50,7 @@ pub(crate) struct Side {
 }
 
 /// A pool of workers.
+#[derive(Default)]
 pub(crate) struct Pool {
     /// One for each instance; in a dedicated pool, one for each warm spare. Where workers are lent, as many as there may be.
     pub slots: Vec<WorkerSlot>,
@@ -92,13 +93,8 @@ impl Pool {
             slots: (0..side.slots(pool)).map(|_| WorkerSlot::default()).collect(),
             side,
             discovery: (side.era == Era::Legacy && side.twin.is_some()).then(Discovery::default),
-            restarts: Restarts::default(),
-            roll: Roll::default(),
             settled: pool.generation,
-            fallback: None,
-            issues_names: false,
-            told_of_doubles: false,
-            tally: Tally::default(),
+            ..Self::default()
         }
     }
 

@@ -96,6 +96,11 @@ impl Address {
                 ));
             }
             Some(("ws" | "http", rest)) => return Err(error(format!("write {scheme}://{rest}"))),
+            Some(("tcp", rest)) => {
+                return Err(error(format!(
+                    "tcp:// is for clients that write lines; write {scheme}://{rest}, or --tcp {rest} for those"
+                )));
+            }
             _ => return Self::from_listener(text),
         };
         let (host, asked) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
@@ -334,7 +339,7 @@ mod tests {
             assert_eq!(Address::from_listener(text), Ok(tcp("127.0.0.1", 9000)));
         }
         assert_eq!(Address::from_listener("tcp://:9000"), Ok(tcp("::", 9000)));
-        for text in ["ws://[::1]:9000/acp", "ws://[::1]:9000/", "ws://[::1]:9000", "tcp://[::1]:9000", "[::1]:9000"] {
+        for text in ["ws://[::1]:9000/acp", "ws://[::1]:9000/", "ws://[::1]:9000", "[::1]:9000"] {
             assert_eq!(Address::from_web(text, "ws", "/acp"), Ok(tcp("::1", 9000)), "{text}");
             assert_eq!(
                 Address::from_web(&text.replace("ws:", "http:"), "http", "/acp"),
@@ -364,6 +369,7 @@ mod tests {
         assert!(message(Address::from_web("http://h:1/acp", "ws", "/acp")).contains("write ws://h:1/acp"));
         assert!(message(Address::from_web("https://h:1/mcp", "http", "/mcp")).contains("a proxy in front"));
         assert!(message(Address::from_web("ws://h:1/mcp", "http", "/mcp")).contains("write http://h:1/mcp"));
+        assert!(message(Address::from_web("tcp://h:1", "ws", "/acp")).contains("write ws://h:1, or --tcp h:1"));
         for text in ["127.0.0.1:9000", "tcp://127.0.0.1:9000", ":9000"] {
             assert!(message(Address::from_unix_listener(text)).contains(":9000, or \"tcp\": \""), "{text}");
         }

@@ -246,8 +246,9 @@ Exit codes:
 
 /// A message bus for AI agents that speak JSON-RPC over stdin and stdout.
 ///
-/// Clients connect over stdin/stdout, a Unix socket or TCP and write one JSON object per line; supervised workers read
-/// them on stdin and answer on stdout. Without a configuration and a command, two built-in echo workers run.
+/// Clients connect over stdin/stdout, a Unix socket or TCP with one JSON object per line, over WebSocket, or over HTTP as
+/// MCP does; supervised workers read lines on stdin and answer on stdout. Without a configuration and a command, two
+/// built-in echo workers run.
 #[derive(Debug, Parser)]
 #[command(name = "stdio_bus", version, max_term_width = 100, after_help = AFTER_HELP)]
 #[command(args_conflicts_with_subcommands = true, args_override_self = true)]

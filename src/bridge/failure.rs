@@ -15,6 +15,12 @@ use crate::bus::report::Reason;
 use crate::websocket::client::Refused;
 use crate::websocket::close::{self, Fault};
 
+/// How the bridge of an editor gets another connection.
+pub(super) const BY_AN_EDITOR: &str = "start the agent again, which makes a new connection";
+
+/// How a person at a terminal does.
+pub(super) const BY_HAND: &str = "call again";
+
 /// Why there is no connection.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -221,11 +227,11 @@ impl Ending {
         }
     }
 
-    /// What a person can do about it.
-    pub(super) fn remedy(&self, daemon: &Daemon) -> String {
+    /// What a person can do about it. `again` says how another connection is made: [`BY_AN_EDITOR`], [`BY_HAND`].
+    pub(super) fn remedy(&self, daemon: &Daemon, again: &str) -> String {
         let text = match self {
             Self::Said { code: Some(close::GOING_AWAY), .. } => {
-                "it shuts down, or starts anew; start the agent again, which makes a new connection"
+                return format!("it shuts down, or starts anew; {again}");
             }
             Self::Said { code: Some(close::POLICY_VIOLATION), .. } => {
                 "it does not allow what was done, or not any more; whoever runs the daemon can say why"
@@ -235,33 +241,32 @@ impl Ending {
             }
             Self::Said { code: Some(close::TRY_AGAIN_LATER), .. } => "it has no room now; try again later",
             Self::Said { code: Some(close::INTERNAL_ERROR), .. } => {
-                "the agent behind it has ended, or it failed itself; start the agent again, which makes a new connection"
+                return format!("the agent behind it has ended, or it failed itself; {again}");
             }
             Self::Wrong(_) => "either it has a fault, or something between changes what it says",
             Self::Foreign(foreign) if foreign.is_first => return remedy_of_foreign(foreign, daemon),
             Self::Foreign(_) => "something that it runs, or something between, writes what is no message",
-            Self::Explained(word) => return remedy_of_word(word),
+            Self::Explained(word) => return remedy_of_word(word, again),
             Self::Refused(refused) => return remedy_of_refusal(&refused.0, daemon, refused.1),
             Self::SessionLost => {
                 "it was ended there, nobody used it for too long, or the daemon was started anew; start the client again, \
                  which makes a new session"
             }
             Self::Closed | Self::Broken(_) => {
-                "either it has ended: start it again, and then the agent; or it runs, and its log says why"
+                return format!("it has ended and has to be started, or its log says why; then {again}");
             }
             Self::ClosedAtOnce => {
                 "either it has ended; or it runs, and its log says why; or it is no daemon's listener for lines: check \
                  the address"
             }
-            Self::Said { .. } => "its log says why; start the agent again, which makes a new connection",
+            Self::Said { .. } => return format!("its log says why; {again}"),
         };
         text.to_owned()
     }
 }
 
-fn remedy_of_word(word: &LastWord) -> String {
+fn remedy_of_word(word: &LastWord, again: &str) -> String {
     let is = |reason: Reason| word.reason == reason.name();
-    let again = "start the agent again, which makes a new connection";
     if is(Reason::OwnWorkerEnded) {
         format!("the daemon goes on, and the agent behind it has ended; {again}")
     } else if is(Reason::MemoryLimit) || is(Reason::ConnectionLimit) {

@@ -57,7 +57,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::bus::reply::Delivered;
 use crate::error::{StartError, exit};
 use begun::BegunLine;
-use failure::Ending;
+use failure::{BY_AN_EDITOR, Ending};
 use guard::Guard;
 use link::{Sink, Source};
 use refusal::Refusal;
@@ -293,7 +293,7 @@ async fn ended(
         count => format!("; {count} requests were not answered"),
     };
     let what = ending.headline();
-    say(&format!("{what} {daemon}{connection}: {ending}{line}{waited}\n{}", ending.remedy(daemon)));
+    say(&format!("{what} {daemon}{connection}: {ending}{line}{waited}\n{}", ending.remedy(daemon, BY_AN_EDITOR)));
     exit::FAILURE
 }
 

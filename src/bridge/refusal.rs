@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde_json::json;
 
 use super::daemon::{Daemon, Options};
-use super::failure::{Ending, Failure};
+use super::failure::{BY_AN_EDITOR, Ending, Failure};
 use crate::bus::reply::{self, Delivered};
 use crate::bus::report::Reason;
 
@@ -33,7 +33,7 @@ impl Refusal {
             _ => (-32024, "daemon_closed", "the connection to the bus was closed"),
         };
         let message = ending.told().map_or(what.into(), |why| format!("{what}: {why}").into());
-        let (address, cause, remedy) = (daemon.to_string(), ending.to_string(), ending.remedy(daemon));
+        let (address, cause, remedy) = (daemon.to_string(), ending.to_string(), ending.remedy(daemon, BY_AN_EDITOR));
         Self { code, message, reason, delivered, address, cause, remedy }
     }
 

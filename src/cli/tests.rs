@@ -196,6 +196,8 @@ fn help_and_version_exit_with_0() {
     let (short, long) = (refused("-h"), refused("--help"));
     assert_eq!((short.0, short.1, long.1), (ErrorKind::DisplayHelp, 0, 0));
     assert!(short.2.len() < long.2.len());
+    let about: String = long.2.lines().take_while(|line| !line.starts_with("Usage")).collect();
+    assert!(about.contains("WebSocket") && about.contains("HTTP"), "{about}");
     for flag in ["--config ", "--config-fd", "--stdio", "--unix", "--tcp", "--log-level", "--log-format"] {
         assert!(short.2.contains(flag) && long.2.contains(flag), "{flag} is missing in the help");
     }

@@ -266,6 +266,20 @@ fn without_a_daemon_or_an_answer_the_call_says_so_and_exits_otherwise_than_for_a
 }
 
 #[test]
+fn a_call_whose_connection_is_closed_says_to_call_again() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("tcp://{}", listener.local_addr().expect("its address"));
+    let daemon = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().expect("a client");
+        client.write_all(b"{\"jsonrpc\":\"2.0\",\"method\":\"bye\"}\n").expect("it listens");
+    });
+    let called = call(&address, &["hello"], "");
+    daemon.join().expect("no panic in there");
+    assert_eq!((called.code, called.lines.len()), (Some(69), 1), "{}", called.said);
+    assert!(called.said.contains("then call again") && !called.said.contains("the agent again"), "{}", called.said);
+}
+
+#[test]
 fn a_worker_that_dies_is_an_error_of_the_call() {
     let daemon = Setup::new([worker("a", 1, &[])]).start();
     let called = call(&tcp(&daemon), &["exit"], "");

@@ -14,11 +14,14 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::ptr;
 use std::sync::atomic::AtomicI32;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
-use rustix::process::{Gid, Resource, Rlimit, Uid, setrlimit};
+use rustix::process::{
+    Gid, Pid, Resource, Rlimit, Uid, WaitId, WaitIdOptions, WaitOptions, setrlimit, waitid, waitpid,
+};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
     set_thread_res_uid,
@@ -110,9 +113,9 @@ impl fmt::Display for NotStarted {
     }
 }
 
-/// How long the start of another user's worker may take, in seconds. Whoever is that user can stop the child between the
+/// How long the start of another user's worker may take. Whoever is that user can stop the child between the
 /// change of user and its exec, or hold the exec up by a file system of its own, and we would wait for ever.
-const LONGEST_START: u8 = 10;
+const LONGEST_START: Duration = Duration::from_secs(10);
 
 /// What a new worker is started with. Nothing more is allocated between clone and exec.
 pub(crate) struct Job {
@@ -192,6 +195,7 @@ impl Job {
             parent: std::process::id() as libc::pid_t,
             failure: Cell::new(None),
         };
+        let began = Instant::now();
         // Aligned as every stack has to be.
         let mut stack = Vec::<u128>::with_capacity(STACK / 16 + self.arguments.len());
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
@@ -206,6 +210,10 @@ impl Job {
             return Err(io::Error::last_os_error().into());
         }
         match child.failure.get() {
+            None if self.rights.identity.is_some() && began.elapsed() >= LONGEST_START && was_killed(number) => {
+                let why = format!("not done within {} s, and given up", LONGEST_START.as_secs());
+                Err(NotStarted { step: Some("execve"), error: io::Error::new(io::ErrorKind::TimedOut, why) })
+            }
             None => Ok(Spawned { pid: number as u32, stdin, stdout, stderr }),
             Some((step, error)) => {
                 // SAFETY: it is our child, which nobody else reaps; a null pointer is no place for its status.
@@ -380,11 +388,27 @@ fn limit_start() {
         (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_SIGNAL, libc::SIGKILL);
         let mut timer: libc::timer_t = std::mem::zeroed();
         let mut time: libc::itimerspec = std::mem::zeroed();
-        time.it_value.tv_sec = LONGEST_START.into();
+        time.it_value.tv_sec = LONGEST_START.as_secs() as libc::time_t;
         if libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) == 0 {
             libc::timer_settime(timer, 0, &raw const time, ptr::null_mut());
         }
     }
+}
+
+/// Whether a child whose start took so long was killed for it, and is no more. If it was executed after all, it is left to
+/// whoever waits for the dead.
+fn was_killed(child: libc::pid_t) -> bool {
+    let Some(child) = Pid::from_raw(child) else { return false };
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    // We go on a moment before it can be waited for.
+    for _ in 0..100 {
+        if let Ok(Some(status)) = waitid(WaitId::Pid(child), look) {
+            let was_killed = status.terminating_signal() == Some(libc::SIGKILL);
+            return was_killed && waitpid(Some(child), WaitOptions::empty()).is_ok();
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
 }
 
 /// What a call of the C library said.

@@ -8,32 +8,28 @@
 //! has at most one turn; what comes for a turn that is over is dropped.
 
 mod archive;
-mod context;
 #[cfg(test)]
 mod scenes;
-mod state;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod trial;
+pub(crate) mod trial;
 mod turn;
-mod updates;
 
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::SystemTime;
 
 use serde_json::{Value as Json, json};
 
-use super::config::{Config, Level, ListScope};
+use super::answer::Ending;
+use super::config::{Config, Level};
+use super::history::{Entry, Header};
 use super::json::Raw;
 use super::models::Model;
-use super::rpc::{self, Envelope, Message, Reply, RpcError, push_error, push_result};
-use super::session::{Session, Sessions};
+use super::rpc::{self, Envelope, Message, Reply, RpcError, push_error, push_result, text, uuid, word};
+use super::session::{Session, Sessions, TurnId};
 use super::stdio::Outbox;
-
-pub use state::{Agent, Effect, List, Load, MOST_HELD, ToStore};
-use state::{Models, Phase, Turn};
-use updates::{text, uuid, word};
 
 /// What is said of `mcpServers`.
 pub const NO_SERVERS: &str = "MCP servers that clients name (mcpServers) are not used: this agent runs no tools.";
@@ -43,6 +39,126 @@ const AUTH_METHOD: &str = "env-api-key";
 
 /// What comes of a request: its result, if that is known now.
 type Outcome = Result<Option<Json>, RpcError>;
+
+/// Bytes of an answer that are held while the reader is slow; a turn that holds more stops reading its stream.
+pub const MOST_HELD: usize = 16 << 10;
+
+/// Models of which it is remembered how long a request they take.
+const MOST_MODELS: usize = 1000;
+
+/// Something for the shell to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Run this turn: ask the endpoint.
+    Start(TurnId),
+    /// Drop this turn and its connection at once.
+    Stop(TurnId),
+    /// This turn may read its stream again.
+    Resume(TurnId),
+    /// Read this session from the disk, then call [`Agent::loaded`].
+    Load(Load),
+    /// List the sessions on the disk, those with this working directory, then call [`Agent::listed`].
+    List(Reply, Option<String>),
+    /// Delete this session from the disk, then call [`Agent::deleted`].
+    Delete(Reply, String),
+    /// Fetch the list of models, then call [`Agent::models_known`].
+    FetchModels,
+    /// Log this.
+    Log(Level, String),
+}
+
+/// A session that is to be loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Load {
+    pub reply: Reply,
+    pub session_id: String,
+    pub cwd: String,
+    /// Whether the client is told what was said in it.
+    pub replay: bool,
+}
+
+/// What a turn needs to be stored.
+#[derive(Debug)]
+pub struct ToStore {
+    /// The first line of the session's file, if there is none yet.
+    pub header: Header,
+    /// The line to add.
+    pub entry: Entry,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Phase {
+    #[default]
+    Running,
+    Storing,
+}
+
+/// One run of a prompt.
+#[derive(Default)]
+struct Turn {
+    pub session_id: Rc<str>,
+    pub reply: Reply,
+    /// The message to send, and what the user said of it now.
+    pub user: Rc<str>,
+    pub own: Rc<str>,
+    pub model: Rc<str>,
+    pub phase: Phase,
+    /// The beginning of its update lines.
+    pub head: Box<[u8]>,
+    pub message_id: Option<Box<str>>,
+    pub thought_id: Option<Box<str>>,
+    /// All text of the answer; up to `told` it is in the outbox.
+    pub answer: String,
+    pub told: usize,
+    /// Bytes of the message and of the answer so far, as they count for the memory of all.
+    pub memory: usize,
+    pub held_thought: String,
+    pub is_queued: bool,
+    pub is_paused: bool,
+    /// Less was sent after the endpoint had refused the whole.
+    pub is_shortened: bool,
+    pub ending: Option<Ending>,
+}
+
+/// The models to choose from.
+#[derive(Default)]
+struct Models {
+    pub known: Option<Vec<Model>>,
+    /// Being fetched: the answers that need them, which wait.
+    pub waiting: Option<Vec<(Reply, Rc<str>)>>,
+    /// Until then nobody has them fetched again; never, if they are not to be fetched at all.
+    pub fresh_until: Option<SystemTime>,
+}
+
+/// The agent.
+pub struct Agent {
+    config: Rc<Config>,
+    sessions: Sessions,
+    turns: HashMap<TurnId, Turn>,
+    /// Sum of what the turns hold.
+    in_flight: usize,
+    /// Turns that hold pieces, in the order in which they began to.
+    holding: VecDeque<TurnId>,
+    /// What the disk is asked for and has not answered.
+    pending: usize,
+    models: Models,
+    /// The windows of models whose endpoint said so, in tokens.
+    windows: HashMap<Rc<str>, u64>,
+    outbox: Outbox,
+    effects: VecDeque<Effect>,
+    next_number: TurnId,
+    dice: Box<dyn FnMut() -> [u8; 16]>,
+    has_noted_servers: bool,
+    /// Whether the client that initialized last is new enough for `usage_update`. That its sessions are opened next is true
+    /// of all clients that do not share the process, and of nearly all others.
+    knows_usage_updates: bool,
+}
+
+fn unsupported(method: &str, why: &str) -> RpcError {
+    let message = format!("{method} is not supported: {why}");
+    RpcError { message, ..RpcError::method_not_found(method) }
+}
 
 impl Agent {
     /// An agent without sessions. `dice` gives random bytes for ids.
@@ -62,7 +178,6 @@ impl Agent {
             pending: 0,
             models,
             windows: Default::default(),
-            blind: Default::default(),
             outbox: Outbox::default(),
             effects: Default::default(),
             next_number: 0,
@@ -92,20 +207,26 @@ impl Agent {
         let message = match Raw::strict(line) {
             Ok(value) => rpc::classify(value),
             Err(problem) => {
-                let error = RpcError { code: -32700, message: format!("Parse error: {problem}"), data: None };
-                return self.refuse_line(&Envelope::of(line), &error);
+                return self.refuse_line(&Envelope::of(line), RpcError::new(-32700, format!("Parse error: {problem}")));
             }
         };
         match message {
-            Message::Request(reply, method, params) => match self.request(&reply, &method, params, now) {
-                Ok(Some(result)) => push_result(self.outbox.lines(), &reply, &result),
-                // It will be answered when it is done.
-                Ok(None) => {}
-                Err(error) => push_error(self.outbox.lines(), &reply, &error),
-            },
+            Message::Request(reply, method, params) => {
+                // What gives nothing is answered when it is done.
+                let outcome = self.request(&reply, &method, params, now).transpose();
+                outcome.into_iter().for_each(|outcome| self.reply(&reply, outcome));
+            }
             Message::Notification(method, params) => self.notification(&method, params),
             Message::Response => {}
-            Message::Invalid(reply, error) => push_error(self.outbox.lines(), &reply, &error),
+            Message::Invalid(reply, error) => self.reply(&reply, Err(error)),
+        }
+    }
+
+    /// Answers a request.
+    fn reply(&mut self, reply: &Reply, outcome: Result<Json, RpcError>) {
+        match outcome {
+            Ok(result) => push_result(self.outbox.lines(), reply, &result),
+            Err(error) => push_error(self.outbox.lines(), reply, &error),
         }
     }
 
@@ -113,12 +234,12 @@ impl Agent {
     pub fn handle_long_line(&mut self, found: &Envelope) {
         let limit = self.config.max_line;
         let message = format!("A line is longer than the limit of {limit} bytes (OPENAI_MAX_LINE_BYTES)");
-        self.refuse_line(found, &RpcError::invalid_request(message));
+        self.refuse_line(found, RpcError::invalid_request(message));
     }
 
-    fn refuse_line(&mut self, found: &Envelope, error: &RpcError) {
+    fn refuse_line(&mut self, found: &Envelope, error: RpcError) {
         if !found.is_response {
-            push_error(self.outbox.lines(), &found.reply, error);
+            self.reply(&found.reply, Err(error));
         }
     }
 
@@ -131,10 +252,8 @@ impl Agent {
             // There is nothing to do for any method: the key is in the environment.
             "authenticate" => Ok(Some(json!({}))),
             "session/new" => self.new_session(reply, params, now),
-            "session/load" | "session/resume" | "session/delete" if !self.keeps_history() => {
-                let message =
-                    format!("{method} is not supported: no history is kept (set OPENAI_HISTORY_DIR to keep it)");
-                Err(RpcError { message, ..RpcError::method_not_found(method) })
+            "session/load" | "session/resume" | "session/delete" | "session/list" if !self.keeps_history() => {
+                Err(unsupported(method, "no history is kept (set OPENAI_HISTORY_DIR to keep it)"))
             }
             "session/load" | "session/resume" => {
                 self.refresh_models(now);
@@ -146,10 +265,7 @@ impl Agent {
                 self.sessions.remove(&session_id);
                 Ok(self.ask_disk(Effect::Delete(reply.clone(), session_id.into_owned())))
             }
-            "session/list" if self.config.list_sessions == ListScope::None => {
-                let message = format!("{method} is not supported: OPENAI_LIST_SESSIONS is none");
-                Err(RpcError { message, ..RpcError::method_not_found(method) })
-            }
+            "session/list" if !self.config.list_sessions => Err(unsupported(method, "OPENAI_LIST_SESSIONS is none")),
             "session/list" => self.list_sessions(reply, params),
             "session/close"
             | "session/set_config_option"
@@ -213,8 +329,7 @@ impl Agent {
                 if let Some(number) = found {
                     self.flush(number, true);
                     if let Some(turn) = self.drop_turn(number) {
-                        let error = RpcError { code: -32800, message: "Request cancelled".into(), data: None };
-                        push_error(self.outbox.lines(), &turn.reply, &error);
+                        self.reply(&turn.reply, Err(RpcError::new(-32800, "Request cancelled")));
                     }
                 }
             }
@@ -228,12 +343,11 @@ impl Agent {
         // parsers refuse those that they do not know.
         self.knows_usage_updates = params.get("clientInfo").is_some_and(Raw::is_object);
         let mut session = json!({ "close": {} });
-        if self.config.list_sessions != ListScope::None {
-            session["list"] = json!({});
-        }
         if self.keeps_history() {
-            session["resume"] = json!({});
-            session["delete"] = json!({});
+            session = json!({ "close": {}, "resume": {}, "delete": {} });
+            if self.config.list_sessions {
+                session["list"] = json!({});
+            }
         }
         json!({
             "protocolVersion": 1,
@@ -270,13 +384,14 @@ impl Agent {
     /// Ends the longest unused session if there are too many.
     fn need_room_for_a_session(&mut self) -> Result<(), RpcError> {
         let most = self.config.max_sessions;
-        if self.sessions.len() < most {
+        if self.sessions.count() < most {
             return Ok(());
         }
         let Some(unused) = self.sessions.longest_unused() else {
-            return Err(RpcError::internal(format!(
-                "No more than {most} sessions may be open, and all of them are busy"
-            )));
+            return Err(RpcError::new(
+                -32603,
+                format!("No more than {most} sessions may be open, and all of them are busy"),
+            ));
         };
         let message = format!("Session {unused} has ended: it was the longest unused one of {most}.");
         self.effects.push_back(Effect::Log(Level::Info, message));
@@ -325,13 +440,8 @@ impl Agent {
             self.models.known = models;
         }
         for (reply, session_id) in self.models.waiting.take().unwrap_or_default() {
-            match self.describe(&reply, session_id.clone()) {
-                Some(result) => push_result(self.outbox.lines(), &reply, &result),
-                None => {
-                    let error = RpcError::unknown_session(&session_id);
-                    push_error(self.outbox.lines(), &reply, &error);
-                }
-            }
+            let result = self.describe(&reply, session_id.clone());
+            self.reply(&reply, result.ok_or_else(|| RpcError::unknown_session(&session_id)));
         }
     }
 
@@ -379,6 +489,7 @@ impl Agent {
     ///
     /// # Panics
     /// If one does not.
+    #[cfg(test)]
     pub fn check_invariants(&self) {
         self.sessions.check_invariants();
         assert_eq!(self.in_flight, self.turns.values().map(|turn| turn.memory).sum::<usize>());

@@ -12,14 +12,13 @@
 
 use std::time::Duration;
 
-use super::chunk::Finish;
-use super::chunk::Usage;
-use super::chunk::{Chunk, Kind, MOST_TOOLS, decode};
-use super::failure::Failure;
-use super::failure::{self, ServerError};
+use serde::Serialize;
+
+use super::body::{Field, Parser};
+use super::chunk::{Chunk, Finish, Kind, Usage, decode};
+use super::failure::{self, Failure, ServerError};
 use super::json::{Extent, Raw};
 use super::speech::Speech;
-use super::sse::{Field, Parser};
 
 /// How long an endpoint may be silent that seems to have said everything but keeps the connection open.
 pub const GRACE: Duration = Duration::from_secs(2);
@@ -31,25 +30,14 @@ const MOST_WORDS: usize = 256 << 10;
 const SHORT: usize = 64 << 10;
 
 /// Why a turn ended, as ACP names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum StopReason {
     EndTurn,
     MaxTokens,
     Refusal,
     Cancelled,
-}
-
-impl StopReason {
-    /// The wire's word.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::EndTurn => "end_turn",
-            Self::MaxTokens => "max_tokens",
-            Self::Refusal => "refusal",
-            Self::Cancelled => "cancelled",
-        }
-    }
 }
 
 /// How an answer ended well.
@@ -59,8 +47,8 @@ pub struct Ending {
     pub stop: StopReason,
     /// The counts, if the endpoint sent them.
     pub usage: Option<Usage>,
-    /// The tools that the model asked for, by name as far as it named them; nothing if it asked for none.
-    pub tools: Option<Vec<String>>,
+    /// Whether the model asked for tools.
+    pub wants_tools: bool,
 }
 
 /// What [`Answer::push`] finds.
@@ -123,7 +111,9 @@ impl Answer {
                     _ => false,
                 }
         };
-        (self.events.said.may_be_over() || (!line.is_empty() && line_ends())).then_some(GRACE)
+        let said = &self.events.said;
+        let may_be_over = (said.finish.is_some() && !said.goes_on) || said.had_json;
+        (may_be_over || (!line.is_empty() && line_ends())).then_some(GRACE)
     }
 
     /// Takes the next bytes of the body.
@@ -169,7 +159,7 @@ impl Answer {
         if self.shape == Shape::Events
             && let Err(too_long) = self.parser.finish(|field| events.field(field, &mut sink))
         {
-            events.said.fail(Failure::TooLong(too_long.0));
+            events.said.fail(too_long);
         }
     }
 
@@ -220,8 +210,7 @@ impl Answer {
             _ => StopReason::EndTurn,
         };
         let wants_tools = said.wants_tools || (finish == Some(Finish::Tools) && !said.has_text);
-        let tools = wants_tools.then(|| std::mem::take(&mut said.tools));
-        Ok(Ending { stop, usage: said.usage, tools })
+        Ok(Ending { stop, usage: said.usage, wants_tools })
     }
 
     fn keep(&mut self, bytes: &[u8]) {
@@ -235,7 +224,7 @@ impl Answer {
     fn read_events(&mut self, bytes: &[u8], sink: &mut impl FnMut(Piece<'_>)) {
         let events = &mut self.events;
         if let Err(too_long) = self.parser.push(bytes, |field| events.field(field, sink)) {
-            self.events.said.fail(Failure::TooLong(too_long.0));
+            self.events.said.fail(too_long);
         }
     }
 }
@@ -418,7 +407,6 @@ struct Said {
     /// The body was JSON, and has ended.
     had_json: bool,
     wants_tools: bool,
-    tools: Vec<String>,
     /// Words that may say what is wrong, should the answer not end well.
     hint: Option<String>,
 }
@@ -426,10 +414,6 @@ struct Said {
 impl Said {
     fn is_over(&self) -> bool {
         self.done || self.failure.is_some()
-    }
-
-    fn may_be_over(&self) -> bool {
-        (self.finish.is_some() && !self.goes_on) || self.had_json
     }
 
     fn fail(&mut self, failure: Failure) {
@@ -455,11 +439,6 @@ impl Said {
         self.goes_on |= chunk.has_text && self.finish.is_some();
         self.refused |= chunk.refused;
         self.wants_tools |= chunk.wants_tools;
-        for tool in chunk.tools {
-            if self.tools.len() < MOST_TOOLS && !self.tools.contains(&tool) {
-                self.tools.push(tool);
-            }
-        }
         self.usage = chunk.usage.or(self.usage);
         if let Some(error) = chunk.error {
             self.fail(Failure::Server(error));

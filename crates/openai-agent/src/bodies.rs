@@ -500,13 +500,13 @@ fn tools() -> Vec<Body> {
     vec![
         events("OpenAI: tools that were not offered", &[&tool("look_up"), r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}"#, &ends("tool_calls"), DONE])
             .says(&[])
-            .asks_for_tools("The endpoint asked for tools, which this agent does not run: look_up."),
+            .asks_for_tools("The endpoint asked for tools, which this agent does not run."),
         events("text, and then tools", &[&d("Let me see."), &tool("read"), &tool("read"), &tool("write"), &ends("tool_calls")])
             .says(&["Let me see."])
-            .asks_for_tools("The endpoint asked for tools, which this agent does not run: read, write."),
+            .asks_for_tools("The endpoint asked for tools, which this agent does not run."),
         events("the old function_call", &[r#"{"choices":[{"delta":{"content":null,"function_call":{"name":"look","arguments":"{}"}}}]}"#, &ends("function_call")])
             .says(&[])
-            .asks_for_tools("The endpoint asked for tools, which this agent does not run: look."),
+            .asks_for_tools("The endpoint asked for tools, which this agent does not run."),
         events("a finish reason that speaks of tools, and nothing else", &[&ends("tool_calls")])
             .says(&[])
             .asks_for_tools("The endpoint asked for tools, which this agent does not run."),
@@ -613,7 +613,7 @@ fn others() -> Vec<Body> {
         plain("a whole answer with half a pair", r#"{"choices":[{"message":{"content":"a\ud83d"},"finish_reason":"stop"}],"created":1e999}"#).says(&["a", "\u{fffd}"]),
         plain("a whole answer that wants tools", r#"{"choices":[{"message":{"content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"look","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}"#)
             .says(&[])
-            .asks_for_tools("The endpoint asked for tools, which this agent does not run: look."),
+            .asks_for_tools("The endpoint asked for tools, which this agent does not run."),
         plain("a whole answer, and then [DONE] as an event", format!("{}\n\ndata: [DONE]\n\n", whole("all", json!("stop")))).says(&["all"]),
         plain("a body that is torn", &whole("all", json!("stop"))[..60]).fails(BROKE_OFF),
         plain("a body that is torn by the connection", whole("all", json!(null))).breaks("reset").says(&["all"]).fails("Network error connecting to U: reset"),

@@ -33,9 +33,6 @@ pub enum Origin {
     Message,
 }
 
-/// Names of tools that are told at most.
-pub const MOST_TOOLS: usize = 8;
-
 /// What one JSON text says beside its text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chunk {
@@ -51,10 +48,8 @@ pub struct Chunk {
     pub finish: Option<Finish>,
     /// Whether the text was a refusal.
     pub refused: bool,
-    /// Whether the model wants tools, and the names of those that it names.
+    /// Whether the model wants tools.
     pub wants_tools: bool,
-    /// See [`Self::wants_tools`].
-    pub tools: Vec<String>,
     /// The counts, if they were sent.
     pub usage: Option<Usage>,
     /// The error, if it is one.
@@ -184,8 +179,8 @@ fn read_speech(origin: Origin, speech: Raw<'_>, chunk: &mut Chunk, sink: &mut im
             // OpenRouter and MiniMax: the same as in `reasoning`, in parts.
             b"reasoning_details" => thoughts[3] = Some(member),
             b"refusal" => refusal = member.string().filter(|refusal| !refusal.is_empty()),
-            b"tool_calls" => read_tools(member, chunk),
-            b"function_call" => read_tool(member, chunk),
+            b"tool_calls" => chunk.wants_tools |= member.items().next().is_some(),
+            b"function_call" => chunk.wants_tools |= member.is_object(),
             _ => {}
         }
     }
@@ -213,27 +208,6 @@ fn read_speech(origin: Origin, speech: Raw<'_>, chunk: &mut Chunk, sink: &mut im
         told(Kind::Text, &refusal);
     }
     chunk.refused |= refused;
-}
-
-fn read_tools(calls: Raw<'_>, chunk: &mut Chunk) {
-    for call in calls.items() {
-        match call.get("function").filter(|function| function.is_object()) {
-            Some(function) => read_tool(function, chunk),
-            None => chunk.wants_tools = true,
-        }
-    }
-}
-
-fn read_tool(function: Raw<'_>, chunk: &mut Chunk) {
-    if !function.is_object() {
-        return;
-    }
-    chunk.wants_tools = true;
-    if chunk.tools.len() < MOST_TOOLS
-        && let Some(name) = function.get("name").and_then(Raw::text).filter(|name| !name.is_empty())
-    {
-        chunk.tools.push(name.into_owned());
-    }
 }
 
 /// The non-empty texts of a string, a part or an array of parts; whether there was any.
@@ -279,7 +253,7 @@ fn read_part(part: Raw<'_>, sink: &mut dyn FnMut(Kind, &[u8])) -> bool {
 }
 
 /// Why the model stopped. A later one is the graver one: when a stream gives several, the gravest counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd)]
 pub enum Finish {
     /// A word that is not known.
     Unknown(String),
@@ -342,19 +316,8 @@ impl Finish {
     /// The graver of two.
     pub fn graver(self, other: Option<Self>) -> Self {
         match other {
-            Some(other) if other.gravity() > self.gravity() => other,
+            Some(other) if other > self => other,
             _ => self,
-        }
-    }
-
-    fn gravity(&self) -> u8 {
-        match self {
-            Self::Unknown(_) => 0,
-            Self::Stop => 1,
-            Self::Tools => 2,
-            Self::Length => 3,
-            Self::Filtered => 4,
-            Self::Failed(_) => 5,
         }
     }
 }
@@ -482,11 +445,14 @@ mod tests {
     }
 
     #[test]
-    fn tools_that_are_wanted_are_named() {
-        let calls = r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"look","arguments":""}}]}}]}"#;
-        assert_eq!((read(calls).0.wants_tools, read(calls).0.tools), (true, vec!["look".to_owned()]));
-        let more = r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}"#;
-        assert_eq!((read(more).0.wants_tools, read(more).0.tools), (true, vec![]));
+    fn tools_that_are_wanted_are_told() {
+        for some in [
+            r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"look","arguments":""}}]}}]}"#,
+            r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}"#,
+            r#"{"choices":[{"delta":{"function_call":{"name":"look"}}}]}"#,
+        ] {
+            assert!(read(some).0.wants_tools);
+        }
         for none in [r#"{"choices":[{"delta":{"tool_calls":[]}}]}"#, r#"{"choices":[{"delta":{"tool_calls":null}}]}"#] {
             assert!(!read(none).0.wants_tools);
         }

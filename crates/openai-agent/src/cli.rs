@@ -3,15 +3,16 @@
 use super::acp::NO_SERVERS;
 use super::answer::Ending;
 use super::client::Client;
-use super::config::{Config, INSECURE, Level, VARIABLES};
-use super::convert::{Request, request_body};
+use super::config::{Config, INSECURE, Level, variables};
+use super::convert::request_body;
 use super::failure::Failure;
-use super::log::note;
+use super::serve::block_on;
+use super::stdio::{note, set_level};
 use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::borrow::Cow;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Instant;
-use tokio::task::LocalSet;
 
 /// An ACP agent for any OpenAI-compatible Chat Completions endpoint.
 #[derive(Parser)]
@@ -37,7 +38,7 @@ pub fn command() -> Command {
 /// The part of `--help` that documents the environment.
 pub fn environment() -> String {
     let mut text = "Environment:\n".to_owned();
-    for (name, default, help) in VARIABLES {
+    for (name, default, help) in variables() {
         text.push_str(&format!("  {name}\n      {help} [{default}]\n"));
     }
     text.push_str("\nExit codes: 0 done, 1 failed, 2 usage, 78 configuration. Logs go to stderr.");
@@ -57,11 +58,11 @@ pub fn main() -> ExitCode {
             return ExitCode::from(78);
         }
     };
-    super::log::set_level(config.log);
+    set_level(config.log);
     match arguments.action.unwrap_or(Action::Acp) {
         Action::Acp => super::serve::serve(config),
         Action::Check => {
-            super::log::set_level(Level::Off);
+            set_level(Level::Off);
             check(config)
         }
     }
@@ -71,14 +72,8 @@ pub fn main() -> ExitCode {
 pub fn check(mut config: Config) -> ExitCode {
     // Whoever checks wants to know now.
     config.max_retries = 0;
+    (config.system_prompt, config.temperature) = (None, None);
     config.max_tokens = Some(config.max_tokens.unwrap_or(16).min(16));
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("openai-agent: The event loop cannot be started: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
     let config = Rc::new(config);
     let client = match Client::new(config.clone()) {
         Ok(client) => client,
@@ -91,8 +86,10 @@ pub fn check(mut config: Config) -> ExitCode {
         eprintln!("openai-agent: warning: {INSECURE}");
     }
     let began = Instant::now();
-    let outcome = LocalSet::new().block_on(&runtime, ask(&config, &client));
-    runtime.shutdown_background();
+    let outcome = match block_on(ask(&config, &client)) {
+        Ok(outcome) => outcome,
+        Err(code) => return code,
+    };
     let (model, url) = (&config.model, config.shown_url());
     match outcome {
         Ok(_) => {
@@ -122,7 +119,9 @@ pub fn check(mut config: Config) -> ExitCode {
 /// What to do about it, if the words of the failure do not say so.
 fn advice(failure: &Failure, config: &Config) -> Option<String> {
     Some(match failure {
-        Failure::Status { status: 401 | 403, .. } if !config.has_key() => "OPENAI_API_KEY is not set.".to_owned(),
+        Failure::Status { status: 401 | 403, .. } if config.api_key.0.is_empty() && config.api_key_file.is_none() => {
+            "OPENAI_API_KEY is not set.".to_owned()
+        }
         Failure::Status { status: 404, .. } => {
             format!("Check OPENAI_BASE_URL ({}) and OPENAI_MODEL ({}).", config.base_url, config.model)
         }
@@ -133,17 +132,8 @@ fn advice(failure: &Failure, config: &Config) -> Option<String> {
 
 async fn ask(config: &Config, client: &Client) -> Result<Ending, Failure> {
     let model: Rc<str> = config.model.as_str().into();
-    let body = |dialect| {
-        Some(request_body(&Request {
-            model: &model,
-            system_prompt: None,
-            messages: &["{\"role\":\"user\",\"content\":\"ping\"}"],
-            max_tokens: config.max_tokens,
-            temperature: None,
-            dialect,
-            extra: &config.extra_body,
-        }))
-    };
+    let ping = [Cow::from("{\"role\":\"user\",\"content\":\"ping\"}")];
+    let body = |dialect| Some(request_body(config, &model, &ping, dialect));
     let mut opened = client.ask(&model, body).await?;
     opened.read(config.max_line, &mut |_| (), async || Ok(())).await?.0
 }

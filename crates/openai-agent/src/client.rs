@@ -1,48 +1,33 @@
-//! The HTTP client: one endpoint, many requests at once, connections used again.
-//!
-//! HTTP/1.1 on plain connections; over TLS HTTP/2 where the endpoint offers it. A server bounds the streams of one
-//! HTTP/2 connection (100 is usual), and a client that waits for a free one would make sessions wait for each other:
-//! so requests are spread over lanes of `LANE` requests, each with its own connections. Buffers and windows are
-//! small, so that a stream that is not read costs little and stops only its own sender.
+//! The HTTP client: one endpoint, many requests at once, connections used again ([`super::dial`]).
 //!
 //! The invariant: whatever this module says of an endpoint has gone through [`Secrets::mask`].
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
-use std::future::Future;
-use std::io;
+use std::error::Error;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, LOCATION, PROXY_AUTHORIZATION, USER_AGENT,
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HOST, LOCATION, PROXY_AUTHORIZATION,
+    USER_AGENT,
 };
-use http::{Extensions, HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper_util::client::legacy;
-use hyper_util::rt::TokioTimer;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::answer::{Answer, Ending, Piece};
-use super::coding::Decoder;
+use super::body::Decoder;
 use super::config::Config;
-use super::dial::{self, Proxy, Timed, Uses};
-use super::dialect::{Dialect, Refusal, Sent};
-use super::failure::Failure;
-use super::failure::{self, Cause};
-use super::key::{Key, Keyring};
-use super::log::note;
+use super::dial::{self, BoxError, Dial, Proxy};
+use super::dialect::{Dialect, Refusal};
+use super::failure::{self, Failure, Refused};
 use super::models;
-use super::secrets::Secrets;
-
-/// Requests of one lane at once.
-const LANE: usize = 64;
-
-/// Window of an HTTP/2 stream and largest read buffer of an HTTP/1.1 connection, in bytes.
-const WINDOW: u32 = 64 << 10;
+use super::secrets::{Keyring, Secrets};
+use super::stdio::note;
 
 /// Bytes of an error's body that are read.
 const ERROR_BODY: usize = 64 << 10;
@@ -56,16 +41,11 @@ const SIDE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many reads of one stream may pass before other streams get their turn, whatever is there to read.
 const BURST: usize = 32;
 
-/// Longer than anybody waits.
-const FOREVER: Duration = Duration::from_secs(365 * 86_400);
-
 /// Models of which something is remembered; clients name them.
 const MOST_DIALECTS: usize = 1000;
 
 /// Headers in which servers name a request, for their support and ours.
 const REQUEST_IDS: &str = "x-request-id request-id apim-request-id x-amzn-requestid x-generation-id cf-ray";
-
-type Pooled = legacy::Client<Timed, Full<Bytes>>;
 
 /// A client of the configured endpoint.
 pub struct Client {
@@ -74,26 +54,10 @@ pub struct Client {
     keyring: Keyring,
     proxy: Option<Proxy>,
     /// Made when it is needed: it reads the certificates of the system.
-    connector: OnceCell<Timed>,
+    dial: OnceCell<Rc<Dial>>,
     headers: HeaderMap,
-    lanes: RefCell<Vec<Rc<Lane>>>,
     /// The models that want something otherwise than is tried first.
     dialects: RefCell<HashMap<Rc<str>, Dialect>>,
-    requests: Cell<u64>,
-}
-
-struct Lane {
-    client: Pooled,
-    running: Cell<usize>,
-}
-
-/// One of the requests of a lane, as long as its answer is read.
-struct Place(Rc<Lane>);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.running.set(self.0.running.get() - 1);
-    }
 }
 
 /// An answer whose first bytes have come.
@@ -106,22 +70,6 @@ pub struct Opened {
     decoder: Decoder,
     idle: Option<(Duration, Pin<Box<Sleep>>)>,
     last: Instant,
-    exchange: Exchange,
-    _place: Place,
-}
-
-/// One request and its answer, for the log: numbers, sizes and times, and nothing that was said.
-struct Exchange {
-    number: u64,
-    began: Instant,
-    bytes: u64,
-}
-
-impl Drop for Exchange {
-    fn drop(&mut self) {
-        let (number, bytes, time) = (self.number, self.bytes, self.began.elapsed().as_millis());
-        note!(Debug, "Request {number} is over after {time} ms; {bytes} bytes of its answer were read.");
-    }
 }
 
 impl Opened {
@@ -206,10 +154,7 @@ impl Opened {
                 Some(Err(error)) => return Err(cause(&error)),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) if data.is_empty() => {}
-                    Ok(data) => {
-                        self.exchange.bytes += data.len() as u64;
-                        return Ok(Some(data));
-                    }
+                    Ok(data) => return Ok(Some(data)),
                     Err(_trailers) => {}
                 },
             }
@@ -234,15 +179,19 @@ enum Again {
 }
 
 impl Trouble {
-    fn network(message: impl Into<String>, again: Again) -> Self {
+    fn new(message: impl Into<String>, again: Again) -> Self {
         Self { failure: Failure::Network(message.into()), again }
     }
 }
 
 enum Answered {
     Opened(Box<Opened>),
-    Refused { status: u16, headers: HeaderMap, detail: String, text: String },
+    Refused { refused: Refused, detail: String, text: String },
 }
+
+/// Why a request was not answered, and whether its connection had served before: what a server does to such a one is no
+/// trouble of the request.
+type Unanswered = (BoxError, bool);
 
 impl Client {
     /// A client for the configured endpoint. Nothing is connected yet, and no certificate of the system is read; files
@@ -263,9 +212,12 @@ impl Client {
         // A stream that somebody compresses comes in lumps.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("openai-agent/", env!("CARGO_PKG_VERSION"))));
-        if let Some(auth) = proxy.as_ref().and_then(|proxy| proxy.header(&config)) {
+        let is_plain = config.chat_url.scheme_str() != Some("https");
+        if let Some(auth) = proxy.as_ref().and_then(|proxy| proxy.basic.as_ref()).filter(|_| is_plain) {
             headers.insert(PROXY_AUTHORIZATION, auth.clone());
         }
+        let host = config.chat_url.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+        headers.extend(host.map(|host| (HOST, host)));
         for name in config.extra_headers.keys() {
             headers.remove(name);
         }
@@ -273,19 +225,10 @@ impl Client {
             headers.append(name, value.clone());
         }
         let keyring = Keyring::new(&config, secrets.clone())?;
-        let client = Self {
-            secrets,
-            keyring,
-            proxy,
-            connector: OnceCell::new(),
-            headers,
-            lanes: RefCell::default(),
-            dialects: RefCell::default(),
-            requests: Cell::new(0),
-            config,
-        };
+        let client =
+            Self { secrets, keyring, proxy, dial: OnceCell::new(), headers, dialects: RefCell::default(), config };
         if client.config.ca_file.is_some() {
-            client.connector()?;
+            client.dial()?;
         }
         Ok(client)
     }
@@ -295,24 +238,12 @@ impl Client {
         &self.secrets
     }
 
-    fn connector(&self) -> Result<&Timed, String> {
-        if let Some(connector) = self.connector.get() {
-            return Ok(connector);
+    fn dial(&self) -> Result<&Rc<Dial>, String> {
+        if let Some(dial) = self.dial.get() {
+            return Ok(dial);
         }
-        let connector = dial::connector(&self.config, self.proxy.as_ref())?;
-        Ok(self.connector.get_or_init(|| connector))
-    }
-
-    /// What of a request may be left out when the endpoint refuses it: what the agent itself has put there.
-    fn sent(&self) -> Sent {
-        let config = &self.config;
-        let is_ours = |member: &str| !config.extra_body.contains_key(member);
-        Sent {
-            usage: is_ours("stream_options"),
-            limit: config.max_tokens.is_some(),
-            temperature: config.temperature.is_some() && is_ours("temperature"),
-            system: config.system_prompt.is_some(),
-        }
+        let dial = Dial::new(&self.config, self.proxy.clone())?;
+        Ok(self.dial.get_or_init(|| Rc::new(dial)))
     }
 
     /// Posts a prompt and waits for the first bytes of the answer; sends it again as often as that is allowed and
@@ -326,32 +257,35 @@ impl Client {
         loop {
             let key = self.keyring.key().await.map_err(|problem| Failure::Key(self.secrets.mask(&problem)))?;
             let Some(bytes) = body(dialect) else { return Err(Failure::Network("nobody wants the answer".into())) };
-            let (failure, cause, retries) = match self.post(bytes, &key, on_new_connection).await {
+            let (failure, refused, retries) = match self.post(bytes, &key, on_new_connection).await {
                 Ok(Answered::Opened(opened)) => {
-                    self.remember(model, known, dialect);
+                    let mut dialects = self.dialects.borrow_mut();
+                    if dialect != known && (dialects.len() < MOST_DIALECTS || dialects.contains_key(model)) {
+                        dialects.insert(model.clone(), dialect);
+                    }
                     return Ok(*opened);
                 }
-                Ok(Answered::Refused { status, headers, detail, text }) => {
-                    let refusal = Refusal::read(&text);
+                Ok(Answered::Refused { refused, detail, text }) => {
+                    let (status, refusal) = (refused.status, Refusal::read(&text));
                     if matches!(status, 400 | 422 | 500 | 501)
-                        && let Some(lesson) = dialect.learn(&refusal, self.sent())
+                        && let Some(lesson) = dialect.learn(&refusal, &self.config)
                     {
                         note!(Info, "The endpoint refuses a request of {model} (HTTP {status}): {lesson}.");
                         continue;
                     }
-                    let cause = Cause::Status { status, headers, is_spent: failure::is_spent(&refusal) };
-                    (Failure::Status { status, detail }, cause, self.config.max_retries)
+                    let refused = Refused { is_spent: refusal.is_spent(), ..refused };
+                    (Failure::Status { status, detail }, Some(refused), self.config.max_retries)
                 }
                 Err(Trouble { again: Again::AtOnce, .. }) if !on_new_connection => {
                     note!(Debug, "The endpoint had closed the connection: the request is sent again on a new one.");
                     on_new_connection = true;
                     continue;
                 }
-                Err(Trouble { failure, again: Again::Never }) => (failure, Cause::Connection, 0),
-                Err(Trouble { failure, .. }) => (failure, Cause::Connection, self.config.max_retries),
+                Err(Trouble { failure, again: Again::Never }) => (failure, None, 0),
+                Err(Trouble { failure, .. }) => (failure, None, self.config.max_retries),
             };
             let failure = failure.masked(&self.secrets);
-            let wait = failure::decide(&cause, attempt, retries, SystemTime::now(), dice());
+            let wait = failure::decide(refused.as_ref(), attempt, retries, SystemTime::now(), dice());
             let Some(wait) = wait else { return Err(failure) };
             let text = failure.text(&self.config.shown_url());
             note!(Info, "{}. Again in {} ms.", text.trim_end_matches('.'), wait.as_millis());
@@ -360,41 +294,54 @@ impl Client {
         }
     }
 
-    /// The endpoint has taken a request of this model in this dialect.
-    fn remember(&self, model: &Rc<str>, known: Dialect, dialect: Dialect) {
-        let mut dialects = self.dialects.borrow_mut();
-        if dialect != known && (dialects.len() < MOST_DIALECTS || dialects.contains_key(model)) {
-            dialects.insert(model.clone(), dialect);
-        }
+    /// Sends a request to the endpoint, on a connection that has served or on a new one.
+    async fn send(
+        &self,
+        mut request: Request<Full<Bytes>>,
+        url: &Uri,
+        key: &str,
+        on_new_connection: bool,
+    ) -> Result<Response<Incoming>, Unanswered> {
+        let dial = self.dial().map_err(|problem| (problem.into(), false))?;
+        let target = url.path_and_query().map_or("/", |target| target.as_str());
+        *request.uri_mut() = if dial.is_forwarded { url.clone() } else { target.parse().unwrap_or_default() };
+        self.sign(request.headers_mut(), key);
+        let kept = if on_new_connection { None } else { dial.kept() };
+        let was_used = kept.is_some();
+        let mut sender = match kept {
+            Some(sender) => sender,
+            None => dial.connect().await.map_err(|error| (error, false))?,
+        };
+        let response = sender.send_request(request).await.map_err(|error| (error.into(), was_used))?;
+        dial.keep(sender);
+        Ok(response)
     }
 
-    /// One request.
-    async fn post(&self, body: Vec<u8>, key: &Key, on_new_connection: bool) -> Result<Answered, Trouble> {
-        let number = self.requests.get() + 1;
-        self.requests.set(number);
-        let place = self.place(on_new_connection).map_err(|problem| Trouble::network(problem, Again::Never))?;
-        let mut exchange = Exchange { number, began: Instant::now(), bytes: 0 };
-        note!(Debug, "Request {number}: POST {}, {} bytes.", self.config.shown_url(), body.len());
+    /// One prompt.
+    async fn post(&self, body: Vec<u8>, key: &str, on_new_connection: bool) -> Result<Answered, Trouble> {
+        let (began, length) = (Instant::now(), body.len());
         let mut request = Request::new(Full::new(Bytes::from(body)));
         *request.method_mut() = Method::POST;
-        self.address(&mut request, &self.config.chat_url, key);
-        let sending = place.0.client.request(request);
+        let sending = self.send(request, &self.config.chat_url, key, on_new_connection);
         let limit = self.config.idle_timeout;
-        let Ok(response) = timeout(limit.unwrap_or(FOREVER), sending).await else {
-            let message = format!("no answer within {} s", limit.unwrap_or(FOREVER).as_secs_f64());
-            return Err(Trouble::network(message, Again::Never));
+        let response = match limit {
+            None => sending.await,
+            Some(limit) => timeout(limit, sending)
+                .await
+                .map_err(|_| Trouble::new(format!("no answer within {} s", limit.as_secs_f64()), Again::Never))?,
         };
-        let response = response.map_err(|error| self.trouble(&error))?;
-        let time = exchange.began.elapsed().as_millis();
+        let response = response.map_err(|(error, was_used)| self.trouble(&*error, was_used))?;
+        let time = began.elapsed().as_millis();
         let content_type = self.secrets.mask(header(response.headers(), CONTENT_TYPE));
         let (status, id) = (response.status().as_u16(), request_id(response.headers()));
-        note!(Debug, "Request {number}: HTTP {status} after {time} ms, {content_type:?}{id}.");
-        let (head, body) = count_use(response).into_parts();
+        let url = self.config.shown_url();
+        note!(Debug, "POST {url}, {length} bytes: HTTP {status} after {time} ms, {content_type:?}{id}.");
+        let (head, body) = response.into_parts();
         if !head.status.is_success() {
             let text = self.secrets.mask(&read_body(body, &codings(&head.headers), ERROR_BODY).await);
-            exchange.bytes = text.len() as u64;
             let detail = self.detail(status, &head.headers, &text);
-            return Ok(Answered::Refused { status, headers: head.headers, detail, text });
+            let refused = Refused { status, headers: head.headers, is_spent: false };
+            return Ok(Answered::Refused { refused, detail, text });
         }
         let decoder = Decoder::new(&codings(&head.headers)).map_err(|kind| {
             let failure = Failure::NotACompletion(self.secrets.mask(&kind));
@@ -402,16 +349,16 @@ impl Client {
         })?;
         let idle = limit.map(|limit| (limit, Box::pin(sleep(limit))));
         let last = Instant::now();
-        let mut opened = Opened { first: None, content_type, body, decoder, idle, last, exchange, _place: place };
+        let mut opened = Opened { first: None, content_type, body, decoder, idle, last };
         opened.first = opened.next().await.map_err(|message| {
             let is_final = message.starts_with("silence") || message.ends_with("is given up");
             let again = if is_final { Again::Never } else { Again::Perhaps };
-            Trouble::network(message, again)
+            Trouble::new(message, again)
         })?;
         match opened.first {
             Some(_) => Ok(Answered::Opened(Box::new(opened))),
             // Gateways answer so while the model behind them starts or dies.
-            None => Err(Trouble::network("the answer is empty", Again::Perhaps)),
+            None => Err(Trouble::new("the answer is empty", Again::Perhaps)),
         }
     }
 
@@ -426,14 +373,12 @@ impl Client {
         format!("it redirects to {place}{query}; set OPENAI_BASE_URL accordingly")
     }
 
-    /// Gives a request its place and its headers, the key among them.
-    fn address(&self, request: &mut Request<Full<Bytes>>, url: &Uri, key: &Key) {
-        *request.uri_mut() = url.clone();
-        let headers = request.headers_mut();
+    /// Gives a request its headers, the key among them.
+    fn sign(&self, headers: &mut HeaderMap, key: &str) {
         headers.clone_from(&self.headers);
         // Azure takes its own keys as api-key and the tokens of Entra, which are JWTs, as everybody does.
         let (name, value) = if self.config.is_azure && !key.starts_with("eyJ") {
-            (HeaderName::from_static("api-key"), key.to_string())
+            (HeaderName::from_static("api-key"), key.to_owned())
         } else {
             (AUTHORIZATION, format!("Bearer {key}"))
         };
@@ -448,29 +393,21 @@ impl Client {
     }
 
     /// What became of a request that got no answer.
-    fn trouble(&self, error: &legacy::Error) -> Trouble {
+    fn trouble(&self, error: &(dyn Error + Send + Sync + 'static), was_used: bool) -> Trouble {
         let mut message = cause(error);
-        let mut again = Again::Perhaps;
-        let mut extras = Extensions::new();
-        if let Some(connected) = error.connect_info() {
-            connected.get_extras(&mut extras);
-        }
-        if extras.get::<Uses>().is_some_and(Uses::any) {
-            again = Again::AtOnce;
-        }
-        match tls_error(error) {
-            Some(rustls::Error::InvalidCertificate(_)) => {
-                message.push_str("; OPENAI_CA_FILE can name a certificate to trust");
+        let mut again = if was_used { Again::AtOnce } else { Again::Perhaps };
+        // What TLS says of it, in the words of rustls.
+        for (words, advice) in [
+            ("invalid peer certificate", "; OPENAI_CA_FILE can name a certificate to trust"),
+            ("received corrupt message", "; does the endpoint speak TLS?"),
+            ("peer is incompatible", ""),
+        ] {
+            if message.contains(words) {
+                message.push_str(advice);
                 again = Again::Never;
             }
-            Some(rustls::Error::InvalidMessage(_)) => {
-                message.push_str("; does the endpoint speak TLS?");
-                again = Again::Never;
-            }
-            Some(rustls::Error::PeerIncompatible(_)) => again = Again::Never,
-            _ => {}
         }
-        Trouble::network(self.secrets.mask(&message), again)
+        Trouble::new(self.secrets.mask(&message), again)
     }
 
     /// The ids of the models that the endpoint lists.
@@ -480,11 +417,8 @@ impl Client {
     pub async fn models(&self) -> Result<Vec<models::Model>, models::Lack> {
         let fetching = async {
             let key = self.keyring.key().await?;
-            let mut request = Request::new(Full::default());
-            self.address(&mut request, &self.config.models_url, &key);
-            let place = self.place(false)?;
-            let response: Response<Incoming> = place.0.client.request(request).await.map_err(|error| cause(&error))?;
-            let (head, body) = count_use(response).into_parts();
+            let response = self.send(Request::new(Full::default()), &self.config.models_url, &key, false).await;
+            let (head, body) = response.map_err(|(error, _)| cause(&*error))?.into_parts();
             let text = read_body(body, &codings(&head.headers), LIST_BODY).await;
             if head.status.is_success() {
                 return models::read(&text);
@@ -498,47 +432,6 @@ impl Client {
             Err(_) => Err((format!("no answer within {} s", SIDE_TIMEOUT.as_secs()), models::REST)),
         }
     }
-
-    /// A place in the first lane that has one, so that few requests share few connections; or in a lane of its own.
-    fn place(&self, on_new_connection: bool) -> Result<Place, String> {
-        let mut lanes = self.lanes.borrow_mut();
-        let free = lanes.iter().position(|lane| lane.running.get() < LANE && !on_new_connection);
-        let lane = match free {
-            Some(index) => lanes[index].clone(),
-            None => {
-                let lane = Rc::new(Lane { client: self.pooled()?, running: Cell::new(0) });
-                if !on_new_connection {
-                    lanes.push(lane.clone());
-                }
-                lane
-            }
-        };
-        lane.running.set(lane.running.get() + 1);
-        Ok(Place(lane))
-    }
-
-    fn pooled(&self) -> Result<Pooled, String> {
-        let connector = self.connector()?.clone();
-        let mut builder = legacy::Client::builder(OnThisThread);
-        builder
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(Duration::from_secs(60))
-            .pool_max_idle_per_host(LANE)
-            .http1_max_buf_size(WINDOW as usize)
-            .http2_initial_stream_window_size(WINDOW)
-            .http2_initial_connection_window_size(WINDOW * LANE as u32)
-            .http2_keep_alive_interval(Duration::from_secs(30));
-        Ok(builder.build(connector))
-    }
-}
-
-/// The connection of a response has served.
-fn count_use(response: Response<Incoming>) -> Response<Incoming> {
-    if let Some(uses) = response.extensions().get::<Uses>() {
-        uses.count();
-    }
-    response
 }
 
 /// A header as text; empty if it is none.
@@ -560,7 +453,7 @@ fn request_id(headers: &HeaderMap) -> String {
 
 /// Evenly spread over 0 to 1.
 fn dice() -> f64 {
-    let [high, low, ..] = super::log::random();
+    let [high, low, ..] = super::stdio::random();
     f64::from(u16::from_be_bytes([high, low])) / 65_536.0
 }
 
@@ -584,48 +477,16 @@ async fn read_body(mut body: Incoming, codings: &str, limit: usize) -> String {
 }
 
 /// An error and what lies under it, without saying anything twice.
-fn cause(error: &dyn std::error::Error) -> String {
+fn cause(error: &dyn Error) -> String {
     let mut said: Vec<String> = Vec::new();
     let mut next = Some(error);
     while let Some(error) = next {
         let words = error.to_string();
-        let is_noise = words.starts_with("client error (") || said.iter().any(|before| before.contains(&words));
-        if !is_noise {
+        if !said.iter().any(|before| before.contains(&words)) {
             said.retain(|before| !words.contains(before.as_str()));
             said.push(words);
         }
         next = error.source();
     }
     if said.is_empty() { error.to_string() } else { said.join(": ") }
-}
-
-/// What TLS says of a connection, if it does.
-fn tls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(found) = error.downcast_ref::<rustls::Error>() {
-            return Some(found);
-        }
-        // What an I/O error was made of is not what it calls its source.
-        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        next = match inner {
-            Some(inner) => Some(inner),
-            None => error.source(),
-        };
-    }
-    None
-}
-
-/// hyper's own tasks stay on this thread, in one queue with ours.
-#[derive(Clone, Copy)]
-struct OnThisThread;
-
-impl<F> hyper::rt::Executor<F> for OnThisThread
-where
-    F: Future + Send + 'static,
-    F::Output: 'static,
-{
-    fn execute(&self, future: F) {
-        tokio::task::spawn_local(future);
-    }
 }

@@ -13,10 +13,12 @@
 
 use std::borrow::Cow;
 
+use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
+use super::config::Config;
 use super::dialect::{Dialect, Limit};
-use super::json::{Raw, push_string, quoted};
+use super::json::{Raw, push_json, quoted};
 use super::rpc::RpcError;
 
 /// A message of the user, converted.
@@ -31,10 +33,41 @@ pub struct UserMessage {
 /// Characters of a title.
 const TITLE: usize = 80;
 
-enum Part {
+/// A message of the user, as it is sent.
+#[derive(Serialize)]
+struct Message {
+    role: &'static str,
+    content: Content,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Content {
     Text(String),
-    /// A URL: `data:` or what the client named.
-    Image(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Part {
+    Text { text: String },
+    ImageUrl { image_url: ImageUrl },
+}
+
+/// `data:` or what the client named.
+#[derive(Serialize)]
+struct ImageUrl {
+    url: String,
+}
+
+impl Part {
+    fn image(url: String) -> Self {
+        Self::ImageUrl { image_url: ImageUrl { url } }
+    }
+
+    fn text(text: String) -> Self {
+        Self::Text { text }
+    }
 }
 
 /// Converts the blocks of a prompt.
@@ -50,7 +83,7 @@ pub fn user_message(prompt: Raw<'_>, images: bool) -> Result<UserMessage, RpcErr
         let part =
             convert(block, images).map_err(|lack| RpcError::invalid_params(format!("prompt[{index}]: {lack}")))?;
         match (part, parts.last_mut()) {
-            (Part::Text(more), Some(Part::Text(text))) => {
+            (Part::Text { text: more }, Some(Part::Text { text })) => {
                 text.push('\n');
                 text.push_str(&more);
             }
@@ -61,33 +94,17 @@ pub fn user_message(prompt: Raw<'_>, images: bool) -> Result<UserMessage, RpcErr
         return Err(RpcError::invalid_params("prompt has no content blocks"));
     }
     let first = parts.iter().find_map(|part| match part {
-        Part::Text(text) => Some(text.trim()),
-        Part::Image(_) => None,
+        Part::Text { text } => Some(text.trim()),
+        Part::ImageUrl { .. } => None,
     });
     let title = first.unwrap_or("[Image]").lines().next().unwrap_or_default().chars().take(TITLE).collect();
-    let mut json = b"{\"role\":\"user\",\"content\":".to_vec();
-    if let [Part::Text(text)] = &parts[..] {
-        push_string(&mut json, text);
-    } else {
-        for (index, part) in parts.iter().enumerate() {
-            json.push(if index == 0 { b'[' } else { b',' });
-            match part {
-                Part::Text(text) => {
-                    json.extend_from_slice(b"{\"type\":\"text\",\"text\":");
-                    push_string(&mut json, text);
-                    json.push(b'}');
-                }
-                Part::Image(url) => {
-                    json.extend_from_slice(b"{\"type\":\"image_url\",\"image_url\":{\"url\":");
-                    push_string(&mut json, url);
-                    json.extend_from_slice(b"}}");
-                }
-            }
-        }
-        json.push(b']');
-    }
-    json.push(b'}');
-    Ok(UserMessage { json: utf8(json), title })
+    let content = match (parts.len(), parts.pop()) {
+        (1, Some(Part::Text { text })) => Content::Text(text),
+        (_, last) => Content::Parts(parts.into_iter().chain(last).collect()),
+    };
+    // Writing strings cannot fail.
+    let json = serde_json::to_string(&Message { role: "user", content }).unwrap_or_default();
+    Ok(UserMessage { json: json.into(), title })
 }
 
 fn convert(block: Raw<'_>, images: bool) -> Result<Part, String> {
@@ -97,19 +114,19 @@ fn convert(block: Raw<'_>, images: bool) -> Result<Part, String> {
     };
     let kind = need(block, "type")?;
     Ok(match kind.as_str() {
-        "text" => Part::Text(need(block, "text")?),
-        "resource_link" => Part::Text(format!("[Resource: {}] {}", need(block, "name")?, need(block, "uri")?)),
+        "text" => Part::text(need(block, "text")?),
+        "resource_link" => Part::text(format!("[Resource: {}] {}", need(block, "name")?, need(block, "uri")?)),
         "resource" => {
             let resource = block.get("resource").filter(|resource| resource.is_object());
             let resource = resource.ok_or("resource is missing or not an object")?;
             let uri = need(resource, "uri")?;
             let mime = resource.get_text("mimeType").unwrap_or_default();
             match (resource.get_text("text"), resource.get_text("blob")) {
-                (Some(text), _) => Part::Text(format!("[Resource: {uri}]\n{text}")),
+                (Some(text), _) => Part::text(format!("[Resource: {uri}]\n{text}")),
                 (None, Some(blob)) if images && mime.starts_with("image/") => {
-                    Part::Image(format!("data:{mime};base64,{blob}"))
+                    Part::image(format!("data:{mime};base64,{blob}"))
                 }
-                (None, Some(_)) => Part::Text(format!("[Resource: {uri}]")),
+                (None, Some(_)) => Part::text(format!("[Resource: {uri}]")),
                 (None, None) => return Err("resource has neither text nor blob".to_owned()),
             }
         }
@@ -119,12 +136,12 @@ fn convert(block: Raw<'_>, images: bool) -> Result<Part, String> {
             let uri = block.get_text("uri").unwrap_or_default();
             let is_remote = uri.starts_with("http://") || uri.starts_with("https://");
             match images {
-                false => Part::Text(format!("[Image: {mime}]")),
-                true if data.is_empty() && is_remote => Part::Image(uri.into_owned()),
-                true => Part::Image(format!("data:{mime};base64,{data}")),
+                false => Part::text(format!("[Image: {mime}]")),
+                true if data.is_empty() && is_remote => Part::image(uri.into_owned()),
+                true => Part::image(format!("data:{mime};base64,{data}")),
             }
         }
-        "audio" => Part::Text(format!("[Audio: {}]", need(block, "mimeType")?)),
+        "audio" => Part::text(format!("[Audio: {}]", need(block, "mimeType")?)),
         other => return Err(format!("{other:?} is not a type of content block")),
     })
 }
@@ -178,47 +195,25 @@ pub fn without_images(message: &str) -> Cow<'_, str> {
 
 /// The model's answer as a message.
 pub fn assistant_message(text: &str) -> Box<str> {
-    let mut json = Vec::with_capacity(text.len() + text.len() / 16 + 64);
-    json.extend_from_slice(b"{\"role\":\"assistant\",\"content\":");
-    push_string(&mut json, text);
-    json.push(b'}');
-    utf8(json)
+    format!("{{\"role\":\"assistant\",\"content\":{}}}", quoted(text)).into()
 }
 
-/// What a request is made of.
-pub struct Request<'a> {
-    /// The model.
-    pub model: &'a str,
-    /// The system prompt, if there is one.
-    pub system_prompt: Option<&'a str>,
-    /// The messages, as JSON, oldest first.
-    pub messages: &'a [&'a str],
-    /// The most tokens of the answer.
-    pub max_tokens: Option<u64>,
-    /// Sampling temperature.
-    pub temperature: Option<f64>,
-    /// How the endpoint wants all that.
-    pub dialect: Dialect,
-    /// What is merged into it.
-    pub extra: &'a Map<String, Json>,
-}
-
-/// The body of a request.
-pub fn request_body(request: &Request<'_>) -> Vec<u8> {
-    let length: usize = request.messages.iter().map(|message| message.len() + 1).sum();
-    let mut out = Vec::with_capacity(length + request.system_prompt.map_or(0, str::len) + 256);
+/// The body of a request: these messages, as JSON, oldest first.
+pub fn request_body(config: &Config, model: &str, messages: &[Cow<'_, str>], dialect: Dialect) -> Vec<u8> {
+    let length: usize = messages.iter().map(|message| message.len() + 1).sum();
+    let mut out = Vec::with_capacity(length + config.system_prompt.as_ref().map_or(0, String::len) + 256);
     out.extend_from_slice(b"{\"model\":");
-    push_string(&mut out, request.model);
+    push_json(&mut out, model);
     out.extend_from_slice(b",\"messages\":[");
-    let (mut messages, mut is_first) = (request.messages, true);
-    if let Some(prompt) = request.system_prompt {
+    let (mut messages, mut is_first) = (messages, true);
+    if let Some(prompt) = &config.system_prompt {
         is_first = false;
-        if request.dialect.system_role {
+        if dialect.system_role {
             out.extend_from_slice(b"{\"role\":\"system\",\"content\":");
-            push_string(&mut out, prompt);
+            push_json(&mut out, prompt);
             out.push(b'}');
         } else {
-            let (first, more) = messages.split_first().unwrap_or((&"", &[]));
+            let (first, more) = messages.split_first().map_or(("", &[][..]), |(first, more)| (first, more));
             push_prompted(&mut out, prompt, first);
             messages = more;
         }
@@ -230,38 +225,37 @@ pub fn request_body(request: &Request<'_>) -> Vec<u8> {
         out.extend_from_slice(message.as_bytes());
     }
     out.push(b']');
-    for (name, value) in members(request) {
+    for (name, value) in members(config, dialect) {
         out.push(b',');
-        push_string(&mut out, &name);
+        push_json(&mut out, &name);
         out.push(b':');
-        // Writing a value with string keys into a vector cannot fail.
-        let _ = serde_json::to_writer(&mut out, &value);
+        push_json(&mut out, &value);
     }
     out.push(b'}');
     out
 }
 
 /// What a request has beside its model and its messages.
-fn members(request: &Request<'_>) -> Map<String, Json> {
+fn members(config: &Config, dialect: Dialect) -> Map<String, Json> {
     let mut members = Map::new();
     members.insert("stream".to_owned(), true.into());
-    if request.dialect.include_usage {
+    if dialect.include_usage {
         members.insert("stream_options".to_owned(), serde_json::json!({ "include_usage": true }));
     }
-    let limit = match request.dialect.limit {
+    let limit = match dialect.limit {
         Limit::Old => Some("max_tokens"),
         Limit::New => Some("max_completion_tokens"),
         Limit::Unsaid => None,
     };
-    if let (Some(tokens), Some(name)) = (request.max_tokens, limit) {
+    if let (Some(tokens), Some(name)) = (config.max_tokens, limit) {
         members.insert(name.to_owned(), tokens.into());
     }
-    if let Some(temperature) = request.temperature.filter(|_| request.dialect.temperature) {
+    if let Some(temperature) = config.temperature.filter(|_| dialect.temperature) {
         members.insert("temperature".to_owned(), temperature.into());
     }
-    merge(&mut members, request.extra);
+    merge(&mut members, &config.extra_body);
     // Servers refuse it where nothing is streamed.
-    if members.get("stream") != Some(&true.into()) && !request.extra.contains_key("stream_options") {
+    if members.get("stream") != Some(&true.into()) && !config.extra_body.contains_key("stream_options") {
         members.remove("stream_options");
     }
     members
@@ -300,14 +294,6 @@ fn push_prompted(out: &mut Vec<u8>, prompt: &str, first: &str) {
     out.extend_from_slice(prompt.as_bytes());
     out.extend_from_slice(if first.is_empty() { b"" } else { b"," });
     out.extend_from_slice(first.as_bytes());
-}
-
-fn utf8(json: Vec<u8>) -> Box<str> {
-    // Made of strings and ASCII only; were it not, a replacement character would be the harm.
-    match String::from_utf8(json) {
-        Ok(text) => text.into(),
-        Err(error) => String::from_utf8_lossy(error.as_bytes()).into(),
-    }
 }
 
 #[cfg(test)]
@@ -389,15 +375,11 @@ mod tests {
     }
 
     fn body(dialect: Dialect, extra: &Map<String, Json>, messages: &[&str]) -> Json {
-        let body = request_body(&Request {
-            model: "m",
-            system_prompt: Some("be \"kind\""),
-            messages,
-            max_tokens: Some(5),
-            temperature: Some(0.5),
-            dialect,
-            extra,
-        });
+        let mut config = Config::from_env(&mut |_| None).unwrap();
+        config.system_prompt = Some("be \"kind\"".to_owned());
+        (config.max_tokens, config.temperature, config.extra_body) = (Some(5), Some(0.5), extra.clone());
+        let messages: Vec<Cow<'_, str>> = messages.iter().map(|message| Cow::from(*message)).collect();
+        let body = request_body(&config, "m", &messages, dialect);
         serde_json::from_slice(&body).unwrap()
     }
 
@@ -478,16 +460,11 @@ mod tests {
             answers in proptest::collection::vec("\\PC*", 0..4), tokens in proptest::option::of(1u64..),
             new_name: bool, temperature in proptest::option::of((0u32..200).prop_map(|hundredths| f64::from(hundredths) / 100.0)), usage: bool)
         {
-            let messages: Vec<Box<str>> = answers.iter().map(|text| assistant_message(text)).collect();
-            let body = request_body(&Request {
-                model: &model,
-                system_prompt: system.as_deref(),
-                messages: &messages.iter().map(|message| &**message).collect::<Vec<_>>(),
-                max_tokens: tokens,
-                temperature,
-                dialect: Dialect { include_usage: usage, limit: if new_name { Limit::New } else { Limit::Old }, ..Dialect::default() },
-                extra: &Map::new(),
-            });
+            let messages: Vec<Cow<'_, str>> = answers.iter().map(|text| Cow::from(assistant_message(text).into_string())).collect();
+            let mut config = Config::from_env(&mut |_| None).unwrap();
+            (config.system_prompt, config.max_tokens, config.temperature) = (system.clone(), tokens, temperature);
+            let dialect = Dialect { include_usage: usage, limit: if new_name { Limit::New } else { Limit::Old }, ..Dialect::default() };
+            let body = request_body(&config, &model, &messages, dialect);
             let body: Json = serde_json::from_slice(&body).unwrap();
             let mut expected = json!({"model": model, "stream": true});
             let said = answers.iter().map(|text| json!({"role": "assistant", "content": text}));

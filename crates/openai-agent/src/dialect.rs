@@ -10,6 +10,8 @@
 
 use serde_json::Value as Json;
 
+use super::config::Config;
+
 /// What the limit of tokens is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
@@ -41,26 +43,17 @@ impl Default for Dialect {
     }
 }
 
-/// Which members of a request are the agent's to change.
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)]
-pub struct Sent {
-    pub usage: bool,
-    pub limit: bool,
-    pub temperature: bool,
-    pub system: bool,
-}
-
 impl Dialect {
     /// Takes a refusal's lesson, if it has one: what is done from now on, for the log.
-    pub fn learn(&mut self, refusal: &Refusal, sent: Sent) -> Option<&'static str> {
-        let is_new = |refused: &[&str]| refusal.refuses(refused);
-        if sent.usage && self.include_usage && is_new(&["stream_options", "include_usage"]) {
+    /// Only what the agent itself has put there may be left out.
+    pub fn learn(&mut self, refusal: &Refusal, config: &Config) -> Option<&'static str> {
+        let is_new = |refused: &[&str]| !config.extra_body.contains_key(refused[0]) && refusal.refuses(refused);
+        if self.include_usage && is_new(&["stream_options", "include_usage"]) {
             self.include_usage = false;
             return Some("stream_options is left out");
         }
         let lesson = match self.limit {
-            _ if !sent.limit => None,
+            _ if config.max_tokens.is_none() => None,
             Limit::Old if refusal.names("max_completion_tokens") => Some((Limit::New, "max_completion_tokens is sent")),
             Limit::Old if is_new(&["max_tokens"]) => Some((Limit::Unsaid, "max_tokens is left out")),
             Limit::New if is_new(&["max_completion_tokens"]) => {
@@ -72,11 +65,11 @@ impl Dialect {
             self.limit = limit;
             return Some(lesson);
         }
-        if sent.temperature && self.temperature && is_new(&["temperature"]) {
+        if config.temperature.is_some() && self.temperature && is_new(&["temperature"]) {
             self.temperature = false;
             return Some("temperature is left out");
         }
-        if sent.system && self.system_role && refusal.refuses_system() {
+        if config.system_prompt.is_some() && self.system_role && refusal.refuses_system() {
             self.system_role = false;
             return Some("the system prompt is put before the user's first words");
         }
@@ -116,9 +109,11 @@ impl Refusal {
         refusal
     }
 
-    /// The codes and types that it has, in lower case.
-    pub fn has_code(&self, code: &str) -> bool {
-        self.codes.iter().any(|known| known == code)
+    /// Whether it says that the account is empty or closed, in the codes of OpenAI, Moonshot and One API.
+    pub fn is_spent(&self) -> bool {
+        const CODES: &str = "insufficient_quota insufficient_user_quota exceeded_current_quota_error \
+                             billing_hard_limit_reached billing_not_active account_deactivated access_terminated";
+        CODES.split(' ').any(|code| self.codes.iter().any(|known| known == code))
     }
 
     /// Whether it says that one of these members is not taken.
@@ -269,12 +264,15 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    fn all() -> Sent {
-        Sent { usage: true, limit: true, temperature: true, system: true }
+    fn all() -> Config {
+        let mut config = Config::from_env(&mut |_| None).unwrap();
+        (config.max_tokens, config.temperature, config.system_prompt) =
+            (Some(1), Some(0.0), Some("be kind".to_owned()));
+        config
     }
 
     fn lesson(body: &str) -> Option<&'static str> {
-        Dialect::default().learn(&Refusal::read(body), all())
+        Dialect::default().learn(&Refusal::read(body), &all())
     }
 
     /// An error as OpenAI writes it.
@@ -418,26 +416,26 @@ mod tests {
 
     #[test]
     fn what_was_not_sent_is_not_learned() {
-        let none = Sent { usage: false, limit: false, temperature: false, system: false };
+        let mut none = Config::from_env(&mut |_| None).unwrap();
+        none.extra_body.insert("stream_options".to_owned(), Json::Null);
         let words = "stream_options max_tokens temperature top_p system role: not supported";
-        assert_eq!(Dialect::default().learn(&Refusal::read(words), none), None);
+        assert_eq!(Dialect::default().learn(&Refusal::read(words), &none), None);
         let mut dialect = Dialect::default();
         let mut lessons = 0;
-        while dialect.learn(&Refusal::read(words), all()).is_some() {
+        while dialect.learn(&Refusal::read(words), &all()).is_some() {
             lessons += 1;
         }
         assert_eq!(lessons, 4, "each is learned once");
         let both = "neither max_tokens nor max_completion_tokens are supported; max_completion_tokens is unsupported";
         let mut dialect = Dialect::default();
-        while dialect.learn(&Refusal::read(both), all()).is_some() {}
+        while dialect.learn(&Refusal::read(both), &all()).is_some() {}
         assert_eq!(dialect.limit, Limit::Unsaid);
     }
 
     #[test]
     fn codes_are_found_where_servers_put_them() {
         let refusal = Refusal::read(&openai("You exceeded your current quota", "", "insufficient_quota"));
-        assert!(refusal.has_code("insufficient_quota") && refusal.has_code("invalid_request_error"));
-        assert!(!Refusal::read("insufficient_quota").has_code("insufficient_quota"));
+        assert!(refusal.is_spent() && !Refusal::read("insufficient_quota").is_spent());
     }
 
     proptest! {

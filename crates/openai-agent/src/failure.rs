@@ -16,9 +16,8 @@
 //! Only a request of which no byte of the answer was seen is ever sent again, and at most as often as configured. A
 //! server that asks for more patience than [`LONGEST_WAIT`] is told to the user at once instead.
 
-use super::dialect::Refusal;
 use super::json::Raw;
-use super::rpc::RpcError;
+use super::rpc::{RpcError, floor};
 use super::secrets::Secrets;
 use http::HeaderMap;
 use serde_json::json;
@@ -44,8 +43,6 @@ pub enum Failure {
     NotACompletion(String),
     /// An event or an answer was longer than the configured number of bytes.
     TooLong(usize),
-    /// The kept history could not be read.
-    History(String),
     /// There is no key to ask with: why.
     Key(String),
 }
@@ -69,23 +66,22 @@ impl Failure {
                 )
             }
             Self::TooLong(limit) => format!("Answer from {url} is longer than the limit of {limit} bytes."),
-            Self::History(message) => format!("The history of this session cannot be read: {message}"),
             Self::Key(message) => format!("No API key for {url}: {message}"),
         }
     }
 
     /// The same without any secret that the endpoint has quoted.
-    pub fn masked(self, secrets: &Secrets) -> Self {
-        match self {
-            Self::Status { status, detail } => Self::Status { status, detail: secrets.mask(&detail) },
-            Self::Network(message) => Self::Network(secrets.mask(&message)),
-            Self::Server(error) => Self::Server(ServerError { message: secrets.mask(&error.message), ..error }),
-            Self::Ended(word) => Self::Ended(secrets.mask(&word)),
-            Self::NotACompletion(kind) => Self::NotACompletion(secrets.mask(&kind)),
-            Self::TooLong(limit) => Self::TooLong(limit),
-            Self::History(message) => Self::History(message),
-            Self::Key(message) => Self::Key(secrets.mask(&message)),
+    pub fn masked(mut self, secrets: &Secrets) -> Self {
+        match &mut self {
+            Self::Status { detail: words, .. } | Self::Server(ServerError { message: words, .. }) => {
+                *words = secrets.mask(words);
+            }
+            Self::Network(words) | Self::Ended(words) | Self::NotACompletion(words) | Self::Key(words) => {
+                *words = secrets.mask(words);
+            }
+            Self::TooLong(_) => {}
         }
+        self
     }
 
     /// The HTTP status, if there was one.
@@ -359,8 +355,7 @@ pub fn shorten(text: &str) -> String {
         }
         out.push_str(word);
         if out.len() > MOST_WORDS {
-            let cut = (0..=MOST_WORDS).rev().find(|at| out.is_char_boundary(*at)).unwrap_or(0);
-            out.truncate(cut);
+            out.truncate(floor(&out, MOST_WORDS));
             out.push('…');
             break;
         }
@@ -375,50 +370,41 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(8);
 
-/// What failed.
+/// An answer with a status that is not a success.
 #[derive(Clone, Debug)]
-pub enum Cause {
-    /// No connection, or one that was closed before the first byte of the answer.
-    Connection,
-    /// An HTTP status that is not a success.
-    #[allow(missing_docs)]
-    Status {
-        status: u16,
-        headers: HeaderMap,
-        /// Whether the account is empty: no wait fills it.
-        is_spent: bool,
-    },
+#[allow(missing_docs)]
+pub struct Refused {
+    pub status: u16,
+    pub headers: HeaderMap,
+    /// Whether the account is empty: no wait fills it.
+    pub is_spent: bool,
 }
 
-/// How long to wait before the next attempt, or nothing if there is none. `attempt` counts from 0, `dice` is evenly
-/// spread over 0 to 1.
-pub fn decide(cause: &Cause, attempt: u32, max_retries: u32, now: SystemTime, dice: f64) -> Option<Duration> {
+/// How long to wait before the next attempt, or nothing if there is none: after a refusal, or without a connection.
+/// `attempt` counts from 0, `dice` is evenly spread over 0 to 1.
+pub fn decide(
+    refused: Option<&Refused>,
+    attempt: u32,
+    max_retries: u32,
+    now: SystemTime,
+    dice: f64,
+) -> Option<Duration> {
     if attempt >= max_retries {
         return None;
     }
     let backoff = FIRST_BACKOFF.saturating_mul(1 << attempt.min(10)).min(LONGEST_BACKOFF).mul_f64(1.0 - dice * 0.25);
-    let (status, headers, is_spent) = match cause {
-        Cause::Connection => return Some(backoff),
-        Cause::Status { status, headers, is_spent } => (*status, headers, *is_spent),
-    };
+    let Some(Refused { status, headers, is_spent }) = refused else { return Some(backoff) };
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
     let again = match text("x-should-retry") {
         Some("true") => true,
         Some("false") => false,
-        _ => !is_spent && matches!(status, 408 | 409 | 429 | 500..),
+        _ => !is_spent && matches!(*status, 408 | 409 | 429 | 500..),
     };
     if !again {
         return None;
     }
     let wait = asked_wait(text("retry-after-ms"), text("retry-after"), now).unwrap_or(backoff);
     (wait <= LONGEST_WAIT).then_some(wait)
-}
-
-/// Whether a refusal says that the account is empty or closed, in the codes of OpenAI, Moonshot and One API.
-pub fn is_spent(refusal: &Refusal) -> bool {
-    const CODES: &str = "insufficient_quota insufficient_user_quota exceeded_current_quota_error \
-                         billing_hard_limit_reached billing_not_active account_deactivated access_terminated";
-    CODES.split(' ').any(|code| refusal.has_code(code))
 }
 
 /// What the server asks for: milliseconds, seconds or a date.
@@ -440,6 +426,7 @@ fn asked_wait(milliseconds: Option<&str>, seconds_or_date: Option<&str>, now: Sy
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dialect::Refusal;
     use proptest::prelude::*;
 
     fn status(status: u16) -> Failure {
@@ -607,19 +594,19 @@ mod tests {
     }
 
     fn wait(status: u16, pairs: &[(&'static str, &str)]) -> Option<Duration> {
-        let cause = Cause::Status { status, headers: headers(pairs), is_spent: false };
-        decide(&cause, 0, 2, SystemTime::UNIX_EPOCH, 0.0)
+        let refused = Refused { status, headers: headers(pairs), is_spent: false };
+        decide(Some(&refused), 0, 2, SystemTime::UNIX_EPOCH, 0.0)
     }
 
     #[test]
     fn an_empty_account_is_not_asked_again() {
         let refusal = Refusal::read(r#"{"error":{"message":"pay","type":"insufficient_quota"}}"#);
-        assert!(is_spent(&refusal) && !is_spent(&Refusal::read(r#"{"error":{"code":"rate_limit_exceeded"}}"#)));
+        assert!(refusal.is_spent() && !Refusal::read(r#"{"error":{"code":"rate_limit_exceeded"}}"#).is_spent());
         for (pairs, again) in
             [(&[][..], false), (&[("retry-after", "1")], false), (&[("x-should-retry", "true")], true)]
         {
-            let cause = Cause::Status { status: 429, headers: headers(pairs), is_spent: true };
-            assert_eq!(decide(&cause, 0, 2, SystemTime::UNIX_EPOCH, 0.0).is_some(), again);
+            let refused = Refused { status: 429, headers: headers(pairs), is_spent: true };
+            assert_eq!(decide(Some(&refused), 0, 2, SystemTime::UNIX_EPOCH, 0.0).is_some(), again);
         }
     }
 
@@ -645,8 +632,8 @@ mod tests {
             if let Ok(value) = after.parse() {
                 map.insert("retry-after", value);
             }
-            for cause in [Cause::Connection, Cause::Status { status, headers: map, is_spent: false }] {
-                if let Some(wait) = decide(&cause, attempt, max, SystemTime::UNIX_EPOCH, dice) {
+            for refused in [None, Some(&Refused { status, headers: map, is_spent: false })] {
+                if let Some(wait) = decide(refused, attempt, max, SystemTime::UNIX_EPOCH, dice) {
                     prop_assert!(attempt < max && wait <= LONGEST_WAIT);
                 }
             }

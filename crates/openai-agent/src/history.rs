@@ -10,7 +10,6 @@
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -38,29 +37,52 @@ pub struct Header {
     pub model: String,
 }
 
-/// A turn as its line has it.
-#[derive(Serialize, Deserialize)]
-struct Line<'a> {
-    #[serde(borrow)]
-    user: &'a RawValue,
-    #[serde(borrow)]
-    assistant: &'a RawValue,
-    model: String,
+/// A turn to be kept, as its line has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The user's message, as JSON.
+    #[serde(with = "message")]
+    pub user: String,
+    /// The answer, as JSON.
+    #[serde(with = "message")]
+    pub assistant: String,
+    /// The model that gave it.
+    pub model: String,
+    /// The session's counts with this turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    usage: Option<Usage>,
+    pub usage: Option<Usage>,
+    /// The session's title.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    title: Option<String>,
+    pub title: Option<String>,
 }
 
-impl<'a> Line<'a> {
+impl Entry {
     /// A turn that can be sent: both messages are what endpoints take for such.
-    fn read(line: &'a [u8]) -> Option<Self> {
-        let line: Self = serde_json::from_slice(line).ok()?;
-        (is_message(line.user, "user") && is_message(line.assistant, "assistant")).then_some(line)
+    fn read(line: &[u8]) -> Option<Self> {
+        let entry: Self = serde_json::from_slice(line).ok()?;
+        (is_message(&entry.user, "user") && is_message(&entry.assistant, "assistant")).then_some(entry)
+    }
+
+    fn len(&self) -> usize {
+        self.user.len() + self.assistant.len()
     }
 }
 
-fn is_message(json: &RawValue, role: &str) -> bool {
+/// A text that is JSON already, within JSON.
+mod message {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error};
+    use serde_json::value::RawValue;
+
+    pub(super) fn serialize<S: Serializer>(text: &str, out: S) -> Result<S::Ok, S::Error> {
+        serde_json::from_str::<&RawValue>(text).map_err(S::Error::custom)?.serialize(out)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+        <&RawValue>::deserialize(from).map(|raw| raw.get().to_owned())
+    }
+}
+
+fn is_message(json: &str, role: &str) -> bool {
     #[derive(Deserialize)]
     struct Message<'a> {
         #[serde(borrow)]
@@ -68,40 +90,8 @@ fn is_message(json: &RawValue, role: &str) -> bool {
         #[serde(borrow)]
         content: &'a RawValue,
     }
-    let message = serde_json::from_str::<Message<'_>>(json.get());
+    let message = serde_json::from_str::<Message<'_>>(json);
     message.is_ok_and(|message| message.role == role && message.content.get().starts_with(['"', '[']))
-}
-
-/// A turn to be kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The user's message, as JSON.
-    pub user: String,
-    /// The answer, as JSON.
-    pub assistant: String,
-    /// The model that gave it.
-    pub model: String,
-    /// The session's counts with this turn.
-    pub usage: Option<Usage>,
-    /// The session's title.
-    pub title: Option<String>,
-}
-
-/// Lines of a file that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damage {
-    path: PathBuf,
-    /// The first of them, from 1.
-    first: usize,
-    count: usize,
-}
-
-impl fmt::Display for Damage {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (path, first) = (self.path.display(), self.first);
-        let more = if self.count > 1 { format!(" (and {} more)", self.count - 1) } else { String::new() };
-        write!(out, "{path}: line {first}{more} cannot be read and is passed over; the other turns are kept")
-    }
 }
 
 /// A session as its file tells it.
@@ -113,8 +103,8 @@ pub struct Stored {
     pub entries: Vec<Entry>,
     /// When it was last written.
     pub updated: SystemTime,
-    /// What could not be read of it.
-    pub damage: Option<Damage>,
+    /// What could not be read of it, for people.
+    pub damage: Option<String>,
 }
 
 /// A line of a list of sessions.
@@ -168,15 +158,8 @@ impl Store {
     /// # Errors
     /// The file cannot be written.
     pub fn append(&self, header: &Header, entry: &Entry) -> io::Result<()> {
-        let line = Line {
-            user: serde_json::from_str(&entry.user)?,
-            assistant: serde_json::from_str(&entry.assistant)?,
-            model: entry.model.clone(),
-            usage: entry.usage,
-            title: entry.title.clone(),
-        };
         let (mut file, end) = self.open_session(header)?;
-        write_line(&mut file, end, &line).map(drop)
+        write_line(&mut file, end, entry).map(drop)
     }
 
     /// The locked file of a session, and its bytes up to its last line end: one at least.
@@ -217,27 +200,28 @@ impl Store {
             return Err(io::Error::other("the file is not one of this session, or of a newer version"));
         }
         let (mut first_damage, mut damaged) = (0, 0);
-        let (mut entries, mut bytes) = (VecDeque::new(), 0);
+        let (mut entries, mut bytes) = (VecDeque::<Entry>::new(), 0);
         for number in 2.. {
             line.clear();
             reader.read_until(b'\n', &mut line)?;
             if !line.ends_with(b"\n") {
                 break;
             }
-            let Some(line) = Line::read(&line) else {
+            let Some(entry) = Entry::read(&line) else {
                 first_damage = if damaged == 0 { number } else { first_damage };
                 damaged += 1;
                 continue;
             };
-            let (user, assistant) = (line.user.get().to_owned(), line.assistant.get().to_owned());
-            bytes += user.len() + assistant.len();
-            entries.push_back(Entry { user, assistant, model: line.model, usage: line.usage, title: line.title });
+            bytes += entry.len();
+            entries.push_back(entry);
             while bytes > self.most && entries.len() > 1 {
-                let oldest: Option<Entry> = entries.pop_front();
-                bytes -= oldest.map_or(0, |oldest| oldest.user.len() + oldest.assistant.len());
+                bytes -= entries.pop_front().map_or(0, |oldest| oldest.len());
             }
         }
-        let damage = (damaged > 0).then_some(Damage { path, first: first_damage, count: damaged });
+        let more = if damaged > 1 { format!(" (and {} more)", damaged - 1) } else { String::new() };
+        let path = path.display();
+        let words = "cannot be read and is passed over; the other turns are kept";
+        let damage = (damaged > 0).then(|| format!("{path}: line {first_damage}{more} {words}"));
         Ok(Some(Stored { header, entries: entries.into(), updated, damage }))
     }
 
@@ -256,10 +240,7 @@ impl Store {
                 found.push(listed);
             }
         }
-        found.sort_by(|left, right| {
-            let by_time = right.updated.cmp(&left.updated);
-            by_time.then_with(|| left.header.session_id.cmp(&right.header.session_id))
-        });
+        found.sort_by_key(|listed| std::cmp::Reverse(listed.updated));
         Ok(found)
     }
 
@@ -286,7 +267,7 @@ fn list_one(path: &Path) -> io::Result<Listed> {
         if reader.read_until(b'\n', &mut line)? == 0 {
             break None;
         }
-        if let Some(turn) = Line::read(&line) {
+        if let Some(turn) = Entry::read(&line) {
             break turn.title;
         }
     };
@@ -405,7 +386,7 @@ mod tests {
             say(&store, "three");
             let stored = load(&store);
             assert_eq!(turns(&stored), ["one", "two", "three"]);
-            let told = stored.damage.unwrap().to_string();
+            let told = stored.damage.unwrap();
             let file = dir.path().join("s.jsonl");
             let begins = format!("{}: line 3 (and 2 more) cannot be read and is passed over", file.display());
             assert!(told.starts_with(&begins), "{told}");
@@ -432,7 +413,7 @@ mod tests {
         let store = open(dir.path());
         say(&store, "one");
         scribble(dir.path(), &b"\n".repeat(1000));
-        let told = load(&store).damage.unwrap().to_string();
+        let told = load(&store).damage.unwrap();
         assert!(told.contains("line 3 (and 999 more) cannot be read"), "{told}");
     }
 

@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::str::from_utf8;
 
 use memchr::{memchr, memchr2};
+use serde::Serialize;
 use serde_json::value::RawValue;
 
 /// Deepest nesting that is read.
@@ -401,10 +402,10 @@ fn whole_characters(bytes: &[u8]) -> (String, usize) {
     (text, bytes.len() - rest.len())
 }
 
-/// Appends `text` as a JSON string, quotes included.
-pub fn push_string(out: &mut Vec<u8>, text: &str) {
+/// Appends a value as JSON.
+pub fn push_json(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
     // serde_json fails only if the writer does, and a vector does not.
-    let _ = serde_json::to_writer(out, text);
+    let _ = serde_json::to_writer(out, value);
 }
 
 /// `text` as a JSON string, quotes included.

@@ -77,43 +77,10 @@ pub const USUAL_RATE: f64 = 0.25;
 /// What an image counts for, in bytes of text: about a thousand tokens.
 const IMAGE: usize = 4096;
 
-/// Beginnings of models' names, and the windows of these models in tokens, where they are the same everywhere. The first
-/// that fits counts.
-const FAMILIES: [(&str, u64); 12] = [
-    ("gpt-5", 400_000),
-    ("gpt-4.1", 1_047_576),
-    ("gpt-4o chatgpt-4o gpt-4-turbo o1-mini", 128_000),
-    ("gpt-4-32k", 32_768),
-    ("gpt-4", 8192),
-    ("gpt-3.5-turbo", 16_385),
-    ("gpt-oss", 131_072),
-    ("o1 o3 o4-mini", 200_000),
-    ("claude-3 claude-opus-4 claude-sonnet-4 claude-haiku-4", 200_000),
-    ("gemini-2 gemini-3", 1_048_576),
-    ("grok-4", 256_000),
-    ("grok-3 deepseek-chat deepseek-reasoner mistral-large", 131_072),
-];
-
-/// The window of a model that everybody has at the same size, in tokens.
-pub fn of_family(model: &str) -> Option<u64> {
-    // Routers put the maker before the name.
-    let name = model.rsplit('/').next().unwrap_or(model).to_ascii_lowercase();
-    let fits = |beginning: &str| {
-        name.strip_prefix(beginning).is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_alphanumeric()))
-    };
-    FAMILIES.iter().find(|(beginnings, _)| beginnings.split(' ').any(fits)).map(|(_, window)| *window)
-}
-
 /// How many tokens of a window a request may fill, so that there is room for the answer.
 pub fn budget(window: u64, max_tokens: Option<u64>) -> u64 {
     let answer = max_tokens.unwrap_or_else(|| (window / 8).min(4096));
     window.saturating_sub(answer).max(window / 2)
-}
-
-/// Tokens for each byte of a request. Short ones are mostly what endpoints put around them.
-pub fn rate(tokens: u64, bytes: usize) -> f64 {
-    const SHORT: u64 = 256;
-    if tokens > SHORT && bytes > 0 { (tokens as f64 / bytes as f64).clamp(0.05, 2.0) } else { USUAL_RATE }
 }
 
 /// What a message, as JSON, counts for, in bytes of text.
@@ -341,13 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_of_families_are_known_by_name() {
-        assert_eq!(of_family("gpt-4o-mini"), Some(128_000));
-        assert_eq!(of_family("openai/gpt-4.1-nano"), Some(1_047_576));
-        assert_eq!(of_family("gpt-4-0613"), Some(8192));
-        assert_eq!(of_family("claude-sonnet-4-5"), Some(200_000));
-        assert_eq!(of_family("gpt-45"), None);
-        assert_eq!(of_family("my-model"), None);
+    fn a_part_of_the_window_is_for_the_answer() {
         assert_eq!(budget(8192, None), 7168);
         assert_eq!(budget(8192, Some(2000)), 6192);
         assert_eq!(budget(8192, Some(100_000)), 4096);

@@ -1,13 +1,12 @@
 //! Each of the bodies is played whole, byte by byte, and cut in two at every place.
 
+use super::acp::trial::Trial;
 use super::acp::{Agent, Effect};
 use super::answer::{Answer, Piece};
 use super::bodies::{Body, Outcome, URL, bodies};
-use super::config::Config;
 use super::dialect::Dialect;
 use super::session::TurnId;
 use serde_json::{Value as Json, json};
-use std::rc::Rc;
 use std::time::UNIX_EPOCH;
 
 struct World {
@@ -17,14 +16,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let mut count = 0u128;
-        let dice = move || {
-            count += 1;
-            count.to_be_bytes()
-        };
-        let config = Config::from_env(&mut |_| None).unwrap();
-        let agent = Agent::new(Rc::new(config), Box::new(dice));
-        Self { agent, session: String::new() }
+        Self { agent: Trial::new(&[]).agent, session: String::new() }
     }
 
     fn open(&mut self) {

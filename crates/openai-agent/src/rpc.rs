@@ -1,4 +1,4 @@
-//! JSON-RPC 2.0: what kind of message a line is, and how answers are written. Pure.
+//! JSON-RPC 2.0: what kind of message a line is, and how answers and the lines of `session/update` are written. Pure.
 //!
 //! An id is kept as the JSON text that names it, so that 1 and "1" stay different and come back as they came. A
 //! top-level `sessionId` (the bus's extension) is kept beside it and comes back on the answer and on all updates of
@@ -8,11 +8,13 @@
 //! can be read of it.
 
 use std::borrow::Cow;
+use std::time::SystemTime;
 
 use serde_json::value::RawValue;
 use serde_json::{Value as Json, json};
+use stdio_bus_base::calendar::to_the_second;
 
-use super::json::{Raw, push_string};
+use super::json::{Raw, push_json};
 
 /// Where an answer goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,14 +37,19 @@ pub struct RpcError {
 }
 
 impl RpcError {
+    /// An error of this code.
+    pub fn new(code: i32, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), data: None }
+    }
+
     /// -32602: the parameters cannot be used.
     pub fn invalid_params(message: impl Into<String>) -> Self {
-        Self { code: -32602, message: message.into(), data: None }
+        Self::new(-32602, message)
     }
 
     /// -32600: this cannot be asked (now).
     pub fn invalid_request(message: impl Into<String>) -> Self {
-        Self { code: -32600, message: message.into(), data: None }
+        Self::new(-32600, message)
     }
 
     /// -32601: there is no such method.
@@ -54,11 +61,6 @@ impl RpcError {
     pub fn unknown_session(session_id: &str) -> Self {
         let data = Some(json!({ "sessionId": session_id }));
         Self { code: -32002, message: format!("Session not found: {session_id}"), data }
-    }
-
-    /// -32603: our own trouble.
-    pub fn internal(message: impl Into<String>) -> Self {
-        Self { code: -32603, message: message.into(), data: None }
     }
 }
 
@@ -137,7 +139,7 @@ pub fn push_result(out: &mut Vec<u8>, reply: &Reply, result: &Json) {
 pub fn push_error(out: &mut Vec<u8>, reply: &Reply, error: &RpcError) {
     push_head(out, reply);
     out.extend_from_slice(format!(",\"error\":{{\"code\":{},\"message\":", error.code).as_bytes());
-    push_string(out, &error.message);
+    push_json(out, &error.message);
     if let Some(data) = &error.data {
         out.extend_from_slice(b",\"data\":");
         push_json(out, data);
@@ -153,7 +155,7 @@ pub fn update_head(session_id: &str, route: Option<&str>) -> Vec<u8> {
         out.extend_from_slice(route.as_bytes());
     }
     out.extend_from_slice(b",\"params\":{\"sessionId\":");
-    push_string(&mut out, session_id);
+    push_json(&mut out, session_id);
     out.extend_from_slice(b",\"update\":{");
     out
 }
@@ -168,11 +170,6 @@ fn push_head(out: &mut Vec<u8>, reply: &Reply) {
         out.extend_from_slice(b",\"sessionId\":");
         out.extend_from_slice(route.as_bytes());
     }
-}
-
-fn push_json(out: &mut Vec<u8>, value: &Json) {
-    // Writing a value with string keys into a vector cannot fail.
-    let _ = serde_json::to_writer(out, value);
 }
 
 /// Who asks in a line that is too long, or no JSON.
@@ -196,6 +193,89 @@ impl Envelope {
         let reply = Reply { id: found.id.and_then(scalar).unwrap_or_else(|| "null".into()), route: found.route };
         Self { reply, is_response: found.has_outcome && found.method.is_none() }
     }
+}
+
+/// Most bytes of text in one update. Escaped it stays below 1 MiB, the longest line that the bus takes by default and
+/// BenchFlow at all, unless it is made of control characters.
+pub const LONGEST_PIECE: usize = 256 << 10;
+
+/// Longest working directory and name of a model, in bytes: as long as the kernel's paths. They are kept as long as
+/// their session.
+const LONGEST_WORD: usize = 4096;
+
+/// Appends an update with these members.
+pub fn push_update(out: &mut Vec<u8>, head: &[u8], members: &str) {
+    out.extend_from_slice(head);
+    out.extend_from_slice(members.as_bytes());
+    out.extend_from_slice(UPDATE_TAIL);
+}
+
+/// Appends a piece of text.
+pub fn push_text(out: &mut Vec<u8>, head: &[u8], kind: &str, message_id: &str, text: &str) {
+    out.extend_from_slice(head);
+    out.extend_from_slice(b"\"sessionUpdate\":\"");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\",\"messageId\":\"");
+    out.extend_from_slice(message_id.as_bytes());
+    out.extend_from_slice(b"\",\"content\":{\"type\":\"text\",\"text\":");
+    push_json(out, text);
+    out.push(b'}');
+    out.extend_from_slice(UPDATE_TAIL);
+}
+
+/// Appends what the session is called from now on.
+pub fn push_title(out: &mut Vec<u8>, head: &[u8], title: &str, updated: SystemTime) {
+    let (title, updated) = (serde_json::Value::from(title), to_the_second(updated));
+    push_update(
+        out,
+        head,
+        &format!("\"sessionUpdate\":\"session_info_update\",\"title\":{title},\"updatedAt\":\"{updated}\""),
+    );
+}
+
+/// How much of `rest` goes into the next chunk. Open Design takes a chunk that begins with all text so far for a
+/// snapshot of the whole, and drops that beginning; such a piece is cut so that its chunks do not begin that way.
+/// After a single character nothing can be cut: that case is left as it is.
+pub fn piece_length(told: &str, rest: &str) -> usize {
+    if told.is_empty() || !rest.starts_with(told) {
+        return rest.len();
+    }
+    match told.char_indices().next_back() {
+        Some((last, _)) if last > 0 => last,
+        _ => rest.len(),
+    }
+}
+
+/// The end of the last character that lies within the first `most` bytes (str::floor_char_boundary from Rust 1.91).
+pub fn floor(text: &str, most: usize) -> usize {
+    if most >= text.len() {
+        return text.len();
+    }
+    (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+}
+
+/// A parameter that has to be a string.
+pub fn text<'a>(params: Raw<'a>, name: &str) -> Result<Cow<'a, str>, RpcError> {
+    params.get_text(name).ok_or_else(|| RpcError::invalid_params(format!("{name} is missing or not a string")))
+}
+
+/// A parameter that is kept as long as its session.
+pub fn word<'a>(params: Raw<'a>, name: &str) -> Result<Cow<'a, str>, RpcError> {
+    let word = text(params, name)?;
+    if word.len() <= LONGEST_WORD {
+        Ok(word)
+    } else {
+        Err(RpcError::invalid_params(format!("{name} is longer than {LONGEST_WORD} bytes")))
+    }
+}
+
+/// Random bytes as the name of a session or a message.
+pub fn uuid(mut bytes: [u8; 16]) -> String {
+    bytes[6] = (bytes[6] & 0x0f) | 0x40;
+    bytes[8] = (bytes[8] & 0x3f) | 0x80;
+    let hex = u128::from_be_bytes(bytes);
+    let hex = format!("{hex:032x}");
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
 #[cfg(test)]
@@ -246,5 +326,20 @@ mod tests {
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = Envelope::of(&bytes);
         }
+    }
+
+    #[test]
+    fn ids_are_uuids() {
+        assert_eq!(uuid([0xff; 16]), "ffffffff-ffff-4fff-bfff-ffffffffffff");
+        assert_eq!(uuid([0; 16]), "00000000-0000-4000-8000-000000000000");
+    }
+
+    #[test]
+    fn pieces_do_not_begin_with_all_that_was_told() {
+        assert_eq!(piece_length("", "abc"), 3);
+        assert_eq!(piece_length("ab", "abab"), 1);
+        assert_eq!(piece_length("aé", "aéx"), 1);
+        assert_eq!(piece_length("ab", "ba"), 2);
+        assert_eq!(piece_length("a", "ab"), 2);
     }
 }

@@ -1,19 +1,26 @@
-//! What is never told: keys, credentials and the query strings of URLs. Pure.
+//! The key of the endpoint, fixed or read from a file that may change; and what is never told: keys, credentials and the
+//! query strings of URLs.
 //!
 //! Endpoints quote what they were sent: the key in an error, the request's target in a page, a signed URL in a
 //! `Location`. Everything that an endpoint or a proxy says goes through [`Secrets::mask`] before anybody reads it, in
 //! the chat, on stderr or from `check`, and before it is cut to a bearable length. What a model says is not touched.
 //!
 //! The invariant: no configured secret of [`SHORTEST`] bytes or more stands as a word in what [`Secrets::mask`] gives,
-//! nor the first [`PREFIX`] bytes of a long one anywhere, nor the query string or the user of any URL.
+//! nor the first [`PREFIX`] bytes of a long one anywhere, nor the query string or the user of any URL. A
+//! file is read before each request, beside this thread, so that a mounted secret may be rotated; every key that was ever
+//! read is known to [`Secrets`] before a request carries it.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
+use http::HeaderValue;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC};
 use serde_json::Value as Json;
 
 use super::config::Config;
+use super::stdio::note;
 
 /// What stands in the place of a secret.
 pub const MASK: &str = "***";
@@ -40,16 +47,11 @@ const OPEN_HEADERS: &str = "accept accept-encoding accept-language anthropic-bet
 /// The values that must not be told.
 #[derive(Default)]
 pub struct Secrets {
-    fixed: Vec<String>,
+    known: RefCell<Vec<String>>,
+    /// So many of them were known from the start.
+    fixed: usize,
     /// The query string of the endpoint, with its question mark.
     query: Option<String>,
-    learned: RefCell<VecDeque<String>>,
-}
-
-impl std::fmt::Debug for Secrets {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("(hidden)")
-    }
 }
 
 impl Secrets {
@@ -84,11 +86,8 @@ impl Secrets {
 
     /// Adds a value that is known from the start, in all forms in which it may be quoted.
     pub fn add(&mut self, secret: &str) {
-        for form in forms(secret) {
-            if !self.fixed.contains(&form) {
-                self.fixed.push(form);
-            }
-        }
+        self.learn(secret);
+        self.fixed = self.known.borrow().len();
     }
 
     /// Adds the values of members that are named like keys: some gateways take them in the body.
@@ -107,14 +106,14 @@ impl Secrets {
 
     /// Adds a key that was given later.
     pub fn learn(&self, secret: &str) {
-        let mut learned = self.learned.borrow_mut();
+        let mut known = self.known.borrow_mut();
         for form in forms(secret) {
-            if !self.fixed.contains(&form) && !learned.contains(&form) {
-                learned.push_back(form);
+            if !known.contains(&form) {
+                known.push(form);
             }
         }
-        while learned.len() > MOST_LEARNED {
-            learned.pop_front();
+        while known.len() > self.fixed + MOST_LEARNED {
+            known.remove(self.fixed);
         }
     }
 
@@ -124,17 +123,10 @@ impl Secrets {
         if let Some(query) = &self.query {
             text = text.replace(query, "?***");
         }
-        let learned = self.learned.borrow();
-        let mut known: Vec<&str> = self.fixed.iter().chain(&*learned).map(String::as_str).collect();
+        let mut known = self.known.borrow().clone();
         // One may be a part of another.
         known.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
-        for secret in &known {
-            text = mask_whole(text, secret);
-        }
-        for secret in &known {
-            text = mask_beginnings(text, secret);
-        }
-        mask_urls(&text)
+        mask_urls(&known.iter().fold(text, |text, secret| mask_secret(&text, secret)))
     }
 }
 
@@ -153,44 +145,21 @@ fn forms(secret: &str) -> Vec<String> {
     forms
 }
 
-/// Masks a secret wherever the whole of it stands.
-fn mask_whole(text: String, secret: &str) -> String {
-    if !text.contains(secret) {
-        return text;
-    }
-    if secret.len() >= SHORT {
-        return text.replace(secret, MASK);
-    }
-    let is_word = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
-    let mut out = String::with_capacity(text.len());
-    let mut told = 0;
-    for (at, found) in text.match_indices(secret) {
-        let end = at + found.len();
-        let is_part = is_word(text[..at].chars().next_back()) || is_word(text[end..].chars().next());
-        out.push_str(&text[told..at]);
-        out.push_str(if is_part { found } else { MASK });
-        told = end;
-    }
-    out.push_str(&text[told..]);
-    out
-}
-
-/// Masks words that begin as a long secret does.
-fn mask_beginnings(text: String, secret: &str) -> String {
-    let Some(wanted) = (PREFIX..secret.len()).find(|at| secret.is_char_boundary(*at)) else { return text };
+/// Masks a secret wherever the whole of it stands, a short one where it stands alone; and words that begin as a long one.
+fn mask_secret(text: &str, secret: &str) -> String {
+    let is_long = secret.len() >= PREFIX + SHORTEST;
+    let wanted = (PREFIX..secret.len()).find(|at| is_long && secret.is_char_boundary(*at)).unwrap_or(secret.len());
     let beginning = &secret[..wanted];
-    if secret.len() < PREFIX + SHORTEST || !text.contains(beginning) {
-        return text;
-    }
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text.as_str();
+    let is_word = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
+    let ends = |letter: char| !letter.is_alphanumeric() && !"-_.~+/=%".contains(letter);
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(at) = rest.find(beginning) {
         let (before, found) = rest.split_at(at);
-        let ends = |letter: char| !letter.is_alphanumeric() && !"-_.~+/=%".contains(letter);
+        let after = &found[beginning.len()..];
         out.push_str(before);
-        out.push_str(MASK);
-        rest = &found[beginning.len()..];
-        rest = &rest[rest.find(ends).unwrap_or(rest.len())..];
+        let is_part = secret.len() < SHORT && (is_word(out.chars().next_back()) || is_word(after.chars().next()));
+        out.push_str(if is_part { secret } else { MASK });
+        rest = found.strip_prefix(secret).unwrap_or_else(|| &after[after.find(ends).unwrap_or(after.len())..]);
     }
     out.push_str(rest);
     out
@@ -210,7 +179,9 @@ fn mask_urls(text: &str) -> String {
         let (url, more) = after.split_at(after.find(ends).unwrap_or(after.len()));
         let (place, query) = match url.split_once('?') {
             // It was masked before, and stands at the end of a clause.
-            Some((_, query)) if is_masked(query) => url.split_at(url.len() - query.len() - 1),
+            Some((_, query)) if query.strip_prefix(MASK).is_some_and(|rest| !rest.contains(char::is_alphanumeric)) => {
+                url.split_at(url.len() - query.len() - 1)
+            }
             Some((place, _)) => (place, "?***"),
             None => (url, ""),
         };
@@ -229,8 +200,72 @@ fn mask_urls(text: &str) -> String {
     out
 }
 
-fn is_masked(query: &str) -> bool {
-    query.strip_prefix(MASK).is_some_and(|rest| !rest.contains(char::is_alphanumeric))
+/// Most bytes of a file; tokens of identity providers have some thousands.
+const LONGEST: u64 = 64 << 10;
+
+/// Where the key comes from, and the one that is used now.
+pub struct Keyring {
+    file: Option<PathBuf>,
+    secrets: Rc<Secrets>,
+    current: RefCell<Rc<str>>,
+}
+
+impl Keyring {
+    /// The keyring of a configuration. A key that lies in a file is read now, so that a mistake is told at the start.
+    ///
+    /// # Errors
+    /// The file cannot be used, and why.
+    pub fn new(config: &Config, secrets: Rc<Secrets>) -> Result<Self, String> {
+        let current = RefCell::new(config.api_key.0.as_str().into());
+        let keyring = Self { file: config.api_key_file.clone(), secrets, current };
+        if let Some(path) = &keyring.file {
+            keyring.take(read_file(path)?)?;
+        }
+        Ok(keyring)
+    }
+
+    /// The key for a request; it may be empty. A file that cannot be read now costs nothing: whoever writes it anew may
+    /// have emptied it first.
+    ///
+    /// # Errors
+    /// The key cannot be used, and why; for people.
+    pub async fn key(&self) -> Result<Rc<str>, String> {
+        let Some(path) = self.file.clone() else { return Ok(self.current.borrow().clone()) };
+        let read = tokio::task::spawn_blocking(move || read_file(&path)).await;
+        match read.map_err(|error| error.to_string()).and_then(|read| read) {
+            Ok(key) => self.take(key),
+            Err(problem) => {
+                note!(Warn, "{problem}; the key before is used.");
+                Ok(self.current.borrow().clone())
+            }
+        }
+    }
+
+    fn take(&self, key: String) -> Result<Rc<str>, String> {
+        if *key != **self.current.borrow() {
+            self.secrets.learn(&key);
+            if HeaderValue::from_str(&key).is_err() {
+                return Err("the key of OPENAI_API_KEY_FILE has characters that a header cannot carry".to_owned());
+            }
+            *self.current.borrow_mut() = key.into();
+        }
+        Ok(self.current.borrow().clone())
+    }
+}
+
+fn read_file(path: &Path) -> Result<String, String> {
+    let unusable = |problem: &dyn std::fmt::Display| format!("OPENAI_API_KEY_FILE: {}: {problem}", path.display());
+    let mut text = String::new();
+    // Opening a named pipe would wait for whoever writes into it.
+    if !std::fs::metadata(path).map_err(|error| unusable(&error))?.is_file() {
+        return Err(unusable(&"is not a file"));
+    }
+    let file = std::fs::File::open(path).map_err(|error| unusable(&error))?;
+    file.take(LONGEST).read_to_string(&mut text).map_err(|error| unusable(&error))?;
+    match text.trim() {
+        "" => Err(unusable(&"is empty")),
+        key => Ok(key.to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -305,7 +340,7 @@ mod tests {
             secrets.learn(&format!("token-number-{number:03}"));
         }
         assert_eq!(secrets.mask("token-number-099 after token-number-098"), "*** after ***");
-        assert!(secrets.learned.borrow().len() <= MOST_LEARNED);
+        assert!(secrets.known.borrow().len() <= MOST_LEARNED);
     }
 
     proptest! {

@@ -5,28 +5,27 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::io;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::{AbortHandle, LocalSet, spawn_local};
 use tokio::time::timeout;
 
-use super::acp::{Agent, Effect};
+use super::acp::{Agent, Effect, ToStore};
 use super::answer::{Ending, Piece};
 use super::client::{Client, Opened};
 use super::config::Config;
 use super::failure::Failure;
 use super::history::Store;
-use super::log::note;
 use super::models;
 use super::session::TurnId;
-use super::stdio::STOP_READING;
-use super::stdio::Stdio;
-use super::stdio::{Line, Lines};
+use super::stdio::{self, Line, Lines, STOP_READING, Stdio, note};
 
 /// How long the last lines may take to be written when the process ends.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -36,6 +35,9 @@ const TAIL: Duration = Duration::from_secs(1);
 
 /// How many sessions are read from the disk at once, so that the memory for it is bounded.
 const LARGE_WORKS: usize = 4;
+
+/// Lines that the log gets of events of one answer that are passed over.
+const SKIPPED_LINES: usize = 3;
 
 struct Shell {
     config: Rc<Config>,
@@ -86,55 +88,43 @@ fn hangups_are_ignored() -> bool {
 pub fn serve(config: Config) -> ExitCode {
     raise_open_files();
     give_memory_back();
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => {
-            note!(Error, "The event loop cannot be started: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let tasks = LocalSet::new();
-    let code = tasks.block_on(&runtime, run(config));
-    // What is still being written to the disk has had its time; nothing else is worth waiting for.
-    runtime.shutdown_background();
-    code
+    block_on(run(config)).unwrap_or_else(|code| code)
 }
 
-async fn run(config: Config) -> ExitCode {
-    let config = Rc::new(config);
-    let store = match config.history_dir.as_deref().map(|dir| Store::open(dir, config.max_history)).transpose() {
-        Ok(store) => store,
-        Err(error) => {
-            note!(Error, "OPENAI_HISTORY_DIR cannot be used: {error}");
-            return ExitCode::from(78);
-        }
-    };
-    let (stdin, stdout) = match (Stdio::stdin(), Stdio::stdout()) {
-        (Ok(stdin), Ok(stdout)) => (stdin, stdout),
-        (Err(error), _) | (_, Err(error)) => {
-            note!(Error, "stdin and stdout have to be open: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let Ok(mut signals) = Signals::new() else {
-        note!(Error, "Signals cannot be handled.");
-        return ExitCode::FAILURE;
-    };
-    // Certificates, keys and proxies are looked at now, so that a mistake is told at the start and not at the first
-    // prompt.
-    let client = match Client::new(config.clone()) {
-        Ok(client) => client,
-        Err(problem) => {
-            note!(Error, "{problem}");
-            return ExitCode::from(78);
-        }
-    };
-    super::log::hide(client.secrets().clone());
+/// Runs a task, and those that it starts, on this thread.
+///
+/// # Errors
+/// There is no event loop, which was told.
+pub fn block_on<T>(task: impl Future<Output = T>) -> Result<T, ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
+        eprintln!("openai-agent: error: The event loop cannot be started: {error}");
+        ExitCode::FAILURE
+    })?;
+    let outcome = LocalSet::new().block_on(&runtime, task);
+    // What is still being written to the disk has had its time; nothing else is worth waiting for.
+    runtime.shutdown_background();
+    Ok(outcome)
+}
+
+/// What cannot be used, and what the process exits with.
+type Unusable = (String, u8);
+
+/// All that is needed before the first line is read. Certificates, keys and proxies are looked at now, so that a mistake is
+/// told at the start and not at the first prompt.
+fn prepare(config: Rc<Config>) -> Result<(Rc<Shell>, Stdio, Stdio, impl Future<Output = ()>), Unusable> {
+    let store = config.history_dir.as_deref().map(|dir| Store::open(dir, config.max_history)).transpose();
+    let store = store.map_err(|error| (format!("OPENAI_HISTORY_DIR cannot be used: {error}"), 78))?;
+    let unusable = |error: io::Error| (format!("stdin and stdout have to be open: {error}"), 1);
+    let (stdin, stdout) = (Stdio::stdin().map_err(unusable)?, Stdio::stdout().map_err(unusable)?);
+    let signals = signals().map_err(|error| (format!("Signals cannot be handled: {error}"), 1))?;
+    let client = Client::new(config.clone()).map_err(|problem| (problem, 78))?;
+    let secrets = client.secrets().clone();
+    stdio::hide(Box::new(move |line| secrets.mask(line)));
     if config.tls_insecure {
         note!(Warn, "{}", super::config::INSECURE);
     }
-    let shell = Rc::new(Shell {
-        agent: RefCell::new(Agent::new(config.clone(), Box::new(super::log::random))),
+    let shell = Shell {
+        agent: RefCell::new(Agent::new(config.clone(), Box::new(stdio::random))),
         client,
         store,
         tasks: RefCell::default(),
@@ -142,7 +132,19 @@ async fn run(config: Config) -> ExitCode {
         has_lines: Notify::new(),
         has_room: Notify::new(),
         config,
+    };
+    Ok((Rc::new(shell), stdin, stdout, signals))
+}
+
+async fn run(config: Config) -> ExitCode {
+    let prepared = prepare(Rc::new(config)).map_err(|(problem, code)| {
+        note!(Error, "{problem}");
+        ExitCode::from(code)
     });
+    let (shell, stdin, stdout, signals) = match prepared {
+        Ok(prepared) => prepared,
+        Err(code) => return code,
+    };
     if shell.config.fetch_models {
         spawn_local(fetch_models(shell.clone()));
     }
@@ -155,7 +157,7 @@ async fn run(config: Config) -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        () = signals.any() => ExitCode::SUCCESS,
+        () = signals => ExitCode::SUCCESS,
         // The reader is gone: so is everybody who could be told.
         _ = gone(&shell, &writer) => return ExitCode::SUCCESS,
     };
@@ -170,33 +172,17 @@ async fn run(config: Config) -> ExitCode {
     code
 }
 
-/// The signals that end the process.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    /// None if it is to be passed over: whoever starts the agent under nohup wants it to outlive the terminal.
-    hangup: Option<Signal>,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        let hangup = if hangups_are_ignored() { None } else { signal(SignalKind::hangup()).ok() };
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())?, hangup })
+/// Waits for one of the signals that end the process. A hangup is passed over if that is wanted: whoever starts the agent
+/// under nohup wants it to outlive the terminal.
+fn signals() -> io::Result<impl Future<Output = ()>> {
+    let mut signals = vec![signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
+    if !hangups_are_ignored() {
+        signals.extend(signal(SignalKind::hangup()));
     }
-
-    async fn any(&mut self) {
-        let hung_up = async {
-            match &mut self.hangup {
-                Some(hangup) => hangup.recv().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-            _ = hung_up => {}
-        }
-    }
+    Ok(poll_fn(move |context| match signals.iter_mut().any(|signal| signal.poll_recv(context).is_ready()) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    }))
 }
 
 /// Waits for the end of the writer, which comes only when stdout is broken.
@@ -234,12 +220,15 @@ impl Shell {
                     let then = |agent: &mut Agent, found| agent.loaded(load, found);
                     self.on_disk(true, move |store| store.load(&session_id), then);
                 }
-                Effect::List(list) => self.on_disk(false, Store::list, |agent, found| agent.listed(list, found)),
+                Effect::List(reply, cwd) => {
+                    let then = move |agent: &mut Agent, found| agent.listed(&reply, cwd.as_deref(), found);
+                    self.on_disk(false, Store::list, then);
+                }
                 Effect::Delete(reply, session_id) => {
                     let then = move |agent: &mut Agent, outcome| agent.deleted(&reply, outcome);
                     self.on_disk(false, move |store| store.delete(&session_id), then);
                 }
-                Effect::Log(level, message) => super::log::log(level, format_args!("{message}")),
+                Effect::Log(level, message) => stdio::log(level, format_args!("{message}")),
                 Effect::FetchModels => drop(spawn_local(fetch_models(self.clone()))),
             }
         }
@@ -403,11 +392,16 @@ async fn run_turn(shell: Rc<Shell>, turn: TurnId, resume: Rc<Notify>) {
 /// Asks the endpoint and forwards its answer, piece by piece.
 async fn ask(shell: &Rc<Shell>, turn: TurnId, resume: &Notify) -> Result<(Ending, Option<Opened>), Failure> {
     let model = shell.agent.borrow().model(turn).unwrap_or_else(|| "".into());
-    shell.agent.borrow_mut().fit(turn);
     let body = |dialect| shell.agent.borrow().request_body(turn, dialect);
     let mut opened = shell.client.ask(&model, body).await?;
-    let mut skipped = Skipped(0);
-    let mut forward = |piece: Piece<'_>| forward(&mut shell.agent.borrow_mut(), turn, piece, &mut skipped);
+    let mut skipped = 0;
+    let mut forward = |piece: Piece<'_>| match piece {
+        Piece::Delta(kind, text) => shell.agent.borrow_mut().delta(turn, kind, text),
+        Piece::Skipped(data) => {
+            skipped += 1;
+            note_skipped(skipped, data);
+        }
+    };
     let forwarded = async || {
         shell.act();
         while shell.agent.borrow().is_paused(turn) {
@@ -417,39 +411,17 @@ async fn ask(shell: &Rc<Shell>, turn: TurnId, resume: &Notify) -> Result<(Ending
         if shell.agent.borrow().answer_length(turn) > limit { Err(Failure::TooLong(limit)) } else { Ok(()) }
     };
     let (ending, is_over) = opened.read(shell.config.max_line, &mut forward, forwarded).await?;
-    skipped.tell();
+    if skipped > SKIPPED_LINES {
+        note!(Warn, "{} more events were passed over.", skipped - SKIPPED_LINES);
+    }
     Ok((ending?, is_over.then_some(opened)))
 }
 
-/// Hands a piece of an answer to the agent, or logs it.
-fn forward(agent: &mut Agent, turn: TurnId, piece: Piece<'_>, skipped: &mut Skipped) {
-    match piece {
-        Piece::Delta(kind, text) => agent.delta(turn, kind, text),
-        Piece::Skipped(data) => skipped.note(data),
-    }
-}
-
-/// How many events of an answer were passed over: an endpoint that sends them by the hundred gets few lines.
-struct Skipped(usize);
-
-impl Skipped {
-    /// Lines of one answer.
-    const LINES: usize = 3;
-    /// Bytes of an event that are shown.
-    const SHOWN: usize = 80;
-
-    fn note(&mut self, data: &[u8]) {
-        self.0 += 1;
-        if self.0 <= Self::LINES {
-            let shown = String::from_utf8_lossy(&data[..data.len().min(Self::SHOWN)]);
-            note!(Warn, "An event of {} bytes that says nothing is passed over: {shown}", data.len());
-        }
-    }
-
-    fn tell(&self) {
-        if self.0 > Self::LINES {
-            note!(Warn, "{} more events were passed over.", self.0 - Self::LINES);
-        }
+/// Logs an event that was passed over: an endpoint that sends them by the hundred gets few lines.
+fn note_skipped(count: usize, data: &[u8]) {
+    if count <= SKIPPED_LINES {
+        let shown = String::from_utf8_lossy(&data[..data.len().min(80)]);
+        note!(Warn, "An event of {} bytes that says nothing is passed over: {shown}", data.len());
     }
 }
 
@@ -457,8 +429,7 @@ impl Skipped {
 async fn finish(shell: &Rc<Shell>, turn: TurnId, ending: Ending) {
     let to_store = shell.agent.borrow_mut().complete(turn, ending, SystemTime::now());
     shell.act();
-    let Some(to_store) = to_store else { return };
-    let work = move |store: &Store| store.append(&to_store.header, &to_store.entry);
-    let outcome = shell.store_work(work).await;
+    let Some(ToStore { header, entry }) = to_store else { return };
+    let outcome = shell.store_work(move |store| store.append(&header, &entry)).await;
     shell.agent.borrow_mut().stored(turn, outcome);
 }

@@ -4,17 +4,15 @@
 //! the order in which they ended. What the user said in turns since then that failed or were cancelled waits beside it,
 //! and becomes part of the next message, so that "continue" has something to go on; what was refused leaves no trace.
 //!
-//! Of all of them: a session is changed through [`Sessions::change`] alone, so that the sum of what they hold is known,
-//! and that one that has turns to drop stands in the order in which they are dropped, the longest unused first, those
-//! in which a turn runs last.
+//! Of all of them: a session is changed through [`Sessions::change`] alone, so that the sum of what they hold is known.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::time::SystemTime;
 
 use super::chunk::Usage;
 use super::convert::join_user_messages;
-use super::models::{USUAL_RATE, weight};
+use super::models::weight;
 
 /// Memory of a session beside its texts, and of a message of it: estimates, in bytes.
 const SESSION: usize = 512;
@@ -47,8 +45,8 @@ pub struct Session {
     pub cwd: Box<str>,
     /// The model of the next turn.
     pub model: Rc<str>,
-    /// The model without vision of which its client was told that it gets no images.
-    pub told_blind: Option<Rc<str>>,
+    /// The model that has refused images of earlier turns: they are left out for it.
+    pub blind: Option<Rc<str>>,
     /// First words of the first prompt.
     pub title: Option<Box<str>>,
     /// When it last changed.
@@ -57,8 +55,6 @@ pub struct Session {
     pub usage: Option<Usage>,
     /// The turn that runs, if one does.
     pub turn: Option<TurnId>,
-    /// Tokens for each byte of a request, as the last one told.
-    pub rate: f64,
     /// Whether its client knows what `usage_update` is.
     pub knows_usage_updates: bool,
     /// Whether the log says that turns were dropped from memory.
@@ -78,12 +74,11 @@ impl Session {
         Self {
             cwd: cwd.into(),
             model,
-            told_blind: None,
+            blind: None,
             title: None,
             updated: now,
             usage: None,
             turn: None,
-            rate: USUAL_RATE,
             knows_usage_updates: true,
             is_told: false,
             history: VecDeque::new(),
@@ -101,10 +96,8 @@ impl Session {
 
     /// Whether there is anything that [`Self::forget`] would drop: while a turn runs the newest one before it stays.
     fn can_forget(&self) -> bool {
-        match self.turn {
-            None => !self.history.is_empty() || !self.unanswered.is_empty(),
-            Some(_) => self.history.len() > 1,
-        }
+        let is_busy = self.turn.is_some();
+        self.history.len() > usize::from(is_busy) || (!is_busy && !self.unanswered.is_empty())
     }
 
     /// Drops the oldest turns, and then the oldest messages without an answer, until `excess` bytes are free or
@@ -115,9 +108,6 @@ impl Session {
             if !self.drop_oldest_turn() {
                 self.drop_oldest_unanswered();
             }
-        }
-        if self.history.is_empty() {
-            self.history.shrink_to_fit();
         }
     }
 
@@ -192,10 +182,7 @@ impl Session {
 
     /// Adds the counts of a turn to the session's.
     pub fn count(&mut self, usage: &Usage) {
-        match &mut self.usage {
-            Some(sum) => sum.add(usage),
-            None => self.usage = Some(*usage),
-        }
+        self.usage.get_or_insert_default().add(usage);
     }
 }
 
@@ -203,8 +190,6 @@ impl Session {
 #[derive(Default)]
 pub struct Sessions {
     places: HashMap<Rc<str>, Place>,
-    /// Those that have turns to drop: whether one runs, and the last use.
-    droppable: BTreeMap<(bool, u64), Rc<str>>,
     bytes: usize,
     uses: u64,
 }
@@ -215,23 +200,10 @@ struct Place {
     used: u64,
 }
 
-impl Place {
-    /// What it holds, and where it stands among those that have turns to drop.
-    fn standing(&self) -> (usize, Option<(bool, u64)>) {
-        let key = self.session.can_forget().then_some((self.session.turn.is_some(), self.used));
-        (self.session.memory(), key)
-    }
-}
-
 impl Sessions {
     /// How many are open.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.places.len()
-    }
-
-    /// Whether none is open.
-    pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
     }
 
     /// Bytes of memory that they take, about.
@@ -264,61 +236,40 @@ impl Sessions {
     pub fn insert(&mut self, session_id: Rc<str>, session: Session) {
         self.remove(&session_id);
         self.uses += 1;
-        let place = Place { session, used: self.uses };
-        self.stand(&session_id, place.standing());
-        self.places.insert(session_id, place);
+        self.bytes += session.memory();
+        self.places.insert(session_id, Place { session, used: self.uses });
     }
 
     /// Takes a session out.
     pub fn remove(&mut self, session_id: &str) {
-        if let Some(place) = self.places.remove(session_id) {
-            self.leave(place.standing());
-        }
+        self.bytes -= self.places.remove(session_id).map_or(0, |place| place.session.memory());
     }
 
     /// Changes a session; nothing if there is none of this name.
     pub fn change<T>(&mut self, session_id: &str, change: impl FnOnce(&mut Session) -> T) -> Option<T> {
-        self.change_place(session_id, |place| change(&mut place.session))
+        let session = &mut self.places.get_mut(session_id)?.session;
+        let before = session.memory();
+        let outcome = change(session);
+        self.bytes = self.bytes - before + session.memory();
+        Some(outcome)
     }
 
     /// A session is being used.
     pub fn touch(&mut self, session_id: &str) {
         self.uses += 1;
-        let uses = self.uses;
-        self.change_place(session_id, |place| place.used = uses);
-    }
-
-    fn change_place<T>(&mut self, session_id: &str, change: impl FnOnce(&mut Place) -> T) -> Option<T> {
-        let name = self.places.get_key_value(session_id)?.0.clone();
-        let place = self.places.get_mut(session_id)?;
-        let before = place.standing();
-        let outcome = change(place);
-        let after = place.standing();
-        self.leave(before);
-        self.stand(&name, after);
-        Some(outcome)
-    }
-
-    fn stand(&mut self, session_id: &Rc<str>, (memory, key): (usize, Option<(bool, u64)>)) {
-        self.bytes += memory;
-        if let Some(key) = key {
-            self.droppable.insert(key, session_id.clone());
+        if let Some(place) = self.places.get_mut(session_id) {
+            place.used = self.uses;
         }
     }
 
-    fn leave(&mut self, (memory, key): (usize, Option<(bool, u64)>)) {
-        self.bytes -= memory;
-        if let Some(key) = key {
-            self.droppable.remove(&key);
-        }
-    }
-
-    /// Drops turns until all sessions together hold `most` bytes, or no turn is left that can be dropped. Names the
-    /// sessions of which that was not told before.
+    /// Drops turns until all sessions together hold `most` bytes, or no turn is left that can be dropped: those of the
+    /// longest unused session first, those of sessions in which a turn runs last. Names the sessions of which that was not told before.
     pub fn shrink(&mut self, most: usize) -> Vec<Rc<str>> {
         let mut told = Vec::new();
         while self.bytes > most {
-            let Some((_, name)) = self.droppable.first_key_value() else { break };
+            let droppable = self.places.iter().filter(|(_, place)| place.session.can_forget());
+            let first = droppable.min_by_key(|(_, place)| (place.session.turn.is_some(), place.used));
+            let Some((name, _)) = first else { break };
             let (name, excess) = (name.clone(), self.bytes - most);
             let was_told = self.change(&name, |session| {
                 session.forget(excess);
@@ -333,13 +284,9 @@ impl Sessions {
     ///
     /// # Panics
     /// If one does not.
+    #[cfg(test)]
     pub fn check_invariants(&self) {
-        let standings: Vec<_> = self.places.values().map(Place::standing).collect();
-        assert_eq!(self.bytes, standings.iter().map(|(memory, _)| memory).sum::<usize>());
-        assert_eq!(self.droppable.len(), standings.iter().filter(|(_, key)| key.is_some()).count());
-        for (key, name) in &self.droppable {
-            assert_eq!(self.places[name].standing().1, Some(*key));
-        }
+        assert_eq!(self.bytes, self.iter().map(|(_, session)| session.memory()).sum::<usize>());
         for (_, session) in self.iter() {
             let turns = session.history.iter().map(|turn| turn.user.len() + turn.assistant.len());
             let bytes = turns.chain(session.unanswered.iter().map(|message| message.len()));

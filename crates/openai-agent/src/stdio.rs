@@ -1,4 +1,4 @@
-//! stdin and stdout: lines in, lines out, without blocking and without threads.
+//! The standard streams: lines in, lines out, and the log on stderr, without threads.
 //!
 //! The flag `O_NONBLOCK` belongs to the open file, which other processes may share: setting it on an inherited pipe
 //! or terminal would break them. So pipes and terminals are opened a second time by way of `/proc/self/fd`, sockets
@@ -9,15 +9,24 @@
 //! Whether the reader is slower than the models shows in the second: [`Outbox::is_congested`] is true from the moment
 //! that a write would have blocked (or [`FULL`] bytes wait) until no more than [`LOW`] bytes wait. While it is true, the
 //! pieces of an answer are held and joined by their turn instead of becoming a line each.
+//!
+//! A client that does not read our stderr must not be able to stop us: a line of the log that does not fit at once is
+//! dropped and counted, and the next line that fits says how many were. Lines are short enough to be written whole.
 
-use super::rpc::Envelope;
+use super::config::Level;
+use super::rpc::{Envelope, floor};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::cell::{Cell, RefCell};
+use std::fmt::Arguments;
 use std::fs::OpenOptions;
-use std::io;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use stdio_bus_base::random::{Flags, fill};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -74,15 +83,12 @@ impl Stdio {
             }
             _ => fd.try_clone_to_owned()?,
         };
-        if kind == FileType::RegularFile || kind == FileType::Directory {
-            return Ok(Self { fd: Fd::Ready(own), is_socket });
-        }
         // SAFETY: register_with_interest wants a descriptor that stays the same and open until the AsyncFd is dropped.
         // An OwnedFd closes its descriptor only when it is dropped, never changes it, and moves into the AsyncFd here.
         let registered = unsafe { AsyncFd::register_with_interest(own, interest) };
         let fd = match registered {
             Ok(polled) => Fd::Polled(polled),
-            // EPERM: the kernel's way to say that this is always ready.
+            // EPERM: the kernel's way to say that this is always ready, as files are.
             Err(error) => {
                 let (own, cause) = error.into_parts();
                 match cause.kind() {
@@ -99,27 +105,19 @@ impl Stdio {
     /// # Errors
     /// The system's.
     pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
-        let is_socket = self.is_socket;
         let mut read = |fd: &OwnedFd| -> io::Result<usize> {
-            let count = if is_socket {
-                rustix::net::recv(fd, &mut *buffer, RecvFlags::DONTWAIT).map(|(count, _)| count)
-            } else {
-                rustix::io::read(fd, &mut *buffer)
-            };
-            count.map_err(io::Error::from)
+            Ok(retry_on_intr(|| match self.is_socket {
+                true => recv(fd, &mut *buffer, RecvFlags::DONTWAIT).map(|(count, _)| count),
+                false => rustix::io::read(fd, &mut *buffer),
+            })?)
         };
-        loop {
-            let outcome = match &self.fd {
-                Fd::Ready(fd) => read(fd),
-                Fd::Polled(fd) => match fd.readable().await?.try_io(|fd| read(fd.get_ref())) {
-                    Ok(outcome) => outcome,
-                    Err(_would_block) => continue,
-                },
-            };
-            match outcome {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                outcome => return outcome,
-            }
+        match &self.fd {
+            Fd::Ready(fd) => read(fd),
+            Fd::Polled(fd) => loop {
+                if let Ok(outcome) = fd.readable().await?.try_io(|fd| read(fd.get_ref())) {
+                    return outcome;
+                }
+            },
         }
     }
 
@@ -132,18 +130,14 @@ impl Stdio {
             Fd::Ready(fd) => fd.as_fd(),
             Fd::Polled(fd) => fd.get_ref().as_fd(),
         };
-        loop {
-            let outcome = if self.is_socket {
-                rustix::net::send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
-            } else {
-                rustix::io::write(fd, bytes)
-            };
-            match outcome.map_err(io::Error::from) {
-                Ok(count) => return Ok(Some(count)),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => return Err(error),
-            }
+        let outcome = retry_on_intr(|| match self.is_socket {
+            true => send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL),
+            false => rustix::io::write(fd, bytes),
+        });
+        match outcome {
+            Ok(count) => Ok(Some(count)),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -156,9 +150,8 @@ impl Stdio {
         loop {
             let mut ready = fd.writable().await?;
             // Epoll told of the room that there was before the last write; ask the kernel of the room that is now.
-            let mut fds = [rustix::event::PollFd::new(fd.get_ref(), rustix::event::PollFlags::OUT)];
-            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-            if rustix::event::poll(&mut fds, Some(&now)).is_ok_and(|count| count == 0) {
+            let mut fds = [PollFd::new(fd.get_ref(), PollFlags::OUT)];
+            if poll(&mut fds, Some(&NOW)).is_ok_and(|count| count == 0) {
                 ready.clear_ready();
                 continue;
             }
@@ -331,12 +324,75 @@ impl Outbox {
             self.bytes.drain(..self.written);
             self.written = 0;
         }
-        self.congested = match (blocked && !self.is_empty(), self.len() <= LOW) {
-            (true, _) => true,
-            (false, true) => false,
-            (false, false) => self.congested,
-        };
+        self.congested = (blocked && !self.is_empty()) || (self.congested && self.len() > LOW);
     }
+}
+
+/// Most bytes of a line; a pipe takes that many at once or not at all.
+const LONGEST_NOTE: usize = 2048;
+
+/// No time to wait.
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+thread_local! {
+    static LEVEL: Cell<Level> = const { Cell::new(Level::Warn) };
+    static DROPPED: Cell<u64> = const { Cell::new(0) };
+    static MASK: RefCell<Option<Box<Mask>>> = const { RefCell::new(None) };
+}
+
+/// Takes out of a line what must not be told.
+type Mask = dyn Fn(&str) -> String;
+
+/// Every line goes through this from now on, whoever writes it.
+pub fn hide(mask: Box<Mask>) {
+    MASK.set(Some(mask));
+}
+
+/// Sets what is logged from now on.
+pub fn set_level(level: Level) {
+    LEVEL.set(level);
+}
+
+/// Writes a line if its level is wanted and stderr takes it at once.
+pub fn log(level: Level, message: Arguments<'_>) {
+    if level > LEVEL.get() {
+        return;
+    }
+    let name = ["", "error", "warning", "info", "debug"][level as usize];
+    let dropped = DROPPED.get();
+    let mut line = format!("openai-agent: {name}: {message}").replace(['\n', '\r'], " ");
+    MASK.with_borrow(|mask| mask.iter().for_each(|mask| line = mask(&line)));
+    if line.len() > LONGEST_NOTE {
+        line.truncate(floor(&line, LONGEST_NOTE));
+        line.push('…');
+    }
+    if dropped > 0 {
+        line.push_str(&format!(" ({dropped} lines before were lost)"));
+    }
+    line.push('\n');
+    let stderr = std::io::stderr();
+    let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
+    let fits = poll(&mut fds, Some(&NOW)).is_ok_and(|ready| ready == 1) && fds[0].revents().contains(PollFlags::OUT);
+    if fits && stderr.lock().write_all(line.as_bytes()).is_ok() {
+        DROPPED.set(0);
+    } else {
+        DROPPED.set(dropped + 1);
+    }
+}
+
+/// Logs a line at a level: `note!(Warn, "…")`.
+macro_rules! note {
+    ($level:ident, $($message:tt)*) => {
+        $crate::stdio::log($crate::config::Level::$level, format_args!($($message)*))
+    };
+}
+pub(crate) use note;
+
+/// Random bytes from the kernel.
+pub(super) fn random() -> [u8; 16] {
+    let mut bytes = [0; 16];
+    fill(&mut bytes, Flags::empty()).expect("Linux has getrandom(2)");
+    bytes
 }
 
 #[cfg(test)]

@@ -54,14 +54,6 @@ pub fn anyone() -> Result<ClientConfig, String> {
     Ok(builder()?.dangerous().with_custom_certificate_verifier(believer).with_no_client_auth())
 }
 
-/// Believes nobody, and reads no certificates: for what never makes a TLS connection and must have a configuration.
-///
-/// # Errors
-/// TLS cannot be used here, and why.
-pub fn nobody() -> Result<ClientConfig, String> {
-    Ok(builder()?.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
-}
-
 /// The certificates of a PEM file.
 ///
 /// # Errors

@@ -4,22 +4,21 @@
 //! a turn that ended well reaches the client: a turn that cannot be stored is told in a message of its own.
 
 use std::rc::Rc;
-use std::time::SystemTime;
 
 use serde_json::{Value as Json, json};
 use stdio_bus_base::calendar::to_the_second;
 
-use super::Outcome;
-use super::state::{Agent, Effect, List, Load};
-use super::updates::{LONGEST_PIECE, floor, push_text, push_title, push_update, text, uuid, word};
-use crate::config::{Level, ListScope};
+use super::{Agent, Effect, Load, Outcome};
+use crate::config::Level;
 use crate::history::{Listed, Stored};
 use crate::json::{Raw, quoted};
-use crate::rpc::{Reply, RpcError, push_error, push_result, update_head};
+use crate::rpc::{
+    LONGEST_PIECE, Reply, RpcError, floor, push_text, push_title, push_update, text, update_head, uuid, word,
+};
 use crate::session::{Exchange, Session, TurnId};
 
-/// Sessions in one page of a list.
-const PAGE: usize = 100;
+/// Sessions in a list, the newest of all.
+const MOST_LISTED: usize = 1000;
 
 impl Agent {
     /// Asks the shell for the disk; the request is answered when it has done its work.
@@ -48,7 +47,7 @@ impl Agent {
         let Load { reply, session_id, cwd, replay } = load;
         let session_id: Rc<str> = session_id.into();
         let open = self.sessions.get(&session_id);
-        let error = match found {
+        let refused = match found {
             Ok(_) if open.is_some_and(|session| session.turn.is_some()) => Some(still_running()),
             Ok(Some(stored)) => {
                 let head = update_head(&session_id, reply.route.as_deref());
@@ -61,19 +60,21 @@ impl Agent {
             // Open, but nothing was said in it so far: there is nothing to read.
             Ok(None) if open.is_some() => None,
             Ok(None) => Some(RpcError::unknown_session(&session_id)),
-            Err(problem) => Some(RpcError::internal(format!("The session cannot be read: {problem}"))),
+            Err(problem) => Some(cannot("The session cannot be read", &problem)),
         };
-        if let Some(error) = error {
-            push_error(self.outbox.lines(), &reply, &error);
-        } else if let Some(result) = self.describe(&reply, session_id) {
-            push_result(self.outbox.lines(), &reply, &result);
+        match refused {
+            Some(error) => self.reply(&reply, Err(error)),
+            None => {
+                let result = self.describe(&reply, session_id);
+                result.into_iter().for_each(|result| self.reply(&reply, Ok(result)));
+            }
         }
     }
 
     /// Opens a session with what its file says.
     fn adopt(&mut self, session_id: &Rc<str>, cwd: &str, stored: Stored, head: &[u8]) {
         if let Some(damage) = &stored.damage {
-            self.tell(Level::Warn, session_id, &damage.to_string());
+            self.tell(Level::Warn, session_id, damage);
         }
         let model = stored.entries.last().map_or(&stored.header.model, |entry| &entry.model);
         let mut session = Session::new(cwd, model.as_str().into(), stored.updated);
@@ -133,63 +134,29 @@ impl Agent {
 
     pub(super) fn list_sessions(&mut self, reply: &Reply, params: Raw<'_>) -> Outcome {
         let cwd = params.get_text("cwd").map(Into::into);
-        let cursor = match params.get_text("cursor") {
-            None => 0,
-            Some(cursor) => cursor.parse().map_err(|_| RpcError::invalid_params("cursor is not one that was given"))?,
-        };
-        let list = List { reply: reply.clone(), cwd, cursor };
-        if self.keeps_history() && self.config.list_sessions == ListScope::All {
-            return Ok(self.ask_disk(Effect::List(list)));
-        }
-        self.pending += 1;
-        self.listed(list, Ok(Vec::new()));
-        Ok(None)
+        Ok(self.ask_disk(Effect::List(reply.clone(), cwd)))
     }
 
-    /// What [`Effect::List`] found; the open sessions are added to it.
-    pub fn listed(&mut self, list: List, found: Result<Vec<Listed>, String>) {
+    /// What [`Effect::List`] found; those of another directory are left out.
+    pub fn listed(&mut self, reply: &Reply, cwd: Option<&str>, found: Result<Vec<Listed>, String>) {
         self.pending -= 1;
-        let List { reply, cwd, cursor } = list;
-        let stored = match found {
-            Ok(stored) => stored,
-            Err(problem) => {
-                let error = RpcError::internal(format!("The sessions cannot be listed: {problem}"));
-                return push_error(self.outbox.lines(), &reply, &error);
-            }
+        let listed = |found: Vec<Listed>| {
+            let here = found.iter().filter(|listed| cwd.is_none_or(|cwd| cwd == listed.header.cwd)).take(MOST_LISTED);
+            let infos = here.map(|Listed { header, title, updated }| {
+                let updated = to_the_second(*updated);
+                json!({ "sessionId": header.session_id, "cwd": header.cwd, "title": title, "updatedAt": updated })
+            });
+            json!({ "sessions": infos.collect::<Vec<Json>>() })
         };
-        let stored = stored.into_iter().filter(|listed| self.sessions.get(&listed.header.session_id).is_none());
-        let stored = stored.map(|listed| (listed.updated, listed.header.session_id, listed.header.cwd, listed.title));
-        let open = self.sessions.iter().map(|(session_id, session)| {
-            let title = session.title.as_deref().map(str::to_owned);
-            (session.updated, session_id.to_string(), session.cwd.to_string(), title)
-        });
-        let mut all: Vec<(SystemTime, String, String, Option<String>)> = stored.chain(open).collect();
-        all.retain(|(_, _, theirs, _)| cwd.as_ref().is_none_or(|cwd| cwd == theirs));
-        all.sort_by(|left, right| right.0.cmp(&left.0).then_with(|| left.1.cmp(&right.1)));
-        let page = all.iter().skip(cursor).take(PAGE).map(|(updated, session_id, cwd, title)| {
-            let mut info = json!({ "sessionId": session_id, "cwd": cwd, "updatedAt": to_the_second(*updated) });
-            if let Some(title) = title {
-                info["title"] = title.as_str().into();
-            }
-            info
-        });
-        let mut result = json!({ "sessions": page.collect::<Vec<Json>>() });
-        if all.len() > cursor.saturating_add(PAGE) {
-            result["nextCursor"] = (cursor + PAGE).to_string().into();
-        }
-        push_result(self.outbox.lines(), &reply, &result);
+        let outcome = found.map(listed);
+        self.reply(reply, outcome.map_err(|problem| cannot("The sessions cannot be listed", &problem)));
     }
 
     /// What came of [`Effect::Delete`].
     pub fn deleted(&mut self, reply: &Reply, outcome: Result<(), String>) {
         self.pending -= 1;
-        match outcome {
-            Ok(()) => push_result(self.outbox.lines(), reply, &json!({})),
-            Err(problem) => {
-                let error = RpcError::internal(format!("The session cannot be deleted: {problem}"));
-                push_error(self.outbox.lines(), reply, &error);
-            }
-        }
+        let outcome = outcome.map_err(|problem| cannot("The session cannot be deleted", &problem));
+        self.reply(reply, outcome.map(|()| json!({})));
     }
 
     /// A turn was stored, or why it was not. Then the client is told that too, in a message of its own: the answer and
@@ -207,6 +174,10 @@ impl Agent {
         }
         self.answer(number);
     }
+}
+
+fn cannot(what: &str, problem: &str) -> RpcError {
+    RpcError::new(-32603, format!("{what}: {problem}"))
 }
 
 fn still_running() -> RpcError {

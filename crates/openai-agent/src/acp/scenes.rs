@@ -4,12 +4,12 @@ use std::time::UNIX_EPOCH;
 
 use serde_json::{Value as Json, json};
 
-use super::state::Effect;
+use super::Effect;
 use super::trial::{Trial, stored, title};
 use crate::chunk::Kind;
 use crate::config::Level;
 use crate::failure::Failure;
-use crate::history::{Listed, Store, Stored};
+use crate::history::{Store, Stored};
 
 const HISTORY: (&str, &str) = ("OPENAI_HISTORY_DIR", "/h");
 
@@ -23,28 +23,6 @@ fn load(trial: &mut Trial, found: Stored) -> Vec<Json> {
     });
     trial.agent.loaded(load.unwrap(), Ok(Some(found)));
     trial.lines()
-}
-
-/// The sessions of a list, when these are on the disk.
-fn list(trial: &mut Trial, on_disk: &[&str]) -> Vec<String> {
-    let mut lines = trial.ask("session/list", json!({}));
-    let listed = on_disk.iter().map(|session_id| {
-        let header = stored(session_id, "m", &["x"]).header;
-        Listed { header, title: None, updated: UNIX_EPOCH }
-    });
-    let asked = trial.effects().into_iter().find_map(|effect| match effect {
-        Effect::List(list) => Some(list),
-        _ => None,
-    });
-    if let Some(asked) = asked {
-        trial.agent.listed(asked, Ok(listed.collect()));
-        lines = trial.lines();
-    }
-    let answer = lines.remove(0);
-    let sessions = answer["result"]["sessions"].as_array().unwrap().iter();
-    let mut names: Vec<String> = sessions.map(|info| info["sessionId"].as_str().unwrap().to_owned()).collect();
-    names.sort();
-    names
 }
 
 #[test]
@@ -105,29 +83,6 @@ fn a_title_is_told_when_it_is_new_and_when_a_session_is_loaded() {
     let update = lines.iter().find(|line| title(line).is_some()).unwrap();
     assert_eq!(update["params"]["update"]["updatedAt"], "1970-01-01T00:00:00Z");
     assert!(lines.last().unwrap().get("result").is_some(), "the answer is the last line");
-}
-
-#[test]
-fn a_list_shows_what_it_is_configured_to_show() {
-    let mut all = Trial::new(&[HISTORY]);
-    let session = all.session();
-    assert_eq!(list(&mut all, &["x", "y"]), [session.as_str(), "x", "y"]);
-
-    let mut own = Trial::new(&[HISTORY, ("OPENAI_LIST_SESSIONS", "own")]);
-    let (open, closed) = (own.session(), own.session());
-    load(&mut own, stored("x", "m", &["hi"]));
-    own.answer("session/close", json!({"sessionId": closed}));
-    let on_disk = ["x", "y", open.as_str(), closed.as_str()];
-    assert_eq!(list(&mut own, &on_disk), [open.as_str(), "x"], "open here");
-
-    let mut none = Trial::new(&[HISTORY, ("OPENAI_LIST_SESSIONS", "none")]);
-    let capabilities = none.answer("initialize", json!({"protocolVersion": 1}))["result"]["agentCapabilities"].clone();
-    assert!(capabilities["sessionCapabilities"].get("list").is_none());
-    let error = none.answer("session/list", json!({}))["error"].clone();
-    assert_eq!(
-        (error["code"].as_i64(), error["message"].as_str().unwrap().contains("OPENAI_LIST_SESSIONS")),
-        (Some(-32601), true)
-    );
 }
 
 #[test]

@@ -1,16 +1,15 @@
 //! Whatever clients, endpoints and readers do, in any order.
 
 use std::collections::HashMap;
-use std::rc::Rc;
 use std::time::UNIX_EPOCH;
 
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
-use super::state::{Agent, Effect, MOST_HELD};
+use super::trial::Trial;
+use super::{Agent, Effect, MOST_HELD};
 use crate::answer::{Ending, StopReason};
 use crate::chunk::Kind;
-use crate::config::Config;
 use crate::failure::Failure;
 use crate::session::TurnId;
 
@@ -72,13 +71,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let mut count = 0u128;
-        let dice = move || {
-            count += 1;
-            count.to_be_bytes()
-        };
-        let config = Config::from_env(&mut |_| None).unwrap();
-        let agent = Agent::new(Rc::new(config), Box::new(dice));
+        let agent = Trial::new(&[]).agent;
         let (sessions, running) = (Vec::new(), vec![None; 4]);
         let mut world = Self { agent, read: Vec::new(), sessions, running, said: HashMap::new(), next_id: 0 };
         for _ in 0..4 {
@@ -153,7 +146,7 @@ impl World {
             Step::Text(slot, text) => self.say(slot, Kind::Text, &text),
             Step::Complete(slot) => {
                 if let Some((_, turn)) = self.running[slot].take() {
-                    let ending = Ending { stop: StopReason::EndTurn, usage: None, tools: None };
+                    let ending = Ending { stop: StopReason::EndTurn, usage: None, wants_tools: false };
                     assert!(self.agent.complete(turn, ending, UNIX_EPOCH).is_none());
                     // What comes late for it is dropped.
                     self.agent.delta(turn, Kind::Text, "late");

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value as Json, json};
 
-use super::state::{Agent, Effect, ToStore};
+use super::{Agent, Effect, ToStore};
 use crate::answer::{Ending, StopReason};
 use crate::chunk::Kind;
 use crate::config::{Config, Level};
@@ -14,10 +14,10 @@ use crate::history::{Entry, Header, Stored};
 use crate::session::TurnId;
 
 /// An agent and what is around it.
-pub(super) struct Trial {
-    pub(super) agent: Agent,
+pub(crate) struct Trial {
+    pub(crate) agent: Agent,
     /// Seconds since 1970.
-    pub(super) seconds: u64,
+    pub(crate) seconds: u64,
     /// What the agent asked for and nobody has looked at.
     effects: Vec<Effect>,
     next_id: u64,
@@ -25,12 +25,12 @@ pub(super) struct Trial {
 
 impl Trial {
     /// An agent with these variables.
-    pub(super) fn new(variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn new(variables: &[(&str, &str)]) -> Self {
         Self::with(variables, |_| ())
     }
 
     /// An agent with these variables and other limits.
-    pub(super) fn with(variables: &[(&str, &str)], limit: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) fn with(variables: &[(&str, &str)], limit: impl FnOnce(&mut Config)) -> Self {
         let mut count = 0u128;
         let dice = move || {
             count += 1;
@@ -46,12 +46,12 @@ impl Trial {
         Self { agent, seconds: 0, effects: Vec::new(), next_id: 0 }
     }
 
-    pub(super) fn now(&self) -> SystemTime {
+    pub(crate) fn now(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(self.seconds)
     }
 
     /// Sends a request: what was written since the last look, without what sessions are called.
-    pub(super) fn ask(&mut self, method: &str, params: Json) -> Vec<Json> {
+    pub(crate) fn ask(&mut self, method: &str, params: Json) -> Vec<Json> {
         self.next_id += 1;
         let line = json!({"jsonrpc": "2.0", "id": self.next_id, "method": method, "params": params}).to_string();
         let now = self.now();
@@ -60,14 +60,14 @@ impl Trial {
     }
 
     /// Sends a request that is answered at once.
-    pub(super) fn answer(&mut self, method: &str, params: Json) -> Json {
+    pub(crate) fn answer(&mut self, method: &str, params: Json) -> Json {
         let mut lines = self.ask(method, params);
         assert_eq!(lines.len(), 1, "{lines:?}");
         lines.remove(0)
     }
 
     /// All that was written since the last look.
-    pub(super) fn lines(&mut self) -> Vec<Json> {
+    pub(crate) fn lines(&mut self) -> Vec<Json> {
         self.agent.check_invariants();
         while let Some(effect) = self.agent.next_effect() {
             self.effects.push(effect);
@@ -78,7 +78,7 @@ impl Trial {
     }
 
     /// What was asked for since the last look.
-    pub(super) fn effects(&mut self) -> Vec<Effect> {
+    pub(crate) fn effects(&mut self) -> Vec<Effect> {
         while let Some(effect) = self.agent.next_effect() {
             self.effects.push(effect);
         }
@@ -86,7 +86,7 @@ impl Trial {
     }
 
     /// What was logged since the last look; other effects are dropped.
-    pub(super) fn log(&mut self) -> Vec<(Level, String)> {
+    pub(crate) fn log(&mut self) -> Vec<(Level, String)> {
         let effects = self.effects().into_iter();
         let logged = effects.filter_map(|effect| match effect {
             Effect::Log(level, message) => Some((level, message)),
@@ -96,13 +96,13 @@ impl Trial {
     }
 
     /// A new session.
-    pub(super) fn session(&mut self) -> String {
+    pub(crate) fn session(&mut self) -> String {
         let answer = self.answer("session/new", json!({"cwd": "/"}));
         answer["result"]["sessionId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
     }
 
     /// Has a prompt begin.
-    pub(super) fn begin(&mut self, session: &str, text: &str) -> TurnId {
+    pub(crate) fn begin(&mut self, session: &str, text: &str) -> TurnId {
         let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]});
         self.lines();
         let lines = self.ask("session/prompt", prompt);
@@ -116,9 +116,9 @@ impl Trial {
     }
 
     /// Ends a turn with this text.
-    pub(super) fn end(&mut self, turn: TurnId, text: &str) -> Option<ToStore> {
+    pub(crate) fn end(&mut self, turn: TurnId, text: &str) -> Option<ToStore> {
         self.agent.delta(turn, Kind::Text, text);
-        let ending = Ending { stop: StopReason::EndTurn, usage: None, tools: None };
+        let ending = Ending { stop: StopReason::EndTurn, usage: None, wants_tools: false };
         let now = self.now();
         let to_store = self.agent.complete(turn, ending, now);
         self.agent.check_invariants();
@@ -126,14 +126,14 @@ impl Trial {
     }
 
     /// A whole turn of an agent that keeps no history.
-    pub(super) fn say(&mut self, session: &str, text: &str) {
+    pub(crate) fn say(&mut self, session: &str, text: &str) {
         let turn = self.begin(session, text);
         assert!(self.end(turn, "fine").is_none());
         assert!(self.lines().last().is_some_and(|line| line["result"]["stopReason"] == "end_turn"));
     }
 
     /// What the model would be asked in a turn: the first characters of each message.
-    pub(super) fn asked(&self, turn: TurnId) -> Vec<String> {
+    pub(crate) fn asked(&self, turn: TurnId) -> Vec<String> {
         let body = self.agent.request_body(turn, Dialect::default()).unwrap();
         let body: Json = serde_json::from_slice(&body).unwrap();
         let contents = body["messages"].as_array().unwrap().iter().map(|message| message["content"].as_str().unwrap());
@@ -142,13 +142,13 @@ impl Trial {
 }
 
 /// What a line says that a session is called.
-pub(super) fn title(line: &Json) -> Option<&str> {
+pub(crate) fn title(line: &Json) -> Option<&str> {
     let update = &line["params"]["update"];
     (update["sessionUpdate"] == "session_info_update").then(|| update["title"].as_str().unwrap())
 }
 
 /// A session as a file has it: the user's words of each turn, all answered "fine" by this model.
-pub(super) fn stored(session_id: &str, model: &str, said: &[&str]) -> Stored {
+pub(crate) fn stored(session_id: &str, model: &str, said: &[&str]) -> Stored {
     let header = Header { version: 1, session_id: session_id.into(), cwd: "/".into(), model: model.into() };
     let message = |role: &str, text: &str| json!({"role": role, "content": text}).to_string();
     let entries = said.iter().map(|text| Entry {

@@ -1,24 +1,31 @@
-//! A turn: from the prompt to its answer, and all that is told of it.
+//! A turn: from the prompt to its answer, all that is told of it, and what of the conversation is sent: less when the
+//! endpoint says that it is too long, or that it takes no images.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::SystemTime;
 
 use serde_json::json;
 
-use super::Outcome;
-use super::state::{Agent, Effect, MOST_HELD, MOST_MODELS, Phase, ToStore, Turn};
-use super::updates::{LONGEST_PIECE, floor, piece_length, push_text, push_title, push_update, tools_text, uuid};
+use super::{Agent, Effect, MOST_HELD, MOST_MODELS, Outcome, Phase, ToStore, Turn};
 use crate::answer::{Ending, StopReason};
 use crate::chunk::Kind;
-use crate::config::{ErrorStyle, Level};
-use crate::convert::{assistant_message, user_message};
+use crate::config::Level;
+use crate::convert::{assistant_message, has_images, request_body, user_message, without_images};
+use crate::dialect::Dialect;
 use crate::failure::Failure;
 use crate::history::{Entry, Header};
 use crate::json::Raw;
-use crate::models::rate;
-use crate::rpc::{Reply, RpcError, push_error, push_result, update_head};
+use crate::models::{Overflow, USUAL_RATE, budget, weight};
+use crate::rpc::{
+    LONGEST_PIECE, Reply, RpcError, floor, piece_length, push_result, push_text, push_title, push_update, update_head,
+    uuid,
+};
 use crate::session::{Exchange, Session, TurnId};
 use crate::stdio::Outbox;
+
+/// What is told of tools that the model asked for.
+const NO_TOOLS: &str = "The endpoint asked for tools, which this agent does not run.";
 
 /// The context window that is told where none is known, in tokens.
 const USUAL_WINDOW: u64 = 128_000;
@@ -89,7 +96,7 @@ impl Agent {
         }
         self.flush(number, true);
         if let Some(turn) = self.drop_turn(number) {
-            let result = json!({ "stopReason": StopReason::Cancelled.name() });
+            let result = json!({ "stopReason": StopReason::Cancelled });
             push_result(self.outbox.lines(), &turn.reply, &result);
         }
     }
@@ -202,15 +209,14 @@ impl Agent {
         // ACP: what was refused, and the refusal, are not part of the next prompt. Of an empty answer (a call of a
         // tool that was not offered, perhaps) nothing can be remembered that endpoints would take back.
         let exchange = (!is_refusal && !is_empty).then(exchange);
-        if let Some(tools) = &ending.tools {
-            turn.say_aside(&tools_text(tools), &mut self.outbox, &mut *self.dice);
+        if ending.wants_tools {
+            turn.say_aside(NO_TOOLS, &mut self.outbox, &mut *self.dice);
         }
         let (limit, keeps_history) = (self.config.max_history, self.config.history_dir.is_some());
         let to_store = self.sessions.change(&turn.session_id, |session| {
             session.updated = now;
             if let Some(usage) = &ending.usage {
                 session.count(usage);
-                session.rate = rate(usage.input_tokens, turn.asked);
             }
             let Some(exchange) = exchange else {
                 if is_refusal {
@@ -226,9 +232,6 @@ impl Agent {
             to_store
         });
         turn.ending = Some(ending);
-        if turn.is_blind && self.blind.len() < MOST_MODELS {
-            self.blind.insert(turn.model.clone());
-        }
         let Some(to_store) = to_store.flatten() else {
             self.answer(number);
             return None;
@@ -250,13 +253,14 @@ impl Agent {
     pub(super) fn answer(&mut self, number: TurnId) {
         let Some(turn) = self.take_turn(number) else { return };
         let Some(ending) = turn.ending else { return };
-        let mut result = json!({ "stopReason": ending.stop.name() });
+        let mut result = json!({ "stopReason": ending.stop });
         if let Some(usage) = &ending.usage {
             let session = self.sessions.get(&turn.session_id);
             let sum = session.and_then(|session| session.usage).unwrap_or(*usage);
             let is_known = session.is_none_or(|session| session.knows_usage_updates);
             if self.config.context_window != Some(0) && is_known {
-                let (used, size) = (usage.total_tokens, self.window(&turn.model).unwrap_or(USUAL_WINDOW));
+                let used = usage.total_tokens;
+                let size = self.window(&turn.model).unwrap_or_else(|| used.max(USUAL_WINDOW));
                 let members = format!("\"sessionUpdate\":\"usage_update\",\"used\":{used},\"size\":{size}");
                 push_update(self.outbox.lines(), &turn.head, &members);
             }
@@ -275,11 +279,11 @@ impl Agent {
         }
         let Some(mut turn) = self.take_turn(number) else { return };
         let url = self.config.shown_url();
-        if self.config.errors == ErrorStyle::JsonRpc {
-            return push_error(self.outbox.lines(), &turn.reply, &failure.rpc_error(&url));
+        if self.config.rpc_errors {
+            return self.reply(&turn.reply, Err(failure.rpc_error(&url)));
         }
         turn.say_aside(&failure.text(&url), &mut self.outbox, &mut *self.dice);
-        push_result(self.outbox.lines(), &turn.reply, &json!({ "stopReason": StopReason::EndTurn.name() }));
+        push_result(self.outbox.lines(), &turn.reply, &json!({ "stopReason": StopReason::EndTurn }));
     }
 }
 
@@ -348,4 +352,95 @@ impl Turn {
         self.answer.push_str(text);
         self.tell_text(outbox, dice, true);
     }
+}
+
+impl Agent {
+    /// How large the context window of a model is, in tokens, as far as anybody has said.
+    fn window(&self, model: &str) -> Option<u64> {
+        if let Some(told) = self.config.context_window {
+            return Some(told).filter(|window| *window > 0);
+        }
+        let listed = self.models.known.iter().flatten().find(|known| known.id == model).and_then(|known| known.window);
+        // What an endpoint says while it refuses a request holds before any list.
+        [listed, self.windows.get(model).copied()].into_iter().flatten().min()
+    }
+
+    /// A turn failed. If less of what was said before can be sent, and that promises more, it is to be asked again. That
+    /// is so once for each reason.
+    pub fn lighten(&mut self, number: TurnId, failure: &Failure) -> bool {
+        let Some(turn) = self.turns.get(&number) else { return false };
+        let has_said = !turn.answer.is_empty() || turn.thought_id.is_some() || !turn.held_thought.is_empty();
+        !has_said && (self.leave_images_out(number, failure) || self.shorten(number, failure))
+    }
+
+    /// Leaves out the images of the turns before, which another model has seen, if the model of this one takes none.
+    fn leave_images_out(&mut self, number: TurnId, failure: &Failure) -> bool {
+        let Some(turn) = self.turns.get(&number) else { return false };
+        let Some(session) = self.sessions.get(&turn.session_id) else { return false };
+        let has_before = || session.sent().any(|exchange| has_images(&exchange.user));
+        // What it says of an image in the prompt itself is for the user.
+        if !failure.is_of_images() || self.is_blind(turn, session) || has_images(&turn.user) || !has_before() {
+            return false;
+        }
+        let text = format!("The images of earlier turns are left out: {} gets none.", turn.model);
+        push_text(self.outbox.lines(), &turn.head, "agent_message_chunk", &uuid((self.dice)()), &text);
+        self.sessions.change(&turn.session_id, |session| session.blind = Some(turn.model.clone()));
+        true
+    }
+
+    /// Whether the images of the turns before are left out of a turn's request.
+    fn is_blind(&self, turn: &Turn, session: &Session) -> bool {
+        !self.config.image_input || session.blind.as_ref() == Some(&turn.model)
+    }
+
+    /// A turn failed. If that was because its request did not fit, and less can be sent, that is done.
+    fn shorten(&mut self, number: TurnId, failure: &Failure) -> bool {
+        let Some(overflow) = Overflow::of(failure) else { return false };
+        let Some(turn) = self.turns.get_mut(&number) else { return false };
+        if std::mem::replace(&mut turn.is_shortened, true) {
+            return false;
+        }
+        if let Some(window) = overflow.window
+            && (self.windows.len() < MOST_MODELS || self.windows.contains_key(&turn.model))
+        {
+            self.windows.insert(turn.model.clone(), window);
+        }
+        let own = weight(&turn.user) + self.config.system_prompt.as_ref().map_or(0, String::len);
+        let max_tokens = self.config.max_tokens;
+        let left_out = self.sessions.change(&turn.session_id, |session| {
+            let said = session.sent().map(Exchange::weight).sum::<usize>();
+            let rate = overflow.asked.map_or(USUAL_RATE, |tokens| tokens as f64 / (own + said).max(1) as f64);
+            let most = overflow.window.map(|window| (budget(window, max_tokens) as f64 / rate) as usize);
+            let most = most.map_or(said / 2, |most| most.saturating_sub(own).min(said.saturating_sub(1)));
+            // Some room is made at once: each turn that is left out costs the endpoint its cache.
+            session.leave_out(most - most / 4)
+        });
+        let Some(left_out) = left_out else { return false };
+        self.tell_left_out(number, left_out);
+        left_out > 0
+    }
+
+    /// Tells the client, and the operator, that turns are not sent any more.
+    fn tell_left_out(&mut self, number: TurnId, count: usize) {
+        let Some(turn) = self.turns.get(&number).filter(|_| count > 0) else { return };
+        let window = self.window(&turn.model).map_or_else(String::new, |window| format!(" ({window} tokens)"));
+        let model = &turn.model;
+        let text = format!("The oldest turns ({count}) no longer fit into the context window of {model}{window}.");
+        push_text(self.outbox.lines(), &turn.head, "agent_message_chunk", &uuid((self.dice)()), &text);
+    }
+
+    /// The body of a turn's request.
+    pub fn request_body(&self, number: TurnId, dialect: Dialect) -> Option<Vec<u8>> {
+        let turn = self.turns.get(&number)?;
+        let session = self.sessions.get(&turn.session_id)?;
+        let is_blind = self.is_blind(turn, session);
+        let said = session.sent().flat_map(|exchange| [said(exchange, is_blind), Cow::from(&*exchange.assistant)]);
+        let messages: Vec<Cow<'_, str>> = said.chain([Cow::from(&*turn.user)]).collect();
+        Some(request_body(&self.config, &turn.model, &messages, dialect))
+    }
+}
+
+/// What the user said in a turn, for a model that takes images or takes none.
+fn said(exchange: &Exchange, is_blind: bool) -> Cow<'_, str> {
+    if is_blind { without_images(&exchange.user) } else { Cow::from(&*exchange.user) }
 }

@@ -3,10 +3,11 @@
 //! The first byte is the limit, and none if it is even.
 
 use super::Cut;
-use crate::sse::{Field, Parser, TooLong};
+use crate::body::{Field, Parser};
+use crate::failure::Failure;
 
 /// The events up to the end of the stream, or to a line that is longer than the limit.
-type Events = (Vec<Vec<u8>>, Result<(), TooLong>);
+type Events = (Vec<Vec<u8>>, Result<(), Failure>);
 
 /// Cuts the stream in three ways.
 ///
@@ -52,7 +53,7 @@ fn standard(stream: &[u8], limit: usize) -> Events {
     let (mut seen, mut data) = (Vec::new(), Vec::<Vec<u8>>::new());
     for (number, line) in unified.split(|byte| *byte == b'\n').chain([&b""[..]]).enumerate() {
         if line.len() > limit {
-            return (seen, Err(TooLong(limit)));
+            return (seen, Err(Failure::TooLong(limit)));
         }
         let line = if number == 0 { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
         if line.is_empty() {

@@ -16,7 +16,7 @@ fn help_and_the_manual_name_every_variable() {
     let (output, help) = run(&["--help"], &[]);
     assert!(output.status.success());
     let manual = include_str!("../../../../docs/openai-agent.md");
-    for variable in openai_agent::config::VARIABLES {
+    for variable in openai_agent::config::variables() {
         for text in [&help, manual] {
             for name in variable.0.split(", ") {
                 assert!(text.contains(name), "{name}");

@@ -70,7 +70,7 @@ fn the_registry_entry_has_what_the_registry_asks_for() {
 
 #[test]
 fn the_example_configurations_start_this_agent_with_variables_that_it_knows() {
-    let known: Vec<&str> = openai_agent::config::VARIABLES.iter().flat_map(|variable| variable.0.split(", ")).collect();
+    let known: Vec<&str> = openai_agent::config::variables().flat_map(|variable| variable.0.split(", ")).collect();
     for name in ["openai", "azure", "bedrock", "ollama", "vllm", "litellm"] {
         let config: Json = serde_json::from_str(&root(&format!("config/{name}.json"))).unwrap();
         let pools = config["pools"].as_array().unwrap();

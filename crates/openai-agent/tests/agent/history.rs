@@ -298,34 +298,28 @@ fn a_session_whose_model_is_not_offered_any_more_goes_on_with_another() {
 }
 
 #[test]
-fn a_client_of_a_shared_directory_may_be_shown_only_what_is_open_in_its_process() {
+fn the_sessions_of_a_directory_are_listed_unless_that_is_forbidden() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::saying(&["fine"]);
     let start = |scope: &str| {
         let (url, dir) = (endpoint.url(), dir.path().to_str().unwrap().to_owned());
         Client::start(&[("OPENAI_BASE_URL", &url), ("OPENAI_HISTORY_DIR", &dir), ("OPENAI_LIST_SESSIONS", scope)])
     };
-    let (mut left, mut right) = (start("own"), start("own"));
-    let list = |client: &mut Client| {
-        let result = client.result("session/list", json!({}));
+    let (mut left, mut right) = (start("all"), start(""));
+    let list = |client: &mut Client, params: Json| {
+        let result = client.result("session/list", params);
         let sessions = result["sessions"].as_array().unwrap().iter();
         let mut names: Vec<String> = sessions.map(|info| info["sessionId"].as_str().unwrap().to_owned()).collect();
         names.sort();
         names
     };
-    let (mine, theirs) = (left.session(), right.session());
-    left.prompt(&mine, "mine");
-    right.prompt(&theirs, "theirs");
-    assert_eq!((list(&mut left), list(&mut right)), (vec![mine.clone()], vec![theirs.clone()]));
-    left.result("session/close", json!({"sessionId": mine}));
-    assert!(list(&mut left).is_empty(), "it is closed");
-    // Who knows the name may load it.
-    right.call("session/load", load(&mine));
-    let mut both = vec![mine, theirs];
+    let mut both = vec![left.session(), right.session()];
+    left.prompt(&both[0], "mine");
+    right.prompt(&both[1], "theirs");
     both.sort();
-    assert_eq!(list(&mut right), both);
+    assert_eq!((list(&mut left, json!({})), list(&mut right, json!({"cwd": "/work"}))), (both.clone(), both));
+    assert!(list(&mut left, json!({"cwd": "/other"})).is_empty());
 
-    assert_eq!(list(&mut start("all")), both);
     let mut none = start("none");
     assert_eq!(none.error("session/list", json!({}))["code"], -32601);
     let capabilities = none.result("initialize", json!({"protocolVersion": 1}))["agentCapabilities"].clone();

@@ -342,7 +342,7 @@ fn tools_that_nobody_runs_are_told_and_the_prompt_stays() {
     let mut client = Client::for_url(&endpoint.url());
     let session = client.session();
     let answered = client.prompt(&session, "where?");
-    let words = "The endpoint asked for tools, which this agent does not run: look.";
+    let words = "The endpoint asked for tools, which this agent does not run.";
     assert_eq!((answered.text().as_str(), answered.stop()), (words, "end_turn"));
     client.prompt(&session, "continue");
     let expected = json!([{"role": "user", "content": "where?\n\ncontinue"}]);

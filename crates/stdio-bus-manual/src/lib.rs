@@ -1,14 +1,18 @@
-//! Writes the manual pages and the shell completions of both programs: `cargo run -p stdio-bus-manual -- DIR`
-//! makes `DIR/man` and `DIR/completions`. They come from the tables that the programs parse their command lines with.
+//! Writes the manual pages and the shell completions of both programs: `cargo run -p stdio-bus-manual --example manual DIR`
+//! makes `DIR/man` and `DIR/completions`. They come from the tables that the programs parse their command lines with. It is
+//! no program of its own, since a release would link all of both programs once more for it.
 
 use std::error::Error;
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 
 use clap_complete::Shell;
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let directory = PathBuf::from(std::env::args_os().nth(1).ok_or("usage: manual DIRECTORY")?);
+/// Writes them below a directory.
+///
+/// # Errors
+/// They cannot be written.
+pub fn write(directory: &Path) -> Result<(), Box<dyn Error>> {
     let (pages, completions) = (directory.join("man"), directory.join("completions"));
     fs::create_dir_all(&pages)?;
     fs::create_dir_all(&completions)?;

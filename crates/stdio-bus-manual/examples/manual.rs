@@ -1,0 +1,9 @@
+//! Writes the manual pages and the shell completions of both programs below the directory that is named.
+
+use std::error::Error;
+use std::path::Path;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let directory = std::env::args_os().nth(1).ok_or("usage: manual DIRECTORY")?;
+    stdio_bus_manual::write(Path::new(&directory))
+}

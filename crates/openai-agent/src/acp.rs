@@ -34,9 +34,6 @@ use super::stdio::Outbox;
 /// What is said of `mcpServers`.
 pub const NO_SERVERS: &str = "MCP servers that clients name (mcpServers) are not used: this agent runs no tools.";
 
-/// The one way to authenticate.
-const AUTH_METHOD: &str = "env-api-key";
-
 /// What comes of a request: its result, if that is known now.
 type Outcome = Result<Option<Json>, RpcError>;
 
@@ -358,7 +355,7 @@ impl Agent {
             },
             "agentInfo": { "name": "openai-agent", "title": "OpenAI Agent", "version": env!("CARGO_PKG_VERSION") },
             "authMethods": [{
-                "id": AUTH_METHOD,
+                "id": "env-api-key",
                 "name": "API key from OPENAI_API_KEY",
                 "description": "The agent reads the key of its endpoint from its environment; nothing has to be done here.",
             }],

@@ -269,9 +269,6 @@ pub enum Finish {
     Failed(Cow<'static, str>),
 }
 
-/// Letters of a word that is not known.
-const MOST_LETTERS: usize = 64;
-
 /// The words, in lower case: of OpenAI, Azure, Anthropic, Gemini, Bedrock, Mistral, Cohere, Together, TGI, vLLM, SGLang,
 /// OpenRouter, DeepSeek, Zhipu and others.
 static WORDS: [(Finish, &str); 5] = [
@@ -309,7 +306,7 @@ impl Finish {
             _ if ["", "null", "none", "unspecified"].contains(&name) => return None,
             Some((Self::Failed(_), _)) => Self::Failed(word.to_owned().into()),
             Some((meaning, _)) => meaning.clone(),
-            None => Self::Unknown(word.chars().take(MOST_LETTERS).collect()),
+            None => Self::Unknown(word.chars().take(64).collect()),
         })
     }
 

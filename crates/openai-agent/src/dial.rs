@@ -4,7 +4,7 @@
 //! There is one endpoint, so the way to it is settled at the start. A proxy whose port does not exist is an error: its
 //! credentials would go to port 80.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub type Sender = SendRequest<Full<Bytes>>;
 /// How long a connection may take, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a connection is kept that is not used, and how many are.
+/// How long a connection is kept at least that is not used, and how many are.
 const KEPT: Duration = Duration::from_secs(60);
 const MOST_KEPT: usize = 1000;
 
@@ -101,6 +101,7 @@ pub struct Dial {
     /// Whether requests name the whole URL, since a proxy reads them.
     pub is_forwarded: bool,
     kept: RefCell<Vec<(Sender, Instant)>>,
+    has_sweeper: Cell<bool>,
 }
 
 impl Dial {
@@ -116,7 +117,8 @@ impl Dial {
         http.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let tls = client_config(config)?.map(|config| TlsConnector::from(Arc::new(config)));
         let is_forwarded = proxy.is_some() && tls.is_none();
-        Ok(Self { http, proxy, tls, url: config.chat_url.clone(), is_forwarded, kept: RefCell::default() })
+        let (kept, has_sweeper) = (RefCell::default(), Cell::default());
+        Ok(Self { http, proxy, tls, url: config.chat_url.clone(), is_forwarded, kept, has_sweeper })
     }
 
     /// A connection that has served before and is still open.
@@ -133,8 +135,15 @@ impl Dial {
                 return;
             }
             dial.kept.borrow_mut().push((sender, Instant::now()));
-            sleep(KEPT).await;
-            dial.kept.borrow_mut().retain(|(sender, since)| !sender.is_closed() && since.elapsed() < KEPT);
+            // One of these tasks looks after what all have kept.
+            if dial.has_sweeper.replace(true) {
+                return;
+            }
+            while !dial.kept.borrow().is_empty() {
+                sleep(KEPT).await;
+                dial.kept.borrow_mut().retain(|(sender, since)| !sender.is_closed() && since.elapsed() < KEPT);
+            }
+            dial.has_sweeper.set(false);
         });
     }
 

@@ -27,9 +27,6 @@ use super::models;
 use super::session::TurnId;
 use super::stdio::{self, Line, Lines, STOP_READING, Stdio, note};
 
-/// How long the last lines may take to be written when the process ends.
-const FAREWELL: Duration = Duration::from_millis(500);
-
 /// How long the end of a response may take after its answer is complete, for the connection to be used again.
 const TAIL: Duration = Duration::from_secs(1);
 
@@ -168,7 +165,8 @@ async fn run(config: Config) -> ExitCode {
             shell.has_room.notified().await;
         }
     };
-    let _ = timeout(FAREWELL, farewell).await;
+    // The last lines may take so long.
+    let _ = timeout(Duration::from_millis(500), farewell).await;
     code
 }
 

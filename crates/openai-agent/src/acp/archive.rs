@@ -17,6 +17,8 @@ use crate::rpc::{
 };
 use crate::session::{Exchange, Session, TurnId};
 
+const STILL_RUNNING: &str = "A prompt of this session is still running";
+
 /// Sessions in a list, the newest of all.
 const MOST_LISTED: usize = 1000;
 
@@ -32,7 +34,7 @@ impl Agent {
         let session_id = text(params, "sessionId")?;
         let cwd = word(params, "cwd")?;
         match self.sessions.get(&session_id) {
-            Some(session) if session.turn.is_some() => return Err(still_running()),
+            Some(session) if session.turn.is_some() => return Err(RpcError::invalid_request(STILL_RUNNING)),
             Some(_) => {}
             None => self.need_room_for_a_session()?,
         }
@@ -48,7 +50,9 @@ impl Agent {
         let session_id: Rc<str> = session_id.into();
         let open = self.sessions.get(&session_id);
         let refused = match found {
-            Ok(_) if open.is_some_and(|session| session.turn.is_some()) => Some(still_running()),
+            Ok(_) if open.is_some_and(|session| session.turn.is_some()) => {
+                Some(RpcError::invalid_request(STILL_RUNNING))
+            }
             Ok(Some(stored)) => {
                 let head = update_head(&session_id, reply.route.as_deref());
                 if replay {
@@ -178,10 +182,6 @@ impl Agent {
 
 fn cannot(what: &str, problem: &str) -> RpcError {
     RpcError::new(-32603, format!("{what}: {problem}"))
-}
-
-fn still_running() -> RpcError {
-    RpcError::invalid_request("A prompt of this session is still running")
 }
 
 /// An image part as the content block that it was.

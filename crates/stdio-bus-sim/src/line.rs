@@ -1,6 +1,8 @@
 //! Messages that can be recognised: each carries its number, and is kept in pieces, so that what arrives can be
 //! compared to the byte with what was sent, but for the ids that the bus may replace.
 
+use std::ops::Deref;
+
 use serde_json::Value;
 
 use super::Random;
@@ -77,6 +79,23 @@ pub struct Line {
     pub from: Who,
     /// What.
     pub kind: Kind,
+    /// What was to be written.
+    pub(crate) draft: Draft,
+    /// All of it, without the newline.
+    pub pieces: Vec<Piece>,
+}
+
+impl Deref for Line {
+    type Target = Draft;
+
+    fn deref(&self) -> &Draft {
+        &self.draft
+    }
+}
+
+/// What a line is made of.
+#[derive(Clone, Debug, Default)]
+pub struct Draft {
     /// The token of its id.
     pub id: Option<String>,
     /// The token of its `params.requestId`.
@@ -93,64 +112,25 @@ pub struct Line {
     pub told_for: Option<usize>,
     /// The name that its sessionId at top level is, if it is one.
     pub top: Option<String>,
-    /// The same in params.
+    /// A token at top level in its place.
+    pub junk_on_top: Option<&'static str>,
+    /// The name that its sessionId in params is, if it is one.
     pub inner: Option<String>,
+    /// A token in params in its place.
+    pub junk_inside: Option<&'static str>,
     /// The pool it names.
     pub pool: Option<String>,
-    /// It is a response with a result.
+    /// Its method; empty for a response.
+    pub method: &'static str,
+    /// A response with a result; the other ones have an error.
     pub result: bool,
     /// The session that its result names.
     pub result_session: Option<String>,
-    /// Its method.
-    pub method: &'static str,
     /// The line that a worker answers with this one; none if nobody asked.
     pub answers: Option<usize>,
     /// A worker has answered the same before.
     pub again: bool,
     /// The session that a worker speaks in.
-    pub meant_for: Option<Meant>,
-    /// All of it, without the newline.
-    pub pieces: Vec<Piece>,
-}
-
-/// What a line is made of.
-#[derive(Default)]
-pub struct Draft {
-    /// See [`Line::id`].
-    pub id: Option<String>,
-    /// See [`Line::request_id`].
-    pub request_id: Option<String>,
-    /// See [`Line::params_id`].
-    pub params_id: Option<String>,
-    /// See [`Line::token`].
-    pub token: Option<String>,
-    /// See [`Line::progress`].
-    pub progress: Option<String>,
-    /// See [`Line::subscription`].
-    pub subscription: Option<String>,
-    /// See [`Line::told_for`].
-    pub told_for: Option<usize>,
-    /// See [`Line::top`].
-    pub top: Option<String>,
-    /// A token at top level in its place.
-    pub junk_on_top: Option<&'static str>,
-    /// See [`Line::inner`].
-    pub inner: Option<String>,
-    /// A token in params in its place.
-    pub junk_inside: Option<&'static str>,
-    /// See [`Line::pool`].
-    pub pool: Option<String>,
-    /// See [`Line::method`]; empty for a response.
-    pub method: &'static str,
-    /// A response with a result; the other ones have an error.
-    pub result: bool,
-    /// See [`Line::result_session`].
-    pub result_session: Option<String>,
-    /// See [`Line::answers`].
-    pub answers: Option<usize>,
-    /// See [`Line::again`].
-    pub again: bool,
-    /// See [`Line::meant_for`].
     pub meant_for: Option<Meant>,
     /// Bytes that only make it longer.
     pub padding: usize,
@@ -171,7 +151,7 @@ fn meta(draft: &Draft, random: &mut Random) -> Option<Vec<Piece>> {
 
 impl Line {
     /// The line number `number`, of `from`.
-    pub fn new(number: usize, from: Who, draft: Draft, random: &mut Random) -> Self {
+    pub fn new(number: usize, from: Who, mut draft: Draft, random: &mut Random) -> Self {
         use Piece::{Id, ParamsId, Progress, RequestId, Text};
         let text = |text: String| vec![Text(text)];
         let mut members: Vec<(&str, Vec<Piece>)> = vec![("tag", text(format!("\"{number};\"")))];
@@ -218,52 +198,16 @@ impl Line {
         };
         members.push(("jsonrpc", text("\"2.0\"".into())));
         random.shuffle(&mut members);
-        Self {
-            from,
-            kind,
-            id: draft.id,
-            request_id: draft.request_id,
-            params_id: draft.params_id,
-            token: draft.token,
-            progress: draft.progress,
-            subscription: draft.subscription,
-            told_for: draft.told_for,
-            top: draft.top.filter(|name| !name.is_empty()),
-            inner: draft.inner.filter(|name| !name.is_empty()),
-            pool: draft.pool,
-            result: draft.result && draft.method.is_empty(),
-            result_session: draft.result_session,
-            method: draft.method,
-            answers: draft.answers,
-            again: draft.again,
-            meant_for: draft.meant_for,
-            pieces: merged(object(members, random)),
+        for name in [&mut draft.top, &mut draft.inner] {
+            name.take_if(|name| name.is_empty());
         }
+        draft.result &= draft.method.is_empty();
+        Self { from, kind, draft, pieces: merged(object(members, random)) }
     }
 
     /// A line that is no message, or a blank one.
     pub fn raw(from: Who, kind: Kind, text: String) -> Self {
-        Self {
-            from,
-            kind,
-            id: None,
-            request_id: None,
-            params_id: None,
-            token: None,
-            progress: None,
-            subscription: None,
-            told_for: None,
-            top: None,
-            inner: None,
-            pool: None,
-            result: false,
-            result_session: None,
-            method: "",
-            answers: None,
-            again: false,
-            meant_for: None,
-            pieces: vec![Piece::Text(text)],
-        }
+        Self { from, kind, draft: Draft::default(), pieces: vec![Piece::Text(text)] }
     }
 
     /// Its bytes with the newline.

@@ -166,7 +166,8 @@ impl Model {
     /// request, if it did not ask for a new one: who repeats their names gives out nothing by that.
     pub(super) fn holds_late(&mut self, number: usize, asked_in: &[usize]) {
         let line = self.lines[number].clone();
-        let (Who::Worker(worker), Some(name)) = (line.from, line.result_session.filter(|_| line.result)) else {
+        let (Who::Worker(worker), Some(name)) = (line.from, line.draft.result_session.filter(|_| line.draft.result))
+        else {
             return;
         };
         let is_it = |of: usize, called: &str| of == worker && called == name;

@@ -82,14 +82,12 @@ impl World {
         }
     }
 
-    pub(super) fn write(&mut self, who: Who, line: Line) {
+    pub(super) fn write(&mut self, who: Who, mut line: Line) {
         let number = self.model.lines.len();
         let bytes = line.bytes();
-        let line = if bytes.len() - 1 > self.longest_line(who) && line.kind != Kind::Malformed {
-            Line { kind: Kind::TooLong, ..line }
-        } else {
-            line
-        };
+        if bytes.len() - 1 > self.longest_line(who) && line.kind != Kind::Malformed {
+            line.kind = Kind::TooLong;
+        }
         let end = self.end_mut(who);
         end.lines.push_back((number, bytes.len()));
         end.wire.extend(bytes);

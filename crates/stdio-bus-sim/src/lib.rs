@@ -9,8 +9,8 @@
 //! agree, [`trace`] says in two numbers what it came to. `crowd` is a smaller world for hundreds of clients and
 //! full tables, and `door` one for a door for MCP with clients and workers of both eras.
 //!
-//! [`fuzz`] is beside them: what has to hold for any bytes, as fuzzers and property tests ask it, and [`bytes`], of which
-//! they are made. `reading` and `oracle` look at the scanner from outside; `scanner` has its tests, with lines of
+//! [`fuzz`] is beside them: what has to hold for any bytes, as fuzzers and property tests ask it, and [`bytes`] and
+//! `strategies`, of which they are made. `reading` and `oracle` look at the scanner from outside; `scanner` has its tests, with lines of
 //! [`corpus`].
 //!
 //! A seed that fails is run again with as few steps as fail ([`shrink`]), and printed with the command that repeats it
@@ -23,17 +23,22 @@ mod crowd;
 #[cfg(test)]
 mod door;
 pub mod faults;
+#[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod line;
 pub mod model;
+#[cfg(any(test, feature = "fuzz"))]
 mod oracle;
 pub mod peers;
 mod random;
+#[cfg(any(test, feature = "fuzz"))]
 mod reading;
 #[cfg(test)]
 mod scanner;
 pub mod shrink;
 pub mod simulator;
+#[cfg(any(test, feature = "strategies"))]
+pub mod strategies;
 pub mod trace;
 mod twins;
 

@@ -3,7 +3,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use stdio_bus_sim::bytes::{cuts, in_pieces, parts, text, words};
+use stdio_bus_sim::bytes::{cuts, parts};
+use stdio_bus_sim::strategies::{in_pieces, text, words};
 
 const CONFIGURATION: &str = include_str!("../../../fuzz/words/configuration");
 const HTTP1: &str = include_str!("../../../fuzz/words/http1");

@@ -3,12 +3,16 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use self::bytes::{cuts, in_pieces, parts, text};
+use self::bytes::{cuts, parts};
+use self::strategies::{in_pieces, text};
 
-// The file alone: whoever changes the core has nothing to build here.
+// The files alone: whoever changes the core has nothing to build here.
 #[path = "../../../stdio-bus-sim/src/bytes.rs"]
 #[allow(unreachable_pub, reason = "it is public where it is at home")]
 mod bytes;
+#[path = "../../../stdio-bus-sim/src/strategies.rs"]
+#[allow(unreachable_pub, reason = "it is public where it is at home")]
+mod strategies;
 
 const ANSWERS: &str = include_str!("../../../../fuzz/words/answers");
 const EVENTS: &str = include_str!("../../../../fuzz/words/events");

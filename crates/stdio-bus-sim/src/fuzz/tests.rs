@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use crate::bytes::{in_pieces, text};
+use crate::strategies::{in_pieces, text};
 
 const JSON: &str = include_str!("../../../../fuzz/words/json");
 

@@ -237,10 +237,9 @@ impl fmt::Display for Address {
 
 /// Whether a host, an IPv6 address without its brackets, leads to this machine wherever it is asked for.
 pub fn is_loopback(host: &str) -> bool {
-    match host.parse::<IpAddr>() {
-        Ok(address) => address.to_canonical().is_loopback(),
-        Err(_) => host == "localhost" || host.ends_with(".localhost"),
-    }
+    // Most of those who are here say one of the first two.
+    let is_name = host == "127.0.0.1" || host == "localhost" || host.ends_with(".localhost");
+    is_name || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 /// What `[::]`, every network of this machine, is where there is no IPv6. Other addresses of IPv6 are nothing then.

@@ -1,7 +1,8 @@
 //! Clients of the core that have no descriptor of their own: sessions, and connections whose requests stand for
 //! themselves.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::hash::{BuildHasher as _, RandomState};
 
 use hashbrown::HashMap as Table;
 use slab::Slab;
@@ -91,13 +92,14 @@ pub(in crate::shell) struct Members {
     slab: Slab<Member>,
     /// Slots by the index of their key.
     clients: Vec<Option<usize>>,
-    /// Slots of sessions by their ids.
-    sessions: HashMap<Box<str>, usize>,
+    /// Slots of sessions by their ids, which are ours: nobody chooses them so that they meet in one place.
+    sessions: Table<Box<str>, usize>,
     /// Those that have something for the core, which takes it again.
     pub resumed: VecDeque<usize>,
     /// Workers of answers, by a hash of what a client brings back of them; the oldest first in the queue.
     states: Table<u64, WorkerKey>,
     order: VecDeque<u64>,
+    hasher: RandomState,
     /// Answers of which the core is to be asked whose they are: their clients, and hashes of their states.
     pub(super) answered: Vec<(ClientKey, u64)>,
     /// What the core has begun to say to one of them: the begin of a line.
@@ -189,8 +191,7 @@ impl Members {
 
     /// A hash of a state that nobody can foresee.
     pub(super) fn hash_of(&self, state: &[u8]) -> u64 {
-        use std::hash::BuildHasher as _;
-        self.sessions.hasher().hash_one(state)
+        self.hasher.hash_one(state)
     }
 }
 

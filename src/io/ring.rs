@@ -300,6 +300,8 @@ impl Ring {
     pub fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
         let waits = timeout != Some(Duration::ZERO);
         let batching = if waits && self.can_batch { self.batching.wanted() } else { 0 };
+        // A write that completes at once ends the wait behind it. Who was woken by it runs then, and what it says is there
+        // when the next turn begins to wait; to wait for that at once is a sleep more, and costs more than a turn.
         let want = match batching {
             _ if !waits => 0,
             0 => 1,

@@ -166,11 +166,14 @@ impl Outgoing {
         (!rest.is_empty()).then_some(rest)
     }
 
-    /// So many bytes are sent. Says how many of lines of the core are out with them.
+    /// So many bytes are sent. Says how many of lines of the core are out with them. Of a long answer that is told while it
+    /// goes out: who takes it slowly does take it.
     pub(super) fn sent(&mut self, bytes: usize) -> usize {
         self.sent += bytes;
         if self.sent < self.now.bytes.len() {
-            return 0;
+            let out = bytes.min(self.now.owed);
+            self.now.owed -= out;
+            return out;
         }
         self.now.events.clear();
         std::mem::take(&mut self.now.owed)
@@ -281,5 +284,21 @@ impl Connection {
             State::Lingering => true,
             _ => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_of_a_long_answer_is_told_while_it_goes_out() {
+        let mut outgoing = Outgoing::default();
+        outgoing.queue().extend_from_slice(&[b'h'; 20]);
+        outgoing.queue().extend_from_slice(&[b'x'; 80]);
+        outgoing.owe(81, None);
+        assert_eq!(outgoing.rest().map(<[u8]>::len), Some(100));
+        assert_eq!([30, 30, 39].map(|bytes| outgoing.sent(bytes)), [30, 30, 21], "no more than is owed");
+        assert_eq!((outgoing.sent(1), outgoing.give_up().owed), (0, 0));
     }
 }

@@ -177,7 +177,7 @@ impl Bus {
             if here.worker.is_some() || !here.restarts.may_begin(self.time.now) {
                 continue;
             }
-            if is_dedicated && !self.may_start_at_once() {
+            if is_dedicated && !self.may_start_at_once(pool) {
                 return;
             }
             self.fill_slot(pool, slot);

@@ -4,11 +4,11 @@
 //! go on once it is started, or with an error when the group has had none for a second (`Limits::hold`). Workers that end
 //! again and again are not waited for.
 //!
-//! Others wait for their turn to have one of their own, from a dedicated pool. One process is started at a time, and the
-//! sources that clients come from take turns, so that one that comes and goes a thousand times a second does not keep the
-//! others from theirs. If a client has gone by then, nothing is started for it. Spares are started when no client waits
-//! whose turn could come. A source whose clients leave before their workers have answered gets workers at a pace, spares
-//! too.
+//! Others wait for their turn to have one of their own, from a dedicated pool. One process of a pool is started at a time,
+//! and where that is held up, other pools go on. The sources that clients come from take turns, so that one that comes and
+//! goes a thousand times a second does not keep the others from theirs. If a client has gone by then, nothing is started for
+//! it. Spares are started when no client waits whose turn could come. A source whose clients leave before their workers have
+//! answered gets workers at a pace, spares too.
 //!
 //! Invariant: `waiting` has each client that awaits a worker, once.
 use alloc::vec::Vec;
@@ -233,7 +233,8 @@ impl Bus {
         if self.supervisor.queue.is_refused(client) || !(has_spare && self.door(client).borrows) && is_paced() {
             return None;
         }
-        let is_its_turn = has_spare || self.may_start_at_once();
+        let pool = self.balancer.groups[group].pools().next()?;
+        let is_its_turn = has_spare || self.may_start_at_once(pool);
         if is_its_turn { self.take_dedicated(client, group) } else { None }
     }
 
@@ -275,17 +276,20 @@ impl Bus {
         self.wake_at(worker.into(), self.time.now.after(FIRST_ANSWER));
     }
 
-    /// Whether the start of a worker was not answered yet.
-    fn is_starting(&self) -> bool {
-        self.workers.iter().any(|(_, worker)| worker.process.pid == 0)
+    /// The pools that people see of which the start of a worker was not answered yet.
+    fn starting(&self) -> Vec<usize> {
+        let starting = self.workers.iter().filter(|(_, worker)| worker.process.pid == 0);
+        starting.map(|(_, worker)| worker.name.pool).collect()
     }
 
     /// Whose turn it is: the source that has waited longest for one, and of its clients the first one that may still send.
     /// A spare can be taken while a worker is being started.
     fn next_turn_of(&self) -> Option<usize> {
-        let is_starting = self.is_starting();
+        let starting = self.starting();
         let turn = |(at, waiting): (usize, &Waiting)| {
             let client = self.identity(waiting.client)?;
+            let pool = self.balancer.groups[waiting.group].pools().next()?;
+            let is_starting = starting.contains(&self.supervisor.pools[pool].side.shown_as);
             let may_start = || self.supervisor.queue.waits_until(self.time.now, waiting.source).is_none();
             let may = if self.door(waiting.client).borrows {
                 // What was lent to it goes back before.
@@ -300,9 +304,10 @@ impl Bus {
         self.supervisor.queue.turns().filter_map(turn).min().map(|(_, _, at)| at)
     }
 
-    /// Whether a worker may be started for a client that does not wait: no other is, and no client that waits has its turn.
-    pub(super) fn may_start_at_once(&self) -> bool {
-        !self.is_starting() && self.next_turn_of().is_none()
+    /// Whether a worker of a pool may be started for a client that does not wait: no other one is, and no client that waits
+    /// has its turn.
+    pub(super) fn may_start_at_once(&self, pool: usize) -> bool {
+        !self.starting().contains(&self.supervisor.pools[pool].side.shown_as) && self.next_turn_of().is_none()
     }
 
     /// Gives turns; where no client has one, spares are started.

@@ -1,4 +1,4 @@
-//! One worker of a dedicated pool is started at a time, and sources take turns for them.
+//! One worker of each dedicated pool is started at a time, and sources take turns for them.
 
 use super::*;
 
@@ -44,6 +44,33 @@ fn one_worker_is_started_at_a_time_and_sources_take_turns() {
     let expected = [honest[0], honest[1], greedy[1], honest[2], greedy[2], greedy[3]];
     assert_eq!(order, expected.map(Some));
     assert!(bench.is_paused(greedy[19]) && !bench.is_paused(honest[2]));
+}
+
+#[test]
+fn a_start_that_is_held_up_holds_up_those_of_no_other_pool() {
+    let pools =
+        ["agents", "tools"].map(|id| Pool { id: id.into(), max_instances: 100, ..pool(1, Assignment::Dedicated) });
+    let mut bench = Bench::new(settings(pools.to_vec()));
+    bench.spawns = false;
+    let ask = |bench: &mut Bench, pool: &str| {
+        let client = Peer::Client(bench.connect(0, Source::User(1)).expect("there is room"));
+        bench.write(client, &format!(r#"{{"id":1,"method":"initialize","pool":"{pool}"}}"#));
+        client
+    };
+    for _ in 0..3 {
+        ask(&mut bench, "agents");
+    }
+    let [held_up] = starting(&bench)[..] else { panic!("one of a pool is started at a time") };
+    for _ in 0..3 {
+        let client = ask(&mut bench, "tools");
+        let owned =
+            |bench: &Bench| bench.workers.iter().any(|key| bench.bus.owner(*key).map(Peer::Client) == Some(client));
+        for key in starting(&bench).into_iter().filter(|key| *key != held_up) {
+            bench.handle(Input::Spawned { worker: key, pid: 7 });
+        }
+        assert!(owned(&bench) && !bench.is_paused(client));
+        assert!(starting(&bench).contains(&held_up) && starting(&bench).len() <= 2);
+    }
 }
 
 #[test]

@@ -143,7 +143,8 @@ fn a_request_over_http_has_a_line_with_its_session_of_mcp() {
     let line = line(&lines, 9);
     assert_eq!((&line["method"], &line["outcome"]), (&json!("tools/call"), &json!("answered")), "{line}");
     assert!(line["from"].as_str().is_some_and(|from| from.starts_with("127.0.0.1:")), "{line}");
-    assert_eq!((&line["pool"], &line["worker"]), (&json!("tools"), &json!("tools/0")), "{line}");
+    // The first one was asked what it speaks.
+    assert_eq!((&line["pool"], &line["worker"]), (&json!("tools"), &json!("tools/1")), "{line}");
     assert!(lines.iter().any(|line| line["method"] == "initialize") && !log.contains("secret"), "{log}");
 }
 

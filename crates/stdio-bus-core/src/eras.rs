@@ -72,6 +72,7 @@ impl Bus {
             self.expect_modern(side.shown_as)?;
         }
         self.supervisor.pools[pool].side.is_used = true;
+        self.dismiss_asked(pool);
         let Some(twin) = side.twin.filter(|_| side.is_dormant) else { return Ok(()) };
         if self.supervisor.pools[twin].side.is_used {
             self.supervisor.pools[pool].side.is_dormant = false;

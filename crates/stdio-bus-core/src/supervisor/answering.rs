@@ -15,6 +15,9 @@ const MAX_TIMEOUTS: u32 = 3;
 /// A worker that has said nothing for so long, while requests wait for it, is told about.
 const SILENT_FOR: Duration = Duration::from_secs(30);
 
+/// One that is late to say what it speaks is listened to for so long since its start.
+const LISTENED_FOR: Duration = Duration::from_secs(60);
+
 /// A worker that runs for so long after others have failed is taken to be well.
 const PROBATION: Duration = Duration::from_secs(5);
 
@@ -56,6 +59,16 @@ impl Answering {
     pub(super) fn watch(&mut self, now: Moment) -> Option<Moment> {
         self.waits_since = now;
         (!core::mem::replace(&mut self.is_watched, true)).then(|| now.after(SILENT_FOR))
+    }
+
+    /// Whether it was asked for its era in a way that may have pinned it to 2026-07-28.
+    pub(super) fn may_be_pinned(&self) -> bool {
+        matches!(self.question, Question::Late | Question::Answered)
+    }
+
+    /// Until when it is listened to if it has nothing else to do, since it is late with what it speaks.
+    pub(super) fn is_listened_to(&self, started: Moment) -> Option<Moment> {
+        (self.question == Question::Late).then(|| started.after(LISTENED_FOR))
     }
 
     /// It has answered. Gives whether that ends its probation.

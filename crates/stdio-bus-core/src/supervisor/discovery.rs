@@ -1,7 +1,11 @@
-//! What era of MCP the command of a pool speaks. A worker is pinned to an era by the first request that it gets, and asking
-//! `server/discover` pins none: so the first worker of a pool that a door for MCP offers is asked that by the bus, once it
-//! runs. A result means that it serves 2026-07-28; an error, silence for a while, or its end, that it does not. What was
-//! learned holds for as long as the daemon runs.
+//! What era of MCP the command of a pool speaks. A worker is pinned to an era by the first request that it gets. So the first
+//! worker of a pool that a door for MCP offers is asked `server/discover` by the bus, once it runs. A result means that it
+//! serves 2026-07-28; an error, silence for a while, or its end, that it does not. What was learned holds for as long as the
+//! daemon runs.
+//!
+//! Some servers are pinned by that question, too (the official Python SDK's), and refuse `initialize` from then on. So a
+//! worker that has answered it with a result, or is late with that, serves no clients of earlier versions: another one is
+//! started for them, and it leaves. While it is late it is still listened to.
 //!
 //! Some old servers end with a request before `initialize`. So no line of a client goes to the worker until it has
 //! answered, and that it ends is no failure. It may have ended for another reason: the next one is asked again, and where
@@ -9,13 +13,16 @@
 //! the next one is asked once more.
 
 use alloc::format;
+use alloc::vec::Vec;
+use core::time::Duration;
 
+use super::tenure::Wear;
 use crate::Bus;
 use crate::id::Id;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::port::Effect;
 use crate::report::{Reason, Report};
-use core::time::Duration;
+use crate::settings::Era;
 
 /// A worker that has said nothing for so long since its start speaks no 2026-07-28.
 const SILENT_FOR: Duration = Duration::from_secs(5);
@@ -72,6 +79,8 @@ pub(crate) enum Question {
     Open,
     /// It did not answer in time. It may yet.
     Late,
+    /// It has answered with a result.
+    Answered,
 }
 
 /// The id of the question to a worker with this number. The bus makes no other one that begins so, and until the answer
@@ -114,13 +123,18 @@ impl Bus {
     /// it is.
     pub(crate) fn take_era(&mut self, key: WorkerKey, id: &Id, is_result: bool) -> bool {
         let Some(worker) = self.workers.get_mut(key) else { return false };
-        if worker.answering.question == Question::None
+        if !matches!(worker.answering.question, Question::Open | Question::Late)
             || Id::parse(id_of(worker.name.incarnation).as_bytes()).as_ref() != Ok(id)
         {
             return false;
         }
         self.supervisor.has_changed |= worker.answering.answers();
-        self.stop_asking(key, Question::None, if is_result { PoolEra::Modern } else { PoolEra::Legacy });
+        let (answered, era) = match is_result {
+            true => (Question::Answered, PoolEra::Modern),
+            false => (Question::None, PoolEra::Legacy),
+        };
+        self.stop_asking(key, answered, era);
+        self.notice_leaving(key);
         true
     }
 
@@ -133,6 +147,25 @@ impl Bus {
         }
         self.stop_asking(key, Question::Late, PoolEra::Legacy);
         None
+    }
+
+    /// The workers of a side that serves earlier versions are none that the question may have pinned to 2026-07-28.
+    pub(crate) fn dismiss_asked(&mut self, pool: usize) {
+        let here = &self.supervisor.pools[pool];
+        if here.side.era != Era::Legacy || !here.side.is_used {
+            return;
+        }
+        let is_asked = |key: &WorkerKey| self.workers.get(*key).is_some_and(|worker| worker.answering.may_be_pinned());
+        let asked: Vec<_> = here.slots.iter().filter_map(|slot| slot.worker).filter(is_asked).collect();
+        for key in asked {
+            let Some(worker) = self.workers.get_mut(key) else { continue };
+            worker.tenure.worn.get_or_insert(Wear::Asked);
+            if let Some(slot) = worker.slot {
+                self.supervisor.pools[pool].slots[slot].worker = None;
+            }
+            self.retire_worker(key);
+            self.fill_slots(pool);
+        }
     }
 
     /// A worker has answered, or is late.
@@ -187,10 +220,13 @@ impl Bus {
         let is_another = core::mem::replace(&mut discovery.of, of) != of;
         self.roll_soon();
         let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
-        if discovery.era == era || discovery.era == PoolEra::Modern && !is_another {
+        let is_news = discovery.era != era && (discovery.era != PoolEra::Modern || is_another);
+        let before = if is_news { core::mem::replace(&mut discovery.era, era) } else { era };
+        // Before those who wait are given what has been asked.
+        self.dismiss_asked(pool);
+        if !is_news {
             return;
         }
-        let before = core::mem::replace(&mut discovery.era, era);
         if before == PoolEra::Modern {
             self.end_modern_side(pool);
         }

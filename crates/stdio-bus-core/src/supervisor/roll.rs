@@ -20,7 +20,7 @@ use super::worker::{State, Worker};
 use crate::Bus;
 use crate::peer::{Moment, Peer, SessionKey, WorkerKey};
 use crate::report::{Level, Reason, Report};
-use crate::settings::Assignment;
+use crate::settings::{Assignment, Era};
 use crate::timers::Timer;
 
 /// A candidate has settled when it has run for so long.
@@ -82,6 +82,10 @@ impl Bus {
         }
         if let Some((candidate, slot)) = here.roll.candidate {
             match self.settles_at(candidate) {
+                Some(at) if at <= now && self.is_for_others(pool, candidate) => {
+                    self.supervisor.pools[pool].roll.candidate = None;
+                    self.retire_worker(candidate);
+                }
                 Some(at) if at <= now => self.take_slot(pool, candidate, slot),
                 at => return self.timers.arm(Timer::Pool(pool), at),
             }
@@ -111,6 +115,14 @@ impl Bus {
         let worker = self.workers.get(key).filter(|worker| worker.runs())?;
         let answers = worker.answering.has_answered;
         Some(if answers { self.time.now } else { worker.process.started.after(SETTLED_AFTER) })
+    }
+
+    /// Whether a candidate was asked what it speaks, and the clients here need one that was not.
+    fn is_for_others(&self, pool: usize, candidate: WorkerKey) -> bool {
+        let side = self.supervisor.pools[pool].side;
+        side.era == Era::Legacy
+            && side.is_used
+            && self.workers.get(candidate).is_some_and(|worker| worker.answering.may_be_pinned())
     }
 
     /// A worker runs that may be a candidate.
@@ -340,8 +352,10 @@ impl Bus {
             return Some(tenure.ages_at).filter(|at| *at > now && tenure.worn.is_none());
         };
         let is_over = by <= now;
-        if !is_over && self.has_work(key, worker) {
-            return Some(by);
+        let listens = worker.answering.is_listened_to(worker.process.started).filter(|until| *until > now);
+        let stays = if self.has_work(key, worker) { Some(by) } else { listens };
+        if let Some(until) = stays.filter(|_| !is_over) {
+            return Some(until.min(by));
         }
         if is_over && worker.end.unanswered.awaited > 0 {
             let pending = worker.end.unanswered.awaited;

@@ -17,6 +17,8 @@ pub(crate) enum Wear {
     Memory(u64),
     /// The operator wants it.
     Operator,
+    /// It was asked `server/discover`, and may serve no clients of earlier versions any more.
+    Asked,
 }
 
 /// What a worker is there for, in a pool whose workers are replaced.
@@ -97,6 +99,7 @@ impl Tenure {
             Some(Wear::Requests) => "it has got max_requests".into(),
             Some(Wear::Memory(mib)) => format!("its processes hold {mib} MiB (recycle_memory_mb)").into(),
             Some(Wear::Operator) => "the operator wants it".into(),
+            Some(Wear::Asked) => "it was asked server/discover, and sessions need one that was not".into(),
         }
     }
 }

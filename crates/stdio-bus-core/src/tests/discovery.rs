@@ -77,6 +77,68 @@ fn a_late_answer_is_taken_all_the_same() {
 }
 
 #[test]
+fn sessions_get_no_worker_that_the_question_may_have_pinned_to_2026_07_28() {
+    for assignment in [Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated] {
+        let mut bench = Bench::asked(pool(1, assignment), None);
+        let (asked, waits, line) = (bench.worker(0), bench.mcp(Era::Legacy), bench.client());
+        bench.write(waits, CALL);
+        bench.write(asked, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
+        assert!(bench.read(asked).is_empty(), "{assignment:?}");
+        assert_eq!(bench.signals_to(asked), [Signal::Terminate], "{assignment:?}");
+        bench.dies(asked);
+        bench.write(line, CALL);
+        assert!(bench.busy()[0], "{assignment:?}");
+        assert_eq!((bench.count(Reason::WorkerExited), bench.count(Reason::PoolDegraded)), (0, 0));
+    }
+    let mut bench = Bench::asked(pool(1, Assignment::Client), MODERN);
+    let (asked, client) = (bench.worker(0), bench.mcp(Era::Modern));
+    bench.write(client, CALL);
+    assert_eq!((bench.read_one(asked), bench.workers.len()), (CALL.into(), 1), "it serves 2026-07-28");
+}
+
+#[test]
+fn a_worker_that_is_late_with_its_answer_leaves_sessions_to_another_one_and_is_listened_to() {
+    for answers in [true, false] {
+        let mut bench = Bench::asked(pool(1, Assignment::Client), None);
+        let (asked, session) = (bench.worker(0), bench.mcp(Era::Legacy));
+        bench.write(session, CALL);
+        bench.pass(seconds(5));
+        assert_eq!((bench.bus.pool_era(0), bench.busy()), (PoolEra::Legacy, vec![false, true]));
+        bench.pass(seconds(54));
+        assert_eq!(bench.signals_to(asked), []);
+        if answers {
+            bench.write(asked, r#"{"id":"stdio-bus/discover/0","result":{}}"#);
+            assert_eq!(bench.bus.pool_era(0), PoolEra::Modern);
+        } else {
+            bench.pass(seconds(1));
+        }
+        assert_eq!(bench.signals_to(asked), [Signal::Terminate]);
+    }
+}
+
+#[test]
+fn a_new_command_that_serves_2026_07_28_is_asked_by_a_worker_that_takes_no_place_of_one_with_sessions() {
+    let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), LEGACY);
+    let session = bench.mcp(Era::Legacy);
+    bench.write(session, CALL);
+    let old = bench.worker(0);
+    bench.answers(old);
+    let mut settings = with_a_door(pool(1, Assignment::RoundRobin));
+    settings.pools[0].generation = 1;
+    let effects = bench.bus.reload(bench.now, settings).collect();
+    bench.effects(&[], effects);
+    let asked = bench.worker(1);
+    let question = bench.read_json(asked);
+    bench.write(asked, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
+    assert_eq!((bench.signals_to(asked), bench.signals_to(old)), (vec![Signal::Terminate], vec![]));
+    bench.dies(asked);
+    bench.pass(milliseconds(200));
+    assert_eq!(bench.signals_to(old), [Signal::Terminate]);
+    bench.write(session, CALL);
+    assert_eq!((bench.busy(), bench.count(Reason::RollFailed)), (vec![false, true], 0));
+}
+
+#[test]
 fn a_worker_that_ends_when_it_is_asked_has_not_failed_and_the_next_one_is_asked_again() {
     let mut bench = Bench::new(never_restarted());
     bench.dies_asked();
@@ -86,7 +148,8 @@ fn a_worker_that_ends_when_it_is_asked_has_not_failed_and_the_next_one_is_asked_
     let question = bench.read_json(next);
     assert_eq!(question["method"], "server/discover");
     bench.write(next, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
-    assert_eq!((bench.bus.pool_era(0), bench.read_one(next)), (PoolEra::Modern, CALL.into()));
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Modern);
+    assert_eq!(bench.busy(), [false, true], "the session has one that was not asked");
     assert_eq!((bench.count(Reason::WorkerExited), bench.count(Reason::PoolDegraded)), (0, 0));
 }
 

@@ -86,12 +86,12 @@ fn lines_for_a_worker_that_is_asked_wait_for_its_answer() {
 #[test]
 fn lines_go_on_when_a_worker_has_said_nothing_for_five_seconds() {
     let mut bench = Bench::asked(pool(1, Assignment::Client), None);
-    let (worker, client) = (bench.worker(0), bench.client());
+    let client = bench.client();
     bench.write(client, CALL);
     bench.pass(milliseconds(4999));
-    assert!(bench.read(worker).is_empty());
+    assert_eq!(bench.busy(), [false]);
     bench.pass(milliseconds(1));
-    assert_eq!(bench.read_one(worker), CALL);
+    assert_eq!(bench.busy(), [false, true], "one that was not asked gets them");
     assert!(bench.read(client).is_empty());
 }
 
@@ -138,6 +138,10 @@ fn one_worker_serves_clients_of_one_era() {
         let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), MODERN);
         let (one, other, again) = (bench.mcp(first), bench.mcp(second), bench.mcp(first));
         bench.write(one, CALL);
+        if first == Era::Legacy {
+            let asked = bench.worker(0);
+            bench.dies(asked);
+        }
         assert_eq!((bench.workers.len(), bench.busy()), (1, vec![true]), "one era has one worker");
         bench.write(other, CALL);
         assert_eq!(bench.busy(), [false, true], "the worker for the other one is started");
@@ -285,7 +289,8 @@ fn what_a_client_of_an_mcp_door_sends_goes_to_its_pool_alone() {
     bench.pass(seconds(5));
     let client = bench.mcp(Era::Legacy);
     bench.write(client, r#"{"id":1,"method":"x","pool":"tools"}"#);
-    assert_eq!(bench.busy(), [true, false]);
+    assert_eq!(bench.busy(), [false, false, true]);
+    assert_eq!(bench.bus.worker_at(0, 1).map(Peer::Worker), Some(bench.worker(2)));
 }
 
 #[test]
@@ -317,8 +322,8 @@ fn sessions_of_a_dedicated_pool_have_their_own_workers() {
     let (one, two) = (bench.mcp(Era::Legacy), bench.mcp(Era::Legacy));
     bench.write(one, CALL);
     bench.write(two, CALL);
-    assert_eq!(bench.busy(), [true, true, false]);
-    let worker = bench.worker(0);
+    assert_eq!(bench.busy(), [false, true, true, false]);
+    let worker = bench.worker(1);
     bench.leaves(one);
     assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
 }

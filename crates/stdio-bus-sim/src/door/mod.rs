@@ -417,6 +417,7 @@ impl World {
             return;
         }
         self.workers[at].has_answered = true;
+        self.workers[at].may_be_pinned = era == PoolEra::Modern;
         if !self.workers[at].is_late {
             self.ends[pool] = 0;
         }
@@ -435,6 +436,7 @@ impl World {
                 let is_over = worker.runs && self.now.since(worker.started) >= SILENT_FOR && !worker.terminated;
                 if worker.asked.is_some() && is_over && !std::mem::replace(&mut worker.is_late, true) {
                     self.ends[worker.pool] = 0;
+                    worker.may_be_pinned = true;
                     if self.eras[worker.pool] == PoolEra::Unknown {
                         self.eras[worker.pool] = PoolEra::Legacy;
                     }

@@ -45,6 +45,7 @@ impl World {
             assert!(bound == at || !takes, "client {client} is bound to worker {bound}");
         }
         let worker = &mut self.workers[at];
+        assert!(era == Era::Modern || !worker.may_be_pinned, "worker {at} may be pinned by the question");
         let pinned = *worker.pinned.get_or_insert(era);
         assert_eq!(pinned, era, "worker {at} is pinned to one era");
         if !worker.served.contains(&client) {
@@ -121,7 +122,9 @@ impl World {
         let is_spare = worker.pinned == Some(Era::Modern) && worker.work.iter().all(|work| work.given_up.is_some());
         let live = self.workers.iter().filter(|other| other.pool == worker.pool && !other.released);
         let is_extra = is_spare && live.count() > self.settings.pools[worker.pool].instances;
-        assert!(is_left || is_extra || worker.gone, "worker {at} is told to stop");
+        // Sessions have another one.
+        let is_for_others = (worker.may_be_pinned || worker.is_late) && worker.served.is_empty();
+        assert!(is_left || is_extra || is_for_others || worker.gone, "worker {at} is told to stop");
     }
 
     pub(super) fn check(&mut self) {
@@ -129,8 +132,9 @@ impl World {
         for pool in 0..self.settings.pools.len() {
             assert_eq!(self.bus.pool_era(pool), self.eras[pool], "of pool {pool}");
             let here = &self.settings.pools[pool];
-            let live: Vec<&SimWorker> =
-                self.workers.iter().filter(|worker| worker.pool == pool && !worker.released).collect();
+            let leaves = |worker: &SimWorker| (worker.may_be_pinned || worker.is_late) && worker.pinned.is_none();
+            let of_pool = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released);
+            let live: Vec<&SimWorker> = of_pool.filter(|worker| !leaves(worker)).collect();
             let of = |era: Era| live.iter().filter(|worker| worker.pinned == Some(era)).count();
             assert!(of(Era::Modern) <= here.max_instances && of(Era::Legacy) <= here.max_instances);
             assert!(live.len() <= 2 * here.max_instances);
@@ -142,7 +146,7 @@ impl World {
                 assert!(live.len() <= here.max_instances, "one era has the workers of one");
             }
             let is_ready = self.bus.pool_readiness(pool).is_some_and(|ready| ready.is_ready());
-            let runs = live.iter().any(|worker| worker.runs);
+            let runs = self.workers.iter().any(|worker| worker.pool == pool && !worker.released && worker.runs);
             assert!(!is_ready || runs, "a pool is ready in which none runs");
         }
         for client in self.clients.iter().filter(|client| client.speaks() == Era::Modern && !client.closing) {

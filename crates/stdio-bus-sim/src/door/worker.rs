@@ -33,6 +33,8 @@ pub(super) struct SimWorker {
     pub(super) asked: Option<Value>,
     /// It did not answer that in time.
     pub(super) is_late: bool,
+    /// It has answered that with a result, or is late: it may serve 2026-07-28 alone.
+    pub(super) may_be_pinned: bool,
     /// It has answered anything.
     pub(super) has_answered: bool,
     pub(super) pinned: Option<Era>,
@@ -54,6 +56,7 @@ impl SimWorker {
             started,
             asked: None,
             is_late: false,
+            may_be_pinned: false,
             has_answered: false,
             pinned: None,
             served: Vec::new(),

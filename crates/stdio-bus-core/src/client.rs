@@ -11,6 +11,7 @@ use super::endpoint::Endpoint;
 use super::flow::lists::ListsTold;
 use super::message::Refusal;
 use super::offers::Offers;
+use super::opening::Opening;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, SessionKey, Source, WorkerKey};
 use super::report::Reason;
@@ -106,6 +107,8 @@ pub(super) struct Client {
     pub group: usize,
     /// What is known of it if it has come through a door for MCP.
     pub door: Door,
+    /// How it began, if it is a session of a door for MCP.
+    pub opening: Opening,
     /// How far it has come.
     pub phase: Phase,
     /// How and why it is being closed.
@@ -132,6 +135,7 @@ impl Client {
             identity,
             group,
             door,
+            opening: Opening::default(),
             phase: Phase::Open,
             closing: Closing::default(),
             assigned: Vec::new(),
@@ -226,6 +230,11 @@ impl Bus {
     /// What is known of it if it has come through a door for MCP.
     pub(super) fn door(&self, client: ClientKey) -> Door {
         self.clients.get(client).map(|client| client.door).unwrap_or_default()
+    }
+
+    /// How it began, if it is a session of a door for MCP.
+    pub(super) fn opening(&mut self, client: ClientKey) -> Option<&mut Opening> {
+        self.clients.get_mut(client).map(|client| &mut client.opening)
     }
 
     /// The group of workers that its messages go to.

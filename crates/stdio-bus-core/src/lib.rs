@@ -46,6 +46,7 @@ mod intake;
 mod message;
 pub mod networks;
 mod offers;
+mod opening;
 pub mod origin;
 mod out;
 pub mod overview;

@@ -153,7 +153,7 @@ impl Bus {
         let from = Peer::Worker(key);
         let id = line.id.is_some().then(|| Id::parse(window.get(line.id)).ok()).flatten();
         let is_result = line.has(Line::RESULT) && !line.has(Line::ERROR);
-        if id.as_ref().is_some_and(|id| self.take_era(key, id, is_result)) {
+        if id.as_ref().is_some_and(|id| self.take_era(key, id, is_result) || self.take_opening(key, id, is_result)) {
             return Flow::Next;
         }
         let Some(worker) = self.workers.get_mut(key) else { return Flow::Next };
@@ -218,7 +218,11 @@ impl Bus {
         if said.id.as_ref().is_some_and(|it| self.echoed(worker, &it.id, window, line, line.meta.progress).is_some()) {
             return Ok(self.worker_response(worker, window, line, Answer::Echo));
         }
-        if said.id.as_ref().is_some_and(|it| self.take_era(worker, &it.id, false)) {
+        if said
+            .id
+            .as_ref()
+            .is_some_and(|it| self.take_era(worker, &it.id, false) || self.take_opening(worker, &it.id, true))
+        {
             return Ok(Flow::Next);
         }
         self.note_activity(worker, window, line);

@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use super::discovery::Question;
 use crate::Bus;
+use crate::opening::Opened;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::Reason;
 
@@ -48,6 +49,8 @@ pub(crate) struct Answering {
     pub answers_twice: bool,
     /// Whether it is asked for its era.
     pub question: Question,
+    /// Whether it has seen how a session of a door for MCP begins (`router/opening.rs`).
+    pub opened: Opened,
     /// It may tell which of its sessions work (`session/activity.rs`).
     pub tells_states: bool,
     /// It was reported that it makes a string of the number in an id, or the other way round.

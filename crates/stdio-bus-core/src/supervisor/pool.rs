@@ -12,6 +12,7 @@ use super::roll::{Fallback, Roll};
 use super::tenure::Tenure;
 use super::worker::{State, Worker};
 use crate::Bus;
+use crate::opening::Opened;
 use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::port::Effect;
 use crate::report::{Level, Reason, Report, WorkerName};
@@ -211,6 +212,11 @@ impl Bus {
         let tenure = Tenure::new(self.time.now, settings, generation, incarnation);
         let worker = self.workers.insert(Worker::new(self.time.now, (pool, slot), name, tenure))?;
         self.supervisor.next_number += 1;
+        let side = self.supervisor.pools[pool].side;
+        let shares = self.settings.pools[pool].assignment != Assignment::Dedicated;
+        if let Some(worker) = self.workers.get_mut(worker).filter(|_| side.twin.is_some() && shares) {
+            worker.answering.opened = Opened::No;
+        }
         self.wake_at(worker.into(), tenure.ages_at);
         self.out.effects.push_back(Effect::Spawn { worker, name, generation });
         Some(worker)

@@ -266,6 +266,75 @@ fn what_a_client_has_cancelled_itself_is_cancelled_once() {
     assert!(bench.read(worker).is_empty());
 }
 
+const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":7,"method":"initialize","params":{"a":1}}"#;
+const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+/// What a worker is shown of that before it gets anything else of the session.
+const SHOWN: &str = r#"{"jsonrpc":"2.0","id":"stdio-bus/initialize","method":"initialize","params":{"a":1}}"#;
+
+/// Two sessions that have begun with the first worker of a pool.
+fn two_sessions(assignment: Assignment, instances: usize) -> (Bench, [Peer; 2]) {
+    let mut bench = Bench::asked(pool(instances, assignment), LEGACY);
+    let sessions = [bench.mcp(Era::Legacy), bench.mcp(Era::Legacy)];
+    for session in sessions {
+        bench.write(session, INITIALIZE);
+        let at = bench.busy().iter().position(|busy| *busy).expect("one has it");
+        let worker = bench.worker(at);
+        bench.write(worker, r#"{"jsonrpc":"2.0","id":7,"result":{}}"#);
+    }
+    (bench, sessions)
+}
+
+#[test]
+fn a_worker_that_replaces_one_is_shown_how_a_session_begins_before_its_requests() {
+    let (mut bench, [one, two]) = two_sessions(Assignment::Client, 1);
+    let old = bench.worker(0);
+    bench.write(one, INITIALIZED);
+    assert_eq!(bench.read(old), [INITIALIZED], "it has seen that");
+    bench.write(two, CALL);
+    assert_eq!(bench.read(old), [CALL]);
+    bench.dies(old);
+    bench.pass(seconds(1));
+    bench.write(one, CALL);
+    let worker = bench.worker(0);
+    assert_eq!(bench.read(worker), [SHOWN, INITIALIZED, CALL]);
+    bench.read(one);
+    bench.write(worker, r#"{"jsonrpc":"2.0","id":"stdio-bus/initialize","result":{}}"#);
+    assert!(bench.read(one).is_empty() && bench.count(Reason::UnknownId) + bench.count(Reason::LateAnswer) == 0);
+    bench.write(two, r#"{"jsonrpc":"2.0","id":2,"method":"tools/list"}"#);
+    assert_eq!(bench.read(worker).len(), 1, "one beginning is enough");
+}
+
+#[test]
+fn a_worker_that_refuses_how_a_session_begins_is_shown_the_beginning_of_the_next_one() {
+    let (mut bench, [one, two]) = two_sessions(Assignment::Client, 1);
+    let old = bench.worker(0);
+    bench.dies(old);
+    bench.pass(seconds(1));
+    let worker = bench.worker(0);
+    for session in [one, two] {
+        bench.write(session, r#"{"jsonrpc":"2.0","method":"x"}"#);
+        assert_eq!(bench.read(worker).len(), 3);
+        bench.write(worker, r#"{"jsonrpc":"2.0","id":"stdio-bus/initialize","error":{"code":-32602,"message":"no"}}"#);
+    }
+    bench.write(one, INITIALIZE);
+    assert_eq!(bench.read(worker), [INITIALIZE], "a session that begins shows it itself");
+}
+
+#[test]
+fn each_worker_of_a_round_is_shown_how_a_session_begins() {
+    let (mut bench, [one, _]) = two_sessions(Assignment::RoundRobin, 3);
+    for _ in 0..6 {
+        bench.write(one, r#"{"jsonrpc":"2.0","method":"x"}"#);
+    }
+    for at in 0..3 {
+        let worker = bench.worker(at);
+        let lines = bench.read(worker);
+        let begins = lines.iter().position(|line| line == SHOWN).expect("it is shown it");
+        assert_eq!(lines[begins + 1], INITIALIZED, "{lines:?}");
+        assert!(lines[..begins].is_empty(), "before anything else: {lines:?}");
+    }
+}
+
 #[test]
 fn a_request_of_a_worker_to_a_client_of_2026_07_28_is_refused() {
     let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);

@@ -1,0 +1,66 @@
+//! How sessions of a door for MCP begin with the workers that they share. A server may refuse all that comes before
+//! `initialize` (the official Python SDK's does), and a session comes to workers that have seen none: where the one that it
+//! began with has ended, or with `round_robin`. So before a worker gets anything else of a session, it gets the
+//! `initialize` of that session and `notifications/initialized` from the bus. The answer is for nobody.
+
+use super::message::Message;
+use crate::Bus;
+use crate::id::Id;
+use crate::message::{Verb, has_method};
+use crate::opening::{Opened, Opening};
+use crate::peer::{Peer, WorkerKey};
+use crate::settings::Era;
+
+/// Bytes of an `initialize` that is kept.
+const LONGEST: usize = 4096;
+/// The id that the bus gives it. The worker has one of these to answer at a time.
+const ID: &str = "\"stdio-bus/initialize\"";
+const INITIALIZED: &str = "notifications/initialized";
+
+impl Bus {
+    /// A client's message goes to a worker: shows it before how a session begins, if it is to see that.
+    pub(super) fn open_worker(&mut self, message: &Message<'_>, key: WorkerKey) {
+        let &Message { client, window, line, verb, .. } = message;
+        let begins = verb == Verb::Initialize && line.id.is_some();
+        let Some(worker) = self.workers.get(key) else { return };
+        let (is_opened, is_shared) = (worker.answering.opened != Opened::No, worker.owner.is_none());
+        if is_opened && !begins || !is_shared || self.door(client).era != Some(Era::Legacy) {
+            return;
+        }
+        let Some(opening) = self.opening(client) else { return };
+        if begins {
+            let text = window.get(line.span);
+            let (start, end) = (line.id.start - line.span.start, line.id.end - line.span.start);
+            let (before, behind) = (&text[..start as usize], &text[end as usize..]);
+            let kept = (text.len() <= LONGEST).then(|| [before, ID.as_bytes(), behind, b"\n"].concat().into());
+            *opening = Opening { line: kept, at: Some(key) };
+        } else if opening.at == Some(key) {
+            if has_method(window, line, INITIALIZED.as_bytes()) {
+                self.set_opened(key, Opened::Yes);
+            }
+        } else if let Some(line) = opening.line.clone() {
+            opening.at = Some(key);
+            self.set_opened(key, Opened::Asked);
+            self.send(Peer::Worker(key), &line);
+            let initialized = alloc::format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{INITIALIZED}\"}}\n");
+            self.send(Peer::Worker(key), initialized.as_bytes());
+        }
+    }
+
+    fn set_opened(&mut self, key: WorkerKey, opened: Opened) {
+        self.workers.get_mut(key).into_iter().for_each(|worker| worker.answering.opened = opened);
+    }
+
+    /// Takes the answer of a worker that was shown how a session begins, if this is one. After an error it is shown that of
+    /// the next session. Says whether it is.
+    pub(super) fn take_opening(&mut self, key: WorkerKey, id: &Id, is_result: bool) -> bool {
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.answering.opened == Opened::Asked) else {
+            return false;
+        };
+        let is_it = Id::parse(ID.as_bytes()).as_ref() == Ok(id);
+        if is_it {
+            worker.answering.opened = if is_result { Opened::Yes } else { Opened::No };
+        }
+        is_it
+    }
+}

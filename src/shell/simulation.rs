@@ -15,12 +15,10 @@ mod operators;
 mod visitors;
 mod workers;
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::io::write;
@@ -29,20 +27,19 @@ use serde_json::json;
 
 use super::connection::Connection;
 use super::descriptors::Allowance;
-use super::turn::Shell;
 use crate::bus::port::{Exit, Origin, Reason};
 use crate::bus::settings::Proxies;
 use crate::bus::shutdown::Stage;
 use crate::config::{Config, Listen, Listener, Web};
 use crate::io::Io;
-use crate::testing::kernel::{Kernel, Wires, inode};
+use crate::testing::kernel::inode;
 use crate::testing::{Random, shrink};
 use crate::tokens::Tokens;
 use clients::{BROKEN_HEADERS, BROKEN_UPGRADES, Client, Frames, REQUEST_TIMEOUT, TOKEN, UPGRADE, Verdict};
 use lines::{Pulled, lines, pull, push};
 use machine::Machine;
 use operators::Operator;
-use workers::{Children, pipe};
+use workers::pipe;
 
 /// Turns after which a simulation that is not over has hung.
 const LAST_TURN: usize = 200_000;
@@ -93,14 +90,8 @@ struct Simulation {
     /// Clients that were closed for a reason that only the daemon can have counted.
     closed_for_want: u64,
     random: Random,
-    shell: Shell<Kernel>,
-    wires: Rc<RefCell<Wires>>,
-    children: Rc<RefCell<Children>>,
-    door: i32,
-    /// Where operators come in, if anywhere.
-    admin_door: Option<i32>,
+    machine: Machine,
     operators: Vec<Operator>,
-    stop: UnixStream,
     clients: Vec<Client>,
     /// The daemon's stdin and stdout, if it serves a client there.
     stdio: Option<(OwnedFd, OwnedFd)>,
@@ -165,21 +156,15 @@ impl Simulation {
             handshakes: super::handshakes::state::BEYOND,
             http: 0,
         };
-        let Machine { shell, wires, children, door, admin_door, stop } =
-            Machine::new(seed, config, descriptors, has_admin, scarcity.descriptors);
+        let machine = Machine::new(seed, config, descriptors, has_admin, scarcity.descriptors);
         let mut simulation = Self {
             seed,
             turns: 0,
             full_in: None,
             closed_for_want: 0,
             random,
-            shell,
-            wires,
-            children,
-            door,
-            admin_door,
+            machine,
             operators: Vec::new(),
-            stop,
             clients: Vec::new(),
             stdio: None,
             scarcity,
@@ -201,27 +186,27 @@ impl Simulation {
         let (reader, writer) = (lent(&stdin), lent(&stdout));
         let aside = self.random.one_in(2);
         let connection = |peer| Connection::stdio(peer, reader, writer).writing_aside(aside);
-        self.shell.step(|shell| {
+        self.machine.shell.step(|shell| {
             shell.add_client(listener, Origin::default(), &[], connection);
         });
-        self.wires.borrow_mut().steady.extend([stdin.as_raw_fd(), stdout.as_raw_fd()]);
+        self.machine.wires.borrow_mut().steady.extend([stdin.as_raw_fd(), stdout.as_raw_fd()]);
         let client = Client::new(self.clients.len(), self.seed, hears, speaks);
         self.clients.push(Client { is_stdio: true, ..client });
         self.stdio = Some((stdin, stdout));
     }
 
     fn now(&self) -> Duration {
-        self.wires.borrow().awake
+        self.machine.wires.borrow().awake
     }
 
     fn connects(&mut self) {
         let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
         ours.set_nonblocking(true).expect("it is a socket");
         let inode = Some(inode(&theirs));
-        self.wires.borrow_mut().connecting.entry(self.door).or_default().push_back(theirs.into());
+        self.machine.wires.borrow_mut().connecting.entry(self.machine.door).or_default().push_back(theirs.into());
         let speaks = ours.try_clone().expect("there are descriptors");
         let mut client = Client::new(self.clients.len(), self.seed, ours.into(), speaks.into());
-        (client.inode, client.came_in, client.empty_at) = (inode, self.turns, self.now());
+        (client.wire.inode, client.came_in, client.empty_at) = (inode, self.turns, self.now());
         let is_broken = self.random.one_in(8);
         if self.needs_header {
             if is_broken && self.random.one_in(2) {
@@ -230,10 +215,10 @@ impl Simulation {
                 client.says_its_last(said, None, Some(Reason::ProxyHeader));
                 return self.clients.push(client);
             }
-            client.todo.extend(*self.random.pick(&HEADERS));
+            client.wire.todo.extend(*self.random.pick(&HEADERS));
         }
         if self.is_web {
-            client.frames = Some(Frames::new(self.random.range(0..usize::MAX) as u64));
+            client.wire.frames = Some(Frames::new(self.random.range(0..usize::MAX) as u64));
             let upgrade = format!("{UPGRADE}\r\n");
             if is_broken {
                 let most = BROKEN_UPGRADES.len() - usize::from(!self.has_tokens);
@@ -245,7 +230,7 @@ impl Simulation {
                     Some(Reason::HandshakeRefused),
                 );
             } else {
-                client.todo.extend(upgrade.bytes());
+                client.wire.todo.extend(upgrade.bytes());
             }
         }
         self.clients.push(client);
@@ -259,7 +244,7 @@ impl Simulation {
             if let Err(why) = self.explain(at) {
                 let Client { name, asked, verdict, last_word, .. } = &self.clients[at];
                 let open = asked.len();
-                let counted = Reason::ALL.iter().map(|reason| (reason.name(), self.shell.bus.count(*reason)));
+                let counted = Reason::ALL.iter().map(|reason| (reason.name(), self.machine.shell.bus.count(*reason)));
                 let counted: Vec<_> = counted.filter(|(_, count)| *count > 0).collect();
                 panic!(
                     "{name} was closed {why}, with {open} requests open, told {verdict:?}, after {last_word:?}, \
@@ -274,8 +259,8 @@ impl Simulation {
 
     /// Why the daemon may have closed a client.
     fn explain(&mut self, at: usize) -> Result<(), &'static str> {
-        let (client, bus, scarcity) = (&self.clients[at], &self.shell.bus, &self.scarcity);
-        let is_broken = client.inode.is_some_and(|inode| self.wires.borrow().broken.contains(&inode));
+        let (client, bus, scarcity) = (&self.clients[at], &self.machine.shell.bus, &self.scarcity);
+        let is_broken = client.wire.inode.is_some_and(|inode| self.machine.wires.borrow().broken.contains(&inode));
         if is_broken || bus.stage() > Stage::Running {
             return Ok(());
         }
@@ -302,11 +287,11 @@ impl Simulation {
             return Ok(());
         }
         let by_itself = match &client.last_word {
-            Some(last) if client.sent < last.heard_at => Err("before it had said its last"),
+            Some(last) if client.wire.sent < last.heard_at => Err("before it had said its last"),
             Some(last) if last.verdict.is_some() && last.verdict != client.verdict => Err("with another verdict"),
             Some(last) if last.reason.is_some_and(|reason| bus.count(reason) == 0) => Err("and that was not counted"),
             Some(_) => Ok(()),
-            None if client.speaks.is_some() => Err("without a reason"),
+            None if client.wire.speaks.is_some() => Err("without a reason"),
             None if !client.asked.is_empty() => Err("before it had its answers"),
             None => Ok(()),
         };
@@ -319,7 +304,7 @@ impl Simulation {
 
     /// What the daemon has counted is what this world knows of.
     fn check_counts(&self) {
-        let (bus, scarcity) = (&self.shell.bus, &self.scarcity);
+        let (bus, scarcity) = (&self.machine.shell.bus, &self.scarcity);
         let wants = [
             (scarcity.has_little_memory, Reason::MemoryLimit),
             (scarcity.patience.is_some(), Reason::ClientStalled),
@@ -351,11 +336,11 @@ impl Simulation {
 
     /// An operator comes, or does something.
     fn operator_acts(&mut self, asks: bool) -> bool {
-        let Some(door) = self.admin_door else { return false };
+        let Some(door) = self.machine.admin_door else { return false };
         if asks && self.operators.len() < 8 && self.random.one_in(20) {
             let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
             ours.set_nonblocking(true).expect("it is a socket");
-            self.wires.borrow_mut().connecting.entry(door).or_default().push_back(theirs.into());
+            self.machine.wires.borrow_mut().connecting.entry(door).or_default().push_back(theirs.into());
             self.operators.push(Operator { end: Some(ours.into()), asks: VecDeque::new(), came: Vec::new() });
         }
         if self.operators.is_empty() {
@@ -367,7 +352,7 @@ impl Simulation {
 
     /// A worker reads, answers and writes a little, or dies.
     fn worker_acts(&mut self, may_die: bool) -> bool {
-        let mut children = self.children.borrow_mut();
+        let mut children = self.machine.children.borrow_mut();
         let alive: Vec<usize> = (0..children.workers.len()).filter(|at| !children.workers[*at].is_dead).collect();
         if alive.is_empty() {
             return false;
@@ -383,7 +368,7 @@ impl Simulation {
 
     /// It reads, answers and writes a little. False if there was nothing to do.
     fn worker_works(&mut self, at: usize) -> bool {
-        let mut children = self.children.borrow_mut();
+        let mut children = self.machine.children.borrow_mut();
         let (most_in, most_out) = (self.random.range(1..70_000), self.random.range(1..70_000));
         let worker = &mut children.workers[at];
         let pulled = pull(&worker.stdin, &mut worker.came, most_in);
@@ -416,7 +401,7 @@ impl Simulation {
             return self.reads(at, most);
         }
         let client = &mut self.clients[at];
-        let may_speak = client.speaks.is_some() && !client.is_leaving();
+        let may_speak = client.wire.speaks.is_some() && !client.is_leaving();
         match what {
             ..8 => client.writes(most),
             // If stdin ends, the daemon does.
@@ -430,12 +415,12 @@ impl Simulation {
                 }
                 true
             }
-            _ if asks && may_speak && client.todo.len() < 300_000 => {
+            _ if asks && may_speak && client.wire.todo.len() < 300_000 => {
                 client.ask(&mut self.random, now);
                 true
             }
             _ if client.is_stdio || asks => false,
-            _ if may_speak && client.todo.is_empty() && self.random.one_in(10) => {
+            _ if may_speak && client.wire.todo.is_empty() && self.random.one_in(10) => {
                 // Who needs an answer to know that it is well may never get in while others stay.
                 let goes = client.is_well || self.scarcity.keeps_out() && client.asked.is_empty();
                 if goes && !(self.random.one_in(2) && client.says_goodbye()) {
@@ -449,10 +434,10 @@ impl Simulation {
 
     /// Everybody does what there is to do. False if that is nothing.
     fn all_act(&mut self) -> bool {
-        let workers = self.children.borrow().workers.len();
+        let workers = self.machine.children.borrow().workers.len();
         let mut moved = false;
         for at in 0..workers {
-            if !self.children.borrow().workers[at].is_dead {
+            if !self.machine.children.borrow().workers[at].is_dead {
                 moved |= self.worker_works(at);
             }
         }
@@ -474,17 +459,17 @@ impl Simulation {
             }
             // Only when nobody can do anything is it time that has to pass.
             let is_quiet = !asks && !moved && !self.all_act();
-            self.wires.borrow_mut().is_quiet = is_quiet;
-            let is_done = self.shell.turn().expect("it goes on");
+            self.machine.wires.borrow_mut().is_quiet = is_quiet;
+            let is_done = self.machine.shell.turn().expect("it goes on");
             self.turns += 1;
-            if self.scarcity.full().is_some_and(|most| self.shell.bus.stats().clients >= most) {
+            if self.scarcity.full().is_some_and(|most| self.machine.shell.bus.stats().clients >= most) {
                 self.full_in = Some(self.turns);
             }
             if is_done || over(self) {
                 return;
             }
         }
-        panic!("it hangs: {what}; {} operations in flight", self.shell.reactor.io.in_flight());
+        panic!("it hangs: {what}; {} operations in flight", self.machine.shell.reactor.io.in_flight());
     }
 
     fn lives(mut self, most_steps: usize) {
@@ -499,10 +484,10 @@ impl Simulation {
             }
             steps == 0
         });
-        self.wires.borrow_mut().is_kind = true;
-        self.children.borrow_mut().is_kind = true;
+        self.machine.wires.borrow_mut().is_kind = true;
+        self.machine.children.borrow_mut().is_kind = true;
         let now = self.now();
-        for client in self.clients.iter_mut().filter(|client| client.speaks.is_some() && !client.is_leaving()) {
+        for client in self.clients.iter_mut().filter(|client| client.wire.speaks.is_some() && !client.is_leaving()) {
             client.asked_in_peace = Some(client.next);
             (0..self.random.range(1..6)).for_each(|_| client.ask(&mut self.random, now));
         }
@@ -516,18 +501,22 @@ impl Simulation {
         self.check_counts();
         // The end of stdin is the end of the daemon, too.
         let stdin_ends = self.random.one_in(2);
-        match self.clients.iter_mut().find(|client| client.is_stdio && client.speaks.is_some() && stdin_ends) {
+        match self.clients.iter_mut().find(|client| client.is_stdio && client.wire.speaks.is_some() && stdin_ends) {
             Some(client) => client.ends_what_it_says(),
-            None => drop(write(&self.stop, b"!")),
+            None => drop(write(&self.machine.stop, b"!")),
         }
         self.runs("the end", false, |_| false);
-        assert!(self.shell.reactor.is_done);
-        self.wires.borrow_mut().is_prompt = true;
-        self.shell.finish();
-        assert_eq!((self.shell.reactor.connections.len(), self.shell.reactor.io.lent()), (0, 0), "something is left");
-        assert!(self.shell.reactor.handshakes.is_empty(), "a handshake is pending");
+        assert!(self.machine.shell.reactor.is_done);
+        self.machine.wires.borrow_mut().is_prompt = true;
+        self.machine.shell.finish();
+        assert_eq!(
+            (self.machine.shell.reactor.connections.len(), self.machine.shell.reactor.io.lent()),
+            (0, 0),
+            "something is left"
+        );
+        assert!(self.machine.shell.reactor.handshakes.is_empty(), "a handshake is pending");
         let now = self.now();
-        let Self { shell, wires, clients, operators, children, stdio, .. } = self;
+        let Self { machine: Machine { shell, wires, children, .. }, clients, operators, stdio, .. } = self;
         drop(shell);
         drop(stdio);
         // Who was never let in goes with the door.
@@ -540,7 +529,11 @@ impl Simulation {
         };
         for mut client in clients.into_iter().filter(|client| !client.is_over()) {
             while client.reads(1 << 16, now) == Pulled::Something {}
-            assert!(client.hears.as_ref().is_some_and(is_closed), "the connection of {} is still open", client.name);
+            assert!(
+                client.wire.hears.as_ref().is_some_and(is_closed),
+                "the connection of {} is still open",
+                client.name
+            );
         }
         for operator in operators {
             assert!(operator.end.as_ref().is_none_or(is_closed), "the connection of an operator is still open");

@@ -187,28 +187,18 @@ impl Frames {
 pub(super) struct Client {
     pub(super) name: usize,
     pub(super) seed: u64,
-    /// None once it has left, or its connection has ended.
-    pub(super) hears: Option<OwnedFd>,
-    /// None once it has said all that it wants to.
-    pub(super) speaks: Option<OwnedFd>,
+    pub(super) wire: Wire,
     pub(super) is_stdio: bool,
-    /// The other end, which is the daemon's.
-    pub(super) inode: Option<u64>,
     /// The turn in which it came.
     pub(super) came_in: usize,
     /// The first request that it asked when nothing failed any more, and whether one from then on was answered.
     pub(super) asked_in_peace: Option<u64>,
     pub(super) is_well: bool,
-    pub(super) todo: VecDeque<u8>,
-    /// Bytes that have left.
-    pub(super) sent: usize,
-    pub(super) came: Vec<u8>,
     pub(super) asked: HashMap<u64, Asked>,
     pub(super) next: u64,
     pub(super) answers: usize,
     /// The last answer of each worker to it.
     pub(super) heard: HashMap<usize, usize>,
-    pub(super) frames: Option<Frames>,
     pub(super) last_word: Option<LastWord>,
     pub(super) verdict: Option<Verdict>,
     /// When it last had taken all that there was, and for how long it had not at most.
@@ -216,26 +206,43 @@ pub(super) struct Client {
     pub(super) behind: Duration,
 }
 
+/// Its end of the connection.
+pub(super) struct Wire {
+    /// None once it has left, or its connection has ended.
+    pub(super) hears: Option<OwnedFd>,
+    /// None once it has said all that it wants to.
+    pub(super) speaks: Option<OwnedFd>,
+    /// The other end, which is the daemon's.
+    pub(super) inode: Option<u64>,
+    pub(super) todo: VecDeque<u8>,
+    /// Bytes that have left.
+    pub(super) sent: usize,
+    pub(super) came: Vec<u8>,
+    pub(super) frames: Option<Frames>,
+}
+
 impl Client {
     pub(super) fn new(name: usize, seed: u64, hears: OwnedFd, speaks: OwnedFd) -> Self {
         Self {
             name,
             seed,
-            hears: Some(hears),
-            speaks: Some(speaks),
+            wire: Wire {
+                hears: Some(hears),
+                speaks: Some(speaks),
+                inode: None,
+                todo: VecDeque::new(),
+                sent: 0,
+                came: Vec::new(),
+                frames: None,
+            },
             is_stdio: false,
-            inode: None,
             came_in: 0,
             asked_in_peace: None,
             is_well: false,
-            todo: VecDeque::new(),
-            sent: 0,
-            came: Vec::new(),
             asked: HashMap::new(),
             next: 0,
             answers: 0,
             heard: HashMap::new(),
-            frames: None,
             last_word: None,
             verdict: None,
             empty_at: Duration::ZERO,
@@ -244,7 +251,7 @@ impl Client {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.hears.is_none()
+        self.wire.hears.is_none()
     }
 
     /// Whether it has said its last.
@@ -253,25 +260,26 @@ impl Client {
     }
 
     pub(super) fn leaves(&mut self) {
-        (self.hears, self.speaks) = (None, None);
+        (self.wire.hears, self.wire.speaks) = (None, None);
     }
 
     /// Whether the daemon owes it nothing for now: neither an answer nor the end of its connection.
     pub(super) fn is_content(&self) -> bool {
-        self.is_over() || self.speaks.is_some() && !self.is_leaving() && self.asked.is_empty() && self.todo.is_empty()
+        self.is_over()
+            || self.wire.speaks.is_some() && !self.is_leaving() && self.asked.is_empty() && self.wire.todo.is_empty()
     }
 
     /// It has nothing more to say, and hears what is left.
     pub(super) fn ends_what_it_says(&mut self) {
-        let sent = self.sent;
+        let sent = self.wire.sent;
         // Nobody hears what has not left.
         self.asked.retain(|_, asked| asked.ends_at <= sent);
-        if let Some(frames) = &self.frames {
+        if let Some(frames) = &self.wire.frames {
             // There is no half of a WebSocket. In the middle of its request, it has never been one.
             let reason = frames.is_open.then_some(Reason::ClientBroken);
             self.last_word = Some(LastWord { heard_at: sent, verdict: None, reason });
         }
-        if let Some(end) = self.speaks.take()
+        if let Some(end) = self.wire.speaks.take()
             && !self.is_stdio
         {
             shutdown(end, Shutdown::Write).expect("it is a socket");
@@ -280,40 +288,40 @@ impl Client {
 
     /// Takes what is there, if anything. What comes of it says whether the daemon has closed it.
     pub(super) fn reads(&mut self, most: usize, now: Duration) -> Pulled {
-        let Some(end) = &self.hears else { return Pulled::Nothing };
-        let pulled = match &mut self.frames {
+        let Some(end) = &self.wire.hears else { return Pulled::Nothing };
+        let pulled = match &mut self.wire.frames {
             Some(frames) => {
                 let pulled = pull(end, &mut frames.raw, most);
                 // Nothing comes behind a close frame but the end.
-                let is_over = frames.read(&mut self.came, &mut self.todo);
+                let is_over = frames.read(&mut self.wire.came, &mut self.wire.todo);
                 if is_over { Pulled::End } else { pulled }
             }
-            None => pull(end, &mut self.came, most),
+            None => pull(end, &mut self.wire.came, most),
         };
         match pulled {
             Pulled::Nothing => self.empty_at = now,
             Pulled::Something | Pulled::End => self.behind = self.behind.max(now - self.empty_at),
         }
         self.check(now);
-        if let Some(verdict) = self.frames.as_mut().and_then(|frames| frames.verdict.take()) {
+        if let Some(verdict) = self.wire.frames.as_mut().and_then(|frames| frames.verdict.take()) {
             self.verdict = Some(verdict);
         }
         pulled
     }
 
     pub(super) fn writes(&mut self, most: usize) -> bool {
-        let Some(end) = &self.speaks else { return false };
-        let sent = push(end, &mut self.todo, most);
-        self.sent += sent;
+        let Some(end) = &self.wire.speaks else { return false };
+        let sent = push(end, &mut self.wire.todo, most);
+        self.wire.sent += sent;
         sent > 0
     }
 
     pub(super) fn says(&mut self, line: &[u8]) {
-        match &mut self.frames {
-            Some(frames) => self.todo.extend(frames.message(line)),
+        match &mut self.wire.frames {
+            Some(frames) => self.wire.todo.extend(frames.message(line)),
             None => {
-                self.todo.extend(line);
-                self.todo.push_back(b'\n');
+                self.wire.todo.extend(line);
+                self.wire.todo.push_back(b'\n');
             }
         }
     }
@@ -324,18 +332,18 @@ impl Client {
         let request = Request { seed, who, number, length };
         self.next += 1;
         self.says(&request.question(&request.id()));
-        self.asked.insert(number, Asked { request, at: now, ends_at: self.sent + self.todo.len() });
+        self.asked.insert(number, Asked { request, at: now, ends_at: self.wire.sent + self.wire.todo.len() });
     }
 
     /// It says this, and nothing after it.
     pub(super) fn says_its_last(&mut self, bytes: &[u8], verdict: Option<Verdict>, reason: Option<Reason>) {
-        self.last_word = Some(LastWord { heard_at: self.sent + self.todo.len() + 1, verdict, reason });
-        self.todo.extend(bytes);
+        self.last_word = Some(LastWord { heard_at: self.wire.sent + self.wire.todo.len() + 1, verdict, reason });
+        self.wire.todo.extend(bytes);
     }
 
     /// It says that it leaves, in the way of WebSocket. False if that is not its way.
     pub(super) fn says_goodbye(&mut self) -> bool {
-        let Some(frames) = &mut self.frames else { return false };
+        let Some(frames) = &mut self.wire.frames else { return false };
         let goodbye = encode::close(Some(1000), "", Some(frames.mask()));
         self.says_its_last(&goodbye, Some(Verdict::Code(1000)), None);
         true
@@ -343,7 +351,7 @@ impl Client {
 
     /// It says what cannot be understood.
     pub(super) fn misbehaves(&mut self, random: &mut Random) {
-        match &mut self.frames {
+        match &mut self.wire.frames {
             Some(frames) if random.one_in(4) => {
                 let line = frames.message(random.pick(&BROKEN_LINES[..3]).trim_ascii_end());
                 self.says_its_last(&line, Some(Verdict::Code(1007)), Some(Reason::ClientMalformed));
@@ -363,7 +371,7 @@ impl Client {
 
     /// Compares the lines that have come with what it has asked, to the byte.
     pub(super) fn check(&mut self, now: Duration) {
-        for line in lines(&mut self.came) {
+        for line in lines(&mut self.wire.came) {
             if token(&line, "error").is_some() {
                 self.check_error(&line, now);
                 continue;

@@ -236,6 +236,7 @@ impl Bus {
         if self.out.records.is_some() != is_wanted {
             self.out.records = is_wanted.then(|| Box::new(Records { left: MOST_OF_EACH, ..Records::default() }));
         }
+        self.choose_way();
     }
 
     /// A request that is still pending is answered with this line, its first edit being that of the id.

@@ -37,7 +37,7 @@ pub(super) struct FastPath<'a> {
     /// How many clients there are.
     pub clients: usize,
     /// A worker does better than before.
-    pub has_changed: &'a mut bool,
+    pub workers_changed: bool,
 }
 
 impl FastPath<'_> {
@@ -58,7 +58,7 @@ impl FastPath<'_> {
 
     /// Sends a client's line on its way. None if it has to go the general way, and then nothing has been done.
     #[inline(always)]
-    pub(super) fn client_line(
+    pub(super) fn client_line<const TOLD: bool>(
         &mut self,
         key: ClientKey,
         client: &mut Client,
@@ -100,14 +100,12 @@ impl FastPath<'_> {
                 second_session: None,
                 session_on_top: line.session.is_some(),
                 verb: Verb::Other,
-                expires: self.settings.pools[worker.pool]
-                    .request_timeout
-                    .map_or(Moment::NEVER, |timeout| self.time.now.after(timeout)),
+                expires: worker.request_timeout.map_or(Moment::NEVER, |timeout| self.time.now.after(timeout)),
                 print: print_of(self.window, line, Span::default()),
             };
             let came_at = self.time.came_at();
             let request = self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut client.end.outstanding)?;
-            if let Some(records) = &mut self.out.records {
+            if TOLD && let Some(records) = &mut self.out.records {
                 records.begin(self.time.now, self.pending, request, (self.window, line));
             }
             self.timers.arm(Timer::Requests, new.expires);
@@ -147,7 +145,7 @@ impl FastPath<'_> {
 
     /// Sends a worker's line on its way. None if it has to go the general way, and then nothing has been done.
     #[inline(always)]
-    pub(super) fn worker_line(
+    pub(super) fn worker_line<const TOLD: bool>(
         &mut self,
         key: WorkerKey,
         worker: &mut Worker,
@@ -155,14 +153,14 @@ impl FastPath<'_> {
         line: &Line,
     ) -> Option<()> {
         match line.id.is_some() {
-            true => self.pass_answer(key, worker, clients, line),
+            true => self.pass_answer::<TOLD>(key, worker, clients, line),
             false => self.pass_notification(key, worker, clients, line),
         }
     }
 
     /// An answer to a request with which nothing is the matter.
     #[inline(always)]
-    fn pass_answer(
+    fn pass_answer<const TOLD: bool>(
         &mut self,
         key: WorkerKey,
         worker: &mut Worker,
@@ -178,7 +176,7 @@ impl FastPath<'_> {
         let request = self.pending.get(request_key).filter(|request| request.is_simple())?;
         let Some(Peer::Client(client_key)) = request.asker() else { return None };
         let (session, since) = (request.session, request.since());
-        let is_told = request.flags.has(Flags::TOLD);
+        let is_told = TOLD && request.flags.has(Flags::TOLD);
         let client = clients.get_mut(client_key)?;
         if client.phase != Phase::Open
             || client.end.output.is_full()
@@ -198,7 +196,7 @@ impl FastPath<'_> {
         self.pending.remove_at(request_key, place);
         worker.end.unanswered.count -= 1;
         worker.end.unanswered.awaited -= 1;
-        *self.has_changed |= worker.answering.answers();
+        self.workers_changed |= worker.answering.answers();
         worker.answering.responds = true;
         let outcome = if line.flags == Line::ERROR { Outcome::Error } else { Outcome::Answered };
         self.pools[worker.name.pool].tally.answered(outcome, took);

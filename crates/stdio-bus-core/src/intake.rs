@@ -14,8 +14,8 @@ use super::port::{Effects, Next, Received};
 pub(super) struct Intake {
     pub scanner: Scanner,
     pub batch: Vec<Line>,
-    /// Lines may go the way that is in `fast_path.rs`.
-    is_fast: bool,
+    /// Whether lines may go the way that is in `fast_path.rs`, and whether there is a line to be written of each request.
+    way: Way,
     /// Lines that went that way.
     #[cfg(any(test, feature = "testing"))]
     fast_lines: u64,
@@ -25,11 +25,11 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    pub(super) fn new(is_fast: bool) -> Self {
+    pub(super) fn new(way: Way) -> Self {
         Self {
             scanner: Scanner::new(),
             batch: Vec::with_capacity(BATCH),
-            is_fast,
+            way,
             #[cfg(any(test, feature = "testing"))]
             fast_lines: 0,
             #[cfg(any(test, feature = "testing"))]
@@ -37,20 +37,29 @@ impl Intake {
         }
     }
 
-    /// Whether lines may go the fast path from now on.
-    pub(super) fn choose(&mut self, is_fast: bool) {
-        self.is_fast = is_fast;
+    /// Which way lines may go from now on.
+    pub(super) fn choose(&mut self, way: Way) {
         #[cfg(any(test, feature = "testing"))]
-        (self.is_fast &= !self.is_plain);
+        let way = if self.is_plain { Way::General } else { way };
+        self.way = way;
     }
 
-    /// So many lines of the batch went the fast path. Says whether that is all there is to it.
-    #[inline(always)]
-    fn is_done(&mut self, lines: usize, outcome: Outcome, unfinished: usize, limit: usize) -> bool {
+    /// Counts lines that went the fast path.
+    fn count_fast(&mut self, _lines: usize) {
         #[cfg(any(test, feature = "testing"))]
-        (self.fast_lines += lines as u64);
-        lines == self.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. })
+        {
+            self.fast_lines += _lines as u64;
+        }
     }
+}
+
+/// Which way lines may go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    General,
+    Fast,
+    /// The fast one, with records of requests (`ended.rs`).
+    Told,
 }
 
 /// What became of one line.
@@ -93,7 +102,7 @@ macro_rules! fast_path {
             timers: &mut $bus.timers,
             out: &mut $bus.out,
             clients: $clients,
-            has_changed: &mut $bus.supervisor.has_changed,
+            workers_changed: false,
         }
     };
 }
@@ -142,12 +151,19 @@ impl Bus {
         self.intake.batch.clear();
         let (outcome, unfinished) = client.end.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let mut lines = 0;
-        if self.intake.is_fast && !self.shutdown.refuses_requests() {
+        if self.intake.way != Way::General && !self.shutdown.refuses_requests() {
             let mut path = fast_path!(self, window, count);
             let batch = self.intake.batch.iter().take_while(|line| line.span.len() <= limit);
-            lines = batch.map_while(|line| path.client_line(key, client, &mut self.workers, line)).count();
+            lines = match self.intake.way {
+                Way::Told => {
+                    batch.map_while(|line| path.client_line::<true>(key, client, &mut self.workers, line)).count()
+                }
+                _ => batch.map_while(|line| path.client_line::<false>(key, client, &mut self.workers, line)).count(),
+            };
             self.out.stats.lines_from_clients += lines as u64;
-            if self.intake.is_done(lines, outcome, unfinished, limit) {
+            self.intake.count_fast(lines);
+            if lines == self.intake.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. })
+            {
                 return client.end.finish(now, window.data().len(), &self.intake.batch, outcome);
             }
         }
@@ -168,12 +184,24 @@ impl Bus {
         self.intake.batch.clear();
         let (outcome, unfinished) = worker.end.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let mut lines = 0;
-        if self.intake.is_fast && !self.shutdown.refuses_requests() && !worker.tenure.is_leaving() {
+        if self.intake.way != Way::General && !self.shutdown.refuses_requests() && !worker.tenure.is_leaving() {
             let mut path = fast_path!(self, window, count);
-            let batch = self.intake.batch.iter().take_while(|line| line.span.len() <= limit);
-            lines = batch.map_while(|line| path.worker_line(key, worker, &mut self.clients, line)).count();
+            let (batch, clients) = (self.intake.batch.iter(), &mut self.clients);
+            let fits = |line: &Line| line.span.len() <= limit;
+            lines = if self.intake.way == Way::Told {
+                batch
+                    .take_while(|line| fits(line) && path.worker_line::<true>(key, worker, clients, line).is_some())
+                    .count()
+            } else {
+                batch
+                    .take_while(|line| fits(line) && path.worker_line::<false>(key, worker, clients, line).is_some())
+                    .count()
+            };
+            self.supervisor.has_changed |= path.workers_changed;
             self.out.stats.lines_from_workers += lines as u64;
-            if self.intake.is_done(lines, outcome, unfinished, limit) {
+            self.intake.count_fast(lines);
+            if lines == self.intake.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. })
+            {
                 return worker.end.finish(now, bytes, &self.intake.batch, outcome);
             }
         }
@@ -291,7 +319,7 @@ impl Bus {
     /// Has all lines go the general way: what they lead to has to be the same.
     #[cfg(any(test, feature = "testing"))]
     pub fn without_fast_path(mut self) -> Self {
-        (self.intake.is_fast, self.intake.is_plain) = (false, true);
+        (self.intake.way, self.intake.is_plain) = (Way::General, true);
         self
     }
 

@@ -82,7 +82,7 @@ use admission::Admission;
 use balancer::Balancer;
 use client::{Client, Phase};
 use endpoint::Endpoint;
-use intake::{Flow, Intake, length_of_line};
+use intake::{Flow, Intake, Way, length_of_line};
 use out::Out;
 use peer::{ClientMark, Moment, Peer, RequestKey, WorkerMark};
 use pending::Pending;
@@ -147,7 +147,7 @@ impl Bus {
         settings.pools.extend(copies);
         Self {
             time: Time::default(),
-            intake: Intake::new(!denies_methods(&settings)),
+            intake: Intake::new(if denies_methods(&settings) { Way::General } else { Way::Fast }),
             clients: Table::new(settings.most_clients.min(MAX_CONNECTIONS)),
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),

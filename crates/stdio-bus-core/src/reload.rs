@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use super::Bus;
 use super::balancer::Balancer;
 use super::client::Client;
+use super::intake::Way;
 use super::peer::Moment;
 use super::port::{Effect, Effects};
 use super::report::Reason;
@@ -39,7 +40,7 @@ impl Bus {
         let moved = self.arrange_pools(&before, &twins);
         self.arrange_clients(&moved, &twins);
         self.arrange_listeners(&before);
-        self.intake.choose(!denies_methods(&self.settings));
+        self.choose_way();
         for (from, to) in moved.into_iter().enumerate() {
             to.into_iter().for_each(|to| self.renew_pool(&before, from, to));
         }
@@ -47,6 +48,15 @@ impl Bus {
         self.wake_all();
         (self.supervisor.has_changed, self.supervisor.rolls_due) = (true, true);
         self.effects()
+    }
+
+    /// Which way lines may go: the fast one asks for no method.
+    pub(super) fn choose_way(&mut self) {
+        self.intake.choose(match &self.out.records {
+            _ if denies_methods(&self.settings) => Way::General,
+            None => Way::Fast,
+            Some(_) => Way::Told,
+        });
     }
 
     /// Whether the pool at this place of the new settings is not the one that is there now.
@@ -158,8 +168,9 @@ impl Bus {
         // Who has one for itself trusts that nobody else has used it.
         let is_dedicated = |pool: &settings::Pool| pool.assignment == Assignment::Dedicated;
         let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is);
-        if changes_tenure {
-            for worker in self.workers.values_mut().filter(|worker| worker.pool == pool) {
+        for worker in self.workers.values_mut().filter(|worker| worker.pool == pool) {
+            worker.request_timeout = is.request_timeout;
+            if changes_tenure {
                 let (of, number) = (worker.tenure.generation, worker.name.incarnation);
                 worker.tenure.renew(Tenure::new(worker.process.started, is, of, number));
             }

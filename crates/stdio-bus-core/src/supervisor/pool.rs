@@ -210,7 +210,8 @@ impl Bus {
         let name = WorkerName { pool: shown, place, incarnation };
         let settings = &self.settings.pools[pool];
         let tenure = Tenure::new(self.time.now, settings, generation, incarnation);
-        let worker = self.workers.insert(Worker::new(self.time.now, (pool, slot), name, tenure))?;
+        let worker =
+            self.workers.insert(Worker::new(self.time.now, (pool, slot), name, tenure, settings.request_timeout))?;
         self.supervisor.next_number += 1;
         let side = self.supervisor.pools[pool].side;
         let shares = self.settings.pools[pool].assignment != Assignment::Dedicated;

@@ -69,15 +69,19 @@ impl Tenure {
         Self { generation, worn: None, ages_at, requests_left: requests - less, leaves_by: None }
     }
 
+    /// Whether its requests are counted.
+    #[inline(always)]
+    pub(crate) fn counts(&self) -> bool {
+        self.requests_left > 0
+    }
+
     /// One more request has reached the worker. Says whether it is to be looked at.
-    #[inline]
     pub(crate) fn count_request(&mut self) -> bool {
-        let is_last = self.requests_left == 1;
-        self.requests_left = self.requests_left.saturating_sub(1);
-        if is_last {
+        self.requests_left -= 1;
+        if self.requests_left == 0 {
             self.worn.get_or_insert(Wear::Requests);
         }
-        is_last
+        self.requests_left == 0
     }
 
     /// The limits are those of another tenure from now on.

@@ -201,6 +201,8 @@ pub(crate) struct Worker {
     pub elicitations: Elicitations,
     /// How much longer it may be held up by slow readers.
     pub stall: StallBudget,
+    /// How long a request to it may wait for its answer.
+    pub request_timeout: Option<Duration>,
     /// What is on its way to it.
     pub window: SendWindow,
     /// Clients take turns before it; it is looked after then.
@@ -211,7 +213,13 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// A worker that is being started.
-    pub(super) fn new(now: Moment, (pool, slot): (usize, Option<usize>), name: WorkerName, tenure: Tenure) -> Self {
+    pub(super) fn new(
+        now: Moment,
+        (pool, slot): (usize, Option<usize>),
+        name: WorkerName,
+        tenure: Tenure,
+        request_timeout: Option<Duration>,
+    ) -> Self {
         Self {
             pool,
             slot,
@@ -225,6 +233,7 @@ impl Worker {
             early: Early::default(),
             elicitations: Elicitations::default(),
             stall: StallBudget::default(),
+            request_timeout,
             window: SendWindow::new(),
             turns_due: None,
             end: Endpoint { partial: Partial::of_any_depth(), ..Endpoint::default() },
@@ -241,7 +250,17 @@ impl Worker {
     #[inline]
     pub(crate) fn begin_answering(&mut self, now: Moment) -> Option<Moment> {
         let is_first = self.end.unanswered.count == 1;
-        let watched_until = if is_first { self.answering.watch(now) } else { None };
+        if self.tenure.counts() { self.begin_counted(now, is_first) } else { self.watch(now, is_first) }
+    }
+
+    #[inline(always)]
+    fn watch(&mut self, now: Moment, is_first: bool) -> Option<Moment> {
+        if is_first { self.answering.watch(now) } else { None }
+    }
+
+    #[cold]
+    fn begin_counted(&mut self, now: Moment, is_first: bool) -> Option<Moment> {
+        let watched_until = self.watch(now, is_first);
         if self.tenure.count_request() { Some(now) } else { watched_until }
     }
 

@@ -92,7 +92,7 @@ pub(super) struct Connection {
     /// Its descriptors, but for stderr.
     pub ends: Ends,
     /// A worker's stderr.
-    pub stderr: Option<Stderr>,
+    pub stderr: Option<Box<Stderr>>,
     /// What came in.
     pub inbox: Inbox,
     /// What goes out.
@@ -112,6 +112,9 @@ pub(super) struct Connection {
     /// Whether its network gives signs of it, if that is looked at.
     pub liveness: Option<Liveness>,
 }
+
+/// A thousand of them may be idle.
+const _: () = assert!(size_of::<Connection>() <= 256);
 
 /// How far the end of an input has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -404,7 +407,7 @@ impl Connection {
 
     /// When it has to be looked at although nothing happens.
     pub(super) fn due(&self) -> Option<Moment> {
-        let left_out = self.stderr.as_ref().and_then(Stderr::left_out_due);
+        let left_out = self.stderr.as_ref().and_then(|stderr| stderr.left_out_due());
         let ping = self.web.as_ref().and_then(|web| web.due());
         [self.room.retry_at, self.liveness.map(|liveness| liveness.look_at), ping, left_out].into_iter().flatten().min()
     }

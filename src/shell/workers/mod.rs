@@ -44,7 +44,7 @@ impl<I: Io> Reactor<I> {
                 self.io.opened(pipe.as_raw_fd());
             }
             connection.ends.have_come(spawned.stdin, spawned.stdout);
-            connection.stderr = Some(Stderr::new(spawned.stderr));
+            connection.stderr = Some(Box::new(Stderr::new(spawned.stderr)));
             self.tell(now, Input::Spawned { worker, pid: spawned.pid });
             self.notify.changed();
             self.arm_read(slot);

@@ -122,8 +122,9 @@ impl Launch {
                 command
             }
             Who::Stdio2http => {
-                let mut command = with(&self.stdio2http, &["--port", &port, "--"])?;
-                command.args(worker);
+                let mut command =
+                    with(&self.stdio2http, &["--log-level", "error", "--port", &port, "--command", &worker[0]])?;
+                command.args(worker[1..].iter().map(|word| format!("--arg={word}")));
                 command
             }
         })

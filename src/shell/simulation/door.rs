@@ -127,6 +127,8 @@ impl Door {
         if pulled == Pulled::End {
             let is_known = self.visitors[visitor].wires[wire].is_broken;
             self.visitors[visitor].loses(wire, is_known);
+        } else if self.visitors[visitor].is_done_with(wire) && self.random.one_in(2) {
+            self.visitors[visitor].loses(wire, true);
         }
         pulled != Pulled::Nothing
     }

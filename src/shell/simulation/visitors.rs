@@ -1,5 +1,6 @@
 //! The visitors of the door for MCP in the simulation, of both eras: they begin sessions, call, open streams, go on with
-//! those that broke, end their sessions, read slowly, cut connections anywhere, and check what they get.
+//! those that broke, end their sessions, read slowly, cut connections anywhere, and check what they get. Some keep their
+//! connections, some open one for each request, and some do either.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -44,10 +45,12 @@ pub(super) struct Wire {
     body: Vec<u8>,
     /// The daemon has said that it closes it.
     is_closing: bool,
-    /// The visitor has said that it asks no more on it.
+    /// The visitor asks no more on it, whether it has said so or not.
     is_over: bool,
     /// It is read a little at a time.
     is_slow: bool,
+    /// Something was asked on it.
+    is_used: bool,
     /// The world has broken it, though the visitor may not have come to its end.
     pub(super) is_broken: bool,
 }
@@ -82,10 +85,20 @@ enum Stage {
     Inside,
 }
 
+/// What a visitor does with its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Habit {
+    Keeps,
+    /// It opens one for each request.
+    OpensEach,
+    Both,
+}
+
 pub(super) struct Visitor {
     pub(super) name: usize,
     pub(super) is_modern: bool,
     version: &'static str,
+    habit: Habit,
     session: Option<String>,
     stage: Stage,
     pub(super) wires: Vec<Wire>,
@@ -118,6 +131,7 @@ impl Visitor {
             name,
             is_modern,
             version,
+            habit: *random.pick(&[Habit::Keeps, Habit::OpensEach, Habit::Both]),
             session: None,
             stage: if is_modern { Stage::Inside } else { Stage::Outside },
             wires: Vec::new(),
@@ -148,15 +162,23 @@ impl Visitor {
             is_closing: false,
             is_over: false,
             is_slow: random.one_in(4),
+            is_used: false,
             is_broken: false,
         });
     }
 
-    /// A connection on which it may ask something: a fresh one, or one on which others wait.
-    fn usable(&self, random: &mut Random) -> Option<usize> {
+    /// Whether it keeps the connection for what it asks next.
+    fn keeps(&self, random: &mut Random) -> bool {
+        self.habit == Habit::Keeps || self.habit == Habit::Both && random.one_in(2)
+    }
+
+    /// A connection on which it may ask something: a fresh one, or one that it keeps, where others may wait.
+    fn usable(&self, keeps: bool, random: &mut Random) -> Option<usize> {
         let may = |wire: &Wire| {
             let is_open = !wire.waits.iter().any(|(what, _)| matches!(what, What::Get(_) | What::Nonsense));
-            is_open
+            let may_ask = !wire.is_used || keeps;
+            may_ask
+                && is_open
                 && !wire.is_closing
                 && !wire.is_over
                 && wire.waits.len() < 4
@@ -168,12 +190,14 @@ impl Visitor {
 
     /// Whether it wants a connection before it can go on.
     pub(super) fn needs_wire(&self, random: &mut Random) -> bool {
-        self.wires.len() < 5 && (self.usable(random).is_none() || random.one_in(8))
+        let keeps = self.keeps(random);
+        self.wires.len() < 5 && (self.usable(keeps, random).is_none() || random.one_in(8))
     }
 
     /// It asks something. False if there is nothing to ask, or nowhere to ask it.
     pub(super) fn asks(&mut self, random: &mut Random) -> bool {
-        let Some(at) = self.usable(random) else { return false };
+        let keeps = self.keeps(random);
+        let Some(at) = self.usable(keeps, random) else { return false };
         match (self.stage, random.range(0..20)) {
             (_, 0) if self.wires[at].waits.is_empty() && random.one_in(3) => {
                 self.wires[at].todo.extend(random.pick(&NONSENSE).bytes());
@@ -193,7 +217,13 @@ impl Visitor {
             }
             (Stage::Inside, _) => self.calls(at, random),
         }
+        self.uses(at, keeps);
         true
+    }
+
+    fn uses(&mut self, at: usize, keeps: bool) {
+        self.wires[at].is_used = true;
+        self.wires[at].is_over |= !keeps;
     }
 
     fn begins(&mut self, at: usize, random: &mut Random) {
@@ -537,6 +567,12 @@ impl Visitor {
         wire.waits.iter().for_each(|(what, _)| self.cut_off(wire.number, what));
     }
 
+    /// Whether a connection has brought what it was opened for.
+    pub(super) fn is_done_with(&self, at: usize) -> bool {
+        let wire = &self.wires[at];
+        wire.is_over && wire.todo.is_empty() && wire.waits.is_empty()
+    }
+
     /// Nobody owes it anything that it could still get.
     pub(super) fn is_content(&self) -> bool {
         let waits =
@@ -552,6 +588,7 @@ impl Visitor {
     /// In peace it fetches what broke, or calls, on a new connection.
     pub(super) fn goes_on(&mut self, random: &mut Random) {
         let at = self.wires.len() - 1;
+        self.uses(at, self.keeps(random));
         match self.stage {
             Stage::Outside => self.begins(at, random),
             Stage::Inside if !self.is_modern && self.may_fetch() => self.opens(at, random),

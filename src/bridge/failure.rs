@@ -253,7 +253,7 @@ impl Ending {
                  which makes a new session"
             }
             Self::Closed | Self::Broken(_) => {
-                return format!("it has ended and has to be started, or its log says why; then {again}");
+                return format!("start it if it has ended, or read in its log why; then {again}");
             }
             Self::ClosedAtOnce => {
                 "either it has ended; or it runs, and its log says why; or it is no daemon's listener for lines: check \

@@ -319,6 +319,7 @@ impl Bus {
             }
             self.stop_awaiting(false, |waiting| waiting.client == client);
         }
+        self.arm_worker_queue();
         for pool in 0..self.supervisor.pools.len() {
             if self.settings.pools[pool].assignment == Assignment::Dedicated {
                 self.fill_slots(pool);
@@ -331,11 +332,15 @@ impl Bus {
         let now = self.time.now;
         self.give_turns();
         self.stop_awaiting(true, |waiting| waiting.until <= now);
-        if let Some(due) =
-            self.supervisor.queue.waiting.iter().map(|waiting| self.supervisor.queue.due(now, waiting)).min()
-        {
-            self.timers.arm(Timer::WorkerQueue, due);
-        }
+        self.arm_worker_queue();
+    }
+
+    /// Has the queue be looked at when the next turn of a source at a pace has come, or somebody has waited long enough.
+    fn arm_worker_queue(&mut self) {
+        let queue = &self.supervisor.queue;
+        let now = self.time.now;
+        let due = queue.waiting.iter().map(|waiting| queue.due(now, waiting)).filter(|due| *due > now).min();
+        self.timers.arm(Timer::WorkerQueue, due);
     }
 
     /// Since when a client waits for its turn, and in which group.

@@ -196,3 +196,27 @@ fn a_client_that_waits_for_its_worker_to_start_is_counted_and_told_about_once() 
     assert_eq!((bench.read(cold).len(), bench.bus.stats().awaiting_workers), (1, 2));
     assert!(bench.read(queued[0]).is_empty());
 }
+
+#[test]
+fn turns_at_a_pace_go_on_after_a_start_that_took_longer_than_the_pace() {
+    let mut bench = dedicated(1000);
+    asks_from(&mut bench, 1);
+    asks_from(&mut bench, 1);
+    let ended: Vec<Peer> = (0..10).map(|_| asks_from(&mut bench, 1)).collect();
+    for client in &ended {
+        let Peer::Client(key) = *client else { panic!("it is a client") };
+        bench.handle(Input::SendsNoMore(key));
+    }
+    bench.pass(milliseconds(60));
+    runs(&mut bench);
+    assert_eq!(runs(&mut bench), Some(ended[0]), "its turn had come before");
+    let waits = |bench: &mut Bench| ended.iter().filter(|client| bench.is_paused(**client)).count();
+    for left in (0..9).rev() {
+        // What is started now runs at once, so that only time brings the next turn.
+        while let Some(worker) = starting(&bench).first().copied() {
+            bench.handle(Input::Spawned { worker, pid: 7 });
+        }
+        bench.pass(milliseconds(50));
+        assert_eq!(waits(&mut bench), left);
+    }
+}

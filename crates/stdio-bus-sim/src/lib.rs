@@ -9,7 +9,7 @@
 //! agree, [`trace`] says in two numbers what it came to. `crowd` is a smaller world for hundreds of clients and
 //! full tables, and `door` one for a door for MCP with clients and workers of both eras.
 //!
-//! [`fuzz`] is beside them: what has to hold for any bytes, as fuzzers and property tests ask it, and [`bytes`] and
+//! `fuzz` is beside them: what has to hold for any bytes, as fuzzers and property tests ask it, and [`bytes`] and
 //! `strategies`, of which they are made. `reading` and `oracle` look at the scanner from outside; `scanner` has its tests, with lines of
 //! [`corpus`].
 //!

@@ -327,11 +327,11 @@ pub struct Ids {
     pub request_id: Option<String>,
     /// Of `params.id`, in a cancellation.
     pub params_id: Option<String>,
-    /// See [`Line::token`].
+    /// See `token` of the line.
     pub token: Option<String>,
-    /// See [`Line::progress`].
+    /// See `progress` of the line.
     pub progress: Option<String>,
-    /// See [`Line::subscription`].
+    /// See `subscription` of the line.
     pub subscription: Option<String>,
 }
 

@@ -131,7 +131,9 @@ impl Bus {
         if message.verb == Verb::Initialize {
             self.note_version(route.worker, message.window, message.line);
         }
-        self.open_worker(message, route.worker);
+        if self.serves_mcp() {
+            self.open_worker(message, route.worker);
+        }
         self.forward(Peer::Worker(route.worker), message.line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (message.verb, route.about) {
             let due = self.pending.cancel(self.time.now, key, how);

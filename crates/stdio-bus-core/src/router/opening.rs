@@ -18,6 +18,11 @@ const ID: &str = "\"stdio-bus/initialize\"";
 const INITIALIZED: &str = "notifications/initialized";
 
 impl Bus {
+    /// Whether a door for MCP was ever there.
+    pub(super) fn serves_mcp(&self) -> bool {
+        self.supervisor.pools.len() > self.supervisor.shown
+    }
+
     /// A client's message goes to a worker: shows it before how a session begins, if it is to see that.
     pub(super) fn open_worker(&mut self, message: &Message<'_>, key: WorkerKey) {
         let &Message { client, window, line, verb, .. } = message;

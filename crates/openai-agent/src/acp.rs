@@ -249,7 +249,7 @@ impl Agent {
             // There is nothing to do for any method: the key is in the environment.
             "authenticate" => Ok(Some(json!({}))),
             "session/new" => self.new_session(reply, params, now),
-            "session/load" | "session/resume" | "session/delete" | "session/list" if !self.keeps_history() => {
+            "session/load" | "session/resume" | "session/delete" if !self.keeps_history() => {
                 Err(unsupported(method, "no history is kept (set OPENAI_HISTORY_DIR to keep it)"))
             }
             "session/load" | "session/resume" => {
@@ -342,9 +342,9 @@ impl Agent {
         let mut session = json!({ "close": {} });
         if self.keeps_history() {
             session = json!({ "close": {}, "resume": {}, "delete": {} });
-            if self.config.list_sessions {
-                session["list"] = json!({});
-            }
+        }
+        if self.config.list_sessions {
+            session["list"] = json!({});
         }
         json!({
             "protocolVersion": 1,

@@ -137,23 +137,35 @@ impl Agent {
     }
 
     pub(super) fn list_sessions(&mut self, reply: &Reply, params: Raw<'_>) -> Outcome {
-        let cwd = params.get_text("cwd").map(Into::into);
-        Ok(self.ask_disk(Effect::List(reply.clone(), cwd)))
+        let cwd = params.get_text("cwd");
+        if self.keeps_history() {
+            return Ok(self.ask_disk(Effect::List(reply.clone(), cwd.map(Into::into))));
+        }
+        Ok(Some(self.list(cwd.as_deref(), Vec::new())))
     }
 
-    /// What [`Effect::List`] found; those of another directory are left out.
+    /// What [`Effect::List`] found; those of another directory are left out, and open ones added.
     pub fn listed(&mut self, reply: &Reply, cwd: Option<&str>, found: Result<Vec<Listed>, String>) {
         self.pending -= 1;
-        let listed = |found: Vec<Listed>| {
-            let here = found.iter().filter(|listed| cwd.is_none_or(|cwd| cwd == listed.header.cwd)).take(MOST_LISTED);
-            let infos = here.map(|Listed { header, title, updated }| {
-                let updated = to_the_second(*updated);
-                json!({ "sessionId": header.session_id, "cwd": header.cwd, "title": title, "updatedAt": updated })
-            });
-            json!({ "sessions": infos.collect::<Vec<Json>>() })
-        };
-        let outcome = found.map(listed);
+        let outcome = found.map(|stored| self.list(cwd, stored));
         self.reply(reply, outcome.map_err(|problem| cannot("The sessions cannot be listed", &problem)));
+    }
+
+    /// The newest ones of these and of the open sessions.
+    fn list(&self, cwd: Option<&str>, mut stored: Vec<Listed>) -> Json {
+        stored.retain(|listed| self.sessions.get(&listed.header.session_id).is_none());
+        let stored = stored.into_iter().map(|it| (it.updated, it.header.session_id, it.header.cwd, it.title));
+        let open = self.sessions.iter().map(|(session_id, session)| {
+            let title = session.title.as_deref().map(str::to_owned);
+            (session.updated, session_id.to_string(), session.cwd.to_string(), title)
+        });
+        let mut all: Vec<_> =
+            stored.chain(open).filter(|(_, _, theirs, _)| cwd.is_none_or(|cwd| cwd == theirs)).collect();
+        all.sort_by(|left, right| right.0.cmp(&left.0).then_with(|| left.1.cmp(&right.1)));
+        let infos = all.into_iter().take(MOST_LISTED).map(|(updated, session_id, cwd, title)| {
+            json!({ "sessionId": session_id, "cwd": cwd, "title": title, "updatedAt": to_the_second(updated) })
+        });
+        json!({ "sessions": infos.collect::<Vec<Json>>() })
     }
 
     /// What came of [`Effect::Delete`].

@@ -152,7 +152,7 @@ fn models_are_fetched_again_when_that_failed() {
 fn what_does_not_exist_is_said() {
     let mut client = Client::for_url("http://127.0.0.1:9/v1");
     assert_eq!(client.error("session/dance", json!({}))["code"], -32601);
-    for method in ["session/load", "session/resume", "session/delete", "session/list"] {
+    for method in ["session/load", "session/resume", "session/delete"] {
         let error = client.error(method, json!({"sessionId": "x", "cwd": "/", "mcpServers": []}));
         assert_eq!(error["code"], -32601);
         assert!(error["message"].as_str().unwrap().contains("OPENAI_HISTORY_DIR"), "{error}");
@@ -253,12 +253,16 @@ fn ids_come_back_as_they_came() {
 }
 
 #[test]
-fn a_session_that_was_closed_is_not_known_any_more() {
+fn open_sessions_are_listed_without_a_history_and_one_that_was_closed_is_not_known_any_more() {
     let mut client = Client::start(&[]);
     let (first, second) = (client.session(), client.session());
     assert_ne!(first, second);
+    let listed = |client: &mut Client, params: Json| client.result("session/list", params)["sessions"].clone();
+    assert_eq!(listed(&mut client, json!({"cwd": "/work"})).as_array().map(Vec::len), Some(2));
+    assert_eq!(listed(&mut client, json!({"cwd": "/other"})), json!([]));
     assert_eq!(client.result("session/close", json!({"sessionId": second})), json!({}));
     assert_eq!(client.error("session/close", json!({"sessionId": second}))["code"], -32002);
+    assert_eq!(listed(&mut client, json!({}))[0]["sessionId"], first.as_str());
 }
 
 #[test]

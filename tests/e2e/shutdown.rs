@@ -208,6 +208,8 @@ fn a_second_signal_gives_those_who_wait_their_errors_and_ends_everything() {
         for id in 0..2 {
             client.ask(format!("held {id}"), "hold", json!({}));
         }
+        // The daemon has read them when it answers what came behind.
+        client.request("sync", "m", json!({}));
         // Two signals that come together are one.
         daemon.stand_still();
         daemon.signal(Signal::TERM);

@@ -303,7 +303,9 @@ impl Bus {
             method: begin_of(&method, LONGEST_METHOD),
             session: begin_of(&session, MAX_SESSION_ID_LEN),
         };
-        self.out.records.iter_mut().for_each(|records| records.add(ended.clone(), words));
+        if let Some(records) = &mut self.out.records {
+            records.add(ended, words);
+        }
     }
 }
 

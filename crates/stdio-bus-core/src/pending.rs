@@ -92,7 +92,8 @@ impl Pending {
 
     /// How many of clients somebody waits for.
     pub(super) fn awaited(&self) -> usize {
-        self.all(|request| request.asker.is_some() && request.answerer.is_worker()).len()
+        let is_awaited = |request: &Request| request.asker.is_some() && request.answerer.is_worker();
+        self.table.iter().filter(|(_, request)| is_awaited(request)).count()
     }
 
     /// Whether there is room for one more of an asker that has so many unanswered, of so many that may ask. The last slots

@@ -310,7 +310,8 @@ impl Bus {
         !self.starting().contains(&self.supervisor.pools[pool].side.shown_as) && self.next_turn_of().is_none()
     }
 
-    /// Gives turns; where no client has one, spares are started.
+    /// Gives turns, and has the queue looked at when the next one of a source at a pace has come, or somebody has waited long
+    /// enough. Where no client has a turn, spares are started.
     pub(super) fn give_turns(&mut self) {
         while let Some(at) = self.next_turn_of() {
             let Waiting { client, group, .. } = self.supervisor.queue.waiting[at];
@@ -319,7 +320,9 @@ impl Bus {
             }
             self.stop_awaiting(false, |waiting| waiting.client == client);
         }
-        self.arm_worker_queue();
+        let (now, queue) = (self.time.now, &self.supervisor.queue);
+        let due = queue.waiting.iter().map(|waiting| queue.due(now, waiting)).filter(|due| *due > now).min();
+        self.timers.arm(Timer::WorkerQueue, due);
         for pool in 0..self.supervisor.pools.len() {
             if self.settings.pools[pool].assignment == Assignment::Dedicated {
                 self.fill_slots(pool);
@@ -332,15 +335,6 @@ impl Bus {
         let now = self.time.now;
         self.give_turns();
         self.stop_awaiting(true, |waiting| waiting.until <= now);
-        self.arm_worker_queue();
-    }
-
-    /// Has the queue be looked at when the next turn of a source at a pace has come, or somebody has waited long enough.
-    fn arm_worker_queue(&mut self) {
-        let queue = &self.supervisor.queue;
-        let now = self.time.now;
-        let due = queue.waiting.iter().map(|waiting| queue.due(now, waiting)).filter(|due| *due > now).min();
-        self.timers.arm(Timer::WorkerQueue, due);
     }
 
     /// Since when a client waits for its turn, and in which group.

@@ -18,6 +18,14 @@ fn asks_from(bench: &mut Bench, user: u32) -> Peer {
     client
 }
 
+/// These clients, which are not read, will send nothing more.
+fn send_no_more(bench: &mut Bench, clients: &[Peer]) {
+    for client in clients {
+        let Peer::Client(key) = *client else { panic!("it is a client") };
+        bench.handle(Input::SendsNoMore(key));
+    }
+}
+
 /// Workers that are being started.
 fn starting(bench: &Bench) -> Vec<WorkerKey> {
     let is_starting = |key: &WorkerKey| bench.bus.workers.get(*key).is_some_and(|worker| worker.process.pid == 0);
@@ -123,10 +131,7 @@ fn of_clients_that_send_no_more_a_few_of_each_source_wait_for_workers() {
     asks_from(&mut bench, 1);
     let ended: Vec<Peer> = (0..100).map(|_| asks_from(&mut bench, 1)).collect();
     let honest = asks_from(&mut bench, 1);
-    for client in &ended {
-        let Peer::Client(key) = *client else { panic!("it is a client") };
-        bench.handle(Input::SendsNoMore(key));
-    }
+    send_no_more(&mut bench, &ended);
     let refused: Vec<Peer> = ended.iter().copied().filter(|client| !bench.is_paused(*client)).collect();
     assert_eq!(refused.len(), 100 - 16);
     let (reason, _, _) = bench.read_error(refused[0]);
@@ -203,10 +208,7 @@ fn turns_at_a_pace_go_on_after_a_start_that_took_longer_than_the_pace() {
     asks_from(&mut bench, 1);
     asks_from(&mut bench, 1);
     let ended: Vec<Peer> = (0..10).map(|_| asks_from(&mut bench, 1)).collect();
-    for client in &ended {
-        let Peer::Client(key) = *client else { panic!("it is a client") };
-        bench.handle(Input::SendsNoMore(key));
-    }
+    send_no_more(&mut bench, &ended);
     bench.pass(milliseconds(60));
     runs(&mut bench);
     assert_eq!(runs(&mut bench), Some(ended[0]), "its turn had come before");

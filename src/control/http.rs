@@ -60,8 +60,17 @@ impl<S: Read + Write> Stream for S {}
 impl Server {
     /// The body of a good answer.
     pub(super) fn body(&self, ask: &Ask) -> Result<String, StartError> {
+        self.body_of(self.ask(ask))
+    }
+
+    /// Asks, and waits for the whole answer.
+    pub(super) fn ask(&self, ask: &Ask) -> io::Result<Answer> {
+        self.open()?.exchange(ask, "close")
+    }
+
+    fn body_of(&self, answer: io::Result<Answer>) -> Result<String, StartError> {
         let doing = format!("ask the daemon at {}", self.address);
-        let answer = self.ask(ask).map_err(|error| StartError::io(&doing)(with_remedy(error)))?;
+        let answer = answer.map_err(|error| StartError::io(&doing)(with_remedy(error)))?;
         if answer.status < 400 {
             return Ok(answer.body);
         }
@@ -69,18 +78,9 @@ impl Server {
         Err(StartError::io(&doing)(io::Error::other(answer.body.trim_end().to_owned())))
     }
 
-    /// Asks, and waits for the whole answer.
-    pub(super) fn ask(&self, ask: &Ask) -> io::Result<Answer> {
-        let (mut stream, host) = self.connect()?;
-        let head = Head::request(ask.method, &ask.target, &host)
-            .field("Connection", "close")
-            .field_if("Authorization", self.token.as_ref().map(|token| format!("Bearer {token}")))
-            .field_if("Content-Length", (ask.method == "POST").then_some(0))
-            .end();
-        stream.write_all(head.as_bytes())?;
-        let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes)?;
-        parse(&bytes)
+    fn open(&self) -> io::Result<Connection<'_>> {
+        let (stream, host) = self.connect()?;
+        Ok(Connection { server: self, stream, host })
     }
 
     fn connect(&self) -> io::Result<(Box<dyn Stream>, String)> {
@@ -113,11 +113,48 @@ impl Server {
     }
 }
 
-fn parse(bytes: &[u8]) -> io::Result<Answer> {
+/// One connection for several questions: it outlives the listener, should that move.
+pub(super) struct Connection<'s> {
+    server: &'s Server,
+    stream: Box<dyn Stream>,
+    host: String,
+}
+
+impl<'s> Connection<'s> {
+    /// Connects.
+    ///
+    /// # Errors
+    /// Nobody is there.
+    pub(super) fn new(server: &'s Server) -> Result<Self, StartError> {
+        let doing = format!("ask the daemon at {}", server.address);
+        server.open().map_err(|error| StartError::io(&doing)(with_remedy(error)))
+    }
+
+    /// The body of a good answer.
+    pub(super) fn body(&mut self, ask: &Ask) -> Result<String, StartError> {
+        let answer = self.exchange(ask, "keep-alive");
+        self.server.body_of(answer)
+    }
+
+    fn exchange(&mut self, ask: &Ask, connection: &str) -> io::Result<Answer> {
+        let token = self.server.token.as_ref();
+        let head = Head::request(ask.method, &ask.target, &self.host)
+            .field("Connection", connection)
+            .field_if("Authorization", token.map(|token| format!("Bearer {token}")))
+            .field_if("Content-Length", (ask.method == "POST").then_some(0))
+            .end();
+        self.stream.write_all(head.as_bytes())?;
+        read(&mut self.stream)
+    }
+}
+
+/// Reads one answer.
+fn read(stream: &mut impl Read) -> io::Result<Answer> {
     let mut reader = ResponseReader::new(Method::Get, u64::MAX);
-    let (mut status, mut body, mut at) = (0, Vec::new(), 0);
+    let (mut status, mut body) = (0, Vec::new());
+    let (mut bytes, mut at, mut has_ended) = (Vec::new(), 0, false);
     loop {
-        match reader.next(&bytes[at..], true) {
+        match reader.next(&bytes[at..], has_ended) {
             Event::Head(head) => {
                 status = head.status;
                 at += head.length;
@@ -126,7 +163,13 @@ fn parse(bytes: &[u8]) -> io::Result<Answer> {
                 body.extend_from_slice(data);
                 at += length;
             }
-            Event::More(length) => at += length,
+            Event::More(length) => {
+                at += length;
+                let mut piece = [0; 16 << 10];
+                let read = stream.read(&mut piece)?;
+                has_ended = read == 0;
+                bytes.extend_from_slice(&piece[..read]);
+            }
             Event::End(_) => return Ok(Answer { status, body: String::from_utf8_lossy(&body).into_owned() }),
             Event::Wrong(error) => {
                 let is_known = matches!(error, Error::NOTHING | Error::CUT_OFF);
@@ -154,7 +197,7 @@ mod tests {
     use super::*;
 
     fn body(text: &str) -> Result<String, String> {
-        parse(text.as_bytes()).map(|answer| answer.body).map_err(|error| error.to_string())
+        read(&mut text.as_bytes()).map(|answer| answer.body).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -162,7 +205,7 @@ mod tests {
         let chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n00000003\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
         assert_eq!(body(chunks).as_deref(), Ok("abcde"));
         let length = "HTTP/1.1 503 No\r\nContent-Length: 3\r\n\r\nabc";
-        assert_eq!(parse(length.as_bytes()).ok(), Some(Answer { status: 503, body: "abc".to_owned() }));
+        assert_eq!(read(&mut length.as_bytes()).ok(), Some(Answer { status: 503, body: "abc".to_owned() }));
         for cut in 1..chunks.len() - 4 {
             assert_eq!(body(&chunks[..cut]), Err("its answer was cut off".to_owned()), "{cut}");
         }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::address::Address;
 use crate::error::{StartError, exit};
 use crate::visible;
-use http::{Ask, Server, parsed};
+use http::{Ask, Connection, Server, parsed};
 use text::say;
 
 /// The variable that says where the daemon is, where `--admin` does not.
@@ -94,10 +94,11 @@ pub fn run(whom: &Whom, question: &Question) -> Result<u8, StartError> {
 
 /// Has the configuration read again, and waits until it is known what has come of it.
 fn reload(server: &Server, json: bool, dry_run: bool) -> Result<u8, StartError> {
-    server.body(&Ask::post(if dry_run { "/reload?dry_run=1" } else { "/reload" }))?;
+    let mut daemon = Connection::new(server)?;
+    daemon.body(&Ask::post(if dry_run { "/reload?dry_run=1" } else { "/reload" }))?;
     let mut number = None;
     let (body, outcome) = loop {
-        let body = server.body(&Ask::get("/reload.json"))?;
+        let body = daemon.body(&Ask::get("/reload.json"))?;
         let outcome = parsed(&body)?;
         // Another one may have begun since this one was over.
         let is_ours = *number.get_or_insert_with(|| outcome["number"].clone()) == outcome["number"];

@@ -242,10 +242,8 @@ fn an_admin_listener_moves_and_the_command_that_moved_it_hears_what_came_of_it()
     let [old, new] = ["admin", "admin.new"].map(|name| setup.text_path(name));
     let daemon = setup.set("admin", json!({ "listen": old })).start();
     daemon.until("the admin socket is there", || daemon.path("admin").exists());
-    change(&daemon, |config| config["admin"]["listen"] = json!(new));
-    // Its answer has to be fetched from where it has gone.
-    let _ = command(&daemon, &["reload"]);
-    daemon.logs(&["the configuration was reloaded"]);
+    let said = reload(&daemon, |config| config["admin"]["listen"] = json!(new));
+    assert!(said.contains("admin.new"), "{said}");
     daemon.until("the new socket is there and the old one is not", || {
         daemon.path("admin.new").exists() && !daemon.path("admin").exists()
     });
@@ -284,6 +282,11 @@ fn the_operator_has_workers_replaced_in_turn_or_at_once() {
         pids(&mut client, id).iter().all(|pid| !before.contains(pid))
     });
     daemon.until("the old ones have ended", || before.iter().all(|pid| !lives(pid.as_u64().expect("a number"))));
+    let (code, _, why) = command(&daemon, &["restart", "worker", "agents/9"]);
+    let names = Admin::of(&daemon).get("/workers.json").body;
+    let names = names.split("\"worker\":\"").skip(1).filter_map(|rest| rest.split('"').next()).collect::<Vec<_>>();
+    let says = format!("there is no worker \"agents/9\", but {}", names.join(", "));
+    assert!(code == Some(1) && names.len() == 2 && why.contains(&says), "{says}: {why}");
     let (code, _, why) = command(&daemon, &["restart", "pool", "agent"]);
     assert!(code == Some(1) && why.contains("there is no pool \"agent\""), "{why}");
     daemon.stop();

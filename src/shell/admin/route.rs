@@ -174,8 +174,25 @@ fn restart_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done,
                 if at_once { "told to stop" } else { "replaced: first another one runs, then it ends with its work" };
             Ok((Act::Tell(Input::RestartWorker { worker, at_once }), format!("worker {name} is {how}")))
         }
-        None => Err(Response::text(Status::NotFound, &format!("there is no worker {name:?}; see show workers"))),
+        None => Err(Response::text(Status::NotFound, &no_worker(view, name))),
     }
+}
+
+/// Most workers that a refusal names.
+const MOST_NAMED: usize = 16;
+
+/// Workers that follow others have other numbers, so those that are there are named.
+fn no_worker(view: &View<'_>, name: &str) -> String {
+    let rows = (0..view.bus.worker_slots()).filter_map(|slot| view.bus.worker_row(view.now, slot));
+    let mut names: Vec<_> = rows.map(|row| (row.name.pool, row.name.place, row.name)).collect();
+    names.sort_unstable_by_key(|(pool, place, _)| (*pool, *place));
+    let shown: Vec<String> = names.iter().take(MOST_NAMED).map(|row| tables::worker_name(view, row.2)).collect();
+    let there = match names.len().saturating_sub(MOST_NAMED) {
+        _ if shown.is_empty() => "and none runs; see show pools".to_owned(),
+        0 => format!("but {}", shown.join(", ")),
+        more => format!("but {} and {more} more; see show workers", shown.join(", ")),
+    };
+    format!("there is no worker {name:?}, {there}")
 }
 
 fn restart_pool(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {

@@ -299,7 +299,7 @@ impl Pieces for Object {
 }
 
 /// How people call a worker.
-fn worker_name(view: &View<'_>, worker: WorkerName) -> String {
+pub(super) fn worker_name(view: &View<'_>, worker: WorkerName) -> String {
     let id = view.workers.pools.get(worker.pool).map_or("", |pool| pool.core.id.as_str());
     format!("{id}/{}", worker.place)
 }

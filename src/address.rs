@@ -166,6 +166,7 @@ impl Address {
                 Err(error(format!("that is a TCP address; write --tcp {tcp}, or \"tcp\": \"{tcp}\" in listeners[]")))
             }
             Err(why) if text.contains("://") => Err(why),
+            _ if text.starts_with("~/") => Err(error(TILDE)),
             _ => Self::from_unix(text),
         }
     }
@@ -271,7 +272,10 @@ fn error(message: impl Into<String>) -> AddressError {
 }
 
 fn no_port(text: &str) -> AddressError {
-    let is_host = !text.is_empty() && !text.contains([':', '*', '/']);
+    if let Some((host, port)) = text.split_once(' ').filter(|(_, port)| port.parse::<u16>().is_ok()) {
+        return error(format!("{text:?} has no port; write {host}:{port}"));
+    }
+    let is_host = !text.is_empty() && !text.contains([':', '*', '/', ' ']);
     let example = if is_host && text.parse::<u16>().is_err() { text } else { "127.0.0.1" };
     error(format!("{text:?} has no port; write HOST:PORT, for example {example}:9000"))
 }
@@ -373,11 +377,13 @@ mod tests {
             assert!(message(Address::from_unix_listener(text)).contains(":9000, or \"tcp\": \""), "{text}");
         }
         assert!(message(Address::from_unix_listener("ws://h:1/acp")).contains("--ws"));
+        assert_eq!(message(Address::from_unix_listener("~/bus.sock")), TILDE);
     }
 
     #[test]
     fn a_wrong_address_says_how_to_write_it() {
         assert!(message(Address::from_tcp("9000")).contains("has no port"));
+        assert!(message(Address::from_tcp("127.0.0.1 9000")).ends_with("write 127.0.0.1:9000"));
         assert!(message(Address::from_tcp("localhost:")).contains("has no port"));
         assert!(message(Address::from_tcp(":9000")).contains("127.0.0.1:9000 for this machine alone"));
         assert!(message(Address::from_tcp("*:9000")).contains("the host is missing"));

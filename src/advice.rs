@@ -5,6 +5,8 @@ use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use crate::config::nearest;
+
 /// Adds the tip, if there is one, to an error of `parser`. The first of `arguments` is the program's name.
 pub(crate) fn advise(mut error: clap::Error, arguments: &[OsString], mut parser: clap::Command) -> clap::Error {
     let of = |kind| match error.get(kind) {
@@ -19,7 +21,7 @@ pub(crate) fn advise(mut error: clap::Error, arguments: &[OsString], mut parser:
             word if !word.starts_with('-') && parser.find_subcommand(first).is_none() => {
                 Some(of_command(first, &word, &parser))
             }
-            argument => of_argument(first, &argument),
+            argument => of_argument(first, &argument).or_else(|| of_flag(first, &argument, arguments, &parser)),
         },
         ErrorKind::MissingRequiredArgument => match first {
             "call" => Some("to name the daemon: stdio_bus call --connect tcp://HOST:PORT METHOD".to_owned()),
@@ -68,9 +70,21 @@ fn of_command(first: &str, verb: &str, parser: &clap::Command) -> String {
         _ if is_file(verb) => format!("to run a configuration: stdio_bus --config {verb}"),
         _ => {
             let commands: Vec<&str> = parser.get_subcommands().map(clap::Command::get_name).collect();
-            format!("the commands are {}; the daemon itself needs none", commands.join(", "))
+            match nearest(verb, &commands) {
+                Some(name) => format!("did you mean stdio_bus {name}?"),
+                None => format!("the commands are {}; the daemon itself needs none", commands.join(", ")),
+            }
         }
     }
+}
+
+/// The flag that a misspelt one was probably meant to be. One dash begins short flags, of which only the first is told.
+fn of_flag(first: &str, argument: &str, arguments: &[OsString], parser: &clap::Command) -> Option<String> {
+    let mut written = arguments.iter().skip(1).filter_map(|argument| argument.to_str());
+    let written = written.find(|text| !argument.starts_with("--") && text.starts_with(argument)).unwrap_or(argument);
+    let of = parser.find_subcommand(first).unwrap_or(parser);
+    let flags: Vec<&str> = of.get_arguments().filter_map(clap::Arg::get_long).collect();
+    nearest(written.split('=').next()?, &flags).map(|flag| format!("did you mean --{flag}?"))
 }
 
 fn of_argument(first: &str, argument: &str) -> Option<String> {

@@ -341,7 +341,7 @@ struct DaemonArgs {
     strict: bool,
 
     /// Run so many workers of the command behind -- [default: 1]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole_number)]
     instances: Option<u32>,
 
     /// How messages choose a worker of the command behind -- [default: round_robin]
@@ -473,6 +473,10 @@ impl From<DaemonArgs> for Options {
             strict: args.strict,
         }
     }
+}
+
+fn whole_number(text: &str) -> Result<u32, &'static str> {
+    text.parse().map_err(|_| "write a whole number, as in 2")
 }
 
 fn unix_address() -> impl clap::builder::TypedValueParser<Value = Address> {

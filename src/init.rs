@@ -64,6 +64,9 @@ pub fn run(options: &Options) -> Result<u8, StartError> {
         io::stdout().write_all(text.as_bytes()).map_err(StartError::io("write stdout"))?;
         return Ok(exit::OK);
     };
+    if path.is_dir() {
+        return Err(StartError::Usage(format!("{} is a directory; name the file in it", path.display())));
+    }
     let mut open = OpenOptions::new();
     open.write(true).create(true).truncate(true).create_new(!options.force);
     let written = open.open(path).and_then(|mut file| file.write_all(text.as_bytes()));
@@ -217,6 +220,15 @@ mod tests {
             assert_eq!(value["pools"][0]["args"], json!(words[1..]));
             assert!(value["listeners"][0][door].is_string() && value["listeners"][0]["_try"].is_string(), "{text}");
             assert!(value["listeners"][0]["_try"].as_str().is_some_and(|how| how.contains(initialize)));
+        }
+    }
+
+    #[test]
+    fn a_directory_is_no_file_to_write_even_by_force() {
+        for force in [false, true] {
+            let options = Options { output: Some("/".into()), force, command: vec!["cat".into()] };
+            let why = run(&options).expect_err("it cannot be written").to_string();
+            assert_eq!(why, "/ is a directory; name the file in it");
         }
     }
 

@@ -116,6 +116,11 @@ fn remedy_of_refusal(refused: &Refused, daemon: &Daemon, has_token: bool) -> Str
         401 if !has_token => "it wants a token: write the one that you were given to a file, and --token-file FILE",
         401 => "it does not know the token of --token-file; it may be mistyped, or have been withdrawn",
         403 => "it knows who asks, and does not let them in; whoever runs the daemon can say why",
+        404 if matches!(daemon, Daemon::Web(url) if url.target() == path) => {
+            return format!(
+                "nothing is at this path, the usual one; check the port: another listener may have it{again}"
+            );
+        }
         404 => return format!("nothing is at this path; check it, it is usually {path}{again}"),
         407 => "a proxy stands between and wants to know who asks; the bridge cannot tell it",
         400 | 405 | 426 => "something between here and the daemon may not let this through; check the URL",
@@ -371,7 +376,7 @@ mod tests {
             (401, false, "--token-file FILE"),
             (401, true, "does not know the token"),
             (403, true, "does not let them in"),
-            (404, true, "usually /acp"),
+            (404, true, "another listener may have it"),
             (407, false, "a proxy"),
             (426, false, "may not let this through"),
             (502, false, "does not reach it"),

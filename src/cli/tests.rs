@@ -328,6 +328,10 @@ fn what_people_write_from_habit_is_answered_with_what_to_write_instead() {
             "the commands are worker, connect, call, status, show, kill, restart, reload, drain, log-level, doctor, init, \
              completion, check; the daemon",
         ),
+        ("statsu", "did you mean stdio_bus status?"),
+        ("--tpc 127.0.0.1:9000", "did you mean --tcp?"),
+        ("-tcp 127.0.0.1:9000", "did you mean --tcp?"),
+        ("call --conect=tcp://h:1 hello", "did you mean --connect?"),
         ("stop", "stdio_bus drain"),
         ("echo", "stdio_bus worker echo"),
         ("version", "stdio_bus --version"),
@@ -359,6 +363,17 @@ fn what_people_write_from_habit_is_answered_with_what_to_write_instead() {
     ] {
         let (_, code, message) = refused(line);
         assert!(code == 2 && message.contains("tip: ") && message.contains(advice), "{line}: {message}");
+    }
+}
+
+#[test]
+fn a_number_that_is_none_says_what_to_write() {
+    for (line, advice) in [
+        ("--tcp :9000 --instances two -- cat", "write a whole number, as in 2"),
+        ("kill client abc", "write its number, which show clients tells"),
+    ] {
+        let (_, code, message) = refused(line);
+        assert!(code == 2 && message.contains(advice), "{line}: {message}");
     }
 }
 

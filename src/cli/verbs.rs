@@ -168,6 +168,7 @@ pub(super) enum Killed {
     /// A client, by the number that the log and `show clients` call it
     Client {
         /// Its number
+        #[arg(value_parser = |text: &str| text.parse::<u32>().map_err(|_| "write its number, which show clients tells"))]
         number: u32,
         #[command(flatten)]
         whom: WhomArgs,

@@ -15,6 +15,9 @@ use crate::address::TILDE;
 /// Where commands are looked for without a PATH: what execvp does (exec(3)).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
+/// Endings of scripts that no shell can run, and what runs them.
+const BY_OTHERS: [(&str, &str); 4] = [("py", "python3"), ("js", "node"), ("mjs", "node"), ("rb", "ruby")];
+
 /// What the daemon itself is called.
 const OWN_NAME: &str = "stdio_bus";
 
@@ -92,7 +95,7 @@ fn with_home(written: &str, why: String) -> String {
 fn check_program(path: &Path) -> Result<(), String> {
     let metadata = fs::metadata(path).map_err(|error| reason(&error))?;
     if metadata.is_dir() {
-        return Err("is a directory".to_owned());
+        return Err("is a directory; name the program in it".to_owned());
     }
     if !metadata.is_file() {
         return Err("is not a file".to_owned());
@@ -112,16 +115,27 @@ fn check_interpreter(path: &Path) -> Result<(), String> {
     if read.is_err() {
         return Ok(());
     }
-    let Some(rest) = head.strip_prefix(b"#!") else { return Ok(()) };
+    let Some(rest) = head.strip_prefix(b"#!") else {
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        let other = BY_OTHERS.iter().find(|(known, _)| *known == ending);
+        return match other.filter(|_| !head.starts_with(b"\x7fELF")) {
+            None => Ok(()),
+            Some((_, interpreter)) => {
+                Err(format!("has no line #!/usr/bin/env {interpreter} at its top: a shell would run it"))
+            }
+        };
+    };
     let line = rest.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_start();
     let interpreter = line.split(|byte| matches!(byte, b' ' | b'\t')).next().unwrap_or_default();
     let shown = String::from_utf8_lossy(interpreter).into_owned();
-    if shown.ends_with('\r') {
+    if line.ends_with(b"\r") {
         return Err(format!("has Windows line ends; sed -i 's/\\r$//' {}", path.display()));
     }
     match fs::metadata(std::ffi::OsStr::from_bytes(interpreter)) {
         Ok(_) => Ok(()),
-        Err(_) => Err(format!("is a script whose interpreter {shown:?} does not exist")),
+        Err(_) => Err(format!(
+            "is a script whose interpreter {shown:?} does not exist; install it, or correct its first line"
+        )),
     }
 }
 
@@ -183,7 +197,11 @@ mod tests {
         assert_eq!(working_directory("~/none").unwrap_err(), home);
         assert!(resolve("$HOME/none", None).unwrap_err().contains("variables are not replaced here"));
         assert!(resolve("/x/${NAME}/none", None).unwrap_err().contains("${NAME} is not replaced here"));
-        assert_eq!(resolve(&at(""), None).unwrap_err(), "is a directory");
+        assert_eq!(resolve(&at(""), None).unwrap_err(), "is a directory; name the program in it");
+        script(directory.path(), "bare.py", "import sys\n", 0o755);
+        assert!(resolve(&at("bare.py"), None).unwrap_err().contains("no line #!/usr/bin/env python3 at its top"));
+        script(directory.path(), "windows", "#!/usr/bin/env python3\r\n", 0o755);
+        assert!(resolve(&at("windows"), None).unwrap_err().contains("Windows line ends"));
         script(directory.path(), "lost", "#! /no/such/node --x\n", 0o755);
         assert!(resolve(&at("lost"), None).unwrap_err().contains("interpreter \"/no/such/node\" does not exist"));
         script(directory.path(), "dos", "#!/bin/sh\r\n", 0o755);

@@ -207,7 +207,13 @@ impl<'t> Reader<'t> {
         is_comment: impl Fn(&str) -> bool,
     ) -> Option<Vec<(String, &'t str, Node<'t>)>> {
         if !node.raw.starts_with('{') {
-            self.fail(node, format!("must be an object {{…}}, not {}", node.kind()), None);
+            let hint = match node.path.rsplit('.').next().unwrap_or_default() {
+                "admin" => Some("write { \"listen\": \"127.0.0.1:9001\" }"),
+                "proxy" => Some("write { \"from\": [\"127.0.0.1\"] }"),
+                name if name.starts_with("listeners[") => Some("write { \"tcp\": \"127.0.0.1:9000\" }"),
+                _ => None,
+            };
+            self.fail(node, format!("must be an object {{…}}, not {}", node.kind()), hint.map(str::to_owned));
             return None;
         }
         let Members(raw_members) = self.decode(node)?;
@@ -376,6 +382,10 @@ impl<'t> Reader<'t> {
             Some("strings need double quotes")
         } else if message.starts_with("key must be a string") {
             Some("keys need double quotes")
+        } else if ["True", "False", "None"].iter().any(|word| self.text[offset..].starts_with(word)) {
+            Some("in JSON these are true, false and null")
+        } else if offset == 0 {
+            Some("a configuration is one object, as in {\"pools\": […]}")
         } else if message.starts_with("trailing characters") {
             Some("a configuration is one object, and that has ended before this place")
         } else {

@@ -137,7 +137,7 @@ pub(super) fn suggest(key: &str, path: &str) -> String {
 }
 
 /// The known name that a misspelt one was probably meant to be.
-pub(super) fn nearest<'n>(wrong: &str, known: &[&'n str]) -> Option<&'n str> {
+pub(crate) fn nearest<'n>(wrong: &str, known: &[&'n str]) -> Option<&'n str> {
     // maxInstances and max-instances are max_instances to a person.
     let plain = |name: &str| -> String {
         name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).take(64).collect()

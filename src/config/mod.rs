@@ -42,6 +42,7 @@ use crate::tokens::{self, Tokens};
 pub use crate::address::WebProtocol;
 pub use crate::bus::report::Level as LogLevel;
 pub use document::Problem;
+pub(crate) use keys::nearest;
 pub(crate) use rights::may_change_users;
 pub use rights::{Identity, Limit, Rights};
 

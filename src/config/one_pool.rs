@@ -54,7 +54,6 @@ fn in_words(problem: &Problem) -> String {
         _ if problem.message.contains("command \"-") => " (the daemon's own flags stand before the --)".to_owned(),
         Some(_) if is_quoted => " (leave out the quotes around the whole: -- python3 worker.py)".to_owned(),
         Some(hint) => format!(" ({hint})"),
-        None if problem.message.contains("is not in PATH") => " (install it, or write its whole path)".to_owned(),
         None => String::new(),
     };
     let message = problem.message.replace(&format!(" of pool \"{ID}\""), "");

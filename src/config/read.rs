@@ -224,8 +224,10 @@ fn program<'t>(
         Err(why) => {
             // A whole command line in `command` is the commonest mistake of all.
             let words = command.split_whitespace().count();
-            let hint = (words > 1 && !Path::new(&command).exists())
-                .then(|| "the arguments belong into \"args\", one string each".to_owned());
+            let hint = match words > 1 && !Path::new(&command).exists() {
+                true => Some("the arguments belong into \"args\", one string each".to_owned()),
+                false => why.contains("not in PATH").then(|| "install it, or write its whole path".to_owned()),
+            };
             reader.fail_pool(node, format!("the command {command:?} of pool {id:?} {why}"), hint);
             let expected = command::expected(&command, search_path);
             Some((command, expected))

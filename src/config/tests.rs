@@ -181,6 +181,8 @@ fn broken_json_says_where_and_why() {
         ("{\"pools\": 01}", "is not valid JSON"),
         ("[]", "bus.json:1:1: must be an object {…}, not an array"),
         ("\"x\"", "must be an object {…}, not a string"),
+        ("{\"pools\": True}", "expected value (in JSON these are true, false and null)"),
+        ("python3 worker.py", "expected value (a configuration is one object"),
         ("{\"mcpServers\": {}}", "write each of them as a pool"),
     ];
     for (text, expected) in cases {
@@ -306,6 +308,8 @@ fn values_of_the_wrong_kind_are_named() {
         (pool(r#","args":"-v""#), "(put it in brackets: [ … ])"),
         (r#"{"pools":[{"id":"a","command":["sh"],"instances":1}]}"#.to_owned(), "its arguments belong into \"args\""),
         (top(r#","listeners":[{"tcp":9000}]"#), "(write \"127.0.0.1:9000\")"),
+        (top(r#","listeners":["127.0.0.1:9000"]"#), "not a string (write { \"tcp\": \"127.0.0.1:9000\" })"),
+        (top(r#","admin":"127.0.0.1:9001""#), "not a string (write { \"listen\": \"127.0.0.1:9001\" })"),
         (r#"{"pools":[]}"#.to_owned(), "must hold at least one pool (as in [{"),
         (top(r#","limits":[]"#), "limits: must be an object"),
         (top(r#","log":{"level":"warning"}"#), "log.level: must be"),
@@ -359,7 +363,7 @@ fn a_command_that_cannot_run_names_pool_command_and_reason() {
     let cases = [
         ("", "the command \"\" of pool \"agents\" must not be empty"),
         ("/no/such", "the command \"/no/such\" of pool \"agents\" does not exist"),
-        ("no-such-command-here", "is not in PATH"),
+        ("no-such-command-here", "(install it, or write its whole path)"),
         ("/etc/passwd", "is not executable; chmod +x /etc/passwd"),
         ("/", "is a directory"),
         ("/dev/null", "is not a file"),

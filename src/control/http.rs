@@ -60,7 +60,7 @@ impl<S: Read + Write> Stream for S {}
 impl Server {
     /// The body of a good answer.
     pub(super) fn body(&self, ask: &Ask) -> Result<String, StartError> {
-        self.body_of(self.ask(ask))
+        self.body_of(ask, self.ask(ask))
     }
 
     /// Asks, and waits for the whole answer.
@@ -68,11 +68,15 @@ impl Server {
         self.open()?.exchange(ask, "close")
     }
 
-    fn body_of(&self, answer: io::Result<Answer>) -> Result<String, StartError> {
+    fn body_of(&self, ask: &Ask, answer: io::Result<Answer>) -> Result<String, StartError> {
         let doing = format!("ask the daemon at {}", self.address);
         let answer = answer.map_err(|error| StartError::io(&doing)(with_remedy(error)))?;
         if answer.status < 400 {
             return Ok(answer.body);
+        }
+        if answer.status == 404 && ask.method == "GET" {
+            let doing = format!("ask the daemon at {}", self.address);
+            return Err(StartError::io(&doing)(io::Error::other("it answers with 404; is this the admin listener?")));
         }
         let doing = format!("do that: {} answers with {}", self.address, answer.status);
         Err(StartError::io(&doing)(io::Error::other(answer.body.trim_end().to_owned())))
@@ -133,7 +137,7 @@ impl<'s> Connection<'s> {
     /// The body of a good answer.
     pub(super) fn body(&mut self, ask: &Ask) -> Result<String, StartError> {
         let answer = self.exchange(ask, "keep-alive");
-        self.server.body_of(answer)
+        self.server.body_of(ask, answer)
     }
 
     fn exchange(&mut self, ask: &Ask, connection: &str) -> io::Result<Answer> {

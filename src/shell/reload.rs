@@ -88,7 +88,7 @@ impl<I: Io> Shell<I> {
                     self.end_reload(error.exit_code());
                 }
                 Ok(prepared) if self.reloads.outcomes.last.is_dry_run => {
-                    self.reloads.outcomes.last.lines = said(&prepared.plan.changes);
+                    self.reloads.outcomes.last.lines = self.said(&prepared);
                     self.end_reload(exit::OK);
                 }
                 Ok(_) if self.bus.stage() > Stage::Running => {
@@ -96,7 +96,7 @@ impl<I: Io> Shell<I> {
                     self.end_reload(exit::FAILURE);
                 }
                 Ok(prepared) => {
-                    self.reloads.outcomes.last.lines = said(&prepared.plan.changes);
+                    self.reloads.outcomes.last.lines = self.said(&prepared);
                     self.take_over(now, prepared);
                     let until = now.after(SETTLES_WITHIN);
                     self.reloads.settles_by = Some(until);
@@ -104,6 +104,18 @@ impl<I: Io> Shell<I> {
                 }
             }
         }
+    }
+
+    /// What is said of changes, and of what is doubtful since.
+    fn said(&self, prepared: &Prepared) -> Vec<String> {
+        let (plan, before) = (&prepared.plan, doubts(&self.reloads.running));
+        let mut lines = plan.changes.clone();
+        if lines.is_empty() {
+            lines.push("nothing has changed".to_owned());
+        }
+        let new = doubts(&plan.config).into_iter().filter(|doubt| !before.contains(doubt));
+        lines.extend(new.map(|doubt| format!("warning: {doubt}")));
+        lines
     }
 
     /// The configuration is another one from now on.
@@ -232,9 +244,4 @@ impl<I: Io> Shell<I> {
             tracing::warn!("{why}");
         }
     }
-}
-
-/// What is said of changes.
-fn said(changes: &[String]) -> Vec<String> {
-    if changes.is_empty() { vec!["nothing has changed".to_owned()] } else { changes.to_vec() }
 }

@@ -107,10 +107,14 @@ fn a_dry_run_tells_what_would_change_and_changes_nothing() {
         assert!(plan.contains(part), "{part}: {plan}");
     }
     assert!(!plan.contains("secret"), "{plan}");
+    assert!(!plan.contains("warning"), "{plan}");
     assert_eq!(name_of(&mut daemon.connect(), 1), "old");
     let listeners = Admin::of(&daemon).get("/listeners.json").body;
     assert!(!listeners.contains("a-dry-run"), "{listeners}");
     assert_eq!(said(&daemon, &["reload", "--dry-run"]), plan);
+    change(&daemon, |config| config["pools"][0]["args"] = json!(["/no/such/worker.py"]));
+    let plan = said(&daemon, &["reload", "--dry-run"]);
+    assert!(plan.contains("warning: pools[0].args[0]: /no/such/worker.py does not exist"), "{plan}");
     daemon.stop();
 }
 

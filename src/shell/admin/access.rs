@@ -72,8 +72,13 @@ pub(super) fn may_act(origin: Origin, request: &Request, token: Option<&Token>) 
         (_, None, _) => {
             Err(Response::text(Status::Forbidden, "an action needs a Unix socket with a path, or admin.token_file"))
         }
-        (_, Some(_), _) => Err(Response::text(Status::Unauthorized, "an action needs the token")
-            .with("WWW-Authenticate", "Bearer realm=\"stdio_bus\"")),
+        (_, Some(_), bearer) => {
+            let text = match bearer {
+                Some(_) => "this is not the token of admin.token_file",
+                None => "an action needs the token of admin.token_file; stdio_bus takes it with --token-file",
+            };
+            Err(Response::text(Status::Unauthorized, text).with("WWW-Authenticate", "Bearer realm=\"stdio_bus\""))
+        }
     }
 }
 

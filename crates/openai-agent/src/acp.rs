@@ -24,9 +24,9 @@ use serde_json::{Value as Json, json};
 
 use super::answer::Ending;
 use super::config::{Config, Level};
+use super::dialect::Model;
 use super::history::{Entry, Header};
 use super::json::Raw;
-use super::models::Model;
 use super::rpc::{self, Envelope, Message, Reply, RpcError, push_error, push_result, text, uuid, word};
 use super::session::{Session, Sessions, TurnId};
 use super::stdio::Outbox;

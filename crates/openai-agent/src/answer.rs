@@ -9,16 +9,28 @@
 //! The invariants: the end is a success only if the endpoint said so, by a finish reason, by `[DONE]` or by a complete
 //! JSON body, and a stream that breaks off before is an error, however much text it gave; nothing is told twice and
 //! nothing in order is lost; and all that depends on the bytes alone, never on where they were cut.
-
-use std::time::Duration;
-
-use serde::Serialize;
+//!
+//! What stands in a delta is new. What stands in a message may be all that was said (a stream that ends with the whole
+//! answer, as MiniMax's), all of it so far (a stream of messages that grow), or, from servers that call a delta a
+//! message, news: a message counts only while no delta has said anything of its kind, and of messages that begin with
+//! the one before only the rest counts.
+//!
+//! A delta that begins with all that was said is told as it stands. Alibaba's Model Studio is known to have sent
+//! deltas that grow, but its documentation promises increments, and "ha" and then "haha" are increments too: whoever
+//! took one for the other would lose text of endpoints that keep to the rule.
+//!
+//! Reasoning that a model writes into its answer, `<think>…</think>` at the beginning, becomes thought. Only blocks
+//! that stand before the answer count, with nothing but white space before and between them: what stands later is what
+//! the model says, be it about such tags. White space around a block, and at its beginning, is left out. A block that is
+//! never closed is thought to its end. What is thought and what is said depends on the text alone, never on where it
+//! was cut, and but for the tags and the white space around them all of it is told, in order.
 
 use super::body::{Field, Parser};
-use super::chunk::{Chunk, Finish, Kind, Usage, decode};
+use super::chunk::{Chunk, Finish, Kind, Origin, Usage, decode};
 use super::failure::{self, Failure, ServerError};
-use super::json::{Extent, Raw};
-use super::speech::Speech;
+use super::json::{Characters, Extent, Raw};
+use serde::Serialize;
+use std::time::Duration;
 
 /// How long an endpoint may be silent that seems to have said everything but keeps the connection open.
 pub const GRACE: Duration = Duration::from_secs(2);
@@ -455,183 +467,203 @@ impl Said {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What was said so far.
+#[derive(Debug, Default)]
+pub struct Speech {
+    /// Whether a delta has said anything: a thought, text.
+    by_delta: [bool; 2],
+    /// What the message that is being read says: thoughts, text.
+    message: [Vec<u8>; 2],
+    /// What the messages before said.
+    messages: [Messages; 2],
+    characters: [Characters; 2],
+    thinking: Thinking,
+}
 
-    use proptest::prelude::*;
+/// The messages of one kind.
+#[derive(Debug, Default)]
+enum Messages {
+    #[default]
+    None,
+    /// One, or several that were the same.
+    One(Vec<u8>),
+    /// Each began with the one before, which was this.
+    Growing(Vec<u8>),
+    /// They did not: each is news.
+    Pieces,
+}
 
-    fn run(chunks: &[&[u8]], trouble: Option<&str>) -> (String, Result<Ending, Failure>) {
-        let (mut answer, mut text) = (Answer::new(1 << 25), String::new());
-        let mut sink = |piece: Piece<'_>| {
-            if let Piece::Delta(Kind::Text, more) = piece {
-                text.push_str(more);
+impl Speech {
+    /// Takes a piece of a delta or of a message; [`Self::end_message`] has to follow the last piece of a message. The
+    /// first message is told as it comes, later ones when they have ended.
+    pub fn push(&mut self, origin: Origin, kind: Kind, text: &[u8], sink: &mut impl FnMut(Kind, &str)) {
+        let index = kind as usize;
+        match origin {
+            Origin::Delta => {
+                self.by_delta[index] = true;
+                self.tell(kind, text, sink);
+            }
+            // Said already.
+            Origin::Message if self.by_delta[Kind::Text as usize] || self.by_delta[index] => {}
+            Origin::Message => {
+                self.message[index].extend_from_slice(text);
+                if matches!(self.messages[index], Messages::None) {
+                    self.tell(kind, text, sink);
+                }
+            }
+        }
+    }
+
+    /// The end of a message: tells what of it is news. `is_part` says that it calls itself a part of a stream.
+    pub fn end_message(&mut self, is_part: bool, sink: &mut impl FnMut(Kind, &str)) {
+        for kind in [Kind::Thought, Kind::Text] {
+            let message = std::mem::take(&mut self.message[kind as usize]);
+            if message.is_empty() {
+                continue;
+            }
+            self.messages[kind as usize] = match std::mem::take(&mut self.messages[kind as usize]) {
+                Messages::None => Messages::One(message),
+                Messages::One(before) if message == before => Messages::One(before),
+                Messages::One(before) | Messages::Growing(before) if message.starts_with(&before) => {
+                    self.tell(kind, &message[before.len()..], sink);
+                    Messages::Growing(message)
+                }
+                Messages::One(_) | Messages::Pieces if is_part => {
+                    self.tell(kind, &message, sink);
+                    Messages::Pieces
+                }
+                // Said already, if in other words.
+                before => before,
+            };
+        }
+    }
+
+    /// The end of the answer: tells what was held back.
+    pub fn finish(&mut self, sink: &mut impl FnMut(Kind, &str)) {
+        let [thoughts, texts] = &mut self.characters;
+        thoughts.finish(&mut |text| sink(Kind::Thought, text));
+        texts.finish(&mut |text| self.thinking.push(text, &mut *sink));
+        self.thinking.finish(sink);
+    }
+
+    fn tell(&mut self, kind: Kind, text: &[u8], sink: &mut impl FnMut(Kind, &str)) {
+        let thinking = &mut self.thinking;
+        self.characters[kind as usize].push(text, &mut |text| match kind {
+            Kind::Thought => sink(Kind::Thought, text),
+            Kind::Text => thinking.push(text, &mut *sink),
+        });
+    }
+}
+
+/// Names of the tags: DeepSeek, Qwen, MiniMax and others; prompts that ask for it; Gemini.
+const TAGS: [(&str, &str); 4] = [
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<reasoning>", "</reasoning>"),
+    ("<thought>", "</thought>"),
+];
+
+/// White space, in bytes, that is held back at most while nothing else has come.
+const MOST_BLANK: usize = 4096;
+
+/// The state between two pieces of text.
+#[derive(Debug, Default)]
+pub struct Thinking {
+    place: Place,
+    /// What came and may be the beginning of a tag, or the white space before one.
+    held: String,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// Before anything but white space.
+    #[default]
+    Start,
+    /// Within a block, which this tag closes; whether anything of it was told.
+    Inside(&'static str, bool),
+    /// After a block.
+    After,
+    /// In the answer: nothing is looked for any more.
+    Answer,
+}
+
+impl Thinking {
+    /// Takes the next piece of the answer and calls `sink` with what it is.
+    pub fn push(&mut self, text: &str, mut sink: impl FnMut(Kind, &str)) {
+        if self.place == Place::Answer {
+            return sink(Kind::Text, text);
+        }
+        let mut held = std::mem::take(&mut self.held);
+        let text = match held.is_empty() {
+            true => text,
+            false => {
+                held.push_str(text);
+                &held
             }
         };
-        for chunk in chunks {
-            answer.push(chunk, &mut sink);
-        }
-        if trouble.is_none() {
-            answer.end(&mut sink);
-        }
-        let ending = answer.finish(trouble.map(str::to_owned), "text/event-stream", &mut sink);
-        (text, ending)
+        let rest = self.read(text, &mut sink);
+        self.held = rest.to_owned();
     }
 
-    fn whole(body: &str) -> (String, Result<Ending, Failure>) {
-        run(&[body.as_bytes()], None)
-    }
-
-    fn delta(text: &str) -> String {
-        format!("data: {{\"choices\":[{{\"delta\":{{\"content\":{}}}}}]}}\n\n", serde_json::Value::from(text))
-    }
-
-    const STOP: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
-
-    fn stop(ending: &Result<Ending, Failure>) -> Option<StopReason> {
-        ending.as_ref().ok().map(|ending| ending.stop)
-    }
-
-    #[test]
-    fn an_answer_ends_with_done_or_with_a_finish_reason() {
-        for tail in [STOP, "data: [DONE]\n\n", "data: [DONE]", "data:[DONE]\r\n\r\n"] {
-            let (text, ending) = whole(&format!("{}{tail}", delta("hi")));
-            assert_eq!((text.as_str(), stop(&ending)), ("hi", Some(StopReason::EndTurn)), "{tail}");
+    /// The end of the answer: tells what was held back.
+    pub fn finish(&mut self, mut sink: impl FnMut(Kind, &str)) {
+        let held = std::mem::take(&mut self.held);
+        match self.place {
+            _ if held.is_empty() => {}
+            Place::Inside(..) => sink(Kind::Thought, &held),
+            Place::After if held.trim().is_empty() => {}
+            _ => sink(Kind::Text, &held),
         }
     }
 
-    #[test]
-    fn a_stream_that_breaks_off_is_an_error() {
-        assert!(matches!(whole(&delta("hi")).1, Err(Failure::Network(_))));
-        assert!(matches!(whole("").1, Err(Failure::Network(_))));
-        assert!(matches!(whole(": ping\n\n").1, Err(Failure::Network(_))));
-        let broken = run(&[delta("hi").as_bytes()], Some("reset"));
-        assert_eq!(broken.1, Err(Failure::Network("reset".into())));
-        // The model had finished: what is missing is only the farewell.
-        assert!(run(&[delta("hi").as_bytes(), STOP.as_bytes()], Some("reset")).1.is_ok());
-        // A torn event counts for nothing, be it the last one.
-        assert!(run(&[delta("hi").as_bytes(), STOP.trim_end().as_bytes()], Some("reset")).1.is_err());
-        assert!(run(&[b"{\"choices\":[{\"message\":{\"content\":\"x\"}}]}"], Some("reset")).1.is_err());
-    }
-
-    #[test]
-    fn a_plain_body_is_an_answer_and_a_page_is_not() {
-        let (text, ending) =
-            whole("\n {\"choices\":[{\"message\":{\"content\":\"all\"},\"finish_reason\":\"length\"}]}");
-        assert_eq!((text.as_str(), stop(&ending)), ("all", Some(StopReason::MaxTokens)));
-        assert!(matches!(whole("<!doctype html><p>x").1, Err(Failure::NotACompletion(_))));
-        assert!(matches!(whole("{\"hello\":1}").1, Err(Failure::NotACompletion(_))));
-        assert!(matches!(whole("{\"error\":{\"message\":\"m\",\"code\":401}}").1, Err(Failure::Server(_))));
-    }
-
-    #[test]
-    fn an_error_within_the_stream_is_an_error() {
-        let (text, ending) =
-            whole(&format!("{}data: {{\"error\":{{\"message\":\"m\",\"code\":\"429\"}}}}\n\n{STOP}", delta("a")));
-        assert_eq!(text, "a");
-        assert_eq!(ending, Err(Failure::Server(ServerError { code: Some(429), message: "m".into() })));
-    }
-
-    #[test]
-    fn what_is_no_json_is_passed_over() {
-        let (text, ending) = whole(&format!("data: : keepalive\n\n{}data: {{oops\n\n{}{STOP}", delta("a"), delta("b")));
-        assert_eq!((text.as_str(), stop(&ending)), ("ab", Some(StopReason::EndTurn)));
-    }
-
-    #[test]
-    fn events_without_the_line_between_them_are_told_apart() {
-        let joined = format!("{}{}{STOP}", delta("a"), delta("b")).replace("\n\n", "\n");
-        assert_eq!(whole(&joined).0, "ab");
-        let spread = "data: {\"choices\":\ndata: [{\"delta\":{\"content\":\"c\"}}]}\n\ndata: [DONE]\n\n";
-        assert_eq!(whole(spread).0, "c");
-    }
-
-    #[test]
-    fn silence_is_the_end_only_where_the_endpoint_seems_to_have_finished() {
-        let with_finish = |text: &str| delta(text).replace("}]}", ",\"finish_reason\":\"stop\"}]}");
-        let grace = |body: &str| {
-            let mut answer = Answer::new(1 << 20);
-            answer.push(body.as_bytes(), |_| ());
-            answer.grace()
-        };
-        let finished = with_finish("a");
-        assert_eq!(whole(&finished).1.map(|ending| ending.stop), Ok(StopReason::EndTurn), "{finished}");
-        for over in [
-            finished.as_str(),
-            finished.trim_end(),
-            "data: [DONE]",
-            "{\"choices\":[{\"message\":{\"content\":\"a\"}}]}",
-            &format!("{}{STOP}", delta("a")),
-        ] {
-            assert_eq!(grace(over), Some(GRACE), "{over}");
-        }
-        let goes_on = format!("{finished}{}", with_finish("b"));
-        for more in ["", ": ping\n\n", &delta("a"), delta("a").trim_end(), &goes_on, "{\"choices\":[{"] {
-            assert_eq!(grace(more), None, "{more}");
-        }
-    }
-
-    #[test]
-    fn a_million_parts_and_a_million_chunks_in_one_event_are_one_text() {
-        let count = 1 << 18;
-        let parts = format!("\"é\"{}", ",\"é\"".repeat(count - 1));
-        let body = format!("{{\"choices\":[{{\"message\":{{\"content\":[{parts}]}},\"finish_reason\":\"stop\"}}]}}");
-        let (text, ending) = whole(&body);
-        assert_eq!((text, stop(&ending)), ("é".repeat(count), Some(StopReason::EndTurn)));
-        let chunk = "{\"choices\":[{\"delta\":{\"content\":\"x\"}}]}";
-        let many = vec![chunk; count / 16];
-        for (event, after) in [
-            (format!("[{}]", many.join(",")), "after"),
-            (many.concat(), "after"),
-            (many.concat() + &"[DONE]".repeat(100_000), ""),
-        ] {
-            let (text, ending) = whole(&format!("data: {event}\n\n{}{STOP}", delta("after")));
-            assert_eq!(text, "x".repeat(many.len()) + after);
-            assert_eq!(stop(&ending), Some(StopReason::EndTurn));
-        }
-    }
-
-    #[test]
-    fn refusals_and_filters_end_as_refusal() {
-        let refusal = "data: {\"choices\":[{\"delta\":{\"refusal\":\"no\"},\"finish_reason\":\"stop\"}]}\n\n";
-        assert_eq!(stop(&whole(refusal).1), Some(StopReason::Refusal));
-        let filter = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"content_filter\"}]}\n\n";
-        assert_eq!(stop(&whole(filter).1), Some(StopReason::Refusal));
-        let tools = "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{}]},\"finish_reason\":\"tool_calls\"}]}\n\n";
-        assert_eq!(stop(&whole(tools).1), Some(StopReason::EndTurn));
-    }
-
-    #[test]
-    fn litellm_sends_counts_without_a_finish_reason() {
-        let body = "data: {\"choices\":[{\"index\":0,\"delta\":{}}],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
-        let ending = whole(body).1.unwrap();
-        assert_eq!(ending.usage.map(|usage| usage.total_tokens), Some(3));
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_cut_anywhere_arrives_whole(
-            texts in proptest::collection::vec("\\PC{1,12}", 0..8),
-            cuts in proptest::collection::vec(any::<prop::sample::Index>(), 0..8),
-        ) {
-            let body: String = texts.iter().map(|text| delta(text)).collect::<String>() + STOP;
-            let mut at: Vec<usize> = cuts.iter().map(|cut| cut.index(body.len() + 1)).collect();
-            at.extend([0, body.len()]);
-            at.sort_unstable();
-            let chunks: Vec<&[u8]> = at.windows(2).map(|pair| &body.as_bytes()[pair[0]..pair[1]]).collect();
-            let (text, ending) = run(&chunks, None);
-            prop_assert_eq!(text, texts.concat());
-            prop_assert_eq!(stop(&ending), Some(StopReason::EndTurn));
-        }
-
-        #[test]
-        fn no_bytes_panic_and_a_prefix_is_never_a_success(
-            noise in proptest::collection::vec(any::<u8>(), 0..200), keep in any::<prop::sample::Index>(),
-        ) {
-            let _ = run(&[&noise], None);
-            let body = delta("some text") + STOP.trim_end_matches('\n');
-            let cut = keep.index(body.len());
-            prop_assert!(run(&[&body.as_bytes()[..cut]], None).1.is_err());
+    /// Tells as much of the text as can be told, and gives back what has to wait.
+    fn read<'a>(&mut self, mut text: &'a str, sink: &mut impl FnMut(Kind, &str)) -> &'a str {
+        loop {
+            match self.place {
+                Place::Start | Place::After => {
+                    let begun = text.trim_start();
+                    if let Some((open, close)) = TAGS.iter().find(|(open, _)| begun.starts_with(open)) {
+                        self.place = Place::Inside(close, false);
+                        text = &begun[open.len()..];
+                        continue;
+                    }
+                    if TAGS.iter().any(|(open, _)| open.starts_with(begun)) && text.len() <= MOST_BLANK {
+                        return text;
+                    }
+                    let said = if self.place == Place::After { begun } else { text };
+                    self.place = Place::Answer;
+                    text = said;
+                }
+                Place::Inside(close, has_begun) => {
+                    if !has_begun {
+                        text = text.trim_start();
+                    }
+                    let end = text.find(close);
+                    let told = &text[..end.unwrap_or_else(|| text.len() - overlap(text, close))];
+                    if !told.is_empty() {
+                        self.place = Place::Inside(close, true);
+                        sink(Kind::Thought, told);
+                    }
+                    let Some(end) = end else { return &text[told.len()..] };
+                    self.place = Place::After;
+                    text = &text[end + close.len()..];
+                }
+                Place::Answer => {
+                    if !text.is_empty() {
+                        sink(Kind::Text, text);
+                    }
+                    return "";
+                }
+            }
         }
     }
 }
+
+/// Bytes at the end of `text` that may be the beginning of `tag`.
+fn overlap(text: &str, tag: &str) -> usize {
+    let most = text.len().min(tag.len() - 1);
+    (1..=most).rev().find(|length| text.as_bytes().ends_with(&tag.as_bytes()[..*length])).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

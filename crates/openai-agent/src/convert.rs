@@ -13,7 +13,6 @@
 
 use std::borrow::Cow;
 
-use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
 use super::config::Config;
@@ -33,40 +32,18 @@ pub struct UserMessage {
 /// Characters of a title.
 const TITLE: usize = 80;
 
-/// A message of the user, as it is sent.
-#[derive(Serialize)]
-struct Message {
-    role: &'static str,
-    content: Content,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
-}
-
-#[derive(Serialize)]
-#[serde(tag = "type", rename_all = "snake_case")]
+/// A part of a message: a text, or an image, which is `data:` or what the client named.
 enum Part {
-    Text { text: String },
-    ImageUrl { image_url: ImageUrl },
-}
-
-/// `data:` or what the client named.
-#[derive(Serialize)]
-struct ImageUrl {
-    url: String,
+    Text(String),
+    Image(String),
 }
 
 impl Part {
-    fn image(url: String) -> Self {
-        Self::ImageUrl { image_url: ImageUrl { url } }
-    }
-
-    fn text(text: String) -> Self {
-        Self::Text { text }
+    fn json(&self) -> String {
+        match self {
+            Self::Text(text) => format!("{{\"type\":\"text\",\"text\":{}}}", quoted(text)),
+            Self::Image(url) => format!("{IMAGE},\"image_url\":{{\"url\":{}}}}}", quoted(url)),
+        }
     }
 }
 
@@ -83,7 +60,7 @@ pub fn user_message(prompt: Raw<'_>, images: bool) -> Result<UserMessage, RpcErr
         let part =
             convert(block, images).map_err(|lack| RpcError::invalid_params(format!("prompt[{index}]: {lack}")))?;
         match (part, parts.last_mut()) {
-            (Part::Text { text: more }, Some(Part::Text { text })) => {
+            (Part::Text(more), Some(Part::Text(text))) => {
                 text.push('\n');
                 text.push_str(&more);
             }
@@ -94,16 +71,15 @@ pub fn user_message(prompt: Raw<'_>, images: bool) -> Result<UserMessage, RpcErr
         return Err(RpcError::invalid_params("prompt has no content blocks"));
     }
     let first = parts.iter().find_map(|part| match part {
-        Part::Text { text } => Some(text.trim()),
-        Part::ImageUrl { .. } => None,
+        Part::Text(text) => Some(text.trim()),
+        Part::Image(_) => None,
     });
     let title = first.unwrap_or("[Image]").lines().next().unwrap_or_default().chars().take(TITLE).collect();
-    let content = match (parts.len(), parts.pop()) {
-        (1, Some(Part::Text { text })) => Content::Text(text),
-        (_, last) => Content::Parts(parts.into_iter().chain(last).collect()),
+    let content = match &parts[..] {
+        [Part::Text(text)] => quoted(text),
+        parts => format!("[{}]", parts.iter().map(Part::json).collect::<Vec<_>>().join(",")),
     };
-    // Writing strings cannot fail.
-    let json = serde_json::to_string(&Message { role: "user", content }).unwrap_or_default();
+    let json = format!("{HEAD}{content}}}");
     Ok(UserMessage { json: json.into(), title })
 }
 
@@ -114,19 +90,19 @@ fn convert(block: Raw<'_>, images: bool) -> Result<Part, String> {
     };
     let kind = need(block, "type")?;
     Ok(match kind.as_str() {
-        "text" => Part::text(need(block, "text")?),
-        "resource_link" => Part::text(format!("[Resource: {}] {}", need(block, "name")?, need(block, "uri")?)),
+        "text" => Part::Text(need(block, "text")?),
+        "resource_link" => Part::Text(format!("[Resource: {}] {}", need(block, "name")?, need(block, "uri")?)),
         "resource" => {
             let resource = block.get("resource").filter(|resource| resource.is_object());
             let resource = resource.ok_or("resource is missing or not an object")?;
             let uri = need(resource, "uri")?;
             let mime = resource.get_text("mimeType").unwrap_or_default();
             match (resource.get_text("text"), resource.get_text("blob")) {
-                (Some(text), _) => Part::text(format!("[Resource: {uri}]\n{text}")),
+                (Some(text), _) => Part::Text(format!("[Resource: {uri}]\n{text}")),
                 (None, Some(blob)) if images && mime.starts_with("image/") => {
-                    Part::image(format!("data:{mime};base64,{blob}"))
+                    Part::Image(format!("data:{mime};base64,{blob}"))
                 }
-                (None, Some(_)) => Part::text(format!("[Resource: {uri}]")),
+                (None, Some(_)) => Part::Text(format!("[Resource: {uri}]")),
                 (None, None) => return Err("resource has neither text nor blob".to_owned()),
             }
         }
@@ -136,12 +112,12 @@ fn convert(block: Raw<'_>, images: bool) -> Result<Part, String> {
             let uri = block.get_text("uri").unwrap_or_default();
             let is_remote = uri.starts_with("http://") || uri.starts_with("https://");
             match images {
-                false => Part::text(format!("[Image: {mime}]")),
-                true if data.is_empty() && is_remote => Part::image(uri.into_owned()),
-                true => Part::image(format!("data:{mime};base64,{data}")),
+                false => Part::Text(format!("[Image: {mime}]")),
+                true if data.is_empty() && is_remote => Part::Image(uri.into_owned()),
+                true => Part::Image(format!("data:{mime};base64,{data}")),
             }
         }
-        "audio" => Part::text(format!("[Audio: {}]", need(block, "mimeType")?)),
+        "audio" => Part::Text(format!("[Audio: {}]", need(block, "mimeType")?)),
         other => return Err(format!("{other:?} is not a type of content block")),
     })
 }

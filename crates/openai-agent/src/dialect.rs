@@ -1,4 +1,5 @@
-//! What an endpoint wants otherwise: how a model's requests are written, and what its refusals teach about that. Pure.
+//! What an endpoint is like: how a model's requests are written, what its refusals teach about that, which models it has,
+//! and how much fits into them. Pure.
 //!
 //! Endpoints refuse members that others want: `stream_options`, `max_tokens`, `temperature`, the role `system`. Such a
 //! refusal is told by what the endpoint says of a member, never by the member's name alone: many endpoints repeat the
@@ -7,10 +8,16 @@
 //!
 //! The invariant: [`Dialect::learn`] changes something each time it says so and never changes it back, so that no
 //! request is written anew for ever.
+//!
+//! An endpoint has a list of models, with their context windows, and says when a request does not fit into one. Tokens are estimated: a conversation has as many for each byte as its last request had, which the endpoint told with
+//! its usage. Images count for what models make of them, not for their bytes.
+
+use std::time::Duration;
 
 use serde_json::Value as Json;
 
 use super::config::Config;
+use super::failure::Failure;
 
 /// What the limit of tokens is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,190 +265,145 @@ fn has_word(words: &str, name: &str) -> bool {
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use serde_json::json;
+/// Models that are taken from a list.
+const MOST_MODELS: usize = 1000;
 
-    fn all() -> Config {
-        let mut config = Config::from_env(&mut |_| None).unwrap();
-        (config.max_tokens, config.temperature, config.system_prompt) =
-            (Some(1), Some(0.0), Some("be kind".to_owned()));
-        config
+/// How long a list is believed before a client that asks has it fetched again.
+pub const FRESH: Duration = Duration::from_secs(300);
+
+/// How long an endpoint that did not answer is not asked again, so that its silence does not hold up every session.
+pub const REST: Duration = Duration::from_secs(60);
+
+/// Why there is no list, and how long the endpoint is not asked again.
+pub type Lack = (String, Duration);
+
+/// One model of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// What requests call it.
+    pub id: String,
+    /// Its context window in tokens, where the list tells it.
+    pub window: Option<u64>,
+}
+
+impl Model {
+    /// A model of which only the name is known.
+    pub fn named(id: &str) -> Self {
+        Self { id: id.to_owned(), window: None }
     }
+}
 
-    fn lesson(body: &str) -> Option<&'static str> {
-        Dialect::default().learn(&Refusal::read(body), &all())
+/// Where servers tell the context window: OpenRouter and Together, vLLM, Groq, Mistral and LM Studio, LiteLLM.
+const WINDOWS: [&str; 5] =
+    ["context_length", "max_model_len", "context_window", "max_context_length", "max_input_tokens"];
+
+/// The window that an entry tells.
+fn window(entry: &Json) -> Option<u64> {
+    // llama.cpp has it one level deeper; OpenRouter's `top_provider` is what serves, and may have less.
+    let places = [entry.get("top_provider"), entry.get("meta"), Some(entry)].into_iter().flatten();
+    let told = places.flat_map(|place| WINDOWS.iter().chain(&["n_ctx"]).map(|name| place[*name].as_u64()));
+    told.flatten().filter(|window| *window > 0).min()
+}
+
+/// The models of a list: `{"data": [{"id": …}]}` as OpenAI has it, `{"models": […]}` or a bare array. An entry without
+/// an id that is a text is left out, and so is one that was there before.
+///
+/// # Errors
+/// It is no list, or an empty one.
+pub fn read_models(text: &str) -> Result<Vec<Model>, String> {
+    let json: Json = serde_json::from_str(text)
+        .map_err(|error| format!("no list of models: no JSON at line {}, column {}", error.line(), error.column()))?;
+    let list = json.as_array().or_else(|| ["data", "models"].iter().find_map(|name| json[*name].as_array()));
+    let list = list.ok_or("no list of models: neither an array nor an object with one as data")?;
+    let mut models: Vec<Model> = Vec::new();
+    for entry in list {
+        let id = entry.as_str().or_else(|| entry["id"].as_str()).map(str::trim).filter(|id| !id.is_empty());
+        if let Some(id) = id
+            && models.len() < MOST_MODELS
+            && !models.iter().any(|known| known.id == id)
+        {
+            models.push(Model { window: window(entry), ..Model::named(id) });
+        }
     }
+    if models.is_empty() { Err("the list of models is empty".to_owned()) } else { Ok(models) }
+}
 
-    /// An error as OpenAI writes it.
-    fn openai(message: &str, param: &str, code: &str) -> String {
-        json!({"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}})
-            .to_string()
-    }
+/// Tokens for each byte of a conversation of which nothing is known yet: English has four bytes a token.
+pub const USUAL_RATE: f64 = 0.25;
 
-    #[test]
-    fn refusals_are_understood_in_the_words_of_many_servers() {
-        let usage = Some("stream_options is left out");
-        let new_limit = Some("max_completion_tokens is sent");
-        let temperature = Some("temperature is left out");
-        let system = Some("the system prompt is put before the user's first words");
-        for (server, body, expected) in [
-            (
-                "OpenAI, o-series",
-                openai(
-                    "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
-                    "max_tokens",
-                    "unsupported_parameter",
-                ),
-                new_limit,
-            ),
-            (
-                "OpenAI, gpt-5",
-                openai(
-                    "Unsupported value: 'temperature' does not support 0.5 with this model. Only the default (1) value is supported.",
-                    "temperature",
-                    "unsupported_value",
-                ),
-                temperature,
-            ),
-            (
-                "OpenAI, o1-mini",
-                openai(
-                    "Unsupported value: 'messages[0].role' does not support 'system' with this model.",
-                    "messages[0].role",
-                    "unsupported_value",
-                ),
-                system,
-            ),
-            (
-                "OpenAI, old models",
-                json!({"error": {"message": "Unrecognized request argument supplied: stream_options"}}).to_string(),
-                usage,
-            ),
-            (
-                "Anthropic's OpenAI API",
-                json!({"error": {"message": "`temperature` is deprecated for this model.", "code": 400}}).to_string(),
-                temperature,
-            ),
-            (
-                "FastAPI: LM servers in Python",
-                json!({"detail": [{"type": "extra_forbidden", "loc": ["body", "stream_options"],
-                    "msg": "Extra inputs are not permitted", "input": {"include_usage": true}}]})
-                .to_string(),
-                usage,
-            ),
-        ] {
-            assert_eq!(lesson(&body), expected, "{server}: {body}");
+/// What an image counts for, in bytes of text: about a thousand tokens.
+const IMAGE: usize = 4096;
+
+/// How many tokens of a window a request may fill, so that there is room for the answer.
+pub fn budget(window: u64, max_tokens: Option<u64>) -> u64 {
+    let answer = max_tokens.unwrap_or_else(|| (window / 8).min(4096));
+    window.saturating_sub(answer).max(window / 2)
+}
+
+/// What a message, as JSON, counts for, in bytes of text.
+pub fn weight(message: &str) -> usize {
+    const BEGINNING: &str = "{\"url\":\"data:";
+    let mut pieces = message.split(BEGINNING);
+    let first = pieces.next().map_or(0, str::len);
+    // Of a piece that begins within an image, only what follows the image's end is text.
+    first + pieces.map(|piece| IMAGE + piece.find('"').map_or(0, |end| piece.len() - end)).sum::<usize>()
+}
+
+/// What an endpoint says of a request that does not fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Overflow {
+    /// The size of the window, in tokens.
+    pub window: Option<u64>,
+    /// Tokens that the request would have taken.
+    pub asked: Option<u64>,
+}
+
+impl Overflow {
+    /// Reads a failure; nothing if it is about something else.
+    pub fn of(failure: &Failure) -> Option<Self> {
+        match failure.status() {
+            // A key, an address, a pace: other words, and some name tokens as well.
+            Some(401 | 403 | 404 | 408 | 429) => None,
+            _ => Self::read(failure.detail()),
         }
     }
 
-    #[test]
-    fn refusals_are_understood_in_the_words_of_more_servers() {
-        let usage = Some("stream_options is left out");
-        let no_limit = Some("max_tokens is left out");
-        let system = Some("the system prompt is put before the user's first words");
-        for (server, body, expected) in [
-            (
-                "vLLM 0.4",
-                json!({"object": "error", "code": 400, "message":
-                    "[{'type': 'extra_forbidden', 'loc': ('body', 'stream_options'), 'msg': 'Extra inputs are not permitted', 'input': {'include_usage': True}}]"})
-                .to_string(),
-                usage,
-            ),
-            (
-                "Mistral",
-                json!({"object": "error", "message": {"detail": [{"type": "extra_forbidden",
-                    "loc": ["body", "stream_options"], "msg": "Extra inputs are not permitted"}]}})
-                .to_string(),
-                usage,
-            ),
-            (
-                "Gemini for Gemma",
-                json!([{"error": {"code": 400, "status": "INVALID_ARGUMENT",
-                    "message": "Developer instruction is not enabled for models/gemma-3-27b-it"}}])
-                .to_string(),
-                system,
-            ),
-            (
-                "vLLM with Gemma's template",
-                json!({"object": "error", "message": "System role not supported", "code": 400}).to_string(),
-                system,
-            ),
-            (
-                "vLLM with Mistral's template",
-                json!({"message": "Conversation roles must alternate user/assistant/user/assistant/..."}).to_string(),
-                system,
-            ),
-            (
-                "OpenRouter, the provider's error as text",
-                json!({"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw":
-                    "{\"error\":{\"message\":\"Unsupported parameter: max_tokens\"}}"}}})
-                .to_string(),
-                no_limit,
-            ),
-            ("plain text", "stream_options: unknown field".to_owned(), usage),
-        ] {
-            assert_eq!(lesson(&body), expected, "{server}: {body}");
+    fn read(words: &str) -> Option<Self> {
+        let words = words.to_ascii_lowercase();
+        if words.contains("per minute")
+            || !SIGNS.split('|').any(|sign| sign.split('+').all(|word| words.contains(word)))
+        {
+            return None;
         }
-    }
-
-    #[test]
-    fn who_merely_repeats_the_request_teaches_nothing() {
-        let request = r#"{"model":"m","stream_options":{"include_usage":true},"max_tokens":5,"temperature":0.5,
-            "messages":[{"role":"system","content":"temperature is not supported"}]}"#;
-        for body in [
-            request.to_owned(),
-            format!("unsupported content: {request}"),
-            json!({"error": {"message": format!("The request is not supported: {request}")}}).to_string(),
-            json!({"error": {"message": "This model is not supported.", "request": serde_json::from_str::<Json>(request).unwrap()}})
-                .to_string(),
-            json!({"detail": [{"type": "missing", "loc": ["body", "user"], "msg": "Field required",
-                "input": serde_json::from_str::<Json>(request).unwrap()}]})
-            .to_string(),
-            json!({"detail": [{"loc": ["body", "n"], "msg": "Extra inputs are not permitted", "input":
-                {"stream_options": {"include_usage": true}}}]})
-            .to_string(),
-            // Words about a value, not about the member: leaving it out would hide the mistake.
-            openai("Invalid 'temperature': decimal above maximum value. Expected a value <= 2.", "temperature", "x"),
-            openai("max_tokens is too large: 999999. This model supports at most 4096.", "max_tokens", "invalid_value"),
-            openai("Unknown model: o9. Set temperature as you like.", "model", "model_not_found"),
-            String::new(),
-            "<html>".to_owned(),
-        ] {
-            assert_eq!(lesson(&body), None, "{body}");
-        }
-    }
-
-    #[test]
-    fn what_was_not_sent_is_not_learned() {
-        let mut none = Config::from_env(&mut |_| None).unwrap();
-        none.extra_body.insert("stream_options".to_owned(), Json::Null);
-        let words = "stream_options max_tokens temperature top_p system role: not supported";
-        assert_eq!(Dialect::default().learn(&Refusal::read(words), &none), None);
-        let mut dialect = Dialect::default();
-        let mut lessons = 0;
-        while dialect.learn(&Refusal::read(words), &all()).is_some() {
-            lessons += 1;
-        }
-        assert_eq!(lessons, 4, "each is learned once");
-        let both = "neither max_tokens nor max_completion_tokens are supported; max_completion_tokens is unsupported";
-        let mut dialect = Dialect::default();
-        while dialect.learn(&Refusal::read(both), &all()).is_some() {}
-        assert_eq!(dialect.limit, Limit::Unsaid);
-    }
-
-    #[test]
-    fn codes_are_found_where_servers_put_them() {
-        let refusal = Refusal::read(&openai("You exceeded your current quota", "", "insufficient_quota"));
-        assert!(refusal.is_spent() && !Refusal::read("insufficient_quota").is_spent());
-    }
-
-    proptest! {
-        #[test]
-        fn no_text_panics(text in "\\PC*|(\\{|\\}|'loc': \\(|\"message\":|[a-z\", ]){0,30}") {
-            let _ = lesson(&text);
+        let numbers = numbers(&words);
+        let most = numbers.iter().copied().max();
+        match numbers.iter().find(|number| Some(**number) < most) {
+            Some(window) => Some(Self { window: Some(*window), asked: most }),
+            None if words.contains("should be") || words.contains("limit: ") => {
+                Some(Self { window: most, asked: None })
+            }
+            // A lonely number may be the code of the error, or what there is too much.
+            None => Some(Self::default()),
         }
     }
 }
+
+/// Words that stand together in the errors of endpoints when a request is longer than the window: of OpenAI, Azure, vLLM,
+/// DeepSeek, OpenRouter, Together, Mistral, Ollama, LM Studio, llama.cpp, MiniMax, AWS Bedrock, Anthropic, xAI, Gemini,
+/// GitHub, Cohere, Groq, Hugging Face, Alibaba, Moonshot and Zhipu.
+const SIGNS: &str = "maximum context length|context_length_exceeded|exceed+context length|overflow+context|\
+    greater than the context length|exceed+context size|exceed+context window|exceed+context limit|prompt is too long|\
+    prompt too long|input is too long|maximum prompt length|token count+exceed|exceeds the maximum number of tokens|\
+    too many tokens|reduce the length of the messages|max_new_tokens+must be <=|must have less than+tokens|\
+    range of input length should be|exceeded model token limit|prompt exceeds max length";
+
+/// The numbers of a text that may be counts of tokens, in their order.
+fn numbers(words: &str) -> Vec<u64> {
+    let is_part = |letter: char| letter.is_ascii_digit() || letter == ',' || letter == '_';
+    let runs = words.split(|letter: char| !is_part(letter));
+    let read = |run: &str| run.replace([',', '_'], "").parse().ok();
+    runs.filter_map(read).filter(|number| *number >= 256).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -410,7 +410,8 @@ pub fn push_json(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
 
 /// `text` as a JSON string, quotes included.
 pub fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    // Writing strings cannot fail.
+    serde_json::to_string(text).unwrap_or_default()
 }
 
 #[cfg(test)]

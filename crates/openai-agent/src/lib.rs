@@ -11,10 +11,10 @@
 //!
 //! Reading order: [`config`] (what can be set), [`rpc`] and [`acp`] (the methods and the turns), [`session`] and
 //! [`history`] (what is remembered), [`convert`] (what is sent), [`body`], [`chunk`] and [`answer`] (what comes back;
-//! [`json`] is how it is read, [`speech`] says what of it is told), [`failure`] (what goes wrong), [`stdio`] (lines, and
+//! [`json`] is how it is read), [`failure`] (what goes wrong), [`stdio`] (lines, and
 //! what happens when the reader is slow), [`serve`] (the only place where they meet the operating system). The way to the
-//! endpoint: [`client`], with [`dial`] (connections), [`secrets`] (keys, and who must not see them), [`dialect`] (how
-//! requests are written), [`models`] (lists and windows).
+//! endpoint: [`client`] (connections and requests), [`secrets`] (keys, and who must not see them), [`dialect`] (how requests
+//! are written, which models there are, and how much fits into them). The command line is below.
 //!
 //! The invariant of the whole: every request is answered exactly once, after its last update, whatever the endpoint
 //! or the disk does; and of a turn that did not end well only what the user said stays in its session.
@@ -25,11 +25,9 @@ pub mod answer;
 mod bodies;
 pub mod body;
 pub mod chunk;
-pub mod cli;
 pub mod client;
 pub mod config;
 pub mod convert;
-pub mod dial;
 pub mod dialect;
 pub mod failure;
 #[cfg(any(test, feature = "testing"))]
@@ -37,12 +35,148 @@ pub mod failure;
 pub mod fuzz;
 pub mod history;
 pub mod json;
-pub mod models;
 #[cfg(test)]
 mod played;
 pub mod rpc;
 pub mod secrets;
 pub mod serve;
 pub mod session;
-pub mod speech;
 pub mod stdio;
+
+use acp::NO_SERVERS;
+use answer::Ending;
+use clap::{Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use client::Client;
+use config::{Config, INSECURE, Level, variables};
+use convert::request_body;
+use failure::Failure;
+use serve::block_on;
+use std::borrow::Cow;
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Instant;
+use stdio::{note, set_level};
+
+/// An ACP agent for any OpenAI-compatible Chat Completions endpoint.
+#[derive(Parser)]
+#[command(name = "openai-agent", version)]
+struct Arguments {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Subcommand, Clone, Copy)]
+enum Action {
+    /// Speak ACP over stdin and stdout (what happens without an argument, too)
+    Acp,
+    /// Send one tiny request to the endpoint and say in a sentence what is wrong, or that nothing is
+    Check,
+}
+
+/// The parser with its help texts, for completions and the manual page.
+pub fn command() -> Command {
+    Arguments::command().after_help(environment())
+}
+
+/// The part of `--help` that documents the environment.
+pub fn environment() -> String {
+    let mut text = "Environment:\n".to_owned();
+    for (name, default, help) in variables() {
+        text.push_str(&format!("  {name}\n      {help} [{default}]\n"));
+    }
+    text.push_str("\nExit codes: 0 done, 1 failed, 2 usage, 78 configuration. Logs go to stderr.");
+    text
+}
+
+/// Runs the program.
+pub fn main() -> ExitCode {
+    let arguments = match Arguments::from_arg_matches(&command().get_matches()) {
+        Ok(arguments) => arguments,
+        Err(error) => error.exit(),
+    };
+    let config = match Config::from_process() {
+        Ok(config) => config,
+        Err(error) => {
+            note!(Error, "{error}");
+            return ExitCode::from(78);
+        }
+    };
+    set_level(config.log);
+    match arguments.action.unwrap_or(Action::Acp) {
+        Action::Acp => serve::serve(config),
+        Action::Check => {
+            set_level(Level::Off);
+            check(config)
+        }
+    }
+}
+
+/// Asks the endpoint for a token and says how that went; success is exit code 0.
+pub fn check(mut config: Config) -> ExitCode {
+    // Whoever checks wants to know now.
+    config.max_retries = 0;
+    (config.system_prompt, config.temperature) = (None, None);
+    config.max_tokens = Some(config.max_tokens.unwrap_or(16).min(16));
+    let config = Rc::new(config);
+    let client = match Client::new(config.clone()) {
+        Ok(client) => client,
+        Err(problem) => {
+            eprintln!("openai-agent: error: {problem}");
+            return ExitCode::from(78);
+        }
+    };
+    if config.tls_insecure {
+        eprintln!("openai-agent: warning: {INSECURE}");
+    }
+    let began = Instant::now();
+    let outcome = match block_on(ask(&config, &client)) {
+        Ok(outcome) => outcome,
+        Err(code) => return code,
+    };
+    let (model, url) = (&config.model, config.shown_url());
+    match outcome {
+        Ok(_) => {
+            println!("OK: {model} at {url} answered in {} ms.", began.elapsed().as_millis());
+            match config.models.as_deref() {
+                Some(models) => println!("Models that clients may choose: {}.", models.join(", ")),
+                None if config.fetch_models => println!("Clients are offered the models that the endpoint lists."),
+                None => println!(
+                    "Clients are offered this model alone, and some refuse names that are not offered: OPENAI_MODELS=a,b or \
+                     OPENAI_MODELS=fetch offer more."
+                ),
+            }
+            println!("{NO_SERVERS}");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            let failure = failure.masked(client.secrets());
+            println!("{}", failure.text(&url));
+            if let Some(advice) = advice(&failure, &config) {
+                println!("{advice}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What to do about it, if the words of the failure do not say so.
+fn advice(failure: &Failure, config: &Config) -> Option<String> {
+    Some(match failure {
+        Failure::Status { status: 401 | 403, .. } if config.api_key.0.is_empty() && config.api_key_file.is_none() => {
+            "OPENAI_API_KEY is not set.".to_owned()
+        }
+        Failure::Status { status: 404, .. } => {
+            format!("Check OPENAI_BASE_URL ({}) and OPENAI_MODEL ({}).", config.base_url, config.model)
+        }
+        Failure::Network(_) => format!("Is the endpoint running, and is OPENAI_BASE_URL ({}) right?", config.base_url),
+        _ => return None,
+    })
+}
+
+async fn ask(config: &Config, client: &Client) -> Result<Ending, Failure> {
+    let model: Rc<str> = config.model.as_str().into();
+    let ping = [Cow::from("{\"role\":\"user\",\"content\":\"ping\"}")];
+    let body = |dialect| Some(request_body(config, &model, &ping, dialect));
+    let mut opened = client.ask(&model, body).await?;
+    opened.read(config.max_line, &mut |_| (), async || Ok(())).await?.0
+}

@@ -4,5 +4,5 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     stdio_bus_base::panic::end_the_process();
-    openai_agent::cli::main()
+    openai_agent::main()
 }

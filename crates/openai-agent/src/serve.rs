@@ -21,9 +21,9 @@ use super::acp::{Agent, Effect, ToStore};
 use super::answer::{Ending, Piece};
 use super::client::{Client, Opened};
 use super::config::Config;
+use super::dialect;
 use super::failure::Failure;
 use super::history::Store;
-use super::models;
 use super::session::TurnId;
 use super::stdio::{self, Line, Lines, STOP_READING, Stdio, note};
 
@@ -339,7 +339,7 @@ async fn write(shell: Rc<Shell>, stdout: Stdio) {
 
 async fn fetch_models(shell: Rc<Shell>) {
     let models = shell.client.models().await;
-    let rest = models.as_ref().map_or_else(|(_, rest)| *rest, |_| models::FRESH);
+    let rest = models.as_ref().map_or_else(|(_, rest)| *rest, |_| dialect::FRESH);
     if let Err((problem, _)) = &models {
         note!(Warn, "The list of models cannot be fetched: {problem}");
     }

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use super::chunk::Usage;
 use super::convert::join_user_messages;
-use super::models::weight;
+use super::dialect::weight;
 
 /// Memory of a session beside its texts, and of a message of it: estimates, in bytes.
 const SESSION: usize = 512;

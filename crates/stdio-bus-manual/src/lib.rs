@@ -18,7 +18,7 @@ pub fn write(directory: &Path) -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(&completions)?;
     // A page is called by its command's name, which has a space where people read it.
     let bus = stdio_bus::cli::command().mut_subcommand("connect", |bridge| bridge.display_name("stdio_bus-connect"));
-    for (name, command) in [("stdio_bus", bus), ("openai-agent", openai_agent::cli::command())] {
+    for (name, command) in [("stdio_bus", bus), ("openai-agent", openai_agent::command())] {
         clap_mangen::generate_to(command.clone(), &pages)?;
         for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
             clap_complete::generate_to(shell, &mut command.clone(), name, &completions)?;

@@ -13,10 +13,10 @@ use crate::chunk::Kind;
 use crate::config::Level;
 use crate::convert::{assistant_message, has_images, request_body, user_message, without_images};
 use crate::dialect::Dialect;
+use crate::dialect::{Overflow, USUAL_RATE, budget, weight};
 use crate::failure::Failure;
 use crate::history::{Entry, Header};
 use crate::json::Raw;
-use crate::models::{Overflow, USUAL_RATE, budget, weight};
 use crate::rpc::{
     LONGEST_PIECE, Reply, RpcError, floor, piece_length, push_result, push_text, push_title, push_update, update_head,
     uuid,

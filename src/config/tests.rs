@@ -546,6 +546,43 @@ fn the_example_configurations_are_good() {
     }
 }
 
+/// Files of a folder with this ending.
+fn files_in(folder: &str, ending: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).expect("it is there");
+    let paths = entries.map(|entry| entry.expect("it can be read").path());
+    paths.filter(|path| path.extension().is_some_and(|kind| kind == ending)).collect()
+}
+
+#[test]
+fn the_configurations_that_pages_show_and_those_to_begin_with_are_good() {
+    let mut shown = Vec::new();
+    for page in files_in("", "md").into_iter().chain(files_in("docs", "md")) {
+        let text = fs::read_to_string(&page).expect("a page");
+        let blocks = text.split("```json\n").skip(1).filter_map(|rest| rest.split("```").next());
+        shown.extend(blocks.map(|block| (page.clone(), block.to_owned())));
+    }
+    shown.extend(
+        files_in("config", "json").into_iter().map(|path| (path.clone(), fs::read_to_string(path).expect("JSON"))),
+    );
+    let mut count = 0;
+    for (path, text) in shown {
+        let mut value: Value =
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        if value.get("command").is_some() && value.get("instances").is_some() {
+            value = json!({ "pools": [value] });
+        }
+        let Some(pools) = value["pools"].as_array_mut() else { continue };
+        // What they run need not be on this machine.
+        pools.iter_mut().for_each(|pool| pool["command"] = "cat".into());
+        let text = value.to_string();
+        if let Err(why) = Config::from_bytes(text.as_bytes(), "it") {
+            panic!("{}: {why}\n{text}", path.display());
+        }
+        count += 1;
+    }
+    assert!(count > 15, "only {count} were found");
+}
+
 proptest! {
     #[test]
     fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {

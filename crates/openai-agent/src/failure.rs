@@ -616,7 +616,8 @@ mod tests {
         assert_eq!(wait(429, &[("retry-after", "1.5")]), Some(Duration::from_millis(1500)));
         assert_eq!(wait(503, &[("retry-after", "Thu, 01 Jan 1970 00:00:07 GMT")]), Some(Duration::from_secs(7)));
         assert_eq!(wait(429, &[("retry-after", "soon")]), Some(FIRST_BACKOFF));
-        assert_eq!(wait(429, &[("retry-after", "3600")]), None);
+        assert_eq!(wait(429, &[("retry-after", "60")]), Some(LONGEST_WAIT));
+        assert_eq!(wait(429, &[("retry-after", "60.1")]), None);
         assert_eq!(wait(429, &[("retry-after", "1e300")]), None);
         assert_eq!(wait(429, &[("x-should-retry", "false")]), None);
         assert_eq!(wait(400, &[("x-should-retry", "true")]), Some(FIRST_BACKOFF));

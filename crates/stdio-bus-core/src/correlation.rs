@@ -7,7 +7,7 @@ use ndjson_scan::{Line, Span, Window};
 
 use super::ended::Said;
 use super::id::{Id, Spelled};
-use super::message::{Cancel, Edit, Edits, Refusal, UNCHANGED, Verb, print_of};
+use super::message::{Cancel, Edit, Edits, Refusal, UNCHANGED, Verb, is_response, print_of};
 use super::peer::{Peer, RequestKey, Text, WorkerKey};
 use super::pending::{Direction, NewRequest, Request, Wire};
 use super::reply::Delivered;
@@ -34,8 +34,7 @@ impl Bus {
         let found = self.pending.find_or_place(new.answerer, id);
         let mut wire = Wire::AsItIs;
         if found.is_ok() || !is_plain || self.wants_fresh_id(new.answerer, id) {
-            let made = Id::made(self.pending.ids_made, id.is_string());
-            self.pending.ids_made += 1;
+            let made = self.pending.make_id(id.is_string());
             edits[0] = Some(Edit { at: line.id, with: made.token().as_slice().into() });
             wire = Wire::Replaced(made, token);
         } else if is_escaped {
@@ -53,15 +52,12 @@ impl Bus {
         if progress.is_some() {
             self.note_progress(key, new.answerer, id, (window, line, progress), edits);
         }
-        if let Some(to) = self.endpoint(new.answerer) {
-            to.unanswered.count += 1;
-            to.unanswered.awaited += 1;
-        }
+        let is_first = self.endpoint(new.answerer).is_some_and(|to| to.unanswered.begin());
         if let Peer::Worker(key) = new.answerer
             && let Some(worker) = self.workers.get_mut(key)
         {
             worker.creating.asked += u32::from(new.verb.creates());
-            let at = worker.begin_answering(self.time.now);
+            let at = worker.answering.begin(self.time.now, is_first, &mut worker.tenure);
             self.timers.arm(new.answerer.into(), at);
         }
         self.out.stats.ids_translated += u64::from(edits[0].is_some());
@@ -104,8 +100,7 @@ impl Bus {
             self.pending.note_token(key, other.cloned(), None);
             return;
         }
-        let made = Id::made(self.pending.ids_made, progress.is_string());
-        self.pending.ids_made += 1;
+        let made = self.pending.make_id(progress.is_string());
         edits[3] = Some(Edit { at, with: made.token().as_slice().into() });
         self.pending.note_token(key, Some(made), Some(token.into()));
     }
@@ -177,7 +172,7 @@ impl Bus {
         line: &Line,
         progress: Span,
     ) -> Option<RequestKey> {
-        if self.workers.get(worker).is_none_or(|worker| worker.answering.responds) {
+        if self.workers.get(worker).is_none_or(|worker| worker.answering.responds()) {
             return None;
         }
         let key = self.pending.find(Peer::Worker(worker), id)?;
@@ -205,9 +200,7 @@ impl Bus {
         if let Peer::Worker(worker) = answerer
             && let Some(worker) = self.workers.get_mut(worker)
         {
-            self.supervisor.has_changed |= worker.answering.answers();
-            let is_response = line.flags & (Line::RESULT | Line::ERROR) != 0;
-            worker.answering.responds |= is_response && !line.method.is_some();
+            self.supervisor.has_changed |= worker.answering.answers(is_response(line));
             let is_error = line.has(Line::ERROR) && !line.has(Line::RESULT);
             let outcome = if is_error { Outcome::Error } else { Outcome::Answered };
             self.supervisor.pools[worker.name.pool].tally.answered(outcome, self.time.lasted(since));
@@ -262,7 +255,7 @@ impl Bus {
         self.leave_asker(key);
         self.pending.remove(key);
         if let Some(end) = self.endpoint(answerer) {
-            end.unanswered.count -= 1;
+            end.unanswered.end();
         }
         if let Peer::Worker(key) = answerer
             && let Some(worker) = self.workers.get_mut(key)
@@ -285,7 +278,7 @@ impl Bus {
             self.pending.leave_asker(key, &mut end.outstanding);
         }
         if let Some(end) = self.endpoint(answerer) {
-            end.unanswered.awaited -= 1;
+            end.unanswered.orphan();
         }
     }
 
@@ -392,10 +385,10 @@ impl Bus {
             assert_eq!(list.len(), end.outstanding.len());
             assert!(list.iter().all(|key| self.pending.get(*key).is_some_and(|it| it.asker() == Some(peer))));
             asked -= list.len();
-            listed += if end.outstanding.lists_ids { list.len() } else { 0 };
+            listed += end.outstanding.listed_by_id();
             let to_answer: Vec<_> = self.pending.iter().filter(|(_, request)| request.answerer() == peer).collect();
             let awaited = to_answer.iter().filter(|(_, request)| request.asker().is_some()).count();
-            let counted = (end.unanswered.count as usize, end.unanswered.awaited as usize);
+            let counted = (end.unanswered.count() as usize, end.unanswered.awaited() as usize);
             assert_eq!(counted, (to_answer.len(), awaited), "{peer:?}");
             assert!(end.traffic.asked >= end.traffic.given_up + end.outstanding.len() as u64, "{:?}", end.traffic);
             if let Peer::Worker(worker) = peer {

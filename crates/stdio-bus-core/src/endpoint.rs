@@ -11,10 +11,8 @@ use super::flow::penalty::Penalty;
 use super::flow::queue::Output;
 use super::flow::turn::Turn;
 use super::peer::{Moment, Peer, SessionKey};
+use super::pending::Asked;
 use super::port::{Next, Received};
-
-/// No request.
-pub(super) const NONE: u16 = u16::MAX;
 
 /// One end of the bus.
 #[derive(Default)]
@@ -53,43 +51,44 @@ pub(super) struct Endpoint {
     pub traffic: Traffic,
 }
 
-/// The requests of one asker, the oldest first: where the list begins and ends, and how long it is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
-    pub first: u16,
-    pub last: u16,
-    pub count: u16,
-    /// They are listed by their ids, too.
-    pub lists_ids: bool,
-}
-
-impl Default for Asked {
-    fn default() -> Self {
-        Self { first: NONE, last: NONE, count: 0, lists_ids: false }
-    }
-}
-
-impl Asked {
-    /// How many there are.
-    #[inline]
-    pub(super) fn len(&self) -> usize {
-        self.count.into()
-    }
-
-    /// Whether there is none.
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.count == 0
-    }
-}
-
 /// The requests that one answerer has still to answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Unanswered {
+    count: u32,
+    awaited: u32,
+}
+
+impl Unanswered {
     /// All of them.
-    pub count: u32,
+    #[inline]
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
     /// Those that somebody waits for.
-    pub awaited: u32,
+    pub(super) fn awaited(&self) -> u32 {
+        self.awaited
+    }
+
+    /// One more, which somebody waits for. Says whether there was none.
+    #[inline]
+    pub(super) fn begin(&mut self) -> bool {
+        self.count += 1;
+        self.awaited += 1;
+        self.count == 1
+    }
+
+    /// Nobody waits for one of them any more.
+    #[inline]
+    pub(super) fn orphan(&mut self) {
+        self.awaited -= 1;
+    }
+
+    /// One less, for which nobody waits.
+    #[inline]
+    pub(super) fn end(&mut self) {
+        self.count -= 1;
+    }
 }
 
 impl Endpoint {
@@ -145,7 +144,7 @@ pub(super) struct Retired {
     /// How many there are that were too many to be remembered, with those before them.
     more: u64,
     /// It may answer under any id: it has answered what nobody asked, or more than is remembered.
-    pub distrusted: bool,
+    distrusted: bool,
     /// Tokens that the progress of forgotten requests may be told under, where they are not their ids, in order. Who
     /// answers nothing that was cancelled never says that it tells no more.
     tokens: Vec<u64>,
@@ -159,6 +158,11 @@ const MOST_RETIRED: usize = 1024;
 const MOST_TOKENS: usize = 256;
 
 impl Retired {
+    /// It has answered what nobody asked.
+    pub(super) fn distrust(&mut self) {
+        self.distrusted = true;
+    }
+
     /// Whether any id may be used for another request.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {

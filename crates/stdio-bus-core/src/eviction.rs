@@ -109,7 +109,7 @@ impl Client {
     }
 
     fn has_requests(&self) -> bool {
-        !self.end.outstanding.is_empty() || self.end.unanswered.count > 0
+        !self.end.outstanding.is_empty() || self.end.unanswered.count() > 0
     }
 
     /// Whether no other peer would miss it.

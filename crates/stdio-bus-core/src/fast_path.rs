@@ -11,7 +11,7 @@ use super::flow::gate::Hold;
 use super::id::{Id, Spelled};
 use super::message::{Verb, plain_name, print_of, verb};
 use super::out::Out;
-use super::peer::{ClientKey, ClientMark, Moment, Peer, WorkerKey, WorkerMark};
+use super::peer::{ClientKey, ClientMark, Peer, WorkerKey, WorkerMark};
 use super::pending::{Direction, NewRequest, Pending, Wire};
 use super::request::Flags;
 use super::session::activity::told_idle;
@@ -100,7 +100,7 @@ impl FastPath<'_> {
                 second_session: None,
                 session_on_top: line.session.is_some(),
                 verb: Verb::Other,
-                expires: worker.request_timeout.map_or(Moment::NEVER, |timeout| self.time.now.after(timeout)),
+                expires: worker.answering.expires(self.time.now),
                 print: print_of(self.window, line, Span::default()),
             };
             let came_at = self.time.came_at();
@@ -110,10 +110,10 @@ impl FastPath<'_> {
             }
             self.timers.arm(Timer::Requests, new.expires);
             client.end.traffic.asked += 1;
-            worker.end.unanswered.count += 1;
-            worker.end.unanswered.awaited += 1;
+            let is_first = worker.end.unanswered.begin();
             self.sessions.begin_request(session_key);
-            self.timers.arm(Timer::Worker(worker_key), worker.begin_answering(self.time.now));
+            self.timers
+                .arm(Timer::Worker(worker_key), worker.answering.begin(self.time.now, is_first, &mut worker.tenure));
         }
         worker.audience.note(key, &client.identity);
         self.sessions.hear(session_key, self.time.now);
@@ -194,10 +194,9 @@ impl FastPath<'_> {
         client.door.answered_by = Some(key);
         self.pending.leave_asker(request_key, &mut client.end.outstanding);
         self.pending.remove_at(request_key, place);
-        worker.end.unanswered.count -= 1;
-        worker.end.unanswered.awaited -= 1;
-        self.workers_changed |= worker.answering.answers();
-        worker.answering.responds = true;
+        worker.end.unanswered.orphan();
+        worker.end.unanswered.end();
+        self.workers_changed |= worker.answering.answers(true);
         let outcome = if line.flags == Line::ERROR { Outcome::Error } else { Outcome::Answered };
         self.pools[worker.name.pool].tally.answered(outcome, took);
         if is_told && let Some(records) = &mut self.out.records {
@@ -220,7 +219,7 @@ impl FastPath<'_> {
         line: &Line,
     ) -> Option<()> {
         let name = Self::name(self.window, line)?;
-        if worker.answering.tells_states && told_idle(self.window.get(line.span)).is_some() {
+        if worker.answering.tells_states() && told_idle(self.window.get(line.span)).is_some() {
             return None;
         }
         let session_key = self.sessions.of_worker(key, name)?;

@@ -384,7 +384,8 @@ impl Bus {
 
     /// The requests that a peer has still to answer, the oldest first.
     fn asked_of(&self, peer: Peer) -> Vec<RequestKey> {
-        self.peer_end(peer).map(|end| self.pending.unanswered(peer, end.unanswered)).unwrap_or_default()
+        let has_any = self.peer_end(peer).is_some_and(|end| end.unanswered.count() > 0);
+        if has_any { self.pending.unanswered(peer) } else { Vec::new() }
     }
 
     fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {

@@ -199,7 +199,7 @@ impl Bus {
         let starts =
             |worker: &WorkerKey| self.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
         let worker = client.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
-        Some((self.name(Peer::Worker(worker))?, now.since(self.workers.get(worker)?.answering.claimed)))
+        Some((self.name(Peer::Worker(worker))?, now.since(self.workers.get(worker)?.answering.claimed_at())))
     }
 
     /// Slots that workers may be in.
@@ -218,7 +218,7 @@ impl Bus {
             age: self.lasted(now, worker.process.started),
             owner: worker.owner.and_then(|owner| self.client_number(owner)),
             // How much of it was read is looked at only while somebody waits for its turn.
-            unread: if worker.end.unanswered.count == 0 { 0 } else { worker.window.backlog() },
+            unread: if worker.end.unanswered.count() == 0 { 0 } else { worker.window.backlog() },
             link: Link {
                 // Names that are held are nobody's session.
                 sessions: worker.end.sessions.iter().filter_map(|session| self.sessions.get(*session)?.client).count(),
@@ -230,7 +230,7 @@ impl Bus {
     fn link(&self, now: Moment, end: &Endpoint, since: Moment) -> Link {
         Link {
             asked: end.outstanding.len(),
-            to_answer: end.unanswered.count as usize,
+            to_answer: end.unanswered.count() as usize,
             sessions: end.sessions.len(),
             queued: end.output.queued,
             full: end.output.full.map(|full| now.since(full.since)),

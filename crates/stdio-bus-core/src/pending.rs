@@ -18,12 +18,11 @@ use core::ops::Deref;
 use core::time::Duration;
 
 use super::beside::{Original, Progress, Rare};
-use super::endpoint::{Asked, NONE, Unanswered};
 use super::id::Id;
 use super::message::Cancel;
 use super::peer::{Moment, Peer, PeerBits, RequestKey, RequestMark, SessionKey, Text};
 pub(super) use super::request::{Direction, NewRequest, Request, Wire};
-use super::request::{Flags, SINCE_SHIFT};
+use super::request::{Flags, NONE, SINCE_SHIFT};
 use super::settings::MAX_PENDING_REQUESTS;
 use super::table::{Fingerprints, Table};
 
@@ -63,7 +62,42 @@ pub(super) struct Pending {
     /// Requests without an asker, and cancelled ones, oldest first, each way; some may be gone.
     unwanted: [VecDeque<RequestKey>; 2],
     /// Ids that were made in place of others.
-    pub(super) ids_made: u64,
+    ids_made: u64,
+}
+
+/// The requests of one asker, the oldest first: where the list begins and ends, and how long it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    first: u16,
+    last: u16,
+    count: u16,
+    /// They are listed by their ids, too.
+    lists_ids: bool,
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Self { first: NONE, last: NONE, count: 0, lists_ids: false }
+    }
+}
+
+impl Asked {
+    /// How many there are.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.count.into()
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// How many of them are listed by their ids.
+    pub(super) fn listed_by_id(&self) -> usize {
+        if self.lists_ids { self.len() } else { 0 }
+    }
 }
 
 /// Places of the index: four for each request that there may be in one direction, so that few stand behind others.
@@ -234,10 +268,7 @@ impl Pending {
     }
 
     /// The requests that `answerer` has to answer, the oldest first. It looks at all.
-    pub(super) fn unanswered(&self, answerer: Peer, unanswered: Unanswered) -> Vec<RequestKey> {
-        if unanswered.count == 0 {
-            return Vec::new();
-        }
+    pub(super) fn unanswered(&self, answerer: Peer) -> Vec<RequestKey> {
         let answerer = PeerBits::from(answerer);
         self.all(|request| request.answerer == answerer)
     }
@@ -402,6 +433,12 @@ impl Pending {
     /// The progress token that the asker of a request has written, if its answerer sees another one.
     pub(super) fn replaced_progress(&self, key: RequestKey) -> Option<Text> {
         self.rare(key)?.progress.as_ref()?.original.clone()
+    }
+
+    /// An id that nobody has made before.
+    pub(super) fn make_id(&mut self, is_string: bool) -> Id {
+        self.ids_made += 1;
+        Id::made(self.ids_made - 1, is_string)
     }
 
     /// Where the index says that a request is.

@@ -169,9 +169,9 @@ impl Bus {
         let is_dedicated = |pool: &settings::Pool| pool.assignment == Assignment::Dedicated;
         let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is);
         for worker in self.workers.values_mut().filter(|worker| worker.pool == pool) {
-            worker.request_timeout = is.request_timeout;
+            worker.answering.renew(is.request_timeout);
             if changes_tenure {
-                let (of, number) = (worker.tenure.generation, worker.name.incarnation);
+                let (of, number) = (worker.tenure.generation(), worker.name.incarnation);
                 worker.tenure.renew(Tenure::new(worker.process.started, is, of, number));
             }
         }

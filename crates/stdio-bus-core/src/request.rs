@@ -3,7 +3,6 @@
 //!
 //! Invariant: with its key it fills one cache line.
 
-use super::endpoint::NONE;
 use super::id::Id;
 use super::message::{Cancel, Verb};
 use super::peer::{Moment, Peer, PeerBits, SessionKey};
@@ -11,6 +10,9 @@ use super::settings::MAX_PENDING_REQUESTS;
 
 /// A unit of the time that requests are kept with: they last for nine years.
 pub(super) const SINCE_SHIFT: u32 = 10;
+
+/// No request, where one of its slot is named.
+pub(super) const NONE: u16 = u16::MAX;
 
 /// Which way a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

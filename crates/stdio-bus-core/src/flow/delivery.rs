@@ -61,7 +61,7 @@ impl Bus {
             return false;
         }
         // What is known of the worker may be old. The first one who waits asks anew.
-        let is_first = to.turns_due.is_some() && !others_wait;
+        let is_first = to.window.turns_due().is_some() && !others_wait;
         self.endpoint(client.into()).into_iter().for_each(|from| from.turn.waiting = bytes);
         if in_turns {
             if is_first {
@@ -203,7 +203,7 @@ impl Bus {
             }
             Peer::Worker(worker) => {
                 let Some(to) = self.workers.get_mut(worker) else { return };
-                to.window.sent += bytes as u64;
+                to.window.leave(bytes);
                 to.end.traffic.bytes_out += bytes as u64;
                 let has_room = to.end.output.pop(bytes, limit, now);
                 let is_last = to.end.output.queued == 0 && to.tenure.is_leaving();
@@ -254,7 +254,8 @@ impl Bus {
     /// Panics if those who wait and those they wait for disagree.
     pub(crate) fn check_waiting(&self) {
         let clients = self.all_clients().map(|(key, client)| (Peer::Client(key), &client.end, false));
-        let workers = self.workers.iter().map(|(key, it)| (Peer::Worker(key), &it.end, it.turns_due.is_some()));
+        let workers =
+            self.workers.iter().map(|(key, it)| (Peer::Worker(key), &it.end, it.window.turns_due().is_some()));
         let (mut waiters, mut waiting) = (Vec::new(), Vec::new());
         for (peer, end, in_turns) in clients.chain(workers) {
             let may_let_wait = end.output.is_full() || in_turns || end.output.waiters.is_empty();

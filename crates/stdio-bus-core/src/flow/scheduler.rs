@@ -2,11 +2,11 @@
 //! those that wait go on one after the other (decision 12). How much that is, is in `window.rs`. And for how long a worker is
 //! held up by a client that reads slowly, while others use it.
 
-use super::window::PROBE_EVERY;
 use crate::Bus;
 use crate::endpoint::Endpoint;
 use crate::peer::{ClientKey, Peer, RequestKey, WorkerKey};
 use crate::port::Effect;
+use crate::worker::Worker;
 
 /// A worker that reads nothing for this part of backpressure_timeout is stuck: turns make no sense any more, and its
 /// output may fill up.
@@ -16,7 +16,7 @@ impl Bus {
     /// Asks how far a worker has read.
     pub(crate) fn probe(&mut self, key: WorkerKey) {
         if let Some(worker) = self.workers.get_mut(key) {
-            worker.window.probed_at = self.time.now;
+            worker.window.probe(self.time.now);
             self.out.effects.push_back(Effect::Probe(key));
         }
     }
@@ -79,9 +79,10 @@ impl Bus {
 
     /// Clients take turns before a worker from now on.
     pub(crate) fn begin_turns(&mut self, key: WorkerKey) {
-        let due = self.time.now.after(PROBE_EVERY);
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.turns_due.is_none()) else { return };
-        worker.turns_due = Some(due);
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.window.turns_due().is_none()) else {
+            return;
+        };
+        let due = worker.window.take_turns(self.time.now);
         self.wake_at(key.into(), due);
         self.probe(key);
     }
@@ -90,16 +91,13 @@ impl Bus {
     pub(crate) fn tick_turns(&mut self, key: WorkerKey) {
         let now = self.time.now;
         let stuck_after = self.settings.limits.backpressure_timeout / STUCK_AFTER;
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.turns_due.is_some_and(|due| due <= now))
-        else {
-            return;
-        };
+        let is_due = |worker: &&mut Worker| worker.window.turns_due().is_some_and(|due| due <= now);
+        let Some(worker) = self.workers.get_mut(key).filter(is_due) else { return };
         if worker.end.output.waiters.is_empty() {
-            worker.turns_due = None;
-            return;
+            return worker.window.end_turns();
         }
         worker.window.update_stuck(now, stuck_after);
-        worker.turns_due = Some(now.after(PROBE_EVERY));
+        worker.window.take_turns(now);
         self.probe(key);
         self.admit_waiters(key);
     }
@@ -114,7 +112,7 @@ impl Bus {
         let owner = |key| self.sessions.get(key)?.client.map(Peer::Client);
         end.output.waiters.iter().any(|waiter| *waiter != me)
             || end.sessions.iter().copied().filter_map(owner).any(|owner| owner != me)
-            || end.unanswered.awaited as usize > self.peer_end(me).map_or(0, own)
+            || end.unanswered.awaited() as usize > self.peer_end(me).map_or(0, own)
     }
 
     /// A client speaks to a worker that another one holds up: from now on that lasts for a short while only.

@@ -27,7 +27,7 @@ const SMALLEST_STEP: u64 = 64;
 /// Nobody should wait for room that is there already.
 const PROBE_AGAIN_AFTER: Duration = Duration::from_micros(100);
 /// How often it is asked while somebody waits.
-pub(crate) const PROBE_EVERY: Duration = Duration::from_millis(1);
+const PROBE_EVERY: Duration = Duration::from_millis(1);
 
 /// For how long a measured wait of a single line counts.
 const DELAY_COUNTS: Duration = Duration::from_secs(5);
@@ -51,12 +51,14 @@ struct Mark {
 pub(crate) struct SendWindow {
     queued: u64,
     /// Bytes that have left the daemon.
-    pub sent: u64,
+    sent: u64,
     read: u64,
     window: u64,
     mark: Option<Mark>,
     /// When it was asked how far the worker has read.
-    pub probed_at: Moment,
+    probed_at: Moment,
+    /// Clients take turns before the worker; it is looked after then.
+    turns_due: Option<Moment>,
     moved_at: Moment,
     /// It reads nothing at all.
     is_stuck: bool,
@@ -134,6 +136,31 @@ impl SendWindow {
         self.ends[index] = LineEnd { client: client.serial(), place: self.queued + bytes as u64 };
     }
 
+    /// So many bytes have left the daemon.
+    pub(crate) fn leave(&mut self, bytes: usize) {
+        self.sent += bytes as u64;
+    }
+
+    /// It is asked how far the worker has read.
+    pub(crate) fn probe(&mut self, now: Moment) {
+        self.probed_at = now;
+    }
+
+    /// When it is looked after, if clients take turns before the worker.
+    pub(crate) fn turns_due(&self) -> Option<Moment> {
+        self.turns_due
+    }
+
+    /// Clients take turns, or go on with that. Gives when it is looked after.
+    pub(crate) fn take_turns(&mut self, now: Moment) -> Moment {
+        *self.turns_due.insert(now.after(PROBE_EVERY))
+    }
+
+    /// No client waits for its turn any more.
+    pub(crate) fn end_turns(&mut self) {
+        self.turns_due = None;
+    }
+
     /// Whether it is time to find out how far the worker has read: somebody waits for it, or may soon have to.
     pub(crate) fn is_probe_due(&self, now: Moment) -> bool {
         self.sent > self.read && self.backlog() > self.window / 2 && now.since(self.probed_at) >= PROBE_AGAIN_AFTER
@@ -209,7 +236,7 @@ mod tests {
             if room > 0 || feed.backlog() == 0 {
                 let line = room.max(200);
                 feed.push(now, line as usize, true);
-                feed.sent += line;
+                feed.leave((line) as usize);
                 unread += line;
             }
             for _ in 0..100 {
@@ -241,7 +268,7 @@ mod tests {
             let now = Moment(at * MS);
             while feed.backlog() == 0 || (feed.room(false) > 0 && unread < 200_000) {
                 feed.push(now, 200, true);
-                feed.sent += 200;
+                feed.leave((200) as usize);
                 unread += 200;
             }
             // Each 12 ms it reads all that is there.
@@ -261,7 +288,7 @@ mod tests {
             let now = Moment(at * MS);
             while feed.backlog() == 0 || feed.room(false) > 0 {
                 feed.push(now, 200, true);
-                feed.sent += 200;
+                feed.leave((200) as usize);
                 unread += 200;
             }
             most = if at > 2000 { most.max(unread / 200) } else { 0 };
@@ -289,7 +316,7 @@ mod tests {
         feed.push(Moment(0), 1 << 20, true);
         assert!(!feed.has_room_for(flooding, false, false));
         assert!(feed.has_room_for(other, true, false) && feed.has_room_for(successor, true, false));
-        feed.sent += 1 << 20;
+        feed.leave((1 << 20) as usize);
         feed.read_up_to(Moment(MS), 1 << 10);
         assert_eq!(feed.backlog(), 1 << 10);
         assert!(!feed.has_room_for(flooding, true, false) && feed.has_room_for(flooding, false, false));

@@ -60,7 +60,7 @@ impl Bus {
 
     /// Whether a worker that is lent to a client may still work on what another one has given up.
     fn may_work_for_others(&self, worker: &Worker, owner: ClientKey) -> bool {
-        let has_orphans = worker.end.unanswered.count != worker.end.unanswered.awaited;
+        let has_orphans = worker.end.unanswered.count() != worker.end.unanswered.awaited();
         has_orphans && self.door(owner).borrows
     }
 
@@ -157,7 +157,7 @@ impl Bus {
     /// Whether a client may take what a worker's notification names, which is no pending request of that worker, for
     /// another one that it has still to answer: a late cancellation is to hit nobody else's.
     fn may_name_anothers(&self, client: ClientKey, window: Window<'_>, at: Span) -> bool {
-        if !at.is_some() || self.peer_end(client.into()).is_none_or(|client| client.unanswered.count == 0) {
+        if !at.is_some() || self.peer_end(client.into()).is_none_or(|client| client.unanswered.count() == 0) {
             return false;
         }
         // Nothing that is too long to be an id is one.

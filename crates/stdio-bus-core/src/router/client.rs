@@ -153,7 +153,7 @@ impl Bus {
         let &Message { client, window, line, ref id, verb, progress } = message;
         let recorded = match id {
             Some(id) => {
-                let timeout = self.pool_of(worker).and_then(|pool| self.settings.pools[pool].request_timeout);
+                let expires = self.workers.get(worker).map(|worker| worker.answering.expires(self.time.now));
                 let request = NewRequest {
                     asker: client.into(),
                     answerer: worker.into(),
@@ -161,7 +161,7 @@ impl Bus {
                     second_session: entered[1].session,
                     session_on_top: line.session.len() > 2,
                     verb,
-                    expires: timeout.map_or(Moment::NEVER, |timeout| self.time.now.after(timeout)),
+                    expires: expires.unwrap_or(Moment::NEVER),
                     print: print_of(window, line, progress),
                 };
                 self.ask(&request, id, (window, line, progress), edits)

@@ -28,7 +28,7 @@ impl Bus {
         let &Message { client, window, line, verb, .. } = message;
         let begins = verb == Verb::Initialize && line.id.is_some();
         let Some(worker) = self.workers.get(key) else { return };
-        let (is_opened, is_shared) = (worker.answering.opened != Opened::No, worker.owner.is_none());
+        let (is_opened, is_shared) = (worker.answering.opened() != Opened::No, worker.owner.is_none());
         if is_opened && !begins || !is_shared || self.door(client).era != Some(Era::Legacy) {
             return;
         }
@@ -53,18 +53,18 @@ impl Bus {
     }
 
     fn set_opened(&mut self, key: WorkerKey, opened: Opened) {
-        self.workers.get_mut(key).into_iter().for_each(|worker| worker.answering.opened = opened);
+        self.workers.get_mut(key).into_iter().for_each(|worker| worker.answering.set_opened(opened));
     }
 
     /// Takes the answer of a worker that was shown how a session begins, if this is one. After an error it is shown that of
     /// the next session. Says whether it is.
     pub(super) fn take_opening(&mut self, key: WorkerKey, id: &Id, is_result: bool) -> bool {
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.answering.opened == Opened::Asked) else {
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.answering.opened() == Opened::Asked) else {
             return false;
         };
         let is_it = Id::parse(ID.as_bytes()).as_ref() == Ok(id);
         if is_it {
-            worker.answering.opened = if is_result { Opened::Yes } else { Opened::No };
+            worker.answering.set_opened(if is_result { Opened::Yes } else { Opened::No });
         }
         is_it
     }

@@ -163,10 +163,10 @@ impl Bus {
             self.report_line(Reason::LateAnswer, from, window, line, "the request was given up before");
             return Flow::Next;
         }
-        worker.end.retired.distrusted = true;
-        let is_first = !core::mem::replace(&mut worker.answering.answers_twice, true);
+        worker.end.retired.distrust();
+        let is_first = worker.answering.answers_unasked();
         let near = id.map(Id::of_other_type).filter(|id| self.pending.find(from, id).is_some());
-        let near = near.filter(|_| !core::mem::replace(&mut worker.answering.told_of_type, true));
+        let near = near.filter(|_| worker.answering.mistakes_type());
         let text = near.map_or("no request is pending under this id".into(), |id| {
             let kind = if id.is_string() { "a string" } else { "a number" };
             format!(

@@ -41,13 +41,13 @@ impl Bus {
         if asks_for_version_2(window.get(line.span))
             && let Some(worker) = self.workers.get_mut(worker)
         {
-            worker.answering.tells_states = true;
+            worker.answering.expect_states();
         }
     }
 
     /// A worker says this, whether its session has an owner or not.
     pub(crate) fn note_activity(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) {
-        if self.workers.get(worker).is_none_or(|worker| !worker.answering.tells_states) {
+        if self.workers.get(worker).is_none_or(|worker| !worker.answering.tells_states()) {
             return;
         }
         let named = session_name(window, line.session).or_else(|| session_name(window, line.params_session));

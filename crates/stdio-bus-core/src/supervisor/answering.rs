@@ -5,6 +5,7 @@ use alloc::format;
 use core::time::Duration;
 
 use super::discovery::Question;
+use super::tenure::Tenure;
 use crate::Bus;
 use crate::opening::Opened;
 use crate::peer::{Moment, Peer, WorkerKey};
@@ -28,13 +29,15 @@ pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// What is known of a worker's answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Answering {
+    /// How long a request may wait for its answer.
+    timeout: Option<Duration>,
     /// It has answered a request.
-    pub has_answered: bool,
+    has_answered: bool,
     /// It has answered a request with a response: it is no worker that sends back what it gets.
-    pub responds: bool,
+    responds: bool,
     /// Those before it in its slot have failed one after the other: new clients are sent to it when it has answered, or
     /// has run for a while.
-    pub is_on_probation: bool,
+    is_on_probation: bool,
     /// Requests that ran out of time since it spoke last.
     timeouts: u32,
     /// When the first one of those was sent that it has to answer now.
@@ -42,26 +45,120 @@ pub(crate) struct Answering {
     /// It is looked after again.
     is_watched: bool,
     /// When its client took it.
-    pub claimed: Moment,
+    claimed: Moment,
     /// It was reported how long its client waits for its first answer.
     wait_is_told: bool,
     /// It was reported that it answers what nobody asked.
-    pub answers_twice: bool,
+    answers_twice: bool,
     /// Whether it is asked for its era.
-    pub question: Question,
+    question: Question,
     /// Whether it has seen how a session of a door for MCP begins (`router/opening.rs`).
-    pub opened: Opened,
+    opened: Opened,
     /// It may tell which of its sessions work (`session/activity.rs`).
-    pub tells_states: bool,
+    tells_states: bool,
     /// It was reported that it makes a string of the number in an id, or the other way round.
-    pub told_of_type: bool,
+    told_of_type: bool,
 }
 
 impl Answering {
-    /// It has a request to answer, and had none. Gives when it has to be looked at, if it is not watched yet.
-    pub(super) fn watch(&mut self, now: Moment) -> Option<Moment> {
+    /// That of a worker about which nothing is known but how long a request to it may wait.
+    pub(super) fn new(timeout: Option<Duration>, opened: Opened) -> Self {
+        Self { timeout, opened, ..Self::default() }
+    }
+
+    /// How long a request may wait from now on.
+    pub(crate) fn renew(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
+    }
+
+    /// When the answer to a request that is passed on now is too late; perhaps never.
+    #[inline]
+    pub(crate) fn expires(&self, now: Moment) -> Moment {
+        self.timeout.map_or(Moment::NEVER, |timeout| now.after(timeout))
+    }
+
+    /// It has got a request to answer; `is_first` says that it has no other one. Gives when it has to be looked at, if
+    /// that is not known yet.
+    #[inline]
+    pub(crate) fn begin(&mut self, now: Moment, is_first: bool, tenure: &mut Tenure) -> Option<Moment> {
+        if tenure.counts() && tenure.count_request() {
+            self.watch(now, is_first);
+            return Some(now);
+        }
+        self.watch(now, is_first)
+    }
+
+    #[inline(always)]
+    fn watch(&mut self, now: Moment, is_first: bool) -> Option<Moment> {
+        if !is_first {
+            return None;
+        }
         self.waits_since = now;
         (!core::mem::replace(&mut self.is_watched, true)).then(|| now.after(SILENT_FOR))
+    }
+
+    /// Whether it has answered a request.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.has_answered
+    }
+
+    /// Whether it is no worker that sends back what it gets.
+    pub(crate) fn responds(&self) -> bool {
+        self.responds
+    }
+
+    /// Whether it has still to show that it does better than those before it.
+    pub(super) fn is_on_probation(&self) -> bool {
+        self.is_on_probation
+    }
+
+    /// A client takes it for itself, or gives it back.
+    pub(super) fn claim(&mut self, now: Moment) {
+        self.claimed = now;
+    }
+
+    /// When that was.
+    pub(crate) fn claimed_at(&self) -> Moment {
+        self.claimed
+    }
+
+    /// Whether it is asked for its era, and how far that has come.
+    pub(super) fn question(&self) -> Question {
+        self.question
+    }
+
+    pub(super) fn set_question(&mut self, question: Question) {
+        self.question = question;
+    }
+
+    /// Whether it has seen how a session of a door for MCP begins.
+    pub(crate) fn opened(&self) -> Opened {
+        self.opened
+    }
+
+    pub(crate) fn set_opened(&mut self, opened: Opened) {
+        self.opened = opened;
+    }
+
+    /// Whether it may tell which of its sessions work.
+    #[inline]
+    pub(crate) fn tells_states(&self) -> bool {
+        self.tells_states
+    }
+
+    /// It was asked for a version in which it may.
+    pub(crate) fn expect_states(&mut self) {
+        self.tells_states = true;
+    }
+
+    /// It answers what nobody has asked. Says whether that is to be reported.
+    pub(crate) fn answers_unasked(&mut self) -> bool {
+        !core::mem::replace(&mut self.answers_twice, true)
+    }
+
+    /// It answers with an id of another type. Says whether that is to be reported.
+    pub(crate) fn mistakes_type(&mut self) -> bool {
+        !core::mem::replace(&mut self.told_of_type, true)
     }
 
     /// Whether it was asked for its era in a way that may have pinned it to 2026-07-28.
@@ -74,10 +171,11 @@ impl Answering {
         (self.question == Question::Late).then(|| started.after(LISTENED_FOR))
     }
 
-    /// It has answered. Gives whether that ends its probation.
+    /// It has answered, perhaps with a response. Gives whether that ends its probation.
     #[inline]
-    pub(crate) fn answers(&mut self) -> bool {
+    pub(crate) fn answers(&mut self, responds: bool) -> bool {
         self.has_answered = true;
+        self.responds |= responds;
         self.timeouts = 0;
         core::mem::take(&mut self.is_on_probation)
     }
@@ -105,7 +203,7 @@ impl Bus {
     pub(super) fn tick_silent(&mut self, key: WorkerKey) -> Option<Moment> {
         let now = self.time.now;
         let worker = self.workers.get_mut(key).filter(|worker| worker.answering.is_watched)?;
-        let (waiting, answering) = (worker.end.unanswered.awaited, &mut worker.answering);
+        let (waiting, answering) = (worker.end.unanswered.awaited(), &mut worker.answering);
         if waiting > 0 && worker.end.gate.waits() {
             // It is not read for now, since a client has no room: it may have said much.
             answering.waits_since = now;
@@ -155,8 +253,8 @@ impl Bus {
     pub(crate) fn count_timeout(&mut self, key: WorkerKey) {
         let now = self.time.now;
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
-        let timeout = self.settings.pools[worker.pool].request_timeout;
-        let Some((timeout, at)) = timeout.zip(worker.end.spoke_at.or(Some(worker.process.started))) else {
+        let Some((timeout, at)) = worker.answering.timeout.zip(worker.end.spoke_at.or(Some(worker.process.started)))
+        else {
             return;
         };
         if now.since(at) < timeout || worker.end.gate.waits() {

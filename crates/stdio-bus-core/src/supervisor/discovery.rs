@@ -105,9 +105,9 @@ impl Bus {
     pub(super) fn choose_to_ask(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let Some(discovery) = &mut self.supervisor.pools[worker.name.pool].discovery else { return };
-        if discovery.wants_to_know(worker.tenure.generation) {
+        if discovery.wants_to_know(worker.tenure.generation()) {
             discovery.asked = Some(key);
-            worker.answering.question = Question::Open;
+            worker.answering.set_question(Question::Open);
         }
     }
 
@@ -123,12 +123,12 @@ impl Bus {
     /// it is.
     pub(crate) fn take_era(&mut self, key: WorkerKey, id: &Id, is_result: bool) -> bool {
         let Some(worker) = self.workers.get_mut(key) else { return false };
-        if !matches!(worker.answering.question, Question::Open | Question::Late)
+        if !matches!(worker.answering.question(), Question::Open | Question::Late)
             || Id::parse(id_of(worker.name.incarnation).as_bytes()).as_ref() != Ok(id)
         {
             return false;
         }
-        self.supervisor.has_changed |= worker.answering.answers();
+        self.supervisor.has_changed |= worker.answering.answers(false);
         let (answered, era) = match is_result {
             true => (Question::Answered, PoolEra::Modern),
             false => (Question::None, PoolEra::Legacy),
@@ -159,7 +159,7 @@ impl Bus {
         let asked: Vec<_> = here.slots.iter().filter_map(|slot| slot.worker).filter(is_asked).collect();
         for key in asked {
             let Some(worker) = self.workers.get_mut(key) else { continue };
-            worker.tenure.worn.get_or_insert(Wear::Asked);
+            worker.tenure.wear(Wear::Asked);
             if let Some(slot) = worker.slot {
                 self.supervisor.pools[pool].slots[slot].worker = None;
             }
@@ -171,8 +171,8 @@ impl Bus {
     /// A worker has answered, or is late.
     fn stop_asking(&mut self, key: WorkerKey, question: Question, era: PoolEra) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.answering.question = question;
-        let (pool, of) = (worker.name.pool, worker.tenure.generation);
+        worker.answering.set_question(question);
+        let (pool, of) = (worker.name.pool, worker.tenure.generation());
         if let Some(discovery) = &mut self.supervisor.pools[pool].discovery
             && discovery.asked.take_if(|asked| *asked == key).is_some()
         {
@@ -273,7 +273,7 @@ impl Bus {
             let discovery = self.supervisor.pools[worker.name.pool].discovery.as_ref();
             let is_chosen = discovery.is_some_and(|discovery| discovery.asked == Some(key));
             assert_eq!(worker.is_asked(), is_chosen, "a worker that is asked is the one that is waited for");
-            let is_nobodys = worker.owner.is_none() && worker.end.unanswered.count == 0;
+            let is_nobodys = worker.owner.is_none() && worker.end.unanswered.count() == 0;
             assert!(!worker.is_asked() || is_nobodys, "nothing is said to a worker that is asked");
         }
         let asked = self.supervisor.pools.iter().filter_map(|pool| pool.discovery.as_ref()?.asked);

@@ -30,7 +30,7 @@ impl Bus {
             return Some(worker).filter(is_free);
         }
         let free = || self.supervisor.pools[pool].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
-        let is_idle = |key: &WorkerKey| self.workers.get(*key).is_some_and(|at| at.end.unanswered.count == 0);
+        let is_idle = |key: &WorkerKey| self.workers.get(*key).is_some_and(|at| at.end.unanswered.count() == 0);
         let any = || free().next().filter(|_| self.slot_to_fill(client, group).is_none());
         free().find(is_idle).or_else(any)
     }
@@ -91,7 +91,7 @@ impl Bus {
         };
         let lent = self.workers.get_mut(worker)?;
         lent.owner = Some(client);
-        lent.answering.claimed = self.time.now;
+        lent.answering.claim(self.time.now);
         Some(worker)
     }
 
@@ -108,7 +108,7 @@ impl Bus {
             return None;
         }
         let worker = self.workers.get(key).filter(|worker| worker.owner.is_none() && worker.takes_messages())?;
-        let due = worker.answering.claimed.after(SPARED_FOR);
+        let due = worker.answering.claimed_at().after(SPARED_FOR);
         if due <= self.time.now {
             self.stop_worker(key);
             return None;
@@ -134,7 +134,8 @@ impl Bus {
         }
         for (_, key) in lent {
             let Some(worker) = self.workers.get_mut(key) else { continue };
-            (worker.owner, worker.answering.claimed) = (None, self.time.now);
+            worker.owner = None;
+            worker.answering.claim(self.time.now);
             self.notice_leaving(key);
             if self.is_extra(key) {
                 self.wake_at(key.into(), self.time.now.after(SPARED_FOR));

@@ -85,7 +85,7 @@ impl Bus {
             Some(reason) => tally.ended(reason),
             None => tally.stops += 1,
         }
-        let (pending, sessions) = (worker.end.unanswered.count, worker.end.sessions.len());
+        let (pending, sessions) = (worker.end.unanswered.count(), worker.end.sessions.len());
         let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
         self.report(reason, Some(Peer::Worker(key)), || match cause {
             Some(why) => format!("a worker that was told to stop ({}) ended with {exit}", why.name()),
@@ -125,9 +125,9 @@ impl Bus {
     /// It is told to stop, and that counts as no failure. The next one is started when it is gone.
     fn stop_for_operator(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        let pending = worker.end.unanswered.count;
+        let pending = worker.end.unanswered.count();
         worker.process.replace_for(Reason::WorkerReplaced);
-        worker.tenure.worn = Some(Wear::Operator);
+        worker.tenure.order_out();
         self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
             format!("the operator replaces a worker with {pending} requests pending")
         });
@@ -265,7 +265,7 @@ impl Bus {
         let due = due.map(|tick| tick(self, key));
         let last = [self.tick_extra(key), self.tick_tenure(key)];
         let Some(worker) = self.workers.get(key) else { return };
-        let own = [worker.process.timer, stalls_at(worker), worker.stall.ends(), worker.turns_due];
+        let own = [worker.process.timer, stalls_at(worker), worker.stall.ends(), worker.window.turns_due()];
         if let Some(next) = due.into_iter().chain(last).chain(own).flatten().min() {
             self.wake_at(key.into(), next);
         }
@@ -279,7 +279,7 @@ impl Bus {
             State::Stopped => worker.end.gate.waits(),
             // It has closed its stdin and works on a request that it has read, for as long as that may take. Where something
             // was not read, a request may be lost, and it is not known which.
-            State::Running => stdout_open && worker.window.backlog() == 0 && worker.end.unanswered.awaited > 0,
+            State::Running => stdout_open && worker.window.backlog() == 0 && worker.end.unanswered.awaited() > 0,
             _ => false,
         };
         if goes_on {
@@ -342,7 +342,7 @@ fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
         Some(Reason::WorkerLineTooLong) => "the worker was replaced before it answered: it wrote too long a line",
         Some(Reason::WorkerHangs) => "the worker was replaced before it answered: requests to it ran out of time",
         Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",
-        Some(Reason::WorkerReplaced) if tenure.worn == Some(Wear::Operator) => {
+        Some(Reason::WorkerReplaced) if tenure.worn() == Some(Wear::Operator) => {
             "the operator had the worker replaced before it answered"
         }
         Some(Reason::WorkerReplaced) => "the worker was replaced before it answered",

@@ -6,6 +6,7 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::answering::Answering;
 use super::discovery::Discovery;
 use super::restart::{Restarts, retry_after};
 use super::roll::{Fallback, Roll};
@@ -210,15 +211,11 @@ impl Bus {
         let name = WorkerName { pool: shown, place, incarnation };
         let settings = &self.settings.pools[pool];
         let tenure = Tenure::new(self.time.now, settings, generation, incarnation);
-        let worker =
-            self.workers.insert(Worker::new(self.time.now, (pool, slot), name, tenure, settings.request_timeout))?;
+        let is_to_see = self.supervisor.pools[pool].side.twin.is_some() && settings.assignment != Assignment::Dedicated;
+        let answering = Answering::new(settings.request_timeout, if is_to_see { Opened::No } else { Opened::Yes });
+        let worker = self.workers.insert(Worker::new(self.time.now, (pool, slot), name, tenure, answering))?;
         self.supervisor.next_number += 1;
-        let side = self.supervisor.pools[pool].side;
-        let shares = self.settings.pools[pool].assignment != Assignment::Dedicated;
-        if let Some(worker) = self.workers.get_mut(worker).filter(|_| side.twin.is_some() && shares) {
-            worker.answering.opened = Opened::No;
-        }
-        self.wake_at(worker.into(), tenure.ages_at);
+        self.wake_at(worker.into(), tenure.ages_at());
         self.out.effects.push_back(Effect::Spawn { worker, name, generation });
         Some(worker)
     }
@@ -241,7 +238,7 @@ impl Bus {
         };
         let taken = self.workers.get_mut(worker)?;
         taken.owner = Some(client);
-        taken.answering.claimed = self.time.now;
+        taken.answering.claim(self.time.now);
         self.count_turn(client, worker);
         self.fill_slots(pool);
         Some(worker)
@@ -286,11 +283,11 @@ impl Bus {
     fn on_taken_end(&mut self, worker: &Worker) {
         let process = &worker.process;
         let is_unexpected = worker.owner.is_some() && process.ended_by_itself && !process.is_unwanted;
-        let is_failure = is_unexpected && self.time.now.since(worker.answering.claimed) < LASTS;
+        let is_failure = is_unexpected && self.time.now.since(worker.answering.claimed_at()) < LASTS;
         let source = worker.owner.and_then(|owner| self.identity(owner)).map(|owner| owner.source);
         let restarts = &mut self.supervisor.pools[worker.pool].restarts;
         if !is_failure {
-            if worker.answering.has_answered {
+            if worker.answering.has_answered() {
                 *restarts = Restarts::default();
             }
             return;
@@ -306,11 +303,11 @@ impl Bus {
     /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
     pub(super) fn leave_pool(&mut self, key: WorkerKey, worker: &Worker) {
         let is_candidate = self.supervisor.pools[worker.pool].roll.is_candidate(key);
-        let (shown, of) = (worker.name.pool, worker.tenure.generation);
+        let (shown, of) = (worker.name.pool, worker.tenure.generation());
         let was_its_end = worker.process.pid != 0 && !worker.process.is_unwanted;
         if worker.is_asked() {
             self.end_question(shown, of, was_its_end);
-        } else if was_its_end && !worker.answering.has_answered {
+        } else if was_its_end && !worker.answering.has_answered() {
             self.doubt_ends(shown, of);
         }
         if let Some(slot) = worker.slot {

@@ -259,7 +259,7 @@ impl Bus {
         let Some(source) = self.identity(key).map(|client| client.source) else { return };
         let claimed = |worker: WorkerKey| {
             let worker = self.workers.get(worker).filter(|worker| worker.owner == Some(key))?;
-            (!worker.answering.has_answered).then_some(worker.answering.claimed)
+            (!worker.answering.has_answered()).then_some(worker.answering.claimed_at())
         };
         if let Some(last) = self.workers_of(key).filter_map(claimed).max() {
             self.supervisor.queue.slow_down(self.time.now, source, last);

@@ -113,7 +113,7 @@ impl Bus {
     /// When a candidate has settled; none if that is not known yet.
     fn settles_at(&self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get(key).filter(|worker| worker.runs())?;
-        let answers = worker.answering.has_answered;
+        let answers = worker.answering.has_answered();
         Some(if answers { self.time.now } else { worker.process.started.after(SETTLED_AFTER) })
     }
 
@@ -149,7 +149,7 @@ impl Bus {
     }
 
     pub(crate) fn is_outdated(&self, worker: &Worker) -> bool {
-        worker.tenure.generation != self.settings.pools[worker.pool].generation || worker.tenure.worn.is_some()
+        worker.tenure.generation() != self.settings.pools[worker.pool].generation || worker.tenure.worn().is_some()
     }
 
     /// Whether the slots of a pool are filled by the roll: its new command has not settled yet.
@@ -233,7 +233,7 @@ impl Bus {
     fn is_proved(&self, pool: usize) -> bool {
         let settled = self.supervisor.pools[pool].settled;
         let proves = |worker: &Worker| {
-            worker.pool == pool && worker.tenure.generation == settled && worker.answering.has_answered
+            worker.pool == pool && worker.tenure.generation() == settled && worker.answering.has_answered()
         };
         self.workers.iter().any(|(_, worker)| proves(worker))
     }
@@ -243,10 +243,10 @@ impl Bus {
         let (now, pool) = (self.time.now, worker.pool);
         let here = &self.supervisor.pools[pool];
         let newest = self.settings.pools[pool].generation;
-        let is_newest = worker.tenure.generation == newest && here.settled == newest;
+        let is_newest = worker.tenure.generation() == newest && here.settled == newest;
         let is_excused = worker.process.is_unwanted || worker.has_ended_asked() || worker.process.was_short;
         let Some(mut fallback) = here.fallback.filter(|_| is_newest && !is_excused) else { return };
-        let is_proved = worker.answering.has_answered
+        let is_proved = worker.answering.has_answered()
             || does_well(now, worker.process.started, &self.settings.limits)
             || self.is_proved(pool);
         fallback.failures += 1;
@@ -279,7 +279,7 @@ impl Bus {
     /// A worker is to be replaced. One that a client has for itself ends with that client.
     pub(crate) fn wear_out(&mut self, key: WorkerKey, wear: Wear) {
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
-        worker.tenure.worn.get_or_insert(wear);
+        worker.tenure.wear(wear);
         let pool = worker.pool;
         if worker.slot.is_some() {
             self.supervisor.pools[pool].roll.stopped = None;
@@ -303,9 +303,10 @@ impl Bus {
     pub(crate) fn retire_worker(&mut self, key: WorkerKey) {
         let by = self.time.now.after(self.settings.limits.replace_timeout);
         let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
-        (worker.slot, worker.tenure.leaves_by) = (None, Some(by));
+        worker.slot = None;
+        worker.tenure.leave(by);
         let (why, name) = (worker.tenure.why(), worker.name);
-        let (pending, sessions) = (worker.end.unanswered.awaited, worker.end.sessions.len());
+        let (pending, sessions) = (worker.end.unanswered.awaited(), worker.end.sessions.len());
         self.supervisor.leaving += 1;
         self.tell(Reason::WorkerReplaced, || {
             let text =
@@ -345,11 +346,11 @@ impl Bus {
         let lives = |worker: &&Worker| matches!(worker.process.state(), State::Starting | State::Running);
         let worker = self.workers.get(key).filter(lives)?;
         let tenure = worker.tenure;
-        let Some(by) = tenure.leaves_by else {
-            if tenure.worn.is_some() || tenure.ages_at <= now {
-                self.wear_out(key, tenure.worn.unwrap_or(Wear::Age));
+        let Some(by) = tenure.leaves_by() else {
+            if tenure.worn().is_some() || tenure.ages_at() <= now {
+                self.wear_out(key, tenure.worn().unwrap_or(Wear::Age));
             }
-            return Some(tenure.ages_at).filter(|at| *at > now && tenure.worn.is_none());
+            return Some(tenure.ages_at()).filter(|at| *at > now && tenure.worn().is_none());
         };
         let is_over = by <= now;
         let listens = worker.answering.is_listened_to(worker.process.started).filter(|until| *until > now);
@@ -357,8 +358,8 @@ impl Bus {
         if let Some(until) = stays.filter(|_| !is_over) {
             return Some(until.min(by));
         }
-        if is_over && worker.end.unanswered.awaited > 0 {
-            let pending = worker.end.unanswered.awaited;
+        if is_over && worker.end.unanswered.awaited() > 0 {
+            let pending = worker.end.unanswered.awaited();
             self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
                 format!("a worker is stopped with {pending} requests pending: replace_timeout_sec is over")
             });
@@ -372,7 +373,7 @@ impl Bus {
 
     /// Whether somebody needs a worker that gets no new work.
     fn has_work(&self, key: WorkerKey, worker: &Worker) -> bool {
-        worker.end.unanswered.awaited > 0
+        worker.end.unanswered.awaited() > 0
             || worker.owner.is_some()
             || worker.end.output.queued > 0
             || worker.end.sessions.iter().any(|session| self.is_in_use(*session))

@@ -47,15 +47,15 @@ impl Role {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tenure {
     /// Which command of its pool it runs.
-    pub generation: u32,
+    generation: u32,
     /// Why it is to be replaced, if its command is not the reason.
-    pub(super) worn: Option<Wear>,
+    worn: Option<Wear>,
     /// When it is too old.
-    pub(super) ages_at: Moment,
+    ages_at: Moment,
     /// Requests that it may get before it is replaced; 0 does not count them.
-    pub requests_left: u32,
+    requests_left: u32,
     /// It gets no new work, and ends at this moment at the latest.
-    pub(super) leaves_by: Option<Moment>,
+    leaves_by: Option<Moment>,
 }
 
 impl Tenure {
@@ -67,6 +67,41 @@ impl Tenure {
         let requests = pool.max_requests.unwrap_or(0);
         let less = (u64::from(requests) * u64::from(part) / 2560) as u32;
         Self { generation, worn: None, ages_at, requests_left: requests - less, leaves_by: None }
+    }
+
+    /// Which command of its pool the worker runs.
+    pub(crate) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// It is to be replaced, if it was not before.
+    pub(super) fn wear(&mut self, why: Wear) {
+        self.worn.get_or_insert(why);
+    }
+
+    /// The operator wants it replaced at once, whatever else was a reason.
+    pub(super) fn order_out(&mut self) {
+        self.worn = Some(Wear::Operator);
+    }
+
+    /// Why it is to be replaced, if its command is not the reason.
+    pub(super) fn worn(&self) -> Option<Wear> {
+        self.worn
+    }
+
+    /// When it is too old.
+    pub(super) fn ages_at(&self) -> Moment {
+        self.ages_at
+    }
+
+    /// It gets no new work, and ends at this moment at the latest.
+    pub(super) fn leave(&mut self, by: Moment) {
+        self.leaves_by = Some(by);
+    }
+
+    /// When it ends at the latest, if it gets no new work.
+    pub(super) fn leaves_by(&self) -> Option<Moment> {
+        self.leaves_by
     }
 
     /// Whether its requests are counted.

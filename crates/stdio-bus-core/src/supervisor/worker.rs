@@ -201,12 +201,8 @@ pub(crate) struct Worker {
     pub elicitations: Elicitations,
     /// How much longer it may be held up by slow readers.
     pub stall: StallBudget,
-    /// How long a request to it may wait for its answer.
-    pub request_timeout: Option<Duration>,
     /// What is on its way to it.
     pub window: SendWindow,
-    /// Clients take turns before it; it is looked after then.
-    pub turns_due: Option<Moment>,
     /// Lines, requests and sessions.
     pub end: Endpoint,
 }
@@ -218,7 +214,7 @@ impl Worker {
         (pool, slot): (usize, Option<usize>),
         name: WorkerName,
         tenure: Tenure,
-        request_timeout: Option<Duration>,
+        answering: Answering,
     ) -> Self {
         Self {
             pool,
@@ -227,15 +223,13 @@ impl Worker {
             owner: None,
             process: Process { started: now, ..Process::default() },
             tenure,
-            answering: Answering::default(),
+            answering,
             creating: Creating::default(),
             audience: Audience::default(),
             early: Early::default(),
             elicitations: Elicitations::default(),
             stall: StallBudget::default(),
-            request_timeout,
             window: SendWindow::new(),
-            turns_due: None,
             end: Endpoint { partial: Partial::of_any_depth(), ..Endpoint::default() },
         }
     }
@@ -243,25 +237,6 @@ impl Worker {
     /// Whether it may be giving out the name of a session just now.
     pub(crate) fn may_give_out_a_name(&self) -> bool {
         self.creating.asked > 0 || self.creating.may_follow
-    }
-
-    /// It has got a request to answer. If it has no other one, it is watched, and looked at when the moment comes that is
-    /// given.
-    #[inline]
-    pub(crate) fn begin_answering(&mut self, now: Moment) -> Option<Moment> {
-        let is_first = self.end.unanswered.count == 1;
-        if self.tenure.counts() { self.begin_counted(now, is_first) } else { self.watch(now, is_first) }
-    }
-
-    #[inline(always)]
-    fn watch(&mut self, now: Moment, is_first: bool) -> Option<Moment> {
-        if is_first { self.answering.watch(now) } else { None }
-    }
-
-    #[cold]
-    fn begin_counted(&mut self, now: Moment, is_first: bool) -> Option<Moment> {
-        let watched_until = self.watch(now, is_first);
-        if self.tenure.count_request() { Some(now) } else { watched_until }
     }
 
     /// Whether messages may be given to it.
@@ -275,7 +250,7 @@ impl Worker {
 
     /// Whether it is asked for its era, or will be: no client's line goes to it before it has answered.
     pub(crate) fn is_asked(&self) -> bool {
-        self.answering.question == Question::Open
+        self.answering.question() == Question::Open
     }
 
     /// Whether it has ended by itself while it was asked for its era.
@@ -285,7 +260,7 @@ impl Worker {
 
     /// Whether it runs, takes messages, and is not on probation.
     pub(crate) fn serves(&self) -> bool {
-        self.runs() && !self.answering.is_on_probation
+        self.runs() && !self.answering.is_on_probation()
     }
 
     /// Whether it runs and takes messages.
@@ -295,7 +270,7 @@ impl Worker {
 
     /// The client that waits for the first answer of this worker, which is its own and may still be starting.
     pub(crate) fn starts_for(&self) -> Option<ClientKey> {
-        let waits = !self.answering.has_answered && self.end.unanswered.count > 0 && self.takes_messages();
+        let waits = !self.answering.has_answered() && self.end.unanswered.count() > 0 && self.takes_messages();
         self.owner.filter(|_| waits)
     }
 }

@@ -21,23 +21,41 @@ pub(super) struct Group {
     /// The pools that they are of.
     pools: Vec<usize>,
     /// How one of them is chosen.
-    pub assignment: Assignment,
+    assignment: Assignment,
     /// Where round robin goes on.
     cursor: usize,
     /// Since when a line waits for a worker of it, if one does.
     vacant_since: Option<Moment>,
     /// Its workers are those for clients of 2026-07-28.
     is_modern: bool,
-    /// Its workers are lent for the time of a request.
-    pub lends: bool,
     /// Its pools have their workers, as far as they can be started.
-    pub is_open: bool,
+    is_open: bool,
 }
 
 impl Group {
     /// Its slots, as (pool, slot).
     pub(super) fn slots(&self) -> &[(usize, usize)] {
         &self.slots
+    }
+
+    /// How one of them is chosen.
+    pub(super) fn assignment(&self) -> Assignment {
+        self.assignment
+    }
+
+    /// Whether its workers are lent for the time of a request.
+    pub(super) fn lends(&self) -> bool {
+        self.is_modern && self.is_dedicated()
+    }
+
+    /// Whether its pools have their workers, as far as they can be started.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Its pools have them from now on, or have them no more.
+    pub(super) fn open(&mut self, is_open: bool) {
+        self.is_open = is_open;
     }
 
     /// Since when a line waits for a worker of it, which one does now.
@@ -68,9 +86,9 @@ impl Group {
     /// That of a pool for clients of 2026-07-28.
     fn of_modern(settings: &Settings, pool: usize) -> Self {
         let group = Self::of_pool(settings, pool);
-        let lends = group.assignment == Assignment::Dedicated;
-        let slots = if lends { settings.pools[pool].max_instances } else { settings.pools[pool].instances };
-        Self { slots: (0..slots).map(|slot| (pool, slot)).collect(), is_modern: true, lends, ..group }
+        let slots =
+            if group.is_dedicated() { settings.pools[pool].max_instances } else { settings.pools[pool].instances };
+        Self { slots: (0..slots).map(|slot| (pool, slot)).collect(), is_modern: true, ..group }
     }
 
     fn of_pool(settings: &Settings, pool: usize) -> Self {
@@ -115,7 +133,7 @@ impl Balancer {
         for group in &mut groups {
             group.is_open = group.pools.iter().all(|pool| *pool < shown && !twins.contains(pool));
         }
-        let lends = groups.iter().any(|group| group.lends);
+        let lends = groups.iter().any(Group::lends);
         Self { groups, of_listeners, denies_methods, lends }
     }
 }
@@ -213,7 +231,7 @@ impl Bus {
     }
 
     fn pick_worker(&mut self, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
-        if !self.balancer.groups[group].is_open {
+        if !self.balancer.groups[group].is_open() {
             self.open_group(group)?;
         }
         if self.balancer.groups[group].is_modern {
@@ -253,11 +271,11 @@ impl Bus {
     /// Why there is no worker of a group to give a message to.
     fn no_worker(&self, group: usize) -> (Reason, String) {
         let group = &self.balancer.groups[group];
-        let pool = group.only_pool().filter(|_| group.assignment == Assignment::Dedicated);
-        let rests_until = pool.and_then(|pool| self.supervisor.pools[pool].rests_until(self.time.now));
+        let pool = group.only_pool().filter(|_| group.is_dedicated());
+        let rests_until = pool.and_then(|pool| self.supervisor.pools[pool].rests_until(self.time.now()));
         let restarts = || group.slots.iter().map(|(pool, slot)| &self.supervisor.pools[*pool].slots[*slot].restarts);
-        let due = restarts().filter_map(|restarts| restarts.due).min();
-        let wait = |at: Moment| at.since(self.time.now).as_millis();
+        let due = restarts().filter_map(|restarts| restarts.due()).min();
+        let wait = |at: Moment| at.since(self.time.now()).as_millis();
         let why = match (pool, rests_until, due) {
             (Some(pool), ..) if self.is_full(pool) => {
                 format!(": all {} of max_instances workers are in use", self.settings.pools[pool].max_instances)
@@ -266,7 +284,7 @@ impl Bus {
                 ": the last one ended before it had answered anything, and the next one starts in {} ms",
                 wait(until)
             ),
-            _ if restarts().all(|restarts| restarts.given_up) => {
+            _ if restarts().all(|restarts| restarts.is_given_up()) => {
                 let which = match (pool, group.slots.len()) {
                     (Some(_), 1) => "the spare one was",
                     (Some(_), _) => "the spare ones were",
@@ -289,7 +307,7 @@ impl Bus {
         let limits = &self.settings.limits;
         let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
         let remedy = match due {
-            Some(at) => format!("it is tried again in {} s", at.since(self.time.now).as_millis().div_ceil(1000)),
+            Some(at) => format!("it is tried again in {} s", at.since(self.time.now()).as_millis().div_ceil(1000)),
             None => "the daemon has to be restarted".to_owned(),
         };
         format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")
@@ -321,7 +339,7 @@ impl Bus {
         for (key, client) in self.all_clients() {
             for (at, (group, worker)) in client.assigned.iter().enumerate() {
                 assert!(client.assigned[..at].iter().all(|(before, _)| before != group), "one worker for each group");
-                if self.balancer.groups[*group].assignment == Assignment::Dedicated {
+                if self.balancer.groups[*group].is_dedicated() {
                     let worker = self.workers.get(*worker).expect("a worker of one's own lives");
                     assert_eq!(worker.owner, Some(key));
                 }

@@ -7,17 +7,19 @@ use core::time::Duration;
 use super::Bus;
 use super::account::Account;
 use super::admission::UseKey;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Stream};
 use super::flow::lists::ListsTold;
 use super::message::Refusal;
 use super::offers::Offers;
 use super::opening::Opening;
 use super::origin::Origin;
-use super::peer::{ClientKey, Moment, SessionKey, Source, WorkerKey};
+use super::peer::{ClientKey, ClientMark, Moment, Peer, SessionKey, Source, WorkerKey, WorkerMark};
 use super::report::Reason;
 use super::session::tombstones::LostNames;
 use super::settings::Era;
+use super::table::Table;
 use super::timers::Timer;
+use super::worker::Worker;
 
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,7 +132,7 @@ pub(super) struct Client {
 impl Client {
     /// A new connection.
     pub(super) fn new(identity: Identity, group: usize, door: Door) -> Self {
-        let end = Endpoint { progress_at: identity.opened, ..Endpoint::default() };
+        let end = Endpoint { stream: Stream::since(identity.opened), ..Endpoint::default() };
         Self {
             identity,
             group,
@@ -149,7 +151,7 @@ impl Client {
 
     /// When something was last heard of it, or taken by it.
     pub(super) fn active_at(&self) -> Moment {
-        self.identity.opened.max(self.heard).max(self.end.progress_at)
+        self.identity.opened.max(self.heard).max(self.end.stream.progress_at())
     }
 
     /// What it has come to in the time that it has `lasted`.
@@ -165,8 +167,53 @@ impl Client {
     }
 }
 
+/// The clients that there are.
+pub(super) type Clients = Table<Client, ClientMark>;
+
+/// The end of a peer, while other tables of the bus are borrowed too.
+macro_rules! end {
+    ($bus:ident, $peer:expr) => {
+        $crate::client::end_of(&mut $bus.clients, &mut $bus.workers, $peer)
+    };
+}
+pub(super) use end;
+
+pub(super) fn end_of<'a>(
+    clients: &'a mut Clients,
+    workers: &'a mut Table<Worker, WorkerMark>,
+    peer: Peer,
+) -> Option<&'a mut Endpoint> {
+    match peer {
+        Peer::Client(client) => clients.get_mut(client).map(|client| &mut client.end),
+        Peer::Worker(worker) => workers.get_mut(worker).map(|worker| &mut worker.end),
+    }
+}
+
 /// What others ask of clients, and do to them: the table is touched here, in `clients.rs` and where lines come in.
 impl Bus {
+    /// The end of a peer, to be changed.
+    pub(super) fn endpoint(&mut self, peer: Peer) -> Option<&mut Endpoint> {
+        end!(self, peer)
+    }
+
+    /// The end of a peer.
+    pub(super) fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {
+        match peer {
+            Peer::Client(client) => self.clients.get(client).map(|client| &client.end),
+            Peer::Worker(worker) => self.workers.get(worker).map(|worker| &worker.end),
+        }
+    }
+
+    /// A client that is refused.
+    pub(super) fn refused(&mut self, client: ClientKey) -> Option<&mut Client> {
+        self.clients.get_mut(client).filter(|client| client.phase == Phase::Refusing)
+    }
+
+    /// How a client is closed to which nothing of that has happened yet.
+    pub(super) fn closing(&mut self, client: ClientKey) -> Option<&mut Closing> {
+        self.clients.get_mut(client).filter(|client| client.phase < Phase::Refusing).map(|client| &mut client.closing)
+    }
+
     /// All clients, in the order of their slots.
     pub(super) fn all_clients(&self) -> impl Iterator<Item = (ClientKey, &Client)> {
         self.clients.iter()
@@ -250,7 +297,7 @@ impl Bus {
     /// Its messages go to this group from now on.
     pub(super) fn move_client(&mut self, client: ClientKey, group: usize) {
         if let Some(client) = self.clients.get_mut(client) {
-            (client.group, client.door.borrows) = (group, self.balancer.groups[group].lends);
+            (client.group, client.door.borrows) = (group, self.balancer.groups[group].lends());
         }
     }
 
@@ -283,7 +330,7 @@ impl Bus {
     /// Whether a client that a worker has served is to be told that this list has changed, in a line of so many bytes.
     pub(super) fn owes_list(&mut self, client: ClientKey, list: usize, bytes: usize) -> bool {
         self.clients.get_mut(client).is_some_and(|Client { lists_told, end, .. }| {
-            lists_told.is_due(list, end.traffic.bytes_out, end.output.queued + bytes)
+            lists_told.is_due(list, end.traffic.bytes_out, end.output.queued() + bytes)
         })
     }
 
@@ -312,7 +359,7 @@ impl Bus {
         let Some(from) = self.clients.get_mut(client) else { return };
         if core::mem::replace(&mut from.door.preferred, worker) != worker && self.awaits_turn(client).is_some() {
             // Another one may be free.
-            self.timers.arm(Timer::WorkerQueue, self.time.now);
+            self.timers.arm(Timer::WorkerQueue, self.time.now());
         }
     }
 

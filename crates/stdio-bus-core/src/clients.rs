@@ -59,14 +59,14 @@ impl Bus {
         let number = self.admission.next_number;
         let group = mcp.map_or_else(|| self.group_of_client(listener, &origin), |(group, _)| group);
         let era = mcp.map(|(_, era)| era);
-        let door = Door { era, borrows: self.balancer.groups[group].lends, ..Door::default() };
+        let door = Door { era, borrows: self.balancer.groups[group].lends(), ..Door::default() };
         let room = if self.clients.is_full() {
             None
         } else {
             self.admission.sources.enter(source, no_room.is_none().then_some(listener))
         };
         let client = room.map(|source_use| {
-            let (turned_away, opened, origin) = (no_room.is_some(), self.time.now, Rc::new(origin));
+            let (turned_away, opened, origin) = (no_room.is_some(), self.time.now(), Rc::new(origin));
             let identity = Identity { number, stdio, source_use, listener, source, origin, turned_away, opened };
             Client::new(identity, group, door)
         });
@@ -79,12 +79,12 @@ impl Bus {
         self.report_client(Reason::ClientOpened, key);
         if self.clients.is_full() && !self.admission.is_paused {
             self.admission.is_paused = true;
-            self.out.effects.push_back(Effect::PauseAccept);
+            self.out.push(Effect::PauseAccept);
             let most = self.clients.capacity();
             self.report(Reason::ConnectionLimit, None, || {
                 format!("all {most} connections are in use; new ones wait until one leaves")
             });
-            self.timers.arm(Timer::Slots, self.time.now);
+            self.timers.arm(Timer::Slots, self.time.now());
         }
         if let Some(due) = self.clients.get(key).and_then(|client| self.idle_deadline(client)) {
             self.wake_at(key.into(), due);
@@ -113,12 +113,11 @@ impl Bus {
             };
             if is_nobody || client.door.is_modern() { report.at(Level::Debug) } else { report }
         };
-        let report = match client.door.is_modern() {
+        match client.door.is_modern() {
             // It may come and go with each of its requests.
-            true => Some(self.out.reporter.report_quietly(reason, make)),
-            false => self.out.reporter.report(self.time.now, reason, make),
-        };
-        self.out.effects.extend(report.map(Effect::Report));
+            true => self.out.tell_quietly(reason, make),
+            false => self.out.tell(self.time.now(), reason, make),
+        }
     }
 
     /// It has sent everything. It is closed when it has its answers (decision 10).
@@ -132,7 +131,7 @@ impl Bus {
                 self.fail_requests_to_client(key);
                 self.finish_half_closed(key);
             }
-            Phase::Flushing if client.end.output.queued == 0 => {
+            Phase::Flushing if client.end.output.queued() == 0 => {
                 self.close_client(key, Close::Now, Reason::ClientClosed)
             }
             Phase::Refusing => self.close_client(key, Close::Flush, Reason::ClientClosed),
@@ -172,7 +171,7 @@ impl Bus {
         if client.phase == Phase::Closing {
             return;
         }
-        let (pending, unsent) = (client.end.outstanding.len(), client.end.output.queued);
+        let (pending, unsent) = (client.end.outstanding.len(), client.end.output.queued());
         self.report(Reason::ClientBroken, Some(Peer::Client(key)), || {
             format!("a client broke off ({why}) with {pending} requests pending and {unsent} bytes unsent")
         });
@@ -212,13 +211,13 @@ impl Bus {
         if how == Close::Refuse {
             self.begin_refusing(key);
         }
-        // Workers that waited for it can go on: what they send to it self.time.now has nowhere to go.
+        // Workers that waited for it can go on: what they send to it has nowhere to go now.
         self.release_waiters(Peer::Client(key));
-        let nothing_left = self.clients.get(key).is_some_and(|client| client.end.output.queued == 0);
+        let nothing_left = self.clients.get(key).is_some_and(|client| client.end.output.queued() == 0);
         if how == Close::Flush && was_half_closed && nothing_left {
             return self.close_client(key, Close::Now, why);
         }
-        self.out.effects.push_back(Effect::Close { client: key, how, why });
+        self.out.push(Effect::Close { client: key, how, why });
         self.recheck_quiesced();
     }
 
@@ -321,21 +320,21 @@ impl Bus {
     /// Bytes have left for a client: sees whether a closing one has all of its own.
     pub(super) fn check_flushed(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Flushing) else { return };
-        if client.end.output.queued == 0 || client.end.output.flush_goes_on() {
+        if client.end.output.queued() == 0 || client.end.output.flush_goes_on() {
             self.await_flushed(key);
         }
     }
 
     /// Gives a closing client time to take the rest, and then to close its own side.
     fn await_flushed(&mut self, key: ClientKey) {
-        let has_more = self.clients.get(key).is_some_and(|client| client.end.output.queued > 0);
+        let has_more = self.clients.get(key).is_some_and(|client| client.end.output.queued() > 0);
         let patience = if has_more { self.settings.limits.drain_timeout } else { LINGER };
         self.be_patient(key, patience.max(LINGER));
     }
 
     /// What a client waits for, or is waited for, may last so long from now on.
     fn be_patient(&mut self, key: ClientKey, patience: Duration) {
-        let deadline = self.time.now.after(patience);
+        let deadline = self.time.now().after(patience);
         if let Some(client) = self.clients.get_mut(key) {
             client.closing.deadline = Some(deadline);
         }
@@ -354,13 +353,13 @@ impl Bus {
         self.release_gone_pools();
         self.timers.disarm(Timer::Client(key));
         self.admission.sources.leave(client.identity.source_use, client.identity.let_in());
-        self.out.stats.bytes_unsent += client.end.output.queued as u64;
+        self.out.stats().bytes_unsent += client.end.output.queued() as u64;
         if self.admission.is_paused {
             self.admission.is_paused = false;
-            self.out.effects.push_back(Effect::ResumeAccept);
+            self.out.push(Effect::ResumeAccept);
         }
         if client.identity.stdio {
-            if self.out.stats.lines_from_clients == 0
+            if self.out.counted().lines_from_clients == 0
                 && self.settings.listeners.len() == 1
                 && self.stage() == Stage::Running
             {
@@ -379,20 +378,21 @@ impl Bus {
 
     /// Closes a client whose time is up.
     pub(super) fn tick_client(&mut self, key: ClientKey) {
-        let now = self.time.now;
+        let now = self.time.now();
         let Limits { backpressure_timeout: timeout, drain_timeout, .. } = self.settings.limits;
         self.tick_pace(key);
         let Some(client) = self.clients.get(key) else { return };
-        if client.end.gate.penalised_until.is_some_and(|until| until <= now) {
+        if client.end.gate.penalised_until().is_some_and(|until| until <= now) {
             self.end_penalty(key);
         }
         let Some(client) = self.clients.get_mut(key) else { return };
         let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
         if client.phase == Phase::HalfClosed {
             // As long as answers come and are taken, there may be more.
-            client.closing.deadline = client.closing.deadline.max(Some(client.end.progress_at.after(drain_timeout)));
+            client.closing.deadline =
+                client.closing.deadline.max(Some(client.end.stream.progress_at().after(drain_timeout)));
         }
-        let (deadline, phase, queued) = (client.closing.deadline, client.phase, client.end.output.queued);
+        let (deadline, phase, queued) = (client.closing.deadline, client.phase, client.end.output.queued());
         if stalls_at.is_some_and(|at| at <= now) {
             self.report(Reason::ClientStalled, Some(Peer::Client(key)), || {
                 let seconds = timeout.as_secs_f32();
@@ -418,7 +418,7 @@ impl Bus {
         let due = [self.tick_idle(key), self.tick_refusing(key)];
         let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { return };
         let (end, deadline) = (&client.end, client.closing.deadline);
-        let own = [deadline, end.output.stalls_at(timeout), end.gate.penalised_until, end.pace.until];
+        let own = [deadline, end.output.stalls_at(timeout), end.gate.penalised_until(), end.pace.until()];
         if let Some(next) = due.into_iter().chain(own).flatten().min() {
             self.wake_at(key.into(), next);
         }

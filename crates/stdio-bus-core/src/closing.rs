@@ -29,19 +29,16 @@ impl Bus {
     /// Closes a client that can still be spoken to, in an orderly way. `why` is what is told of the close and of its
     /// pending requests, `text` a sentence for people.
     pub(super) fn close_orderly(&mut self, key: ClientKey, why: Reason, text: &str) {
-        let Some(client) = self.clients.get_mut(key).filter(|client| client.phase < Phase::Refusing) else { return };
-        client.closing.why.get_or_insert(why);
         let refusal = match why {
             Reason::ShuttingDown => Refusal(why, text.into()),
             _ => Refusal(Reason::ConnectionClosing, format!("this connection is being closed: {text}")),
         };
         let saves_memory = why == Reason::MemoryLimit;
-        client.closing = Closing {
-            since: self.time.now,
-            saves_memory,
-            refusal: Some(refusal),
-            ..core::mem::take(&mut client.closing)
-        };
+        let since = self.time.now();
+        let Some(closing) = self.closing(key) else { return };
+        let why_at_first = closing.why.or(Some(why));
+        *closing =
+            Closing { why: why_at_first, since, saves_memory, refusal: Some(refusal), ..core::mem::take(closing) };
         for request in self.asked_by(key.into()) {
             self.fail_request(request, why, text);
         }
@@ -49,56 +46,52 @@ impl Bus {
         if why != Reason::ShuttingDown {
             self.send_error(key.into(), b"null", None, why, text, Delivered::Nothing);
         }
-        let is_open = self.clients.get(key).is_some_and(|client| client.phase == Phase::Open);
+        let is_open = self.phase(key) == Some(Phase::Open);
         self.close_client(key, if is_open { Close::Refuse } else { Close::Flush }, why);
     }
 
-    /// A client is refused from self.time.now on: nothing else keeps it from being read.
+    /// A client is refused from now on: nothing else keeps it from being read.
     pub(super) fn begin_refusing(&mut self, key: ClientKey) {
         // The end of the daemon has a deadline for all.
-        let longest = if self.shutdown.has_deadline_for_clients() { None } else { Some(self.time.now.after(LONGEST)) };
-        let Some(client) = self.clients.get_mut(key) else { return };
+        let longest =
+            if self.shutdown.has_deadline_for_clients() { None } else { Some(self.time.now().after(LONGEST)) };
+        let Some(client) = self.refused(key) else { return };
         client.closing.deadline = longest;
         let end = &mut client.end;
-        (end.turn.granted, end.pace, end.penalty, end.gate) = Default::default();
-        self.wake_at(key.into(), self.time.now.after(SILENCE));
+        (end.turn, end.pace, end.penalty, end.gate) = Default::default();
+        self.wake_at(key.into(), self.time.now().after(SILENCE));
     }
 
     /// Bytes of a client that is refused.
     #[cold]
     pub(super) fn refuse_lines(&mut self, key: ClientKey, window: Window<'_>) -> Received {
         let bytes = window.data().len();
-        let is_short = self.shortage.is_on;
-        let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Refusing) else {
-            return Received { consumed: bytes, next: Next::Wait };
-        };
+        let (now, is_short) = (self.time.now(), self.shortage.is_on());
+        let Some(client) = self.refused(key) else { return Received { consumed: bytes, next: Next::Wait } };
         if !client.end.gate.is_open() {
             return Received { consumed: 0, next: Next::Wait };
         }
-        if bytes > client.end.kept {
-            client.heard = self.time.now;
+        if client.end.stream.has_more(bytes) {
+            client.heard = now;
         }
         if client.closing.skips {
             let end = memchr::memchr(b'\n', window.data());
             client.closing.skips = end.is_none();
-            client.end.kept = 0;
+            client.end.stream.discard(bytes);
             let consumed = end.map_or(bytes, |end| end + 1);
             self.count_refused(key, consumed);
             return Received { consumed, next: if consumed < bytes { Next::Again } else { Next::Read } };
         }
-        self.intake.batch.clear();
-        let (outcome, unfinished) = client.end.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
         let saves_memory = client.closing.saves_memory || is_short;
+        let (outcome, unfinished) = self.find_lines(key, window);
         let mut received = self.route_lines(key.into(), window, outcome, unfinished, 0);
         if received.next == Next::Read
             && saves_memory
             && received.consumed < bytes
-            && let Some(client) = self.clients.get_mut(key)
+            && let Some(client) = self.refused(key)
         {
             client.closing.skips = true;
-            client.end.partial.reset();
-            client.end.kept = 0;
-            received.consumed = bytes;
+            received.consumed = client.end.stream.discard(bytes).consumed;
         }
         self.count_refused(key, received.consumed);
         received
@@ -106,8 +99,8 @@ impl Bus {
 
     /// So many bytes of a client were refused. One that goes on and on is heard no longer.
     fn count_refused(&mut self, key: ClientKey, bytes: usize) {
-        let now = self.time.now;
-        let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Refusing) else { return };
+        let now = self.time.now();
+        let Some(client) = self.refused(key) else { return };
         client.closing.bytes += bytes;
         let is_over = client.closing.bytes > MOST_BYTES;
         if is_over {
@@ -118,14 +111,14 @@ impl Bus {
 
     /// Goes on with the close of a client that was heard to the end. Gives when to look at it again.
     pub(super) fn tick_refusing(&mut self, key: ClientKey) -> Option<Moment> {
-        let client = self.clients.get(key).filter(|client| client.phase == Phase::Refusing)?;
+        let client = self.client(key).filter(|client| client.phase == Phase::Refusing)?;
         // One that is not read, since it does not take its errors, is not silent.
-        let is_silent = (!client.end.gate.waits() && client.end.waiting.is_empty()).then(|| {
-            let is_amid_a_line = client.closing.skips || client.end.kept > 0;
+        let is_silent = (!client.end.gate.waits() && !client.end.stream.waits()).then(|| {
+            let is_amid_a_line = client.closing.skips || client.end.stream.is_amid();
             client.heard.max(client.closing.since).after(if is_amid_a_line { LONGEST } else { SILENCE })
         });
         let due = [is_silent, client.closing.deadline].into_iter().flatten().min()?;
-        if due > self.time.now {
+        if due > self.time.now() {
             return Some(due);
         }
         self.leave_unread(key);
@@ -135,7 +128,7 @@ impl Bus {
 
     /// Tells what of a client is neither answered nor refused, since it takes no answers.
     pub(super) fn leave_unread(&mut self, key: ClientKey) {
-        let waiting = self.clients.get_mut(key).map_or(0, |client| core::mem::take(&mut client.end.waiting).len());
+        let waiting = self.endpoint(key.into()).map_or(0, |end| end.stream.drop_waiting());
         if waiting > 0 {
             self.report(Reason::ClientOverdue, Some(Peer::Client(key)), || {
                 format!(
@@ -147,7 +140,7 @@ impl Bus {
 
     /// Closes a client in an orderly way, unless it takes no bytes. Asked for again, it is closed at once.
     pub(super) fn on_close_client(&mut self, key: ClientKey) {
-        let Some(client) = self.clients.get(key) else { return };
+        let Some(client) = self.client(key) else { return };
         let pending = client.end.outstanding.len();
         let takes_nothing = client.end.output.is_full() || client.phase >= Phase::Refusing;
         self.report(Reason::ClientKilled, Some(Peer::Client(key)), || {
@@ -161,7 +154,7 @@ impl Bus {
 
     /// Closes a client whose token is good no more, in an orderly way: nothing of it is delivered from now on.
     pub(super) fn on_token_removed(&mut self, key: ClientKey) {
-        let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Refusing) else { return };
+        let Some(client) = self.client(key).filter(|client| client.phase < Phase::Refusing) else { return };
         let pending = client.end.outstanding.len();
         self.report(Reason::TokenRemoved, Some(Peer::Client(key)), || {
             format!(

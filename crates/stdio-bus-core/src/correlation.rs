@@ -5,6 +5,8 @@ use alloc::vec::Vec;
 
 use ndjson_scan::{Line, Span, Window};
 
+use super::Bus;
+use super::client::end;
 use super::ended::Said;
 use super::id::{Id, Spelled};
 use super::message::{Cancel, Edit, Edits, Refusal, UNCHANGED, Verb, is_response, print_of};
@@ -16,7 +18,6 @@ use super::session::state::Event;
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::tally::Outcome;
 use super::timers::Timer;
-use super::{Bus, end};
 
 impl Bus {
     /// Records the request that a line is, with the token for its progress, if it has one. Its id and the token are replaced
@@ -46,8 +47,8 @@ impl Bus {
         let inserted = self.pending.insert(came_at, place, new, id, wire, &mut from.outstanding);
         let key = inserted.ok_or_else(too_many)?;
         from.traffic.asked += 1;
-        if let (Some(records), Peer::Client(_)) = (&mut self.out.records, new.asker) {
-            records.begin(self.time.now, &mut self.pending, key, (window, line));
+        if let (Some(records), Peer::Client(_)) = (self.out.records(), new.asker) {
+            records.begin(self.time.now(), &mut self.pending, key, (window, line));
         }
         if progress.is_some() {
             self.note_progress(key, new.answerer, id, (window, line, progress), edits);
@@ -57,10 +58,10 @@ impl Bus {
             && let Some(worker) = self.workers.get_mut(key)
         {
             worker.creating.asked += u32::from(new.verb.creates());
-            let at = worker.answering.begin(self.time.now, is_first, &mut worker.tenure);
+            let at = worker.answering.begin(self.time.now(), is_first, &mut worker.tenure);
             self.timers.arm(new.answerer.into(), at);
         }
-        self.out.stats.ids_translated += u64::from(edits[0].is_some());
+        self.out.stats().ids_translated += u64::from(edits[0].is_some());
         for session in [new.session, new.second_session].into_iter().flatten() {
             self.sessions.begin_request(session);
         }
@@ -193,7 +194,7 @@ impl Bus {
         let mut edits = UNCHANGED;
         edits[0] = self.pending.replaced_token(key).map(|with| Edit { at: line.id, with });
         edits[1] = if line.meta.is_empty() { None } else { self.edit_in_meta(key, window, line) };
-        if self.out.records.is_some() {
+        if self.out.keeps_records() {
             self.record_answer(key, window, line, edits[0].as_ref());
         }
         self.forget_request(key);
@@ -322,7 +323,7 @@ impl Bus {
     /// A request of a client is not waited for any more, though it was not answered: its client gets an error that is
     /// `said`, or nothing.
     pub(super) fn count_outcome(&mut self, request: RequestKey, reason: Reason, said: Option<&Said>) {
-        if self.out.records.is_some() {
+        if self.out.keeps_records() {
             self.record_failure(request, reason, said);
         }
         let Some(Peer::Worker(worker)) = self.pending.get(request).map(Request::answerer) else { return };
@@ -334,7 +335,7 @@ impl Bus {
     /// Answers requests that have waited too long, and forgets cancelled ones.
     pub(super) fn tick_requests(&mut self) {
         let mut late = Vec::new();
-        for key in self.pending.expired(self.time.now) {
+        for key in self.pending.expired(self.time.now()) {
             let Some(request) = self.pending.get(key) else { continue };
             if request.cancelled().is_some() {
                 self.discard_unwanted(key);
@@ -347,7 +348,7 @@ impl Bus {
                 }
             }
         }
-        // Only self.time.now, since what is due with them is dealt with first.
+        // Only now, since what is due with them is dealt with first.
         for worker in late {
             self.count_timeout(worker);
         }
@@ -364,7 +365,7 @@ impl Bus {
         let (token, id) = (self.pending.asker_token(key), self.pending.asker_text(key));
         self.report_request(reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));
         let (pool, cause) =
-            self.workers.get(worker).map_or((None, None), |worker| (Some(worker.name.pool), worker.process.cause));
+            self.workers.get(worker).map_or((None, None), |worker| (Some(worker.name.pool), worker.process.cause()));
         let session = session.as_ref().map(Text::as_bytes);
         let cause = cause.filter(|_| reason == Reason::RequestLost);
         let said = self.error_for(client.into(), &token, session, (reason, cause), text, Delivered::Yes);

@@ -218,7 +218,7 @@ fn code_of(line: &[u8]) -> Option<i64> {
 impl Bus {
     /// Gives each request of a client that has ended since, and returns how many more there were.
     pub fn take_ended(&mut self, mut take: impl FnMut(&Ended, Words<'_>)) -> u64 {
-        let Some(records) = &mut self.out.records else { return 0 };
+        let Some(records) = self.out.records() else { return 0 };
         let mut text = &records.text[..];
         for ended in &records.ended {
             let mut word = |length| text.split_off(..length).unwrap_or_default();
@@ -233,8 +233,9 @@ impl Bus {
 
     /// Keeps a record of each request that is made from now on, or none.
     pub fn record_requests(&mut self, is_wanted: bool) {
-        if self.out.records.is_some() != is_wanted {
-            self.out.records = is_wanted.then(|| Box::new(Records { left: MOST_OF_EACH, ..Records::default() }));
+        if self.out.keeps_records() != is_wanted {
+            let records = || Box::new(Records { left: MOST_OF_EACH, ..Records::default() });
+            self.out.keep_records(is_wanted.then(records));
         }
         self.choose_way();
     }
@@ -268,7 +269,7 @@ impl Bus {
             bytes_out,
             ..Ended::of(client, identity, ending)
         };
-        if let Some(records) = &mut self.out.records {
+        if let Some(records) = self.out.records() {
             records.end(key, ended, Words { id, session, ..Words::default() });
         }
     }
@@ -284,8 +285,8 @@ impl Bus {
     ) {
         let pool = self.pool_meant(from, window, line);
         let pool = pool.map(|pool| self.supervisor.pools[pool].side.shown_as);
-        let now = self.time.now;
-        if !self.out.records.as_mut().is_some_and(|records| records.admit(now)) {
+        let now = self.time.now();
+        if !self.out.records().is_some_and(|records| records.admit(now)) {
             return;
         }
         let Some(identity) = self.identity(from) else { return };
@@ -303,7 +304,7 @@ impl Bus {
             method: begin_of(&method, LONGEST_METHOD),
             session: begin_of(&session, MAX_SESSION_ID_LEN),
         };
-        if let Some(records) = &mut self.out.records {
+        if let Some(records) = self.out.records() {
             records.add(ended, words);
         }
     }

@@ -17,12 +17,8 @@ use super::port::{Next, Received};
 /// One end of the bus.
 #[derive(Default)]
 pub(super) struct Endpoint {
-    /// What is known of the line it is in the middle of.
-    pub partial: Partial,
-    /// Bytes that were presented and not consumed.
-    pub kept: usize,
-    /// Lines that were found in its bytes and wait, counted from the first byte that is kept of it.
-    pub waiting: Vec<Line>,
+    /// What comes from it.
+    pub stream: Stream,
     /// What is queued for it.
     pub output: Output,
     /// Whether it is read.
@@ -35,10 +31,6 @@ pub(super) struct Endpoint {
     pub turn: Turn,
     /// The output that it waits for, and since when.
     pub blocked_on: Option<(Peer, Moment)>,
-    /// When a line was taken from it, or it took bytes, for the last time.
-    pub progress_at: Moment,
-    /// When a line was taken from it for the last time.
-    pub spoke_at: Option<Moment>,
     /// Its requests that nobody has answered yet.
     pub outstanding: Asked,
     /// Requests that it has not answered yet.
@@ -49,6 +41,21 @@ pub(super) struct Endpoint {
     pub sessions: Vec<SessionKey>,
     /// What has gone through it.
     pub traffic: Traffic,
+}
+
+/// What comes from a peer, as far as it has come.
+#[derive(Default)]
+pub(super) struct Stream {
+    /// What is known of the line it is in the middle of.
+    partial: Partial,
+    /// Bytes that were presented and not consumed.
+    kept: usize,
+    /// Lines that were found in its bytes and wait, counted from the first byte that is kept of it.
+    waiting: Vec<Line>,
+    /// When a line was taken from it, or it took bytes, for the last time.
+    progress_at: Moment,
+    /// When a line was taken from it for the last time.
+    spoke_at: Option<Moment>,
 }
 
 /// The requests that one answerer has still to answer.
@@ -96,6 +103,18 @@ impl Endpoint {
     pub(super) fn blocker(&self) -> Option<Peer> {
         self.blocked_on.map(|(peer, _)| peer)
     }
+}
+
+impl Stream {
+    /// That of a client which has connected now.
+    pub(super) fn since(now: Moment) -> Self {
+        Self { progress_at: now, ..Self::default() }
+    }
+
+    /// That of a worker.
+    pub(super) fn of_worker() -> Self {
+        Self { partial: Partial::of_any_depth(), ..Self::default() }
+    }
 
     /// The lines of a window, and how many bytes behind them are no whole line. Lines that waited were found before.
     #[inline(always)]
@@ -114,24 +133,70 @@ impl Endpoint {
         (outcome, window.data().len() - self.partial.consumed())
     }
 
-    /// All lines of a batch were dealt with, and what stands behind them is no error.
+    /// Whether more has come of it than was presented before.
     #[inline(always)]
-    pub(super) fn finish(&mut self, now: Moment, bytes: usize, batch: &[Line], outcome: Outcome) -> Received {
-        if let Some(last) = batch.last() {
-            self.count_lines(now, batch.len(), last.span.end as usize + 1);
-        }
+    pub(super) fn has_more(&self, bytes: usize) -> bool {
+        bytes > self.kept
+    }
+
+    /// Whether it is in the middle of a line, or its lines wait.
+    pub(super) fn is_amid(&self) -> bool {
+        self.kept > 0
+    }
+
+    /// Whether its next line waits.
+    pub(super) fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Its lines that wait go nowhere. Gives how many there are.
+    pub(super) fn drop_waiting(&mut self) -> usize {
+        core::mem::take(&mut self.waiting).len()
+    }
+
+    /// When a line was taken from it for the last time.
+    pub(super) fn spoke_at(&self) -> Option<Moment> {
+        self.spoke_at
+    }
+
+    /// When a line was taken from it, or it took bytes, for the last time.
+    pub(super) fn progress_at(&self) -> Moment {
+        self.progress_at
+    }
+
+    /// It took bytes.
+    pub(super) fn progress(&mut self, now: Moment) {
+        self.progress_at = now;
+    }
+
+    /// Lines were taken from it.
+    #[inline(always)]
+    pub(super) fn speak(&mut self, now: Moment) {
+        self.progress_at = now;
+        self.spoke_at = Some(now);
+    }
+
+    /// All its lines were dealt with, and what stands behind them is no error.
+    #[inline(always)]
+    pub(super) fn finish(&mut self, bytes: usize, outcome: Outcome) -> Received {
         let consumed = self.partial.consume();
         self.kept = bytes - consumed;
         Received { consumed, next: if outcome == Outcome::Full { Next::Again } else { Next::Read } }
     }
 
-    /// Lines were taken from it.
-    #[inline(always)]
-    pub(super) fn count_lines(&mut self, now: Moment, lines: usize, bytes: usize) {
-        self.progress_at = now;
-        self.spoke_at = Some(now);
-        self.traffic.lines_in += lines as u64;
-        self.traffic.bytes_in += bytes as u64;
+    /// Of its bytes the first ones are `done`; the lines behind them wait.
+    pub(super) fn wait(&mut self, bytes: usize, done: usize, lines: &[Line]) -> Received {
+        self.waiting = lines.iter().map(|line| line.counted_after(done)).collect();
+        self.partial.drop_front(done);
+        self.kept = bytes - done;
+        Received { consumed: done, next: Next::Wait }
+    }
+
+    /// What has come of it does not count any more.
+    pub(super) fn discard(&mut self, bytes: usize) -> Received {
+        self.partial.reset();
+        self.kept = 0;
+        Received { consumed: bytes, next: Next::Wait }
     }
 }
 

@@ -58,7 +58,7 @@ impl Bus {
         for pool in pools {
             self.use_side(pool)?;
         }
-        self.balancer.groups[group].is_open = true;
+        self.balancer.groups[group].open(true);
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl Bus {
         let Some(twin) = self.supervisor.pools[pool].side.twin else { return };
         let is_only_side = self.supervisor.pools[pool].side.is_dormant;
         let was_used = core::mem::take(&mut self.supervisor.pools[twin].side.is_used);
-        self.balancer.groups[twin].is_open = false;
+        self.balancer.groups[twin].open(false);
         // What was started for nobody yet, or by the new command, is the other side's if that has no workers.
         let slots = self.supervisor.pools[twin].slots.iter().filter_map(|slot| slot.worker);
         let leave: Vec<_> = slots
@@ -139,7 +139,7 @@ impl Bus {
     /// A worker for a message of a client of 2026-07-28.
     pub(super) fn pick_modern(&mut self, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
         let at = &self.balancer.groups[group];
-        let (assignment, lends) = (at.assignment, at.lends);
+        let (assignment, lends) = (at.assignment(), at.lends());
         let preferred = at.only_pool().and_then(|pool| self.preferred_worker(client, pool));
         let assigned = self.worker_in(client, group);
         let usable = assigned.filter(|worker| self.worker_takes_messages(*worker));
@@ -180,7 +180,7 @@ impl Bus {
                 let id = id.map_or_else(|| self.pending.asker_token(request), |id| id.as_bytes().to_owned());
                 self.send(worker.into(), &reply::cancelled(&id));
             }
-            let due = self.pending.cancel(self.time.now, request, Cancel::Silent);
+            let due = self.pending.cancel(self.time.now(), request, Cancel::Silent);
             self.timers.arm(Timer::Requests, due);
         }
     }

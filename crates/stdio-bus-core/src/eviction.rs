@@ -76,10 +76,15 @@ pub(super) struct Shortage {
     /// The index of the one that had it last.
     last_chance: usize,
     /// It is short now.
-    pub is_on: bool,
+    is_on: bool,
 }
 
 impl Shortage {
+    /// Whether it is short now.
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on
+    }
+
     /// It is short now. Says whether it has been for a while.
     fn lasts(&mut self, now: Moment) -> bool {
         if now.since(self.last) > PATIENCE {
@@ -105,7 +110,7 @@ fn share(max_memory: usize, clients: usize, least: usize) -> usize {
 
 impl Client {
     fn has_spoken(&self) -> bool {
-        self.end.spoke_at.is_some()
+        self.end.stream.spoke_at().is_some()
     }
 
     fn has_requests(&self) -> bool {
@@ -151,7 +156,7 @@ impl Bus {
 
     /// Closes a client that has done nothing for too long. Gives when to look at it again.
     pub(super) fn tick_idle(&mut self, key: ClientKey) -> Option<Moment> {
-        let now = self.time.now;
+        let now = self.time.now();
         let client = self.client(key)?;
         let due = self.idle_deadline(client)?;
         if due > now {
@@ -176,10 +181,10 @@ impl Bus {
             let holds_most = self.admission.sources.count(client.identity.source_use) > self.most_clients() / 2;
             return holds_most.then(|| (active_at, active_at.after(IDLE)));
         }
-        let due = match client.end.kept {
-            0 => client.identity.opened.after(FIRST_LINE),
+        let due = match client.end.stream.is_amid() {
+            false => client.identity.opened.after(FIRST_LINE),
             // Its first line may be long, and then it goes on; but not byte by byte for ever.
-            _ => active_at.after(FIRST_LINE).min(client.identity.opened.after(WHOLE_LINE)),
+            true => active_at.after(FIRST_LINE).min(client.identity.opened.after(WHOLE_LINE)),
         };
         Some((client.identity.opened, due))
     }
@@ -187,7 +192,7 @@ impl Bus {
     /// All slots are taken: sends away a client that does nothing, so that others can come in. One at a time, and one that
     /// has never said anything first.
     pub(super) fn make_room_at_the_door(&mut self) {
-        let now = self.time.now;
+        let now = self.time.now();
         if !self.admission.is_paused || self.free_slots() > 0 {
             return;
         }
@@ -223,7 +228,7 @@ impl Bus {
             }
             return;
         }
-        let lasts = self.shortage.lasts(self.time.now);
+        let lasts = self.shortage.lasts(self.time.now());
         let (mut holders, leaving) = self.holders(held);
         let missed = self.hold_largest_back(&holders, waiting, lasts);
         let most = self.settings.limits.max_memory;
@@ -237,7 +242,7 @@ impl Bus {
             self.close_holder(holder, &text(holder.bytes));
         }
         let share_to_keep = share(most, self.client_count(), TRIFLE);
-        let due = lasts && self.shortage.closed_at.is_none_or(|at| self.time.now >= at.after(CLOSE_EVERY));
+        let due = lasts && self.shortage.closed_at.is_none_or(|at| self.time.now() >= at.after(CLOSE_EVERY));
         let (enough, mut left) = (most / 8 * 7, used.saturating_sub(leaving));
         // While it is only short, one at least goes, and as many as it takes that those that have a chance can finish
         // their lines: they need larger blocks for it. The one that was silent for longest goes first.
@@ -252,7 +257,7 @@ impl Bus {
             if !may_go || (left <= enough && !one_goes) {
                 break;
             }
-            self.shortage.closed_at = Some(self.time.now);
+            self.shortage.closed_at = Some(self.time.now());
             one_goes = false;
             self.close_holder(holder, &text(holder.bytes));
             left = left.saturating_sub(holder.bytes);
@@ -280,7 +285,7 @@ impl Bus {
     fn rotate_chances(&mut self, held_back: &[ClientKey], waiting: &[Peer]) -> Vec<ClientKey> {
         let (over, mut running): (Vec<_>, Vec<_>) =
             core::mem::take(&mut self.shortage.chances).into_iter().partition(|(client, since)| {
-                self.time.now >= since.after(CHANCE) && !waiting.contains(&Peer::Client(*client))
+                self.time.now() >= since.after(CHANCE) && !waiting.contains(&Peer::Client(*client))
             });
         running.retain(|(client, _)| held_back.contains(client));
         let missed = over.iter().filter(|(client, since)| {
@@ -295,7 +300,7 @@ impl Bus {
             }
             let waits = self.client(*client).is_none_or(|client| client.end.gate.waits());
             if !waits && !missed.contains(client) && !running.iter().any(|(lucky, _)| lucky == client) {
-                running.push((*client, self.time.now));
+                running.push((*client, self.time.now()));
                 self.shortage.last_chance = client.index();
             }
         }
@@ -315,7 +320,7 @@ impl Bus {
         let (holders, leaving) = self.holders(held);
         if let Some(client) = client {
             let bytes = holders.first().map_or(0, |holder| holder.bytes);
-            return self.close_holder(&Holder { client, bytes, moves: false, heard: self.time.now }, &text(bytes));
+            return self.close_holder(&Holder { client, bytes, moves: false, heard: self.time.now() }, &text(bytes));
         }
         let all: usize = held.iter().map(|(_, bytes)| bytes).sum();
         let mut freed = leaving;
@@ -340,7 +345,7 @@ impl Bus {
                 continue;
             };
             // One that waits for a worker has sent whole lines, and it is not in its hands when they are taken.
-            let moves = self.time.now.since(client.end.progress_at) < PATIENCE || client.end.gate.waits();
+            let moves = self.time.now().since(client.end.stream.progress_at()) < PATIENCE || client.end.gate.waits();
             holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
         }
         let holds = |holder: &Holder| Reverse(holder.bytes);
@@ -352,7 +357,7 @@ impl Bus {
         let Some(client) = self.client(holder.client).filter(|client| client.phase < Phase::Closing) else {
             return;
         };
-        let (phase, queued) = (client.phase, client.end.output.queued);
+        let (phase, queued) = (client.phase, client.end.output.queued());
         // What is queued for it may be all that it holds: then nothing can be said to it any more.
         let can_be_told = queued == 0 || queued < holder.bytes / 4;
         self.report(Reason::MemoryLimit, Some(Peer::Client(holder.client)), || format!("a client is closed: {text}"));

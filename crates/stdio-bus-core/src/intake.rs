@@ -4,17 +4,26 @@ use alloc::vec::Vec;
 
 use ndjson_scan::{BATCH, Line, Outcome, Scanner, Window};
 
+mod fast_path;
+
 use super::Bus;
 use super::client::Phase;
-use super::fast_path::FastPath;
+use super::endpoint::{Endpoint, Stream};
+use super::out::Out;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
+use super::pending::Pending;
 use super::port::{Effects, Next, Received};
+use super::session::table::Sessions;
+use super::settings::Settings;
+use super::supervisor::pool::Pool;
+use super::time::Time;
+use super::timers::Timers;
 
 /// See the top of the file.
 pub(super) struct Intake {
-    pub scanner: Scanner,
-    pub batch: Vec<Line>,
-    /// Whether lines may go the way that is in `fast_path.rs`, and whether there is a line to be written of each request.
+    scanner: Scanner,
+    batch: Vec<Line>,
+    /// Whether lines may go the way that is in `intake/fast_path.rs`, and whether there is a line to be written of each request.
     way: Way,
     /// Lines that went that way.
     #[cfg(any(test, feature = "testing"))]
@@ -42,6 +51,13 @@ impl Intake {
         #[cfg(any(test, feature = "testing"))]
         let way = if self.is_plain { Way::General } else { way };
         self.way = way;
+    }
+
+    /// Finds the next lines of a peer ([`Stream::find_lines`]).
+    #[inline(always)]
+    pub(super) fn find_lines(&mut self, stream: &mut Stream, window: Window<'_>) -> (Outcome, usize) {
+        self.batch.clear();
+        stream.find_lines(&mut self.scanner, window, &mut self.batch)
     }
 
     /// Counts lines that went the fast path.
@@ -89,6 +105,38 @@ pub(super) fn length_of_line(window: Window<'_>, line: usize) -> usize {
     memchr::memchr(b'\n', rest).unwrap_or(rest.len())
 }
 
+/// Bytes of these lines of a window, which are its first ones.
+#[inline(always)]
+fn bytes_of(lines: &[Line]) -> usize {
+    lines.last().map_or(0, |last| last.span.end as usize + 1)
+}
+
+/// Lines were taken from a peer.
+#[inline(always)]
+fn take_lines(end: &mut Endpoint, now: Moment, lines: usize, bytes: usize) {
+    if lines > 0 {
+        end.stream.speak(now);
+        end.traffic.lines_in += lines as u64;
+        end.traffic.bytes_in += bytes as u64;
+    }
+}
+
+/// What of the bus a line on the fast path may need, beside its sender (`intake/fast_path.rs`).
+struct FastPath<'a> {
+    time: &'a Time,
+    window: Window<'a>,
+    settings: &'a Settings,
+    sessions: &'a mut Sessions,
+    pending: &'a mut Pending,
+    pools: &'a mut [Pool],
+    timers: &'a mut Timers,
+    out: &'a mut Out,
+    /// How many clients there are.
+    clients: usize,
+    /// A worker does better than before.
+    workers_changed: bool,
+}
+
 /// What the fast path needs of a bus of which one peer is borrowed already.
 macro_rules! fast_path {
     ($bus:ident, $window:ident, $clients:ident) => {
@@ -117,12 +165,12 @@ impl Bus {
         let received = match from {
             Peer::Client(client) => {
                 let received = self.receive_from_client(client, window);
-                self.out.stats.bytes_from_clients += received.consumed as u64;
+                self.out.stats().bytes_from_clients += received.consumed as u64;
                 received
             }
             Peer::Worker(worker) => {
                 let received = self.receive_from_worker(worker, window);
-                self.out.stats.bytes_from_workers += received.consumed as u64;
+                self.out.stats().bytes_from_workers += received.consumed as u64;
                 received
             }
         };
@@ -130,7 +178,7 @@ impl Bus {
     }
 
     fn receive_from_client(&mut self, key: ClientKey, window: Window<'_>) -> Received {
-        let now = self.time.now;
+        let now = self.time.now();
         let count = self.clients.len();
         let limit = self.settings.limits.max_input_buffer;
         let Some(client) = self.clients.get_mut(key) else {
@@ -145,11 +193,10 @@ impl Bus {
             return Received { consumed: 0, next: Next::Wait };
         }
         // What was kept is presented again.
-        if window.data().len() > client.end.kept {
+        if client.end.stream.has_more(window.data().len()) {
             client.heard = now;
         }
-        self.intake.batch.clear();
-        let (outcome, unfinished) = client.end.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
+        let (outcome, unfinished) = self.intake.find_lines(&mut client.end.stream, window);
         let mut lines = 0;
         if self.intake.way != Way::General && !self.shutdown.refuses_requests() {
             let mut path = fast_path!(self, window, count);
@@ -160,29 +207,29 @@ impl Bus {
                 }
                 _ => batch.map_while(|line| path.client_line::<false>(key, client, &mut self.workers, line)).count(),
             };
-            self.out.stats.lines_from_clients += lines as u64;
+            self.out.stats().lines_from_clients += lines as u64;
             self.intake.count_fast(lines);
             if lines == self.intake.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. })
             {
-                return client.end.finish(now, window.data().len(), &self.intake.batch, outcome);
+                take_lines(&mut client.end, now, lines, bytes_of(&self.intake.batch));
+                return client.end.stream.finish(window.data().len(), outcome);
             }
         }
         self.route_lines(key.into(), window, outcome, unfinished, lines)
     }
 
     fn receive_from_worker(&mut self, key: WorkerKey, window: Window<'_>) -> Received {
-        let now = self.time.now;
+        let now = self.time.now();
         let count = self.clients.len();
         let limit = self.settings.limits.max_worker_line();
         let bytes = window.data().len();
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.process.stdout_closed) else {
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.process.is_drained()) else {
             return Received { consumed: bytes, next: Next::Wait };
         };
         if !worker.end.gate.is_open() {
             return Received { consumed: 0, next: Next::Wait };
         }
-        self.intake.batch.clear();
-        let (outcome, unfinished) = worker.end.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);
+        let (outcome, unfinished) = self.intake.find_lines(&mut worker.end.stream, window);
         let mut lines = 0;
         if self.intake.way != Way::General && !self.shutdown.refuses_requests() && !worker.tenure.is_leaving() {
             let mut path = fast_path!(self, window, count);
@@ -198,14 +245,23 @@ impl Bus {
                     .count()
             };
             self.supervisor.has_changed |= path.workers_changed;
-            self.out.stats.lines_from_workers += lines as u64;
+            self.out.stats().lines_from_workers += lines as u64;
             self.intake.count_fast(lines);
             if lines == self.intake.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. })
             {
-                return worker.end.finish(now, bytes, &self.intake.batch, outcome);
+                take_lines(&mut worker.end, now, lines, bytes_of(&self.intake.batch));
+                return worker.end.stream.finish(bytes, outcome);
             }
         }
         self.route_lines(key.into(), window, outcome, unfinished, lines)
+    }
+
+    /// The next lines of a client, for which there is no other way than to be refused.
+    pub(super) fn find_lines(&mut self, key: ClientKey, window: Window<'_>) -> (Outcome, usize) {
+        match self.clients.get_mut(key) {
+            Some(client) => self.intake.find_lines(&mut client.end.stream, window),
+            None => (Outcome::More, 0),
+        }
     }
 
     /// Bytes of a client that is not read, or whose lines are refused.
@@ -252,7 +308,7 @@ impl Bus {
                 break;
             }
         }
-        let bytes = lines.checked_sub(1).map_or(0, |last| batch[last].span.end as usize + 1);
+        let bytes = bytes_of(&batch[..lines]);
         let mut progress = Progress { flow, bytes, lines };
         if flow == Flow::Next {
             progress.flow = self.check_rest(from, window, outcome, unfinished);
@@ -285,27 +341,14 @@ impl Bus {
         outcome: Outcome,
         progress: Progress,
     ) -> Received {
-        let now = self.time.now;
+        let now = self.time.now();
         let Some(end) = self.endpoint(from) else { return Received { consumed: bytes, next: Next::Wait } };
-        if progress.lines > 0 {
-            end.count_lines(now, progress.lines, progress.bytes);
+        take_lines(end, now, progress.lines, progress.bytes);
+        match progress.flow {
+            Flow::Next => end.stream.finish(bytes, outcome),
+            Flow::Blocked => end.stream.wait(bytes, progress.bytes, &batch[progress.lines..]),
+            Flow::Over => end.stream.discard(bytes),
         }
-        let (consumed, next) = match progress.flow {
-            Flow::Next if outcome == Outcome::Full => (end.partial.consume(), Next::Again),
-            Flow::Next => (end.partial.consume(), Next::Read),
-            Flow::Blocked => {
-                let done = progress.bytes;
-                end.waiting = batch[progress.lines..].iter().map(|line| line.counted_after(done)).collect();
-                end.partial.drop_front(done);
-                (done, Next::Wait)
-            }
-            Flow::Over => {
-                end.partial.reset();
-                (bytes, Next::Wait)
-            }
-        };
-        end.kept = bytes - consumed;
-        Received { consumed, next }
     }
 
     /// Longest line that `peer` may send, in bytes without its newline.

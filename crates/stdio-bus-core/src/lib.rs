@@ -37,7 +37,6 @@ pub mod ended;
 mod endpoint;
 pub mod eras;
 mod eviction;
-mod fast_path;
 mod flow;
 pub mod foreign;
 pub mod histogram;
@@ -72,7 +71,6 @@ mod tests;
 mod time;
 mod timers;
 
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -80,13 +78,12 @@ use alloc::vec::Vec;
 
 use admission::Admission;
 use balancer::Balancer;
-use client::{Client, Phase};
-use endpoint::Endpoint;
+use client::{Clients, Phase};
 use intake::{Flow, Intake, Way, length_of_line};
 use out::Out;
-use peer::{ClientMark, Moment, Peer, RequestKey, WorkerMark};
+use peer::{Moment, Peer, RequestKey, WorkerMark};
 use pending::Pending;
-use port::{Close, Effect, Effects, Input};
+use port::{Close, Effects, Input};
 use report::{Reason, Report};
 use session::access::denies_methods;
 use session::table::Sessions;
@@ -106,7 +103,7 @@ pub struct Bus {
     time: Time,
     settings: Settings,
     intake: Intake,
-    clients: Table<Client, ClientMark>,
+    clients: Clients,
     workers: Table<Worker, WorkerMark>,
     sessions: Sessions,
     pending: Pending,
@@ -119,25 +116,6 @@ pub struct Bus {
     shutdown: Shutdown,
 }
 
-/// The end of a peer, while other tables of the bus are borrowed too.
-macro_rules! end {
-    ($bus:ident, $peer:expr) => {
-        $crate::end_of(&mut $bus.clients, &mut $bus.workers, $peer)
-    };
-}
-use end;
-
-fn end_of<'a>(
-    clients: &'a mut Table<Client, ClientMark>,
-    workers: &'a mut Table<Worker, WorkerMark>,
-    peer: Peer,
-) -> Option<&'a mut Endpoint> {
-    match peer {
-        Peer::Client(client) => clients.get_mut(client).map(|client| &mut client.end),
-        Peer::Worker(worker) => workers.get_mut(worker).map(|worker| &mut worker.end),
-    }
-}
-
 impl Bus {
     /// A bus whose workers are not started yet.
     pub fn new(mut settings: Settings) -> Self {
@@ -148,7 +126,7 @@ impl Bus {
         Self {
             time: Time::default(),
             intake: Intake::new(if denies_methods(&settings) { Way::General } else { Way::Fast }),
-            clients: Table::new(settings.most_clients.min(MAX_CONNECTIONS)),
+            clients: Clients::new(settings.most_clients.min(MAX_CONNECTIONS)),
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),
             pending: Pending::new(),
@@ -240,8 +218,8 @@ impl Bus {
 
     /// Lines are lost with effects that nobody carries out.
     fn begin_call(&mut self, now: Moment) {
-        self.time.now = now;
-        debug_assert!(self.out.effects.is_empty(), "effects of the last call were left behind: {:?}", self.out.effects);
+        self.time.begin(now);
+        debug_assert!(self.out.effects().is_empty(), "effects were left behind: {:?}", self.out.effects());
     }
 
     /// What a call has led to. In debug builds everything is checked first: with full tables not every time.
@@ -252,14 +230,13 @@ impl Bus {
         }
         #[cfg(debug_assertions)]
         {
-            let entries = self.pending.len() + self.sessions.len() + self.clients.len();
-            self.out.calls += 1;
-            if entries < 100 || self.out.calls.is_multiple_of(256) {
+            let entries = self.pending.len() + self.sessions.len() + self.client_count();
+            if self.out.is_to_check(entries) {
                 self.check_invariants();
             }
         }
-        self.timers.arm(Timer::Reports, self.out.reporter.next_deadline());
-        Effects(&mut self.out.effects)
+        self.timers.arm(Timer::Reports, self.out.sums_up_at());
+        Effects(self.out.effects())
     }
 
     /// When [`Input::Tick`] is wanted at the latest.
@@ -270,27 +247,23 @@ impl Bus {
     /// Counters and gauges.
     pub fn stats(&self) -> Stats {
         Stats {
-            clients: self.clients.len(),
+            clients: self.client_count(),
             awaiting_workers: self.awaiting_workers(),
             workers: self.workers.len(),
             sessions: self.sessions.owned(),
             pending: self.pending.len(),
-            ..self.out.stats
+            ..*self.out.counted()
         }
     }
 
     /// Lines that were taken from clients and workers so far.
     pub fn lines_taken(&self) -> u64 {
-        self.out.stats.lines_from_clients + self.out.stats.lines_from_workers
+        self.out.counted().lines_from_clients + self.out.counted().lines_from_workers
     }
 
     /// How often something was dropped, closed or changed for this reason.
     pub fn count(&self, reason: Reason) -> u64 {
-        self.out.reporter.count(reason)
-    }
-
-    fn endpoint(&mut self, peer: Peer) -> Option<&mut Endpoint> {
-        end!(self, peer)
+        self.out.count(reason)
     }
 
     /// Has a peer looked at when this moment comes.
@@ -302,13 +275,10 @@ impl Bus {
 
     /// Does what is due.
     fn on_tick(&mut self) {
-        for timer in self.timers.take_due(self.time.now) {
+        for timer in self.timers.take_due(self.time.now()) {
             self.timers.disarm(timer);
             match timer {
-                Timer::Reports => {
-                    let summaries = self.out.reporter.summaries(self.time.now);
-                    self.out.effects.extend(summaries.into_iter().map(|summary| Effect::Report(Box::new(summary))));
-                }
+                Timer::Reports => self.out.sum_up(self.time.now()),
                 Timer::Requests => self.tick_requests(),
                 Timer::Sessions => self.tick_sessions(),
                 Timer::Client(client) => self.tick_client(client),
@@ -324,8 +294,7 @@ impl Bus {
 
     /// Counts something and tells it, as far as it is not told too often.
     fn tell(&mut self, reason: Reason, report: impl FnOnce() -> Report) {
-        let report = self.out.reporter.report(self.time.now, reason, report);
-        self.out.effects.extend(report.map(Effect::Report));
+        self.out.tell(self.time.now(), reason, report);
     }
 
     /// Counts and tells that something happened to `peer`.
@@ -341,23 +310,21 @@ impl Bus {
         peers: [Option<Peer>; 2],
         tell: impl FnOnce() -> (Option<String>, String),
     ) {
-        let (clients, workers) = (&self.clients, &self.workers);
-        let report = self.out.reporter.report(self.time.now, reason, || {
-            let (id, text) = tell();
-            let mut report = Report { id, ..Report::new(reason, text) };
-            for peer in peers.into_iter().flatten() {
-                match peer {
-                    Peer::Client(client) => {
-                        let client = clients.get(client);
-                        report.client = client.map(|client| client.identity.number);
-                        report.origin = client.map(|client| Rc::clone(&client.identity.origin));
-                    }
-                    Peer::Worker(worker) => report.worker = workers.get(worker).map(|worker| worker.name),
+        let mut report = Report::new(reason, "");
+        for peer in peers.into_iter().flatten() {
+            match peer {
+                Peer::Client(client) => {
+                    let client = self.identity(client);
+                    report.client = client.map(|client| client.number);
+                    report.origin = client.map(|client| Rc::clone(&client.origin));
                 }
+                Peer::Worker(worker) => report.worker = self.worker_name(worker),
             }
-            report
+        }
+        self.out.tell(self.time.now(), reason, || {
+            let (id, text) = tell();
+            Report { id, text, ..report }
         });
-        self.out.effects.extend(report.map(Effect::Report));
     }
 
     /// Panics if the tables, the lists and the counters disagree. For tests: it looks at everything.
@@ -386,13 +353,6 @@ impl Bus {
     fn asked_of(&self, peer: Peer) -> Vec<RequestKey> {
         let has_any = self.peer_end(peer).is_some_and(|end| end.unanswered.count() > 0);
         if has_any { self.pending.unanswered(peer) } else { Vec::new() }
-    }
-
-    fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {
-        match peer {
-            Peer::Client(client) => self.clients.get(client).map(|client| &client.end),
-            Peer::Worker(worker) => self.workers.get(worker).map(|worker| &worker.end),
-        }
     }
 
     fn takes_messages(&self, peer: Peer) -> bool {

@@ -212,17 +212,17 @@ impl Bus {
         let (key, worker) = self.workers.at(slot)?;
         Some(WorkerRow {
             name: worker.name,
-            pid: worker.process.pid,
+            pid: worker.process.pid(),
             state: worker.process.state(),
             role: self.role(key)?,
-            age: self.lasted(now, worker.process.started),
+            age: self.lasted(now, worker.process.started()),
             owner: worker.owner.and_then(|owner| self.client_number(owner)),
             // How much of it was read is looked at only while somebody waits for its turn.
             unread: if worker.end.unanswered.count() == 0 { 0 } else { worker.window.backlog() },
             link: Link {
                 // Names that are held are nobody's session.
                 sessions: worker.end.sessions.iter().filter_map(|session| self.sessions.get(*session)?.client).count(),
-                ..self.link(now, &worker.end, worker.process.started)
+                ..self.link(now, &worker.end, worker.process.started())
             },
         })
     }
@@ -232,10 +232,10 @@ impl Bus {
             asked: end.outstanding.len(),
             to_answer: end.unanswered.count() as usize,
             sessions: end.sessions.len(),
-            queued: end.output.queued,
-            full: end.output.full.map(|full| now.since(full.since)),
+            queued: end.output.queued(),
+            full: end.output.full_since().map(|since| now.since(since)),
             waits: end.blocked_on.and_then(|(peer, since)| Some((self.name(peer)?, now.since(since)))),
-            idle: now.since(end.progress_at.max(since)),
+            idle: now.since(end.stream.progress_at().max(since)),
         }
     }
 
@@ -288,15 +288,15 @@ impl Bus {
         let slots = || self.slots_of(pool);
         Some(PoolRow {
             settings,
-            waiting: slots().filter(|slot| !slot.restarts.given_up && slot.worker.is_none()).count(),
-            given_up: slots().filter(|slot| slot.restarts.given_up).count(),
+            waiting: slots().filter(|slot| !slot.restarts.is_given_up() && slot.worker.is_none()).count(),
+            given_up: slots().filter(|slot| slot.restarts.is_given_up()).count(),
             tally: &self.supervisor.pools[pool].tally,
         })
     }
 
     /// Errors to requests that were for no pool, or for one of several.
     pub fn errors_of_no_pool(&self) -> &Errors {
-        &self.out.errors_of_no_pool
+        self.out.counted_of_no_pool()
     }
 
     /// The client of this number.

@@ -56,8 +56,9 @@ impl Bus {
         let is_there = |pool: &usize| !self.settings.pools[*pool].is_gone;
         let all_are_known = (0..self.supervisor.shown).filter(is_there).all(|pool| {
             // A first sign of life.
-            let shows =
-                |worker: &Worker| worker.end.spoke_at.is_some() || now.since(worker.process.started) >= FIRST_SIGN;
+            let shows = |worker: &Worker| {
+                worker.end.stream.spoke_at().is_some() || now.since(worker.process.started()) >= FIRST_SIGN
+            };
             let lives = self.pool_runs(pool, shows);
             any_lives |= lives;
             lives || self.slots_of(pool).all(|slot| slot.restarts.has_failed())
@@ -133,7 +134,7 @@ impl Bus {
                 return Ok(());
             }
         }
-        let given_up = slots.iter().filter(|slot| slot.restarts.given_up).count();
+        let given_up = slots.iter().filter(|slot| slot.restarts.is_given_up()).count();
         let failing = slots.iter().filter(|slot| slot.restarts.is_failing()).count();
         let what = match (given_up, failing) {
             (0, 0) if is_coming => "the first one is being started".to_owned(),
@@ -168,7 +169,7 @@ impl Bus {
                 true => (Effect::OpenListener(listener), Reason::ListenerOpened, "open: a worker"),
                 false => (Effect::CloseListener(listener), Reason::ListenerClosed, "closed: no worker"),
             };
-            self.out.effects.push_back(effect);
+            self.out.push(effect);
             self.tell(reason, || {
                 let text = format!("listener {listener} is {what} of its pools is running");
                 let report = Report::new(reason, text);

@@ -55,7 +55,7 @@ impl Bus {
         let error = |id| self.error_for(from, id, session.as_deref(), (reason, cause), &text, Delivered::No);
         let said = answer.then(|| error(echoed_id(window, line))).flatten();
         if let Peer::Client(client) = from
-            && self.out.records.is_some()
+            && self.out.keeps_records()
             && line.id.is_some()
             && !is_response(line)
         {
@@ -70,9 +70,9 @@ impl Bus {
         match pool {
             Some(pool) => {
                 let shown = self.supervisor.pools[pool].side.shown_as;
-                self.supervisor.pools[shown].tally.errors.count(reason);
+                self.supervisor.pools[shown].tally.fail(reason);
             }
-            None => self.out.errors_of_no_pool.count(reason),
+            None => self.out.errors_of_no_pool().count(reason),
         }
     }
 
@@ -92,7 +92,7 @@ impl Bus {
         let session = session_name(window, line.session).and_then(|name| self.sessions.of_client(client, &name));
         let of_session = session.and_then(|session| self.sessions.get(session)).map(|session| session.worker);
         let own = self.workers_of(client);
-        of_session.into_iter().chain(own).find_map(|worker| self.workers.get(worker)?.process.cause)
+        of_session.into_iter().chain(own).find_map(|worker| self.workers.get(worker)?.process.cause())
     }
 
     /// Says an error to a peer that still listens. `id` is a JSON token.
@@ -137,7 +137,7 @@ impl Bus {
     /// Says an error, if there is one.
     pub(super) fn say(&mut self, to: Peer, said: Option<Said>) {
         if let Some(Said { line, .. }) = said {
-            self.out.stats.error_replies += 1;
+            self.out.stats().error_replies += 1;
             self.send(to, &line);
         }
     }

@@ -52,10 +52,10 @@ impl Bus {
 
     /// Which way lines may go: the fast one asks for no method.
     pub(super) fn choose_way(&mut self) {
-        self.intake.choose(match &self.out.records {
+        self.intake.choose(match self.out.keeps_records() {
             _ if denies_methods(&self.settings) => Way::General,
-            None => Way::Fast,
-            Some(_) => Way::Told,
+            false => Way::Fast,
+            true => Way::Told,
         });
     }
 
@@ -79,7 +79,7 @@ impl Bus {
         for (from, mut pool) in pools.into_iter().enumerate() {
             let Side { shown_as, era, is_used, is_dormant, .. } = pool.side;
             if before.pools[shown_as].id != self.settings.pools[shown_as].id {
-                self.sessions.bonds.forget_pool(shown_as);
+                self.sessions.bonds_mut().forget_pool(shown_as);
                 continue;
             }
             let twin = fresh.pools[shown_as].side.twin;
@@ -112,7 +112,7 @@ impl Bus {
                 side.twin.is_none() || side.is_used
             };
             let is_open = group.pools().all(is_used);
-            group.is_open = is_open;
+            group.open(is_open);
         }
         for key in self.client_keys() {
             let Some(client) = self.identity(key) else { continue };
@@ -146,7 +146,7 @@ impl Bus {
     }
 
     fn arrange_listeners(&mut self, before: &Settings) {
-        let ends = self.time.now.after(self.settings.limits.drain_timeout);
+        let ends = self.time.now().after(self.settings.limits.drain_timeout);
         self.admission.listeners.resize_with(self.settings.listeners.len(), Default::default);
         for (index, (listener, state)) in self.settings.listeners.iter().zip(&mut self.admission.listeners).enumerate()
         {
@@ -155,7 +155,7 @@ impl Bus {
             self.timers.arm(Timer::Listeners, state.ends);
             if state.is_closed && !listener.closes_when_not_ready {
                 *state = Default::default();
-                self.out.effects.push_back(Effect::OpenListener(index));
+                self.out.push(Effect::OpenListener(index));
             }
         }
     }
@@ -172,7 +172,7 @@ impl Bus {
             worker.answering.renew(is.request_timeout);
             if changes_tenure {
                 let (of, number) = (worker.tenure.generation(), worker.name.incarnation);
-                worker.tenure.renew(Tenure::new(worker.process.started, is, of, number));
+                worker.tenure.renew(Tenure::new(worker.process.started(), is, of, number));
             }
         }
         let here = &mut self.supervisor.pools[pool];
@@ -219,19 +219,19 @@ impl Bus {
 
     /// Has everything looked at that may be due earlier than it was.
     fn wake_all(&mut self) {
-        self.client_keys().into_iter().for_each(|client| self.wake_at(client.into(), self.time.now));
-        self.workers.keys().into_iter().for_each(|worker| self.wake_at(worker.into(), self.time.now));
+        self.client_keys().into_iter().for_each(|client| self.wake_at(client.into(), self.time.now()));
+        self.workers.keys().into_iter().for_each(|worker| self.wake_at(worker.into(), self.time.now()));
         let pools = (0..self.supervisor.pools.len()).map(Timer::Pool);
         let timers = pools.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
-        timers.for_each(|timer| self.timers.arm(timer, self.time.now));
-        self.sessions.watch_idle(self.time.now, self.settings.limits.session_idle);
+        timers.for_each(|timer| self.timers.arm(timer, self.time.now()));
+        self.sessions.watch_idle(self.time.now(), self.settings.limits.session_idle);
     }
 
     /// Ends the clients of listeners that are gone, when their time is up.
     pub(super) fn tick_listeners(&mut self) {
         for listener in 0..self.admission.listeners.len() {
             let Some(ends) = self.admission.listeners[listener].ends else { continue };
-            if ends > self.time.now {
+            if ends > self.time.now() {
                 self.timers.arm(Timer::Listeners, ends);
                 continue;
             }

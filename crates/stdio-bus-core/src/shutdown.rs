@@ -92,7 +92,7 @@ impl Bus {
     /// SIGTERM or SIGINT: the first one drains, the second one gives up what is pending and has a second for telling so.
     /// Whether the operator has asked before does not count: service managers send a signal after that.
     pub(super) fn on_shutdown(&mut self) {
-        let now = self.time.now;
+        let now = self.time.now();
         let first = self.shutdown.signalled;
         self.shutdown.signalled = first.or(Some(now));
         if self.shutdown.stage == Stage::Running {
@@ -132,7 +132,7 @@ impl Bus {
         if lame_duck.is_zero() {
             return self.begin_shutdown(why);
         }
-        self.enter(Stage::LameDuck, self.time.now.after(lame_duck));
+        self.enter(Stage::LameDuck, self.time.now().after(lame_duck));
         self.report(Reason::Draining, None, || {
             format!("shutting down in {} s (lame_duck_sec): {why}; until then clients are taken", lame_duck.as_secs())
         });
@@ -142,14 +142,14 @@ impl Bus {
     fn enter(&mut self, stage: Stage, deadline: Moment) {
         self.shutdown.stage = stage;
         self.shutdown.deadline = Some(deadline);
-        if deadline > self.time.now {
+        if deadline > self.time.now() {
             self.timers.arm(Timer::Drain, deadline);
         }
     }
 
     /// Starts the shutdown proper, once.
     pub(super) fn begin_shutdown(&mut self, why: &str) {
-        let now = self.time.now;
+        let now = self.time.now();
         if self.shutdown.stage >= Stage::Quiescing {
             return;
         }
@@ -157,7 +157,7 @@ impl Bus {
         self.enter(Stage::Quiescing, now.after(quiesce));
         self.shutdown.quiesces_from = now;
         self.stop_awaiting_workers();
-        self.out.effects.push_back(Effect::StopAccept);
+        self.out.push(Effect::StopAccept);
         let (pending, clients) = (self.pending.awaited(), self.client_count());
         self.report(Reason::Draining, None, || {
             let patience = match pending {
@@ -171,7 +171,7 @@ impl Bus {
 
     /// Goes as far as what is left allows.
     pub(super) fn advance_shutdown(&mut self) {
-        let over = self.shutdown.deadline.is_some_and(|deadline| deadline <= self.time.now);
+        let over = self.shutdown.deadline.is_some_and(|deadline| deadline <= self.time.now());
         match self.shutdown.stage {
             Stage::LameDuck if over => self.begin_shutdown("lame_duck_sec is over"),
             Stage::Quiescing if over => self.terminate(),
@@ -194,12 +194,12 @@ impl Bus {
         if self.shutdown.stage == Stage::Flushing && !self.has_clients() {
             self.shutdown.stage = Stage::Done;
             self.shutdown.deadline = None;
-            self.out.effects.push_back(Effect::Done);
+            self.out.push(Effect::Done);
         }
     }
 
     fn terminate(&mut self) {
-        let deadline = self.time.now.after(self.settings.limits.drain_timeout);
+        let deadline = self.time.now().after(self.settings.limits.drain_timeout);
         self.enter(Stage::Terminating, deadline);
         self.shutdown.ends = deadline;
         for client in self.client_keys() {
@@ -214,7 +214,7 @@ impl Bus {
     }
 
     fn kill(&mut self) {
-        self.enter(Stage::Killing, self.time.now.after(LAST_GRACE));
+        self.enter(Stage::Killing, self.time.now().after(LAST_GRACE));
         self.kill_workers();
         self.advance_shutdown();
     }
@@ -222,7 +222,7 @@ impl Bus {
     fn flush(&mut self) {
         let deadline = match self.shutdown.immediate {
             true => self.shutdown.ends,
-            false => self.shutdown.ends.max(self.time.now.after(LAST_GRACE)),
+            false => self.shutdown.ends.max(self.time.now().after(LAST_GRACE)),
         };
         self.enter(Stage::Flushing, deadline);
         self.close_clients();
@@ -248,10 +248,10 @@ impl Bus {
             }
             let silent_at = client.active_at().max(self.shutdown.quiesces_from).after(grace);
             // In the middle of a line, or with something to take, it is not done.
-            let is_busy = end.kept > 0 || end.output.queued > 0 || !end.gate.is_open();
+            let is_busy = end.stream.is_amid() || end.output.queued() > 0 || !end.gate.is_open();
             match is_busy {
-                true => self.timers.arm(Timer::Drain, self.time.now.after(grace.max(closing::SILENCE))),
-                false if silent_at > self.time.now => self.timers.arm(Timer::Drain, silent_at),
+                true => self.timers.arm(Timer::Drain, self.time.now().after(grace.max(closing::SILENCE))),
+                false if silent_at > self.time.now() => self.timers.arm(Timer::Drain, silent_at),
                 false => self.close_client(key, Close::Flush, Reason::ShuttingDown),
             }
         }
@@ -270,14 +270,16 @@ impl Bus {
     pub(super) fn watch_silence(&mut self) {
         if self.shutdown.stage == Stage::Quiescing {
             // What has no grace is looked at in the next tick, not again in this one.
-            self.timers
-                .arm(Timer::Drain, self.time.now.after(self.settings.limits.drain_grace.max(Duration::from_nanos(1))));
+            self.timers.arm(
+                Timer::Drain,
+                self.time.now().after(self.settings.limits.drain_grace.max(Duration::from_nanos(1))),
+            );
         }
     }
 
     pub(super) fn tick_shutdown(&mut self) {
         self.advance_shutdown();
-        if let Some(deadline) = self.shutdown.deadline.filter(|deadline| *deadline > self.time.now) {
+        if let Some(deadline) = self.shutdown.deadline.filter(|deadline| *deadline > self.time.now()) {
             self.timers.arm(Timer::Drain, deadline);
         }
     }

@@ -85,27 +85,58 @@ impl Errors {
 pub struct Tally {
     outcomes: [u64; Outcome::ALL.len()],
     /// Errors of the bus in place of answers, also to requests that reached no worker.
-    pub errors: Errors,
+    errors: Errors,
     /// How long the worker took to answer, with a result or an error.
-    pub durations: Histogram,
-    /// Processes that were started.
-    pub starts: u64,
-    /// Processes that could not be started.
-    pub start_failures: u64,
+    durations: Histogram,
+    changes: [u64; Change::GivenUp as usize + 1],
     /// Processes that ended although nobody asked them to, by [`ENDS`].
     exits: [u64; ENDS.len()],
-    /// Processes that ended as asked, by the operator, their client or the end of the daemon.
-    pub stops: u64,
-    /// Processes that are to be started again after an exit.
-    pub restarts: u64,
-    /// Seats that were given up.
-    pub given_up: u64,
+}
+
+/// What may happen to the workers of a pool, beside [`ENDS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A process was started.
+    Started,
+    /// A process could not be started.
+    NotStarted,
+    /// A process ended as asked, by the operator, its client or the end of the daemon.
+    Stopped,
+    /// A process is to be started again after an exit.
+    Restarted,
+    /// A slot was given up.
+    GivenUp,
 }
 
 impl Tally {
     /// How many requests have ended so.
     pub fn requests(&self, outcome: Outcome) -> u64 {
         self.outcomes[outcome as usize]
+    }
+
+    /// Errors of the bus in place of answers, also to requests that reached no worker.
+    pub fn errors(&self) -> &Errors {
+        &self.errors
+    }
+
+    /// How long the worker took to answer, with a result or an error.
+    pub fn durations(&self) -> &Histogram {
+        &self.durations
+    }
+
+    /// How often that has happened.
+    pub fn changes(&self, change: Change) -> u64 {
+        self.changes[change as usize]
+    }
+
+    /// It has happened.
+    pub(super) fn change(&mut self, change: Change) {
+        self.changes[change as usize] += 1;
+    }
+
+    /// A request gets an error of the bus.
+    pub(super) fn fail(&mut self, reason: Reason) {
+        self.errors.count(reason);
     }
 
     /// How many processes have ended so, of [`ENDS`].

@@ -16,7 +16,7 @@ const REMEMBERED: usize = 64;
 #[derive(Default)]
 pub(super) struct Time {
     /// The moment of this call.
-    pub now: Moment,
+    now: Moment,
     /// When the machine went on, and how long it was suspended; the clock of the core stood still meanwhile.
     suspended: Vec<(Moment, Duration)>,
     /// When the process went on, and since when it was held up.
@@ -25,6 +25,17 @@ pub(super) struct Time {
 }
 
 impl Time {
+    /// A call begins at this moment.
+    pub(super) fn begin(&mut self, now: Moment) {
+        self.now = now;
+    }
+
+    /// The moment of this call.
+    #[inline(always)]
+    pub(super) fn now(&self) -> Moment {
+        self.now
+    }
+
     fn add_suspended(&mut self, lasted: Duration) {
         self.suspended.push((self.now, lasted));
         if self.suspended.len() > REMEMBERED {
@@ -70,9 +81,9 @@ impl Bus {
             });
         }
         if !held_up.is_zero() {
-            let Moment(now) = self.time.now;
+            let Moment(now) = self.time.now();
             let since = now.saturating_sub(u64::try_from(held_up.as_nanos()).unwrap_or(u64::MAX));
-            (self.time.resumed, self.time.held_up_since) = (self.time.now, Moment(since));
+            (self.time.resumed, self.time.held_up_since) = (self.time.now(), Moment(since));
             self.report(Reason::DaemonHeldUp, None, || {
                 let seconds = held_up.as_secs_f32();
                 format!(
@@ -103,10 +114,10 @@ mod tests {
     fn what_lasts_over_a_suspended_machine_lasts_as_long() {
         let mut time = Time::default();
         for (now, lasted) in [(10, 100), (20, 1000)] {
-            time.now = at(now);
+            time.begin(at(now));
             time.add_suspended(lasted * SECOND);
         }
-        time.now = at(30);
+        time.begin(at(30));
         assert_eq!(time.lasted(at(5)), 1125 * SECOND);
         assert_eq!(time.lasted(at(15)), 1015 * SECOND);
         assert_eq!(time.lasted(at(20)), 10 * SECOND, "it began afterwards");
@@ -116,10 +127,10 @@ mod tests {
     fn however_often_a_machine_is_suspended_nothing_is_forgotten_of_what_began_before() {
         let mut time = Time::default();
         for nth in 1..1000 {
-            time.now = at(nth);
+            time.begin(at(nth));
             time.add_suspended(SECOND);
         }
-        time.now = at(1000);
+        time.begin(at(1000));
         assert_eq!(time.suspended.len(), REMEMBERED);
         assert_eq!(time.lasted(at(0)), 1999 * SECOND);
         assert_eq!(time.lasted(at(990)), 19 * SECOND);

@@ -1,5 +1,5 @@
 //! One bus that is two: the second one looks up the way of every line in the general manner, where the first
-//! one takes the fast path if it can (`fast_path.rs`). Both are told the same, and have to do
+//! one takes the fast path if it can (`intake/fast_path.rs`). Both are told the same, and have to do
 //! the same at the same moment.
 
 use std::ops::Deref;

@@ -8,7 +8,7 @@ use super::view::View;
 use crate::bus::overview::{Level, Levels, PoolRow};
 use crate::bus::readiness::Readiness;
 use crate::bus::stats::Stats;
-use crate::bus::tally::{ENDS, Outcome};
+use crate::bus::tally::{Change, ENDS, Outcome};
 use crate::shell::log;
 use Write::{Many, One};
 
@@ -161,14 +161,14 @@ pub(super) const FIGURES: &[Figure] = figures! {
     counter "stdio_bus_request_errors_total" of Pools:
         "Client requests failed by the daemon, by reason; pool is empty if none or several were meant.";
         Many |out, it, at| {
-            out.errors(&it.pool(at).tally.errors);
+            out.errors(it.pool(at).tally.errors());
             if at + 1 == it.view.workers.pools.len() {
                 out.part = Some(("pool", String::new()));
                 out.errors(it.view.bus.errors_of_no_pool());
             }
         };
     histogram "stdio_bus_request_duration_seconds" of Pools: "Time from passing a request on to its answer.";
-        Many |out, it, at| out.histogram(&it.pool(at).tally.durations);
+        Many |out, it, at| out.histogram(it.pool(at).tally.durations());
     gauge "stdio_bus_workers" of Pools: "Worker processes by state.";
         Many |out, it, at| {
             for (state, count) in STATES.iter().zip(it.gathered.pools[at].states) {
@@ -184,9 +184,9 @@ pub(super) const FIGURES: &[Figure] = figures! {
             }
         };
     counter "stdio_bus_worker_starts_total" as "starts" of Pools: "Worker processes started.";
-        One |it, at| Value::from(it.pool(at).tally.starts);
+        One |it, at| Value::from(it.pool(at).tally.changes(Change::Started));
     counter "stdio_bus_worker_start_failures_total" as "start_failures" of Pools: "Workers that could not be started.";
-        One |it, at| Value::from(it.pool(at).tally.start_failures);
+        One |it, at| Value::from(it.pool(at).tally.changes(Change::NotStarted));
     counter "stdio_bus_worker_exits_total" of Pools:
         "Workers that ended unasked or were restarted for a fault, by reason.";
         Many |out, it, at| {
@@ -196,11 +196,11 @@ pub(super) const FIGURES: &[Figure] = figures! {
         };
     counter "stdio_bus_worker_stops_total" of Pools:
         "Workers that ended as asked.";
-        One |it, at| Value::from(it.pool(at).tally.stops);
+        One |it, at| Value::from(it.pool(at).tally.changes(Change::Stopped));
     counter "stdio_bus_worker_restarts_total" as "restarts" of Pools: "Restarts after an unasked exit.";
-        One |it, at| Value::from(it.pool(at).tally.restarts);
+        One |it, at| Value::from(it.pool(at).tally.changes(Change::Restarted));
     counter "stdio_bus_worker_seats_given_up_total" of Pools: "Workers given up after too many restarts.";
-        One |it, at| Value::from(it.pool(at).tally.given_up);
+        One |it, at| Value::from(it.pool(at).tally.changes(Change::GivenUp));
     counter "stdio_bus_client_lines_received_total" as "totals/client_lines_received" of All:
         "Lines received from clients.";
         One |it, _| Value::from(it.stats.lines_from_clients);

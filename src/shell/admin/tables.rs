@@ -334,8 +334,8 @@ fn outcomes(tally: &Tally) -> Value {
 
 /// What so large a part of the answers took less time than.
 fn quantile(tally: &Tally, part: f64) -> Option<f64> {
-    let wanted = (tally.durations.count() as f64 * part).ceil() as u64;
-    let class = tally.durations.cumulative().find(|(_, count)| *count >= wanted && *count > 0);
+    let wanted = (tally.durations().count() as f64 * part).ceil() as u64;
+    let class = tally.durations().cumulative().find(|(_, count)| *count >= wanted && *count > 0);
     class.map(|(bound, _)| bound.as_secs_f64())
 }
 

@@ -8,11 +8,12 @@ use alloc::vec::Vec;
 use ndjson_scan::Line;
 
 use super::gate::Hold;
+use crate::Bus;
+use crate::client::end;
 use crate::message::{Edit, Edits};
 use crate::peer::{ClientKey, Peer, PeerBits, WorkerKey};
 use crate::port::{Close, Effect};
 use crate::report::Reason;
-use crate::{Bus, end};
 
 /// A client may read more slowly than a worker writes that it shares with others. It is closed when more than so many
 /// times max_output_queue are queued for it.
@@ -52,7 +53,7 @@ impl Bus {
         }
         let has_turn = self.endpoint(client.into()).is_some_and(|from| from.turn.take(worker));
         let Some(to) = self.workers.get_mut(worker) else { return false };
-        let others_wait = !to.end.output.waiters.is_empty();
+        let others_wait = to.end.output.has_waiters();
         if !is_full && (!in_turns || has_turn || to.window.has_room_for(client, others_wait, alone)) {
             to.window.mark_line_end(client, bytes);
             if to.end.blocked_on.is_some() {
@@ -62,7 +63,7 @@ impl Bus {
         }
         // What is known of the worker may be old. The first one who waits asks anew.
         let is_first = to.window.turns_due().is_some() && !others_wait;
-        self.endpoint(client.into()).into_iter().for_each(|from| from.turn.waiting = bytes);
+        self.endpoint(client.into()).into_iter().for_each(|from| from.turn.wait(bytes));
         if in_turns {
             if is_first {
                 self.probe(worker);
@@ -79,7 +80,7 @@ impl Bus {
     /// up for long by a client that reads slowly: its lines are kept up to a limit, then the client is closed.
     /// `is_of_its_own` says that the line belongs to a request or a session of the client: then the worker works for it.
     pub(crate) fn make_room_at_client(&mut self, worker: WorkerKey, client: ClientKey, is_of_its_own: bool) -> Room {
-        let now = self.time.now;
+        let now = self.time.now();
         let Some(to) = self.endpoint(client.into()) else { return Room::Free };
         if !to.output.is_full() {
             if is_of_its_own {
@@ -87,7 +88,7 @@ impl Bus {
             }
             return Room::Free;
         }
-        let queued = to.output.queued;
+        let queued = to.output.queued();
         if !self.is_shared(worker, client) {
             self.block(Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
@@ -116,9 +117,9 @@ impl Bus {
     }
 
     fn block(&mut self, from: Peer, to: Peer) {
-        let now = self.time.now;
+        let now = self.time.now();
         if let Some(end) = self.endpoint(to) {
-            end.output.waiters.push_back(from);
+            end.output.wait(from);
         }
         if let Some(end) = self.endpoint(from) {
             end.blocked_on = Some((to, now));
@@ -129,25 +130,25 @@ impl Bus {
     /// A peer is not read from now on.
     pub(crate) fn close_gate(&mut self, peer: Peer, hold: Hold) {
         if self.endpoint(peer).is_some_and(|end| end.gate.close(hold)) {
-            self.out.effects.push_back(Effect::Pause(peer));
+            self.out.push(Effect::Pause(peer));
         }
     }
 
     /// A peer is read again, unless something else stands against it.
     pub(crate) fn open_gate(&mut self, peer: Peer, hold: Hold) {
         if self.endpoint(peer).is_some_and(|end| end.gate.open(hold)) {
-            self.out.effects.push_back(Effect::Resume(peer));
+            self.out.push(Effect::Resume(peer));
         }
     }
 
     /// A peer that has waited for an output goes on.
     pub(crate) fn go_on(&mut self, peer: Peer) {
-        let now = self.time.now;
+        let now = self.time.now();
         let Some(end) = self.endpoint(peer) else { return };
         let waited = end.blocked_on.take().map(|(_, since)| now.since(since)).unwrap_or_default();
         match peer {
-            Peer::Client(_) => self.out.stats.clients_paused += waited,
-            Peer::Worker(_) => self.out.stats.workers_paused += waited,
+            Peer::Client(_) => self.out.stats().clients_paused += waited,
+            Peer::Worker(_) => self.out.stats().workers_paused += waited,
         }
         self.open_gate(peer, Hold::Output);
     }
@@ -161,7 +162,7 @@ impl Bus {
         }
         for Edit { at, with } in edits.iter().flatten() {
             self.out.copy(to, from, at.start);
-            self.out.effects.push_back(Effect::Insert { to, text: with.clone() });
+            self.out.push(Effect::Insert { to, text: with.clone() });
             bytes = bytes - at.len() + with.as_bytes().len();
             from = at.end;
         }
@@ -171,7 +172,7 @@ impl Bus {
 
     /// A line of so many bytes was queued.
     pub(crate) fn count_queued(&mut self, to: Peer, bytes: usize) {
-        let now = self.time.now;
+        let now = self.time.now();
         let limits = &self.settings.limits;
         let (limit, timeout) = (limits.max_output_queue, limits.backpressure_timeout);
         if let Peer::Worker(worker) = to {
@@ -188,13 +189,13 @@ impl Bus {
 
     /// Bytes have left for `peer`.
     pub(crate) fn on_sent(&mut self, peer: Peer, bytes: usize) {
-        let now = self.time.now;
+        let now = self.time.now();
         let limit = self.settings.limits.max_output_queue;
         let shared = self.client_count() > 1;
         match peer {
             Peer::Client(client) => {
                 let Some(to) = self.endpoint(peer) else { return };
-                to.progress_at = now;
+                to.stream.progress(now);
                 to.traffic.bytes_out += bytes as u64;
                 if to.output.pop(bytes, limit, now) {
                     self.release_waiters(peer);
@@ -206,7 +207,7 @@ impl Bus {
                 to.window.leave(bytes);
                 to.end.traffic.bytes_out += bytes as u64;
                 let has_room = to.end.output.pop(bytes, limit, now);
-                let is_last = to.end.output.queued == 0 && to.tenure.is_leaving();
+                let is_last = to.end.output.queued() == 0 && to.tenure.is_leaving();
                 if shared && to.owner.is_none() && to.window.is_probe_due(now) {
                     self.probe(worker);
                 }
@@ -222,7 +223,7 @@ impl Bus {
 
     /// All who waited for `peer` may go on.
     pub(crate) fn release_waiters(&mut self, peer: Peer) {
-        let waiters = self.endpoint(peer).map(|end| core::mem::take(&mut end.output.waiters)).unwrap_or_default();
+        let waiters = self.endpoint(peer).map(|end| end.output.take_waiters()).unwrap_or_default();
         for waiter in waiters {
             self.go_on(waiter);
             if let Peer::Worker(worker) = waiter {
@@ -237,7 +238,7 @@ impl Bus {
         if let Some(blocker) = self.endpoint(peer).and_then(|end| end.blocker())
             && let Some(blocker) = self.endpoint(blocker)
         {
-            blocker.output.waiters.retain(|waiter| *waiter != peer);
+            blocker.output.forget(peer);
         }
         self.go_on(peer);
         if let Peer::Worker(worker) = peer {
@@ -247,7 +248,7 @@ impl Bus {
 
     /// Queues a line of the bus' own.
     pub(crate) fn send(&mut self, to: Peer, line: &[u8]) {
-        self.out.effects.push_back(Effect::Insert { to, text: line.into() });
+        self.out.push(Effect::Insert { to, text: line.into() });
         self.count_queued(to, line.len());
     }
 
@@ -258,11 +259,11 @@ impl Bus {
             self.workers.iter().map(|(key, it)| (Peer::Worker(key), &it.end, it.window.turns_due().is_some()));
         let (mut waiters, mut waiting) = (Vec::new(), Vec::new());
         for (peer, end, in_turns) in clients.chain(workers) {
-            let may_let_wait = end.output.is_full() || in_turns || end.output.waiters.is_empty();
+            let may_let_wait = end.output.is_full() || in_turns || !end.output.has_waiters();
             assert!(may_let_wait, "{peer:?} lets others wait for nothing");
             assert!(end.blocked_on.is_none() || end.gate.has(Hold::Output), "{peer:?} is read and waits");
             let pair = |blocker, waiter| [blocker, waiter].map(|peer| PeerBits::from(peer).get());
-            waiters.extend(end.output.waiters.iter().map(|waiter| pair(peer, *waiter)));
+            waiters.extend(end.output.waiters().map(|waiter| pair(peer, *waiter)));
             waiting.extend(end.blocker().map(|blocker| pair(blocker, peer)));
         }
         waiters.sort_unstable();

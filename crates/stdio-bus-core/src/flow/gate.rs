@@ -24,7 +24,7 @@ pub(crate) enum Hold {
 pub(crate) struct ReadGate {
     holds: u8,
     /// When its penalty ends, if it has one: the gate closes for it with the next line.
-    pub penalised_until: Option<Moment>,
+    penalised_until: Option<Moment>,
 }
 
 impl ReadGate {
@@ -60,6 +60,16 @@ impl ReadGate {
         let was_open = self.is_open();
         self.holds &= !(hold as u8);
         !was_open && self.is_open()
+    }
+
+    /// When its penalty ends, if it has one.
+    pub(crate) fn penalised_until(self) -> Option<Moment> {
+        self.penalised_until
+    }
+
+    /// It has a penalty no more.
+    pub(crate) fn pardon(&mut self) {
+        self.penalised_until = None;
     }
 
     /// It has a penalty until this moment at least.

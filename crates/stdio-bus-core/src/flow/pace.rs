@@ -16,12 +16,17 @@ const PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     /// It waits until then.
-    pub until: Option<Moment>,
+    until: Option<Moment>,
     /// It has waited, and its next lines are taken.
     has_turn: bool,
 }
 
 impl Pace {
+    /// Until when it waits.
+    pub(crate) fn until(&self) -> Option<Moment> {
+        self.until
+    }
+
     /// Its next lines come: whether they are its turn, which is over with them.
     #[inline]
     pub(crate) fn take_turn(&mut self) -> bool {
@@ -33,7 +38,7 @@ impl Bus {
     /// Lets a client wait that is far ahead.
     #[cold]
     pub(crate) fn yield_to_others(&mut self, key: ClientKey) {
-        let until = self.time.now.after(PAUSE);
+        let until = self.time.now().after(PAUSE);
         let Some(client) = self.endpoint(key.into()) else { return };
         client.pace.until = Some(until);
         self.wake_at(key.into(), until);
@@ -52,7 +57,7 @@ impl Bus {
 
     /// Gives a client its turn that has waited long enough.
     pub(crate) fn tick_pace(&mut self, key: ClientKey) {
-        let now = self.time.now;
+        let now = self.time.now();
         let Some(client) = self.endpoint(key.into()) else { return };
         if client.pace.until.is_some_and(|until| until <= now) {
             client.pace = Pace { until: None, has_turn: true };

@@ -66,7 +66,7 @@ impl Bus {
     /// A worker has ended although nobody asked it to: whoever had a request pending there may have caused it, and who
     /// had one each time is slowed down.
     pub(crate) fn penalise_crash(&mut self, key: WorkerKey, to_answer: &[RequestKey]) {
-        let unexpected = self.workers.get(key).is_some_and(|worker| worker.process.ended_by_itself);
+        let unexpected = self.workers.get(key).is_some_and(|worker| worker.process.ended_by_itself());
         if !unexpected || self.shutdown.stops_workers() {
             return;
         }
@@ -77,7 +77,7 @@ impl Bus {
                 continue;
             }
             askers.push(asker);
-            let now = self.time.now;
+            let now = self.time.now();
             let Some(client) = self.endpoint(asker.into()) else { continue };
             let Some((crashes, pause)) = client.penalty.count_crash() else { continue };
             client.gate.penalise(now.after(pause));
@@ -97,7 +97,7 @@ impl Bus {
     /// Refusing costs more than asking, and a thousand connections that are refused at full speed would leave no time for
     /// the others.
     pub(crate) fn penalise_refusal(&mut self, key: ClientKey) {
-        let (now, is_alone) = (self.time.now, self.is_alone());
+        let (now, is_alone) = (self.time.now(), self.is_alone());
         let Some(client) = self.endpoint(key.into()).filter(|_| !is_alone) else { return };
         let ends = client.penalty.count_refusal(now);
         client.gate.penalise(ends);
@@ -106,7 +106,7 @@ impl Bus {
 
     /// A client that has a penalty has sent something: it is paused.
     pub(crate) fn is_penalised(&mut self, key: ClientKey) -> bool {
-        let has_penalty = self.peer_end(key.into()).is_some_and(|client| client.gate.penalised_until.is_some());
+        let has_penalty = self.peer_end(key.into()).is_some_and(|client| client.gate.penalised_until().is_some());
         if has_penalty {
             self.close_gate(key.into(), Hold::Penalty);
         }
@@ -116,7 +116,7 @@ impl Bus {
     /// A client has a penalty no more.
     pub(crate) fn end_penalty(&mut self, key: ClientKey) {
         if let Some(client) = self.endpoint(key.into()) {
-            client.gate.penalised_until = None;
+            client.gate.pardon();
             self.open_gate(key.into(), Hold::Penalty);
         }
     }

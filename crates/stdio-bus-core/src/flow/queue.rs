@@ -16,12 +16,12 @@ const PROGRESS_PARTS: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Output {
     /// Bytes queued and not sent yet.
-    pub queued: usize,
+    queued: usize,
     /// More than the limit was queued, and less than half of it has been drained since.
-    pub full: Option<Full>,
+    full: Option<Full>,
     flush: Option<Flush>,
     /// Who waits for this output, in the order in which they came.
-    pub waiters: VecDeque<Peer>,
+    waiters: VecDeque<Peer>,
 }
 
 /// It is only emptied now.
@@ -33,9 +33,9 @@ struct Flush {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Full {
+struct Full {
     /// Since when (spec 7.3.1).
-    pub since: Moment,
+    since: Moment,
     progress_at: Moment,
     queued_then: usize,
 }
@@ -44,6 +44,48 @@ impl Output {
     /// Whether more than the limit was queued and less than half of it has been drained since.
     pub(crate) fn is_full(&self) -> bool {
         self.full.is_some()
+    }
+
+    /// Bytes queued and not sent yet.
+    #[inline]
+    pub(crate) fn queued(&self) -> usize {
+        self.queued
+    }
+
+    /// Since when it has been full (spec 7.3.1).
+    pub(crate) fn full_since(&self) -> Option<Moment> {
+        self.full.map(|full| full.since)
+    }
+
+    /// Whether anybody waits for it.
+    #[inline]
+    pub(crate) fn has_waiters(&self) -> bool {
+        !self.waiters.is_empty()
+    }
+
+    /// Who waits for it, in the order in which they came.
+    pub(crate) fn waiters(&self) -> impl Iterator<Item = &Peer> {
+        self.waiters.iter()
+    }
+
+    /// A peer waits for it, behind the others.
+    pub(crate) fn wait(&mut self, peer: Peer) {
+        self.waiters.push_back(peer);
+    }
+
+    /// A peer waits for it no more.
+    pub(crate) fn forget(&mut self, peer: Peer) {
+        self.waiters.retain(|waiter| *waiter != peer);
+    }
+
+    /// The first one that waits, which does so no more.
+    pub(crate) fn next_waiter(&mut self) -> Option<Peer> {
+        self.waiters.pop_front()
+    }
+
+    /// All who wait, and do so no more.
+    pub(crate) fn take_waiters(&mut self) -> VecDeque<Peer> {
+        core::mem::take(&mut self.waiters)
     }
 
     /// Adds bytes; `limit` is max_output_queue.

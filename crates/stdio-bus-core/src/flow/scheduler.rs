@@ -16,15 +16,15 @@ impl Bus {
     /// Asks how far a worker has read.
     pub(crate) fn probe(&mut self, key: WorkerKey) {
         if let Some(worker) = self.workers.get_mut(key) {
-            worker.window.probe(self.time.now);
-            self.out.effects.push_back(Effect::Probe(key));
+            worker.window.probe(self.time.now());
+            self.out.push(Effect::Probe(key));
         }
     }
 
     /// A worker has not read so many bytes of what was written to it.
     pub(crate) fn on_unread(&mut self, key: WorkerKey, bytes: usize) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.window.read_up_to(self.time.now, bytes);
+        worker.window.read_up_to(self.time.now(), bytes);
         self.admit_waiters(key);
     }
 
@@ -39,29 +39,28 @@ impl Bus {
         // Errors for its own requests take no turns.
         let itself = Peer::Worker(key);
         if worker.end.blocker() == Some(itself) {
-            worker.end.output.waiters.retain(|waiter| *waiter != itself);
+            worker.end.output.forget(itself);
             self.go_on(itself);
         }
         let Some(worker) = self.workers.get_mut(key) else { return };
-        let mut room = limit.saturating_sub(worker.end.output.queued as u64);
+        let mut room = limit.saturating_sub(worker.end.output.queued() as u64);
         if worker.owner.is_none() {
             room = room.min(worker.window.room(alone));
         }
         // With nothing before it, the worker takes a line however long it is.
         let mut first = worker.window.backlog() == 0;
         while room > 0 || first {
-            let Some(waiter) = self.workers.get_mut(key).and_then(|worker| worker.end.output.waiters.pop_front())
-            else {
+            let Some(waiter) = self.workers.get_mut(key).and_then(|worker| worker.end.output.next_waiter()) else {
                 break;
             };
             let mut takes = 1;
-            let is_last = self.workers.get(key).is_none_or(|worker| worker.end.output.waiters.is_empty());
+            let is_last = self.workers.get(key).is_none_or(|worker| !worker.end.output.has_waiters());
             if let Peer::Client(_) = waiter
                 && let Some(client) = self.endpoint(waiter)
             {
                 let Some(bytes) = client.turn.grant(key, is_last) else {
                     if let Some(worker) = self.workers.get_mut(key) {
-                        worker.end.output.waiters.push_back(waiter);
+                        worker.end.output.wait(waiter);
                     }
                     continue;
                 };
@@ -72,7 +71,7 @@ impl Bus {
             first = false;
         }
         // Some may have begun to wait when no turns were taken. Whoever still waits is looked after.
-        if self.workers.get(key).is_some_and(|worker| !worker.end.output.waiters.is_empty()) {
+        if self.workers.get(key).is_some_and(|worker| worker.end.output.has_waiters()) {
             self.begin_turns(key);
         }
     }
@@ -82,18 +81,18 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.window.turns_due().is_none()) else {
             return;
         };
-        let due = worker.window.take_turns(self.time.now);
+        let due = worker.window.take_turns(self.time.now());
         self.wake_at(key.into(), due);
         self.probe(key);
     }
 
     /// Looks after a worker before which clients take turns.
     pub(crate) fn tick_turns(&mut self, key: WorkerKey) {
-        let now = self.time.now;
+        let now = self.time.now();
         let stuck_after = self.settings.limits.backpressure_timeout / STUCK_AFTER;
         let is_due = |worker: &&mut Worker| worker.window.turns_due().is_some_and(|due| due <= now);
         let Some(worker) = self.workers.get_mut(key).filter(is_due) else { return };
-        if worker.end.output.waiters.is_empty() {
+        if !worker.end.output.has_waiters() {
             return worker.window.end_turns();
         }
         worker.window.update_stuck(now, stuck_after);
@@ -110,7 +109,7 @@ impl Bus {
             |asked: &RequestKey| self.pending.get(*asked).is_some_and(|it| it.answerer() == Peer::Worker(key));
         let own = |client: &Endpoint| self.pending.asked(&client.outstanding).filter(is_there).count();
         let owner = |key| self.sessions.get(key)?.client.map(Peer::Client);
-        end.output.waiters.iter().any(|waiter| *waiter != me)
+        end.output.waiters().any(|waiter| *waiter != me)
             || end.sessions.iter().copied().filter_map(owner).any(|owner| owner != me)
             || end.unanswered.awaited() as usize > self.peer_end(me).map_or(0, own)
     }
@@ -122,14 +121,14 @@ impl Bus {
         {
             return;
         }
-        let ends = self.time.now.after(worker.stall.start(self.time.now));
+        let ends = self.time.now().after(worker.stall.start(self.time.now()));
         self.wake_at(key.into(), ends);
     }
 
     /// Lets a worker go on that was held up for long enough.
     pub(crate) fn release_held_up(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
-        if worker.stall.ends().is_none_or(|ends| ends > self.time.now) {
+        if worker.stall.ends().is_none_or(|ends| ends > self.time.now()) {
             return;
         }
         self.stop_waiting(Peer::Worker(key));
@@ -138,7 +137,7 @@ impl Bus {
 
     pub(crate) fn end_hold_up(&mut self, worker: WorkerKey) {
         if let Some(worker) = self.workers.get_mut(worker) {
-            worker.stall.stop(self.time.now);
+            worker.stall.stop(self.time.now());
         }
     }
 }

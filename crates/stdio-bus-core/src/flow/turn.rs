@@ -10,14 +10,25 @@ const QUANTUM: usize = 64 * 1024;
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     /// Bytes of the line that it waits with.
-    pub waiting: usize,
+    waiting: usize,
     /// Bytes that it may send when its turn comes.
     credit: usize,
     /// The worker before which it has its turn.
-    pub granted: Option<WorkerKey>,
+    granted: Option<WorkerKey>,
 }
 
 impl Turn {
+    /// It waits with a line of so many bytes.
+    pub(crate) fn wait(&mut self, bytes: usize) {
+        self.waiting = bytes;
+    }
+
+    /// Whether it has its turn, and has not sent its line yet.
+    #[inline]
+    pub(crate) fn is_granted(&self) -> bool {
+        self.granted.is_some()
+    }
+
     /// Gives it one turn more before a worker. If its line may go then, or nobody else waits, gives how many bytes that are.
     pub(crate) fn grant(&mut self, worker: WorkerKey, is_last: bool) -> Option<u64> {
         self.credit += QUANTUM;

@@ -36,7 +36,7 @@ impl Bus {
     /// could use it if it has served nobody. A spare of a dedicated pool is nobody's: each client there has its own.
     pub(crate) fn only_client(&self, worker: WorkerKey) -> Option<ClientKey> {
         let worker = self.workers.get(worker)?;
-        match worker.audience.size {
+        match worker.audience.size() {
             _ if self.settings.pools[worker.pool].assignment == Assignment::Dedicated => {
                 worker.owner.filter(|owner| !self.may_work_for_others(worker, *owner))
             }
@@ -70,7 +70,7 @@ impl Bus {
             return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
         };
         let pool = &self.settings.pools[worker.pool];
-        let why = match (pool.assignment, worker.audience.size) {
+        let why = match (pool.assignment, worker.audience.size()) {
             (Assignment::Dedicated, _) if worker.owner.is_some() => {
                 let text = "it names no request, and the worker may still work on one that another client has given up";
                 return Refusal(Reason::Unroutable, text.into());

@@ -23,7 +23,7 @@ const LONGEST: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Audience {
     /// How many.
-    pub size: Size,
+    size: Size,
     /// One bit for each slot of a client that is there and has sent it a line.
     served: Vec<u64>,
     /// Who the first of them was.
@@ -45,6 +45,11 @@ pub(crate) enum Size {
 }
 
 impl Audience {
+    /// How many.
+    pub(super) fn size(&self) -> Size {
+        self.size
+    }
+
     /// The worker is given a line of this client.
     #[inline]
     pub(crate) fn note(&mut self, key: ClientKey, client: &Identity) {

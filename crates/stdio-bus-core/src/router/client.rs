@@ -17,7 +17,6 @@ use crate::report::Reason;
 use crate::session::access::{Access, Naming, Place, Use, denied};
 use crate::session::state::State;
 use crate::session::table::FULL;
-use crate::settings::Assignment;
 use crate::timers::Timer;
 use crate::{Bus, Flow};
 
@@ -57,7 +56,7 @@ impl Bus {
             flow.unwrap_or_else(|refusal| self.refuse(client.into(), window, line, refusal))
         };
         if flow == Flow::Next {
-            self.out.stats.lines_from_clients += 1;
+            self.out.stats().lines_from_clients += 1;
             if self.balancer.lends {
                 self.give_back(client);
             }
@@ -136,7 +135,7 @@ impl Bus {
         }
         self.forward(Peer::Worker(route.worker), message.line, &mut edits);
         if let (Verb::Cancel(how), Some(key)) = (message.verb, route.about) {
-            let due = self.pending.cancel(self.time.now, key, how);
+            let due = self.pending.cancel(self.time.now(), key, how);
             self.timers.arm(Timer::Requests, due);
         }
         Ok(())
@@ -153,7 +152,7 @@ impl Bus {
         let &Message { client, window, line, ref id, verb, progress } = message;
         let recorded = match id {
             Some(id) => {
-                let expires = self.workers.get(worker).map(|worker| worker.answering.expires(self.time.now));
+                let expires = self.workers.get(worker).map(|worker| worker.answering.expires(self.time.now()));
                 let request = NewRequest {
                     asker: client.into(),
                     answerer: worker.into(),
@@ -270,13 +269,13 @@ impl Bus {
             && let Some(key) = self.session_of_client(client, of.name)
             && let Some(worker) = self.sessions.get(key).map(|session| session.worker)
         {
-            self.sessions.hear(key, self.time.now);
+            self.sessions.hear(key, self.time.now());
             return self.usable(worker, self.access(of, worker, Some(key)));
         }
         self.refuse_lost(of)?;
         let refusal = |(reason, text)| Refusal(reason, text);
         let group = self.group_of_line(client, window, line).map_err(refusal)?;
-        if self.balancer.groups[group].assignment == Assignment::Dedicated {
+        if self.balancer.groups[group].is_dedicated() {
             // Its process serves no other client, so no other client's sessions are in reach.
             let worker = self.pick_worker_for_line(client, group, window, line).map_err(refusal)?;
             return Ok((worker, self.access(of, worker, self.sessions.of_worker(worker, of.name))));
@@ -371,12 +370,12 @@ impl Bus {
             Use::None | Use::Denied => return Ok(Entered::default()),
             // One that is taken over changes hands when the message is recorded.
             Use::Own(key) | Use::Take(key) => {
-                self.sessions.hear(key, self.time.now);
+                self.sessions.hear(key, self.time.now());
                 return Ok(Entered { session: Some(key), is_new: false });
             }
             // That keeps a claim alive, and makes the request none of its owner's.
             Use::Share(key) => {
-                self.sessions.hear(key, self.time.now);
+                self.sessions.hear(key, self.time.now());
                 return Ok(Entered::default());
             }
             Use::Claim => (self.new_session(client, worker, name, State::Claimed), true),

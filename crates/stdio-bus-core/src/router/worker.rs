@@ -33,7 +33,7 @@ impl Bus {
             flow.unwrap_or_else(|refusal| self.refuse(worker.into(), window, line, refusal))
         };
         if flow == Flow::Next {
-            self.out.stats.lines_from_workers += 1;
+            self.out.stats().lines_from_workers += 1;
         }
         flow
     }
@@ -258,7 +258,7 @@ impl Bus {
     ) -> Result<(), Refusal> {
         let &Said { worker, window, line, ref id, progress, .. } = said;
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
-            self.sessions.hear(session, self.time.now);
+            self.sessions.hear(session, self.time.now());
         }
         if id.is_none() && session.is_none() {
             self.end_elicitation(said);

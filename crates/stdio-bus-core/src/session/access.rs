@@ -173,11 +173,11 @@ impl Bus {
 
     /// Whether a session was made or loaded under a name, and this client has another one or none.
     pub(super) fn is_bound_to_another(&self, client: ClientKey, worker: WorkerKey, session: &[u8]) -> bool {
-        if self.sessions.bonds.is_empty() || self.shares_sessions() {
+        if self.sessions.bonds().is_empty() || self.shares_sessions() {
             return false;
         }
         let (Some(client), Some(worker)) = (self.identity(client), self.worker_name(worker)) else { return false };
-        self.sessions.bonds.keeps_from(worker.pool, session, client.origin.names.owner())
+        self.sessions.bonds().keeps_from(worker.pool, session, client.origin.names.owner())
     }
 
     /// Whether a session may go to another connection that names it now: one of the same name, which has to be a verified

@@ -49,7 +49,7 @@ fn bytes_of(lines: &[EarlyLine]) -> usize {
 impl Bus {
     /// Bytes of lines that wait for their sessions.
     pub fn bytes_waiting(&self) -> usize {
-        self.sessions.early_bytes
+        self.sessions.early_bytes()
     }
 
     /// Lets a notification wait that names a session which the worker may be making. Says whether it does.
@@ -59,7 +59,7 @@ impl Bus {
         let name = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
         let Some(name) = name.filter(|name| name.len() <= MAX_SESSION_ID_LEN) else { return false };
         let is_known = self.sessions.of_worker(key, &name).is_some();
-        let in_all = self.sessions.early_bytes + bytes;
+        let in_all = self.sessions.early_bytes() + bytes;
         let Some(worker) = self.workers.get_mut(key) else { return false };
         let has_room = worker.early.0.len() < MOST_LINES
             && bytes_of(&worker.early.0) + bytes <= most
@@ -69,9 +69,9 @@ impl Bus {
             return false;
         }
         let whole = Span { start: line.span.start, end: line.span.end + 1 };
-        let until = self.time.now.after(LONGEST);
+        let until = self.time.now().after(LONGEST);
         worker.early.0.push(EarlyLine { session: (&*name).into(), line: window.get(whole).into(), until });
-        self.sessions.early_bytes += bytes;
+        self.sessions.count_early(0, bytes);
         self.wake_at(key.into(), until);
         true
     }
@@ -82,7 +82,7 @@ impl Bus {
         if owned.is_some_and(|session| session.client == Some(client)) {
             for early in self.take_early(key, |early| early.session.as_bytes() == name) {
                 let bytes = early.line.as_bytes().len();
-                self.out.effects.push_back(Effect::Insert { to: client.into(), text: early.line });
+                self.out.push(Effect::Insert { to: client.into(), text: early.line });
                 self.count_queued(client.into(), bytes);
             }
         }
@@ -105,7 +105,7 @@ impl Bus {
 
     /// Drops what has waited for too long. Gives when to look again.
     pub(crate) fn tick_early(&mut self, key: WorkerKey) -> Option<Moment> {
-        let now = self.time.now;
+        let now = self.time.now();
         self.drop_early_lines(key, |early| early.until <= now);
         self.workers.get(key)?.early.0.iter().map(|early| early.until).min()
     }
@@ -124,7 +124,7 @@ impl Bus {
             return Vec::new();
         };
         let taken: Vec<EarlyLine> = worker.early.0.extract_if(.., |early| wanted(early)).collect();
-        self.sessions.early_bytes -= bytes_of(&taken);
+        self.sessions.count_early(bytes_of(&taken), 0);
         taken
     }
 
@@ -136,6 +136,6 @@ impl Bus {
             assert!(worker.early.0.len() <= MOST_LINES && bytes <= MOST_BYTES);
             all += bytes;
         }
-        assert_eq!(all, self.sessions.early_bytes);
+        assert_eq!(all, self.sessions.early_bytes());
     }
 }

@@ -35,7 +35,7 @@ impl Bus {
         }
         self.identity(client)?;
         let at_worker = &mut self.workers.get_mut(worker)?.end.sessions;
-        let key = self.sessions.insert(self.time.now, worker, at_worker, name, state)?;
+        let key = self.sessions.insert(self.time.now(), worker, at_worker, name, state)?;
         self.give_session(key, client);
         self.watch_sessions(state < State::Used);
         Some(key)
@@ -43,9 +43,9 @@ impl Bus {
 
     /// There is one more session, or claim, that may have to be forgotten.
     fn watch_sessions(&mut self, is_claim: bool) {
-        self.sessions.watch_idle(self.time.now, self.settings.limits.session_idle);
+        self.sessions.watch_idle(self.time.now(), self.settings.limits.session_idle);
         if is_claim {
-            self.sessions.watch_claim(self.time.now);
+            self.sessions.watch_claim(self.time.now());
         }
         self.timers.arm(Timer::Sessions, self.sessions.next_deadline());
     }
@@ -56,7 +56,7 @@ impl Bus {
             return false;
         }
         self.sessions.step(key, Event::AskedAgain);
-        self.sessions.hear(key, self.time.now);
+        self.sessions.hear(key, self.time.now());
         self.watch_sessions(false);
         true
     }
@@ -91,7 +91,7 @@ impl Bus {
     fn bind_session(&mut self, client: ClientKey, worker: WorkerKey, session: &[u8]) {
         let Some(origin) = self.identity(client).map(|client| Rc::clone(&client.origin)) else { return };
         if let (Some(name), Some(worker)) = (origin.names.owner(), self.worker_name(worker)) {
-            self.sessions.bonds.bind(worker.pool, session, name);
+            self.sessions.bonds_mut().bind(worker.pool, session, name);
         }
     }
 
@@ -257,12 +257,12 @@ impl Bus {
         self.give_session(key, by);
         self.forget_lost(by, name.as_bytes());
         self.hand_elicitations_over(worker, key, by);
-        self.sessions.hear(key, self.time.now);
+        self.sessions.hear(key, self.time.now());
     }
 
     /// Forgets claims that nobody uses, and sessions that were idle for too long.
     pub(crate) fn tick_sessions(&mut self) {
-        let now = self.time.now;
+        let now = self.time.now();
         if let Some(idle) = self.sessions.looks_for_idle(now, self.settings.limits.session_idle) {
             // A request that was given up may never be answered.
             let awaited = self.pending_in(|request| request.asker().is_some());

@@ -84,9 +84,9 @@ pub(crate) struct Sessions {
     /// When the next session may have to be forgotten for being idle.
     idle_due: Option<Moment>,
     /// Under which names sessions were made.
-    pub(crate) bonds: Bonds,
+    bonds: Bonds,
     /// Bytes of all lines that wait for their sessions.
-    pub(crate) early_bytes: usize,
+    early_bytes: usize,
 }
 
 const OWNER: u8 = 0;
@@ -112,6 +112,27 @@ impl Default for Sessions {
 }
 
 impl Sessions {
+    /// Under which names sessions were made.
+    #[inline]
+    pub(crate) fn bonds(&self) -> &Bonds {
+        &self.bonds
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn bonds_mut(&mut self) -> &mut Bonds {
+        &mut self.bonds
+    }
+
+    /// Bytes of all lines that wait for their sessions.
+    pub(crate) fn early_bytes(&self) -> usize {
+        self.early_bytes
+    }
+
+    /// So many of them wait no more, and so many others do.
+    pub(super) fn count_early(&mut self, gone: usize, come: usize) {
+        self.early_bytes = self.early_bytes - gone + come;
+    }
+
     /// Sessions that have an owner; the limit is on these.
     pub(crate) fn owned(&self) -> usize {
         self.owned

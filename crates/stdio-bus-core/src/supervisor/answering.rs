@@ -186,22 +186,22 @@ impl Bus {
     pub(super) fn put_on_probation(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.answering.is_on_probation = true;
-        self.wake_at(key.into(), self.time.now.after(PROBATION));
+        self.wake_at(key.into(), self.time.now().after(PROBATION));
     }
 
     /// Ends the probation of a worker that has run for long enough. Gives when to look again.
     pub(super) fn tick_probation(&mut self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get_mut(key).filter(|worker| worker.answering.is_on_probation)?;
-        let due = worker.process.started.after(PROBATION);
-        worker.answering.is_on_probation = due > self.time.now;
-        self.supervisor.has_changed |= due <= self.time.now;
-        (due > self.time.now).then_some(due)
+        let due = worker.process.started().after(PROBATION);
+        worker.answering.is_on_probation = due > self.time.now();
+        self.supervisor.has_changed |= due <= self.time.now();
+        (due > self.time.now()).then_some(due)
     }
 
     /// Reports a worker that says nothing while requests wait, once for as long as it has something to answer. Gives when
     /// to look again.
     pub(super) fn tick_silent(&mut self, key: WorkerKey) -> Option<Moment> {
-        let now = self.time.now;
+        let now = self.time.now();
         let worker = self.workers.get_mut(key).filter(|worker| worker.answering.is_watched)?;
         let (waiting, answering) = (worker.end.unanswered.awaited(), &mut worker.answering);
         if waiting > 0 && worker.end.gate.waits() {
@@ -209,7 +209,7 @@ impl Bus {
             answering.waits_since = now;
             return Some(now.after(SILENT_FOR));
         }
-        let since = answering.waits_since.max(worker.end.spoke_at.unwrap_or_default());
+        let since = answering.waits_since.max(worker.end.stream.spoke_at().unwrap_or_default());
         let due = since.after(SILENT_FOR);
         if waiting > 0 && due > now {
             return Some(due);
@@ -229,14 +229,14 @@ impl Bus {
     /// Reports a client that waits for the first answer of its own worker. Gives when to look again.
     pub(super) fn tick_first_answer(&mut self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get_mut(key).filter(|worker| !worker.answering.wait_is_told)?;
-        let (owner, claimed, started) = (worker.owner?, worker.answering.claimed, worker.process.started);
+        let (owner, claimed, started) = (worker.owner?, worker.answering.claimed, worker.process.started());
         let due = claimed.after(FIRST_ANSWER);
-        if due > self.time.now {
+        if due > self.time.now() {
             return Some(due);
         }
         worker.answering.wait_is_told = true;
         if worker.starts_for().is_some() {
-            let (waited, ran) = (self.time.now.since(claimed).as_secs_f32(), claimed.since(started).as_secs_f32());
+            let (waited, ran) = (self.time.now().since(claimed).as_secs_f32(), claimed.since(started).as_secs_f32());
             self.report_request(Reason::WorkerAwaited, [Some(owner.into()), Some(key.into())], || {
                 let text = format!(
                     "a client has waited {waited:.1} s for the first answer of its own worker, which had run for {ran:.1} s \
@@ -251,9 +251,10 @@ impl Bus {
     /// A request to a worker has run out of time: after too many in a row it is started anew. One that speaks meanwhile, or
     /// is not read, may be slow with these and serve others.
     pub(crate) fn count_timeout(&mut self, key: WorkerKey) {
-        let now = self.time.now;
+        let now = self.time.now();
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
-        let Some((timeout, at)) = worker.answering.timeout.zip(worker.end.spoke_at.or(Some(worker.process.started)))
+        let Some((timeout, at)) =
+            worker.answering.timeout.zip(worker.end.stream.spoke_at().or(Some(worker.process.started())))
         else {
             return;
         };

@@ -116,7 +116,7 @@ impl Bus {
         let Some(worker) = self.workers.get(key).filter(|worker| worker.is_asked()) else { return };
         let line = question(worker.name.incarnation);
         self.send(key.into(), line.as_bytes());
-        self.wake_at(key.into(), self.time.now.after(SILENT_FOR));
+        self.wake_at(key.into(), self.time.now().after(SILENT_FOR));
     }
 
     /// Takes a worker's answer to the question, if this is one: the request itself is none, and so is an error. Says whether
@@ -140,9 +140,9 @@ impl Bus {
 
     /// Gives up waiting for an answer. Gives when to look again.
     pub(super) fn tick_question(&mut self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.workers.get(key).filter(|worker| worker.is_asked() && worker.process.pid != 0)?;
-        let due = worker.process.started.after(SILENT_FOR);
-        if due > self.time.now {
+        let worker = self.workers.get(key).filter(|worker| worker.is_asked() && worker.process.has_run())?;
+        let due = worker.process.started().after(SILENT_FOR);
+        if due > self.time.now() {
             return Some(due);
         }
         self.stop_asking(key, Question::Late, PoolEra::Legacy);
@@ -230,14 +230,13 @@ impl Bus {
         if before == PoolEra::Modern {
             self.end_modern_side(pool);
         }
-        self.out.effects.push_back(Effect::Discovered { pool });
+        self.out.push(Effect::Discovered { pool });
         let id = &self.settings.pools[pool].id;
         let text = match era {
             PoolEra::Modern => format!("the command of pool \"{id}\" serves clients of MCP 2026-07-28"),
             _ => format!("the command of pool \"{id}\" serves no clients of MCP 2026-07-28, but earlier ones"),
         };
-        let report = self.out.reporter.report(self.time.now, Reason::EraKnown, || Report::new(Reason::EraKnown, text));
-        self.out.effects.extend(report.map(Effect::Report));
+        self.tell(Reason::EraKnown, || Report::new(Reason::EraKnown, text));
         for side in self.sides_of(pool) {
             self.stop_awaiting_workers_of(side);
         }
@@ -250,7 +249,7 @@ impl Bus {
         let asked = pools.filter_map(|pool| {
             let shown = self.supervisor.pools[pool].side.shown_as;
             let worker = self.workers.get(self.supervisor.pools[shown].discovery.as_ref()?.asked?)?;
-            Some(worker.process.started.after(SILENT_FOR))
+            Some(worker.process.started().after(SILENT_FOR))
         });
         asked.max()
     }

@@ -43,7 +43,7 @@ impl Bus {
         }
         let may_begin = |slot: usize| {
             let slot = &self.supervisor.pools[pool].slots[slot];
-            slot.worker.is_none() && slot.restarts.may_begin(self.time.now)
+            slot.worker.is_none() && slot.restarts.may_begin(self.time.now())
         };
         let slot = (0..self.supervisor.pools[pool].slots.len()).find(|slot| may_begin(*slot))?;
         Some((pool, slot))
@@ -51,7 +51,7 @@ impl Bus {
 
     /// Whether a worker can be had for a client of a dedicated group without a start.
     pub(super) fn has_spare_for(&self, client: ClientKey, group: usize) -> bool {
-        if self.balancer.groups[group].lends {
+        if self.balancer.groups[group].lends() {
             self.free_worker(client, group).is_some()
         } else {
             self.has_spare(group)
@@ -60,7 +60,7 @@ impl Bus {
 
     /// Whether a worker may be started for a client of a dedicated group.
     pub(super) fn may_grow_for(&self, client: ClientKey, group: usize) -> bool {
-        if self.balancer.groups[group].lends {
+        if self.balancer.groups[group].lends() {
             return self.slot_to_fill(client, group).is_some();
         }
         self.balancer.groups[group].pools().next().is_some_and(|pool| self.may_grow(pool))
@@ -70,7 +70,7 @@ impl Bus {
     pub(super) fn may_wait_for_turn(&self, client: ClientKey, group: usize) -> bool {
         let at = &self.balancer.groups[group];
         // Those that are lent come back.
-        let is_lent = || at.lends && self.has_spare(group);
+        let is_lent = || at.lends() && self.has_spare(group);
         at.is_dedicated() && (self.has_spare_for(client, group) || self.may_grow_for(client, group) || is_lent())
     }
 
@@ -91,13 +91,13 @@ impl Bus {
         };
         let lent = self.workers.get_mut(worker)?;
         lent.owner = Some(client);
-        lent.answering.claim(self.time.now);
+        lent.answering.claim(self.time.now());
         Some(worker)
     }
 
     /// Whether a worker was started beyond those that its pool keeps.
     fn is_extra(&self, key: WorkerKey) -> bool {
-        let lent = self.workers.get(key).filter(|worker| self.balancer.groups[worker.pool].lends);
+        let lent = self.workers.get(key).filter(|worker| self.balancer.groups[worker.pool].lends());
         lent.is_some_and(|worker| worker.slot.is_some_and(|slot| slot >= self.settings.pools[worker.pool].instances))
     }
 
@@ -109,7 +109,7 @@ impl Bus {
         }
         let worker = self.workers.get(key).filter(|worker| worker.owner.is_none() && worker.takes_messages())?;
         let due = worker.answering.claimed_at().after(SPARED_FOR);
-        if due <= self.time.now {
+        if due <= self.time.now() {
             self.stop_worker(key);
             return None;
         }
@@ -135,10 +135,10 @@ impl Bus {
         for (_, key) in lent {
             let Some(worker) = self.workers.get_mut(key) else { continue };
             worker.owner = None;
-            worker.answering.claim(self.time.now);
+            worker.answering.claim(self.time.now());
             self.notice_leaving(key);
             if self.is_extra(key) {
-                self.wake_at(key.into(), self.time.now.after(SPARED_FOR));
+                self.wake_at(key.into(), self.time.now().after(SPARED_FOR));
             }
         }
         if self.supervisor.queue.has_turns() {

@@ -13,6 +13,7 @@ use crate::peer::{ClientKey, Moment, Peer, WorkerKey};
 use crate::port::{Effect, Exit, Signal};
 use crate::report::{Reason, WorkerName};
 use crate::shutdown::Stage;
+use crate::tally::Change;
 use crate::timers::Timer;
 
 impl Bus {
@@ -42,8 +43,8 @@ impl Bus {
 
     pub(crate) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        (worker.process.pid, worker.process.started) = (pid, self.time.now);
-        self.supervisor.pools[worker.name.pool].tally.starts += 1;
+        worker.process.run(self.time.now(), pid);
+        self.supervisor.pools[worker.name.pool].tally.change(Change::Started);
         self.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
         self.ask_era(key);
@@ -58,8 +59,8 @@ impl Bus {
     pub(crate) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, short: bool) {
         self.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
         if let Some(worker) = self.workers.get_mut(key) {
-            worker.process.was_short = short;
-            self.supervisor.pools[worker.name.pool].tally.start_failures += 1;
+            worker.process.fail_to_run(short);
+            self.supervisor.pools[worker.name.pool].tally.change(Change::NotStarted);
         }
         self.step(key, Event::SpawnFailed);
         self.give_turns();
@@ -79,11 +80,11 @@ impl Bus {
         let unwanted = worker.process.exited();
         let was_asked = worker.has_ended_asked();
         let unwanted = unwanted.filter(|_| !was_asked);
-        let cause = unwanted.filter(|_| !worker.process.ended_by_itself);
+        let cause = unwanted.filter(|_| !worker.process.ended_by_itself());
         let tally = &mut self.supervisor.pools[worker.name.pool].tally;
         match unwanted {
             Some(reason) => tally.ended(reason),
-            None => tally.stops += 1,
+            None => tally.change(Change::Stopped),
         }
         let (pending, sessions) = (worker.end.unanswered.count(), worker.end.sessions.len());
         let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
@@ -101,8 +102,7 @@ impl Bus {
     pub(crate) fn stop_broken_worker(&mut self, key: WorkerKey, reason: Reason, text: &str) {
         self.report(reason, Some(Peer::Worker(key)), || text.to_owned());
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.process.stdout_closed = true;
-        worker.process.replace_for(reason);
+        worker.process.break_off(reason);
         // One that has exited was only read to its end, which has come.
         let has_exited = worker.process.state() == State::Stopped;
         self.close_gate(key.into(), Hold::Over);
@@ -113,7 +113,7 @@ impl Bus {
     /// A worker that is wanted no more.
     pub(crate) fn stop_worker(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.process.is_unwanted = true;
+        worker.process.dismiss();
         self.step(key, Event::Stop);
     }
 
@@ -138,13 +138,13 @@ impl Bus {
     fn step(&mut self, key: WorkerKey, event: Event) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let action = worker.process.step(event);
-        let (is_there, drained) = (worker.process.is_there(), worker.process.stdout_closed);
+        let (is_there, drained) = (worker.process.is_there(), worker.process.is_drained());
         self.supervisor.has_changed = true;
         match action {
             Action::None => return,
-            Action::Await | Action::ReadRest => self.set_timer(key, self.time.now.after(GRACE)),
+            Action::Await | Action::ReadRest => self.set_timer(key, self.time.now().after(GRACE)),
             Action::Terminate | Action::Kill => {
-                self.set_timer(key, self.time.now.after(self.settings.limits.drain_timeout));
+                self.set_timer(key, self.time.now().after(self.settings.limits.drain_timeout));
             }
             Action::Finish => {}
         }
@@ -154,16 +154,16 @@ impl Bus {
         }
         match action {
             Action::Terminate => {
-                self.out.effects.push_back(Effect::CloseStdin(key));
+                self.out.push(Effect::CloseStdin(key));
                 if is_there {
-                    self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Terminate });
+                    self.out.push(Effect::Signal { worker: key, signal: Signal::Terminate });
                 }
             }
             Action::Kill if is_there => {
                 self.report(Reason::WorkerKilled, Some(Peer::Worker(key)), || {
                     "a worker did not stop in time and is killed".into()
                 });
-                self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill });
+                self.out.push(Effect::Signal { worker: key, signal: Signal::Kill });
             }
             Action::ReadRest if drained => self.finish_worker(key),
             Action::Finish => self.finish_worker(key),
@@ -181,7 +181,7 @@ impl Bus {
         } else {
             (
                 Reason::RequestLost,
-                self.workers.get(key).map_or(EXITED, |worker| lost(worker.process.cause, &worker.tenure)),
+                self.workers.get(key).map_or(EXITED, |worker| lost(worker.process.cause(), &worker.tenure)),
             )
         };
         self.penalise_crash(key, &to_answer);
@@ -204,7 +204,7 @@ impl Bus {
     fn close_owner(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
         // With one that could not be started nothing was agreed on.
-        let Some(owner) = worker.owner.filter(|_| worker.process.pid != 0) else { return };
+        let Some(owner) = worker.owner.filter(|_| worker.process.has_run()) else { return };
         // The end of the daemon closes its clients in its own time; who is being closed has a reason.
         let goes_on = self.phase(owner).is_none_or(|phase| phase >= Phase::Refusing) || self.door(owner).borrows;
         if self.shutdown.stops_workers() || goes_on {
@@ -228,8 +228,8 @@ impl Bus {
         self.detach_worker(key);
         let Some(worker) = self.workers.remove(key) else { return };
         self.timers.disarm(Timer::Worker(key));
-        self.out.stats.bytes_unsent += worker.end.output.queued as u64;
-        self.out.effects.push_back(Effect::Release(key));
+        self.out.stats().bytes_unsent += worker.end.output.queued() as u64;
+        self.out.push(Effect::Release(key));
         worker.owner.into_iter().for_each(|owner| self.unassign(owner, key));
         self.leave_pool(key, &worker);
         if self.supervisor.queue.has_turns() && self.balancer.lends {
@@ -245,18 +245,18 @@ impl Bus {
         self.tick_turns(key);
         self.release_held_up(key);
         if let Some(worker) = self.workers.get_mut(key)
-            && worker.process.timer.take_if(|at| *at <= self.time.now).is_some()
+            && worker.process.takes_timer(self.time.now())
         {
             self.on_worker_timer(key);
         }
         let stalls_at = |worker: &Worker| worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
         if let Some(worker) = self.workers.get(key)
-            && stalls_at(worker).is_some_and(|at| at <= self.time.now)
+            && stalls_at(worker).is_some_and(|at| at <= self.time.now())
         {
             let text = format!(
                 "a worker read nothing for {} s, with {} bytes queued; it is told to stop",
                 timeout.as_secs_f32(),
-                worker.end.output.queued
+                worker.end.output.queued()
             );
             self.stop_broken_worker(key, Reason::WorkerStalled, &text);
         }
@@ -265,7 +265,7 @@ impl Bus {
         let due = due.map(|tick| tick(self, key));
         let last = [self.tick_extra(key), self.tick_tenure(key)];
         let Some(worker) = self.workers.get(key) else { return };
-        let own = [worker.process.timer, stalls_at(worker), worker.stall.ends(), worker.window.turns_due()];
+        let own = [worker.process.timer(), stalls_at(worker), worker.stall.ends(), worker.window.turns_due()];
         if let Some(next) = due.into_iter().chain(last).chain(own).flatten().min() {
             self.wake_at(key.into(), next);
         }
@@ -273,7 +273,7 @@ impl Bus {
 
     fn on_worker_timer(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        let (state, stdout_open) = (worker.process.state(), !worker.process.stdout_closed);
+        let (state, stdout_open) = (worker.process.state(), !worker.process.is_drained());
         let goes_on = match state {
             // Its last lines wait for a slow client: the clock starts when they can be read again.
             State::Stopped => worker.end.gate.waits(),
@@ -283,7 +283,7 @@ impl Bus {
             _ => false,
         };
         if goes_on {
-            return self.set_timer(key, self.time.now.after(GRACE));
+            return self.set_timer(key, self.time.now().after(GRACE));
         }
         let ended = match state {
             State::Stopped => Some((
@@ -310,13 +310,13 @@ impl Bus {
     /// A worker's stdout is read again. If it has exited meanwhile, there is the full time for its last lines.
     pub(crate) fn extend_read_timer(&mut self, key: WorkerKey) {
         if self.workers.get(key).is_some_and(|worker| worker.process.state() == State::Stopped) {
-            self.set_timer(key, self.time.now.after(GRACE));
+            self.set_timer(key, self.time.now().after(GRACE));
         }
     }
 
     fn set_timer(&mut self, key: WorkerKey, at: Moment) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.process.timer = Some(at);
+        worker.process.set_timer(at);
         self.wake_at(key.into(), at);
     }
 
@@ -327,7 +327,7 @@ impl Bus {
             match worker.process.state() {
                 State::Stopping => self.step(key, Event::Timer),
                 State::Killed => {}
-                _ => self.out.effects.push_back(Effect::Signal { worker: key, signal: Signal::Kill }),
+                _ => self.out.push(Effect::Signal { worker: key, signal: Signal::Kill }),
             }
         }
     }

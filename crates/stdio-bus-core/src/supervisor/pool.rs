@@ -18,7 +18,7 @@ use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::port::Effect;
 use crate::report::{Level, Reason, Report, WorkerName};
 use crate::settings::{self, Assignment, Era};
-use crate::tally::Tally;
+use crate::tally::{Change, Tally};
 use crate::timers::Timer;
 
 /// A worker that lives for so long with its client is no failure, however it ends then.
@@ -107,7 +107,7 @@ impl Pool {
 
     /// Until when no worker is started, since workers that clients had taken have failed.
     pub(crate) fn rests_until(&self, now: Moment) -> Option<Moment> {
-        self.restarts.due.filter(|until| *until > now)
+        self.restarts.due().filter(|until| *until > now)
     }
 }
 
@@ -161,7 +161,7 @@ impl Bus {
     pub(super) fn may_grow(&self, pool: usize) -> bool {
         let here = &self.supervisor.pools[pool];
         let is_failing = here.slots.iter().any(|slot| slot.restarts.is_failing());
-        !is_failing && here.rests_until(self.time.now).is_none() && !self.is_full(pool)
+        !is_failing && here.rests_until(self.time.now()).is_none() && !self.is_full(pool)
     }
 
     /// Starts a worker in every slot that is empty and not waiting out its backoff. Spares of a dedicated pool come one
@@ -170,13 +170,13 @@ impl Bus {
         if self.shutdown.stops_workers() || self.is_rolling(pool) {
             return;
         }
-        if let Some(until) = self.supervisor.pools[pool].rests_until(self.time.now) {
+        if let Some(until) = self.supervisor.pools[pool].rests_until(self.time.now()) {
             return self.timers.arm(Timer::Pool(pool), until);
         }
         let is_dedicated = self.settings.pools[pool].assignment == Assignment::Dedicated;
         for slot in 0..self.kept_slots(pool) {
             let here = &self.supervisor.pools[pool].slots[slot];
-            if here.worker.is_some() || !here.restarts.may_begin(self.time.now) {
+            if here.worker.is_some() || !here.restarts.may_begin(self.time.now()) {
                 continue;
             }
             if is_dedicated && !self.may_start_at_once(pool) {
@@ -210,19 +210,19 @@ impl Bus {
         let (place, incarnation) = (self.free_place(shown, slot), self.supervisor.next_number);
         let name = WorkerName { pool: shown, place, incarnation };
         let settings = &self.settings.pools[pool];
-        let tenure = Tenure::new(self.time.now, settings, generation, incarnation);
+        let tenure = Tenure::new(self.time.now(), settings, generation, incarnation);
         let is_to_see = self.supervisor.pools[pool].side.twin.is_some() && settings.assignment != Assignment::Dedicated;
         let answering = Answering::new(settings.request_timeout, if is_to_see { Opened::No } else { Opened::Yes });
-        let worker = self.workers.insert(Worker::new(self.time.now, (pool, slot), name, tenure, answering))?;
+        let worker = self.workers.insert(Worker::new(self.time.now(), (pool, slot), name, tenure, answering))?;
         self.supervisor.next_number += 1;
         self.wake_at(worker.into(), tenure.ages_at());
-        self.out.effects.push_back(Effect::Spawn { worker, name, generation });
+        self.out.push(Effect::Spawn { worker, name, generation });
         Some(worker)
     }
 
     /// Takes a warm spare out of its slot for one client, or starts a worker for it if the pool may grow.
     pub(super) fn take_dedicated(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        if self.balancer.groups[group].lends {
+        if self.balancer.groups[group].lends() {
             return self.lend_worker(client, group);
         }
         let pool = self.balancer.groups[group].pools().next()?;
@@ -238,7 +238,7 @@ impl Bus {
         };
         let taken = self.workers.get_mut(worker)?;
         taken.owner = Some(client);
-        taken.answering.claim(self.time.now);
+        taken.answering.claim(self.time.now());
         self.count_turn(client, worker);
         self.fill_slots(pool);
         Some(worker)
@@ -249,16 +249,16 @@ impl Bus {
         let (limits, settings) = (&self.settings.limits, &self.settings.pools[worker.pool]);
         let kept = self.kept_slots(worker.pool);
         let pool = &mut self.supervisor.pools[worker.pool];
-        let delay = pool.slots[slot].restarts.fail(self.time.now, worker.process.started, limits);
-        let left = pool.slots[..kept].iter().filter(|slot| !slot.restarts.given_up).count();
+        let delay = pool.slots[slot].restarts.fail(self.time.now(), worker.process.started(), limits);
+        let left = pool.slots[..kept].iter().filter(|slot| !slot.restarts.is_given_up()).count();
         let tally = &mut self.supervisor.pools[worker.name.pool].tally;
         let report = match delay {
             Some(delay) => {
-                tally.restarts += 1;
+                tally.change(Change::Restarted);
                 Report::new(Reason::RestartScheduled, format!("the next one starts in {} ms", delay.as_millis()))
             }
             None => {
-                tally.given_up += 1;
+                tally.change(Change::GivenUp);
                 let text = format!(
                     "given up after {} restarts within {} s; pool \"{}\" has {} of {} workers left. Correct the command; {}",
                     limits.max_restarts,
@@ -282,8 +282,8 @@ impl Bus {
     /// session.
     fn on_taken_end(&mut self, worker: &Worker) {
         let process = &worker.process;
-        let is_unexpected = worker.owner.is_some() && process.ended_by_itself && !process.is_unwanted;
-        let is_failure = is_unexpected && self.time.now.since(worker.answering.claimed_at()) < LASTS;
+        let is_unexpected = worker.owner.is_some() && process.ended_by_itself() && !process.is_unwanted();
+        let is_failure = is_unexpected && self.time.now().since(worker.answering.claimed_at()) < LASTS;
         let source = worker.owner.and_then(|owner| self.identity(owner)).map(|owner| owner.source);
         let restarts = &mut self.supervisor.pools[worker.pool].restarts;
         if !is_failure {
@@ -292,7 +292,7 @@ impl Bus {
             }
             return;
         }
-        let Some(delay) = restarts.fail_for(self.time.now, source) else { return };
+        let Some(delay) = restarts.fail_for(self.time.now(), source) else { return };
         self.tell(Reason::RestartScheduled, || {
             let text =
                 format!("the worker ended soon after a client got it; the next one starts in {} ms", delay.as_millis());
@@ -304,7 +304,7 @@ impl Bus {
     pub(super) fn leave_pool(&mut self, key: WorkerKey, worker: &Worker) {
         let is_candidate = self.supervisor.pools[worker.pool].roll.is_candidate(key);
         let (shown, of) = (worker.name.pool, worker.tenure.generation());
-        let was_its_end = worker.process.pid != 0 && !worker.process.is_unwanted;
+        let was_its_end = worker.process.has_run() && !worker.process.is_unwanted();
         if worker.is_asked() {
             self.end_question(shown, of, was_its_end);
         } else if was_its_end && !worker.answering.has_answered() {
@@ -312,11 +312,10 @@ impl Bus {
         }
         if let Some(slot) = worker.slot {
             self.supervisor.pools[worker.pool].slots[slot].worker = None;
-            let is_excused = worker.process.is_unwanted || worker.has_ended_asked();
-            if is_excused || self.shutdown.stops_workers() {
+            if worker.is_excused() || self.shutdown.stops_workers() {
                 // It has not failed.
-            } else if worker.process.was_short {
-                self.supervisor.pools[worker.pool].slots[slot].restarts.run_short(self.time.now);
+            } else if worker.process.was_short() {
+                self.supervisor.pools[worker.pool].slots[slot].restarts.run_short(self.time.now());
             } else {
                 self.on_slot_failure(slot, worker);
             }
@@ -325,7 +324,7 @@ impl Bus {
         } else {
             self.on_taken_end(worker);
         }
-        if !is_candidate && worker.process.ended_by_itself {
+        if !is_candidate && worker.process.ended_by_itself() {
             self.doubt_command(worker);
         }
         self.supervisor.leaving -= usize::from(worker.tenure.is_leaving());
@@ -344,7 +343,7 @@ impl Bus {
         let kept = self.kept_slots(pool);
         let empty = self.supervisor.pools[pool].slots[..kept].iter().filter(|slot| slot.worker.is_none());
         // What is due and was not started is started after another (`queue.rs`).
-        if let Some(next) = empty.filter_map(|slot| slot.restarts.due).filter(|at| *at > self.time.now).min() {
+        if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > self.time.now()).min() {
             self.timers.arm(Timer::Pool(pool), next);
         }
     }

@@ -119,13 +119,13 @@ impl WorkerQueue {
 impl Bus {
     /// Lets a client wait with this line, for which there is no worker, if one is about to come. Says whether it waits.
     pub(crate) fn await_worker(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> bool {
-        let now = self.time.now;
+        let now = self.time.now();
         let Ok(group) = self.group_of_line(client, window, line) else { return false };
         let Some(source) = self.identity(client).map(|client| client.source) else { return false };
         if self.supervisor.queue.end_refusal(client) || self.shutdown.refuses_requests() {
             return false;
         }
-        let for_turn = self.balancer.groups[group].is_open && self.may_wait_for_turn(client, group);
+        let for_turn = self.balancer.groups[group].is_open() && self.may_wait_for_turn(client, group);
         let Some(until) = (if for_turn {
             Some(now.after(LONGEST_WAIT))
         } else {
@@ -147,12 +147,12 @@ impl Bus {
         let hold = self.settings.limits.hold;
         // What is not open yet has its workers elsewhere.
         let twin = |pool: usize| self.supervisor.pools[pool].side.twin;
-        let from = match self.balancer.groups[group].is_open {
+        let from = match self.balancer.groups[group].is_open() {
             true => group,
             false => self.balancer.groups[group].only_pool().and_then(twin).unwrap_or(group),
         };
         let waits = !hold.is_zero() && self.expects_worker(from);
-        waits.then(|| self.balancer.groups[group].vacant_since(self.time.now).after(hold))
+        waits.then(|| self.balancer.groups[group].vacant_since(self.time.now()).after(hold))
     }
 
     /// Whether the next worker of a group, which has none that takes messages, comes after the first backoff at the
@@ -163,7 +163,7 @@ impl Bus {
             let slot = &self.supervisor.pools[*pool].slots[*slot];
             match slot.worker {
                 Some(worker) => self.workers.get(worker).is_some_and(|worker| {
-                    slot.restarts.would_restart_soon(self.time.now, worker.process.started, limits)
+                    slot.restarts.would_restart_soon(self.time.now(), worker.process.started(), limits)
                 }),
                 None => slot.restarts.is_in_first_backoff(),
             }
@@ -171,8 +171,8 @@ impl Bus {
         let rests = |pool: usize| {
             let here = &self.supervisor.pools[pool];
             // Since one worker that a client had taken has failed.
-            let rests = here.restarts.is_in_first_backoff() && here.rests_until(self.time.now).is_some();
-            group.assignment == Assignment::Dedicated && rests && !self.is_full(pool)
+            let rests = here.restarts.is_in_first_backoff() && here.rests_until(self.time.now()).is_some();
+            group.is_dedicated() && rests && !self.is_full(pool)
         };
         group.slots().iter().any(is_coming) || group.pools().any(rests)
     }
@@ -213,7 +213,7 @@ impl Bus {
     pub(crate) fn stop_awaiting_worker(&mut self, key: ClientKey) {
         if let Some(at) = self.supervisor.queue.turn_of(key) {
             let source = self.supervisor.queue.waiting[at].source;
-            self.supervisor.queue.slow_down(self.time.now, source, self.time.now);
+            self.supervisor.queue.slow_down(self.time.now(), source, self.time.now());
         }
         self.stop_awaiting(false, |waiting| waiting.client == key);
         self.supervisor.queue.end_refusal(key);
@@ -229,7 +229,7 @@ impl Bus {
         }
         let source = self.identity(client)?.source;
         // What is lent was started before.
-        let is_paced = || self.supervisor.queue.waits_until(self.time.now, source).is_some();
+        let is_paced = || self.supervisor.queue.waits_until(self.time.now(), source).is_some();
         if self.supervisor.queue.is_refused(client) || !(has_spare && self.door(client).borrows) && is_paced() {
             return None;
         }
@@ -245,8 +245,8 @@ impl Bus {
         let waiting = &mut self.supervisor.queue.waiting[at];
         waiting.has_ended = true;
         let source = waiting.source;
-        self.supervisor.queue.slow_down(self.time.now, source, self.time.now);
-        self.timers.arm(Timer::WorkerQueue, self.time.now.after(PACE));
+        self.supervisor.queue.slow_down(self.time.now(), source, self.time.now());
+        self.timers.arm(Timer::WorkerQueue, self.time.now().after(PACE));
         let is_like = |waiting: &Waiting| waiting.has_ended && waiting.source == source;
         if self.supervisor.queue.turns().filter(|(_, waiting)| is_like(waiting)).count() > MOST_ENDED {
             self.stop_awaiting(true, |waiting| waiting.client == key);
@@ -262,7 +262,7 @@ impl Bus {
             (!worker.answering.has_answered()).then_some(worker.answering.claimed_at())
         };
         if let Some(last) = self.workers_of(key).filter_map(claimed).max() {
-            self.supervisor.queue.slow_down(self.time.now, source, last);
+            self.supervisor.queue.slow_down(self.time.now(), source, last);
         }
     }
 
@@ -271,14 +271,14 @@ impl Bus {
         let Some(&Identity { source_use, source, .. }) = self.identity(key) else { return };
         self.admission.sources.count_turn(source_use);
         if let Some(last) = self.supervisor.queue.last_of(source) {
-            *last = self.time.now;
+            *last = self.time.now();
         }
-        self.wake_at(worker.into(), self.time.now.after(FIRST_ANSWER));
+        self.wake_at(worker.into(), self.time.now().after(FIRST_ANSWER));
     }
 
     /// The pools that people see of which the start of a worker was not answered yet.
     fn starting(&self) -> Vec<usize> {
-        let starting = self.workers.iter().filter(|(_, worker)| worker.process.pid == 0);
+        let starting = self.workers.iter().filter(|(_, worker)| !worker.process.has_run());
         starting.map(|(_, worker)| worker.name.pool).collect()
     }
 
@@ -290,7 +290,7 @@ impl Bus {
             let client = self.identity(waiting.client)?;
             let pool = self.balancer.groups[waiting.group].pools().next()?;
             let is_starting = starting.contains(&self.supervisor.pools[pool].side.shown_as);
-            let may_start = || self.supervisor.queue.waits_until(self.time.now, waiting.source).is_none();
+            let may_start = || self.supervisor.queue.waits_until(self.time.now(), waiting.source).is_none();
             let may = if self.door(waiting.client).borrows {
                 // What was lent to it goes back before.
                 let grows = || !is_starting && may_start() && self.may_grow_for(waiting.client, waiting.group);
@@ -320,7 +320,7 @@ impl Bus {
             }
             self.stop_awaiting(false, |waiting| waiting.client == client);
         }
-        let (now, queue) = (self.time.now, &self.supervisor.queue);
+        let (now, queue) = (self.time.now(), &self.supervisor.queue);
         let due = queue.waiting.iter().map(|waiting| queue.due(now, waiting)).filter(|due| *due > now).min();
         self.timers.arm(Timer::WorkerQueue, due);
         for pool in 0..self.supervisor.pools.len() {
@@ -332,7 +332,7 @@ impl Bus {
 
     /// Turns whose time has come, and clients that have waited for too long.
     pub(crate) fn tick_worker_queue(&mut self) {
-        let now = self.time.now;
+        let now = self.time.now();
         self.give_turns();
         self.stop_awaiting(true, |waiting| waiting.until <= now);
     }

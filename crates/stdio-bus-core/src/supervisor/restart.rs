@@ -28,9 +28,9 @@ const SOURCES: usize = 16;
 pub(crate) struct Restarts {
     failures: u32,
     /// When the next worker is due, since one has failed.
-    pub due: Option<Moment>,
+    due: Option<Moment>,
     /// max_restarts was exceeded: no worker is started before `due`, or ever.
-    pub given_up: bool,
+    given_up: bool,
     /// Restarts within the window.
     recent: Vec<Moment>,
     /// Where the clients of failed workers came from, of the first [`SOURCES`]: each counts once, so that a few clients
@@ -80,6 +80,16 @@ impl Restarts {
     /// The next worker is started.
     pub(super) fn begin(&mut self) {
         (self.due, self.given_up) = (None, false);
+    }
+
+    /// When the next worker is due, since one has failed.
+    pub(crate) fn due(&self) -> Option<Moment> {
+        self.due
+    }
+
+    /// Whether there were too many failures.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up
     }
 
     /// Whether the next worker may be started.

@@ -75,7 +75,7 @@ impl Roll {
 impl Bus {
     /// Replaces one worker after the other, as far as that is possible now.
     pub(super) fn advance_roll(&mut self, pool: usize) {
-        let now = self.time.now;
+        let now = self.time.now();
         let here = &self.supervisor.pools[pool];
         if self.shutdown.stops_workers() || here.side.is_dormant {
             return;
@@ -114,7 +114,7 @@ impl Bus {
     fn settles_at(&self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get(key).filter(|worker| worker.runs())?;
         let answers = worker.answering.has_answered();
-        Some(if answers { self.time.now } else { worker.process.started.after(SETTLED_AFTER) })
+        Some(if answers { self.time.now() } else { worker.process.started().after(SETTLED_AFTER) })
     }
 
     /// Whether a candidate was asked what it speaks, and the clients here need one that was not.
@@ -130,7 +130,7 @@ impl Bus {
         if let Some(pool) = self.pool_of(key)
             && self.supervisor.pools[pool].roll.is_candidate(key)
         {
-            self.timers.arm(Timer::Pool(pool), self.time.now.after(SETTLED_AFTER));
+            self.timers.arm(Timer::Pool(pool), self.time.now().after(SETTLED_AFTER));
         }
     }
 
@@ -191,7 +191,7 @@ impl Bus {
         before.into_iter().for_each(|before| self.retire_worker(before));
         self.judge_ends(shown, generation);
         // A spare has no work yet: no client gets one of the last command.
-        if self.settings.pools[pool].assignment == Assignment::Dedicated && !self.balancer.groups[pool].lends {
+        if self.settings.pools[pool].assignment == Assignment::Dedicated && !self.balancer.groups[pool].lends() {
             for slot in 0..self.supervisor.pools[pool].slots.len() {
                 let spare = self.supervisor.pools[pool].slots[slot].worker;
                 let is_old = |key: &WorkerKey| self.workers.get(*key).is_some_and(|worker| self.is_outdated(worker));
@@ -207,13 +207,12 @@ impl Bus {
 
     /// A candidate has ended before it has settled.
     pub(super) fn candidate_ended(&mut self, worker: &Worker) {
-        let (now, pool) = (self.time.now, worker.pool);
-        let is_excused = worker.process.is_unwanted || worker.has_ended_asked();
+        let (now, pool) = (self.time.now(), worker.pool);
         let roll = &mut self.supervisor.pools[pool].roll;
         roll.candidate = None;
-        if worker.process.was_short {
+        if worker.process.was_short() {
             roll.due = Some(now.after(SHORTAGE));
-        } else if !is_excused {
+        } else if !worker.is_excused() {
             roll.due = Some(now.after(FIRST_PAUSE * (1 << roll.failures)));
             roll.failures += 1;
         }
@@ -240,14 +239,14 @@ impl Bus {
 
     /// A worker has ended by itself: its command may be one that cannot live after all.
     pub(super) fn doubt_command(&mut self, worker: &Worker) {
-        let (now, pool) = (self.time.now, worker.pool);
+        let (now, pool) = (self.time.now(), worker.pool);
         let here = &self.supervisor.pools[pool];
         let newest = self.settings.pools[pool].generation;
         let is_newest = worker.tenure.generation() == newest && here.settled == newest;
-        let is_excused = worker.process.is_unwanted || worker.has_ended_asked() || worker.process.was_short;
+        let is_excused = worker.is_excused() || worker.process.was_short();
         let Some(mut fallback) = here.fallback.filter(|_| is_newest && !is_excused) else { return };
         let is_proved = worker.answering.has_answered()
-            || does_well(now, worker.process.started, &self.settings.limits)
+            || does_well(now, worker.process.started(), &self.settings.limits)
             || self.is_proved(pool);
         fallback.failures += 1;
         let here = &mut self.supervisor.pools[pool];
@@ -301,7 +300,7 @@ impl Bus {
 
     /// A worker that has no slot any more gets no new work.
     pub(crate) fn retire_worker(&mut self, key: WorkerKey) {
-        let by = self.time.now.after(self.settings.limits.replace_timeout);
+        let by = self.time.now().after(self.settings.limits.replace_timeout);
         let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
         worker.slot = None;
         worker.tenure.leave(by);
@@ -342,7 +341,7 @@ impl Bus {
 
     /// Looks at how long a worker may stay. Gives when to look again.
     pub(super) fn tick_tenure(&mut self, key: WorkerKey) -> Option<Moment> {
-        let now = self.time.now;
+        let now = self.time.now();
         let lives = |worker: &&Worker| matches!(worker.process.state(), State::Starting | State::Running);
         let worker = self.workers.get(key).filter(lives)?;
         let tenure = worker.tenure;
@@ -353,7 +352,7 @@ impl Bus {
             return Some(tenure.ages_at()).filter(|at| *at > now && tenure.worn().is_none());
         };
         let is_over = by <= now;
-        let listens = worker.answering.is_listened_to(worker.process.started).filter(|until| *until > now);
+        let listens = worker.answering.is_listened_to(worker.process.started()).filter(|until| *until > now);
         let stays = if self.has_work(key, worker) { Some(by) } else { listens };
         if let Some(until) = stays.filter(|_| !is_over) {
             return Some(until.min(by));
@@ -375,7 +374,7 @@ impl Bus {
     fn has_work(&self, key: WorkerKey, worker: &Worker) -> bool {
         worker.end.unanswered.awaited() > 0
             || worker.owner.is_some()
-            || worker.end.output.queued > 0
+            || worker.end.output.queued() > 0
             || worker.end.sessions.iter().any(|session| self.is_in_use(*session))
             || self.all_clients().any(|(_, client)| client.assigned.iter().any(|(_, assigned)| *assigned == key))
     }

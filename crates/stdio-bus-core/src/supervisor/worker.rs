@@ -4,12 +4,10 @@
 //! process can close its pipes and live.
 use core::time::Duration;
 
-use ndjson_scan::Partial;
-
 use super::answering::Answering;
 use super::discovery::Question;
 use super::tenure::Tenure;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Stream};
 use crate::flow::stall::StallBudget;
 use crate::flow::window::SendWindow;
 use crate::peer::{ClientKey, Moment};
@@ -108,29 +106,106 @@ fn step(state: State, event: Event) -> (State, Action) {
 pub(crate) struct Process {
     state: State,
     /// 0 until its start is answered.
-    pub pid: u32,
+    pid: u32,
     /// When it was started.
-    pub started: Moment,
+    started: Moment,
     /// When the timer of its state runs out.
-    pub(super) timer: Option<Moment>,
+    timer: Option<Moment>,
     /// Its stdin can be written to no more.
-    pub stdin_closed: bool,
+    stdin_closed: bool,
     /// Its stdout gives no more lines.
-    pub stdout_closed: bool,
+    stdout_closed: bool,
     /// It has exited although it was not told to.
-    pub ended_by_itself: bool,
+    ended_by_itself: bool,
     /// Why it is replaced while others need it: what it did, or that the operator wants it.
-    pub cause: Option<Reason>,
+    cause: Option<Reason>,
     /// It could not be started for want of descriptors, processes or memory.
-    pub(super) was_short: bool,
+    was_short: bool,
     /// It is wanted no more, and leaves its slot empty.
-    pub(super) is_unwanted: bool,
+    is_unwanted: bool,
 }
 
 impl Process {
     /// Where it stands.
     pub(crate) fn state(&self) -> State {
         self.state
+    }
+
+    /// Its start was answered.
+    pub(super) fn run(&mut self, now: Moment, pid: u32) {
+        (self.pid, self.started) = (pid, now);
+    }
+
+    /// It could not be started, perhaps for want of descriptors, processes or memory.
+    pub(super) fn fail_to_run(&mut self, was_short: bool) {
+        self.was_short = was_short;
+    }
+
+    /// Its id; 0 until its start is answered.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether its start was answered.
+    pub(super) fn has_run(&self) -> bool {
+        self.pid != 0
+    }
+
+    /// When it was started.
+    pub(crate) fn started(&self) -> Moment {
+        self.started
+    }
+
+    /// When the timer of its state runs out.
+    pub(super) fn timer(&self) -> Option<Moment> {
+        self.timer
+    }
+
+    /// That is then.
+    pub(super) fn set_timer(&mut self, at: Moment) {
+        self.timer = Some(at);
+    }
+
+    /// Whether it has run out, which is said once.
+    pub(super) fn takes_timer(&mut self, now: Moment) -> bool {
+        self.timer.take_if(|at| *at <= now).is_some()
+    }
+
+    /// Whether its stdout gives no more lines.
+    #[inline]
+    pub(crate) fn is_drained(&self) -> bool {
+        self.stdout_closed
+    }
+
+    /// Whether it has exited although it was not told to.
+    pub(crate) fn ended_by_itself(&self) -> bool {
+        self.ended_by_itself
+    }
+
+    /// Why it is replaced while others need it.
+    pub(crate) fn cause(&self) -> Option<Reason> {
+        self.cause
+    }
+
+    /// Whether it was no fault of the command that it could not be started.
+    pub(super) fn was_short(&self) -> bool {
+        self.was_short
+    }
+
+    /// It is wanted no more.
+    pub(super) fn dismiss(&mut self) {
+        self.is_unwanted = true;
+    }
+
+    /// Whether it is, so that it leaves its slot empty.
+    pub(super) fn is_unwanted(&self) -> bool {
+        self.is_unwanted
+    }
+
+    /// It is replaced since it broke the rules: it is not read any more.
+    pub(super) fn break_off(&mut self, reason: Reason) {
+        self.stdout_closed = true;
+        self.replace_for(reason);
     }
 
     /// Whether it runs and may be signalled.
@@ -230,7 +305,7 @@ impl Worker {
             elicitations: Elicitations::default(),
             stall: StallBudget::default(),
             window: SendWindow::new(),
-            end: Endpoint { partial: Partial::of_any_depth(), ..Endpoint::default() },
+            end: Endpoint { stream: Stream::of_worker(), ..Endpoint::default() },
         }
     }
 
@@ -256,6 +331,11 @@ impl Worker {
     /// Whether it has ended by itself while it was asked for its era.
     pub(super) fn has_ended_asked(&self) -> bool {
         self.is_asked() && self.process.pid != 0 && self.process.ended_by_itself
+    }
+
+    /// Whether its end is no failure.
+    pub(super) fn is_excused(&self) -> bool {
+        self.process.is_unwanted || self.has_ended_asked()
     }
 
     /// Whether it runs, takes messages, and is not on probation.

@@ -4,6 +4,7 @@ use super::eras::{CALL, LEGACY, MODERN, with_a_door};
 use super::*;
 use crate::eras::PoolEra;
 use crate::settings::Era;
+use crate::tally::Change;
 
 /// One worker, after whose first failure its pool is given up.
 fn never_restarted() -> Settings {
@@ -163,7 +164,7 @@ fn a_command_whose_workers_end_when_they_are_asked_is_for_sessions_and_the_third
     bench.write(session, r#"{"id":1,"method":"initialize"}"#);
     assert_eq!(bench.answers(third)["method"], "initialize");
     let row = bench.bus.pool_row(0).expect("it is a pool");
-    assert_eq!((row.tally.all_exits(), row.tally.stops, row.given_up), (0, 2, 0));
+    assert_eq!((row.tally.all_exits(), row.tally.changes(Change::Stopped), row.given_up), (0, 2, 0));
     bench.dies(third);
     assert_eq!(bench.count(Reason::PoolDegraded), 1, "its own end is its own fault");
 }

@@ -1,6 +1,7 @@
 //! What an operator does to one client or worker.
 
 use super::*;
+use crate::tally::Change;
 
 fn key(peer: Peer) -> ClientKey {
     let Peer::Client(client) = peer else { panic!("{peer:?} is no client") };
@@ -86,7 +87,8 @@ fn a_worker_that_the_operator_has_replaced_counts_as_no_failure() {
     assert!(bench.is_released(old));
     assert_eq!(bench.workers.len(), 2, "another one is there at once, though nobody is restarted");
     let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
-    assert_eq!((tally.all_exits(), tally.stops, tally.restarts, tally.given_up), (0, 1, 0, 0));
+    let changes = [Change::Stopped, Change::Restarted, Change::GivenUp];
+    assert_eq!((tally.all_exits(), changes.map(|change| tally.changes(change))), (0, [1, 0, 0]));
     assert_eq!((bench.count(Reason::WorkerReplaced), bench.count(Reason::WorkerExited)), (1, 0));
     bench.handle(Input::RestartWorker { worker, at_once: true });
     assert_eq!(bench.count(Reason::WorkerReplaced), 1, "who has gone is nobody");

@@ -1,6 +1,7 @@
 //! One worker of each dedicated pool is started at a time, and sources take turns for them.
 
 use super::*;
+use crate::tally::Change;
 
 const ASK: &str = r#"{"id":1,"method":"initialize"}"#;
 
@@ -28,7 +29,7 @@ fn send_no_more(bench: &mut Bench, clients: &[Peer]) {
 
 /// Workers that are being started.
 fn starting(bench: &Bench) -> Vec<WorkerKey> {
-    let is_starting = |key: &WorkerKey| bench.bus.workers.get(*key).is_some_and(|worker| worker.process.pid == 0);
+    let is_starting = |key: &WorkerKey| bench.bus.workers.get(*key).is_some_and(|worker| worker.process.pid() == 0);
     bench.workers.iter().copied().filter(is_starting).collect()
 }
 
@@ -112,7 +113,7 @@ fn spares_come_after_clients_that_wait() {
 #[test]
 fn a_source_whose_clients_leave_without_their_answers_gets_workers_and_spares_at_a_pace() {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 1000, ..pool(2, Assignment::Dedicated) }]));
-    let begun = |bench: &Bench| bench.bus.pool_row(0).map_or(0, |pool| pool.tally.starts);
+    let begun = |bench: &Bench| bench.bus.pool_row(0).map_or(0, |pool| pool.tally.changes(Change::Started));
     for _ in 0..500 {
         let client = asks_from(&mut bench, 1);
         bench.breaks(client);

@@ -1,7 +1,7 @@
 //! What is counted of requests, workers, bytes and waits.
 
 use super::*;
-use crate::tally::{Outcome, Tally};
+use crate::tally::{Change, Outcome, Tally};
 
 fn tally(bench: &Bench) -> Tally {
     bench.bus.pool_row(0).expect("there is a pool").tally.clone()
@@ -31,14 +31,14 @@ fn a_request_is_counted_once_by_what_became_of_it_and_an_answer_by_how_long_it_t
     bench.pass(milliseconds(400));
     bench.write(worker, r#"{"id":2,"error":{"code":1,"message":"no"}}"#);
     assert_eq!(outcomes(&bench), [("answered", 1), ("error", 1)]);
-    let durations = tally(&bench).durations;
+    let durations = tally(&bench).durations().clone();
     let not_longer = |bound| durations.cumulative().find(|(at, _)| *at == milliseconds(bound)).map(|(_, count)| count);
     assert_eq!((not_longer(1), not_longer(5), not_longer(250), not_longer(500)), (Some(0), Some(1), Some(1), Some(2)));
     assert!(durations.sum().abs_diff(milliseconds(406)) < Duration::from_micros(4), "{:?}", durations.sum());
     bench.pass(seconds(10));
     bench.write(worker, r#"{"id":3,"result":"too late"}"#);
     assert_eq!(outcomes(&bench), [("answered", 1), ("error", 1), ("timeout", 1)]);
-    assert_eq!(tally(&bench).durations.count(), 2, "what was not answered in time took no time");
+    assert_eq!(tally(&bench).durations().count(), 2, "what was not answered in time took no time");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn requests_that_reach_no_worker_are_no_outcome_of_a_pool() {
 
 /// The errors of each pool and of none.
 fn errors(bench: &Bench, pool: Option<usize>) -> Vec<(&'static str, u64)> {
-    let of_pool = pool.and_then(|pool| bench.bus.pool_row(pool)).map(|row| row.tally.errors.clone());
+    let of_pool = pool.and_then(|pool| bench.bus.pool_row(pool)).map(|row| row.tally.errors().clone());
     let errors = of_pool.unwrap_or_else(|| bench.bus.errors_of_no_pool().clone());
     errors.iter().map(|(reason, count)| (reason.name(), count)).collect()
 }
@@ -132,7 +132,8 @@ fn starts_exits_restarts_and_seats_that_are_given_up_are_counted() {
         bench.pass(seconds(2));
     }
     let tally = tally(&bench);
-    assert_eq!((tally.starts, tally.all_exits(), tally.stops, tally.restarts, tally.given_up), (2, 2, 0, 1, 1));
+    let changes = [Change::Started, Change::Stopped, Change::Restarted, Change::GivenUp];
+    assert_eq!((tally.all_exits(), changes.map(|change| tally.changes(change))), (2, [2, 0, 1, 1]));
 }
 
 #[test]

@@ -4,41 +4,22 @@
 
 use ndjson_scan::{Line, Span, Window};
 
-use super::client::{Client, Phase};
-use super::ended::{Ended, Ending};
-use super::endpoint::Endpoint;
-use super::flow::gate::Hold;
-use super::id::{Id, Spelled};
-use super::message::{Verb, plain_name, print_of, verb};
-use super::out::Out;
-use super::peer::{ClientKey, ClientMark, Peer, WorkerKey, WorkerMark};
-use super::pending::{Direction, NewRequest, Pending, Wire};
-use super::request::Flags;
-use super::session::activity::told_idle;
-use super::session::table::Sessions;
-use super::settings::{IdCollision, Settings};
-use super::supervisor::pool::Pool;
-use super::table::Table;
-use super::tally::Outcome;
-use super::time::Time;
-use super::timers::{Timer, Timers};
-use super::worker::Worker;
-
-/// What of the bus a line on this way may need, beside its sender.
-pub(super) struct FastPath<'a> {
-    pub time: &'a Time,
-    pub window: Window<'a>,
-    pub settings: &'a Settings,
-    pub sessions: &'a mut Sessions,
-    pub pending: &'a mut Pending,
-    pub pools: &'a mut [Pool],
-    pub timers: &'a mut Timers,
-    pub out: &'a mut Out,
-    /// How many clients there are.
-    pub clients: usize,
-    /// A worker does better than before.
-    pub workers_changed: bool,
-}
+use super::FastPath;
+use crate::client::{Client, Clients, Phase};
+use crate::ended::{Ended, Ending};
+use crate::endpoint::Endpoint;
+use crate::flow::gate::Hold;
+use crate::id::{Id, Spelled};
+use crate::message::{Verb, plain_name, print_of, verb};
+use crate::peer::{ClientKey, Peer, WorkerKey, WorkerMark};
+use crate::pending::{Direction, NewRequest, Wire};
+use crate::request::Flags;
+use crate::session::activity::told_idle;
+use crate::settings::IdCollision;
+use crate::table::Table;
+use crate::tally::Outcome;
+use crate::timers::Timer;
+use crate::worker::Worker;
 
 impl FastPath<'_> {
     /// The session that a line is in, if it names one in one place and no other thing.
@@ -74,15 +55,15 @@ impl FastPath<'_> {
         let worker_key = session.worker;
         let worker = workers.get_mut(worker_key)?;
         let gives_out_names = || self.pools[worker.pool].gives_out_names(worker);
-        if !session.is_open_at_once(!self.sessions.bonds.is_empty(), gives_out_names) || !worker.takes_messages() {
+        if !session.is_open_at_once(!self.sessions.bonds().is_empty(), gives_out_names) || !worker.takes_messages() {
             return None;
         }
         let bytes = line.span.len() + 1;
         let in_turns = worker.owner.is_none() && !client.identity.stdio;
-        if worker.end.output.is_full() || worker.end.blocked_on.is_some() || client.end.turn.granted.is_some() {
+        if worker.end.output.is_full() || worker.end.blocked_on.is_some() || client.end.turn.is_granted() {
             return None;
         }
-        let others_wait = !worker.end.output.waiters.is_empty();
+        let others_wait = worker.end.output.has_waiters();
         if in_turns && !worker.window.has_room_for(key, others_wait, self.clients == 1) {
             return None;
         }
@@ -100,27 +81,27 @@ impl FastPath<'_> {
                 second_session: None,
                 session_on_top: line.session.is_some(),
                 verb: Verb::Other,
-                expires: worker.answering.expires(self.time.now),
+                expires: worker.answering.expires(self.time.now()),
                 print: print_of(self.window, line, Span::default()),
             };
             let came_at = self.time.came_at();
             let request = self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut client.end.outstanding)?;
-            if TOLD && let Some(records) = &mut self.out.records {
-                records.begin(self.time.now, self.pending, request, (self.window, line));
+            if TOLD && let Some(records) = self.out.records() {
+                records.begin(self.time.now(), self.pending, request, (self.window, line));
             }
             self.timers.arm(Timer::Requests, new.expires);
             client.end.traffic.asked += 1;
             let is_first = worker.end.unanswered.begin();
             self.sessions.begin_request(session_key);
             self.timers
-                .arm(Timer::Worker(worker_key), worker.answering.begin(self.time.now, is_first, &mut worker.tenure));
+                .arm(Timer::Worker(worker_key), worker.answering.begin(self.time.now(), is_first, &mut worker.tenure));
         }
         worker.audience.note(key, &client.identity);
-        self.sessions.hear(session_key, self.time.now);
+        self.sessions.hear(session_key, self.time.now());
         if in_turns {
             worker.window.mark_line_end(key, bytes);
         }
-        worker.window.push(self.time.now, bytes, self.clients > 1 && worker.owner.is_none());
+        worker.window.push(self.time.now(), bytes, self.clients > 1 && worker.owner.is_none());
         self.forward(worker_key.into(), &mut worker.end, line, bytes);
         Some(())
     }
@@ -138,8 +119,8 @@ impl FastPath<'_> {
     #[inline(always)]
     fn forward(&mut self, to: Peer, end: &mut Endpoint, line: &Line, bytes: usize) {
         self.out.copy(to, line.span.start, line.span.end + 1);
-        if self.out.count_queued(self.time.now, to, end, bytes, self.settings.limits.max_output_queue) {
-            self.timers.arm(to.into(), self.time.now.after(self.settings.limits.backpressure_timeout));
+        if self.out.count_queued(self.time.now(), to, end, bytes, self.settings.limits.max_output_queue) {
+            self.timers.arm(to.into(), self.time.now().after(self.settings.limits.backpressure_timeout));
         }
     }
 
@@ -149,7 +130,7 @@ impl FastPath<'_> {
         &mut self,
         key: WorkerKey,
         worker: &mut Worker,
-        clients: &mut Table<Client, ClientMark>,
+        clients: &mut Clients,
         line: &Line,
     ) -> Option<()> {
         match line.id.is_some() {
@@ -164,7 +145,7 @@ impl FastPath<'_> {
         &mut self,
         key: WorkerKey,
         worker: &mut Worker,
-        clients: &mut Table<Client, ClientMark>,
+        clients: &mut Clients,
         line: &Line,
     ) -> Option<()> {
         let other = line.method.end | line.result_session.end;
@@ -199,7 +180,7 @@ impl FastPath<'_> {
         self.workers_changed |= worker.answering.answers(true);
         let outcome = if line.flags == Line::ERROR { Outcome::Error } else { Outcome::Answered };
         self.pools[worker.name.pool].tally.answered(outcome, took);
-        if is_told && let Some(records) = &mut self.out.records {
+        if is_told && let Some(records) = self.out.records() {
             let ending = Ending::of_answer(self.window, line);
             let ended = Ended { worker: Some(worker.name), took, ..Ended::of(client_key, &client.identity, ending) };
             let session = session.and_then(|session| self.sessions.get(session));
@@ -211,13 +192,7 @@ impl FastPath<'_> {
 
     /// A notification in a session that the worker has given out.
     #[inline(always)]
-    fn pass_notification(
-        &mut self,
-        key: WorkerKey,
-        worker: &Worker,
-        clients: &mut Table<Client, ClientMark>,
-        line: &Line,
-    ) -> Option<()> {
+    fn pass_notification(&mut self, key: WorkerKey, worker: &Worker, clients: &mut Clients, line: &Line) -> Option<()> {
         let name = Self::name(self.window, line)?;
         if worker.answering.tells_states() && told_idle(self.window.get(line.span)).is_some() {
             return None;
@@ -230,7 +205,7 @@ impl FastPath<'_> {
         }
         client.end.penalty.forget_crashes();
         if self.settings.limits.session_idle.is_some() {
-            self.sessions.hear(session_key, self.time.now);
+            self.sessions.hear(session_key, self.time.now());
         }
         self.forward(client_key.into(), &mut client.end, line, line.span.len() + 1);
         Some(())

@@ -268,7 +268,7 @@ mod tests {
             let now = Moment(at * MS);
             while feed.backlog() == 0 || (feed.room(false) > 0 && unread < 200_000) {
                 feed.push(now, 200, true);
-                feed.leave((200) as usize);
+                feed.leave(200);
                 unread += 200;
             }
             // Each 12 ms it reads all that is there.
@@ -288,7 +288,7 @@ mod tests {
             let now = Moment(at * MS);
             while feed.backlog() == 0 || feed.room(false) > 0 {
                 feed.push(now, 200, true);
-                feed.leave((200) as usize);
+                feed.leave(200);
                 unread += 200;
             }
             most = if at > 2000 { most.max(unread / 200) } else { 0 };
@@ -316,7 +316,7 @@ mod tests {
         feed.push(Moment(0), 1 << 20, true);
         assert!(!feed.has_room_for(flooding, false, false));
         assert!(feed.has_room_for(other, true, false) && feed.has_room_for(successor, true, false));
-        feed.leave((1 << 20) as usize);
+        feed.leave(1 << 20);
         feed.read_up_to(Moment(MS), 1 << 10);
         assert_eq!(feed.backlog(), 1 << 10);
         assert!(!feed.has_room_for(flooding, true, false) && feed.has_room_for(flooding, false, false));

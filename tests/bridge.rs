@@ -416,6 +416,23 @@ fn real_daemon(path: &std::path::Path) -> Bridge {
 }
 
 #[test]
+fn a_last_line_without_a_newline_is_answered_by_the_real_daemon() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("bus");
+    let _daemon = real_daemon(&path);
+    for length in [1, 1 << 19] {
+        let (mut bridge, mut stdout) = Bridge::start(&format!("unix:{}", path.display()));
+        let params = "x".repeat(length);
+        bridge.send(format!("{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\",\"params\":[\"{params}\"]}}").as_bytes());
+        bridge.end_input();
+        let answer = stdout.message();
+        assert_eq!((&answer["id"], answer.get("error")), (&json!(1), None));
+        assert_eq!(bridge.code(), Some(0));
+        assert_eq!(bridge.stderr.text(), "");
+    }
+}
+
+#[test]
 fn an_editor_is_told_which_of_its_requests_was_too_long_for_the_real_daemon() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("bus");

@@ -352,13 +352,13 @@ async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
             return;
         }
     }
-    let Farewell { cancellations, is_whole } = shared.waiting.borrow_mut().sent_all();
-    let last = match (is_whole || cancellations.is_empty(), begun.has_gone()) {
-        (true, _) => [begun.take(), cancellations].concat(),
-        // Half a message would end the connection before the cancellations are heard.
+    let Farewell { lines, is_whole } = shared.waiting.borrow_mut().sent_all();
+    let last = match (is_whole, begun.has_gone()) {
+        (true, _) => [begun.take(), lines].concat(),
+        // Half a message would end the connection before the answers that are due.
         (false, false) => {
             say(&format!("stdin has ended within a line; {} bytes of it are dropped", begun.take().len()));
-            cancellations
+            lines
         }
         // Nothing can be said behind what the daemon has of it. The daemon drops that, and answers the rest.
         (false, true) => Vec::new(),

@@ -37,8 +37,8 @@ pub(super) struct LastWord {
 /// What is left to say to the daemon when stdin has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Farewell {
-    /// Lines that cancel the prompts that wait; a newline in front ends the last line of stdin.
-    pub cancellations: Vec<u8>,
+    /// The newline that the last line of stdin lacks, and lines that cancel the prompts that wait.
+    pub lines: Vec<u8>,
     /// Stdin has not ended in the middle of a message.
     pub is_whole: bool,
 }
@@ -113,13 +113,15 @@ impl Waiting {
         let mut prompts: Vec<_> =
             open.requests.values().filter_map(|request| Some((request.order, request.prompts.as_deref()?))).collect();
         prompts.sort();
-        let mut cancellations = Vec::new();
-        for (_, session) in prompts {
-            let newline: &[u8] = if is_whole && !has_newline && cancellations.is_empty() { b"\n" } else { b"" };
-            let begin = br#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"#;
-            cancellations.extend([newline, begin, session, b"}}\n"].concat());
+        let mut lines = Vec::new();
+        if is_whole && !has_newline {
+            lines.push(b'\n');
         }
-        Farewell { cancellations, is_whole }
+        for (_, session) in prompts {
+            let begin = br#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"#;
+            lines.extend([begin, session, b"}}\n"].concat());
+        }
+        Farewell { lines, is_whole }
     }
 
     /// Takes bytes that have been written to the editor.
@@ -321,7 +323,7 @@ mod tests {
         waiting.sending(format!("{}\n{}\n{}\n", prompt(1, "a"), prompt(2, "b"), prompt(3, "c")).as_bytes());
         waiting.sending(b"{\"id\":4,\"method\":\"session/load\",\"params\":{\"sessionId\":\"d\"}}\n");
         waiting.passed(b"{\"id\":2,\"result\":{}}\n");
-        let text = |farewell: Farewell| (String::from_utf8(farewell.cancellations).expect("text"), farewell.is_whole);
+        let text = |farewell: Farewell| (String::from_utf8(farewell.lines).expect("text"), farewell.is_whole);
         assert_eq!(text(waiting.sent_all()), (cancel("a") + &cancel("c"), true));
         let mut waiting = Waiting::default();
         waiting.sending(prompt(1, "a").as_bytes());
@@ -331,7 +333,7 @@ mod tests {
         assert_eq!(text(waiting.sent_all()), (cancel("a"), false), "what was begun is no line");
         let mut waiting = Waiting::default();
         waiting.sending(b"{\"id\":4,\"method\":\"m\"}");
-        assert_eq!(text(waiting.sent_all()), (String::new(), true));
+        assert_eq!(text(waiting.sent_all()), ("\n".to_owned(), true));
     }
 
     #[test]

@@ -343,7 +343,7 @@ impl Verb {
 /// [`LogLevel`] as it is written on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Level {
-    /// What happens to each message
+    /// Also accepted connections, late answers and cancellations
     Debug,
     /// What happens to workers and clients
     Info,

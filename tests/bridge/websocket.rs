@@ -242,6 +242,21 @@ fn after_the_end_of_stdin_a_websocket_is_closed_once_all_is_answered() {
 }
 
 #[test]
+fn half_a_message_at_the_end_of_stdin_costs_no_other_its_answer() {
+    let daemon = Daemon::plain();
+    let (mut bridge, mut stdout, mut peer) = daemon.bridge();
+    bridge.send(b"{\"id\":1,\"method\":\"m\"}\n{\"id\":2,\"meth");
+    bridge.end_input();
+    assert_eq!(text(&mut peer), r#"{"id":1,"method":"m"}"#);
+    say(&mut peer, r#"{"id":1,"result":1}"#);
+    assert_eq!(stdout.message(), json!({"id": 1, "result": 1}));
+    assert_eq!(ending(&mut peer), Some(1000), "nothing else was sent");
+    drop(peer);
+    assert_eq!(bridge.code(), Some(0));
+    assert!(bridge.stderr.text().contains("stdin has ended within a line; 13 bytes of it are dropped"));
+}
+
+#[test]
 fn each_waiting_request_is_told_why_the_daemon_has_closed() {
     let cases = [
         (1001, "draining", "1001 (going away): draining", "shuts down"),

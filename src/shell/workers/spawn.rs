@@ -388,7 +388,7 @@ fn limit_start() {
         (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_SIGNAL, libc::SIGKILL);
         let mut timer: libc::timer_t = std::mem::zeroed();
         let mut time: libc::itimerspec = std::mem::zeroed();
-        time.it_value.tv_sec = LONGEST_START.as_secs() as libc::time_t;
+        time.it_value.tv_sec = LONGEST_START.as_secs() as _;
         if libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer) == 0 {
             libc::timer_settime(timer, 0, &raw const time, ptr::null_mut());
         }

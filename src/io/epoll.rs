@@ -177,7 +177,7 @@ impl Epoll {
         use Submission as S;
         let waiters = &mut self.waiting[descriptor as usize];
         let Some(events) = waiters.events() else { return Ok(()) };
-        let listens = matches!(waiters.input, Some((_, S::Accept { .. } | S::AwaitConnection { .. })));
+        let listens = matches!(waiters.input, Some((_, S::AwaitConnection { .. })));
         let is_registered = waiters.registered.is_some_and(|registered| registered & events == events);
         if is_registered && !listens {
             debug_assert!(self.is_registered(descriptor), "{descriptor} was opened, and nobody has told");
@@ -187,9 +187,6 @@ impl Epoll {
         waiters.registered = if listens { None } else { Some(events) };
         match self.control(libc::EPOLL_CTL_MOD, descriptor, events | once) {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
-                if listens {
-                    never_wait(descriptor);
-                }
                 self.control(libc::EPOLL_CTL_ADD, descriptor, events | once)
             }
             other => other,
@@ -264,11 +261,6 @@ impl Epoll {
                 Submission::AwaitRoom { .. } | Submission::AwaitConnection { .. } | Submission::Watch { .. } => {
                     Some(Completion::of(token, events as i32, None, false))
                 }
-                // A Unix socket that listens no more would say so only to who waits in accept(2).
-                Submission::Accept { .. } if events & GONE != 0 => {
-                    let accepted = self.run(token, submission);
-                    accepted.or(Some(Completion::of(token, -libc::EINVAL, None, false)))
-                }
                 _ => self.run(token, submission),
             };
             if let Some(completion) = completion {
@@ -302,12 +294,6 @@ impl Epoll {
         let result = unsafe {
             match submission {
                 S::Receive { socket, .. } => return self.receive(token, socket),
-                S::Accept { socket } => {
-                    let nobody = std::ptr::null_mut();
-                    let accepted = libc::accept4(socket, nobody, std::ptr::null_mut(), libc::SOCK_CLOEXEC);
-                    self.opened(accepted);
-                    result_of(accepted as isize)
-                }
                 S::ReceiveInto { socket, into, bytes } => {
                     result_of(libc::recv(socket, into.cast(), bytes as usize, flags))
                 }
@@ -483,18 +469,6 @@ impl Io for Epoll {
 
     fn describe(&self) -> (String, Option<&io::Error>) {
         ("epoll".to_owned(), None)
-    }
-}
-
-/// A connection that has gone again, or that another process has taken, must not be waited for in accept(2). The flag is
-/// seen by whoever shares the listening socket, and all of them have to reckon with it (accept(2), NOTES).
-fn never_wait(listening: RawFd) {
-    // SAFETY: the calls take no memory.
-    unsafe {
-        let flags = libc::fcntl(listening, libc::F_GETFL);
-        if flags >= 0 && flags & libc::O_NONBLOCK == 0 {
-            libc::fcntl(listening, libc::F_SETFL, flags | libc::O_NONBLOCK);
-        }
     }
 }
 

@@ -19,10 +19,11 @@ pub(crate) use aside::leave_signals_to_the_loop;
 pub(crate) use result::result_of;
 
 use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use rustix::net::RecvFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SocketFlags};
 
 use crate::scan::Window;
 use buffers::Buffers;
@@ -31,11 +32,6 @@ use ring::Completion;
 /// One operation. Files are pipes and terminals here: nobody seeks in them.
 #[derive(Clone, Copy, Debug)]
 pub enum Submission {
-    /// accept4(2) without an address; the result is a descriptor that is closed on exec.
-    Accept {
-        /// A listening socket.
-        socket: RawFd,
-    },
     /// recv(2) into a provided buffer, which the completion names.
     Receive {
         /// A connected socket.
@@ -153,8 +149,7 @@ impl Submission {
     /// What it is done to.
     pub fn descriptor(self) -> RawFd {
         match self {
-            Self::Accept { socket: descriptor }
-            | Self::AwaitConnection { socket: descriptor }
+            Self::AwaitConnection { socket: descriptor }
             | Self::Receive { socket: descriptor, .. }
             | Self::ReceiveInto { socket: descriptor, .. }
             | Self::Read { from: descriptor, .. }
@@ -187,9 +182,18 @@ pub trait Io {
     /// Memory and descriptors that it names stay valid until its completion was taken.
     unsafe fn submit(&mut self, submission: Submission, token: u64);
 
-    /// Says that a descriptor was opened, by whatever else than [`Submission::Accept`]: its number may have belonged to
-    /// another file.
+    /// Says that a descriptor was opened: its number may have belonged to another file.
     fn opened(&mut self, descriptor: RawFd);
+
+    /// Accepts a connection that waits at a listening socket, which is non-blocking.
+    ///
+    /// # Errors
+    /// As accept(2): `AGAIN` where nobody waits.
+    fn accept_now(&mut self, socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+        let accepted = rustix::net::accept_with(socket, SocketFlags::CLOEXEC)?;
+        self.opened(accepted.as_raw_fd());
+        Ok(accepted)
+    }
 
     /// Takes what has come already to a socket that nothing receives from: 0 if that is nothing, or shows by the next
     /// receive only.

@@ -17,10 +17,9 @@ const SIZES: [(u32, u32); 3] = [(1024, 4096), (256, 1024), (64, 256)];
 
 /// All that the ring is ever asked for, and the flags of its entries: the kernel refuses the rest with EACCES. It cannot
 /// open a file, make a socket or connect one.
-const OPERATIONS: [u8; 13] = [
+const OPERATIONS: [u8; 12] = [
     opcode::Nop::CODE,
     opcode::Timeout::CODE,
-    opcode::Accept::CODE,
     opcode::Recv::CODE,
     opcode::Send::CODE,
     opcode::SendMsg::CODE,

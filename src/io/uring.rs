@@ -162,10 +162,6 @@ fn is_write(submission: Submission) -> bool {
 fn entry(submission: Submission) -> squeue::Entry {
     let fd = |descriptor: RawFd| types::Fd(descriptor);
     match submission {
-        Submission::Accept { socket } => {
-            let nobody = std::ptr::null_mut();
-            opcode::Accept::new(fd(socket), nobody, std::ptr::null_mut()).flags(libc::SOCK_CLOEXEC).build()
-        }
         Submission::Receive { socket, was_empty } => {
             let hint = if was_empty { POLL_FIRST } else { 0 };
             let receive = opcode::Recv::new(fd(socket), std::ptr::null_mut(), 0).ioprio(hint).buf_group(GROUP);

@@ -1,15 +1,13 @@
 //! Where connections come in: accepting, waiting when that fails for want of descriptors, and closing for good.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use rustix::io::ioctl_fionbio;
-use rustix::net::{SocketFlags, accept_with};
+use rustix::io::Errno;
 
 use super::connection::Connection;
 use super::handshakes::state::AcceptedSocket;
 use super::listen::BACKLOG;
-use super::listeners::Accepting;
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::source;
@@ -17,6 +15,9 @@ use super::timers::Timer;
 use super::turn::Shell;
 use crate::bus::port::{ClientKey, Moment, Origin, Peer, Place};
 use crate::io::{Io, Submission};
+
+/// Connections that come in through one socket in a turn: those behind them wait in the backlog meanwhile.
+const AT_ONCE: usize = 16;
 
 impl<I: Io> Shell<I> {
     /// A connection becomes a client. `begun` has come from it already.
@@ -54,23 +55,44 @@ impl<I: Io> Shell<I> {
         client
     }
 
-    pub(super) fn accepted(&mut self, now: Moment, index: usize, result: i32) {
+    /// Somebody has connected to a listening socket, or it fails.
+    pub(super) fn connected(&mut self, now: Moment, index: usize, result: i32) {
         let acceptor = self.reactor.listeners.acceptor(index);
         debug_assert!(acceptor.is_busy());
-        let ended = acceptor.end(result >= 0);
-        // SAFETY: the kernel has just made this descriptor for us.
-        let accept = || unsafe { OwnedFd::from_raw_fd(result) };
-        let socket = (result >= 0 && ended == Some(Accepting::Accept)).then(accept);
-        if let Some(socket) = socket {
-            self.take_in(now, index, socket);
-        }
+        acceptor.end();
         if self.reactor.listeners.is_closed(index) {
-            if ended == Some(Accepting::Accept) {
-                self.empty_backlog(now, index);
-            }
+            self.empty_backlog(now, index);
             return self.reactor.close_acceptor(index);
         }
-        self.reactor.accept_again(now, index, result);
+        let mut outcome = if result < 0 { Err(Errno::from_raw_os_error(-result)) } else { Ok(()) };
+        for number in 0..AT_ONCE {
+            if outcome.is_ok() && self.reactor.is_accepting(index) && (number == 0 || self.reactor.has_room(index)) {
+                outcome = self.accept_next(now, index);
+            }
+        }
+        let is_gone = result > 0 && result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
+        match outcome {
+            // A Unix socket that listens no more says so only to who waits in accept(2).
+            Err(Errno::AGAIN) if is_gone => self.reactor.cannot_accept(now, index, Errno::INVAL),
+            Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::CANCELED) => self.reactor.arm_accept(index),
+            Err(error) => self.reactor.cannot_accept(now, index, error),
+        }
+    }
+
+    /// Accepts the next connection that waits at a socket.
+    fn accept_next(&mut self, now: Moment, index: usize) -> Result<(), Errno> {
+        let reactor = &mut self.reactor;
+        let listening = reactor.listeners.acceptor(index).socket().ok_or(Errno::AGAIN)?;
+        match reactor.io.accept_now(listening) {
+            Ok(socket) => {
+                reactor.listeners.acceptor(index).works();
+                self.step(|shell| shell.take_in(now, index, socket));
+                Ok(())
+            }
+            // It gave up before it was accepted.
+            Err(Errno::CONNABORTED) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Makes a client of a socket that was accepted, unless the core does not take it, or its PROXY header comes first.
@@ -106,66 +128,57 @@ impl<I: Io> Shell<I> {
     /// Takes in who has connected before a socket is closed for good: closing it would reset them, although the kernel
     /// has told them that they are connected. In one that is not ours they wait for the next daemon.
     pub(super) fn empty_backlog(&mut self, now: Moment, index: usize) {
-        let Some(socket) = self.reactor.listeners.acceptor(index).own_socket() else { return };
-        let Ok(listening) = socket.try_clone_to_owned() else { return };
-        if ioctl_fionbio(&listening, true).is_err() {
-            return;
-        }
-        for _ in 0..BACKLOG {
-            let Ok(socket) = accept_with(&listening, SocketFlags::CLOEXEC) else { return };
-            self.reactor.io.opened(socket.as_raw_fd());
-            self.take_in(now, index, socket);
+        if self.reactor.listeners.acceptor(index).is_own() {
+            let _ = (0..BACKLOG).try_for_each(|_| self.accept_next(now, index));
         }
     }
 }
 
 impl<I: Io> Reactor<I> {
-    /// Has the kernel accept from a socket, or wait for a connection, if it may.
-    pub(super) fn arm_accept(&mut self, index: usize) {
-        // One from which nothing could be accepted waits until it is tried again.
-        if self.listeners.is_paused(index) || self.timers.is_set(Timer::Accept(index)) {
-            return;
-        }
-        let acceptor = self.listeners.acceptor(index);
-        let Some(accepting) = acceptor.begin() else { return };
-        let Some(socket) = acceptor.socket().map(|socket| socket.as_raw_fd()) else { return };
-        let accept = match accepting {
-            Accepting::Await => Submission::AwaitConnection { socket },
-            Accepting::Accept => Submission::Accept { socket },
-        };
-        // SAFETY: the socket stays open while this is in flight.
-        unsafe { self.io.submit(accept, Operation::Accept.token(index)) };
+    /// Whether connections to a socket are accepted for now. One from which nothing could be accepted waits until it is
+    /// tried again.
+    fn is_accepting(&self, index: usize) -> bool {
+        !self.listeners.is_paused(index) && !self.timers.is_set(Timer::Accept(index))
     }
 
-    /// Goes on accepting after this result: at once, or later.
-    fn accept_again(&mut self, now: Moment, index: usize, result: i32) {
-        let acceptor = self.listeners.acceptor(index);
-        if result >= 0 {
-            return self.arm_accept(index);
+    /// Whether nobody has to go if another connection comes in: the descriptor of one that goes is free in the next turn.
+    fn has_room(&mut self, index: usize) -> bool {
+        !self.listeners.acceptor(index).for_admin && self.http.has_room() && self.handshakes.has_room()
+    }
+
+    /// Has the kernel wait for a connection, if one may come in.
+    pub(super) fn arm_accept(&mut self, index: usize) {
+        if !self.is_accepting(index) {
+            return;
         }
+        let Some(socket) = self.listeners.acceptor(index).begin() else { return };
+        let socket = socket.as_raw_fd();
+        // SAFETY: the socket stays open while this is in flight.
+        unsafe { self.io.submit(Submission::AwaitConnection { socket }, Operation::Accept.token(index)) };
+    }
+
+    /// Nothing could be accepted from a socket: it is tried again later, unless it is not to be.
+    fn cannot_accept(&mut self, now: Moment, index: usize, error: Errno) {
+        let acceptor = self.listeners.acceptor(index);
         if acceptor.is_shut() {
             return;
         }
         if acceptor.is_reopening() {
             return self.retry_accepting(now, index);
         }
-        // The client gave up before it was accepted, or nothing has happened (accept(2)).
-        if matches!(-result, libc::ECONNABORTED | libc::ECANCELED | libc::EAGAIN | libc::EINTR) {
-            return self.arm_accept(index);
-        }
         if acceptor.throttle.may_tell(now) {
-            let error = io::Error::from_raw_os_error(-result);
-            let remedy = match -result {
-                libc::EMFILE | libc::ENFILE => "; raise RLIMIT_NOFILE (ulimit -n, LimitNOFILE)",
+            let remedy = match error {
+                Errno::MFILE | Errno::NFILE => "; raise RLIMIT_NOFILE (ulimit -n, LimitNOFILE)",
                 _ => "",
             };
             tracing::error!(
                 reason = "accept_paused",
-                "cannot accept on {}: {error}; trying again until it works{remedy}",
-                acceptor.address
+                "cannot accept on {}: {}; trying again until it works{remedy}",
+                acceptor.address,
+                io::Error::from(error)
             );
         }
-        let delay = acceptor.fail(-result);
+        let delay = acceptor.fail(error);
         self.timers.set(Timer::Accept(index), Some(now.after(delay)));
     }
 

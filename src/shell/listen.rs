@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, chmod, chown, fchmod, flock};
+use rustix::io::ioctl_fionbio;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname, listen, socket_with, sockopt,
 };
@@ -126,6 +127,9 @@ impl Listening {
     fn inherited(inherited: &Inherited, place: Place, listener: usize) -> Result<Self, StartError> {
         let failed = |error: io::Error| StartError::Bind { address: inherited.address.clone(), source: error };
         let socket = inherited.socket.try_clone().map_err(failed)?;
+        // Another process may take a connection before it is accepted here. Whoever shares the socket sees the flag, and has
+        // to reckon with it (accept(2), NOTES).
+        ioctl_fionbio(&socket, true).map_err(|error| failed(error.into()))?;
         if matches!(place, Place::Tcp(_)) {
             tune(&socket).map_err(failed)?;
         }
@@ -326,7 +330,7 @@ fn open_tcp(
 
 fn tcp_socket(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
-    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     if address.is_ipv6() {
         // [::] is every network, IPv4 too.
         sockopt::set_ipv6_v6only(&socket, !address.ip().is_unspecified())?;
@@ -372,8 +376,9 @@ fn open_unix(path: &Path, mode: u32, owner: Owner, listener: usize) -> Result<Li
     if is_file {
         clear_stale(path, &address)?;
     }
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-        .map_err(|error| failed(error.into()))?;
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+            .map_err(|error| failed(error.into()))?;
     // Nobody may connect before the mode is right: the file gets that of the socket. The umask is of all threads.
     fchmod(&socket, Mode::from_raw_mode(0o600)).map_err(|error| failed(error.into()))?;
     bind(&socket, &address).map_err(|error| failed(error.into()))?;

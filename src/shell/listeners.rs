@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
 use super::handshakes::upgrade::UpgradePolicy;
@@ -36,15 +37,6 @@ impl Throttle {
     }
 }
 
-/// What the kernel does with a listening socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Accepting {
-    /// It accepts.
-    Accept,
-    /// It waits for a connection, and takes none.
-    Await,
-}
-
 /// Whether a socket listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -67,9 +59,8 @@ pub(super) struct Acceptor {
     pub for_admin: bool,
     /// Its listener is not in the configuration any more.
     is_gone: bool,
-    in_flight: Option<Accepting>,
-    /// A wait has brought a connection that is still to be accepted.
-    is_awaited: bool,
+    /// The kernel waits for a connection to it.
+    is_busy: bool,
     state: State,
     /// How long it waits after the next failure.
     delay: Duration,
@@ -86,8 +77,7 @@ impl Acceptor {
             address,
             for_admin: false,
             is_gone: false,
-            in_flight: None,
-            is_awaited: false,
+            is_busy: false,
             state: State::Open,
             delay: FIRST_DELAY,
             throttle: Throttle::default(),
@@ -123,7 +113,7 @@ impl Acceptor {
 
     /// Whether another one may have its place.
     fn is_free(&self) -> bool {
-        self.is_gone && self.listening.is_none() && self.in_flight.is_none()
+        self.is_gone && self.listening.is_none() && !self.is_busy
     }
 
     /// The same one, for operators.
@@ -146,37 +136,34 @@ impl Acceptor {
         self.listening.as_ref().map(|listening| listening.socket.as_fd())
     }
 
-    /// Its socket, if who has connected to it would be lost with us.
-    pub(super) fn own_socket(&self) -> Option<BorrowedFd<'_>> {
-        self.listening.as_ref().filter(|listening| !listening.is_inherited).map(|listening| listening.socket.as_fd())
+    /// Whether who has connected to it would be lost with us.
+    pub(super) fn is_own(&self) -> bool {
+        self.listening.as_ref().is_some_and(|listening| !listening.is_inherited)
     }
 
-    /// Begins what the kernel is to do, if it is to do anything. What others gave us may be non-blocking, and then the ring
-    /// does not wait in accept(2); and a wait takes no connection that the next daemon could have.
-    pub(super) fn begin(&mut self) -> Option<Accepting> {
-        let listening = self.listening.as_ref()?;
-        if self.in_flight.is_some() || self.state == State::Shut {
+    /// Begins to wait for a connection, if one is to be waited for. Says at which socket.
+    pub(super) fn begin(&mut self) -> Option<BorrowedFd<'_>> {
+        if self.is_busy || self.state == State::Shut {
             return None;
         }
-        let awaits = listening.is_inherited && !std::mem::take(&mut self.is_awaited);
-        self.in_flight = Some(if awaits { Accepting::Await } else { Accepting::Accept });
-        self.in_flight
+        let socket = self.listening.as_ref()?.socket.as_fd();
+        self.is_busy = true;
+        Some(socket)
     }
 
-    /// What the kernel did is over.
-    pub(super) fn end(&mut self, is_good: bool) -> Option<Accepting> {
-        let ended = self.in_flight.take();
-        match ended {
-            Some(Accepting::Await) => self.is_awaited = is_good,
-            _ if is_good => self.delay = FIRST_DELAY,
-            _ => {}
-        }
-        ended
+    /// The wait is over.
+    pub(super) fn end(&mut self) {
+        self.is_busy = false;
+    }
+
+    /// A connection was accepted.
+    pub(super) fn works(&mut self) {
+        self.delay = FIRST_DELAY;
     }
 
     /// Whether the kernel holds an operation of it.
     pub(super) fn is_busy(&self) -> bool {
-        self.in_flight.is_some()
+        self.is_busy
     }
 
     /// Whether it is accepted from no more, at least for now.
@@ -190,8 +177,8 @@ impl Acceptor {
     }
 
     /// Accepting has failed in this way: how long it waits now.
-    pub(super) fn fail(&mut self, errno: i32) -> Duration {
-        let is_ended = matches!(errno, libc::EINVAL | libc::EBADF | libc::ENOTSOCK | libc::EOPNOTSUPP);
+    pub(super) fn fail(&mut self, error: Errno) -> Duration {
+        let is_ended = matches!(error, Errno::INVAL | Errno::BADF | Errno::NOTSOCK | Errno::OPNOTSUPP);
         self.state = if is_ended { State::Ended } else { State::Open };
         let delay = self.delay;
         self.delay = (2 * delay).min(LONGEST_DELAY);
@@ -202,7 +189,7 @@ impl Acceptor {
     fn shut(&mut self) {
         self.state = State::Shut;
         if let Some(listening) = &self.listening {
-            // An accept that is in flight completes after this. A socket that ceases to listen is made anew.
+            // A wait that is in flight completes after this. A socket that ceases to listen is made anew.
             let _ = shutdown(&listening.socket, Shutdown::Both);
         }
     }
@@ -218,11 +205,11 @@ impl Acceptor {
 
     /// Closes its socket, or accepts no more from it if something is in flight on it. True if that is to be cancelled.
     pub(super) fn close(&mut self) -> bool {
-        match self.in_flight {
-            Some(_) => self.state = State::Shut,
-            None => self.listening = None,
+        match self.is_busy {
+            true => self.state = State::Shut,
+            false => self.listening = None,
         }
-        self.is_busy()
+        self.is_busy
     }
 
     /// A socket that somebody has ended is made anew: nothing is in flight on it. If that fails, it says how long to wait.

@@ -338,7 +338,7 @@ impl<I: Io> Shell<I> {
             return;
         };
         match operation {
-            Operation::Accept => self.accepted(now, slot, completion.result),
+            Operation::Accept => self.connected(now, slot, completion.result),
             Operation::Handshake => self.handshake_step(now, slot, completion.result),
             Operation::Read => self.read(now, slot, completion.result),
             Operation::Receive => self.received(now, slot, completion),

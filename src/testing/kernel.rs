@@ -5,11 +5,12 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::fs::fstat;
+use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use super::Random;
@@ -140,37 +141,34 @@ impl Kernel {
         !self.wires.borrow().is_kind && self.random.one_in(self.fails)
     }
 
-    fn accept(&mut self, socket: RawFd) -> i32 {
+    fn accept(&mut self, socket: RawFd) -> Result<OwnedFd, Errno> {
         let mut wires = self.wires.borrow_mut();
-        let Some(waiting) = wires.connecting.get_mut(&socket).filter(|waiting| !waiting.is_empty()) else {
-            return -libc::EAGAIN;
-        };
-        let next = waiting.pop_front();
+        let waiting = wires.connecting.get_mut(&socket);
+        let next = waiting.and_then(VecDeque::pop_front).ok_or(Errno::AGAIN)?;
         let has_room = wires.has_room(socket);
         drop(wires);
         let error = match has_room {
-            false => Some(libc::EMFILE),
-            true if self.fails() => Some(*self.random.pick(&[libc::EMFILE, libc::ENOBUFS, libc::ECONNABORTED])),
+            false => Some(Errno::MFILE),
+            true if self.fails() => Some(*self.random.pick(&[Errno::MFILE, Errno::NOBUFS, Errno::CONNABORTED])),
             true => None,
         };
         let mut wires = self.wires.borrow_mut();
-        match (error, next) {
-            (Some(libc::ECONNABORTED), next) => {
-                wires.broken.extend(next.map(inode));
-                -libc::ECONNABORTED
+        match error {
+            Some(Errno::CONNABORTED) => {
+                wires.broken.insert(inode(&next));
+                Err(Errno::CONNABORTED)
             }
-            (Some(error), next) => {
-                next.into_iter().for_each(|next| wires.connecting.entry(socket).or_default().push_front(next));
-                -error
+            Some(error) => {
+                wires.connecting.entry(socket).or_default().push_front(next);
+                Err(error)
             }
-            (None, Some(next)) => {
+            None => {
                 if wires.most_open.contains_key(&socket) {
                     let inode = inode(&next);
                     wires.open.entry(socket).or_default().push((next.as_raw_fd(), inode));
                 }
-                next.into_raw_fd()
+                Ok(next)
             }
-            (None, None) => -libc::EAGAIN,
         }
     }
 
@@ -206,7 +204,6 @@ impl Kernel {
         // SAFETY: whoever submitted it keeps its memory and descriptors until the completion is taken.
         let result = unsafe {
             match submission {
-                S::Accept { socket } => self.accept(socket),
                 S::AwaitConnection { socket } => {
                     let wires = self.wires.borrow();
                     let is_waiting = wires.connecting.get(&socket).is_some_and(|waiting| !waiting.is_empty());
@@ -279,7 +276,7 @@ impl Kernel {
             }
             S::Write { .. } | S::WriteMany { .. } => &[libc::EINTR, libc::EAGAIN],
             S::WriteAside { .. } => &[libc::EINTR, libc::EAGAIN, libc::ECANCELED],
-            S::Accept { .. } | S::AwaitConnection { .. } | S::Watch { .. } | S::AwaitRoom { .. } => return None,
+            S::AwaitConnection { .. } | S::Watch { .. } | S::AwaitRoom { .. } => return None,
         };
         let error = *self.random.pick(errors);
         if !self.fails() {
@@ -303,6 +300,10 @@ impl Io for Kernel {
     }
 
     fn opened(&mut self, _: RawFd) {}
+
+    fn accept_now(&mut self, socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+        self.accept(socket.as_raw_fd())
+    }
 
     fn receive_now(&mut self, socket: BorrowedFd<'_>, into: &mut [u8]) -> usize {
         if self.random.one_in(2) {
@@ -344,8 +345,7 @@ impl Io for Kernel {
             };
             match completion {
                 Some(completion) => {
-                    // Which number a descriptor has depends on what else the process has open; for the log see there.
-                    let varies = matches!(submission, Submission::Accept { .. }) || submission.descriptor() == 2;
+                    let varies = submission.descriptor() == 2;
                     let result = if varies { completion.result.min(1) } else { completion.result };
                     self.wires.borrow_mut().note([completion.token, result as u64]);
                     completions.push(completion);

@@ -184,6 +184,11 @@ impl Handshakes {
         self.pending.iter().filter(|(_, handshake)| handshake.over.is_none())
     }
 
+    /// Whether another one fits, however few slots are free.
+    pub(in crate::shell) fn has_room(&self) -> bool {
+        self.pending.len() < self.beyond
+    }
+
     /// How many are too many, with so many free slots.
     pub(super) fn surplus(&self, free: usize) -> usize {
         let most = free + self.beyond;

@@ -107,6 +107,11 @@ impl Http {
         self.connections.is_empty()
     }
 
+    /// Whether another connection fits.
+    pub(super) fn has_room(&self) -> bool {
+        self.connections.len() < self.most
+    }
+
     /// Whose place is needed first: of those that nobody waits for the one that is idle longest; then, of the source that
     /// has most of them, one whose request is not there yet.
     fn first_to_go(&self) -> Option<usize> {

@@ -490,7 +490,7 @@ impl<I: Io> Reactor<I> {
 
     /// Makes sure that there is room for one more. False if nobody may be sent away.
     fn make_room_for_http(&mut self, now: Moment) -> bool {
-        if self.http.connections.len() < self.http.most {
+        if self.http.has_room() {
             return true;
         }
         let goes = self.http.first_to_go();

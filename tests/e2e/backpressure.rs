@@ -250,6 +250,8 @@ fn a_client_that_leaves_while_it_is_not_read_is_gone_at_once() {
         .limit("backpressure_timeout_sec", 86_400)
         .unix()
         .start();
+    // Until it runs, who comes is not read for want of it.
+    daemon.logs(&["worker_started"]);
     let mut client = daemon.connect();
     let line = format!("{{\"method\":\"m\",\"params\":\"{}\"}}\n", "x".repeat(1000));
     // More than fits into all that lies between it and its worker: the rest stays in the socket.

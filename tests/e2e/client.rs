@@ -144,6 +144,12 @@ impl Client {
         Ok(())
     }
 
+    /// Whether the daemon has ended the connection, of which there may be something left to read.
+    pub fn is_over(&self) -> bool {
+        let mut socket = [PollFd::new(&self.reader, PollFlags::RDHUP)];
+        poll(&mut socket, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("a descriptor of ours") == 1
+    }
+
     /// Writes a line.
     pub fn send_line(&mut self, line: &str) {
         self.send_bytes(format!("{line}\n").as_bytes());

@@ -257,6 +257,10 @@ fn every_request_that_a_client_sends_while_its_own_worker_dies_is_answered_or_re
                     if is_told.load(Ordering::Relaxed) || speaker.try_send(format!("{line}\n").as_bytes()).is_err() {
                         return id;
                     }
+                    // What was written after the end is not known to have gone nowhere before more is written.
+                    if speaker.is_over() {
+                        return id;
+                    }
                 }
                 MOST
             });

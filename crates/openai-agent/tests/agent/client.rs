@@ -1,8 +1,8 @@
 //! A client: starts the agent, writes lines, reads lines. It waits for a line at most [`PATIENCE`].
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Once;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -38,6 +38,27 @@ pub fn program() -> Command {
     // What the tests make go wrong is not worth a line of the log.
     command.env("OPENAI_LOG", "error");
     command
+}
+
+static HEED_SIGNALS: Once = Once::new();
+
+/// Whoever runs the tests in the background (nohup, CI) has these signals ignored, and ignored they are inherited. Those
+/// that are handled have their usual meaning in a new program; and where nothing is left to do between fork and exec, the
+/// memory of the tests is not copied for each agent.
+fn heed_signals() {
+    extern "C" fn handle(_: libc::c_int) {}
+    for signal in [libc::SIGHUP, libc::SIGINT] {
+        // SAFETY: zeroes are an action, the handler does nothing, and both actions live until the calls return.
+        unsafe {
+            let (mut before, mut action): (libc::sigaction, libc::sigaction) = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &raw mut before);
+            if before.sa_sigaction == libc::SIG_IGN {
+                action.sa_sigaction = handle as *const () as libc::sighandler_t;
+                action.sa_flags = libc::SA_RESTART;
+                libc::sigaction(signal, &raw const action, std::ptr::null_mut());
+            }
+        }
+    }
 }
 
 /// A running agent and the pipes to it.
@@ -102,16 +123,7 @@ impl Client {
 
     /// Starts this command, and keeps its log if its stderr is a pipe.
     pub fn run(mut command: Command) -> Self {
-        // Whoever runs the tests in the background (nohup, CI) has these signals ignored, and ignored they are inherited.
-        let heed_signals = || {
-            for signal in [libc::SIGHUP, libc::SIGINT] {
-                // SAFETY: signal(2) may be called between fork and exec (signal-safety(7)), and no handler is set.
-                unsafe { libc::signal(signal, libc::SIG_DFL) };
-            }
-            Ok(())
-        };
-        // SAFETY: the closure does nothing else.
-        unsafe { command.pre_exec(heed_signals) };
+        HEED_SIGNALS.call_once(heed_signals);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let log = child.stderr.take().map(|mut stderr| {
             std::thread::spawn(move || {

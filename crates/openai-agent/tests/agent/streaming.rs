@@ -238,7 +238,7 @@ fn an_answer_that_is_over_ends_the_turn_though_the_connection_stays_open() {
     let chunk = delta(json!({"content": "a"}));
     let finish = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]});
     let usage = json!({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}});
-    for body in [
+    let bodies = [
         format!("data: {chunk}\n\ndata: [DONE]\n\n"),
         format!("data: {chunk}\n\ndata: [DONE]\n"),
         format!("data: {chunk}\n\ndata: [DONE]"),
@@ -247,8 +247,9 @@ fn an_answer_that_is_over_ends_the_turn_though_the_connection_stays_open() {
         format!("data: {chunk}\ndata: {finish}\n"),
         format!("data: {chunk}\n\ndata: {finish}"),
         PLAIN.to_owned(),
-    ] {
-        let sent = body.clone();
+    ];
+    let ends = |body: &str| {
+        let sent = body.to_owned();
         let endpoint = Endpoint::start(move |_, conn| {
             conn.begin();
             conn.chunk(sent.as_bytes());
@@ -259,7 +260,13 @@ fn an_answer_that_is_over_ends_the_turn_though_the_connection_stays_open() {
         let session = client.session();
         let answered = client.prompt(&session, "hi");
         assert_eq!((answered.text().as_str(), answered.stop()), ("a", "end_turn"), "{body}");
-    }
+    };
+    // All at once: the agent gives most of them two seconds for what may follow.
+    std::thread::scope(|scope| {
+        for body in &bodies {
+            scope.spawn(|| ends(body));
+        }
+    });
 }
 
 #[test]

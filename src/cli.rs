@@ -185,11 +185,13 @@ where
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
     Ok(match CommandLine::try_parse_from(&arguments).map_err(|error| advice::advise(error, &arguments, command()))? {
         CommandLine { command: Some(Verb::Worker { name }), .. } => Command::Worker(name),
-        CommandLine { command: Some(Verb::Connect(daemon)), .. } => {
-            Command::Connect(daemon.options().map_err(|why| command().error(ErrorKind::ArgumentConflict, why))?)
-        }
+        CommandLine { command: Some(Verb::Connect(daemon)), .. } => Command::Connect(
+            daemon.options(bridge::User::Editor).map_err(|why| command().error(ErrorKind::ArgumentConflict, why))?,
+        ),
         CommandLine { command: Some(Verb::Call { daemon, initialize, timeout, method, params }), .. } => {
-            let options = daemon.options().map_err(|why| command().error(ErrorKind::ArgumentConflict, why))?;
+            let options = daemon
+                .options(bridge::User::Person)
+                .map_err(|why| command().error(ErrorKind::ArgumentConflict, why))?;
             let limit = Duration::from_secs(timeout.into());
             Command::Call(bridge::Call { options, handshake: initialize.map(Into::into), limit, method, params })
         }

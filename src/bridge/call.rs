@@ -20,7 +20,7 @@ use tokio::task::spawn_local as spawn;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::daemon::{Daemon, Options};
-use super::failure::{BY_AN_EDITOR, BY_HAND, Ending};
+use super::failure::Ending;
 use super::guard::Guard;
 use super::link::{self, Sink, Source};
 use super::run;
@@ -380,8 +380,7 @@ impl Talk<'_> {
         match text("reason") {
             // The connection's own words, since there is one for each request over HTTP.
             "daemon_unreachable" | "daemon_refused" | "daemon_gone" | "daemon_closed" if is_web => {
-                let remedy = text("remedy").replace(BY_AN_EDITOR, BY_HAND);
-                say(&format!("{}: {}\n{remedy}", self.call.options.daemon, text("cause")));
+                say(&format!("{}: {}\n{}", self.call.options.daemon, text("cause"), text("remedy")));
                 return exit::UNAVAILABLE;
             }
             "no_worker" | "worker_exited" | "spawn_failed" => say("why the worker ends is in the daemon's log"),
@@ -432,10 +431,10 @@ impl Talk<'_> {
     }
 
     fn lost(&mut self, ending: Ending) -> Over {
-        let daemon = &self.call.options.daemon;
-        let is_lines = matches!(daemon, Daemon::Lines(_));
+        let options = &self.call.options;
+        let is_lines = matches!(options.daemon, Daemon::Lines(_));
         let ending = ending.explained(self.waiting.last_word(), self.nothing_came && is_lines);
-        say(&format!("{} {daemon}: {ending}\n{}", ending.headline(), ending.remedy(daemon, BY_HAND)));
+        say(&format!("{} {}: {ending}\n{}", ending.headline(), options.daemon, ending.remedy(options)));
         Over(exit::UNAVAILABLE)
     }
 }

@@ -16,6 +16,27 @@ pub struct Options {
     pub token_file: Option<PathBuf>,
     /// The file with certificates that are believed, too; `wss://` and `https://` only.
     pub ca_file: Option<PathBuf>,
+    /// Who uses the connection.
+    pub user: User,
+}
+
+/// Who uses a connection, and makes another one if it is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum User {
+    /// An editor, or another program that starts agents.
+    Editor,
+    /// A person at a terminal.
+    Person,
+}
+
+impl User {
+    /// How another connection is made.
+    pub(super) fn again(self) -> &'static str {
+        match self {
+            Self::Editor => "start the agent again, which makes a new connection",
+            Self::Person => "call again",
+        }
+    }
 }
 
 impl Options {
@@ -23,7 +44,12 @@ impl Options {
     ///
     /// # Errors
     /// What does not go with what.
-    pub fn new(daemon: Daemon, token_file: Option<PathBuf>, ca_file: Option<PathBuf>) -> Result<Self, &'static str> {
+    pub fn new(
+        daemon: Daemon,
+        token_file: Option<PathBuf>,
+        ca_file: Option<PathBuf>,
+        user: User,
+    ) -> Result<Self, &'static str> {
         let (is_web, is_secure) = match &daemon {
             Daemon::Lines(_) => (false, false),
             Daemon::Web(url) => (true, url.is_secure),
@@ -36,7 +62,7 @@ impl Options {
         if ca_file.is_some() && !is_secure {
             return Err("--ca-file goes with wss:// and https:// alone: the other connections have no certificates");
         }
-        Ok(Self { daemon, token_file, ca_file })
+        Ok(Self { daemon, token_file, ca_file, user })
     }
 }
 
@@ -287,7 +313,7 @@ mod tests {
     fn a_file_that_would_not_be_used_is_refused() {
         let options = |text: &str, token: bool, ca: bool| {
             let file = |is_there: bool| is_there.then(|| PathBuf::from("file"));
-            Options::new(Daemon::parse(text).expect(text), file(token), file(ca))
+            Options::new(Daemon::parse(text).expect(text), file(token), file(ca), User::Editor)
         };
         assert!(options("tcp://h:1", true, false).is_err_and(|why| why.contains("--token-file")));
         assert!(options("ws://h/acp", false, true).is_err_and(|why| why.contains("--ca-file")));

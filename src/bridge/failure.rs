@@ -15,12 +15,6 @@ use crate::bus::report::Reason;
 use crate::websocket::client::Refused;
 use crate::websocket::close::{self, Fault};
 
-/// How the bridge of an editor gets another connection.
-pub(super) const BY_AN_EDITOR: &str = "start the agent again, which makes a new connection";
-
-/// How a person at a terminal does.
-pub(super) const BY_HAND: &str = "call again";
-
 /// Why there is no connection.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -232,8 +226,9 @@ impl Ending {
         }
     }
 
-    /// What a person can do about it. `again` says how another connection is made: [`BY_AN_EDITOR`], [`BY_HAND`].
-    pub(super) fn remedy(&self, daemon: &Daemon, again: &str) -> String {
+    /// What a person can do about it.
+    pub(super) fn remedy(&self, options: &Options) -> String {
+        let (daemon, again) = (&options.daemon, options.user.again());
         let text = match self {
             Self::Said { code: Some(close::GOING_AWAY), .. } => {
                 return format!("it shuts down, or starts anew; {again}");
@@ -353,11 +348,12 @@ fn meaning(code: u16) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::daemon::User;
     use super::*;
 
     fn options(url: &str, token: bool) -> Options {
         let daemon = Daemon::parse(url).expect(url);
-        Options::new(daemon, token.then(|| "file".into()), None).expect("they go together")
+        Options::new(daemon, token.then(|| "file".into()), None, User::Editor).expect("they go together")
     }
 
     fn refused(status: u16, message: &str, retry_after: Option<u32>, location: Option<&str>) -> Failure {

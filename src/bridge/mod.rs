@@ -57,7 +57,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::bus::reply::Delivered;
 use crate::error::{StartError, exit};
 use begun::BegunLine;
-use failure::{BY_AN_EDITOR, Ending};
+use failure::Ending;
 use guard::Guard;
 use link::{Sink, Source};
 use refusal::Refusal;
@@ -66,7 +66,7 @@ use terms::{BLOCK, LAST_WORDS_LIMIT, say};
 use waiting::{Asker, Farewell, Overlong, Waiting};
 
 pub use call::{Call, Handshake, call};
-pub use daemon::{Daemon, Options, Url};
+pub use daemon::{Daemon, Options, Url, User};
 
 /// How long requests are awaited that can only be refused, so that the editor can show why.
 const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
@@ -92,7 +92,7 @@ async fn serve(options: &Options, means: Means) -> Result<u8, StartError> {
     let stdin = Rc::new(open(io::stdin().as_fd()).map_err(StartError::io("use stdin"))?);
     let stdout = Rc::new(open(io::stdout().as_fd()).map_err(StartError::io("use stdout"))?);
     match link {
-        Ok((sink, source)) => Ok(bridge(&options.daemon, stdin, stdout, sink, source).await),
+        Ok((sink, source)) => Ok(bridge(options, stdin, stdout, sink, source).await),
         Err(failure) => {
             let remedy = failure.remedy(options);
             say(format!("cannot connect to {}: {failure}\n{remedy}", options.daemon).trim_end());
@@ -141,7 +141,7 @@ impl Shared {
     }
 }
 
-async fn bridge(daemon: &Daemon, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: Sink, source: Source) -> u8 {
+async fn bridge(options: &Options, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: Sink, source: Source) -> u8 {
     // Each task reports once, and no report waits for another to be taken.
     let (events, mut reports) = channel(4);
     let shared = Rc::new(Shared {
@@ -161,7 +161,7 @@ async fn bridge(daemon: &Daemon, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: Si
         Ok(ended) => ended,
         Err(code) => return code,
     };
-    let nothing_came = shared.blocks.get() == 0 && matches!(daemon, Daemon::Lines(_));
+    let nothing_came = shared.blocks.get() == 0 && matches!(options.daemon, Daemon::Lines(_));
     let ending = ending.explained(shared.waiting.borrow().last_word(), nothing_came);
     let was_asked = shared.has_asked.get();
     if !was_asked && !input_ended {
@@ -173,7 +173,7 @@ async fn bridge(daemon: &Daemon, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: Si
     let input_ended = input_ended || shared.input_ended.get();
     // An answer could only come from a daemon; and who was not asked has got nothing.
     let delivered = if was_asked && !ending.is_elsewhere() { Delivered::Yes } else { Delivered::No };
-    let code = ended(daemon, &connection, &stdout, &shared, input_ended, &ending, delivered).await;
+    let code = ended(options, &connection, &stdout, &shared, input_ended, &ending, delivered).await;
     sink.leave(Some(&ending)).await;
     code
 }
@@ -248,7 +248,7 @@ async fn first_request(shared: &Shared) {
 
 /// The connection is over: answers what waits.
 async fn ended(
-    daemon: &Daemon,
+    options: &Options,
     connection: &str,
     stdout: &Stream,
     shared: &Shared,
@@ -271,14 +271,14 @@ async fn ended(
     match &overlong {
         Some(Overlong { length, asker: Asker::Waits(id) }) => {
             unanswered += 1;
-            last.extend(Refusal::too_long(daemon, ending, *length, Delivered::No).error(id));
+            last.extend(Refusal::too_long(options, ending, *length, Delivered::No).error(id));
         }
         Some(Overlong { length, asker: Asker::Unknown }) => {
-            last.extend(Refusal::too_long(daemon, ending, *length, Delivered::Nothing).error(b"null"));
+            last.extend(Refusal::too_long(options, ending, *length, Delivered::Nothing).error(b"null"));
         }
         Some(Overlong { asker: Asker::Knows, .. }) | None => {}
     }
-    let over = Refusal::over(daemon, ending, delivered);
+    let over = Refusal::over(options, ending, delivered);
     for id in &requests {
         last.extend(over.error(id));
     }
@@ -293,7 +293,8 @@ async fn ended(
         count => format!("; {count} requests were not answered"),
     };
     let what = ending.headline();
-    say(&format!("{what} {daemon}{connection}: {ending}{line}{waited}\n{}", ending.remedy(daemon, BY_AN_EDITOR)));
+    let (daemon, remedy) = (&options.daemon, ending.remedy(options));
+    say(&format!("{what} {daemon}{connection}: {ending}{line}{waited}\n{remedy}"));
     exit::FAILURE
 }
 

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::json;
 
-use super::daemon::{Daemon, Options};
-use super::failure::{BY_AN_EDITOR, Ending, Failure};
+use super::daemon::Options;
+use super::failure::{Ending, Failure};
 use crate::bus::reply::{self, Delivered};
 use crate::bus::report::Reason;
 
@@ -25,7 +25,7 @@ pub(super) struct Refusal {
 
 impl Refusal {
     /// The connection is over.
-    pub(super) fn over(daemon: &Daemon, ending: &Ending, delivered: Delivered) -> Self {
+    pub(super) fn over(options: &Options, ending: &Ending, delivered: Delivered) -> Self {
         let (code, reason, what) = match ending {
             Ending::Refused(_) => (-32018, "daemon_refused", REFUSED),
             _ if ending.is_elsewhere() => (-32018, "daemon_unreachable", "the bus cannot be reached"),
@@ -33,7 +33,7 @@ impl Refusal {
             _ => (-32024, "daemon_closed", "the connection to the bus was closed"),
         };
         let message = ending.told().map_or(what.into(), |why| format!("{what}: {why}").into());
-        let (address, cause, remedy) = (daemon.to_string(), ending.to_string(), ending.remedy(daemon, BY_AN_EDITOR));
+        let (address, cause, remedy) = (options.daemon.to_string(), ending.to_string(), ending.remedy(options));
         Self { code, message, reason, delivered, address, cause, remedy }
     }
 
@@ -55,10 +55,10 @@ impl Refusal {
     }
 
     /// The daemon closed the connection because of this line.
-    pub(super) fn too_long(daemon: &Daemon, ending: &Ending, length: u64, delivered: Delivered) -> Self {
+    pub(super) fn too_long(options: &Options, ending: &Ending, length: u64, delivered: Delivered) -> Self {
         let message = format!("this line is longer than the bus takes: {length} bytes").into();
         let reason = Reason::ClientLineTooLong;
-        Self { code: reply::code(reason), message, reason: reason.name(), ..Self::over(daemon, ending, delivered) }
+        Self { code: reply::code(reason), message, reason: reason.name(), ..Self::over(options, ending, delivered) }
     }
 
     pub(super) fn error(&self, id: &[u8]) -> Vec<u8> {

@@ -212,7 +212,10 @@ fn the_other_programs_are_subcommands() {
         ("connect --connect http://localhost:9000/mcp", "http://localhost:9000/mcp", None),
     ] {
         let daemon = Daemon::parse(daemon).expect("a good address");
-        assert_eq!(words(line).ok(), Some(Command::Connect(bridge::Options { daemon, token_file, ca_file: None })));
+        assert_eq!(
+            words(line).ok(),
+            Some(Command::Connect(bridge::Options { daemon, token_file, ca_file: None, user: bridge::User::Editor }))
+        );
     }
     for (line, config, environment) in [
         ("check", Source::Embedded, false),
@@ -255,7 +258,7 @@ fn what_is_called_is_a_method_with_its_params() {
         Ok(Command::Call(call)) => call,
         other => panic!("{line:?}: {other:?}"),
     };
-    let options = bridge::Options { daemon, token_file: None, ca_file: None };
+    let options = bridge::Options { daemon, token_file: None, ca_file: None, user: bridge::User::Person };
     let limit = Duration::from_secs(30);
     let whole = bridge::Call { options, handshake: None, limit, method: None, params: None };
     assert_eq!(call(""), whole);

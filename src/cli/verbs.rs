@@ -221,8 +221,8 @@ impl DaemonAtArgs {
     ///
     /// # Errors
     /// What does not go with what.
-    pub(super) fn options(self) -> Result<bridge::Options, &'static str> {
-        bridge::Options::new(self.connect, self.token_file, self.ca_file)
+    pub(super) fn options(self, user: bridge::User) -> Result<bridge::Options, &'static str> {
+        bridge::Options::new(self.connect, self.token_file, self.ca_file, user)
     }
 }
 

@@ -227,9 +227,7 @@ async fn report(state: &State, message: &Message, trouble: Trouble) {
         }
         Trouble::Refused(refused) => Refusal::of(options, &Failure::Refused(refused)),
         Trouble::Unreached(failure) => Refusal::of(options, &failure),
-        Trouble::Broken(Failure::Broken(error), delivered) => {
-            Refusal::over(&options.daemon, &Ending::Broken(error), delivered)
-        }
+        Trouble::Broken(Failure::Broken(error), delivered) => Refusal::over(options, &Ending::Broken(error), delivered),
         Trouble::Broken(failure, delivered) => {
             let mut refusal = Refusal::of(options, &failure);
             refusal.delivered = delivered;

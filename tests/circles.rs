@@ -1,4 +1,5 @@
-//! No files of a program import from one another in a circle, and none is too long to be read at once.
+//! No files of a program import from one another in a circle, and no file, function or struct is too long to be read at
+//! once.
 //!
 //! A file imports from the files that its paths lead to, by `crate`, `super`, `self` or a module of its own. What stands
 //! in the root of a program is known to all of it: the core's `Bus` is.
@@ -70,6 +71,74 @@ fn no_file_has_more_than_700_lines_and_no_function_more_than_70() {
         too_long.extend(long.map(|(function, lines)| format!("{}: {lines} lines of {function}", file.display())));
     }
     assert!(too_long.is_empty(), "move a part of each to where its subject is: {too_long:#?}");
+}
+
+/// Structs with more than fifteen fields, and how many those have. Two are tables: the variables of the agent's
+/// environment, and the core's figures. Of the others none grows; what belongs together in them may move out.
+const LARGE: [(&str, &str, usize); 13] = [
+    ("crates/openai-agent/src/acp.rs", "Turn", 17),
+    ("crates/openai-agent/src/config.rs", "Config", 28),
+    ("crates/stdio-bus-core/src/endpoint.rs", "Endpoint", 16),
+    ("crates/stdio-bus-core/src/stats.rs", "Stats", 18),
+    ("crates/stdio-bus-core/src/supervisor/worker.rs", "Worker", 16),
+    ("crates/stdio-bus-core/src/tests/mod.rs", "Bench", 17),
+    ("crates/stdio-bus-sim/src/door/worker.rs", "SimWorker", 16),
+    ("crates/stdio-bus-sim/src/line.rs", "Draft", 19),
+    ("crates/stdio-bus-sim/src/model.rs", "Client", 17),
+    ("crates/stdio-bus-sim/src/model.rs", "Model", 35),
+    ("crates/stdio-bus-sim/src/model.rs", "Worker", 16),
+    ("crates/stdio-bus-sim/src/simulator.rs", "SimWorker", 20),
+    ("crates/stdio-bus-sim/src/simulator.rs", "World", 33),
+];
+
+#[test]
+fn no_struct_has_more_than_15_fields() {
+    let most = |file: &str, name: &str| {
+        let known = LARGE.iter().find(|(place, known, _)| file.ends_with(place) && *known == name);
+        known.map_or(15, |(.., count)| *count)
+    };
+    let mut too_large = Vec::new();
+    for file in sources() {
+        let source = fs::read_to_string(&file).unwrap();
+        let file = file.to_str().unwrap();
+        let large = structs(&source).into_iter().filter(|(name, fields)| *fields > most(file, name));
+        too_large.extend(large.map(|(name, fields)| format!("{file}: {fields} fields of {name}")));
+    }
+    assert!(too_large.is_empty(), "give what belongs together in each a name of its own: {too_large:#?}");
+}
+
+#[test]
+fn fields_of_a_struct_are_counted_and_not_what_their_types_are_made_of() {
+    let source = "pub(crate) struct A<'a> {\n    /// a: b\n    pub(super) a: Vec<\n        B,\n    >,\n    #[serde(default)]\n    b: \
+        fn(c: u8),\n}\nstruct B(u8);\nmod c {\n    struct C {\n        r#type: u8,\n    }\n}\nstruct D { a: u8, b: u8 }\n";
+    let counted = [("A", 2), ("C", 1)].map(|(name, fields)| (name.to_owned(), fields));
+    assert_eq!(structs(source), counted);
+}
+
+/// The structs of a source that rustfmt has formatted, of those that take more than a line, and how many fields each has.
+fn structs(source: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = source.lines().collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let without_visibility = |line: &str| {
+        let line = line.trim_start();
+        line.strip_prefix("pub").map_or(line, |rest| rest.split_once(' ').map_or("", |(_, rest)| rest)).to_owned()
+    };
+    let is_field = |line: &str| {
+        let line = without_visibility(line);
+        let name = line.split(':').next().unwrap_or_default();
+        name.len() < line.len() && name.chars().all(|sign| sign.is_alphanumeric() || "_#".contains(sign))
+    };
+    let begins = lines.iter().enumerate().filter_map(|(at, line)| {
+        let line = without_visibility(line);
+        let name = line.strip_prefix("struct ")?.split(['<', ' ', '(', ';']).next()?;
+        line.ends_with('{').then(|| (at, name.to_owned()))
+    });
+    let count = |at: usize| {
+        let own = indent(lines[at]);
+        let body = lines[at + 1..].iter().take_while(|line| indent(line) != own || line.trim_start() != "}");
+        body.filter(|line| indent(line) == own + 4 && is_field(line)).count()
+    };
+    begins.map(|(at, name)| (name, count(at))).collect()
 }
 
 #[test]

@@ -411,11 +411,12 @@ impl Io for Epoll {
         }
     }
 
-    fn cancel(&mut self, token: u64) {
-        let is_it = |waiting: &Waiting| waiting.is_some_and(|(known, _)| known == token);
-        let waiting = self.waiting.iter_mut().find_map(|waiters| waiters.all().into_iter().find(|one| is_it(one)));
+    fn cancel(&mut self, token: u64, descriptor: RawFd) {
+        let waiters = self.waiting.get_mut(descriptor as usize);
+        let mut places = waiters.into_iter().flat_map(Waiters::all);
+        let waited = places.find_map(|place| place.take_if(|(known, _)| *known == token)).is_some();
         let was_new = self.new.iter().position(|(known, _)| *known == token);
-        if waiting.map(Option::take).is_some() || was_new.map(|at| self.new.remove(at)).is_some() {
+        if waited || was_new.map(|at| self.new.remove(at)).is_some() {
             self.done.push(Completion::of(token, -libc::ECANCELED, None, false));
         }
     }

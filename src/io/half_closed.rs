@@ -76,11 +76,11 @@ impl HalfClosed {
     }
 
     /// Ends an operation, if it waits here.
-    pub(super) fn cancel(&mut self, token: u64) -> bool {
-        let found = self.waiting.iter_mut().find(|(_, waiters)| waiters.tokens().any(|waiting| waiting == token));
-        let Some((&descriptor, waiters)) = found else { return false };
-        for place in [&mut waiters.room, &mut waiters.watch] {
-            place.take_if(|waiting| *waiting == token);
+    pub(super) fn cancel(&mut self, token: u64, descriptor: RawFd) -> bool {
+        let Some(waiters) = self.waiting.get_mut(&descriptor) else { return false };
+        let place = if waiters.room == Some(token) { &mut waiters.room } else { &mut waiters.watch };
+        if place.take_if(|waiting| *waiting == token).is_none() {
+            return false;
         }
         self.go_on(descriptor);
         self.done.push(Completion::of(token, -libc::ECANCELED, None, false));
@@ -189,10 +189,11 @@ mod tests {
         let mut half_closed = HalfClosed::default();
         half_closed.wait(1, room(&ours));
         half_closed.wait(2, watch(&ours));
-        assert!(half_closed.cancel(1) && !half_closed.cancel(1) && !half_closed.cancel(7));
+        let ours = ours.as_raw_fd();
+        assert!(half_closed.cancel(1, ours) && !half_closed.cancel(1, ours) && !half_closed.cancel(7, ours));
         drain(&theirs);
         assert_eq!(taken(&mut half_closed), [(1, -libc::ECANCELED)]);
-        assert!(half_closed.cancel(2));
+        assert!(half_closed.cancel(2, ours));
         drop(theirs);
         assert_eq!(taken(&mut half_closed), [(2, -libc::ECANCELED)]);
         assert_eq!(half_closed.descriptor(), None);

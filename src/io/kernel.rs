@@ -92,8 +92,8 @@ impl Io for Kernel {
         opened!(self, io => io.opened(descriptor));
     }
 
-    fn cancel(&mut self, token: u64) {
-        opened!(self, io => io.cancel(token));
+    fn cancel(&mut self, token: u64, descriptor: RawFd) {
+        opened!(self, io => io.cancel(token, descriptor));
     }
 
     fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {

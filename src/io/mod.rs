@@ -201,8 +201,9 @@ pub trait Io {
         rustix::net::recv(socket, into, RecvFlags::DONTWAIT).map_or(0, |(received, _)| received)
     }
 
-    /// Asks for the end of the operation with this token; it completes with ECANCELED, or as usual.
-    fn cancel(&mut self, token: u64);
+    /// Asks for the end of the operation with this token, which is about this descriptor; it completes with ECANCELED, or
+    /// as usual.
+    fn cancel(&mut self, token: u64, descriptor: RawFd);
 
     /// Submits what is queued, waits for a completion or until `timeout` has passed (none: for ever), and adds all
     /// completions to `completions`.

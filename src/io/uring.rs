@@ -89,8 +89,8 @@ impl Io for Uring {
 
     fn opened(&mut self, _: RawFd) {}
 
-    fn cancel(&mut self, token: u64) {
-        if !self.half_closed.cancel(token) {
+    fn cancel(&mut self, token: u64, descriptor: RawFd) {
+        if !self.half_closed.cancel(token, descriptor) {
             self.ring.cancel(token);
         }
     }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::ops::{Deref, DerefMut};
+use std::os::fd::AsRawFd;
 
 use rustix::process::Rlimit;
 use slab::Slab;
@@ -19,7 +20,6 @@ use super::operation::Operation;
 use super::signals::Signals;
 use super::stdio::{LogOutput, Stdio};
 use super::timers::{Timer, Timers};
-use super::token_files::Rereading;
 use super::workers::memories::Memories;
 use super::workers::processes::Processes;
 use crate::bus::port::{ClientKey, Input, Moment, Peer, WorkerKey};
@@ -42,8 +42,6 @@ pub(super) struct Reactor<I: Io> {
     pub stdio: Stdio,
     /// Who tells the service manager of us.
     pub notify: Notify,
-    /// Who reads the tokens of listeners and of operators again, if there are files of them.
-    pub rereading: Option<Rereading>,
     pub memory: Budget,
     /// What has happened and was not told to the core yet.
     pub inputs: VecDeque<(Moment, Input)>,
@@ -237,8 +235,19 @@ impl<I: Io> Reactor<I> {
         self.schedule(slot);
     }
 
-    /// Asks for the end of an operation on a connection.
+    /// Asks for the end of an operation that is in flight.
     pub(super) fn cancel(&mut self, operation: Operation, slot: usize) {
-        self.io.cancel(operation.token(slot));
+        let descriptor = match operation {
+            Operation::Accept => self.listeners.acceptor(slot).socket().map(|socket| socket.as_raw_fd()),
+            Operation::Handshake => Some(self.handshakes[slot].accepted.socket.as_raw_fd()),
+            Operation::HttpReceive | Operation::HttpSend | Operation::HttpWatch => Some(self.http.socket(slot)),
+            Operation::Log => Some(rustix::stdio::stderr().as_raw_fd()),
+            Operation::Read => self.connections[slot].ends.input().map(|input| input.as_raw_fd()),
+            Operation::ReadStderr => self.connections[slot].stderr.as_ref().map(|stderr| stderr.pipe.as_raw_fd()),
+            _ => self.connections[slot].ends.raw_output(),
+        };
+        if let Some(descriptor) = descriptor {
+            self.io.cancel(operation.token(slot), descriptor);
+        }
     }
 }

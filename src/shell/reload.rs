@@ -197,7 +197,7 @@ impl<I: Io> Shell<I> {
     /// Files of tokens are those of the configuration from now on.
     fn reread_other_files(&mut self, config: &Config) {
         let files = token_files(config);
-        let watched = match &mut self.reactor.rereading {
+        let watched = match &mut self.rereading {
             Some(rereading) => rereading.watch(files),
             None if files.is_empty() => Ok(()),
             None => super::token_files::Rereading::begin(files).map(|rereading| self.begin_rereading(rereading)),

@@ -11,13 +11,12 @@ use crate::io::Io;
 impl<I: Io> Shell<I> {
     /// Waits for what is read from now on.
     pub(super) fn begin_rereading(&mut self, rereading: Rereading) {
-        let reactor = &mut self.reactor;
-        reactor.rereading.insert(rereading).bell.arm_new(&mut reactor.io, Operation::Reread);
+        self.rereading.insert(rereading).bell.arm_new(&mut self.reactor.io, Operation::Reread);
     }
 
     /// Something was read.
     pub(super) fn reread(&mut self, now: Moment) {
-        let Some(rereading) = &mut self.reactor.rereading else { return };
+        let Some(rereading) = &mut self.rereading else { return };
         rereading.bell.arm(&mut self.reactor.io, Operation::Reread);
         for (whose, content) in rereading.news() {
             match whose {

@@ -26,6 +26,7 @@ use super::reloads::Reloads;
 use super::signals::Signals;
 use super::stdio::{LogOutput, Stdio};
 use super::timers::{Timer, Timers};
+use super::token_files::Rereading;
 use super::workers::processes::Processes;
 use crate::bus::Bus;
 use crate::bus::port::{Input, Moment, Origin};
@@ -53,6 +54,8 @@ pub(super) struct Shell<I: Io> {
     pub reactor: Reactor<I>,
     pub admin: Admin,
     pub reloads: Reloads,
+    /// Who reads the tokens of listeners and of operators again, if there are files of them.
+    pub rereading: Option<Rereading>,
     /// Lines that the core had taken before this turn.
     lines: u64,
     /// Those of the last turn.
@@ -93,12 +96,11 @@ impl<I: Io> Shell<I> {
             log: LogOutput::new(),
             stdio: Stdio::default(),
             notify: Notify::nobody(),
-            rereading: None,
             memory,
             inputs: VecDeque::new(),
             is_done: false,
         };
-        Self { bus, reactor, admin, reloads, lines: 0, completions: Vec::with_capacity(256) }
+        Self { bus, reactor, admin, reloads, rereading: None, lines: 0, completions: Vec::with_capacity(256) }
     }
 
     /// `stdio` is the listener that is our own stdin and stdout.
@@ -277,7 +279,7 @@ impl<I: Io> Shell<I> {
         self.settle();
         if self.reactor.log.is_busy() {
             // It is written again from where it stopped.
-            self.reactor.io.cancel(Operation::Log.token(0));
+            self.reactor.cancel(Operation::Log, 0);
             self.settle();
         }
         self.forget_admin();

@@ -313,9 +313,10 @@ impl Io for Kernel {
         rustix::net::recv(socket, &mut into[..most], RecvFlags::DONTWAIT).map_or(0, |(received, _)| received)
     }
 
-    fn cancel(&mut self, token: u64) {
-        for (pending, _, cancelled) in &mut self.pending {
-            *cancelled |= *pending == token;
+    fn cancel(&mut self, token: u64, descriptor: RawFd) {
+        for (_, submission, cancelled) in self.pending.iter_mut().filter(|(pending, ..)| *pending == token) {
+            assert_eq!(submission.descriptor(), descriptor, "{submission:?} ({token:#x}) is looked for elsewhere");
+            *cancelled = true;
         }
     }
 

@@ -161,13 +161,13 @@ fn what_is_cancelled_completes_once_and_what_is_over_is_not_cancelled() {
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     submit(&mut epoll, receive(&ours), 5);
     assert_eq!(turn(&mut epoll), []);
-    epoll.cancel(5);
+    epoll.cancel(5, ours.as_raw_fd());
     assert_eq!(turn(&mut epoll), [(5, -libc::ECANCELED)]);
-    epoll.cancel(5);
+    epoll.cancel(5, ours.as_raw_fd());
     rustix::io::write(&theirs, b"a").expect("there is room");
     assert_eq!(turn(&mut epoll), []);
     submit(&mut epoll, receive(&ours), 6);
-    epoll.cancel(6);
+    epoll.cancel(6, ours.as_raw_fd());
     assert_eq!(turn(&mut epoll), [(6, -libc::ECANCELED)], "before it was looked at");
 }
 

@@ -157,8 +157,7 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
                     || whole.as_ref().is_some_and(|(id, _)| id.stream == Session::FIRST) && !is_begun;
                 let before = session.weight();
                 let lost = whole.map_or(0, |(id, body)| session.keep_untaken(id, &body, true, most));
-                self.http.kept += session.weight();
-                self.http.kept -= before;
+                self.http.memory.keep(before, session.weight());
                 member.since = now;
                 if is_unknown {
                     self.tell(now, Input::Left(client));

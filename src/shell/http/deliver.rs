@@ -32,7 +32,7 @@ struct Said<'a> {
 impl Http {
     /// Bytes of events that each session may keep.
     pub(super) fn most_kept(&self) -> usize {
-        MOST_KEPT.min(self.most_held / self.members.sessions().max(1))
+        MOST_KEPT.min(self.memory.most / self.members.sessions().max(1))
     }
 
     /// Reads a line that the core has made or passed on.
@@ -184,8 +184,7 @@ impl<I: Io> Reactor<I> {
             Some(_) if !may_be_gone => session.keep(id, said.text, most),
             _ => session.keep_untaken(id, said.text, is_nameless, most),
         };
-        self.http.kept += session.weight();
-        self.http.kept -= before;
+        self.http.memory.keep(before, session.weight());
         self.count_lost_events(client, lost);
         let connection = connection?;
         if is_whole {
@@ -339,7 +338,7 @@ impl<I: Io> Reactor<I> {
                 if let Some(member) = self.http.members.get_mut(slot) {
                     member.is_closing = true;
                     let waiting = std::mem::take(&mut member.inbox);
-                    self.http.held -= waiting.iter().map(|waiting| waiting.message.weight()).sum::<usize>();
+                    self.http.memory.held -= waiting.iter().map(|waiting| waiting.message.weight()).sum::<usize>();
                     let untold = waiting.iter().filter_map(|waiting| waiting.tells);
                     untold.for_each(|(connection, _)| self.lose_member(now, connection, client, &[]));
                 }
@@ -353,7 +352,7 @@ impl<I: Io> Reactor<I> {
     fn remove_member(&mut self, now: Moment, slot: usize) {
         self.timers.set(Timer::Session(slot), None);
         let mut member = self.http.members.remove(slot);
-        self.http.held -= member.waiting();
+        self.http.memory.held -= member.waiting();
         self.notify.changed();
         let client = member.client;
         let mut connections = member.connections();
@@ -364,7 +363,7 @@ impl<I: Io> Reactor<I> {
                 member.session().map(|session| session.unanswered_on(stream).map(Id::token).collect());
             self.lose_member(now, at, client, &unanswered.unwrap_or_default());
         }
-        self.http.kept -= member.kept();
+        self.http.memory.keep(member.kept(), 0);
         let lost = member.session().map_or(0, Session::forget);
         self.count_lost_events(client, lost);
         self.tell(now, Input::Closed(client));

@@ -17,6 +17,7 @@ mod serve;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use slab::Slab;
@@ -56,16 +57,33 @@ pub(super) struct Http {
     first: Box<[u8]>,
     /// So many connections at most.
     most: usize,
-    /// Bytes of bodies and of messages that wait.
-    held: usize,
-    /// Bytes of events that sessions keep, and of what waits to be sent.
-    kept: usize,
-    /// Bytes that may be held, and kept of events of all sessions.
-    most_held: usize,
+    memory: Memory,
     count: u64,
     /// How long a session may be used by nobody.
     session_idle: Duration,
     throttle: Throttle,
+}
+
+/// What the door has in memory, in bytes.
+struct Memory {
+    /// Bodies and messages that wait.
+    held: usize,
+    /// Events that sessions keep, and what waits to be sent.
+    kept: usize,
+    /// So much may be held, and kept of events of all sessions.
+    most: usize,
+}
+
+impl Memory {
+    /// Whether so much more may be held.
+    fn has_room_for(&self, bytes: usize) -> bool {
+        self.held + bytes <= self.most
+    }
+
+    /// What is kept of something is so much now, and was so much before.
+    fn keep(&mut self, before: usize, now: usize) {
+        self.kept = self.kept - before + now;
+    }
 }
 
 impl Http {
@@ -82,9 +100,7 @@ impl Http {
             padded: Vec::new(),
             first: Box::default(),
             most,
-            held: 0,
-            kept: 0,
-            most_held: config.limits.max_memory / 4,
+            memory: Memory { held: 0, kept: 0, most: config.limits.max_memory / 4 },
             count: 0,
             session_idle: config.limits.session_idle.unwrap_or(SESSION_IDLE),
             throttle: Throttle::default(),
@@ -98,8 +114,13 @@ impl Http {
 
     /// The limits are those of this configuration.
     pub(super) fn configure(&mut self, config: &Config) {
-        self.most_held = config.limits.max_memory / 4;
+        self.memory.most = config.limits.max_memory / 4;
         self.session_idle = config.limits.session_idle.unwrap_or(SESSION_IDLE);
+    }
+
+    /// The socket of a connection.
+    pub(super) fn socket(&self, slot: usize) -> RawFd {
+        self.connections[slot].socket.as_raw_fd()
     }
 
     /// Whether nothing is left of it.
@@ -135,14 +156,14 @@ impl Http {
 
     /// Bytes of memory that wait here for workers and for clients.
     pub(super) fn held(&self) -> usize {
-        self.held + self.kept
+        self.memory.held + self.memory.kept
     }
 
     /// What waits to be sent on a connection is more or less now.
     fn weigh(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
         let weight = connection.outgoing.weight();
-        self.kept = self.kept - std::mem::replace(&mut connection.weighed, weight) + weight;
+        self.memory.keep(std::mem::replace(&mut connection.weighed, weight), weight);
     }
 
     /// Panics if what is held and kept is not what there is.
@@ -150,10 +171,10 @@ impl Http {
     pub(super) fn check(&self) {
         let bodies = self.connections.iter().map(|(_, connection)| connection.incoming.weight());
         let waiting = self.members.iter().map(|(_, member)| member.waiting());
-        assert_eq!(self.held, bodies.chain(waiting).sum::<usize>(), "what is held is counted");
+        assert_eq!(self.memory.held, bodies.chain(waiting).sum::<usize>(), "what is held is counted");
         let events = self.members.iter().map(|(_, member)| member.kept());
         let outputs = self.connections.iter().map(|(_, connection)| connection.weighed);
-        assert_eq!(self.kept, events.chain(outputs).sum::<usize>(), "what is kept is counted");
+        assert_eq!(self.memory.kept, events.chain(outputs).sum::<usize>(), "what is kept is counted");
     }
 
     /// Whether nobody is there: no connection, no session, and nothing that waits.

@@ -71,7 +71,7 @@ impl<I: Io> Shell<I> {
             Verb::Get => self.http_get(now, slot, &asked),
             Verb::Delete => self.http_delete(now, slot, &asked),
             Verb::Post => {
-                http.held -= incoming.weight();
+                http.memory.held -= incoming.weight();
                 let body = std::mem::take(&mut incoming.body);
                 let body = if body.is_empty() { message::room(0) } else { body };
                 match message::read(body, &mut http.lines) {
@@ -140,7 +140,7 @@ impl<I: Io> Shell<I> {
         modern::check(asked, &message)?;
         if era == PoolEra::Unknown {
             connection.state = State::Parked;
-            http.held += message.weight();
+            http.memory.held += message.weight();
             connection.incoming.parked = Some(message);
             http.parked.push(slot);
             self.reactor.set_http_due(slot, now.after(PARKED));
@@ -212,7 +212,7 @@ impl<I: Io> Shell<I> {
         let Some(connection) = http.connections.get_mut(slot).filter(|it| it.state == State::Parked) else { return };
         connection.state = State::Reading;
         let Some(message) = connection.incoming.parked.take() else { return };
-        http.held -= message.weight();
+        http.memory.held -= message.weight();
         let id = message.id().map(<[u8]>::to_vec);
         let result = self.pool_asked(slot).and_then(|pool| match self.bus.pool_era(pool) {
             PoolEra::Legacy => Err(legacy_server()),
@@ -330,7 +330,7 @@ impl<I: Io> Shell<I> {
         let http = &mut self.reactor.http;
         let tells = tells.map(|slot| (slot, http.connections[slot].serial));
         let Some(at) = http.members.get_mut(member) else { return };
-        http.held += message.weight();
+        http.memory.held += message.weight();
         at.inbox.push_back(Waiting { message, tells });
         self.present_member(now, member);
     }
@@ -355,7 +355,7 @@ impl<I: Io> Shell<I> {
                 }
                 continue;
             }
-            http.held -= waiting.message.weight();
+            http.memory.held -= waiting.message.weight();
             if let Some((connection, serial)) = waiting.tells {
                 self.reactor.tell_taken(now, connection, serial);
             }

@@ -395,7 +395,7 @@ impl<I: Io> Reactor<I> {
 
     /// A piece of a body has come.
     fn http_body(&mut self, slot: usize, data: &[u8]) -> Result<(), Fault> {
-        if self.http.held + data.len() > self.http.most_held {
+        if !self.http.memory.has_room_for(data.len()) {
             return Err(Fault::busy("memory is short; try again later"));
         }
         let body = &mut self.http.connections[slot].incoming.body;
@@ -403,7 +403,7 @@ impl<I: Io> Reactor<I> {
             *body = message::room(data.len());
         }
         body.extend_from_slice(data);
-        self.http.held += data.len();
+        self.http.memory.held += data.len();
         Ok(())
     }
 
@@ -427,7 +427,7 @@ impl<I: Io> Reactor<I> {
     /// All of an answer is queued.
     pub(super) fn begin_http_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
-        self.http.held -= connection.incoming.weight();
+        self.http.memory.held -= connection.incoming.weight();
         connection.incoming.body = Vec::new();
         connection.incoming.parked = None;
         (connection.state, connection.since) = (State::Answering, now);
@@ -467,7 +467,7 @@ impl<I: Io> Reactor<I> {
             return;
         }
         connection.state = State::Leaving;
-        self.http.held -= connection.incoming.clear();
+        self.http.memory.held -= connection.incoming.clear();
         // Its timer runs on: the next connection in its place mostly has use for it.
         if !connection.in_flight.is_empty() {
             // All operations on the socket complete after this.
@@ -483,7 +483,7 @@ impl<I: Io> Reactor<I> {
     fn remove_http_if_idle(&mut self, slot: usize) {
         if self.http.connections[slot].in_flight.is_empty() {
             let gone = self.http.connections.remove(slot);
-            self.http.kept -= gone.weighed;
+            self.http.memory.keep(gone.weighed, 0);
             self.free_descriptor();
         }
     }

@@ -96,7 +96,6 @@ enum Habit {
 
 pub(super) struct Visitor {
     pub(super) name: usize,
-    pub(super) is_modern: bool,
     version: &'static str,
     habit: Habit,
     session: Option<String>,
@@ -116,6 +115,8 @@ pub(super) struct Visitor {
     pub(super) has_legacy_server: bool,
 }
 
+/// The revision without sessions.
+const MODERN: &str = "2026-07-28";
 const HEAD: &str = "Host: 127.0.0.1\r\nAccept: application/json, text/event-stream\r\n";
 const NONSENSE: [&str; 4] = [
     "POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
@@ -126,10 +127,9 @@ const NONSENSE: [&str; 4] = [
 
 impl Visitor {
     pub(super) fn new(name: usize, is_modern: bool, random: &mut Random) -> Self {
-        let version = if is_modern { "2026-07-28" } else { *random.pick(&["2025-03-26", "2025-06-18", "2025-11-25"]) };
+        let version = if is_modern { MODERN } else { *random.pick(&["2025-03-26", "2025-06-18", "2025-11-25"]) };
         Self {
             name,
-            is_modern,
             version,
             habit: *random.pick(&[Habit::Keeps, Habit::OpensEach, Habit::Both]),
             session: None,
@@ -145,6 +145,10 @@ impl Visitor {
             last: None,
             has_legacy_server: false,
         }
+    }
+
+    fn is_modern(&self) -> bool {
+        self.version == MODERN
     }
 
     pub(super) fn connects(&mut self, end: OwnedFd, inode: u64, random: &mut Random) {
@@ -209,8 +213,8 @@ impl Visitor {
                 let note = json!({"jsonrpc": "2.0", "method": "notifications/note", "params": self.params(0, 0, 0)});
                 self.post(at, &note, What::Note, random);
             }
-            (Stage::Inside, 3 | 4) if !self.is_modern => self.opens(at, random),
-            (Stage::Inside, 5) if !self.is_modern && random.one_in(4) => {
+            (Stage::Inside, 3 | 4) if !self.is_modern() => self.opens(at, random),
+            (Stage::Inside, 5) if !self.is_modern() && random.one_in(4) => {
                 let head = format!("DELETE /mcp HTTP/1.1\r\n{HEAD}{}\r\n", self.fields());
                 self.wires[at].todo.extend(head.bytes());
                 self.wires[at].waits.push_back((What::Delete, self.session.clone()));
@@ -227,7 +231,7 @@ impl Visitor {
     }
 
     fn begins(&mut self, at: usize, random: &mut Random) {
-        let params = json!({"protocolVersion": self.version, "who": self.name, "era": self.is_modern});
+        let params = json!({"protocolVersion": self.version, "who": self.name, "era": self.is_modern()});
         let message = json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params});
         self.stage = Stage::Begins;
         self.post(at, &message, What::Begin, random);
@@ -235,11 +239,11 @@ impl Visitor {
 
     fn params(&self, number: u64, steps: usize, length: usize) -> Value {
         let mut meta = json!({"progressToken": number});
-        if self.is_modern {
+        if self.is_modern() {
             meta["io.modelcontextprotocol/protocolVersion"] = json!(self.version);
             meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
         }
-        let (who, era) = (self.name, self.is_modern);
+        let (who, era) = (self.name, self.is_modern());
         json!({"name": "x", "who": who, "era": era, "number": number, "steps": steps, "length": length, "_meta": meta})
     }
 
@@ -286,7 +290,7 @@ impl Visitor {
     fn post(&mut self, at: usize, message: &Value, what: What, random: &mut Random) {
         let body = message.to_string();
         let mut fields = if self.stage == Stage::Begins { String::new() } else { self.fields() };
-        if let Some(method) = message["method"].as_str().filter(|_| self.is_modern) {
+        if let Some(method) = message["method"].as_str().filter(|_| self.is_modern()) {
             fields.push_str(&format!("Mcp-Method: {method}\r\nMcp-Name: x\r\n"));
         }
         if random.one_in(5) {
@@ -385,7 +389,7 @@ impl Visitor {
                 .filter(|data| !data.is_empty())
                 .map(|data| serde_json::from_str(data).unwrap_or_else(|_| panic!("an event is a message: {event:?}")));
             assert!(id.is_some() || event.starts_with(':') || message.is_some(), "it says something: {event:?}");
-            assert!(!self.is_modern || id.is_none(), "2026-07-28 has no ids of events");
+            assert!(!self.is_modern() || id.is_none(), "2026-07-28 has no ids of events");
             let number = self.wires[at].number;
             if let Some(id) = &id {
                 let is_it = |call: &Call| match &call.last {
@@ -500,7 +504,7 @@ impl Visitor {
                     assert!(is_known, "{error} is no answer to {numbers:?}");
                     self.asked.remove(id);
                 } else if let Some(call) = self.asked.get_mut(id) {
-                    assert!(call.is_fetched || !self.is_modern, "the answer to {id} ends without it");
+                    assert!(call.is_fetched || self.version != MODERN, "the answer to {id} ends without it");
                     // Another connection has taken its stream over, or will.
                     call.is_cut_off = true;
                 }
@@ -512,7 +516,7 @@ impl Visitor {
         if matches!(what, What::Begin) && self.stage == Stage::Begins {
             self.stage = Stage::Outside;
         }
-        if has_ended && !self.is_modern && session == self.session.as_ref() {
+        if has_ended && !self.is_modern() && session == self.session.as_ref() {
             self.loses_session();
         }
     }
@@ -544,7 +548,7 @@ impl Visitor {
                 self.sessions += usize::from(self.session.is_none());
                 self.session = None;
             }
-            What::Calls(numbers) if self.is_modern => numbers.iter().for_each(|id| _ = self.asked.remove(id)),
+            What::Calls(numbers) if self.is_modern() => numbers.iter().for_each(|id| _ = self.asked.remove(id)),
             What::Calls(_) => {
                 let its = self.asked.iter_mut().filter(|(_, call)| call.wire == number);
                 its.for_each(|(_, call)| call.is_cut_off = true);
@@ -591,7 +595,7 @@ impl Visitor {
         self.uses(at, self.keeps(random));
         match self.stage {
             Stage::Outside => self.begins(at, random),
-            Stage::Inside if !self.is_modern && self.may_fetch() => self.opens(at, random),
+            Stage::Inside if !self.is_modern() && self.may_fetch() => self.opens(at, random),
             Stage::Inside => self.calls(at, random),
             Stage::Begins => {}
         }

@@ -297,10 +297,12 @@ impl Worker {
                 Err(error) => panic!("stdin: {error}"),
             };
             buffer.extend_from_slice(&chunk[..length]);
-            while let Some(end) = buffer.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = buffer.drain(..=end).collect();
-                self.receive(str::from_utf8(&line[..end]).expect("a line is UTF-8"));
+            let mut begin = 0;
+            while let Some(length) = memchr::memchr(b'\n', &buffer[begin..]) {
+                self.receive(str::from_utf8(&buffer[begin..begin + length]).expect("a line is UTF-8"));
+                begin += length + 1;
             }
+            buffer.drain(..begin);
         }
         // A signal may have come with the end.
         interruptible(|| ());

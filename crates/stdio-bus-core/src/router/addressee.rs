@@ -130,7 +130,9 @@ impl Bus {
             // It is told for a request of one client, and goes to no other one, unless there can be none. What the bus has
             // made in place of a name means nothing to anybody else.
             let is_plain = || Spelled::parse(window.get(named.at)).is_ok_and(|it| it.is_plain);
-            let owner = || self.owner(worker).filter(|_| is_plain()).map(Peer::Client);
+            // Who had a worker before may have been lent it, and left what it speaks of.
+            let is_its_own = |owner: &ClientKey| !self.door(*owner).borrows && is_plain();
+            let owner = || self.owner(worker).filter(is_its_own).map(Peer::Client);
             named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else if line.request_id.is_some() && about.is_some() {
             named.client.or_else(only).ok_or_else(|| unknown(Reason::UnknownRequest))?

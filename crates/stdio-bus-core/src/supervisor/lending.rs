@@ -84,7 +84,9 @@ impl Bus {
             }
             None => {
                 let (pool, slot) = self.slot_to_fill(client, group)?;
-                let started = self.fill_slot(pool, slot)?;
+                // Its client's request tells it the era.
+                let started = self.start_in_slot(pool, slot)?;
+                self.end_vacancy(pool);
                 self.count_turn(client, started);
                 started
             }

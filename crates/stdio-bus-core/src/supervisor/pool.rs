@@ -186,8 +186,16 @@ impl Bus {
         }
     }
 
+    /// Starts a worker in an empty slot, which may be asked for its era.
+    fn fill_slot(&mut self, pool: usize, slot: usize) -> Option<WorkerKey> {
+        let worker = self.start_in_slot(pool, slot)?;
+        self.choose_to_ask(worker);
+        self.end_vacancy(pool);
+        Some(worker)
+    }
+
     /// Starts a worker in an empty slot.
-    pub(super) fn fill_slot(&mut self, pool: usize, slot: usize) -> Option<WorkerKey> {
+    pub(super) fn start_in_slot(&mut self, pool: usize, slot: usize) -> Option<WorkerKey> {
         // Clients may have taken as many as there may be.
         if self.is_full(pool) {
             return None;
@@ -199,8 +207,6 @@ impl Bus {
             self.put_on_probation(worker);
         }
         self.supervisor.pools[pool].slots[slot].restarts.begin();
-        self.choose_to_ask(worker);
-        self.end_vacancy(pool);
         Some(worker)
     }
 

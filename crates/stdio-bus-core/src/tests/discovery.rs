@@ -266,6 +266,30 @@ fn a_new_command_that_serves_no_clients_of_2026_07_28_takes_over_from_workers_th
 }
 
 #[test]
+fn a_worker_that_is_started_for_a_request_of_2026_07_28_while_a_new_command_comes_is_not_asked_before_it() {
+    let three = Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) };
+    let mut bench = Bench::asked(three.clone(), MODERN);
+    let [one, two] = [(); 2].map(|()| bench.mcp(Era::Modern));
+    let session = bench.mcp(Era::Legacy);
+    bench.write(one, CALL);
+    bench.write(session, r#"{"id":1,"method":"initialize"}"#);
+    let mut settings = with_a_door(three);
+    settings.pools[0].generation = 1;
+    let effects = bench.bus.reload(bench.now, settings).collect();
+    bench.effects(&[], effects);
+    let workers: Vec<Peer> = bench.workers.iter().map(|worker| Peer::Worker(*worker)).collect();
+    for worker in workers {
+        for line in bench.read(worker).iter().filter(|line| line.contains("server/discover")) {
+            let question: Value = serde_json::from_str(line).expect("it is JSON");
+            bench.write(worker, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
+        }
+    }
+    bench.write(two, CALL);
+    let started = bench.worker(bench.workers.len() - 1);
+    assert_eq!(bench.read_one(started), CALL);
+}
+
+#[test]
 fn the_next_worker_is_asked_when_the_first_one_could_not_be_started_or_was_told_to_stop() {
     let mut bench = Bench::starting(with_a_door(pool(1, Assignment::Client)));
     let Peer::Worker(first) = bench.worker(0) else { unreachable!() };

@@ -495,6 +495,25 @@ fn who_leaves_gives_its_worker_back_and_what_that_says_then_is_nobodys() {
 }
 
 #[test]
+fn what_a_lent_worker_tells_of_the_request_of_another_client_reaches_nobody() {
+    let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);
+    let (worker, one, two) = (bench.worker(0), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
+    bench.write(one, r#"{"id":5,"method":"subscriptions/listen","params":{"_meta":{"progressToken":"p"}}}"#);
+    bench.leaves(one);
+    bench.write(two, CALL);
+    let of_subscription =
+        r#"{"method":"notifications/x","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":5}}}"#;
+    let of_progress = r#"{"method":"notifications/progress","params":{"progressToken":"p","message":"secret"}}"#;
+    for wait in [0, 7] {
+        bench.pass(seconds(wait));
+        bench.write(worker, of_subscription);
+        bench.write(worker, of_progress);
+        assert_eq!(bench.read(two), Vec::<String>::new(), "after {wait} s");
+    }
+    assert_eq!(bench.count(Reason::UnknownRequest), 4);
+}
+
+#[test]
 fn the_end_of_a_lent_worker_is_an_error_and_not_the_end_of_the_connection() {
     let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);
     let (worker, client) = (bench.worker(0), bench.mcp(Era::Modern));

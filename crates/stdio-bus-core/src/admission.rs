@@ -266,11 +266,6 @@ impl Bus {
         Some(most.saturating_sub(self.admission.sources.let_in(listener, Some(source))))
     }
 
-    /// Tells of a connection that has never been a client.
-    pub(super) fn report_stranger(&mut self, reason: Reason, place: Place, text: impl FnOnce() -> String) {
-        self.tell(reason, || Report { origin: Some(Rc::new(place.into())), ..Report::new(reason, text()) });
-    }
-
     /// Why the listener with this index takes no more clients from `source`; none if it does.
     pub(super) fn no_room(&self, listener: usize, source: Source) -> Option<String> {
         let most = self.settings.listeners.get(listener)?.max_connections;

@@ -83,8 +83,8 @@ impl Bus {
             return Received { consumed, next: if consumed < bytes { Next::Again } else { Next::Read } };
         }
         let saves_memory = client.closing.saves_memory || is_short;
-        let (outcome, unfinished) = self.find_lines(key, window);
-        let mut received = self.route_lines(key.into(), window, outcome, unfinished, 0);
+        let found = self.find_lines(key, window);
+        let mut received = self.route_lines(key.into(), window, found, 0);
         if received.next == Next::Read
             && saves_memory
             && received.consumed < bytes

@@ -202,9 +202,7 @@ impl Bus {
             && let Some(worker) = self.workers.get_mut(worker)
         {
             self.supervisor.has_changed |= worker.answering.answers(is_response(line));
-            let is_error = line.has(Line::ERROR) && !line.has(Line::RESULT);
-            let outcome = if is_error { Outcome::Error } else { Outcome::Answered };
-            self.supervisor.pools[worker.name.pool].tally.answered(outcome, self.time.lasted(since));
+            self.supervisor.pools[worker.name.pool].tally.answered(Outcome::of_answer(line), self.time.lasted(since));
         }
         if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer) {
             self.note_answerer(client, worker);
@@ -289,11 +287,7 @@ impl Bus {
         let (answerer, verb) = (request.answerer(), request.verb);
         let fingerprints = self.pending.fingerprints_of(key);
         if verb == Verb::Load {
-            self.pending
-                .sessions(key)
-                .into_iter()
-                .flatten()
-                .for_each(|session| _ = self.sessions.step(session, Event::Unseen));
+            self.sessions.step_all(self.pending.sessions(key), Event::Unseen);
         }
         self.forget_request(key);
         if let Peer::Worker(worker) = answerer

@@ -12,7 +12,7 @@ use ndjson_scan::{Line, Window, member};
 
 use super::Bus;
 use super::client::Identity;
-use super::message::{Edit, session_name};
+use super::message::{Edit, session_name, session_named};
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey};
 use super::pending::Pending;
@@ -56,9 +56,8 @@ impl Ending {
     /// Of a request that a worker has answered with this line.
     #[inline]
     pub(super) fn of_answer(window: Window<'_>, line: &Line) -> Self {
-        let is_error = line.has(Line::ERROR) && !line.has(Line::RESULT);
-        let outcome = if is_error { Outcome::Error } else { Outcome::Answered };
-        let code = if is_error { code_of(window.get(line.span)) } else { None };
+        let outcome = Outcome::of_answer(line);
+        let code = if outcome == Outcome::Error { code_of(window.get(line.span)) } else { None };
         Self { outcome: outcome.name(), code, reason: None }
     }
 
@@ -237,7 +236,6 @@ impl Bus {
             let records = || Box::new(Records { left: MOST_OF_EACH, ..Records::default() });
             self.out.keep_records(is_wanted.then(records));
         }
-        self.choose_way();
     }
 
     /// A request that is still pending is answered with this line, its first edit being that of the id.
@@ -296,8 +294,8 @@ impl Bus {
             bytes_out: said.map_or(0, |said| said.line.len() as u64),
             ..Ended::of(from, identity, Ending::of(REFUSED, reason, said))
         };
-        let session = [line.session, line.params_session].into_iter().find_map(|span| session_name(window, span));
-        let (method, session) = (session_name(window, line.method).unwrap_or_default(), session.unwrap_or_default());
+        let session = session_named(window, line).unwrap_or_default();
+        let method = session_name(window, line.method).unwrap_or_default();
         let id = window.get(line.id);
         let words = Words {
             id: &id[..id.len().min(2 * MAX_REQUEST_ID_LEN)],

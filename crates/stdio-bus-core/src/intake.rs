@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use ndjson_scan::{BATCH, Line, Outcome, Scanner, Window};
+use ndjson_scan::{Line, Outcome, Scanner, Window};
 
 mod fast_path;
 
@@ -20,12 +20,11 @@ use super::time::Time;
 use super::timers::Timers;
 
 /// See the top of the file.
+#[derive(Default)]
 pub(super) struct Intake {
     scanner: Scanner,
     batch: Vec<Line>,
-    /// Whether lines may go the way that is in `intake/fast_path.rs`, and whether there is a line to be written of each request.
-    way: Way,
-    /// Lines that went that way.
+    /// Lines that went the fast path.
     #[cfg(any(test, feature = "testing"))]
     fast_lines: u64,
     /// All lines go the general way.
@@ -34,48 +33,34 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    pub(super) fn new(way: Way) -> Self {
-        Self {
-            scanner: Scanner::new(),
-            batch: Vec::with_capacity(BATCH),
-            way,
-            #[cfg(any(test, feature = "testing"))]
-            fast_lines: 0,
-            #[cfg(any(test, feature = "testing"))]
-            is_plain: false,
-        }
-    }
-
-    /// Which way lines may go from now on.
-    pub(super) fn choose(&mut self, way: Way) {
-        #[cfg(any(test, feature = "testing"))]
-        let way = if self.is_plain { Way::General } else { way };
-        self.way = way;
-    }
-
-    /// Finds the next lines of a peer ([`Stream::find_lines`]).
+    /// Finds the next lines of a peer ([`Stream::find_lines`]), and how many bytes behind them are no whole line.
     #[inline(always)]
     pub(super) fn find_lines(&mut self, stream: &mut Stream, window: Window<'_>) -> (Outcome, usize) {
         self.batch.clear();
         stream.find_lines(&mut self.scanner, window, &mut self.batch)
     }
 
-    /// Counts lines that went the fast path.
-    fn count_fast(&mut self, _lines: usize) {
+    /// So many lines have gone the fast path. None if there is more, or what stands behind them is wrong.
+    #[inline(always)]
+    fn finish(
+        &mut self,
+        end: &mut Endpoint,
+        now: Moment,
+        bytes: usize,
+        (outcome, unfinished): (Outcome, usize),
+        lines: usize,
+        limit: usize,
+    ) -> Option<Received> {
         #[cfg(any(test, feature = "testing"))]
         {
-            self.fast_lines += _lines as u64;
+            self.fast_lines += lines as u64;
         }
+        if lines < self.batch.len() || unfinished > limit || matches!(outcome, Outcome::Malformed { .. }) {
+            return None;
+        }
+        take_lines(end, now, &self.batch);
+        Some(end.stream.finish(bytes, outcome))
     }
-}
-
-/// Which way lines may go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    General,
-    Fast,
-    /// The fast one, with records of requests (`ended.rs`).
-    Told,
 }
 
 /// What became of one line.
@@ -87,16 +72,6 @@ pub(super) enum Flow {
     Blocked,
     /// Its sender is not listened to any more.
     Over,
-}
-
-/// How far a batch of lines was dealt with.
-#[derive(Clone, Copy)]
-struct Progress {
-    flow: Flow,
-    /// Bytes of the lines that were dealt with.
-    bytes: usize,
-    /// How many lines that are.
-    lines: usize,
 }
 
 /// How long the line is that begins at `line`, as far as it has come.
@@ -111,13 +86,13 @@ fn bytes_of(lines: &[Line]) -> usize {
     lines.last().map_or(0, |last| last.span.end as usize + 1)
 }
 
-/// Lines were taken from a peer.
+/// These lines of a window, which are its first ones, were taken from a peer.
 #[inline(always)]
-fn take_lines(end: &mut Endpoint, now: Moment, lines: usize, bytes: usize) {
-    if lines > 0 {
+fn take_lines(end: &mut Endpoint, now: Moment, lines: &[Line]) {
+    if !lines.is_empty() {
         end.stream.speak(now);
-        end.traffic.lines_in += lines as u64;
-        end.traffic.bytes_in += bytes as u64;
+        end.traffic.lines_in += lines.len() as u64;
+        end.traffic.bytes_in += bytes_of(lines) as u64;
     }
 }
 
@@ -158,7 +133,7 @@ macro_rules! fast_path {
 impl Bus {
     /// Bytes have come from `from`: `window` holds everything of it that was not consumed yet.
     ///
-    /// Handles at most [`BATCH`] lines, so that one peer cannot hold up the others; [`Received::next`] says how to go
+    /// Handles at most [`BATCH`](ndjson_scan::BATCH) lines, so that one peer cannot hold up the others; [`Received::next`] says how to go
     /// on. The effects refer to the window.
     pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Effects<'_>) {
         self.begin_call(now);
@@ -181,6 +156,7 @@ impl Bus {
         let now = self.time.now();
         let count = self.clients.len();
         let limit = self.settings.limits.max_input_buffer;
+        let takes_fast_path = self.may_take_fast_path();
         let Some(client) = self.clients.get_mut(key) else {
             return Received { consumed: window.data().len(), next: Next::Wait };
         };
@@ -196,64 +172,58 @@ impl Bus {
         if client.end.stream.has_more(window.data().len()) {
             client.heard = now;
         }
-        let (outcome, unfinished) = self.intake.find_lines(&mut client.end.stream, window);
+        let found = self.intake.find_lines(&mut client.end.stream, window);
         let mut lines = 0;
-        if self.intake.way != Way::General && !self.shutdown.refuses_requests() {
+        if takes_fast_path {
             let mut path = fast_path!(self, window, count);
-            let batch = self.intake.batch.iter().take_while(|line| line.span.len() <= limit);
-            lines = match self.intake.way {
-                Way::Told => {
-                    batch.map_while(|line| path.client_line::<true>(key, client, &mut self.workers, line)).count()
-                }
-                _ => batch.map_while(|line| path.client_line::<false>(key, client, &mut self.workers, line)).count(),
-            };
+            lines = path.client_lines(key, client, &mut self.workers, &self.intake.batch, limit);
             self.out.stats().lines_from_clients += lines as u64;
-            self.intake.count_fast(lines);
-            if lines == self.intake.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. })
-            {
-                take_lines(&mut client.end, now, lines, bytes_of(&self.intake.batch));
-                return client.end.stream.finish(window.data().len(), outcome);
+            let bytes = window.data().len();
+            if let Some(received) = self.intake.finish(&mut client.end, now, bytes, found, lines, limit) {
+                return received;
             }
         }
-        self.route_lines(key.into(), window, outcome, unfinished, lines)
+        self.route_lines(key.into(), window, found, lines)
     }
 
     fn receive_from_worker(&mut self, key: WorkerKey, window: Window<'_>) -> Received {
         let now = self.time.now();
         let count = self.clients.len();
         let limit = self.settings.limits.max_worker_line();
-        let bytes = window.data().len();
+        let (bytes, takes_fast_path) = (window.data().len(), self.may_take_fast_path());
         let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.process.is_drained()) else {
             return Received { consumed: bytes, next: Next::Wait };
         };
         if !worker.end.gate.is_open() {
             return Received { consumed: 0, next: Next::Wait };
         }
-        let (outcome, unfinished) = self.intake.find_lines(&mut worker.end.stream, window);
+        let found = self.intake.find_lines(&mut worker.end.stream, window);
         let mut lines = 0;
-        if self.intake.way != Way::General && !self.shutdown.refuses_requests() && !worker.tenure.is_leaving() {
+        if takes_fast_path && !worker.tenure.is_leaving() {
+            let is_told = self.out.keeps_records();
             let mut path = fast_path!(self, window, count);
-            let (batch, clients) = (self.intake.batch.iter(), &mut self.clients);
-            let fits = |line: &Line| line.span.len() <= limit;
-            lines = if self.intake.way == Way::Told {
-                batch
-                    .take_while(|line| fits(line) && path.worker_line::<true>(key, worker, clients, line).is_some())
-                    .count()
-            } else {
-                batch
-                    .take_while(|line| fits(line) && path.worker_line::<false>(key, worker, clients, line).is_some())
-                    .count()
+            let (batch, clients) = (&self.intake.batch, &mut self.clients);
+            lines = match is_told {
+                true => path.worker_lines::<true>(key, worker, clients, batch, limit),
+                false => path.worker_lines::<false>(key, worker, clients, batch, limit),
             };
             self.supervisor.has_changed |= path.workers_changed;
             self.out.stats().lines_from_workers += lines as u64;
-            self.intake.count_fast(lines);
-            if lines == self.intake.batch.len() && unfinished <= limit && !matches!(outcome, Outcome::Malformed { .. })
-            {
-                take_lines(&mut worker.end, now, lines, bytes_of(&self.intake.batch));
-                return worker.end.stream.finish(bytes, outcome);
+            if let Some(received) = self.intake.finish(&mut worker.end, now, bytes, found, lines, limit) {
+                return received;
             }
         }
-        self.route_lines(key.into(), window, outcome, unfinished, lines)
+        self.route_lines(key.into(), window, found, lines)
+    }
+
+    /// Whether lines may go the fast path, which asks neither for methods nor for a shutdown.
+    #[inline(always)]
+    fn may_take_fast_path(&self) -> bool {
+        #[cfg(any(test, feature = "testing"))]
+        if self.intake.is_plain {
+            return false;
+        }
+        !self.balancer.denies_methods && !self.shutdown.refuses_requests()
     }
 
     /// The next lines of a client, for which there is no other way than to be refused.
@@ -280,8 +250,7 @@ impl Bus {
         &mut self,
         from: Peer,
         window: Window<'_>,
-        outcome: Outcome,
-        unfinished: usize,
+        (outcome, unfinished): (Outcome, usize),
         mut lines: usize,
     ) -> Received {
         let batch = core::mem::take(&mut self.intake.batch);
@@ -308,12 +277,10 @@ impl Bus {
                 break;
             }
         }
-        let bytes = bytes_of(&batch[..lines]);
-        let mut progress = Progress { flow, bytes, lines };
         if flow == Flow::Next {
-            progress.flow = self.check_rest(from, window, outcome, unfinished);
+            flow = self.check_rest(from, window, outcome, unfinished);
         }
-        let received = self.keep_rest(from, window.data().len(), &batch, outcome, progress);
+        let received = self.keep_rest(from, window.data().len(), (&batch, lines), outcome, flow);
         self.intake.batch = batch;
         received
     }
@@ -337,16 +304,17 @@ impl Bus {
         &mut self,
         from: Peer,
         bytes: usize,
-        batch: &[Line],
+        (batch, lines): (&[Line], usize),
         outcome: Outcome,
-        progress: Progress,
+        flow: Flow,
     ) -> Received {
         let now = self.time.now();
         let Some(end) = self.endpoint(from) else { return Received { consumed: bytes, next: Next::Wait } };
-        take_lines(end, now, progress.lines, progress.bytes);
-        match progress.flow {
+        let (done, waiting) = batch.split_at(lines);
+        take_lines(end, now, done);
+        match flow {
             Flow::Next => end.stream.finish(bytes, outcome),
-            Flow::Blocked => end.stream.wait(bytes, progress.bytes, &batch[progress.lines..]),
+            Flow::Blocked => end.stream.wait(bytes, bytes_of(done), waiting),
             Flow::Over => end.stream.discard(bytes),
         }
     }
@@ -362,7 +330,7 @@ impl Bus {
     /// Has all lines go the general way: what they lead to has to be the same.
     #[cfg(any(test, feature = "testing"))]
     pub fn without_fast_path(mut self) -> Self {
-        (self.intake.way, self.intake.is_plain) = (Way::General, true);
+        self.intake.is_plain = true;
         self
     }
 

@@ -79,7 +79,7 @@ use alloc::vec::Vec;
 use admission::Admission;
 use balancer::Balancer;
 use client::{Clients, Phase};
-use intake::{Flow, Intake, Way, length_of_line};
+use intake::{Flow, Intake, length_of_line};
 use out::Out;
 use peer::{Moment, Peer, RequestKey, WorkerMark};
 use pending::Pending;
@@ -125,7 +125,7 @@ impl Bus {
         settings.pools.extend(copies);
         Self {
             time: Time::default(),
-            intake: Intake::new(if denies_methods(&settings) { Way::General } else { Way::Fast }),
+            intake: Intake::default(),
             clients: Clients::new(settings.most_clients.min(MAX_CONNECTIONS)),
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),
@@ -179,16 +179,8 @@ impl Bus {
             Input::Unread { worker, bytes } => self.on_unread(worker, bytes),
             Input::Memory { used, held, waiting } => self.on_memory(used, &held, &waiting),
             Input::Refused { client, held } => self.on_memory_refused(client, &held),
-            Input::Unintroduced { place, why } => {
-                self.report_stranger(Reason::ProxyHeader, place, || format!("a connection is closed: {why}"));
-            }
-            Input::NotUpgraded { place, why } => {
-                self.report_stranger(Reason::HandshakeRefused, place, || format!("a WebSocket is refused: {why}"));
-            }
-            Input::RequestRefused { place, why } => {
-                self.report_stranger(Reason::HandshakeRefused, place, || {
-                    format!("a request for MCP is refused: {why}")
-                });
+            Input::Stranger { place, reason, text } => {
+                self.tell(reason, || Report { origin: Some(Rc::new(place.into())), ..Report::new(reason, text) });
             }
             Input::SendsNoMore(client) => self.on_sends_no_more(client),
             Input::Left(client) => self.close_client(client, Close::Flush, Reason::ClientClosed),

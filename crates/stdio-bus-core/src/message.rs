@@ -81,11 +81,23 @@ pub(super) enum Cancel {
 }
 
 /// What the method of a line means.
+#[inline]
 pub(super) fn verb(window: Window<'_>, line: &Line) -> Verb {
-    if !line.method.is_some() {
-        return Verb::Other;
-    }
     let token = window.get(line.method);
+    if line.method.is_some() && may_mean_something(&token[1..]) { verb_of(token) } else { Verb::Other }
+}
+
+/// Whether a method may be one of those that mean something, by the first letter that tells most of them from others. An
+/// escape may stand for any letter.
+#[inline]
+fn may_mean_something(method: &[u8]) -> bool {
+    match method.strip_prefix(b"session/") {
+        Some([next, ..]) => matches!(next, b'n' | b'l' | b'r' | b'f' | b'c' | b'd' | b'\\'),
+        _ => matches!(method, [b'i' | b's' | b'n' | b'p' | b'_' | b'$' | b'\\', ..]),
+    }
+}
+
+fn verb_of(token: &[u8]) -> Verb {
     match verb_named(&token[1..token.len() - 1]) {
         // Whoever escapes a letter means the same method.
         Verb::Other if has_escape(token) => verb_named(&decoded(token)),
@@ -172,6 +184,11 @@ pub(super) fn session_name<'a>(window: Window<'a>, span: Span) -> Option<Cow<'a,
     Some(plain_name(window, span).map_or_else(|| decoded(window.get(span)), Cow::Borrowed))
 }
 
+/// The session that a line names: at top level, or else in its params.
+pub(super) fn session_named<'a>(window: Window<'a>, line: &Line) -> Option<Cow<'a, [u8]>> {
+    session_name(window, line.session).or_else(|| session_name(window, line.params_session))
+}
+
 /// The same, if it is written without an escape.
 #[inline]
 pub(super) fn plain_name<'a>(window: Window<'a>, span: Span) -> Option<&'a [u8]> {
@@ -206,5 +223,31 @@ mod tests {
         let whole = Span { start: 0, end: (end - ndjson_scan::PAD) as u32 };
         let line = Line { span: whole, method: whole, ..Line::default() };
         assert_eq!(verb(window, &line), Verb::Cancel(Cancel::Answered));
+    }
+
+    #[test]
+    fn no_method_that_means_something_is_taken_for_another_one_by_its_letters() {
+        for name in [
+            "initialize",
+            "session/new",
+            "session/load",
+            "session/resume",
+            "session/fork",
+            "session/close",
+            "session/delete",
+            "$/cancel_request",
+            "$/cancelRequest",
+            "notifications/cancelled",
+            "proxy/successor",
+            "_proxy/successor",
+        ] {
+            assert_ne!(verb_named(name.as_bytes()), Verb::Other, "{name}");
+            assert!(may_mean_something(format!("{name}\"").as_bytes()), "{name}");
+            for (at, letter) in name.char_indices() {
+                let escaped = format!("{}\\u{:04x}{}\"", &name[..at], u32::from(letter), &name[at + 1..]);
+                assert!(may_mean_something(escaped.as_bytes()), "{escaped}");
+            }
+        }
+        assert!(!may_mean_something(b"session/prompt\"") && !may_mean_something(b"tools/call\""));
     }
 }

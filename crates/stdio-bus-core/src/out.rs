@@ -11,7 +11,6 @@ use super::peer::{Moment, Peer};
 use super::port::Effect;
 use super::report::{Reason, Report, Reporter};
 use super::stats::Stats;
-use super::tally::Errors;
 
 /// See the top of the file.
 #[derive(Default)]
@@ -19,8 +18,6 @@ pub(super) struct Out {
     effects: VecDeque<Effect>,
     stats: Stats,
     reporter: Reporter,
-    /// Errors to requests that were for no pool, or for one of several.
-    errors_of_no_pool: Errors,
     /// Requests that have ended, if somebody wants to know of each.
     records: Option<Box<Records>>,
     /// How often the bus was called.
@@ -77,16 +74,6 @@ impl Out {
     /// How often something has happened for this reason.
     pub(super) fn count(&self, reason: Reason) -> u64 {
         self.reporter.count(reason)
-    }
-
-    /// Errors to requests that were for no pool, or for one of several.
-    pub(super) fn errors_of_no_pool(&mut self) -> &mut Errors {
-        &mut self.errors_of_no_pool
-    }
-
-    /// The same, to be read.
-    pub(super) fn counted_of_no_pool(&self) -> &Errors {
-        &self.errors_of_no_pool
     }
 
     /// Keeps records of requests that have ended from now on, or none.

@@ -296,7 +296,7 @@ impl Bus {
 
     /// Errors to requests that were for no pool, or for one of several.
     pub fn errors_of_no_pool(&self) -> &Errors {
-        self.out.counted_of_no_pool()
+        &self.supervisor.errors_of_no_pool
     }
 
     /// The client of this number.

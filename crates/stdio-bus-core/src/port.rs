@@ -85,27 +85,14 @@ pub enum Input {
         /// How many bytes are held for whom; with a client, at most for that one.
         held: Vec<(Peer, usize)>,
     },
-    /// A connection that had to begin with a PROXY header ([`Bus::awaits_header`](super::Bus::awaits_header)) was closed
-    /// before it became a client.
-    Unintroduced {
+    /// A connection was refused before it became a client, or a request of one that is none.
+    Stranger {
         /// Where it came from.
         place: Place,
-        /// What was wrong with its header, for a person to read.
-        why: String,
-    },
-    /// A connection that asked for a WebSocket was refused before it became a client.
-    NotUpgraded {
-        /// Where it came from.
-        place: Place,
-        /// What it was told, for a person to read.
-        why: String,
-    },
-    /// A request over HTTP for MCP was refused.
-    RequestRefused {
-        /// Where it came from.
-        place: Place,
-        /// What it was told, for a person to read.
-        why: String,
+        /// [`Reason::ProxyHeader`] or [`Reason::HandshakeRefused`].
+        reason: Reason,
+        /// What is told of it.
+        text: String,
     },
     /// A client that is not read for now will send nothing more than it has sent: it may have gone, or wait for answers.
     SendsNoMore(ClientKey),

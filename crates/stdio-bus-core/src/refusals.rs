@@ -7,7 +7,7 @@ use ndjson_scan::{Fault, Line, Window};
 
 use super::client::Phase;
 use super::ended::Said;
-use super::message::{Refusal, echoed_id, echoed_session, is_response, session_name};
+use super::message::{Refusal, echoed_id, echoed_session, is_response, session_name, session_named};
 use super::peer::{ClientKey, Peer};
 use super::port::Close;
 use super::reply::Delivered;
@@ -44,13 +44,12 @@ impl Bus {
             let pool = self.pool_meant(client, window, line);
             self.count_error(pool, reason);
         }
-        let session = match from {
-            Peer::Client(_) => echoed_session(window, line),
-            Peer::Worker(_) => None,
-        };
-        let cause = match from {
-            Peer::Client(client) if reason == Reason::RequestLost => self.cause_of_loss(client, window, line),
-            _ => None,
+        let (session, cause) = match from {
+            Peer::Client(client) if reason == Reason::RequestLost => {
+                (echoed_session(window, line), self.cause_of_loss(client, window, line))
+            }
+            Peer::Client(_) => (echoed_session(window, line), None),
+            Peer::Worker(_) => (None, None),
         };
         let error = |id| self.error_for(from, id, session.as_deref(), (reason, cause), &text, Delivered::No);
         let said = answer.then(|| error(echoed_id(window, line))).flatten();
@@ -72,15 +71,14 @@ impl Bus {
                 let shown = self.supervisor.pools[pool].side.shown_as;
                 self.supervisor.pools[shown].tally.fail(reason);
             }
-            None => self.out.errors_of_no_pool().count(reason),
+            None => self.supervisor.errors_of_no_pool.count(reason),
         }
     }
 
     /// The pool that a refused message was for, if that is one: that of its session, the one that it names, or the only
     /// one of its listener.
     pub(super) fn pool_meant(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Option<usize> {
-        let named = [line.session, line.params_session].into_iter().find_map(|span| session_name(window, span));
-        let session = named.and_then(|name| self.sessions.of_client(client, &name));
+        let session = session_named(window, line).and_then(|name| self.sessions.of_client(client, &name));
         if let Some(session) = session.and_then(|session| self.sessions.get(session)) {
             return self.pool_of(session.worker);
         }
@@ -244,14 +242,14 @@ impl Bus {
 
     /// A line of `from` is longer than max_input_buffer (spec 7.3.2), or four times that.
     pub(super) fn line_too_long(&mut self, from: Peer) -> Flow {
-        let (what, limit) = match from {
-            Peer::Client(_) => ("max_input_buffer", self.longest_line(from)),
-            Peer::Worker(_) => ("four times max_input_buffer", self.longest_line(from)),
-        };
-        let text = format!("a line is longer than {what}, {limit} bytes");
+        let text = |what: &str| format!("a line is longer than {what}, {} bytes", self.longest_line(from));
         match from {
-            Peer::Client(client) => self.close_with_error(client, Reason::ClientLineTooLong, &text),
-            Peer::Worker(worker) => self.stop_broken_worker(worker, Reason::WorkerLineTooLong, &text),
+            Peer::Client(client) => {
+                self.close_with_error(client, Reason::ClientLineTooLong, &text("max_input_buffer"));
+            }
+            Peer::Worker(worker) => {
+                self.stop_broken_worker(worker, Reason::WorkerLineTooLong, &text("four times max_input_buffer"));
+            }
         }
         Flow::Over
     }

@@ -12,7 +12,6 @@ use alloc::vec::Vec;
 use super::Bus;
 use super::balancer::Balancer;
 use super::client::Client;
-use super::intake::Way;
 use super::peer::Moment;
 use super::port::{Effect, Effects};
 use super::report::Reason;
@@ -40,7 +39,6 @@ impl Bus {
         let moved = self.arrange_pools(&before, &twins);
         self.arrange_clients(&moved, &twins);
         self.arrange_listeners(&before);
-        self.choose_way();
         for (from, to) in moved.into_iter().enumerate() {
             to.into_iter().for_each(|to| self.renew_pool(&before, from, to));
         }
@@ -48,15 +46,6 @@ impl Bus {
         self.wake_all();
         (self.supervisor.has_changed, self.supervisor.rolls_due) = (true, true);
         self.effects()
-    }
-
-    /// Which way lines may go: the fast one asks for no method.
-    pub(super) fn choose_way(&mut self) {
-        self.intake.choose(match self.out.keeps_records() {
-            _ if denies_methods(&self.settings) => Way::General,
-            false => Way::Fast,
-            true => Way::Told,
-        });
     }
 
     /// Whether the pool at this place of the new settings is not the one that is there now.

@@ -3,6 +3,8 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use ndjson_scan::Line;
+
 use super::histogram::Histogram;
 use super::report::Reason;
 
@@ -37,6 +39,11 @@ outcomes! {
 }
 
 impl Outcome {
+    /// How a request ends that a worker answers with this line.
+    pub(super) fn of_answer(line: &Line) -> Self {
+        if line.has(Line::ERROR) && !line.has(Line::RESULT) { Self::Error } else { Self::Answered }
+    }
+
     /// How a request ends whose client gets an error for this reason.
     pub(super) fn of(reason: Reason) -> Self {
         match reason {

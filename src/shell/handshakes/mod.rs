@@ -21,7 +21,7 @@ use super::reactor::Reactor;
 use super::timers::Timer;
 use super::turn::Shell;
 use super::websocket::WebSocket;
-use crate::bus::port::{Input, Moment, Names, Origin, Place, Source};
+use crate::bus::port::{Input, Moment, Names, Origin, Place, Reason, Source};
 use crate::http1::Status;
 use crate::io::{Io, Submission};
 use crate::proxy::{self, Reading};
@@ -124,9 +124,11 @@ impl<I: Io> Reactor<I> {
         let is_web = matches!(handshake.stage, Stage::Request(_));
         match why {
             Some(why) => {
-                let why = format!("on {address} {why}");
-                let input = if is_web { Input::NotUpgraded { place, why } } else { Input::Unintroduced { place, why } };
-                self.tell(now, input);
+                let (reason, what) = match is_web {
+                    true => (Reason::HandshakeRefused, "a WebSocket is refused"),
+                    false => (Reason::ProxyHeader, "a connection is closed"),
+                };
+                self.tell(now, Input::Stranger { place, reason, text: format!("{what}: on {address} {why}") });
             }
             None => tracing::debug!("{place} left {address} before it had said who it is"),
         }
@@ -144,8 +146,8 @@ impl<I: Io> Reactor<I> {
     fn refuse(&mut self, now: Moment, slot: usize, refusal: &Refusal) {
         let AcceptedSocket { acceptor, place, .. } = self.handshakes[slot].accepted;
         let address = self.listeners.address(acceptor);
-        let why = format!("on {address} {} ({})", refusal.why, refusal.status.code());
-        self.tell(now, Input::NotUpgraded { place, why });
+        let text = format!("a WebSocket is refused: on {address} {} ({})", refusal.why, refusal.status.code());
+        self.tell(now, Input::Stranger { place, reason: Reason::HandshakeRefused, text });
         self.end_with(now, slot, refusal.to_string());
     }
 

@@ -22,6 +22,35 @@ use crate::timers::Timer;
 use crate::worker::Worker;
 
 impl FastPath<'_> {
+    /// Sends a client's lines on their way, of which none is longer than the limit. Gives how many went.
+    #[inline(always)]
+    pub(super) fn client_lines(
+        &mut self,
+        key: ClientKey,
+        client: &mut Client,
+        workers: &mut Table<Worker, WorkerMark>,
+        batch: &[Line],
+        limit: usize,
+    ) -> usize {
+        let goes = |line: &&Line| line.span.len() <= limit && self.client_line(key, client, workers, line).is_some();
+        batch.iter().take_while(goes).count()
+    }
+
+    /// The same with a worker's. `TOLD` says that there are records of requests (`ended.rs`).
+    #[inline(always)]
+    pub(super) fn worker_lines<const TOLD: bool>(
+        &mut self,
+        key: WorkerKey,
+        worker: &mut Worker,
+        clients: &mut Clients,
+        batch: &[Line],
+        limit: usize,
+    ) -> usize {
+        let goes =
+            |line: &&Line| line.span.len() <= limit && self.worker_line::<TOLD>(key, worker, clients, line).is_some();
+        batch.iter().take_while(goes).count()
+    }
+
     /// The session that a line is in, if it names one in one place and no other thing.
     #[inline(always)]
     fn name<'w>(window: Window<'w>, line: &Line) -> Option<&'w [u8]> {
@@ -39,7 +68,7 @@ impl FastPath<'_> {
 
     /// Sends a client's line on its way. None if it has to go the general way, and then nothing has been done.
     #[inline(always)]
-    pub(super) fn client_line<const TOLD: bool>(
+    fn client_line(
         &mut self,
         key: ClientKey,
         client: &mut Client,
@@ -86,7 +115,7 @@ impl FastPath<'_> {
             };
             let came_at = self.time.came_at();
             let request = self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut client.end.outstanding)?;
-            if TOLD && let Some(records) = self.out.records() {
+            if let Some(records) = self.out.records() {
                 records.begin(self.time.now(), self.pending, request, (self.window, line));
             }
             self.timers.arm(Timer::Requests, new.expires);
@@ -126,7 +155,7 @@ impl FastPath<'_> {
 
     /// Sends a worker's line on its way. None if it has to go the general way, and then nothing has been done.
     #[inline(always)]
-    pub(super) fn worker_line<const TOLD: bool>(
+    fn worker_line<const TOLD: bool>(
         &mut self,
         key: WorkerKey,
         worker: &mut Worker,

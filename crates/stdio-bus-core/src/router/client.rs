@@ -6,9 +6,9 @@
 //! session or request that a line names belongs to its sender, or to nobody.
 use alloc::borrow::Cow;
 
-use ndjson_scan::{Line, Span, Window};
+use ndjson_scan::{Line, Span, Window, wrapped_message};
 
-use super::message::{Message, is_of_server, is_wrapped, unwrapped};
+use super::message::{Message, is_of_server, is_wrapped, tells_progress};
 use crate::id::{Id, Spelled};
 use crate::message::{Edit, Edits, Refusal, UNCHANGED, Verb, is_response, print_of, session_name};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
@@ -75,7 +75,7 @@ impl Bus {
         if !is_wrapped(window, line) {
             return self.send_message(client, window, line, None);
         }
-        match unwrapped(window, line) {
+        match wrapped_message(window, line) {
             Ok(inner) => self.send_message(client, window, &inner, Some(line)),
             Err(at) => Ok(self.name_stands_twice(client.into(), window, line, at)),
         }
@@ -184,7 +184,7 @@ impl Bus {
         if matches!(verb, Verb::Cancel(_)) {
             return self.route_of_cancellation(message);
         }
-        if let Some(at) = message.tells_progress() {
+        if let Some(at) = tells_progress(window, line) {
             return self.route_of_progress(message, at);
         }
         let Some((name, place, inner)) = message.names()? else {

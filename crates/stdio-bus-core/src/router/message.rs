@@ -4,10 +4,10 @@
 use alloc::borrow::Cow;
 use alloc::format;
 
-use ndjson_scan::{Line, Span, Window, wrapped_message};
+use ndjson_scan::{Line, Span, Window};
 
 use crate::id::Spelled;
-use crate::message::{Cancel, Refusal, Verb, has_method, request_id, session_name, verb};
+use crate::message::{Cancel, Refusal, Verb, has_method, request_id, session_name, session_named, verb};
 use crate::peer::{ClientKey, WorkerKey};
 use crate::report::Reason;
 use crate::session::access::{Naming, Place};
@@ -90,11 +90,6 @@ impl<'a> Message<'a> {
     pub(super) fn naming<'n>(&self, name: &'n [u8], place: Place) -> Naming<'n> {
         Naming { client: self.client, verb: self.verb, place, name }
     }
-
-    /// The token that it tells progress under, if it does: that of a request of a worker.
-    pub(super) fn tells_progress(&self) -> Option<Span> {
-        tells_progress(self.window, self.line)
-    }
 }
 
 impl<'a> Said<'a> {
@@ -107,7 +102,7 @@ impl<'a> Said<'a> {
 
     /// The session that it names.
     pub(super) fn session(&self) -> Option<Cow<'a, [u8]>> {
-        session_name(self.window, self.line.session).or_else(|| session_name(self.window, self.line.params_session))
+        session_named(self.window, self.line)
     }
 }
 
@@ -131,14 +126,7 @@ fn about(window: Window<'_>, line: &Line) -> Option<About> {
     (at.is_some() && !is_request).then_some(About { at, by: By::Id })
 }
 
-/// What a proxy sends on for the one behind it (`proxy/successor`), as the message that it is: one level is unwrapped. The
-/// error is where a routing key stands twice.
-#[cold]
-pub(super) fn unwrapped(window: Window<'_>, line: &Line) -> Result<Line, usize> {
-    wrapped_message(window, line)
-}
-
-/// Whether a line is one that a proxy sends on.
+/// Whether a line is one that a proxy sends on for the one behind it (`proxy/successor`): one level is unwrapped.
 #[inline]
 pub(super) fn is_wrapped(window: Window<'_>, line: &Line) -> bool {
     // No spelling of its method is shorter.
@@ -167,6 +155,6 @@ fn progress_of(line: &Line, window: Window<'_>) -> Result<Span, Refusal> {
 }
 
 /// The token of a request whose progress a message tells.
-fn tells_progress(window: Window<'_>, line: &Line) -> Option<Span> {
+pub(super) fn tells_progress(window: Window<'_>, line: &Line) -> Option<Span> {
     (line.token.is_some() && has_method(window, line, b"notifications/progress")).then_some(line.token)
 }

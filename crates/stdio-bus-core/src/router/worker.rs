@@ -5,10 +5,10 @@
 //! reported, and a lost request is answered.
 use alloc::format;
 
-use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Window};
+use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Window, wrapped_message};
 
 use super::addressee::NamedRequest;
-use super::message::{Said, is_wrapped, unwrapped};
+use super::message::{Said, is_wrapped};
 use crate::flow::delivery::Room;
 use crate::id::Id;
 use crate::message::{Edit, Refusal, UNCHANGED, Verb, session_name};
@@ -48,7 +48,7 @@ impl Bus {
         let (verb, sessions) = (request.verb, self.pending.sessions(key));
         let Some(Peer::Client(client)) = request.asker() else {
             if verb == Verb::Load && line.has(Line::RESULT) {
-                sessions.into_iter().flatten().for_each(|session| _ = self.sessions.step(session, Event::LoadedLate));
+                self.sessions.step_all(sessions, Event::LoadedLate);
             }
             let asked_in = if verb.creates() { [None; 2] } else { sessions };
             self.learn_from_late_answer(worker, window, line, asked_in);
@@ -203,7 +203,7 @@ impl Bus {
         if !is_wrapped(window, line) {
             return self.send_said(worker, window, line);
         }
-        match unwrapped(window, line) {
+        match wrapped_message(window, line) {
             Ok(inner) => self.send_said(worker, window, &inner),
             Err(at) => Ok(self.name_stands_twice(worker.into(), window, line, at)),
         }

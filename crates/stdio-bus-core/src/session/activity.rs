@@ -8,7 +8,7 @@ use memchr::memmem;
 use ndjson_scan::{Line, Window};
 
 use crate::Bus;
-use crate::message::session_name;
+use crate::message::session_named;
 use crate::peer::WorkerKey;
 
 /// What stands behind a key, if it stands there as one.
@@ -50,8 +50,7 @@ impl Bus {
         if self.workers.get(worker).is_none_or(|worker| !worker.answering.tells_states()) {
             return;
         }
-        let named = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
-        let session = named.and_then(|name| self.sessions.of_worker(worker, &name));
+        let session = session_named(window, line).and_then(|name| self.sessions.of_worker(worker, &name));
         let Some((session, is_idle)) = session.zip(told_idle(window.get(line.span))) else { return };
         self.sessions.set_working(session, !is_idle);
         if is_idle {

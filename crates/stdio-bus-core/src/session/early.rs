@@ -13,9 +13,8 @@ use core::time::Duration;
 use ndjson_scan::{Line, Span, Window};
 
 use crate::Bus;
-use crate::message::session_name;
+use crate::message::session_named;
 use crate::peer::{ClientKey, Moment, Peer, SessionKey, Text, WorkerKey};
-use crate::port::Effect;
 use crate::report::Reason;
 use crate::settings::MAX_SESSION_ID_LEN;
 
@@ -56,8 +55,9 @@ impl Bus {
     pub(crate) fn wait_for_session(&mut self, key: WorkerKey, window: Window<'_>, line: &Line) -> bool {
         let most = MOST_BYTES.min(self.settings.limits.max_memory / MEMORY_PART);
         let bytes = line.span.len() + 1;
-        let name = session_name(window, line.session).or_else(|| session_name(window, line.params_session));
-        let Some(name) = name.filter(|name| name.len() <= MAX_SESSION_ID_LEN) else { return false };
+        let Some(name) = session_named(window, line).filter(|name| name.len() <= MAX_SESSION_ID_LEN) else {
+            return false;
+        };
         let is_known = self.sessions.of_worker(key, &name).is_some();
         let in_all = self.sessions.early_bytes() + bytes;
         let Some(worker) = self.workers.get_mut(key) else { return false };
@@ -81,9 +81,7 @@ impl Bus {
         let owned = self.sessions.of_worker(key, name).and_then(|session| self.sessions.get(session));
         if owned.is_some_and(|session| session.client == Some(client)) {
             for early in self.take_early(key, |early| early.session.as_bytes() == name) {
-                let bytes = early.line.as_bytes().len();
-                self.out.push(Effect::Insert { to: client.into(), text: early.line });
-                self.count_queued(client.into(), bytes);
+                self.send(client.into(), early.line.as_bytes());
             }
         }
     }

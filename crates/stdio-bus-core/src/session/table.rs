@@ -283,6 +283,11 @@ impl Sessions {
         Some(session.state)
     }
 
+    /// The same happens to all of these.
+    pub(crate) fn step_all(&mut self, keys: [Option<SessionKey>; 2], event: Event) {
+        keys.into_iter().flatten().for_each(|key| _ = self.step(key, event));
+    }
+
     /// A request of its owner, which does nothing to the session, is answered. None if more has to be looked at, and then
     /// nothing was done.
     #[inline]

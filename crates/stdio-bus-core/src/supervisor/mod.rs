@@ -22,6 +22,7 @@ pub mod worker;
 use alloc::vec::Vec;
 
 use crate::settings::{Era, Pool};
+use crate::tally::Errors;
 
 /// The pools, and the clients that wait for workers.
 #[derive(Default)]
@@ -31,6 +32,8 @@ pub(crate) struct Supervisor {
     /// How many people see.
     pub shown: usize,
     pub queue: queue::WorkerQueue,
+    /// Errors to requests that were for no pool, or for one of several.
+    pub errors_of_no_pool: Errors,
     /// The number of the next worker.
     pub next_number: u32,
     /// Workers that get no new work.

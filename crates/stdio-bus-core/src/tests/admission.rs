@@ -221,7 +221,11 @@ fn a_proxy_that_looks_whether_somebody_is_there_needs_no_leave_and_is_told_to_no
 #[test]
 fn a_connection_that_had_to_begin_with_a_header_is_told_with_its_place() {
     let mut bench = bench(1);
-    bench.handle(Input::Unintroduced { place: place("10.0.0.5:1"), why: "on tcp://x it says nothing".into() });
+    bench.handle(Input::Stranger {
+        place: place("10.0.0.5:1"),
+        reason: Reason::ProxyHeader,
+        text: "a connection is closed: on tcp://x it says nothing".into(),
+    });
     assert_eq!(told(&bench, Reason::ProxyHeader), ["a connection is closed: on tcp://x it says nothing"]);
     let report = bench.reports.iter().find(|report| report.reason == Reason::ProxyHeader).expect("a report");
     assert_eq!(report.origin.as_ref().map(|origin| origin.place), Some(place("10.0.0.5:1")));

@@ -148,30 +148,35 @@ impl Config {
     fn arrange_listeners(&mut self, running: &Self, in_use: &[bool]) -> (Vec<usize>, Vec<(usize, usize)>) {
         let mut new: Vec<Option<Listener>> = mem::take(&mut self.listeners).into_iter().map(Some).collect();
         let mut arranged: Vec<Option<Listener>> = Vec::new();
-        let mut listens = Vec::new();
+        // Whether there is a socket that its own listener does not go on with; listeners that begin, or begin again.
+        let (mut leaves_socket, mut begin) = (Vec::new(), Vec::new());
         for (at, before) in running.listeners.iter().enumerate() {
             let is_same =
                 |listener: &Listener| is_one_address(&listener.listen, &before.listen) && speak_alike(listener, before);
             let same = new.iter().position(|listener| listener.as_ref().is_some_and(is_same));
-            listens.push(!before.is_gone);
+            leaves_socket.push(same.is_none() && !before.is_gone && before.listen != Listen::Stdio);
+            if same.is_some() && before.is_gone {
+                begin.push(at);
+            }
             arranged.push(match same {
                 Some(same) => new[same].take(),
                 None if before.is_gone && !in_use.get(at).is_some_and(|in_use| *in_use) => None,
                 None => Some(Listener { is_gone: true, ..before.clone() }),
             });
         }
-        let mut opens: Vec<usize> = (0..arranged.len())
-            .filter(|at| !listens[*at] && arranged[*at].as_ref().is_some_and(|listener| !listener.is_gone))
-            .collect();
-        let mut takes_over = Vec::new();
-        for listener in new.into_iter().flatten() {
-            let has_socket = |(at, before): &(usize, &Listener)| {
-                listens[*at] && before.listen != Listen::Stdio && is_one_address(&before.listen, &listener.listen)
+        begin.extend(new.into_iter().flatten().map(|listener| put(&mut arranged, listener)));
+        let (mut opens, mut takes_over) = (Vec::new(), Vec::new());
+        for at in begin {
+            let is_there = |before: &Listener| {
+                arranged[at].as_ref().is_some_and(|listener| is_one_address(&before.listen, &listener.listen))
             };
-            let from = running.listeners.iter().enumerate().find(has_socket).map(|(at, _)| at);
-            let at = put(&mut arranged, listener);
+            let from =
+                (0..leaves_socket.len()).find(|from| leaves_socket[*from] && is_there(&running.listeners[*from]));
             match from {
-                Some(from) => takes_over.push((from, at)),
+                Some(from) => {
+                    leaves_socket[from] = false;
+                    takes_over.push((from, at));
+                }
                 None => opens.push(at),
             }
         }
@@ -325,6 +330,27 @@ mod tests {
         let back = of(&pools, &[tcp(1), json!({ "tcp": "127.0.0.1:0" })]);
         let plan = back.replace(&plan.config, &used(&plan.config)).expect("it fits");
         assert!(!plan.config.listeners[0].is_gone && plan.opens == [0]);
+    }
+
+    #[test]
+    fn a_listener_that_speaks_again_what_it_did_before_keeps_its_socket() {
+        let pools = [pool("a", &[])];
+        let web = |port: u16| json!({ "ws": format!("127.0.0.1:{port}") });
+        let (one, other) = (of(&pools, &[tcp(1)]), of(&pools, &[web(1)]));
+        let changed = other.replace(&one, &used(&one)).expect("it fits");
+        let back = of(&pools, &[tcp(1)]).replace(&changed.config, &used(&changed.config)).expect("it fits");
+        assert_eq!((&back.opens[..], &back.takes_over[..]), (&[][..], &[(1, 0)][..]));
+        // A socket is taken over once, and not from a listener that goes on.
+        let running = of(&pools, &[tcp(0), web(0)]);
+        let http = json!({ "http": "127.0.0.1:0", "pool": "d" });
+        let dedicated = json!({ "id": "d", "command": "cat", "instances": 1, "assignment": "dedicated" });
+        let more = of(&[pools[0].clone(), dedicated.clone()], &[tcp(0), web(0), http.clone()]);
+        let plan = more.replace(&running, &used(&running)).expect("it fits");
+        assert_eq!((&plan.opens[..], &plan.takes_over[..]), (&[2][..], &[][..]));
+        let others = of(&[pools[0].clone(), dedicated], &[web(0), http]);
+        let running = of(&pools, &[tcp(0)]);
+        let plan = others.replace(&running, &used(&running)).expect("it fits");
+        assert_eq!((&plan.opens[..], &plan.takes_over[..]), (&[2][..], &[(0, 1)][..]));
     }
 
     #[test]

@@ -175,6 +175,10 @@ fn an_address_may_speak_another_protocol_from_now_on_and_refuses_nobody_meanwhil
     let mut web = Client::over_unix(path.as_ref());
     web.send_bytes(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(web.line().starts_with("HTTP/1.1 "));
+    // And back, which whoever repents of a change asks for.
+    reload(&daemon, |config| config["listeners"] = json!([{ "unix": path }]));
+    assert_eq!(Client::over_unix(path.as_ref()).request(3, "m", json!({}))["id"], 3);
+    assert_eq!(line.request(4, "m", json!({}))["id"], 4);
     daemon.stop();
 }
 

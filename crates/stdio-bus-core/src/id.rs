@@ -99,13 +99,32 @@ impl Id {
 /// The number that a token is, if it is written as a whole one that fits.
 #[inline(always)]
 fn number(token: &[u8]) -> Option<u64> {
-    if token.len() > NUMBER_DIGITS {
+    match token.len() {
+        4..=8 => short_number(token),
+        0..=NUMBER_DIGITS => token.iter().try_fold(0, |number, byte| {
+            let digit = byte.wrapping_sub(b'0');
+            (digit < 10).then_some(number * 10 + u64::from(digit))
+        }),
+        _ => None,
+    }
+}
+
+/// The same of four to eight bytes, which most ids have: all digits at once.
+#[inline(always)]
+fn short_number(token: &[u8]) -> Option<u64> {
+    let (first, last) = (u32::from_le_bytes(*token.first_chunk()?), u32::from_le_bytes(*token.last_chunk()?));
+    // The last digit is in the highest byte; below the first one there are zeros. Where both chunks have a digit, it is the same.
+    let unused = 8 * (8 - token.len());
+    let text = u64::from(first) << unused | u64::from(last) << 32;
+    let digits = text ^ (u64::MAX / 255 * u64::from(b'0')) >> unused << unused;
+    let above_nine = digits.wrapping_add(u64::MAX / 255 * (128 - 10));
+    if (digits | above_nine) & (u64::MAX / 255 * 128) != 0 {
         return None;
     }
-    token.iter().try_fold(0, |number, byte| {
-        let digit = byte.wrapping_sub(b'0');
-        (digit < 10).then_some(number * 10 + u64::from(digit))
-    })
+    // Pairs of digits, then fours, then all eight.
+    let pairs = (digits * 10 + (digits >> 8)) & (u64::MAX / 65535 * 255);
+    let fours = (pairs * 100 + (pairs >> 16)) & (u64::MAX / u64::from(u32::MAX) * 65535);
+    Some((fours * 10_000 + (fours >> 32)) & u64::from(u32::MAX))
 }
 
 impl Spelled {
@@ -220,6 +239,24 @@ mod tests {
 
     fn same(left: &str, right: &str) -> bool {
         Id::parse(left.as_bytes()).unwrap() == Id::parse(right.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_number_is_its_digits_and_nothing_else_is_one() {
+        for digits in 1..=NUMBER_DIGITS {
+            let longest = "123456789012345678";
+            for text in [&longest[..digits], &"9".repeat(digits), &"0".repeat(digits), &format!("{:01$}", 7, digits)] {
+                assert_eq!(number(text.as_bytes()), text.parse().ok(), "{text}");
+                for (at, other) in (0..digits).flat_map(|at| (0..=255).map(move |other| (at, other))) {
+                    let mut token = text.as_bytes().to_vec();
+                    token[at] = other;
+                    let is_number = token.iter().all(u8::is_ascii_digit);
+                    let means = is_number.then(|| str::from_utf8(&token).unwrap().parse().unwrap());
+                    assert_eq!(number(&token), means, "{token:?}");
+                }
+            }
+        }
+        assert_eq!(number(b"1234567890123456789"), None);
     }
 
     #[test]

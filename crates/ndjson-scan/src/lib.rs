@@ -44,6 +44,7 @@ mod object;
 mod reference;
 mod skip;
 mod string;
+mod zeroed;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -392,14 +393,14 @@ pub struct Partial {
     consumed: usize,
     scanned: usize,
     looked_at: u64,
-    /// The unfinished line is read byte by byte.
-    is_by_byte: bool,
+    /// Something is known of the unfinished line: it is read byte by byte, unless there is a memory of it.
+    is_amid_a_line: bool,
     /// Lines may be nested deeper than [`MAX_DEPTH`].
     is_of_any_depth: bool,
     /// The byte machine, made when a line first needs it and kept from then on.
     machine: Option<Box<Machine>>,
-    /// What the fast scanner knows of the unfinished line.
-    memory: fast::Memory,
+    /// What the fast scanner knows of the unfinished line, if there is one.
+    memory: Option<Box<fast::Memory>>,
 }
 
 impl Partial {
@@ -453,14 +454,14 @@ impl Partial {
     /// Forgets everything: the next window is to be read from its first byte, which begins a line.
     pub fn reset(&mut self) {
         self.consumed = 0;
+        self.memory = None;
         self.restart();
     }
 
-    /// Forgets what is known of the unfinished line: it is to be read from its start.
+    /// The unfinished line, of which nothing is remembered, is to be read from its start.
     fn restart(&mut self) {
         self.scanned = self.consumed;
-        self.is_by_byte = false;
-        self.memory = fast::Memory::default();
+        self.is_amid_a_line = false;
     }
 
     #[inline(never)]
@@ -478,9 +479,9 @@ impl Partial {
     fn read_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> Option<Outcome> {
         let (data, start) = (window.data(), self.consumed);
         let machine = self.machine.get_or_insert_default();
-        if !self.is_by_byte {
+        if !self.is_amid_a_line {
             machine.begin(if self.is_of_any_depth { usize::MAX } else { MAX_DEPTH });
-            self.is_by_byte = true;
+            self.is_amid_a_line = true;
             self.scanned = start;
         }
         let verdict = machine.read(&data[start..], self.scanned - start);

@@ -36,6 +36,7 @@ pub(crate) mod tokens;
 
 use crate::isa::{Isa, Job};
 use crate::{BATCH, Line, Outcome, Partial, Window};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use messages::{Draft, Messages, Stop};
 use shapes::Shapes;
@@ -46,9 +47,11 @@ use tokens::{Reading, Strings, Tokens};
 pub(crate) struct Scratch {
     tokens: Tokens,
     shapes: Shapes,
+    /// That of the connection whose bytes are scanned. In between it is that of one whose line has not begun, as most are.
+    memory: Memory,
 }
 
-/// What one connection remembers.
+/// What one connection remembers of a line whose end has not come.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Memory {
     strings: Strings,
@@ -68,26 +71,59 @@ impl Job for Scan<'_> {
 
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) -> Outcome {
-        let Self { scratch: Scratch { tokens, shapes }, partial, window, lines } = self;
-        if partial.is_by_byte
-            && lines.len() < BATCH
-            && let Some(outcome) = partial.read_by_byte(window, lines)
+        let Self { scratch, partial, window, lines } = self;
+        if partial.is_amid_a_line
+            && let Some(outcome) = scratch.resume(partial, window, lines)
         {
             return outcome;
         }
+        scratch.read(isa, partial, window, lines)
+    }
+}
+
+impl Scratch {
+    /// Goes on with the line of a connection whose end had not come.
+    #[cold]
+    #[inline(never)]
+    fn resume(&mut self, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Option<Outcome> {
+        if lines.len() >= BATCH {
+            return Some(Outcome::Full);
+        }
+        let Some(memory) = partial.memory.take() else { return partial.read_by_byte(window, lines) };
+        (self.memory, partial.is_amid_a_line) = (*memory, false);
+        None
+    }
+
+    /// Has the connection remember what is known of its unfinished line.
+    #[cold]
+    #[inline(never)]
+    fn interrupt(memory: &mut Memory, partial: &mut Partial) {
+        partial.memory = Some(Box::new(core::mem::take(memory)));
+        partial.is_amid_a_line = true;
+    }
+
+    #[inline(always)]
+    fn read<I: Isa>(&mut self, isa: I, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
+        let Self { tokens, shapes, memory } = self;
         while lines.len() < BATCH {
             let from = partial.scanned;
             if from == window.data().len() {
+                if from != partial.consumed {
+                    Self::interrupt(memory, partial);
+                }
                 return Outcome::More;
             }
             isa.within(Reading {
                 tokens: &mut *tokens,
-                strings: &mut partial.memory.strings,
+                strings: &mut memory.strings,
                 window,
                 from,
                 lines: BATCH - lines.len(),
             });
             if tokens.end == from {
+                if from != partial.consumed {
+                    Self::interrupt(memory, partial);
+                }
                 return Outcome::More;
             }
             partial.looked_at += (tokens.end - from) as u64;
@@ -97,19 +133,20 @@ impl Job for Scan<'_> {
                     window,
                     tokens: &mut *tokens,
                     shapes: &mut *shapes,
-                    draft: &mut partial.memory.draft,
+                    draft: &mut memory.draft,
                     line: &mut partial.consumed,
-                    ends_in_scalar: partial.memory.strings.ends_in_scalar(),
+                    ends_in_scalar: memory.strings.ends_in_scalar(),
                     lines: &mut *lines,
                 };
                 match messages.read(isa) {
                     Stop::Empty => break,
                     Stop::Full => {
+                        *memory = Memory::default();
                         partial.restart();
                         return Outcome::Full;
                     }
                     Stop::Doubt => {
-                        let (strings, scanned) = (partial.memory.strings, partial.scanned);
+                        let (strings, scanned) = (core::mem::take(memory).strings, partial.scanned);
                         partial.restart();
                         if let Some(outcome) = partial.read_by_byte(window, lines) {
                             return outcome;
@@ -118,16 +155,20 @@ impl Job for Scan<'_> {
                             break;
                         }
                         // The line ended among the tokens, so the rest of them is as good as before.
-                        partial.memory.strings = strings;
+                        memory.strings = strings;
                         partial.scanned = scanned;
                     }
                 }
             }
             if tokens.is_faulty {
                 // Some line in these bytes is malformed; which one, and what is wrong first, is found byte by byte.
+                *memory = Memory::default();
                 partial.restart();
                 return partial.scan_by_byte(window, lines);
             }
+        }
+        if partial.scanned != partial.consumed {
+            Self::interrupt(memory, partial);
         }
         Outcome::Full
     }

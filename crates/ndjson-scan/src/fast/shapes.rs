@@ -11,6 +11,7 @@ use super::tokens::{PLACES, Tokens};
 use crate::Window;
 use crate::isa::{BLOCK, Isa};
 use crate::member::Member;
+use crate::zeroed::{Zeroable, zeroed};
 use alloc::boxed::Box;
 
 /// Number of shapes that are kept.
@@ -49,6 +50,9 @@ const EMPTY: Shape = Shape {
     sample_count: SAMPLES + 1,
 };
 
+// SAFETY: it has integers and one truth value, which zeros are values of. A place of zeros is not taken.
+unsafe impl Zeroable for Shape {}
+
 /// The shapes met last, one in each place.
 pub(crate) struct Shapes {
     kinds: Box<[[u8; BLOCK]; SHAPES]>,
@@ -57,7 +61,7 @@ pub(crate) struct Shapes {
 
 impl Default for Shapes {
     fn default() -> Self {
-        Self { kinds: Box::new([[0; BLOCK]; SHAPES]), shapes: Box::new([EMPTY; SHAPES]) }
+        Self { kinds: zeroed(), shapes: zeroed() }
     }
 }
 

@@ -7,6 +7,7 @@
 use crate::Window;
 use crate::isa::portable::Portable;
 use crate::isa::{BACK, BLOCK, Isa, Job};
+use crate::zeroed::zeroed;
 use alloc::boxed::Box;
 
 /// Most bytes that are turned into tokens at once: few enough that tokens stay in the first-level cache until they
@@ -78,15 +79,7 @@ struct Found {
 
 impl Default for Tokens {
     fn default() -> Self {
-        Self {
-            kinds: Box::new([0; CHUNK + 2 * BLOCK]),
-            places: Box::new([0; CHUNK + PLACES]),
-            start: 0,
-            end: 0,
-            count: 0,
-            used: 0,
-            is_faulty: false,
-        }
+        Self { kinds: zeroed(), places: zeroed(), start: 0, end: 0, count: 0, used: 0, is_faulty: false }
     }
 }
 

@@ -32,9 +32,11 @@ pub const RECEIVE: usize = 16 * 1024;
 pub const RECEIVE_BUFFERS: u16 = 64;
 /// The group that the kernel knows them by.
 pub const GROUP: u16 = 1;
-/// Registered blocks: registered memory is pinned, so what goes beyond uses ordinary memory. A worker has two of each:
-/// it can be read on while a long line of it is being sent, and what comes for it is gathered while it is written to.
-const BLOCKS_PER_WORKER: usize = 2;
+/// Registered blocks: registered memory is pinned, and has to be there before the daemon begins, so what goes beyond uses
+/// ordinary memory. What comes for a worker is gathered while it is written to. It is read on while a long line of it is
+/// being sent, into ordinary memory: that costs little beside the line.
+const READS_PER_WORKER: usize = 1;
+const CHUNKS_PER_WORKER: usize = 2;
 const REGISTERED_READS: usize = 16;
 const REGISTERED_CHUNKS: usize = 8;
 /// Small and medium blocks that are cut from one stretch of pages.
@@ -356,9 +358,10 @@ impl Buffers {
     ///
     /// The caller drops the ring first.
     pub fn new(ring: Option<&Ring>, workers: usize) -> io::Result<Self> {
-        let most = BLOCKS_PER_WORKER * workers;
-        let reads = (0..most.min(REGISTERED_READS)).map(|_| Block::with_home(READ, Home::Reads));
-        let chunks = (0..most.min(REGISTERED_CHUNKS)).map(|_| Block::with_home(CHUNK, Home::Chunks));
+        let reads =
+            (0..(READS_PER_WORKER * workers).min(REGISTERED_READS)).map(|_| Block::with_home(READ, Home::Reads));
+        let chunks =
+            (0..(CHUNKS_PER_WORKER * workers).min(REGISTERED_CHUNKS)).map(|_| Block::with_home(CHUNK, Home::Chunks));
         let mut blocks: Vec<Block> = reads.chain(chunks).collect::<io::Result<_>>()?;
         let vectors: Vec<libc::iovec> =
             blocks.iter().map(|block| libc::iovec { iov_base: block.at(0).cast(), iov_len: block.capacity }).collect();

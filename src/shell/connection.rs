@@ -88,7 +88,7 @@ pub(super) struct Connection {
     /// Who it is.
     pub peer: Peer,
     /// Which worker it is, if it is one.
-    pub name: Option<WorkerName>,
+    pub name: Option<Box<WorkerName>>,
     /// Its descriptors, but for stderr.
     pub ends: Ends,
     /// A worker's stderr.
@@ -114,7 +114,7 @@ pub(super) struct Connection {
 }
 
 /// A thousand of them may be idle.
-const _: () = assert!(size_of::<Connection>() <= 256);
+const _: () = assert!(size_of::<Connection>() <= 168);
 
 /// How far the end of an input has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -169,14 +169,21 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(10);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(640);
 
 /// How an output does that may be full.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Default)]
 pub(super) struct Room {
     /// How many bytes the write in flight has, or the last one had.
     asked: usize,
-    /// After how long it was tried again the last time, since it had room.
+    /// It had none for the last one.
+    retry: Option<Box<Retry>>,
+}
+
+/// When a write is tried again that found no room.
+#[derive(Default)]
+struct Retry {
+    /// After how long it was tried again the last time.
     backoff: Duration,
     /// When it is tried again in any case.
-    retry_at: Option<Moment>,
+    at: Option<Moment>,
 }
 
 impl Room {
@@ -187,24 +194,34 @@ impl Room {
 
     /// So many were. True if they are all of them.
     pub(super) fn took(&mut self, bytes: usize) -> bool {
-        self.backoff = Duration::ZERO;
+        if self.retry.as_ref().is_some_and(|retry| retry.at.is_none()) {
+            self.retry = None;
+        } else if let Some(retry) = &mut self.retry {
+            retry.backoff = Duration::ZERO;
+        }
         bytes >= self.asked
     }
 
     /// There was none: it is tried again at this moment, unless it waits for that already.
     pub(super) fn none(&mut self, now: Moment) {
-        self.backoff = (self.backoff * 2).clamp(FIRST_BACKOFF, LONGEST_BACKOFF);
-        self.retry_at.get_or_insert(now.after(self.backoff));
+        let retry = self.retry.get_or_insert_default();
+        retry.backoff = (retry.backoff * 2).clamp(FIRST_BACKOFF, LONGEST_BACKOFF);
+        retry.at.get_or_insert(now.after(retry.backoff));
     }
 
     /// Whether it is to be tried again at a certain time.
-    pub(super) fn waits(self) -> bool {
-        self.retry_at.is_some()
+    pub(super) fn waits(&self) -> bool {
+        self.due().is_some()
+    }
+
+    /// When that is.
+    fn due(&self) -> Option<Moment> {
+        self.retry.as_ref()?.at
     }
 
     /// Whether that has come. It does once.
     pub(super) fn take_due(&mut self, now: Moment) -> bool {
-        self.retry_at.take_if(|at| *at <= now).is_some()
+        self.retry.as_mut().is_some_and(|retry| retry.at.take_if(|at| *at <= now).is_some())
     }
 }
 
@@ -307,7 +324,7 @@ impl Ends {
 impl Connection {
     /// A worker that is being started: its pipes are yet to come.
     pub(super) fn starting(worker: WorkerKey, name: WorkerName) -> Self {
-        Self { name: Some(name), ..Self::blank(Peer::Worker(worker), Ends::new(Kind::Worker, None, None)) }
+        Self { name: Some(Box::new(name)), ..Self::blank(Peer::Worker(worker), Ends::new(Kind::Worker, None, None)) }
     }
 
     /// A client whose connection was accepted.
@@ -409,6 +426,6 @@ impl Connection {
     pub(super) fn due(&self) -> Option<Moment> {
         let left_out = self.stderr.as_ref().and_then(|stderr| stderr.left_out_due());
         let ping = self.web.as_ref().and_then(|web| web.due());
-        [self.room.retry_at, self.liveness.map(|liveness| liveness.look_at), ping, left_out].into_iter().flatten().min()
+        [self.room.due(), self.liveness.map(|liveness| liveness.look_at), ping, left_out].into_iter().flatten().min()
     }
 }

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::framing::Framing;
+use crate::bus::seldom::{Blank, Seldom};
 use crate::io::buffers::{Block, Buffers};
 use crate::websocket::encode;
 
@@ -55,13 +56,23 @@ pub(super) fn are_held(bytes: usize, capacity: usize) -> bool {
 /// Bytes that wait to be written, in order.
 #[derive(Default)]
 pub(super) struct Outbox {
-    segments: VecDeque<Segment>,
+    queue: Seldom<Queue>,
     begins_small: bool,
     /// Bytes are missing behind the last one, up to the end of a line.
     dropping_line: bool,
-    gather: Option<Box<Gather>>,
     /// Lines become frames.
     framing: Option<Box<Framing>>,
+}
+
+/// What an output has that was ever written to.
+#[derive(Default)]
+struct Queue {
+    segments: VecDeque<Segment>,
+    gather: Option<Box<Gather>>,
+}
+
+impl Blank for Queue {
+    const BLANK: &'static Self = &Self { segments: VecDeque::new(), gather: None };
 }
 
 /// The arguments of a gathering write; they must stay where they are while it is in flight.
@@ -175,9 +186,10 @@ impl Outbox {
     fn push_bytes(&mut self, bytes: &[u8], room: Room, buffers: &mut Buffers) -> Result<(), usize> {
         let mut rest = bytes;
         while !rest.is_empty() {
-            if !matches!(self.segments.back(), Some(Segment::Chunk { block, end, .. }) if *end < block.capacity()) {
+            if !matches!(self.queue.segments.back(), Some(Segment::Chunk { block, end, .. }) if *end < block.capacity())
+            {
                 // A worker's input is written from registered memory; a client's begins small.
-                let block = match self.segments.len() {
+                let block = match self.queue.segments.len() {
                     _ if room == Room::Scant => buffers.take_small(),
                     _ if !self.begins_small => buffers.take_registered_chunk(),
                     0 => buffers.take_small(),
@@ -185,9 +197,9 @@ impl Outbox {
                     _ => buffers.take_chunk(),
                 };
                 let Some(block) = block else { return Err(bytes.len() - rest.len()) };
-                self.segments.push_back(Segment::Chunk { block, start: 0, end: 0 });
+                self.queue.segments.push_back(Segment::Chunk { block, start: 0, end: 0 });
             }
-            let Some(Segment::Chunk { block, end, .. }) = self.segments.back_mut() else {
+            let Some(Segment::Chunk { block, end, .. }) = self.queue.segments.back_mut() else {
                 return Err(bytes.len() - rest.len());
             };
             let (now, later) = rest.split_at(rest.len().min(block.capacity() - *end));
@@ -212,7 +224,7 @@ impl Outbox {
             let push = |outbox: &mut Self, buffers: &mut Buffers| match held {
                 Some((block, begin)) if length >= HOLD => {
                     let (block, start, end) = (Rc::clone(block), begin + line.start, begin + line.end);
-                    outbox.segments.push_back(Segment::Held { block, start, end });
+                    outbox.queue.segments.push_back(Segment::Held { block, start, end });
                     Ok(())
                 }
                 _ => outbox.push_bytes(&bytes[line], Room::Ample, buffers),
@@ -271,7 +283,7 @@ impl Outbox {
 
     /// Takes so many bytes off the end of the queue.
     fn take_back(&mut self, mut bytes: usize, buffers: &mut Buffers) {
-        while let Some(segment) = self.segments.back_mut().filter(|_| bytes > 0) {
+        while let Some(segment) = self.queue.segments.back_mut().filter(|_| bytes > 0) {
             let length = segment.bytes().len();
             let (Segment::Chunk { end, .. } | Segment::Held { end, .. }) = segment;
             if length > bytes {
@@ -279,7 +291,7 @@ impl Outbox {
                 return;
             }
             bytes -= length;
-            if let Some(segment) = self.segments.pop_back() {
+            if let Some(segment) = self.queue.segments.pop_back() {
                 segment.give_back(buffers);
             }
         }
@@ -289,7 +301,7 @@ impl Outbox {
     /// when the lines of a turn are complete.
     fn drop_line(&mut self, buffers: &mut Buffers) -> usize {
         let mut torn_off = 0;
-        for bytes in self.segments.iter().rev().map(Segment::bytes) {
+        for bytes in self.queue.segments.iter().rev().map(Segment::bytes) {
             let behind = memchr::memrchr(b'\n', bytes).map_or(bytes.len(), |newline| bytes.len() - newline - 1);
             torn_off += behind;
             if behind < bytes.len() {
@@ -318,19 +330,19 @@ impl Outbox {
         if self.framing.is_some() {
             return self.push_lines(bytes, Some((&block, start)), buffers);
         }
-        self.segments.push_back(Segment::Held { block, start, end });
+        self.queue.segments.push_back(Segment::Held { block, start, end });
         Ok(())
     }
 
     /// Whether nothing waits to be written.
     pub(super) fn is_empty(&self) -> bool {
-        self.segments.is_empty() && self.framing.as_ref().is_none_or(|framing| !framing.control_waits())
+        self.queue.segments.is_empty() && self.framing.as_ref().is_none_or(|framing| !framing.control_waits())
     }
 
     /// Bytes of memory that it takes up: a block that is held counts in full, once.
     pub(super) fn weight(&self) -> usize {
         let mut before: *const Block = std::ptr::null();
-        let weights = self.segments.iter().map(|segment| {
+        let weights = self.queue.segments.iter().map(|segment| {
             let same = std::ptr::eq(std::mem::replace(&mut before, segment.block()), segment.block());
             if same { 0 } else { segment.block().weight() }
         });
@@ -343,28 +355,27 @@ impl Outbox {
             let control = std::ptr::from_ref(control);
             return Some(self.next_with(control, before));
         }
-        if self.segments.is_empty() && self.framing.is_some() {
+        if self.queue.segments.is_empty() && self.framing.is_some() {
             // The answer to the handshake has needed it, and most connections do nothing most of the time.
-            self.gather = None;
+            self.queue = Seldom::default();
         }
-        if self.segments.len() <= 1 {
-            let segment = self.segments.front()?;
+        if self.queue.segments.len() <= 1 {
+            let segment = self.queue.segments.front()?;
             let registered = segment.block().registered();
             let bytes = segment.bytes();
             return Some(Next::One { registered, address: bytes.as_ptr(), bytes: bytes.len() });
         }
-        let gather = Gather::of(&mut self.gather);
-        let segments = self.segments.iter().map(Segment::bytes);
-        Some(gather.fill(segments.map(std::ptr::from_ref)))
+        let Queue { segments, gather } = &mut *self.queue;
+        Some(Gather::of(gather).fill(segments.iter().map(Segment::bytes).map(std::ptr::from_ref)))
     }
 
     /// What to write next, with urgent bytes behind so many of the queue, if that many fit into one write.
     fn next_with(&mut self, control: *const [u8], before: usize) -> Next {
-        let behind = stretches(&self.segments, before..usize::MAX);
-        let pieces = stretches(&self.segments, 0..before).chain([control]).chain(behind);
-        let gather = Gather::of(&mut self.gather);
-        let next = gather.fill(pieces);
-        let mark_in_flight = stretches(&self.segments, 0..before).count() < GATHER;
+        let Queue { segments, gather } = &mut *self.queue;
+        let behind = stretches(segments, before..usize::MAX);
+        let pieces = stretches(segments, 0..before).chain([control]).chain(behind);
+        let next = Gather::of(gather).fill(pieces);
+        let mark_in_flight = stretches(segments, 0..before).count() < GATHER;
         if let Some(framing) = self.framing.as_deref_mut() {
             framing.mark_in_flight(mark_in_flight.then_some(before));
         }
@@ -373,13 +384,13 @@ impl Outbox {
 
     /// The first stretch of memory to write, and how long it is; valid like [`Outbox::next`].
     pub(super) fn first(&self) -> Option<(*const u8, usize)> {
-        let bytes = self.segments.front()?.bytes();
+        let bytes = self.queue.segments.front()?.bytes();
         Some((bytes.as_ptr(), bytes.len()))
     }
 
     /// Lines of which the end, at least, waits.
     pub(super) fn lines(&self) -> usize {
-        self.segments.iter().map(|segment| memchr::memchr_iter(b'\n', segment.bytes()).count()).sum()
+        self.queue.segments.iter().map(|segment| memchr::memchr_iter(b'\n', segment.bytes()).count()).sum()
     }
 
     /// The first `bytes` were written. Says how many bytes of lines these are.
@@ -395,7 +406,8 @@ impl Outbox {
     }
 
     fn drop_front(&mut self, mut bytes: usize, buffers: &mut Buffers) {
-        while let Some(front) = self.segments.front_mut() {
+        let Some(Queue { segments, .. }) = self.queue.get_mut() else { return };
+        while let Some(front) = segments.front_mut() {
             let length = front.bytes().len();
             if bytes < length {
                 let (Segment::Chunk { start, .. } | Segment::Held { start, .. }) = front;
@@ -403,7 +415,7 @@ impl Outbox {
                 return;
             }
             bytes -= length;
-            if let Some(segment) = self.segments.pop_front() {
+            if let Some(segment) = segments.pop_front() {
                 segment.give_back(buffers);
             }
         }
@@ -411,7 +423,9 @@ impl Outbox {
 
     /// Drops everything.
     pub(super) fn clear(&mut self, buffers: &mut Buffers) {
-        self.segments.drain(..).for_each(|segment| segment.give_back(buffers));
+        std::mem::take(&mut self.queue).get_mut().into_iter().for_each(|queue| {
+            queue.segments.drain(..).for_each(|segment| segment.give_back(buffers));
+        });
     }
 }
 
@@ -427,7 +441,7 @@ mod tests {
 
     /// Everything that an outbox would write.
     fn text(outbox: &Outbox) -> Vec<u8> {
-        outbox.segments.iter().flat_map(|segment| segment.bytes().to_vec()).collect()
+        outbox.queue.segments.iter().flat_map(|segment| segment.bytes().to_vec()).collect()
     }
 
     #[test]

@@ -187,7 +187,7 @@ impl Entry {
 
     /// Whether this client may come in, and the key that keeps it out if not.
     fn lets_in(&self, origin: &Origin) -> Result<(), &'static str> {
-        if !self.lets_connect(origin.via.unwrap_or(origin.place)) {
+        if !self.lets_connect(origin.via.as_deref().copied().unwrap_or(origin.place)) {
             return Err("listeners[].peer_uids");
         }
         let Some(networks) = self.allow.as_ref().filter(|_| !origin.is_proxy) else { return Ok(()) };
@@ -307,7 +307,7 @@ impl Bus {
         let mut all = Vec::new();
         for (_, client) in self.all_clients() {
             let client = &client.identity;
-            *counter(connections.entry((client.source_use, client.source)).or_default(), client.let_in()) += 1;
+            *counter(connections.entry((client.source_use, client.source())).or_default(), client.let_in()) += 1;
             *counter(&mut all, client.let_in()) += 1;
         }
         let in_order = |counts: &[(Option<usize>, usize)]| {

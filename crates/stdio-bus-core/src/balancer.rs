@@ -337,8 +337,11 @@ impl Bus {
     /// Panics if clients, the workers they were assigned, and those workers' owners disagree.
     pub(super) fn check_assignments(&self) {
         for (key, client) in self.all_clients() {
-            for (at, (group, worker)) in client.assigned.iter().enumerate() {
-                assert!(client.assigned[..at].iter().all(|(before, _)| before != group), "one worker for each group");
+            for (at, (group, worker)) in client.seldom.assigned.iter().enumerate() {
+                assert!(
+                    client.seldom.assigned[..at].iter().all(|(before, _)| before != group),
+                    "one worker for each group"
+                );
                 if self.balancer.groups[*group].is_dedicated() {
                     let worker = self.workers.get(*worker).expect("a worker of one's own lives");
                     assert_eq!(worker.owner, Some(key));

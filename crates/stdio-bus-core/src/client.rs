@@ -15,6 +15,7 @@ use super::opening::Opening;
 use super::origin::Origin;
 use super::peer::{ClientKey, ClientMark, Moment, Peer, SessionKey, Source, WorkerKey, WorkerMark};
 use super::report::Reason;
+use super::seldom::{Blank, Seldom};
 use super::session::tombstones::LostNames;
 use super::settings::Era;
 use super::table::Table;
@@ -65,8 +66,6 @@ pub(super) struct Identity {
     pub source_use: UseKey,
     /// Index of the listener that it came through.
     pub listener: usize,
-    /// What it has its share by.
-    pub source: Source,
     /// Who it is, for people.
     pub origin: Rc<Origin>,
     /// It found no room, and is only here to be told so.
@@ -76,6 +75,11 @@ pub(super) struct Identity {
 }
 
 impl Identity {
+    /// What it has its share by.
+    pub(super) fn source(&self) -> Source {
+        self.origin.source()
+    }
+
     /// The listener that has let it in, if it did.
     pub(super) fn let_in(&self) -> Option<usize> {
         (!self.turned_away).then_some(self.listener)
@@ -102,17 +106,11 @@ impl Door {
     }
 }
 
-/// One client connection.
-pub(super) struct Client {
-    pub identity: Identity,
-    /// The group of workers that its messages go to, unless they name a pool.
-    pub group: usize,
-    /// What is known of it if it has come through a door for MCP.
-    pub door: Door,
+/// What few clients have, or each only for a while.
+#[derive(Default)]
+pub(super) struct SeldomOfClient {
     /// How it began, if it is a session of a door for MCP.
     pub opening: Opening,
-    /// How far it has come.
-    pub phase: Phase,
     /// How and why it is being closed.
     pub closing: Closing,
     /// Its worker in each group that assigns by client.
@@ -123,6 +121,41 @@ pub(super) struct Client {
     pub lists_told: ListsTold,
     /// The MCP servers that it offers.
     pub offers: Offers,
+}
+
+impl Blank for SeldomOfClient {
+    const BLANK: &'static Self = &Self {
+        opening: Opening { line: None, at: None },
+        closing: Closing {
+            why: None,
+            deadline: None,
+            since: Moment(0),
+            bytes: 0,
+            saves_memory: false,
+            skips: false,
+            refusal: None,
+        },
+        assigned: Vec::new(),
+        lost: LostNames::NONE,
+        lists_told: ListsTold::NONE,
+        offers: Offers::NONE,
+    };
+}
+
+/// A thousand of them may be idle.
+const _: () = assert!(size_of::<Client>() <= 320);
+
+/// One client connection.
+pub(super) struct Client {
+    pub identity: Identity,
+    /// The group of workers that its messages go to, unless they name a pool.
+    pub group: usize,
+    /// What is known of it if it has come through a door for MCP.
+    pub door: Door,
+    /// How far it has come.
+    pub phase: Phase,
+    /// What few clients have.
+    pub seldom: Seldom<SeldomOfClient>,
     /// When its last bytes came.
     pub heard: Moment,
     /// Lines, requests and sessions.
@@ -133,20 +166,7 @@ impl Client {
     /// A new connection.
     pub(super) fn new(identity: Identity, group: usize, door: Door) -> Self {
         let end = Endpoint { stream: Stream::since(identity.opened), ..Endpoint::default() };
-        Self {
-            identity,
-            group,
-            door,
-            opening: Opening::default(),
-            phase: Phase::Open,
-            closing: Closing::default(),
-            assigned: Vec::new(),
-            lost: LostNames::default(),
-            lists_told: ListsTold::default(),
-            offers: Offers::default(),
-            heard: Moment::default(),
-            end,
-        }
+        Self { identity, group, door, phase: Phase::Open, seldom: Seldom::default(), heard: Moment::default(), end }
     }
 
     /// When something was last heard of it, or taken by it.
@@ -162,7 +182,7 @@ impl Client {
             traffic,
             answered: traffic.asked - traffic.given_up - self.end.outstanding.len() as u64,
             failed: traffic.given_up + traffic.refused,
-            why: self.closing.why.map(Reason::name),
+            why: self.seldom.closing.why.map(Reason::name),
         }
     }
 }
@@ -211,7 +231,10 @@ impl Bus {
 
     /// How a client is closed to which nothing of that has happened yet.
     pub(super) fn closing(&mut self, client: ClientKey) -> Option<&mut Closing> {
-        self.clients.get_mut(client).filter(|client| client.phase < Phase::Refusing).map(|client| &mut client.closing)
+        self.clients
+            .get_mut(client)
+            .filter(|client| client.phase < Phase::Refusing)
+            .map(|client| &mut client.seldom.closing)
     }
 
     /// All clients, in the order of their slots.
@@ -281,7 +304,7 @@ impl Bus {
 
     /// How it began, if it is a session of a door for MCP.
     pub(super) fn opening(&mut self, client: ClientKey) -> Option<&mut Opening> {
-        self.clients.get_mut(client).map(|client| &mut client.opening)
+        self.clients.get_mut(client).map(|client| &mut client.seldom.opening)
     }
 
     /// The group of workers that its messages go to.
@@ -291,7 +314,7 @@ impl Bus {
 
     /// Its workers, in the groups that assign by client.
     pub(super) fn workers_of(&self, client: ClientKey) -> impl Iterator<Item = WorkerKey> + use<'_> {
-        self.clients.get(client).into_iter().flat_map(|client| &client.assigned).map(|(_, worker)| *worker)
+        self.clients.get(client).into_iter().flat_map(|client| &client.seldom.assigned).map(|(_, worker)| *worker)
     }
 
     /// Its messages go to this group from now on.
@@ -303,41 +326,42 @@ impl Bus {
 
     /// The worker that it has in a group.
     pub(super) fn worker_in(&self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let assigned = &self.clients.get(client)?.assigned;
+        let assigned = &self.clients.get(client)?.seldom.assigned;
         assigned.iter().find(|(of, _)| *of == group).map(|(_, worker)| *worker)
     }
 
     /// A worker is the client's in this group.
     pub(super) fn assign(&mut self, client: ClientKey, group: usize, worker: WorkerKey) {
         if let Some(client) = self.clients.get_mut(client) {
-            client.assigned.retain(|(of, _)| *of != group);
-            client.assigned.push((group, worker));
+            client.seldom.assigned.retain(|(of, _)| *of != group);
+            client.seldom.assigned.push((group, worker));
         }
     }
 
     /// A worker is the client's no more, in whatever group.
     pub(super) fn unassign(&mut self, client: ClientKey, worker: WorkerKey) {
-        if let Some(client) = self.clients.get_mut(client) {
+        if let Some(client) = self.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) {
             client.assigned.retain(|(_, assigned)| *assigned != worker);
         }
     }
 
     /// A client has none of its workers any more.
     pub(super) fn take_workers(&mut self, client: ClientKey) -> Vec<(usize, WorkerKey)> {
-        self.clients.get_mut(client).map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default()
+        let client = self.clients.get_mut(client).and_then(|client| client.seldom.get_mut());
+        client.map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default()
     }
 
     /// Whether a client that a worker has served is to be told that this list has changed, in a line of so many bytes.
     pub(super) fn owes_list(&mut self, client: ClientKey, list: usize, bytes: usize) -> bool {
-        self.clients.get_mut(client).is_some_and(|Client { lists_told, end, .. }| {
-            lists_told.is_due(list, end.traffic.bytes_out, end.output.queued() + bytes)
+        self.clients.get_mut(client).is_some_and(|Client { seldom, end, .. }| {
+            seldom.lists_told.is_due(list, end.traffic.bytes_out, end.output.queued() + bytes)
         })
     }
 
     /// A client offers a worker an MCP server of this name.
     pub(super) fn note_offer(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8]) {
         if let Some(client) = self.clients.get_mut(client) {
-            client.offers.note(worker, name);
+            client.seldom.offers.note(worker, name);
         }
     }
 
@@ -381,18 +405,18 @@ impl Bus {
     /// A client has lost a session of this name, without having asked for that: it is told when it names it.
     pub(super) fn note_lost(&mut self, client: ClientKey, name: &[u8]) {
         if let Some(client) = self.clients.get_mut(client) {
-            client.lost.add(name);
+            client.seldom.lost.add(name);
         }
     }
 
     /// Whether it has.
     pub(super) fn has_lost(&self, client: ClientKey, name: &[u8]) -> bool {
-        self.clients.get(client).is_some_and(|client| client.lost.has(name))
+        self.clients.get(client).is_some_and(|client| client.seldom.lost.has(name))
     }
 
     /// It has a session of this name again, or asks for one.
     pub(super) fn forget_lost(&mut self, client: ClientKey, name: &[u8]) {
-        if let Some(client) = self.clients.get_mut(client) {
+        if let Some(client) = self.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) {
             client.lost.forget(name);
         }
     }

@@ -67,7 +67,7 @@ impl Bus {
         };
         let client = room.map(|source_use| {
             let (turned_away, opened, origin) = (no_room.is_some(), self.time.now(), Rc::new(origin));
-            let identity = Identity { number, stdio, source_use, listener, source, origin, turned_away, opened };
+            let identity = Identity { number, stdio, source_use, listener, origin, turned_away, opened };
             Client::new(identity, group, door)
         });
         let Some(key) = client.and_then(|client| self.clients.insert(client)) else {
@@ -193,9 +193,9 @@ impl Bus {
         let first = client.phase < Phase::Refusing;
         let (was_open, was_half_closed) = (client.phase == Phase::Open, client.phase == Phase::HalfClosed);
         client.phase = next;
-        client.closing.deadline = None;
+        client.seldom.closing.deadline = None;
         client.end.gate.close(Hold::Over);
-        let why = *client.closing.why.get_or_insert(why);
+        let why = *client.seldom.closing.why.get_or_insert(why);
         if how == Close::Flush {
             client.end.output.begin_flush();
             self.await_flushed(key);
@@ -336,7 +336,7 @@ impl Bus {
     fn be_patient(&mut self, key: ClientKey, patience: Duration) {
         let deadline = self.time.now().after(patience);
         if let Some(client) = self.clients.get_mut(key) {
-            client.closing.deadline = Some(deadline);
+            client.seldom.closing.deadline = Some(deadline);
         }
         self.wake_at(key.into(), deadline);
     }
@@ -369,7 +369,7 @@ impl Bus {
                         .into()
                 });
             }
-            let lost_its_worker = client.closing.why == Some(Reason::OwnWorkerEnded);
+            let lost_its_worker = client.seldom.closing.why == Some(Reason::OwnWorkerEnded);
             let why = if lost_its_worker { "the worker of its one client has ended" } else { "stdin has ended" };
             self.begin_shutdown(why);
         }
@@ -389,10 +389,10 @@ impl Bus {
         let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
         if client.phase == Phase::HalfClosed {
             // As long as answers come and are taken, there may be more.
-            client.closing.deadline =
-                client.closing.deadline.max(Some(client.end.stream.progress_at().after(drain_timeout)));
+            client.seldom.closing.deadline =
+                client.seldom.closing.deadline.max(Some(client.end.stream.progress_at().after(drain_timeout)));
         }
-        let (deadline, phase, queued) = (client.closing.deadline, client.phase, client.end.output.queued());
+        let (deadline, phase, queued) = (client.seldom.closing.deadline, client.phase, client.end.output.queued());
         if stalls_at.is_some_and(|at| at <= now) {
             self.report(Reason::ClientStalled, Some(Peer::Client(key)), || {
                 let seconds = timeout.as_secs_f32();
@@ -417,8 +417,8 @@ impl Bus {
         }
         let due = [self.tick_idle(key), self.tick_refusing(key)];
         let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { return };
-        let (end, deadline) = (&client.end, client.closing.deadline);
-        let own = [deadline, end.output.stalls_at(timeout), end.gate.penalised_until(), end.pace.until()];
+        let (end, deadline) = (&client.end, client.seldom.closing.deadline);
+        let own = [deadline, end.output.stalls_at(timeout), end.gate.penalised_until(), end.seldom.pace.until()];
         if let Some(next) = due.into_iter().chain(own).flatten().min() {
             self.wake_at(key.into(), next);
         }

@@ -56,9 +56,12 @@ impl Bus {
         let longest =
             if self.shutdown.has_deadline_for_clients() { None } else { Some(self.time.now().after(LONGEST)) };
         let Some(client) = self.refused(key) else { return };
-        client.closing.deadline = longest;
+        client.seldom.closing.deadline = longest;
         let end = &mut client.end;
-        (end.turn, end.pace, end.penalty, end.gate) = Default::default();
+        end.gate = Default::default();
+        if let Some(seldom) = end.seldom.get_mut() {
+            (seldom.turn, seldom.pace, seldom.penalty) = Default::default();
+        }
         self.wake_at(key.into(), self.time.now().after(SILENCE));
     }
 
@@ -74,15 +77,15 @@ impl Bus {
         if client.end.stream.has_more(bytes) {
             client.heard = now;
         }
-        if client.closing.skips {
+        if client.seldom.closing.skips {
             let end = memchr::memchr(b'\n', window.data());
-            client.closing.skips = end.is_none();
+            client.seldom.closing.skips = end.is_none();
             client.end.stream.discard(bytes);
             let consumed = end.map_or(bytes, |end| end + 1);
             self.count_refused(key, consumed);
             return Received { consumed, next: if consumed < bytes { Next::Again } else { Next::Read } };
         }
-        let saves_memory = client.closing.saves_memory || is_short;
+        let saves_memory = client.seldom.closing.saves_memory || is_short;
         let found = self.find_lines(key, window);
         let mut received = self.route_lines(key.into(), window, found, 0);
         if received.next == Next::Read
@@ -90,7 +93,7 @@ impl Bus {
             && received.consumed < bytes
             && let Some(client) = self.refused(key)
         {
-            client.closing.skips = true;
+            client.seldom.closing.skips = true;
             received.consumed = client.end.stream.discard(bytes).consumed;
         }
         self.count_refused(key, received.consumed);
@@ -101,10 +104,10 @@ impl Bus {
     fn count_refused(&mut self, key: ClientKey, bytes: usize) {
         let now = self.time.now();
         let Some(client) = self.refused(key) else { return };
-        client.closing.bytes += bytes;
-        let is_over = client.closing.bytes > MOST_BYTES;
+        client.seldom.closing.bytes += bytes;
+        let is_over = client.seldom.closing.bytes > MOST_BYTES;
         if is_over {
-            client.closing.deadline = Some(now);
+            client.seldom.closing.deadline = Some(now);
         }
         self.wake_at(key.into(), if is_over { now } else { now.after(SILENCE) });
     }
@@ -114,10 +117,10 @@ impl Bus {
         let client = self.client(key).filter(|client| client.phase == Phase::Refusing)?;
         // One that is not read, since it does not take its errors, is not silent.
         let is_silent = (!client.end.gate.waits() && !client.end.stream.waits()).then(|| {
-            let is_amid_a_line = client.closing.skips || client.end.stream.is_amid();
-            client.heard.max(client.closing.since).after(if is_amid_a_line { LONGEST } else { SILENCE })
+            let is_amid_a_line = client.seldom.closing.skips || client.end.stream.is_amid();
+            client.heard.max(client.seldom.closing.since).after(if is_amid_a_line { LONGEST } else { SILENCE })
         });
-        let due = [is_silent, client.closing.deadline].into_iter().flatten().min()?;
+        let due = [is_silent, client.seldom.closing.deadline].into_iter().flatten().min()?;
         if due > self.time.now() {
             return Some(due);
         }

@@ -109,12 +109,14 @@ impl Bus {
     /// Whether `answerer` may still tell of the progress of a forgotten request under this token, or is not to be trusted.
     fn tells_late(&self, answerer: Peer, token: &Id) -> bool {
         self.is_untrusted(answerer)
-            || self.peer_end(answerer).is_some_and(|end| end.retired.has_token(|| self.pending.fingerprint(token)))
+            || self
+                .peer_end(answerer)
+                .is_some_and(|end| end.seldom.retired.has_token(|| self.pending.fingerprint(token)))
     }
 
     /// Whether the id of a request to `answerer` is replaced, as an answer under it may be one to another request.
     fn wants_fresh_id(&self, answerer: Peer, id: &Id) -> bool {
-        let Some(retired) = self.peer_end(answerer).map(|end| &end.retired) else { return false };
+        let Some(retired) = self.peer_end(answerer).map(|end| &end.seldom.retired) else { return false };
         !retired.is_empty() && retired.has(self.pending.fingerprint(id)) || self.is_untrusted(answerer)
     }
 
@@ -299,8 +301,8 @@ impl Bus {
             self.drop_early(worker);
         }
         if let (Some(end), Some((fingerprint, token))) = (self.endpoint(answerer), fingerprints) {
-            end.retired.add(fingerprint);
-            token.into_iter().for_each(|token| end.retired.add_token(token));
+            end.seldom.retired.add(fingerprint);
+            token.into_iter().for_each(|token| end.seldom.retired.add_token(token));
         }
     }
 

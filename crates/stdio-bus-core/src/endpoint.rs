@@ -13,6 +13,7 @@ use super::flow::turn::Turn;
 use super::peer::{Moment, Peer, SessionKey};
 use super::pending::Asked;
 use super::port::{Next, Received};
+use super::seldom::{Blank, Seldom};
 
 /// One end of the bus.
 #[derive(Default)]
@@ -23,6 +24,21 @@ pub(super) struct Endpoint {
     pub output: Output,
     /// Whether it is read.
     pub gate: ReadGate,
+    /// Its requests that nobody has answered yet.
+    pub outstanding: Asked,
+    /// Requests that it has not answered yet.
+    pub unanswered: Unanswered,
+    /// Sessions that it owns (a client) or that are bound to it (a worker).
+    pub sessions: Vec<SessionKey>,
+    /// What has gone through it.
+    pub traffic: Traffic,
+    /// What few have.
+    pub seldom: Seldom<SeldomOfEndpoint>,
+}
+
+/// What few ends have, or only for a while.
+#[derive(Default)]
+pub(super) struct SeldomOfEndpoint {
     /// What it may get a penalty for, if it is a client.
     pub penalty: Penalty,
     /// Whether it lets others go first, if it is a client.
@@ -31,16 +47,13 @@ pub(super) struct Endpoint {
     pub turn: Turn,
     /// The output that it waits for, and since when.
     pub blocked_on: Option<(Peer, Moment)>,
-    /// Its requests that nobody has answered yet.
-    pub outstanding: Asked,
-    /// Requests that it has not answered yet.
-    pub unanswered: Unanswered,
     /// Requests to it that were forgotten before it answered them.
     pub retired: Retired,
-    /// Sessions that it owns (a client) or that are bound to it (a worker).
-    pub sessions: Vec<SessionKey>,
-    /// What has gone through it.
-    pub traffic: Traffic,
+}
+
+impl Blank for SeldomOfEndpoint {
+    const BLANK: &'static Self =
+        &Self { penalty: Penalty::NONE, pace: Pace::NONE, turn: Turn::NONE, blocked_on: None, retired: Retired::NONE };
 }
 
 /// What comes from a peer, as far as it has come.
@@ -51,7 +64,7 @@ pub(super) struct Stream {
     /// Bytes that were presented and not consumed.
     kept: usize,
     /// Lines that were found in its bytes and wait, counted from the first byte that is kept of it.
-    waiting: Vec<Line>,
+    waiting: Seldom<Vec<Line>>,
     /// When a line was taken from it, or it took bytes, for the last time.
     progress_at: Moment,
     /// When a line was taken from it for the last time.
@@ -101,7 +114,17 @@ impl Unanswered {
 impl Endpoint {
     /// The peer whose output it waits for.
     pub(super) fn blocker(&self) -> Option<Peer> {
-        self.blocked_on.map(|(peer, _)| peer)
+        self.seldom.blocked_on.map(|(peer, _)| peer)
+    }
+}
+
+impl Seldom<SeldomOfEndpoint> {
+    /// A worker lives and answers, so no request of the client has ended it.
+    #[inline]
+    pub(super) fn forget_crashes(&mut self) {
+        if let Some(seldom) = self.get_mut() {
+            seldom.penalty.forget_crashes();
+        }
     }
 }
 
@@ -124,10 +147,10 @@ impl Stream {
         window: Window<'_>,
         lines: &mut Vec<Line>,
     ) -> (Outcome, usize) {
-        let outcome = if self.waiting.is_empty() {
+        let outcome = if self.waiting.get().is_none_or(Vec::is_empty) {
             scanner.scan(&mut self.partial, window, lines)
         } else {
-            lines.extend(core::mem::take(&mut self.waiting));
+            lines.extend(core::mem::take(&mut *self.waiting));
             Outcome::Full
         };
         (outcome, window.data().len() - self.partial.consumed())
@@ -186,7 +209,7 @@ impl Stream {
 
     /// Of its bytes the first ones are `done`; the lines behind them wait.
     pub(super) fn wait(&mut self, bytes: usize, done: usize, lines: &[Line]) -> Received {
-        self.waiting = lines.iter().map(|line| line.counted_after(done)).collect();
+        *self.waiting = lines.iter().map(|line| line.counted_after(done)).collect();
         self.partial.drop_front(done);
         self.kept = bytes - done;
         Received { consumed: done, next: Next::Wait }
@@ -223,6 +246,8 @@ const MOST_RETIRED: usize = 1024;
 const MOST_TOKENS: usize = 256;
 
 impl Retired {
+    const NONE: Self = Self { ids: Vec::new(), more: 0, distrusted: false, tokens: Vec::new(), may_tell_any: false };
+
     /// It has answered what nobody asked.
     pub(super) fn distrust(&mut self) {
         self.distrusted = true;

@@ -164,7 +164,7 @@ impl Bus {
             return self.receive_otherwise(key, window);
         }
         let is_far_ahead = count > 1 && client.end.outstanding.len() >= self.settings.limits.requests_ahead;
-        if is_far_ahead && !client.end.pace.take_turn() {
+        if is_far_ahead && !client.end.seldom.pace.take_turn() {
             self.yield_to_others(key);
             return Received { consumed: 0, next: Next::Wait };
         }

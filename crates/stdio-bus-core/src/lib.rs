@@ -59,6 +59,7 @@ pub mod reply;
 pub mod report;
 mod request;
 mod router;
+pub mod seldom;
 mod session;
 pub mod settings;
 pub mod shutdown;

@@ -20,6 +20,8 @@ pub(super) const MOST_MEMORY: usize = MOST_BYTES + MOST * size_of::<(WorkerKey, 
 pub(super) struct Offers(VecDeque<(WorkerKey, Box<[u8]>)>);
 
 impl Offers {
+    pub(super) const NONE: Self = Self(VecDeque::new());
+
     /// Whether there is none.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()

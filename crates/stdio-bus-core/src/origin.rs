@@ -7,6 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::networks::Network;
 use super::peer::{Source, hash_of_name};
+use super::seldom::{Blank, Seldom};
 
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,11 +90,11 @@ pub struct Origin {
     /// Where the client is. With a PROXY header this is what the header says.
     pub place: Place,
     /// The proxy that brought it, if it came through one that is believed.
-    pub via: Option<Place>,
+    pub via: Option<Box<Place>>,
     /// It is the proxy itself, not a client of it: a health check.
     pub is_proxy: bool,
     /// What it is called.
-    pub names: Names,
+    pub names: Seldom<Names>,
     /// Indexes of the pools that its token is good for, the first one preferred; none means all of its listener.
     pub pools: Option<Arc<[usize]>>,
 }
@@ -122,6 +123,11 @@ pub struct Names {
     pub token: Option<Arc<str>>,
     /// What a WebSocket's client was told that its connection is called (`Acp-Connection-Id`).
     pub connection_id: Option<Box<str>>,
+}
+
+impl Blank for Names {
+    const BLANK: &'static Self =
+        &Self { common_name: None, server_name: None, unique_id: None, token: None, connection_id: None };
 }
 
 impl Names {

@@ -198,7 +198,7 @@ impl Bus {
         }
         let starts =
             |worker: &WorkerKey| self.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
-        let worker = client.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
+        let worker = client.seldom.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
         Some((self.name(Peer::Worker(worker))?, now.since(self.workers.get(worker)?.answering.claimed_at())))
     }
 
@@ -234,7 +234,7 @@ impl Bus {
             sessions: end.sessions.len(),
             queued: end.output.queued(),
             full: end.output.full_since().map(|since| now.since(since)),
-            waits: end.blocked_on.and_then(|(peer, since)| Some((self.name(peer)?, now.since(since)))),
+            waits: end.seldom.blocked_on.and_then(|(peer, since)| Some((self.name(peer)?, now.since(since)))),
             idle: now.since(end.stream.progress_at().max(since)),
         }
     }

@@ -92,7 +92,7 @@ tables! {
         "bytes_out": client.account.traffic.bytes_out,
         "answered": client.account.answered,
         "failed": client.account.failed,
-        "via": client.origin.via.map(|via| via.to_string()),
+        "via": client.origin.via.as_ref().map(|via| via.to_string()),
         "token": client.origin.names.token.as_deref(),
         "connection_id": client.origin.names.connection_id,
         "cn": client.origin.names.common_name,

@@ -347,7 +347,7 @@ fn unheard(over: Over) -> Refusal {
 /// Who came through a proxy.
 fn origin(proxy: Place, source: Option<std::net::SocketAddr>, names: Names) -> Origin {
     match source {
-        Some(source) => Origin { via: Some(proxy), names, ..Place::Address(source).into() },
-        None => Origin { is_proxy: true, names, ..proxy.into() },
+        Some(source) => Origin { via: Some(proxy.into()), names: names.into(), ..Place::Address(source).into() },
+        None => Origin { is_proxy: true, names: names.into(), ..proxy.into() },
     }
 }

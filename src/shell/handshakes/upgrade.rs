@@ -167,7 +167,8 @@ impl UpgradePolicy {
             let is_trusted = |address: IpAddr| self.trusts(Place::Address((address, 0).into()));
             let client = forwarded::client(&caller.forwarded_for, &caller.forwarded, is_trusted);
             if let Some(client) = client.map_err(|why| Refusal::new(Status::BadRequest, why))? {
-                (origin.place, origin.via) = (Place::Address(client), Some(origin.via.unwrap_or(sender)));
+                origin.place = Place::Address(client);
+                origin.via.get_or_insert_with(|| sender.into());
             }
         }
         let mut bearer = None;

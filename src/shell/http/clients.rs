@@ -8,6 +8,7 @@ use super::members::{Member, Role};
 use super::requests::era;
 use crate::bus::admission::TurnedAway;
 use crate::bus::id::Id;
+use crate::bus::origin::Names;
 use crate::bus::port::{ClientKey, Input, Moment, Reason};
 use crate::http1::Status;
 use crate::io::Io;
@@ -63,7 +64,7 @@ impl<I: Io> Shell<I> {
             TurnedAway::NotAllowed(why) => Fault::new(Status::Forbidden, why),
             TurnedAway::NoRoom(why) => Fault::busy(why),
         })?;
-        let names = sender.origin.names.clone();
+        let names = Names::clone(&sender.origin.names);
         let (client, effects) = self.bus.connect_mcp(now, listener, sender.origin, pool, era(&role));
         let added = client.map(|client| {
             let (inbox, bearer) = (VecDeque::new(), sender.bearer);

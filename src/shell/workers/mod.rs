@@ -32,7 +32,7 @@ impl<I: Io> Reactor<I> {
         while let Some((worker, result)) = self.workers.processes.next_started() {
             let Some(slot) = self.connections.slot(Peer::Worker(worker)) else { continue };
             let connection = &mut self.connections[slot];
-            let Some(name) = connection.name else { continue };
+            let Some(name) = connection.name.as_deref().copied() else { continue };
             let spawned = match result {
                 Ok(spawned) => spawned,
                 Err(error) => {
@@ -90,7 +90,7 @@ impl<I: Io> Reactor<I> {
         let was_reading = connection.in_flight.remove(Flight::Stderr);
         debug_assert!(was_reading);
         let leaving = connection.closing == Closing::Leaving;
-        if let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name) {
+        if let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name.as_deref().copied()) {
             let now = self.clock.now();
             let pool = &self.workers.pools[name.pool];
             let tell = |said: Said<'_>| log::worker(&pool.core.id, name, said);
@@ -115,7 +115,7 @@ impl<I: Io> Reactor<I> {
     /// Tells what of the stderr of a worker was left out, if it is time.
     pub(super) fn tell_left_out(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
-        let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name) else { return };
+        let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name.as_deref().copied()) else { return };
         let pool = &self.workers.pools[name.pool];
         stderr.tell_left_out(now, |said| log::worker(&pool.core.id, name, said));
     }

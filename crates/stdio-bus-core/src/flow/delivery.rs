@@ -51,19 +51,21 @@ impl Bus {
         if !is_full && !in_turns {
             return false;
         }
-        let has_turn = self.endpoint(client.into()).is_some_and(|from| from.turn.take(worker));
+        let has_turn = self
+            .endpoint(client.into())
+            .is_some_and(|from| from.seldom.turn.is_granted() && from.seldom.turn.take(worker));
         let Some(to) = self.workers.get_mut(worker) else { return false };
         let others_wait = to.end.output.has_waiters();
         if !is_full && (!in_turns || has_turn || to.window.has_room_for(client, others_wait, alone)) {
             to.window.mark_line_end(client, bytes);
-            if to.end.blocked_on.is_some() {
+            if to.end.blocker().is_some() {
                 self.limit_hold_up(worker, client);
             }
             return false;
         }
         // What is known of the worker may be old. The first one who waits asks anew.
         let is_first = to.window.turns_due().is_some() && !others_wait;
-        self.endpoint(client.into()).into_iter().for_each(|from| from.turn.wait(bytes));
+        self.endpoint(client.into()).into_iter().for_each(|from| from.seldom.turn.wait(bytes));
         if in_turns {
             if is_first {
                 self.probe(worker);
@@ -84,7 +86,7 @@ impl Bus {
         let Some(to) = self.endpoint(client.into()) else { return Room::Free };
         if !to.output.is_full() {
             if is_of_its_own {
-                to.penalty.forget_crashes();
+                to.seldom.forget_crashes();
             }
             return Room::Free;
         }
@@ -102,7 +104,7 @@ impl Bus {
         }
         if queued <= SLOW_READER_LIMIT.saturating_mul(self.settings.limits.max_output_queue) {
             if let Some(to) = self.endpoint(client.into()).filter(|_| is_of_its_own) {
-                to.penalty.forget_crashes();
+                to.seldom.forget_crashes();
             }
             return Room::Free;
         }
@@ -122,7 +124,7 @@ impl Bus {
             end.output.wait(from);
         }
         if let Some(end) = self.endpoint(from) {
-            end.blocked_on = Some((to, now));
+            end.seldom.blocked_on = Some((to, now));
         }
         self.close_gate(from, Hold::Output);
     }
@@ -145,7 +147,8 @@ impl Bus {
     pub(crate) fn go_on(&mut self, peer: Peer) {
         let now = self.time.now();
         let Some(end) = self.endpoint(peer) else { return };
-        let waited = end.blocked_on.take().map(|(_, since)| now.since(since)).unwrap_or_default();
+        let blocked_on = end.seldom.get_mut().and_then(|seldom| seldom.blocked_on.take());
+        let waited = blocked_on.map(|(_, since)| now.since(since)).unwrap_or_default();
         match peer {
             Peer::Client(_) => self.out.stats().clients_paused += waited,
             Peer::Worker(_) => self.out.stats().workers_paused += waited,
@@ -261,7 +264,7 @@ impl Bus {
         for (peer, end, in_turns) in clients.chain(workers) {
             let may_let_wait = end.output.is_full() || in_turns || !end.output.has_waiters();
             assert!(may_let_wait, "{peer:?} lets others wait for nothing");
-            assert!(end.blocked_on.is_none() || end.gate.has(Hold::Output), "{peer:?} is read and waits");
+            assert!(end.blocker().is_none() || end.gate.has(Hold::Output), "{peer:?} is read and waits");
             let pair = |blocker, waiter| [blocker, waiter].map(|peer| PeerBits::from(peer).get());
             waiters.extend(end.output.waiters().map(|waiter| pair(peer, *waiter)));
             waiting.extend(end.blocker().map(|blocker| pair(blocker, peer)));

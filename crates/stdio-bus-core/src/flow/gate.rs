@@ -23,8 +23,8 @@ pub(crate) enum Hold {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadGate {
     holds: u8,
-    /// When its penalty ends, if it has one: the gate closes for it with the next line.
-    penalised_until: Option<Moment>,
+    /// When its penalty ends, if it has one: the gate closes for it with the next line. Otherwise the beginning of time.
+    penalty_ends: Moment,
 }
 
 impl ReadGate {
@@ -35,7 +35,7 @@ impl ReadGate {
 
     /// Whether its next line may be dealt with at once.
     pub(crate) fn lets_through(self) -> bool {
-        self.holds == 0 && self.penalised_until.is_none()
+        self.holds == 0 && self.penalty_ends == Moment::default()
     }
 
     /// Whether its next line waits for others: it is not in its own hands when it goes on.
@@ -64,16 +64,16 @@ impl ReadGate {
 
     /// When its penalty ends, if it has one.
     pub(crate) fn penalised_until(self) -> Option<Moment> {
-        self.penalised_until
+        Some(self.penalty_ends).filter(|ends| *ends > Moment::default())
     }
 
     /// It has a penalty no more.
     pub(crate) fn pardon(&mut self) {
-        self.penalised_until = None;
+        self.penalty_ends = Moment::default();
     }
 
     /// It has a penalty until this moment at least.
     pub(crate) fn penalise(&mut self, until: Moment) {
-        self.penalised_until = self.penalised_until.max(Some(until));
+        self.penalty_ends = self.penalty_ends.max(until);
     }
 }

@@ -9,6 +9,8 @@ pub(crate) const LISTS: usize = 3;
 pub(crate) struct ListsTold([u64; LISTS]);
 
 impl ListsTold {
+    pub(crate) const NONE: Self = Self([0; LISTS]);
+
     /// Whether a client of which `left` bytes have left has to be told; then the line will end so many bytes behind them.
     pub(crate) fn is_due(&mut self, list: usize, left: u64, behind: usize) -> bool {
         let is_due = self.0[list] <= left;

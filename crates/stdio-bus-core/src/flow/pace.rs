@@ -22,6 +22,8 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    pub(crate) const NONE: Self = Self { until: None, has_turn: false };
+
     /// Until when it waits.
     pub(crate) fn until(&self) -> Option<Moment> {
         self.until
@@ -40,7 +42,7 @@ impl Bus {
     pub(crate) fn yield_to_others(&mut self, key: ClientKey) {
         let until = self.time.now().after(PAUSE);
         let Some(client) = self.endpoint(key.into()) else { return };
-        client.pace.until = Some(until);
+        client.seldom.pace.until = Some(until);
         self.wake_at(key.into(), until);
         self.close_gate(key.into(), Hold::Pace);
     }
@@ -50,7 +52,7 @@ impl Bus {
         let few = self.settings.limits.requests_ahead.div_ceil(2);
         let Some(client) = self.endpoint(key.into()) else { return };
         if client.gate.has(Hold::Pace) && client.outstanding.len() < few {
-            client.pace = Pace::default();
+            client.seldom.pace = Pace::NONE;
             self.open_gate(key.into(), Hold::Pace);
         }
     }
@@ -59,8 +61,8 @@ impl Bus {
     pub(crate) fn tick_pace(&mut self, key: ClientKey) {
         let now = self.time.now();
         let Some(client) = self.endpoint(key.into()) else { return };
-        if client.pace.until.is_some_and(|until| until <= now) {
-            client.pace = Pace { until: None, has_turn: true };
+        if client.seldom.pace.until.is_some_and(|until| until <= now) {
+            client.seldom.pace = Pace { until: None, has_turn: true };
             self.open_gate(key.into(), Hold::Pace);
         }
     }
@@ -68,7 +70,7 @@ impl Bus {
     /// Panics if a client waits for a turn that never comes.
     pub(crate) fn check_pace(&self) {
         for (key, client) in self.all_clients() {
-            assert_eq!(client.end.gate.has(Hold::Pace), client.end.pace.until.is_some(), "{key:?}");
+            assert_eq!(client.end.gate.has(Hold::Pace), client.end.seldom.pace.until.is_some(), "{key:?}");
         }
     }
 }

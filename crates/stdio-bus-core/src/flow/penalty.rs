@@ -36,6 +36,8 @@ pub(crate) struct Penalty {
 }
 
 impl Penalty {
+    pub(crate) const NONE: Self = Self { crashes: 0, refusals: 0, refused_at: Moment(0) };
+
     /// A worker lives and answers, so no request of the client has ended it.
     #[inline]
     pub(crate) fn forget_crashes(&mut self) {
@@ -79,7 +81,7 @@ impl Bus {
             askers.push(asker);
             let now = self.time.now();
             let Some(client) = self.endpoint(asker.into()) else { continue };
-            let Some((crashes, pause)) = client.penalty.count_crash() else { continue };
+            let Some((crashes, pause)) = client.seldom.penalty.count_crash() else { continue };
             client.gate.penalise(now.after(pause));
             self.wake_at(asker.into(), now.after(pause));
             let id = Some(self.pending.asker_text(request));
@@ -99,7 +101,7 @@ impl Bus {
     pub(crate) fn penalise_refusal(&mut self, key: ClientKey) {
         let (now, is_alone) = (self.time.now(), self.is_alone());
         let Some(client) = self.endpoint(key.into()).filter(|_| !is_alone) else { return };
-        let ends = client.penalty.count_refusal(now);
+        let ends = client.seldom.penalty.count_refusal(now);
         client.gate.penalise(ends);
         self.wake_at(key.into(), ends);
     }

@@ -7,21 +7,32 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use crate::peer::{Moment, Peer};
+use crate::seldom::{Blank, Seldom};
 
 /// A full output must lose this part of the limit within the timeout, or it counts as stalled. Without it a reader
 /// that takes one byte a minute could hold up a worker for ever; with it a slow one still receives everything.
 const PROGRESS_PARTS: usize = 16;
 
 /// What is queued for one connection.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Output {
     /// Bytes queued and not sent yet.
     queued: usize,
+    seldom: Seldom<SeldomOfOutput>,
+}
+
+/// What few outputs have.
+#[derive(Default)]
+struct SeldomOfOutput {
     /// More than the limit was queued, and less than half of it has been drained since.
     full: Option<Full>,
     flush: Option<Flush>,
     /// Who waits for this output, in the order in which they came.
     waiters: VecDeque<Peer>,
+}
+
+impl Blank for SeldomOfOutput {
+    const BLANK: &'static Self = &Self { full: None, flush: None, waiters: VecDeque::new() };
 }
 
 /// It is only emptied now.
@@ -42,8 +53,9 @@ struct Full {
 
 impl Output {
     /// Whether more than the limit was queued and less than half of it has been drained since.
+    #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.full.is_some()
+        self.seldom.get().is_some_and(|seldom| seldom.full.is_some())
     }
 
     /// Bytes queued and not sent yet.
@@ -54,45 +66,45 @@ impl Output {
 
     /// Since when it has been full (spec 7.3.1).
     pub(crate) fn full_since(&self) -> Option<Moment> {
-        self.full.map(|full| full.since)
+        self.seldom.full.map(|full| full.since)
     }
 
     /// Whether anybody waits for it.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
-        !self.waiters.is_empty()
+        self.seldom.get().is_some_and(|seldom| !seldom.waiters.is_empty())
     }
 
     /// Who waits for it, in the order in which they came.
     pub(crate) fn waiters(&self) -> impl Iterator<Item = &Peer> {
-        self.waiters.iter()
+        self.seldom.waiters.iter()
     }
 
     /// A peer waits for it, behind the others.
     pub(crate) fn wait(&mut self, peer: Peer) {
-        self.waiters.push_back(peer);
+        self.seldom.waiters.push_back(peer);
     }
 
     /// A peer waits for it no more.
     pub(crate) fn forget(&mut self, peer: Peer) {
-        self.waiters.retain(|waiter| *waiter != peer);
+        self.seldom.get_mut().into_iter().for_each(|seldom| seldom.waiters.retain(|waiter| *waiter != peer));
     }
 
     /// The first one that waits, which does so no more.
     pub(crate) fn next_waiter(&mut self) -> Option<Peer> {
-        self.waiters.pop_front()
+        self.seldom.get_mut()?.waiters.pop_front()
     }
 
     /// All who wait, and do so no more.
     pub(crate) fn take_waiters(&mut self) -> VecDeque<Peer> {
-        core::mem::take(&mut self.waiters)
+        self.seldom.get_mut().map(|seldom| core::mem::take(&mut seldom.waiters)).unwrap_or_default()
     }
 
     /// Adds bytes; `limit` is max_output_queue.
     pub(crate) fn push(&mut self, bytes: usize, limit: usize, now: Moment) {
         self.queued += bytes;
-        if self.queued > limit && self.full.is_none() {
-            self.full = Some(Full { since: now, progress_at: now, queued_then: self.queued });
+        if self.queued > limit && !self.is_full() {
+            self.seldom.full = Some(Full { since: now, progress_at: now, queued_then: self.queued });
         }
     }
 
@@ -100,9 +112,10 @@ impl Output {
     pub(crate) fn pop(&mut self, bytes: usize, limit: usize, now: Moment) -> bool {
         debug_assert!(bytes <= self.queued);
         self.queued = self.queued.saturating_sub(bytes);
-        let Some(full) = &mut self.full else { return false };
+        let Some(seldom) = self.seldom.get_mut() else { return false };
+        let Some(full) = &mut seldom.full else { return false };
         if self.queued < limit.div_ceil(2) {
-            self.full = None;
+            seldom.full = None;
             return true;
         }
         if self.queued + limit / PROGRESS_PARTS < full.queued_then {
@@ -114,21 +127,21 @@ impl Output {
 
     /// What is queued is to be taken, and nothing comes after it.
     pub(crate) fn begin_flush(&mut self) {
-        self.flush = Some(Flush { step: self.queued.div_ceil(PROGRESS_PARTS), queued_then: self.queued });
+        self.seldom.flush = Some(Flush { step: self.queued.div_ceil(PROGRESS_PARTS), queued_then: self.queued });
     }
 
     /// Whether another part of what was queued at the begin of the flush has gone since this said so.
     pub(crate) fn flush_goes_on(&mut self) -> bool {
-        let Some(flush) = self.flush.as_mut().filter(|flush| self.queued + flush.step <= flush.queued_then) else {
-            return false;
-        };
-        flush.queued_then = self.queued;
+        let queued = self.queued;
+        let flush = self.seldom.get_mut().and_then(|seldom| seldom.flush.as_mut());
+        let Some(flush) = flush.filter(|flush| queued + flush.step <= flush.queued_then) else { return false };
+        flush.queued_then = queued;
         true
     }
 
     /// When the connection has to be closed unless it takes bytes before (spec 7.3.1).
     pub(crate) fn stalls_at(&self, timeout: Duration) -> Option<Moment> {
-        self.full.map(|full| full.progress_at.after(timeout))
+        self.seldom.full.map(|full| full.progress_at.after(timeout))
     }
 }
 
@@ -145,7 +158,7 @@ mod tests {
         output.push(100, 100, Moment(0));
         assert!(!output.is_full());
         output.push(1, 100, Moment(5));
-        assert_eq!(output.full.map(|full| full.since), Some(Moment(5)));
+        assert_eq!(output.full_since(), Some(Moment(5)));
         assert!(!output.pop(51, 100, Moment(6)));
         assert!(output.is_full());
         assert!(output.pop(1, 100, Moment(7)));

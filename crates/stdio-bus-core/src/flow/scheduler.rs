@@ -58,7 +58,7 @@ impl Bus {
             if let Peer::Client(_) = waiter
                 && let Some(client) = self.endpoint(waiter)
             {
-                let Some(bytes) = client.turn.grant(key, is_last) else {
+                let Some(bytes) = client.seldom.turn.grant(key, is_last) else {
                     if let Some(worker) = self.workers.get_mut(key) {
                         worker.end.output.wait(waiter);
                     }

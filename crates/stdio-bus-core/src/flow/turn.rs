@@ -18,6 +18,8 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
+    pub(crate) const NONE: Self = Self { waiting: 0, credit: 0, granted: None };
+
     /// It waits with a line of so many bytes.
     pub(crate) fn wait(&mut self, bytes: usize) {
         self.waiting = bytes;

@@ -89,7 +89,10 @@ impl FastPath<'_> {
         }
         let bytes = line.span.len() + 1;
         let in_turns = worker.owner.is_none() && !client.identity.stdio;
-        if worker.end.output.is_full() || worker.end.blocked_on.is_some() || client.end.turn.is_granted() {
+        if worker.end.output.is_full()
+            || worker.end.seldom.get().is_some_and(|seldom| seldom.blocked_on.is_some())
+            || client.end.seldom.get().is_some_and(|seldom| seldom.turn.is_granted())
+        {
             return None;
         }
         let others_wait = worker.end.output.has_waiters();
@@ -139,8 +142,9 @@ impl FastPath<'_> {
     #[inline(always)]
     fn passing_id(&self, window: Window<'_>, worker: &Worker, line: &Line) -> Option<Id> {
         let Spelled { id, is_plain, is_escaped } = Spelled::parse(window.get(line.id)).ok()?;
-        let is_replaced =
-            !worker.end.retired.is_empty() || self.settings.routing.id_collision == IdCollision::Always || !is_plain;
+        let is_replaced = worker.end.seldom.get().is_some_and(|seldom| !seldom.retired.is_empty())
+            || self.settings.routing.id_collision == IdCollision::Always
+            || !is_plain;
         (!is_replaced && !is_escaped).then_some(id)
     }
 
@@ -190,7 +194,7 @@ impl FastPath<'_> {
         let client = clients.get_mut(client_key)?;
         if client.phase != Phase::Open
             || client.end.output.is_full()
-            || !client.lost.is_empty()
+            || client.seldom.get().is_some_and(|seldom| !seldom.lost.is_empty())
             || client.end.gate.has(Hold::Pace)
             || client.door.borrows
         {
@@ -200,7 +204,7 @@ impl FastPath<'_> {
         if let Some(session) = session {
             self.sessions.end_simple_request(session, client_key, line.flags == Line::RESULT)?;
         }
-        client.end.penalty.forget_crashes();
+        client.end.seldom.forget_crashes();
         client.door.answered_by = Some(key);
         self.pending.leave_asker(request_key, &mut client.end.outstanding);
         self.pending.remove_at(request_key, place);
@@ -232,7 +236,7 @@ impl FastPath<'_> {
         if client.phase > Phase::HalfClosed || client.end.output.is_full() {
             return None;
         }
-        client.end.penalty.forget_crashes();
+        client.end.seldom.forget_crashes();
         if self.settings.limits.session_idle.is_some() {
             self.sessions.hear(session_key, self.time.now());
         }

@@ -65,7 +65,7 @@ impl Bus {
     }
 
     fn client_message(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
-        if let Some(refusal) = self.client(client).and_then(|client| client.closing.refusal.clone()) {
+        if let Some(refusal) = self.client(client).and_then(|client| client.seldom.closing.refusal.clone()) {
             return Err(refusal);
         }
         // What belongs to a pending request may still pass: its cancellation, notifications of its session.

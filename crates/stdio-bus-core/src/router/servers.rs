@@ -33,7 +33,7 @@ impl Bus {
             return None;
         }
         let server = string_in_params(window.get(line.span), b"serverId")?;
-        let offers = |(_, client): &(ClientKey, &Client)| client.offers.has(worker, &server);
+        let offers = |(_, client): &(ClientKey, &Client)| client.seldom.offers.has(worker, &server);
         let mut found = self.all_clients().filter(offers);
         let (mut newest, first) = found.next()?;
         let names = &first.identity.origin.names;
@@ -50,7 +50,7 @@ impl Bus {
     /// The worker to which a client has offered the server which its message is from.
     pub(super) fn worker_of_server(&self, message: &Message<'_>) -> Option<WorkerKey> {
         let &Message { client, window, line, .. } = message;
-        let offers = &self.client(client)?.offers;
+        let offers = &self.client(client)?.seldom.offers;
         if offers.is_empty() || !is_of_server(window, line) {
             return None;
         }

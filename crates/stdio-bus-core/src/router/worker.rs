@@ -158,12 +158,12 @@ impl Bus {
         }
         let Some(worker) = self.workers.get_mut(key) else { return Flow::Next };
         let fingerprint = id.as_ref().map(|id| self.pending.fingerprint(id));
-        if fingerprint.is_some_and(|fingerprint| worker.end.retired.take(fingerprint)) {
+        if fingerprint.is_some_and(|fingerprint| worker.end.seldom.retired.take(fingerprint)) {
             self.learn_from_late_answer(key, window, line, [None; 2]);
             self.report_line(Reason::LateAnswer, from, window, line, "the request was given up before");
             return Flow::Next;
         }
-        worker.end.retired.distrust();
+        worker.end.seldom.retired.distrust();
         let is_first = worker.answering.answers_unasked();
         let near = id.map(Id::of_other_type).filter(|id| self.pending.find(from, id).is_some());
         let near = near.filter(|_| worker.answering.mistakes_type());

@@ -73,6 +73,8 @@ pub(crate) struct LostNames {
 }
 
 impl LostNames {
+    pub(crate) const NONE: Self = Self { names: VecDeque::new() };
+
     /// A session of this name went with its worker.
     pub(crate) fn add(&mut self, name: &[u8]) {
         self.forget(name);

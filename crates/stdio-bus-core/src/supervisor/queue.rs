@@ -18,7 +18,6 @@ use ndjson_scan::{Line, Window};
 
 use super::answering::FIRST_ANSWER;
 use crate::Bus;
-use crate::client::Identity;
 use crate::flow::gate::Hold;
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};
 use crate::settings::Assignment;
@@ -121,7 +120,7 @@ impl Bus {
     pub(crate) fn await_worker(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> bool {
         let now = self.time.now();
         let Ok(group) = self.group_of_line(client, window, line) else { return false };
-        let Some(source) = self.identity(client).map(|client| client.source) else { return false };
+        let Some(source) = self.identity(client).map(|client| client.source()) else { return false };
         if self.supervisor.queue.end_refusal(client) || self.shutdown.refuses_requests() {
             return false;
         }
@@ -227,7 +226,7 @@ impl Bus {
         if has_spare {
             self.supervisor.queue.end_refusal(client);
         }
-        let source = self.identity(client)?.source;
+        let source = self.identity(client)?.source();
         // What is lent was started before.
         let is_paced = || self.supervisor.queue.waits_until(self.time.now(), source).is_some();
         if self.supervisor.queue.is_refused(client) || !(has_spare && self.door(client).borrows) && is_paced() {
@@ -256,7 +255,7 @@ impl Bus {
     /// A client leaves, or sends no more. If its own worker has answered nothing yet, its source gets the next one at a
     /// pace.
     pub(crate) fn judge_source(&mut self, key: ClientKey) {
-        let Some(source) = self.identity(key).map(|client| client.source) else { return };
+        let Some(source) = self.identity(key).map(|client| client.source()) else { return };
         let claimed = |worker: WorkerKey| {
             let worker = self.workers.get(worker).filter(|worker| worker.owner == Some(key))?;
             (!worker.answering.has_answered()).then_some(worker.answering.claimed_at())
@@ -268,7 +267,9 @@ impl Bus {
 
     /// A worker was taken or started for a client.
     pub(super) fn count_turn(&mut self, key: ClientKey, worker: WorkerKey) {
-        let Some(&Identity { source_use, source, .. }) = self.identity(key) else { return };
+        let Some((source_use, source)) = self.identity(key).map(|client| (client.source_use, client.source())) else {
+            return;
+        };
         self.admission.sources.count_turn(source_use);
         if let Some(last) = self.supervisor.queue.last_of(source) {
             *last = self.time.now();

@@ -376,7 +376,7 @@ impl Bus {
             || worker.owner.is_some()
             || worker.end.output.queued() > 0
             || worker.end.sessions.iter().any(|session| self.is_in_use(*session))
-            || self.all_clients().any(|(_, client)| client.assigned.iter().any(|(_, assigned)| *assigned == key))
+            || self.all_clients().any(|(_, client)| client.seldom.assigned.iter().any(|(_, assigned)| *assigned == key))
     }
 
     /// Whether a session has an owner, or its worker works in it.

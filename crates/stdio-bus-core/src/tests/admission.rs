@@ -125,7 +125,7 @@ fn guarded(entry: Entry) -> Bench {
 }
 
 fn through(proxy: &str, client: &str) -> Origin {
-    Origin { place: place(client), via: Some(place(proxy)), ..Origin::default() }
+    Origin { place: place(client), via: Some(place(proxy).into()), ..Origin::default() }
 }
 
 fn told(bench: &Bench, reason: Reason) -> Vec<&str> {

@@ -367,7 +367,7 @@ fn names(first: Option<&str>, second: Option<&str>) -> (Bench, [Peer; 2], Peer) 
 fn names_of(settings: Settings, names: [Option<&str>; 2]) -> (Bench, [Peer; 2], Peer) {
     let mut bench = Bench::new(settings);
     let of = |name: Option<&str>| Origin {
-        names: super::super::origin::Names { token: name.map(Into::into), ..Default::default() },
+        names: super::super::origin::Names { token: name.map(Into::into), ..Default::default() }.into(),
         ..Origin::default()
     };
     let clients = names.map(|name| Peer::Client(bench.connect(0, of(name)).expect("there is room")));
@@ -468,7 +468,7 @@ fn a_token_a_certificate_and_another_listener_are_not_the_same_owner() {
         let mut settings = settings(vec![pool(1, Assignment::Client)]);
         settings.listeners.push(Listener::default());
         let (mut bench, [old, _], worker) = names_of(settings, [Some("alice"), None]);
-        let origin = Origin { names, ..Origin::default() };
+        let origin = Origin { names: names.into(), ..Origin::default() };
         let new = Peer::Client(bench.connect(listener, origin).expect("there is room"));
         bench.write(new, PROMPT);
         assert_eq!(bench.read_error(new).0, "session_denied");

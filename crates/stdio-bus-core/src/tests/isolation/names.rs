@@ -5,7 +5,7 @@ use super::*;
 /// A client that has a token of this name, good for some pools or for all.
 fn named(bench: &mut Bench, name: Option<&str>, pools: Option<&[usize]>) -> Peer {
     let names = Names { token: name.map(Into::into), ..Names::default() };
-    let origin = Origin { names, pools: pools.map(Into::into), ..Origin::default() };
+    let origin = Origin { names: names.into(), pools: pools.map(Into::into), ..Origin::default() };
     Peer::Client(bench.connect(0, origin).expect("there is room"))
 }
 
@@ -113,7 +113,7 @@ fn clients_of_one_name_are_one_source_wherever_they_come_from() {
     one_each.listeners[0].max_connections.per_source = Some(1);
     let mut bench = Bench::new(one_each);
     let origin = |name: &str, address: u8| Origin {
-        names: Names { token: Some(name.into()), ..Names::default() },
+        names: Names { token: Some(name.into()), ..Names::default() }.into(),
         ..Source::Address([address; 16]).into()
     };
     bench.connect(0, origin("alice", 1)).expect("there is room");

@@ -218,8 +218,9 @@ fn bind_remedy(address: &Address, error: &io::Error) -> String {
     match (address, error.raw_os_error()) {
         (Address::Tcp { port, .. }, Some(libc::EADDRINUSE)) => {
             format!(
-                "another program listens there (ss -ltnp 'sport = :{port}' shows which); stop it, or choose another port; \
-                 if nobody listens, a connection has the port (ss -tanp 'sport = :{port}')"
+                "another program listens there, or this one at an address that overlaps (ss -ltnp 'sport = :{port}' shows \
+                 which); stop it, or choose another port; if nobody listens, a connection has the port (ss -tanp 'sport = \
+                 :{port}')"
             )
         }
         (Address::Tcp { .. }, Some(libc::EADDRNOTAVAIL)) => {

@@ -121,7 +121,8 @@ impl RequestReader {
 
     /// The last request was answered, and so many bytes of what follows it wait: the next one's time begins.
     pub fn answered(&mut self, now: Moment, bytes: usize) {
-        (self.since, self.is_idle) = (now, bytes == 0);
+        // An empty line begins no request.
+        (self.since, self.is_idle) = (now, bytes <= b"\r\n".len());
     }
 
     /// What the first of the bytes are that are not dealt with yet.
@@ -131,11 +132,20 @@ impl RequestReader {
             Stage::Wrong(error) => Event::Wrong(*error),
             Stage::Body(body) => piece(body, bytes),
             Stage::Head(reader) => {
-                if self.is_idle && !bytes.is_empty() {
+                // Some clients end a body with an empty line that is no part of it (RFC 9112, section 2.2).
+                let begun = match bytes {
+                    [b'\r', b'\n', begun @ ..] => begun,
+                    [b'\r'] => &[],
+                    _ => bytes,
+                };
+                if self.is_idle && !begun.is_empty() {
                     (self.since, self.is_idle) = (now, false);
                 }
-                match reader.read(bytes) {
-                    Ok(Some(head)) => Event::Head(head),
+                match reader.read(begun) {
+                    Ok(Some(mut head)) => {
+                        head.length += bytes.len() - begun.len();
+                        Event::Head(head)
+                    }
                     Ok(None) => Event::More(0),
                     Err(error) => Event::Wrong(error),
                 }

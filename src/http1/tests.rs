@@ -81,6 +81,14 @@ fn requests_follow_each_other_with_their_bodies() {
 }
 
 #[test]
+fn an_empty_line_before_a_request_is_no_part_of_it() {
+    let post = "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc\r\n";
+    let once = ["Post /a Length(3) true", "\"abc\""];
+    assert_eq!(every_way(&format!("\r\n{post}{post}")), [once, once].concat());
+    assert_eq!(refused(&format!("{post}\r\n{post}")), "400 this is not HTTP", "of two nobody says what they are");
+}
+
+#[test]
 fn what_could_be_read_in_two_ways_is_refused() {
     let with = |fields: &str| refused(&format!("POST / HTTP/1.1\r\nHost: h\r\n{fields}\r\n\r\nxyz"));
     for (fields, why) in [
@@ -169,6 +177,9 @@ fn each_part_of_a_request_has_its_time() {
     assert_eq!((reader.is_idle(), reader.deadline()), (true, at(66)));
     assert_eq!(reader.next(at(60), b"G"), Event::More(0));
     assert_eq!((reader.is_idle(), reader.deadline()), (false, at(70)));
+    reader.answered(at(70), 2);
+    assert_eq!(reader.next(at(71), b"\r\n"), Event::More(0));
+    assert_eq!((reader.is_idle(), reader.deadline()), (true, at(130)), "an empty line begins no request");
     reader.answered(at(80), 3);
     assert_eq!((reader.is_idle(), reader.deadline()), (false, at(90)), "the next one has begun to come");
 }

@@ -8,5 +8,10 @@ pub mod fuzz;
 #[cfg(test)]
 pub(crate) mod kernel;
 
+/// A process that is being started holds copies of all our descriptors for a moment, and what is closed then has its end
+/// later. Tests that start one hold this for as long, and a test whose outcome that would change holds it for others.
+#[cfg(test)]
+pub(crate) static STARTS: std::sync::RwLock<()> = std::sync::RwLock::new(());
+
 #[cfg(test)]
 pub(crate) use stdio_bus_sim::{Random, shrink};

@@ -69,13 +69,16 @@ mod tests {
     #[test]
     fn what_children_hold_counts() {
         let mut shell = std::process::Command::new("sh");
+        let starting = crate::testing::STARTS.read();
         let mut child = shell.args(["-c", "sleep 60 & wait"]).spawn().expect("there is a shell");
+        drop(starting);
         let own = || resident(child.id()).unwrap_or(0);
         while held_by(child.id()) <= own() || own() == 0 {
             std::thread::yield_now();
         }
         // The shell of the test is the child of this process.
         assert!(held_by(std::process::id()) >= held_by(child.id()));
+        let _starting = crate::testing::STARTS.read();
         let sleeping = std::process::Command::new("pkill").args(["-P", &child.id().to_string()]).status();
         let _ = (sleeping, child.kill(), child.wait());
     }

@@ -83,11 +83,13 @@ fn read<'b, H>(
             let is_all = matches!(event, Event::More(_));
             at += match event {
                 Event::More(length) => length,
-                Event::Head(head) => {
-                    let (length, framing) = (kind.of_head)(&head);
-                    assert!(length <= kind.longest, "{length} bytes");
-                    check_head(&stream[at..at + length], framing);
-                    seen.push(Seen::Head(head));
+                Event::Head(read) => {
+                    let (length, framing) = (kind.of_head)(&read);
+                    let all = &stream[at..at + length];
+                    let head = all.strip_prefix(b"\r\n").unwrap_or(all);
+                    assert!(head.len() <= kind.longest, "{length} bytes");
+                    check_head(head, framing);
+                    seen.push(Seen::Head(read));
                     length
                 }
                 Event::Data { data, length } => {

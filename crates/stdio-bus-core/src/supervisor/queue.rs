@@ -222,14 +222,16 @@ impl Bus {
     /// turn, or cannot be.
     pub(crate) fn take_in_turn(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
         let has_spare = self.has_spare_for(client, group);
-        // A worker may have come between the end of its wait and its line.
-        if has_spare {
-            self.supervisor.queue.end_refusal(client);
-        }
         let source = self.identity(client)?.source();
         // What is lent was started before.
-        let is_paced = || self.supervisor.queue.waits_until(self.time.now(), source).is_some();
-        if self.supervisor.queue.is_refused(client) || !(has_spare && self.door(client).borrows) && is_paced() {
+        let is_paced = !(has_spare && self.door(client).borrows)
+            && self.supervisor.queue.waits_until(self.time.now(), source).is_some();
+        // A worker may have come between the end of its wait and its line. One that it may not have yet would have it wait
+        // again, and be refused again.
+        if has_spare && !is_paced {
+            self.supervisor.queue.end_refusal(client);
+        }
+        if is_paced || self.supervisor.queue.is_refused(client) {
             return None;
         }
         let pool = self.balancer.groups[group].pools().next()?;

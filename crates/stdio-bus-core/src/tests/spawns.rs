@@ -223,3 +223,17 @@ fn turns_at_a_pace_go_on_after_a_start_that_took_longer_than_the_pace() {
         assert_eq!(waits(&mut bench), left);
     }
 }
+
+#[test]
+fn a_client_that_waits_with_too_many_that_may_have_gone_is_refused_though_a_spare_is_there_for_others() {
+    let mut bench = dedicated(1000);
+    asks_from(&mut bench, 1);
+    let ended: Vec<Peer> = (0..17).map(|_| asks_from(&mut bench, 1)).collect();
+    send_no_more(&mut bench, &ended);
+    assert_eq!(runs(&mut bench), Some(ended[0]));
+    assert_eq!(runs(&mut bench), None, "its source gets the next worker later");
+    let late = asks_from(&mut bench, 1);
+    assert!(bench.is_paused(late) && bench.read(late).is_empty());
+    send_no_more(&mut bench, &[late]);
+    assert_eq!((bench.is_paused(late), bench.read(late).len()), (false, 1), "it waits no more, and is told so");
+}

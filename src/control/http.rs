@@ -69,17 +69,19 @@ impl Server {
     }
 
     fn body_of(&self, ask: &Ask, answer: io::Result<Answer>) -> Result<String, StartError> {
-        let doing = format!("ask the daemon at {}", self.address);
-        let answer = answer.map_err(|error| StartError::io(&doing)(with_remedy(error)))?;
+        let answer = answer.map_err(|error| self.cannot_be_asked(with_remedy(error)))?;
         if answer.status < 400 {
             return Ok(answer.body);
         }
         if answer.status == 404 && ask.method == "GET" {
-            let doing = format!("ask the daemon at {}", self.address);
-            return Err(StartError::io(&doing)(io::Error::other("it answers with 404; is this the admin listener?")));
+            return Err(self.cannot_be_asked(io::Error::other("it answers with 404; is this the admin listener?")));
         }
         let doing = format!("do that: {} answers with {}", self.address, answer.status);
         Err(StartError::io(&doing)(io::Error::other(answer.body.trim_end().to_owned())))
+    }
+
+    fn cannot_be_asked(&self, why: io::Error) -> StartError {
+        StartError::io(&format!("ask the daemon at {}", self.address))(why)
     }
 
     fn open(&self) -> io::Result<Connection<'_>> {
@@ -130,8 +132,7 @@ impl<'s> Connection<'s> {
     /// # Errors
     /// Nobody is there.
     pub(super) fn new(server: &'s Server) -> Result<Self, StartError> {
-        let doing = format!("ask the daemon at {}", server.address);
-        server.open().map_err(|error| StartError::io(&doing)(with_remedy(error)))
+        server.open().map_err(|error| server.cannot_be_asked(with_remedy(error)))
     }
 
     /// The body of a good answer.

@@ -64,19 +64,24 @@ impl<I: Io> Shell<I> {
             self.empty_backlog(now, index);
             return self.reactor.close_acceptor(index);
         }
-        let mut outcome = if result < 0 { Err(Errno::from_raw_os_error(-result)) } else { Ok(()) };
-        for number in 0..AT_ONCE {
-            if outcome.is_ok() && self.reactor.is_accepting(index) && (number == 0 || self.reactor.has_room(index)) {
-                outcome = self.accept_next(now, index);
-            }
-        }
         let is_gone = result > 0 && result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
-        match outcome {
+        match if result < 0 { Err(Errno::from_raw_os_error(-result)) } else { self.accept_some(now, index) } {
             // A Unix socket that listens no more says so only to who waits in accept(2).
             Err(Errno::AGAIN) if is_gone => self.reactor.cannot_accept(now, index, Errno::INVAL),
             Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::CANCELED) => self.reactor.arm_accept(index),
             Err(error) => self.reactor.cannot_accept(now, index, error),
         }
+    }
+
+    /// Accepts those who wait at a socket, one at least, as long as none of them takes the place of another connection.
+    fn accept_some(&mut self, now: Moment, index: usize) -> Result<(), Errno> {
+        for number in 0..AT_ONCE {
+            if !self.reactor.is_accepting(index) || number > 0 && !self.reactor.has_room(index) {
+                break;
+            }
+            self.accept_next(now, index)?;
+        }
+        Ok(())
     }
 
     /// Accepts the next connection that waits at a socket.

@@ -133,8 +133,8 @@ macro_rules! fast_path {
 impl Bus {
     /// Bytes have come from `from`: `window` holds everything of it that was not consumed yet.
     ///
-    /// Handles at most [`BATCH`](ndjson_scan::BATCH) lines, so that one peer cannot hold up the others; [`Received::next`] says how to go
-    /// on. The effects refer to the window.
+    /// Handles at most [`BATCH`](ndjson_scan::BATCH) lines, so that one peer cannot hold up the others; [`Received::next`]
+    /// says how to go on. The effects refer to the window.
     pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Effects<'_>) {
         self.begin_call(now);
         let received = match from {

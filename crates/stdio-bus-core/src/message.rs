@@ -83,8 +83,13 @@ pub(super) enum Cancel {
 /// What the method of a line means.
 #[inline]
 pub(super) fn verb(window: Window<'_>, line: &Line) -> Verb {
+    if !line.method.is_some() {
+        return Verb::Other;
+    }
     let token = window.get(line.method);
-    if line.method.is_some() && may_mean_something(&token[1..]) { verb_of(token) } else { Verb::Other }
+    let may_mean = may_mean_something(&token[1..]);
+    debug_assert!(may_mean || verb_of(token) == Verb::Other, "a method that means something is passed over");
+    if may_mean { verb_of(token) } else { Verb::Other }
 }
 
 /// Whether a method may be one of those that mean something, by the first letter that tells most of them from others. An

@@ -236,7 +236,7 @@ mod tests {
             if room > 0 || feed.backlog() == 0 {
                 let line = room.max(200);
                 feed.push(now, line as usize, true);
-                feed.leave((line) as usize);
+                feed.leave(line as usize);
                 unread += line;
             }
             for _ in 0..100 {

@@ -211,8 +211,7 @@ impl FastPath<'_> {
         worker.end.unanswered.orphan();
         worker.end.unanswered.end();
         self.workers_changed |= worker.answering.answers(true);
-        let outcome = if line.flags == Line::ERROR { Outcome::Error } else { Outcome::Answered };
-        self.pools[worker.name.pool].tally.answered(outcome, took);
+        self.pools[worker.name.pool].tally.answered(Outcome::of_answer(line), took);
         if is_told && let Some(records) = self.out.records() {
             let ending = Ending::of_answer(self.window, line);
             let ended = Ended { worker: Some(worker.name), took, ..Ended::of(client_key, &client.identity, ending) };

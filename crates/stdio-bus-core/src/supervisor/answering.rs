@@ -81,11 +81,8 @@ impl Answering {
     /// that is not known yet.
     #[inline]
     pub(crate) fn begin(&mut self, now: Moment, is_first: bool, tenure: &mut Tenure) -> Option<Moment> {
-        if tenure.counts() && tenure.count_request() {
-            self.watch(now, is_first);
-            return Some(now);
-        }
-        self.watch(now, is_first)
+        let at = self.watch(now, is_first);
+        if tenure.counts() && tenure.count_request() { Some(now) } else { at }
     }
 
     #[inline(always)]

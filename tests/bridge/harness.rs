@@ -308,6 +308,13 @@ pub fn ids(messages: &[Value]) -> Vec<Value> {
     messages.iter().map(|message| message["id"].clone()).collect()
 }
 
+/// What [`fill`] has written, and how much of that are whole lines.
+pub fn filled(taken: usize) -> (Vec<u8>, usize) {
+    let bytes: Vec<u8> = lines(64 * 1024, 3).iter().copied().cycle().take(taken).collect();
+    let whole = 1 + bytes.iter().rposition(|&byte| byte == b'\n').expect("a line");
+    (bytes, whole)
+}
+
 /// Writes until nothing has been taken for a while, and returns how much was.
 pub fn fill(mut stream: impl Write + AsFd) -> usize {
     flags(&stream, libc::O_NONBLOCK);

@@ -43,6 +43,8 @@ impl Bus {
             to.into_iter().for_each(|to| self.renew_pool(&before, from, to));
         }
         self.release_gone_pools();
+        // What clients wait with may go elsewhere.
+        self.workers.keys().into_iter().for_each(|worker| self.release_waiters(worker.into()));
         self.wake_all();
         (self.supervisor.has_changed, self.supervisor.rolls_due) = (true, true);
         self.effects()

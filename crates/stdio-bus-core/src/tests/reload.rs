@@ -493,6 +493,23 @@ fn shared_workers_stay_where_only_the_way_to_choose_among_them_changes() {
 }
 
 #[test]
+fn who_waits_for_room_at_a_worker_goes_where_the_new_configuration_sends_it() {
+    let mut before = settings(vec![pool(2, Assignment::Client)]);
+    before.limits.max_output_queue = 100;
+    let mut bench = Bench::new(before.clone());
+    let (other, client) = (bench.client(), bench.client());
+    bench.write(other, r#"{"method":"x"}"#);
+    bench.stalls(bench.worker(1));
+    while !bench.wire(client).paused {
+        bench.write(client, r#"{"method":"x"}"#);
+    }
+    bench.read(bench.worker(0));
+    bench.reload(&Settings { pools: vec![pool(2, Assignment::RoundRobin)], ..before });
+    assert!(!bench.wire(client).paused);
+    assert_eq!(bench.read(bench.worker(0)).len(), 1);
+}
+
+#[test]
 fn a_session_on_a_worker_that_leaves_is_still_kept_from_others() {
     let before = settings(vec![pool(1, Assignment::RoundRobin)]);
     let mut bench = Bench::new(before.clone());

@@ -32,6 +32,18 @@ pub(crate) struct Plan {
     pub moves_admin: bool,
 }
 
+impl Plan {
+    /// Where a listener of the running configuration is from now on: there, or where another takes over its sockets.
+    pub(crate) fn place_of(&self, before: usize) -> usize {
+        self.takes_over.iter().find(|(from, _)| *from == before).map_or(before, |(_, to)| *to)
+    }
+
+    /// Whether the sockets of a listener of the running configuration are closed.
+    pub(crate) fn closes(&self, before: usize) -> bool {
+        self.config.listeners[self.place_of(before)].is_gone
+    }
+}
+
 impl Pool {
     /// Whether its workers are started in the same way.
     fn starts_like(&self, other: &Self) -> bool {

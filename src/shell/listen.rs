@@ -24,7 +24,7 @@ use crate::error::StartError;
 /// How long an address may still be held by a daemon that has gone.
 const LAST_HOLDER: Duration = Duration::from_millis(500);
 /// How long other daemons may take, all in all, to open their sockets in the same directories.
-pub(super) const OTHER_STARTS: Duration = Duration::from_secs(5);
+const OTHER_STARTS: Duration = Duration::from_secs(5);
 /// After which it is tried again for the first time; then after twice as long, and so on.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Connections that the kernel holds for us while the table is full; net.core.somaxconn cuts it.
@@ -96,6 +96,11 @@ impl Listening {
         }
     }
 
+    /// Its socket once more, if it is one of TCP that goes when we close it.
+    pub(super) fn own_tcp(&self) -> Option<io::Result<OwnedFd>> {
+        (!self.is_inherited && !self.is_unix()).then(|| self.socket.try_clone())
+    }
+
     /// A new socket at the same place, for one that somebody has ended (`ss --kill`, shutdown(2)).
     pub(super) fn open_anew(&self) -> Result<Self, StartError> {
         if self.is_inherited {
@@ -103,7 +108,7 @@ impl Listening {
         }
         match &self.place {
             Place::Tcp(address) => {
-                let (socket, _) = tcp_socket(*address).map_err(|source| StartError::Bind {
+                let (socket, _) = tcp_socket(*address, false).map_err(|source| StartError::Bind {
                     address: Address::Tcp { host: address.ip().to_string(), port: address.port() },
                     source,
                 })?;
@@ -223,27 +228,100 @@ impl DirectoryLock {
     }
 }
 
-/// Opens every socket of one listener: a name may stand for several addresses. One that was passed on to us is taken, and
-/// `used` is set where it stands.
-///
-/// The kernel closes the sockets of a daemon that was killed some time after it was reaped, since its ring still holds
-/// them: what is in use is tried again for a while. `others_until` is when a daemon that starts at the same time is waited
-/// for no longer.
-pub(super) fn open(
-    listen: &Listen,
-    listener: usize,
-    inherited: &[Inherited],
-    used: &mut [bool],
+/// Opens the sockets of one start or of one reload.
+pub(super) struct Opening<'a> {
+    inherited: &'a [Inherited],
+    used: Vec<bool>,
+    /// When a daemon that starts at the same time is waited for no longer.
     others_until: Instant,
-) -> Result<Vec<Listening>, StartError> {
-    let until = Instant::now() + LAST_HOLDER;
-    let mut pause = FIRST_PAUSE;
-    loop {
-        match open_now(listen, listener, inherited, used, others_until) {
-            Err(error) if is_in_use(&error) && Instant::now() + pause < until => std::thread::sleep(pause),
-            other => return other,
+    leaving: Leaving,
+}
+
+impl<'a> Opening<'a> {
+    /// `inherited` were passed on to us; `leaving` are TCP sockets of ours that are closed once the new ones are open.
+    pub(super) fn new(inherited: &'a [Inherited], leaving: Vec<OwnedFd>) -> Self {
+        let others_until = Instant::now() + OTHER_STARTS;
+        Self { inherited, used: vec![false; inherited.len()], others_until, leaving: Leaving::new(leaving) }
+    }
+
+    /// One that was passed on, and that nobody has taken.
+    pub(super) fn unused(&self) -> Option<&'a Inherited> {
+        let unused = self.used.iter().position(|used| !used)?;
+        Some(&self.inherited[unused])
+    }
+
+    /// Opens every socket of one listener: a name may stand for several addresses. One that was passed on to us is taken.
+    ///
+    /// The kernel closes the sockets of a daemon that was killed some time after it was reaped, since its ring still holds
+    /// them: what is in use is tried again for a while.
+    pub(super) fn open(&mut self, listen: &Listen, listener: usize) -> Result<Vec<Listening>, StartError> {
+        let until = Instant::now() + LAST_HOLDER;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.open_now(listen, listener) {
+                Err(error) if is_in_use(&error) && Instant::now() + pause < until => std::thread::sleep(pause),
+                other => return other,
+            }
+            pause *= 2;
         }
-        pause *= 2;
+    }
+
+    fn open_now(&mut self, listen: &Listen, listener: usize) -> Result<Vec<Listening>, StartError> {
+        let mut passed_on = |address: Address, place: Place| {
+            let at = self.inherited.iter().position(|inherited| inherited.address == address)?;
+            self.used[at] = true;
+            Some(Listening::inherited(&self.inherited[at], place, listener))
+        };
+        match listen {
+            Listen::Stdio => Ok(Vec::new()),
+            Listen::Tcp { host, port } => open_tcp(host, *port, listener, self.leaving.shares(), |address| {
+                passed_on(Address::Tcp { host: address.ip().to_string(), port: *port }, Place::Tcp(address))
+            }),
+            Listen::Unix { path, mode, owner } => {
+                let is_abstract = address::is_abstract(path);
+                // Theirs is absolute.
+                let whole = std::path::absolute(path).ok().filter(|_| !is_abstract).unwrap_or_else(|| path.clone());
+                let place = Place::Unix { path: path.clone(), mode: *mode, owner: *owner, _file: None };
+                match passed_on(Address::Unix { path: whole }, place) {
+                    Some(listening) => Ok(vec![listening?]),
+                    None => {
+                        let _lock = DirectoryLock::of(path, self.others_until);
+                        Ok(vec![open_unix(path, *mode, *owner, listener)?])
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// TCP sockets that a reload is about to close. Meanwhile others may have addresses that overlap with theirs
+/// (SO_REUSEPORT), as 0.0.0.0 does with 127.0.0.1: they go on until the new ones are open, and if one cannot be opened
+/// they stay.
+struct Leaving(Vec<OwnedFd>);
+
+impl Leaving {
+    fn new(sockets: Vec<OwnedFd>) -> Self {
+        let leaving = Self(sockets);
+        leaving.may_be_shared(true);
+        leaving
+    }
+
+    /// Whether a new socket has to share an address with one of them.
+    fn shares(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Without that, an address in use stays in use, which is told.
+    fn may_be_shared(&self, may_be: bool) {
+        for socket in &self.0 {
+            let _ = sockopt::set_socket_reuseport(socket, may_be);
+        }
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.may_be_shared(false);
     }
 }
 
@@ -255,43 +333,11 @@ fn is_in_use(error: &StartError) -> bool {
     }
 }
 
-fn open_now(
-    listen: &Listen,
-    listener: usize,
-    inherited: &[Inherited],
-    used: &mut [bool],
-    others_until: Instant,
-) -> Result<Vec<Listening>, StartError> {
-    let mut passed_on = |address: Address, place: Place| {
-        let at = inherited.iter().position(|inherited| inherited.address == address)?;
-        used[at] = true;
-        Some(Listening::inherited(&inherited[at], place, listener))
-    };
-    match listen {
-        Listen::Stdio => Ok(Vec::new()),
-        Listen::Tcp { host, port } => open_tcp(host, *port, listener, |address| {
-            passed_on(Address::Tcp { host: address.ip().to_string(), port: *port }, Place::Tcp(address))
-        }),
-        Listen::Unix { path, mode, owner } => {
-            let is_abstract = address::is_abstract(path);
-            // Theirs is absolute.
-            let whole = std::path::absolute(path).ok().filter(|_| !is_abstract).unwrap_or_else(|| path.clone());
-            let place = Place::Unix { path: path.clone(), mode: *mode, owner: *owner, _file: None };
-            match passed_on(Address::Unix { path: whole }, place) {
-                Some(listening) => Ok(vec![listening?]),
-                None => {
-                    let _lock = DirectoryLock::of(path, others_until);
-                    Ok(vec![open_unix(path, *mode, *owner, listener)?])
-                }
-            }
-        }
-    }
-}
-
 fn open_tcp(
     host: &str,
     port: u16,
     listener: usize,
+    shares: bool,
     mut passed_on: impl FnMut(SocketAddr) -> Option<Result<Listening, StartError>>,
 ) -> Result<Vec<Listening>, StartError> {
     let asked = Address::Tcp { host: host.to_owned(), port };
@@ -312,7 +358,7 @@ fn open_tcp(
             opened.push(listening?);
             continue;
         }
-        match tcp_socket(address) {
+        match tcp_socket(address, shares) {
             Ok((socket, address)) => opened.push(Listening::tcp(socket, address, listener)),
             // localhost is ::1 too, also on machines without IPv6.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT)) => {
@@ -328,7 +374,8 @@ fn open_tcp(
     }
 }
 
-fn tcp_socket(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+/// With `shares` the address may be one that overlaps with that of a socket that is leaving.
+fn tcp_socket(address: SocketAddr, shares: bool) -> io::Result<(OwnedFd, SocketAddr)> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     if address.is_ipv6() {
@@ -337,8 +384,14 @@ fn tcp_socket(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     }
     sockopt::set_socket_reuseaddr(&socket, true)?;
     tune(&socket)?;
+    if shares {
+        sockopt::set_socket_reuseport(&socket, true)?;
+    }
     bind(&socket, &address)?;
     listen(&socket, BACKLOG)?;
+    if shares {
+        sockopt::set_socket_reuseport(&socket, false)?;
+    }
     let bound = SocketAddr::try_from(getsockname(&socket)?)?;
     Ok((socket, bound))
 }

@@ -1,5 +1,6 @@
 //! The listening sockets: which of them is accepted from, and which waits until that may work again.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use rustix::net::{Shutdown, shutdown};
 
 use super::handshakes::upgrade::UpgradePolicy;
 use super::listen::{KEEPALIVE, Listening};
+use super::reloads::OwnSocket;
 use crate::bus::port::Moment;
 use crate::config::{Config, Listen, Listener, Owner, WebProtocol};
 use crate::error::StartError;
@@ -338,6 +340,15 @@ impl Listeners {
     /// Those that are not given up.
     pub(super) fn there(&self) -> impl Iterator<Item = &Acceptor> + Clone {
         self.acceptors.iter().filter(|acceptor| !acceptor.is_gone)
+    }
+
+    /// Those of TCP that go when we close them.
+    pub(super) fn own_tcp(&self) -> io::Result<Vec<OwnSocket>> {
+        let of = |acceptor: &Acceptor| {
+            let socket = acceptor.listening.as_ref()?.own_tcp()?;
+            Some(socket.map(|socket| (acceptor.listener(), socket)))
+        };
+        self.there().filter_map(of).collect()
     }
 
     /// Whether a socket is to be closed once nothing is in flight on it.

@@ -17,7 +17,7 @@ use super::timers::Timer;
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment};
 use crate::bus::shutdown::Stage;
-use crate::config::plan::InUse;
+use crate::config::plan::{InUse, Plan};
 use crate::config::{Config, Listen};
 use crate::error::exit;
 use crate::io::Io;
@@ -71,7 +71,8 @@ impl<I: Io> Shell<I> {
             pools: (0..running.pools.len()).map(|pool| self.bus.pool_in_use(pool)).collect(),
             listeners: (0..running.listeners.len()).map(|listener| self.bus.listener_in_use(listener)).collect(),
         };
-        self.reloads.begin(in_use, is_dry_run).map_err(|error| format!("cannot begin to reload: {error}"))?;
+        let begun = self.reactor.listeners.own_tcp().and_then(|own| self.reloads.begin(in_use, own, is_dry_run));
+        begun.map_err(|error| format!("cannot begin to reload: {error}"))?;
         if !is_dry_run {
             self.reactor.notify.reloads();
         }
@@ -121,19 +122,19 @@ impl<I: Io> Shell<I> {
     /// The configuration is another one from now on.
     fn take_over(&mut self, now: Moment, prepared: Prepared) {
         let Prepared { plan, opened, allowance } = prepared;
-        let config = plan.config;
+        let config = &plan.config;
         log::set_level(config.log.level);
         log::set_format(config.log.format);
         self.bus.record_requests(config.log.requests);
-        self.leave_listeners(now, &config, &plan.takes_over, plan.moves_admin);
+        self.leave_listeners(now, &plan);
         let settled = |pool: usize, generation| self.bus.settled_commands(pool).any(|settled| settled == generation);
-        self.reactor.workers.configure(&config, settled);
+        self.reactor.workers.configure(config, settled);
         let reactor = &mut self.reactor;
-        reactor.connections.configure(&config);
-        reactor.http.configure(&config);
+        reactor.connections.configure(config);
+        reactor.http.configure(config);
         reactor.memory.most = config.limits.max_memory;
         reactor.io.buffers().keep_spares_below(reactor.memory.short_above());
-        reactor.listeners.terms = config.listeners.iter().map(|listener| Terms::of(listener, &config)).collect();
+        reactor.listeners.terms = config.listeners.iter().map(|listener| Terms::of(listener, config)).collect();
         if let Some(Allowance { handshakes, http, .. }) = allowance {
             self.reactor.handshakes.allow(handshakes);
             self.reactor.http.allow(http);
@@ -151,28 +152,28 @@ impl<I: Io> Shell<I> {
             let index = self.reactor.listeners.add(acceptor);
             self.reactor.arm_accept(index);
         }
-        self.admin.configure(&config, self.reactor.listeners.there());
-        self.reread_other_files(&config);
+        self.admin.configure(config, self.reactor.listeners.there());
+        self.reread_other_files(config);
         self.watch_memories(now);
         for listener in 0..config.listeners.len() {
             self.step(|shell| shell.end_unknown_bearers(now, listener));
         }
-        doubts(&config).iter().for_each(|doubt| tracing::warn!("{doubt}"));
-        self.reloads.running = Arc::new(config);
+        doubts(config).iter().for_each(|doubt| tracing::warn!("{doubt}"));
+        self.reloads.running = Arc::new(plan.config);
     }
 
     /// Sockets of listeners that are gone are closed, and others called as their listeners are now.
-    fn leave_listeners(&mut self, now: Moment, config: &Config, takes_over: &[(usize, usize)], moves_admin: bool) {
+    fn leave_listeners(&mut self, now: Moment, plan: &Plan) {
         for index in 0..self.reactor.listeners.len() {
             let acceptor = self.reactor.listeners.acceptor(index);
             let Some(before) = acceptor.listener() else {
-                if acceptor.for_admin && moves_admin {
+                if acceptor.for_admin && plan.moves_admin {
                     self.give_up_acceptor(index);
                 }
                 continue;
             };
-            let after = takes_over.iter().find(|(from, _)| *from == before).map_or(before, |(_, to)| *to);
-            let listener = &config.listeners[after];
+            let after = plan.place_of(before);
+            let listener = &plan.config.listeners[after];
             if listener.is_gone {
                 tracing::info!("stopped listening on {}", self.reactor.listeners.address(index));
                 self.step(|shell| shell.empty_backlog(now, index));

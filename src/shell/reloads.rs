@@ -2,13 +2,13 @@
 //! new. The loop takes all of it over at once (`reload.rs`).
 
 use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
 
 use super::descriptors::{self, Allowance, Need};
-use super::listen::{self, Listening};
+use super::listen::{Listening, Opening};
 use super::outcomes::Outcomes;
 use super::signals::Bell;
 use crate::activation::Inherited;
@@ -29,6 +29,9 @@ pub struct Source {
     /// The sockets that were passed on to us.
     pub inherited: Arc<Vec<Inherited>>,
 }
+
+/// A TCP socket that listens, and the listener for clients that it belongs to; none for the admin listener.
+pub(super) type OwnSocket = (Option<usize>, OwnedFd);
 
 /// What the thread has made.
 pub(super) struct Prepared {
@@ -90,13 +93,13 @@ impl Reloads {
         !self.outcomes.last.is_over
     }
 
-    pub(super) fn begin(&mut self, in_use: InUse, is_dry_run: bool) -> io::Result<()> {
+    pub(super) fn begin(&mut self, in_use: InUse, own: Vec<OwnSocket>, is_dry_run: bool) -> io::Result<()> {
         let Some(again) = self.source.again.clone() else { return Err(io::ErrorKind::Unsupported.into()) };
         let (inherited, running) = (Arc::clone(&self.source.inherited), Arc::clone(&self.running));
         let (tell, mut ring) = (self.tell.clone(), self.ring.try_clone()?);
         std::thread::Builder::new().name("reload".to_owned()).spawn(move || {
             leave_signals_to_the_loop();
-            let prepared = prepare(&*again, &inherited, &running, &in_use, is_dry_run);
+            let prepared = prepare(&*again, &inherited, &running, &in_use, own, is_dry_run);
             // Without a loop nobody waits for it, and a full pipe rings already.
             let _ = tell.send(prepared);
             let _ = ring.write(&[0]);
@@ -112,6 +115,7 @@ fn prepare(
     inherited: &[Inherited],
     running: &Config,
     in_use: &InUse,
+    own: Vec<OwnSocket>,
     is_dry_run: bool,
 ) -> Result<Prepared, StartError> {
     let plan = again(inherited)?.replace(running, in_use)?;
@@ -119,14 +123,15 @@ fn prepare(
         return Ok(Prepared { plan, opened: Vec::new(), allowance: None });
     }
     let allowance = Some(descriptors::allow(Need::of(&plan.config))?);
-    let (mut used, mut opened) = (vec![false; inherited.len()], Vec::new());
-    let others_until = Instant::now() + listen::OTHER_STARTS;
+    let leaving = own.into_iter().filter(|(listener, _)| listener.map_or(plan.moves_admin, |at| plan.closes(at)));
+    let mut opening = Opening::new(inherited, leaving.map(|(_, socket)| socket).collect());
+    let mut opened = Vec::new();
     for index in &plan.opens {
         let listener = &plan.config.listeners[*index].listen;
-        opened.extend(listen::open(listener, *index, inherited, &mut used, others_until)?);
+        opened.extend(opening.open(listener, *index)?);
     }
     if let Some(admin) = plan.config.admin.as_ref().filter(|_| plan.moves_admin) {
-        opened.extend(listen::open(&admin.listen, usize::MAX, inherited, &mut used, others_until)?);
+        opened.extend(opening.open(&admin.listen, usize::MAX)?);
     }
     Ok(Prepared { plan, opened, allowance })
 }

@@ -3,12 +3,11 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::admin::{self, Admin};
 use super::descriptors::{self, Allowance, Need};
 use super::inherited::may_block;
-use super::listen;
+use super::listen::Opening;
 use super::listeners::Acceptor;
 use super::notify::Notify;
 use super::reloads::{Reloads, Source};
@@ -87,21 +86,19 @@ pub(super) fn start<I: Io>(
 /// The sockets for clients, and behind them those for operators.
 fn open_acceptors(config: &Config, inherited: &[Inherited]) -> Result<Vec<Acceptor>, StartError> {
     let mut acceptors = Vec::new();
-    let mut used = vec![false; inherited.len()];
-    let others_until = Instant::now() + listen::OTHER_STARTS;
+    let mut opening = Opening::new(inherited, Vec::new());
     for (index, listener) in config.listeners.iter().enumerate() {
-        for listening in listen::open(&listener.listen, index, inherited, &mut used, others_until)? {
+        for listening in opening.open(&listener.listen, index)? {
             acceptors.push(Acceptor::new(listening).named_by(listener));
         }
     }
     if let Some(admin) = &config.admin {
-        let opened = listen::open(&admin.listen, usize::MAX, inherited, &mut used, others_until)?;
+        let opened = opening.open(&admin.listen, usize::MAX)?;
         acceptors
             .extend(opened.into_iter().take(admin::MOST_SOCKETS).map(|listening| Acceptor::new(listening).for_admin()));
     }
-    if let Some(unused) = used.iter().position(|used| !used) {
+    if let Some(Inherited { number, address, .. }) = opening.unused() {
         // Its clients would wait for ever.
-        let Inherited { number, address, .. } = &inherited[unused];
         let why =
             format!("it listens on {address}, and no listener does; add one to listeners, or take it out of the unit");
         return Err(StartError::Inherited { number: *number, why });

@@ -371,6 +371,32 @@ fn a_listener_that_cannot_be_opened_leaves_everything_as_it_was() {
 }
 
 #[test]
+fn a_listener_moves_to_addresses_that_overlap_with_its_old_one_and_refuses_nobody() {
+    // Its port is one that the kernel has chosen.
+    let setup = Setup::new([named("it", 1)]).no_listener().limit("drain_timeout_sec", 600);
+    let daemon = start_ready(setup.set("listeners", json!([{ "tcp": "127.0.0.1:0" }])));
+    let address = daemon.address();
+    let at = |host: &str| json!([{ "tcp": format!("{host}:{}", address.port()) }]);
+    reload(&daemon, |config| config["listeners"] = at("127.0.0.1"));
+    let mut client = Client::over_tcp(address);
+    for (id, host) in (1..).zip(["0.0.0.0", "127.0.0.1", "[::]", "localhost", "0.0.0.0"]) {
+        reload(&daemon, |config| config["listeners"] = at(host));
+        assert_eq!(name_of(&mut Client::over_tcp(address), 1), "it", "{host}");
+        assert_eq!(name_of(&mut client, id), "it", "{host}");
+    }
+    // Where another new one cannot be opened, the old one stays, and nobody else gets its address.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    change(&daemon, |config| {
+        let other = json!({ "tcp": taken.local_addr().expect("it is bound").to_string() });
+        config["listeners"] = json!([at("127.0.0.1")[0], other]);
+    });
+    assert_eq!(command(&daemon, &["reload"]).0, Some(73));
+    assert_eq!(name_of(&mut Client::over_tcp(address), 1), "it");
+    assert!(std::net::TcpListener::bind(address).is_err());
+    daemon.stop();
+}
+
+#[test]
 fn a_worker_whose_child_holds_too_much_memory_is_replaced() {
     // npx and uvx run the worker proper as a child.
     let wrapped = "\"$0\" \"$@\"; exit $?";

@@ -228,6 +228,9 @@ impl DirectoryLock {
     }
 }
 
+/// A TCP socket of ours, and the listener for clients that it belongs to; none for the admin listener.
+pub(super) type OwnSocket = (Option<usize>, OwnedFd);
+
 /// Opens the sockets of one start or of one reload.
 pub(super) struct Opening<'a> {
     inherited: &'a [Inherited],

@@ -8,8 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
 use super::handshakes::upgrade::UpgradePolicy;
-use super::listen::{KEEPALIVE, Listening};
-use super::reloads::OwnSocket;
+use super::listen::{KEEPALIVE, Listening, OwnSocket};
 use crate::bus::port::Moment;
 use crate::config::{Config, Listen, Listener, Owner, WebProtocol};
 use crate::error::StartError;

@@ -2,13 +2,12 @@
 //! new. The loop takes all of it over at once (`reload.rs`).
 
 use std::io::{self, Write as _};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::descriptors::{self, Allowance, Need};
-use super::listen::{Listening, Opening};
+use super::listen::{Listening, Opening, OwnSocket};
 use super::outcomes::Outcomes;
 use super::signals::Bell;
 use crate::activation::Inherited;
@@ -29,9 +28,6 @@ pub struct Source {
     /// The sockets that were passed on to us.
     pub inherited: Arc<Vec<Inherited>>,
 }
-
-/// A TCP socket that listens, and the listener for clients that it belongs to; none for the admin listener.
-pub(super) type OwnSocket = (Option<usize>, OwnedFd);
 
 /// What the thread has made.
 pub(super) struct Prepared {

@@ -95,10 +95,14 @@ fn check_types(verb: Verb, fields: &Fields<'_>) -> Result<(), Fault> {
         Verb::Get => not_acceptable("Accept has to have text/event-stream"),
         Verb::Post if !takes_both => not_acceptable("Accept has to have both application/json and text/event-stream"),
         Verb::Post => {
+            let unsupported = |why: &'static str| Err(Fault::new(Status::UnsupportedMediaType, why));
             let kind = fields.only("content-type").ok().flatten().unwrap_or_default();
-            match without_parameters(kind).eq_ignore_ascii_case(JSON.as_bytes()) {
-                true => Ok(()),
-                false => Err(Fault::new(Status::UnsupportedMediaType, "Content-Type has to be application/json")),
+            if !without_parameters(kind).eq_ignore_ascii_case(JSON.as_bytes()) {
+                return unsupported("Content-Type has to be application/json");
+            }
+            match fields.any("content-encoding", |coding| !coding.eq_ignore_ascii_case(b"identity")) {
+                true => unsupported("the body may not be compressed (Content-Encoding)"),
+                false => Ok(()),
             }
         }
     }
@@ -165,6 +169,8 @@ mod tests {
         assert_eq!(status("POST /mcp", "Accept: */*\r\n"), Err(Status::UnsupportedMediaType));
         let text = "Accept: */*\r\nContent-Type: text/plain\r\n";
         assert_eq!(status("POST /mcp", text), Err(Status::UnsupportedMediaType));
+        let coded = |coding: &str| status("POST /mcp", &format!("{POST}Content-Encoding: {coding}\r\n"));
+        assert_eq!((coded("identity"), coded("gzip")), (Ok(()), Err(Status::UnsupportedMediaType)));
         assert_eq!(status("GET /mcp", "Accept: text/event-stream\r\n"), Ok(()));
         assert_eq!(status("GET /mcp", "Accept: application/json\r\n"), Err(Status::NotAcceptable));
         assert_eq!(status("DELETE /mcp", ""), Ok(()));

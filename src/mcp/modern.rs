@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use memchr::memmem::Finder;
 
 use super::asked::Asked;
-use super::fault::{Fault, HEADER_MISMATCH, INVALID_PARAMS, INVALID_REQUEST};
+use super::fault::{Fault, HEADER_MISMATCH, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND};
 use super::message::{Kind, Message, string};
 use super::versions::{LEGACY_VERSIONS, MODERN_VERSION};
 use crate::http1::Status;
@@ -39,12 +39,35 @@ pub fn is_modern(asked: &Asked, message: &Message) -> Result<bool, Fault> {
     if asked.says_modern() || version(message)?.is_some() {
         return Ok(true);
     }
+    check_legacy(asked).map(|()| false)
+}
+
+/// Sees to it that the head of what belongs to a session names a version with sessions, or none.
+///
+/// # Errors
+/// It names another one.
+pub fn check_legacy(asked: &Asked) -> Result<(), Fault> {
     match asked.version.as_deref() {
         Some(version) if !LEGACY_VERSIONS.contains(&version) => {
             Err(Fault::new(Status::BadRequest, format!("protocol version {version:?} is not spoken here")))
         }
-        _ => Ok(false),
+        _ => Ok(()),
     }
+}
+
+/// Sees to it that a batch may be one of a session, by its head and by what it holds.
+///
+/// # Errors
+/// It may not, and why.
+pub fn check_batch(asked: &Asked, messages: &[Message]) -> Result<(), Fault> {
+    if asked.says_modern() {
+        return Err(Fault::bad(INVALID_REQUEST, "2026-07-28 has no batches: post one message"));
+    }
+    check_legacy(asked)?;
+    if messages.iter().any(|message| *message.method() == *b"initialize") {
+        return Err(Fault::bad(INVALID_REQUEST, "initialize may not be part of a batch: post it alone"));
+    }
+    Ok(())
 }
 
 /// Compares a message of 2026-07-28 with its head.
@@ -76,6 +99,11 @@ pub fn check(asked: &Asked, message: &Message) -> Result<(), Fault> {
         return Ok(());
     }
     let method = message.method();
+    if *method == *b"initialize" {
+        // It would pin the worker, which is others' too, to the older era.
+        let why = "2026-07-28 has no initialize; begin with server/discover, or name an older version";
+        return Err(Fault { code: METHOD_NOT_FOUND, ..Fault::new(Status::NotFound, why) });
+    }
     match asked.method.as_deref() {
         None => return mismatch("the head has no Mcp-Method".into()),
         Some(head) if *head.as_bytes() != *method => {

@@ -17,6 +17,9 @@ use crate::http1::Status;
 /// Names a connection to its holder.
 pub type Connection = usize;
 
+/// Requests of one session that may wait for their answers at once: they are looked through for each other one.
+pub const MOST_REQUESTS: usize = 1024;
+
 /// What a line for a client is.
 #[derive(Clone, Debug)]
 pub enum Line<'a> {
@@ -128,6 +131,11 @@ impl Session {
         let connection = Some(connection);
         self.streams.push(Stream { number, connection, pending, place: 0, has_events: is_batch });
         number
+    }
+
+    /// Whether so many requests more may wait for their answers.
+    pub fn has_room_for(&self, requests: usize) -> bool {
+        requests <= MOST_REQUESTS.saturating_sub(self.exchanges.len())
     }
 
     /// Whether a request with this id waits for its answer.

@@ -34,6 +34,8 @@ pub struct Manner<'a> {
     pub is_last: bool,
     /// Its end is told by the end of the connection.
     pub is_old: bool,
+    /// It answers HEAD: what it would have as a body is only described.
+    pub is_head: bool,
     /// The page in a browser that may read it (CORS, fetch.spec.whatwg.org).
     pub page: Option<Rc<str>>,
 }
@@ -43,7 +45,7 @@ pub fn preflight(out: &mut Vec<u8>, manner: &Manner<'_>) {
     head(out, Status::NoContent, manner);
     out.extend_from_slice(
         b"Access-Control-Allow-Methods: POST, GET, DELETE\r\nAccess-Control-Allow-Headers: Accept, Authorization, \
-          Content-Type, Last-Event-ID, Mcp-Method, Mcp-Name, MCP-Protocol-Version, Mcp-Session-Id\r\n\
+          Content-Type, Last-Event-ID, Mcp-Method, Mcp-Name, MCP-Protocol-Version, Mcp-Session-Id, *\r\n\
           Access-Control-Max-Age: 7200\r\n\r\n",
     );
 }
@@ -103,7 +105,9 @@ pub fn fault(out: &mut Vec<u8>, fault: &Fault, manner: &Manner<'_>, id: Option<&
     out.extend_from_slice(b"Content-Type: application/json\r\nContent-Length: ");
     number(out, body.len());
     out.extend_from_slice(b"\r\n\r\n");
-    out.extend_from_slice(&body);
+    if !manner.is_head {
+        out.extend_from_slice(&body);
+    }
 }
 
 /// The head of a stream of events.

@@ -141,6 +141,16 @@ impl Http {
 
     /// The next answer; of a stream only the head.
     pub fn answer(&mut self) -> Answer {
+        let mut answer = self.head();
+        let length = answer.fields.get("content-length").map_or(0, |length| length.parse().expect("a number"));
+        let mut body = vec![0; length];
+        self.reader.read_exact(&mut body).unwrap();
+        answer.body = String::from_utf8(body).unwrap();
+        answer
+    }
+
+    /// The head of the next answer.
+    pub fn head(&mut self) -> Answer {
         let status = self.line();
         let status = status.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("{status}"));
         let mut fields = HashMap::new();
@@ -149,10 +159,7 @@ impl Http {
             let Some((name, value)) = line.split_once(": ") else { break };
             fields.insert(name.to_ascii_lowercase(), value.to_owned());
         }
-        let length = fields.get("content-length").map_or(0, |length| length.parse().expect("a number"));
-        let mut body = vec![0; length];
-        self.reader.read_exact(&mut body).unwrap();
-        Answer { status, fields, body: String::from_utf8(body).unwrap() }
+        Answer { status, fields, body: String::new() }
     }
 
     /// What comes next of a stream: an event, or none at its end. Comments are passed over.

@@ -31,6 +31,7 @@ mod kernels;
 mod logs;
 mod mcp;
 mod mcp_ends;
+mod mcp_refusals;
 mod memory;
 mod misbehaving;
 mod names;

@@ -632,7 +632,11 @@ fn a_page_of_a_listed_origin_may_read_what_it_is_answered() {
     page.send("OPTIONS /mcp", &[("Access-Control-Request-Method", "POST")], "");
     let allowed = page.answer();
     assert_eq!((allowed.status, allowed.fields["access-control-allow-origin"].as_str()), (204, "https://app.example"));
-    assert!(allowed.fields["access-control-allow-headers"].contains("Mcp-Session-Id"));
+    let headers: Vec<_> = allowed.fields["access-control-allow-headers"].split(", ").collect();
+    assert!(
+        headers.contains(&"Mcp-Session-Id") && headers.contains(&"*"),
+        "Mcp-Param-* are named by tools: {headers:?}"
+    );
     let answer = page.ask(&request(0, "initialize", json!({ "protocolVersion": VERSION })));
     assert_eq!(answer.fields["access-control-expose-headers"], "Mcp-Session-Id");
     let mut other = Http::connect(daemon.address()).with("Origin", "https://evil.example");

@@ -77,6 +77,8 @@ pub(super) struct Incoming {
     pub body: Vec<u8>,
     /// The message, while it waits.
     pub parked: Option<Message>,
+    /// It is HEAD, whose answer has no body.
+    pub is_head: bool,
     /// Another request may follow.
     pub keeps_alive: bool,
     /// The other side sends no more.
@@ -92,6 +94,7 @@ impl Incoming {
             sender: Sender::default(),
             body: Vec::new(),
             parked: None,
+            is_head: false,
             keeps_alive: true,
             has_ended: false,
         }
@@ -262,7 +265,8 @@ impl Connection {
     /// What its answers say of themselves.
     pub(super) fn manner<'a>(&self, session: Option<&'a str>) -> Manner<'a> {
         let (is_old, page) = (self.is_old(), self.incoming.sender.page.clone());
-        Manner { session, is_last: !self.incoming.keeps_alive, is_old, page }
+        let Incoming { is_head, keeps_alive, .. } = self.incoming;
+        Manner { session, is_last: !keeps_alive, is_old, is_head, page }
     }
 
     /// Whether the end of a stream is told by the end of the connection.

@@ -299,6 +299,9 @@ impl<I: Io> Reactor<I> {
 
     /// Another connection has taken a stream over.
     fn end_stream(&mut self, now: Moment, slot: usize) {
+        if self.http.connections.get(slot).is_some_and(|connection| connection.state == State::Waiting) {
+            self.begin_http_events(now, slot, 0);
+        }
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
         if connection.state == State::Events {
             let is_old = connection.is_old();

@@ -13,6 +13,7 @@ use crate::http1::{Framing, Method, Request, Status};
 use crate::io::Io;
 use crate::mcp::asked::Verb;
 use crate::mcp::fault::{INVALID_REQUEST, METHOD_NOT_FOUND};
+use crate::mcp::session::MOST_REQUESTS;
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, message, modern};
 use crate::shell::handshakes::upgrade::health;
@@ -34,6 +35,7 @@ impl<I: Io> Shell<I> {
             self.reactor.begin_http_answer(self.reactor.clock.now(), slot);
             return Ok(());
         }
+        connection.incoming.is_head = head.method == Method::Head;
         let caller = Caller::of(head, None)?;
         let mut origin = connection.origin.clone();
         let page = caller.origin.map(Rc::from);
@@ -68,8 +70,8 @@ impl<I: Io> Shell<I> {
             Verb::Get | Verb::Delete if asked.says_modern() => {
                 Err(Fault::new(Status::MethodNotAllowed, "2026-07-28 has POST alone"))
             }
-            Verb::Get => self.http_get(now, slot, &asked),
-            Verb::Delete => self.http_delete(now, slot, &asked),
+            Verb::Get => modern::check_legacy(&asked).and_then(|()| self.http_get(now, slot, &asked)),
+            Verb::Delete => modern::check_legacy(&asked).and_then(|()| self.http_delete(now, slot, &asked)),
             Verb::Post => {
                 http.memory.held -= incoming.weight();
                 let body = std::mem::take(&mut incoming.body);
@@ -91,7 +93,7 @@ impl<I: Io> Shell<I> {
     fn http_post(&mut self, now: Moment, slot: usize, asked: Asked, body: Body) {
         let result = match &body {
             Body::One(message) => modern::is_modern(&asked, message),
-            Body::Batch(_) => Ok(false),
+            Body::Batch(messages) => modern::check_batch(&asked, messages).map(|()| false),
         };
         let id = match &body {
             Body::One(message) => message.id().map(<[u8]>::to_vec),
@@ -369,7 +371,13 @@ type Asks<'a> = (Id, Option<&'a [u8]>);
 /// The requests among messages: the first one, which mostly is the only one, and the others.
 fn requests_of<'a>(session: &Session, messages: &'a [Message]) -> Result<(Option<Asks<'a>>, Vec<Asks<'a>>), Fault> {
     let (mut first, mut others) = (None, Vec::new());
-    for message in messages.iter().filter(|message| message.kind() == Kind::Request) {
+    let requests = || messages.iter().filter(|message| message.kind() == Kind::Request);
+    if !session.has_room_for(requests().count()) {
+        return Err(Fault::busy(format!(
+            "a session may wait for {MOST_REQUESTS} answers at once: post fewer requests, or later"
+        )));
+    }
+    for message in requests() {
         let id = message.id().and_then(|id| Id::parse(id).ok()).ok_or_else(too_long)?;
         if session.waits_for(&id) || first.iter().chain(&others).any(|(other, _)| *other == id) {
             return Err(Fault::bad(INVALID_REQUEST, "a request with this id waits for its answer already"));

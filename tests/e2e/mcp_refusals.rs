@@ -1,0 +1,108 @@
+//! What the door for MCP refuses though it could be read: versions, batches and methods that do not belong together, and
+//! more than a session may ask for.
+
+use serde_json::{Value, json};
+
+use crate::harness::{with, worker};
+use crate::http::{Http, notification, request};
+use crate::mcp::{VERSION, door, modern, post_modern};
+
+fn shared(flags: &[&str]) -> Value {
+    with(worker("tools", 1, flags), "assignment", "client")
+}
+
+#[test]
+fn a_version_that_is_not_spoken_is_refused_whatever_brings_it() {
+    let daemon = door(shared(&[]), json!({}));
+    let session = Http::session(daemon.address(), "2025-03-26");
+    let batch = json!([request(1, "a", json!({}))]).to_string();
+    for (line, version, body, status) in [
+        ("GET /mcp", "1999-01-01", "", 400),
+        ("DELETE /mcp", "1999-01-01", "", 400),
+        ("POST /mcp", "1999-01-01", batch.as_str(), 400),
+        ("POST /mcp", "2026-07-28", batch.as_str(), 400),
+        ("GET /mcp", "2026-07-28", "", 405),
+    ] {
+        let mut client = session.again();
+        client.send(line, &[("MCP-Protocol-Version", version)], body);
+        let answer = client.answer();
+        assert_eq!(answer.status, status, "{line} {version}: {answer:?}");
+    }
+    assert_eq!(session.again().call(2, "a", json!({}))["id"], 2, "the session is as it was");
+    daemon.stop();
+}
+
+#[test]
+fn initialize_is_no_part_of_a_batch() {
+    let daemon = door(shared(&[]), json!({}));
+    let session = Http::session(daemon.address(), "2025-03-26");
+    let mut client = session.again();
+    let batch =
+        json!([request(1, "a", json!({})), request(2, "initialize", json!({ "protocolVersion": "2025-03-26" }))]);
+    let answer = client.ask(&batch);
+    assert_eq!((answer.status, answer.json()["error"]["code"].as_i64()), (400, Some(-32600)), "{answer:?}");
+    assert_eq!(client.call(1, "a", json!({}))["id"], 1, "nothing of it has gone to the worker");
+    daemon.stop();
+}
+
+#[test]
+fn a_session_may_wait_for_a_thousand_answers_and_keeps_nobody_waiting_with_more() {
+    let daemon = door(shared(&["--keep"]), json!({}));
+    let session = Http::session(daemon.address(), "2025-03-26");
+    let (mut asks, mut other) = (session.again(), session.again());
+    let batch = |ids: std::ops::Range<u64>| Value::from_iter(ids.map(|id| request(id, "hold", json!({}))));
+    let answer = asks.ask(&batch(0..1025));
+    assert_eq!((answer.status, answer.fields.contains_key("retry-after")), (503, true), "{answer:?}");
+    asks.post(&batch(0..1000));
+    daemon.until("they are with the worker", || {
+        other.call(2000, "kept", json!({})).to_string().matches("hold").count() == 1000
+    });
+    assert_eq!(session.again().ask(&batch(3000..3025)).status, 503);
+    assert_eq!(other.call(2001, "release", json!({}))["id"], 2001);
+    assert!(asks.answer().is_stream());
+    assert_eq!(asks.events().len(), 1000);
+    daemon.stop();
+}
+
+#[test]
+fn an_answer_to_head_has_no_body() {
+    let daemon = door(shared(&[]), json!({}));
+    for path in ["/mcp", "/other"] {
+        let mut client = Http::connect(daemon.address());
+        client.send(&format!("HEAD {path}"), &[], "");
+        let head = client.head();
+        assert!(matches!(head.status, 404 | 405) && head.fields["content-length"] != "0", "{head:?}");
+        assert!(client.is_closed(), "{path}");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn initialize_that_says_2026_07_28_reaches_no_worker() {
+    let daemon = door(shared(&[]), json!({}));
+    let mut client = Http::connect(daemon.address());
+    post_modern(&mut client, &modern(1, "tools/list", json!({})));
+    assert_eq!(client.answer().status, 200, "its workers speak 2026-07-28");
+    post_modern(&mut client, &modern(2, "initialize", json!({ "protocolVersion": VERSION })));
+    let answer = client.answer();
+    assert_eq!((answer.status, answer.json()["error"]["code"].as_i64()), (404, Some(-32601)), "{answer:?}");
+    daemon.stop();
+}
+
+#[test]
+fn a_stream_that_is_gone_on_with_elsewhere_ends_even_before_its_first_event() {
+    let daemon = door(shared(&["--keep"]), json!({}));
+    let session = Http::session(daemon.address(), VERSION);
+    let (mut asks, mut other) = (session.again(), session.again());
+    asks.post(&request(1, "hold", json!({})));
+    daemon.until("it is with the worker", || other.call(2, "kept", json!({})).to_string().contains("hold"));
+    // Which stream that is can be guessed.
+    let mut stolen = session.again();
+    assert!(stolen.open(Some("2-0")).is_stream());
+    assert!(asks.answer().is_stream());
+    assert!(asks.events().iter().all(|event| event.data.is_empty()));
+    assert_eq!(other.ask(&notification("release", json!({}))).status, 202);
+    let last = stolen.events().pop().expect("the answer");
+    assert_eq!(last.json()["id"], 1);
+    daemon.stop();
+}

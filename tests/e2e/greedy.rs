@@ -542,7 +542,7 @@ fn a_worker_that_could_not_start_for_want_of_processes_starts_when_there_are_som
     });
     let other = if running == Some("calm") { "agents" } else { "calm" };
     let line = daemon.logs(&["ERROR", "spawn_failed", &format!("{other}/")]);
-    assert!(line.contains("Resource temporarily unavailable"), "{line}");
+    assert!(line.contains("Resource temporarily unavailable") && line.contains("raise TasksMax="), "{line}");
     assert_eq!(ask(&mut client, other)["error"]["data"]["reason"], "no_worker");
     drop(another.stdin.take());
     another.wait().expect("it is our child");

@@ -12,6 +12,7 @@ use super::origin::Origin;
 use super::peer::{ClientKey, Moment, WorkerKey};
 use super::report::Reason;
 use super::settings::{self, Assignment, Settings};
+use super::supervisor::worker::State;
 
 /// The workers that a message may go to: those of one pool, or of all.
 #[derive(Default)]
@@ -296,10 +297,22 @@ impl Bus {
             (Some(_), None, Some(at)) => {
                 format!(": the spare one has exited, and the next one starts in {} ms", wait(at))
             }
-            _ => String::new(),
+            _ => self.next_of_shared(group),
         };
         let what = if pool.is_some() { "free" } else { "running" };
         (Reason::NoWorker, format!("no worker is {what}{why}"))
+    }
+
+    /// When a group of shared workers has the next one, not one of those that were given up.
+    fn next_of_shared(&self, group: &Group) -> String {
+        let slots = || group.slots.iter().map(|(pool, slot)| &self.supervisor.pools[*pool].slots[*slot]);
+        let due = slots().filter(|slot| !slot.restarts.is_given_up()).filter_map(|slot| slot.restarts.due()).min();
+        let mut workers = slots().filter_map(|slot| self.workers.get(slot.worker?));
+        match due {
+            Some(at) => format!(": the next one starts in {} ms", at.since(self.time.now()).as_millis()),
+            None if workers.any(|worker| worker.process.state() == State::Starting) => ": one is being started".into(),
+            None => String::new(),
+        }
     }
 
     /// Why workers were given up, and what brings them back, which is tried at this moment.

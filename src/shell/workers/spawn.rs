@@ -109,7 +109,20 @@ impl From<Errno> for NotStarted {
 impl fmt::Display for NotStarted {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.step.map_or(Ok(()), |step| write!(out, "{step}: "))?;
-        self.error.fmt(out)
+        self.error.fmt(out)?;
+        match self.error.raw_os_error() {
+            Some(libc::EAGAIN) => out.write_str(
+                "; there are as many processes as may be: raise TasksMax= or pids.max of the control group, or ulimit -u \
+                 of their user; it is tried again each second",
+            ),
+            Some(libc::ENOMEM | libc::ENOBUFS) => {
+                out.write_str("; the machine or the control group is short of memory; it is tried again each second")
+            }
+            Some(libc::EMFILE | libc::ENFILE) => out.write_str(
+                "; raise RLIMIT_NOFILE (LimitNOFILE=, ulimit -n), or fs.file-max; it is tried again each second",
+            ),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -78,6 +78,21 @@ fn workers_that_end_again_and_again_are_not_waited_for() {
 }
 
 #[test]
+fn who_finds_no_shared_worker_is_told_when_the_next_one_starts() {
+    let mut bench = round_robin(2);
+    let client = bench.client();
+    for _ in 0..2 {
+        for worker in [bench.worker(0), bench.worker(1)] {
+            bench.dies(worker);
+        }
+        bench.pass(milliseconds(100));
+    }
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    let message = bench.read_json(client)["error"]["message"].take();
+    assert_eq!(message, "no worker is running: the next one starts in 100 ms");
+}
+
+#[test]
 fn nobody_waits_for_a_worker_that_was_given_up() {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     (settings.limits.hold, settings.limits.max_restarts) = (seconds(1), 0);

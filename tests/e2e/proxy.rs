@@ -117,7 +117,12 @@ fn a_connection_of_the_proxy_without_a_header_is_closed_with_a_reason() {
     let daemon = behind(json!({}), json!({}));
     let mut plain = begins(&daemon, b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n");
     assert_eq!(plain.rest(), "");
-    daemon.logs(&["WARN", "proxy_header", "does not begin with a PROXY header", " from=127.0.0.1:"]);
+    daemon.logs(&[
+        "WARN",
+        "proxy_header",
+        "does not begin with a PROXY header; let the proxy send one",
+        " from=127.0.0.1:",
+    ]);
     let mut malformed = begins(&daemon, b"PROXY TCP4 here there 1 2\r\n");
     assert_eq!(malformed.rest(), "");
     daemon.logs(&["WARN", "proxy_header", "its PROXY header is malformed"]);

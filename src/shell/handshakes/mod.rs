@@ -242,7 +242,10 @@ impl<I: Io> Shell<I> {
                 return self.introduced(now, slot, has_ended);
             }
             (Reading::Malformed(why), _) => Some(why.to_owned()),
-            (Reading::Other, _) => Some("it does not begin with a PROXY header".to_owned()),
+            (Reading::Other, _) => Some(
+                "it does not begin with a PROXY header; let the proxy send one, or take its address out of proxy.from"
+                    .to_owned(),
+            ),
             (Reading::More, _) if has_ended && is_empty => None,
             (Reading::More, Some(Over::Late)) => {
                 Some(format!("no whole PROXY header came within {} s", HEADER_TIMEOUT.as_secs()))

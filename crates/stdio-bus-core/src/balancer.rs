@@ -321,7 +321,7 @@ impl Bus {
         let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
         let remedy = match due {
             Some(at) => format!("it is tried again in {} s", at.since(self.time.now()).as_millis().div_ceil(1000)),
-            None => "the daemon has to be restarted".to_owned(),
+            None => "the pool has to be restarted".to_owned(),
         };
         format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")
     }

@@ -199,9 +199,10 @@ fn restart_pool(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, R
     let id = required(request, "pool")?;
     let found = view.workers.pools.iter().position(|pool| pool.core.id == id && !pool.core.is_gone);
     match found {
-        Some(pool) => {
-            Ok((Act::Tell(Input::RestartPool(pool)), format!("the workers of pool {id} are replaced in turn")))
-        }
+        Some(pool) => Ok((
+            Act::Tell(Input::RestartPool(pool)),
+            format!("the workers of pool {id} are replaced in turn, and those that are missing started"),
+        )),
         None => Err(Response::text(Status::NotFound, &format!("there is no pool {id:?}; see show pools"))),
     }
 }

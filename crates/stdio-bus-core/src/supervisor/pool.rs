@@ -1,8 +1,8 @@
 //! The pools: their slots, which are kept filled as `restart.rs` allows it, and the names of their workers (spec 7.1.3;
 //! decision 13).
 
-use alloc::borrow::ToOwned;
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -266,15 +266,17 @@ impl Bus {
             None => {
                 tally.change(Change::GivenUp);
                 let text = format!(
-                    "given up after {} restarts within {} s; pool \"{}\" has {} of {} workers left. Correct the command; {}",
+                    "given up after {} restarts within {} s; pool \"{}\" has {} of {} workers left. Correct the command; \
+                     `stdio_bus restart pool {}` tries it at once{}",
                     limits.max_restarts,
                     limits.restart_window.as_secs(),
                     settings.id,
                     left,
                     kept,
+                    settings.id,
                     match retry_after(limits) {
-                        None => "the daemon has to be restarted".to_owned(),
-                        Some(after) => format!("it is tried again in {} s", after.as_secs()),
+                        None => String::new(),
+                        Some(after) => format!(", the daemon in {} s", after.as_secs()),
                     },
                 );
                 Report::new(Reason::PoolDegraded, text).at(Level::Error)

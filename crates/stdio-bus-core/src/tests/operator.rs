@@ -72,6 +72,23 @@ fn a_client_that_is_being_closed_is_closed_at_once_when_the_operator_asks_again(
 }
 
 #[test]
+fn workers_that_wait_or_were_given_up_start_at_once_when_the_operator_has_the_pool_restarted() {
+    for max_restarts in [0, 5] {
+        let mut settings = settings(vec![pool(2, Assignment::RoundRobin), pool(1, Assignment::RoundRobin)]);
+        settings.pools[1].id = "other".into();
+        settings.limits.max_restarts = max_restarts;
+        let mut bench = Bench::new(settings);
+        let [one, two, other] = [0, 1, 2].map(|at| bench.worker(at));
+        for worker in [one, two, other] {
+            bench.dies(worker);
+        }
+        assert_eq!(bench.workers.len(), 0);
+        bench.handle(Input::RestartPool(0));
+        assert_eq!(bench.workers.len(), 2, "at once, and of that pool alone");
+    }
+}
+
+#[test]
 fn a_worker_that_the_operator_has_replaced_counts_as_no_failure() {
     let mut settings = settings(vec![pool(2, Assignment::RoundRobin)]);
     settings.limits.max_restarts = 0;

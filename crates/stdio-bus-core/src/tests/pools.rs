@@ -228,7 +228,7 @@ fn a_pool_whose_spare_was_given_up_says_so() {
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     let message = bench.read_json(client)["error"]["message"].take();
     let expected = "no worker is free: the spare one was given up after 0 restarts within 60 s (max_restarts); mend the \
-                    command, the daemon has to be restarted";
+                    command, the pool has to be restarted";
     assert_eq!(message, expected);
 }
 

@@ -140,12 +140,9 @@ impl Bus {
     pub(super) fn pick_modern(&mut self, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
         let at = &self.balancer.groups[group];
         let (assignment, lends) = (at.assignment(), at.lends());
-        let preferred = at.only_pool().and_then(|pool| self.preferred_worker(client, pool));
         let assigned = self.worker_in(client, group);
-        let usable = assigned.filter(|worker| self.worker_takes_messages(*worker));
         if lends {
-            let is_right = |worker: &WorkerKey| preferred.is_none_or(|preferred| preferred == *worker);
-            if let Some(worker) = usable.filter(is_right) {
+            if let Some(worker) = self.lent_worker(client, group) {
                 return Ok(worker);
             }
             // It goes back before another one is lent.
@@ -154,6 +151,8 @@ impl Bus {
             self.assign(client, group, worker);
             return Ok(worker);
         }
+        let preferred = at.only_pool().and_then(|pool| self.preferred_worker(client, pool));
+        let usable = assigned.filter(|worker| self.worker_takes_messages(*worker));
         if let Some(worker) = preferred.or(usable) {
             return Ok(worker);
         }

@@ -21,6 +21,13 @@ impl Bus {
         (at.pool == pool && at.takes_messages()).then_some(worker)
     }
 
+    /// The worker that a client has, if its next messages may go there.
+    pub(crate) fn lent_worker(&self, client: ClientKey, group: usize) -> Option<WorkerKey> {
+        let worker = self.worker_in(client, group).filter(|worker| self.worker_takes_messages(*worker))?;
+        let pool = self.balancer.groups[group].only_pool()?;
+        self.preferred_worker(client, pool).is_none_or(|preferred| preferred == worker).then_some(worker)
+    }
+
     /// A worker that can be lent to a client now: the one that it is bound to, or any.
     pub(super) fn free_worker(&self, client: ClientKey, group: usize) -> Option<WorkerKey> {
         let pool = self.balancer.groups[group].only_pool()?;

@@ -336,6 +336,11 @@ impl Bus {
     /// Turns whose time has come, and clients that have waited for too long.
     pub(crate) fn tick_worker_queue(&mut self) {
         let now = self.time.now();
+        // They were to go on elsewhere, which has changed.
+        let has_its_own = |waiting: &Waiting| self.lent_worker(waiting.client, waiting.group).is_some();
+        let content: Vec<ClientKey> =
+            self.supervisor.queue.turns().filter(|(_, it)| has_its_own(it)).map(|(_, it)| it.client).collect();
+        self.stop_awaiting(false, |waiting| content.contains(&waiting.client));
         self.give_turns();
         self.stop_awaiting(true, |waiting| waiting.until <= now);
     }

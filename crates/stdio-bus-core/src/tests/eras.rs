@@ -597,6 +597,24 @@ fn a_client_that_goes_on_elsewhere_gives_its_worker_back_first() {
 }
 
 #[test]
+fn a_client_that_was_to_go_on_elsewhere_goes_on_at_its_own_worker_when_it_need_not() {
+    let mut bench = Bench::asked(pool(2, Assignment::Dedicated), MODERN);
+    let (one, two) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern));
+    let (first, second) = (bench.worker(0), bench.worker(1));
+    bench.write(one, CALL);
+    bench.write(two, CALL);
+    bench.read(first);
+    bench.answers(second);
+    bench.bus.prefer_worker(key(one), bench.bus.answered_by(key(two)));
+    bench.write(one, r#"{"jsonrpc":"2.0","id":2,"method":"tools/call"}"#);
+    assert!(bench.is_paused(one));
+    bench.bus.prefer_worker(key(one), None);
+    bench.pass(Duration::ZERO);
+    assert!(!bench.is_paused(one));
+    assert_eq!(bench.read(first).len(), 1);
+}
+
+#[test]
 fn a_request_that_goes_on_has_another_worker_when_the_one_that_has_begun_it_ends() {
     let mut bench = Bench::asked(pool(2, Assignment::Dedicated), MODERN);
     let (one, two, three) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern), bench.mcp(Era::Modern));

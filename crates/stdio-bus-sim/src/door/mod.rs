@@ -73,6 +73,7 @@ struct After {
 }
 
 struct World {
+    seed: u64,
     random: Random,
     settings: Settings,
     manners: Vec<Manner>,
@@ -94,6 +95,7 @@ impl Drop for World {
         if std::thread::panicking() {
             self.log.iter().rev().take(60).rev().for_each(|line| eprintln!("  {line}"));
             eprintln!("{:?} {:#?}", self.manners, self.settings.pools);
+            eprintln!("to repeat it:\n  STDIO_BUS_SIM_SEED={} cargo test -p stdio-bus-sim both_eras", self.seed);
         }
     }
 }
@@ -146,6 +148,7 @@ impl World {
         };
         let manners: Vec<Manner> = settings.pools.iter().map(manner).collect();
         Self {
+            seed,
             eras: vec![PoolEra::Unknown; settings.pools.len()],
             ends: vec![0; settings.pools.len()],
             bus: Twins::new(settings.clone()),
@@ -647,7 +650,6 @@ mod tests {
         let mut answered: BTreeMap<bool, usize> = BTreeMap::new();
         for seed in plan.seed..plan.seed + plan.seeds {
             let mut world = World::new(seed);
-            world.note(format!("seed {seed}"));
             world.live(plan.steps.min(300));
             let lends = world.settings.pools.iter().any(|pool| pool.assignment == Assignment::Dedicated);
             *answered.entry(lends).or_default() += world.answered;

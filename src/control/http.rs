@@ -185,16 +185,24 @@ fn read(stream: &mut impl Read) -> io::Result<Answer> {
     }
 }
 
-/// Says what to do where nobody listens.
+/// Says what to do where nobody listens, answers or lets us in.
 fn with_remedy(error: io::Error) -> io::Error {
-    use io::ErrorKind::{ConnectionRefused, NotFound};
-    match error.kind() {
-        NotFound | ConnectionRefused => io::Error::new(
-            error.kind(),
-            format!("{error}\nno daemon listens there; start it with this --admin ADDRESS, or correct the address"),
+    use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied, TimedOut, WouldBlock};
+    let what = match error.kind() {
+        NotFound | ConnectionRefused => {
+            format!("{error}\nno daemon listens there; start it with this --admin ADDRESS, or correct the address")
+        }
+        PermissionDenied => {
+            format!("{error}\nadmin.mode lets in the daemon's user alone; run this as that user, or with sudo")
+        }
+        WouldBlock | TimedOut => format!(
+            "it has not answered for {} s, and may still do what was asked later\nsee whether it is stopped or busy: ps -C \
+             stdio_bus -o pid,stat,pcpu",
+            PATIENCE.as_secs()
         ),
-        _ => error,
-    }
+        _ => return error,
+    };
+    io::Error::new(error.kind(), what)
 }
 
 #[cfg(test)]
@@ -203,6 +211,19 @@ mod tests {
 
     fn body(text: &str) -> Result<String, String> {
         read(&mut text.as_bytes()).map(|answer| answer.body).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn what_keeps_a_daemon_from_answering_is_told_with_what_to_do() {
+        let told = |kind: io::ErrorKind| with_remedy(kind.into()).to_string();
+        for (kind, remedy) in [
+            (io::ErrorKind::ConnectionRefused, "start it with this --admin ADDRESS"),
+            (io::ErrorKind::PermissionDenied, "with sudo"),
+            (io::ErrorKind::WouldBlock, "it has not answered for 10 s"),
+            (io::ErrorKind::TimedOut, "ps -C stdio_bus"),
+        ] {
+            assert!(told(kind).contains(remedy), "{}", told(kind));
+        }
     }
 
     #[test]

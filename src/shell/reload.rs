@@ -237,7 +237,9 @@ impl<I: Io> Shell<I> {
         if code == exit::OK {
             tracing::info!("the configuration was reloaded: {}", last.lines.join("; "));
         } else {
-            last.lines.iter().for_each(|line| tracing::error!(reason = "reload_failed", "reload: {line}"));
+            // A command that cannot live is known only when the rest holds.
+            let what = if code == exit::FAILURE { "reload" } else { "the reload changes nothing" };
+            last.lines.iter().for_each(|line| tracing::error!(reason = "reload_failed", "{what}: {line}"));
         }
         if std::mem::take(&mut self.reloads.is_wanted)
             && let Err(why) = self.begin_reload(false)

@@ -76,7 +76,7 @@ fn a_reload_that_is_wrong_changes_nothing_and_says_all_that_is_wrong_with_its_pl
     assert_eq!((code, out.as_str()), (Some(78), ""));
     for part in ["config.json:1:", "pools[0].instance: is not a known key", "did you mean", "limits.quiesce_sec"] {
         assert!(wrong.contains(part), "{part}: {wrong}");
-        daemon.logs(&["reload:", part]);
+        daemon.logs(&["the reload changes nothing:", part]);
     }
     let (code, _, wrong) = command(&daemon, &["reload", "--dry-run"]);
     assert!(code == Some(78) && wrong.contains("quiesce_sec"), "{wrong}");

@@ -391,6 +391,24 @@ fn more_than_sixteen_requests_wait_and_answers_to_the_server_do_not() {
 }
 
 #[test]
+fn subscriptions_keep_no_request_back_however_many_there_are() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout) = server.start();
+    let listens: Vec<Asked> = (1..=16)
+        .map(|id| {
+            bridge.ask(modern(json!(id), "subscriptions/listen", json!({})));
+            let asked = server.next("POST");
+            asked.open_stream();
+            asked
+        })
+        .collect();
+    bridge.ask(modern(json!(17), "tools/list", json!({})));
+    let answer = server.next("POST").result(json!({}));
+    assert_eq!(stdout.message(), answer);
+    drop(listens);
+}
+
+#[test]
 fn nothing_goes_before_the_session_has_begun() {
     let mut server = Server::plain();
     let (mut bridge, mut stdout) = server.start();

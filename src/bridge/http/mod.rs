@@ -3,7 +3,7 @@
 //!
 //! | what happens | what is done |
 //! |---|---|
-//! | a line comes | it is posted in its order; up to 16 requests are under way at once, each on a connection of its own, and more wait |
+//! | a line comes | it is posted in its order; up to 16 requests are under way at once, each on a connection of its own, and more wait; subscriptions do not count |
 //! | `initialize` is answered | its session and its revision stand in all that follows; nothing goes before |
 //! | `notifications/initialized` is taken (202) | what the server says by itself is asked for, again and again (GET) |
 //! | a stream breaks before its answer | its rest is asked for by the id of its last event; without one the request gets an error |
@@ -39,7 +39,7 @@ use crate::bus::id::Id;
 use connection::Connection;
 use message::{Kind, Message};
 use queue::Queue;
-use state::{Heard, MOST_REQUESTS, Open, State, Way};
+use state::{Heard, Open, State, Way};
 
 /// Bytes of lines that wait above which stdin is not read.
 const MOST_WAITING: usize = 4 << 20;
@@ -226,7 +226,7 @@ impl Client {
 /// Lets lines go, as soon as each may.
 async fn feed(client: Rc<Client>) {
     loop {
-        let has_room = client.state.open.borrow().len() < MOST_REQUESTS;
+        let has_room = client.state.has_room();
         let is_beginning = client.state.session.borrow().is_beginning;
         let next = client.queue.borrow_mut().next(has_room, is_beginning);
         let Some(message) = next else {

@@ -19,7 +19,7 @@ use crate::http1::Head;
 
 /// Requests that are under way at once, each on a connection of its own. What else is said takes one more, and so does
 /// the server's own stream.
-pub(super) const MOST_REQUESTS: usize = 16;
+const MOST_REQUESTS: usize = 16;
 
 /// How long a connection is kept that nothing is asked on: many servers close it after 5 s.
 const IDLE_LIMIT: Duration = Duration::from_secs(4);
@@ -96,6 +96,12 @@ impl State {
             idle: RefCell::new(vec![(first, Instant::now())]),
             heard,
         }
+    }
+
+    /// Whether one more request may be under way. Those that end only when they are cancelled would keep others back for
+    /// good.
+    pub(super) fn has_room(&self) -> bool {
+        self.open.borrow().iter().filter(|one| !one.listens).count() < MOST_REQUESTS
     }
 
     /// A connection that something can be asked on.

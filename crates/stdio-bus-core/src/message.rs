@@ -53,6 +53,8 @@ pub(super) enum Verb {
     Fork,
     /// `session/close`, `session/delete`: a result ends the session.
     Close,
+    /// `subscriptions/listen`: it has no answer before it is cancelled.
+    Listen,
     /// A request is not wanted any more.
     Cancel(Cancel),
     /// `proxy/successor`: the message is in the params.
@@ -133,6 +135,7 @@ fn verb_named(name: &[u8]) -> Verb {
         b"session/load" | b"session/resume" => Verb::Load,
         b"session/fork" => Verb::Fork,
         b"session/close" | b"session/delete" => Verb::Close,
+        b"subscriptions/listen" => Verb::Listen,
         b"$/cancel_request" | b"$/cancelRequest" => Verb::Cancel(Cancel::Answered),
         b"notifications/cancelled" => Verb::Cancel(Cancel::Silent),
         b"proxy/successor" | b"_proxy/successor" => Verb::Successor,

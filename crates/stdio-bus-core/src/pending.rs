@@ -19,8 +19,8 @@ use core::time::Duration;
 
 use super::beside::{Original, Progress, Rare};
 use super::id::Id;
-use super::message::Cancel;
-use super::peer::{Moment, Peer, PeerBits, RequestKey, RequestMark, SessionKey, Text};
+use super::message::{Cancel, Verb};
+use super::peer::{Moment, Peer, PeerBits, RequestKey, RequestMark, SessionKey, Text, WorkerKey};
 pub(super) use super::request::{Direction, NewRequest, Request, Wire};
 use super::request::{Flags, NONE, SINCE_SHIFT};
 use super::settings::MAX_PENDING_REQUESTS;
@@ -564,6 +564,20 @@ impl Pending {
     /// Requests that have waited too long, the oldest first.
     pub(super) fn expired(&self, now: Moment) -> Vec<RequestKey> {
         self.all(|request| request.expires != Moment::NEVER && request.expires <= now)
+    }
+
+    /// Requests that have no answer before they are cancelled, of clients that have not cancelled them.
+    pub(super) fn subscriptions(&self) -> Vec<RequestKey> {
+        self.all(|request| request.verb == Verb::Listen && request.asker.is_some() && request.cancelled().is_none())
+    }
+
+    /// How many requests clients wait for that this worker is to answer some time, and since when.
+    pub(super) fn owed_by(&self, worker: WorkerKey) -> (usize, Moment) {
+        let is_owed = |request: &&Request| {
+            request.answerer == Peer::from(worker).into() && request.asker.is_some() && request.verb != Verb::Listen
+        };
+        let owed = self.table.iter().map(|(_, request)| request).filter(is_owed);
+        owed.fold((0, Moment::NEVER), |(count, since), request| (count + 1, since.min(request.since())))
     }
 
     /// Those that are such, in the order in which they were made.

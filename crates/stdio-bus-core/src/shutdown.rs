@@ -158,7 +158,9 @@ impl Bus {
         self.shutdown.quiesces_from = now;
         self.stop_awaiting_workers();
         self.out.push(Effect::StopAccept);
-        let (pending, clients) = (self.pending.awaited(), self.client_count());
+        // No answer to these is on its way.
+        let subscriptions = self.pending.subscriptions();
+        let (pending, clients) = (self.pending.awaited() - subscriptions.len(), self.client_count());
         self.report(Reason::Draining, None, || {
             let patience = match pending {
                 0 => String::new(),
@@ -166,6 +168,9 @@ impl Bus {
             };
             format!("shutting down: {why}; {clients} clients are connected, {pending} requests are pending{patience}")
         });
+        for subscription in subscriptions {
+            self.fail_request(subscription, Reason::ShuttingDown, "the daemon is shutting down");
+        }
         self.advance_shutdown();
     }
 

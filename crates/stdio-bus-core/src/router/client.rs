@@ -156,7 +156,8 @@ impl Bus {
         let &Message { client, window, line, ref id, verb, progress } = message;
         let recorded = match id {
             Some(id) => {
-                let expires = self.workers.get(worker).map(|worker| worker.answering.expires(self.time.now()));
+                let expires = self.workers.get(worker).filter(|_| verb != Verb::Listen);
+                let expires = expires.map(|worker| worker.answering.expires(self.time.now()));
                 let request = NewRequest {
                     asker: client.into(),
                     answerer: worker.into(),

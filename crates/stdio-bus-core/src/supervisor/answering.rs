@@ -211,6 +211,15 @@ impl Bus {
         if waiting > 0 && due > now {
             return Some(due);
         }
+        // Who listens waits for nothing in particular.
+        let (owed, asked) = self.pending.owed_by(key);
+        if waiting > owed as u32 {
+            answering.waits_since = if owed > 0 { asked } else { now };
+            if answering.waits_since.after(SILENT_FOR) > now {
+                return Some(answering.waits_since.after(SILENT_FOR));
+            }
+        }
+        let (waiting, since) = (owed, since.max(answering.waits_since));
         answering.is_watched = false;
         if waiting > 0 {
             self.report(Reason::WorkerSilent, Some(Peer::Worker(key)), || {

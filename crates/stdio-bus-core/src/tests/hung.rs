@@ -116,6 +116,33 @@ fn a_worker_that_nobody_waits_for_may_be_silent() {
 }
 
 #[test]
+fn a_worker_that_clients_listen_to_may_be_silent_and_hangs_for_none_of_them() {
+    let mut bench = patient();
+    let (client, worker) = (bench.client(), bench.worker(0));
+    for id in 0..4 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"subscriptions/listen"}}"#));
+    }
+    bench.pass(seconds(100));
+    assert!(bench.read(client).is_empty(), "nobody waits for an answer");
+    assert_eq!((bench.count(Reason::WorkerSilent), bench.count(Reason::Timeout)), (0, 0));
+    assert!(bench.signals_to(worker).is_empty());
+    runs_out(&mut bench, client, 9);
+}
+
+#[test]
+fn a_worker_that_clients_listen_to_is_told_to_be_silent_when_a_request_waits() {
+    let mut bench = bench(1);
+    let client = bench.client();
+    bench.write(client, r#"{"id":0,"method":"subscriptions/listen"}"#);
+    bench.pass(seconds(100));
+    bench.write(client, r#"{"id":1,"method":"x"}"#);
+    bench.pass(milliseconds(29_999));
+    assert_eq!(bench.count(Reason::WorkerSilent), 0, "it has not waited for long");
+    bench.pass(seconds(31));
+    assert_eq!(bench.count(Reason::WorkerSilent), 1);
+}
+
+#[test]
 fn a_given_up_worker_is_tried_again_after_the_window_and_never_without_restarts() {
     for (max_restarts, later) in [(1, 1), (0, 0)] {
         let mut failing = settings(vec![pool(1, Assignment::RoundRobin)]);

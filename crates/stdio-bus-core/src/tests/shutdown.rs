@@ -39,6 +39,26 @@ fn quiescing_ends_when_the_last_client_has_its_answers_and_is_silent() {
 }
 
 #[test]
+fn quiescing_waits_for_no_subscription() {
+    let (mut bench, client, worker) = quiescing(seconds(10));
+    let listener = bench.client();
+    for (client, id) in [(client, 2), (listener, 1)] {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"subscriptions/listen"}}"#));
+    }
+    bench.shutdown();
+    for (client, id) in [(client, 2), (listener, 1)] {
+        let told = bench.read_json(client);
+        assert_eq!((&told["id"], &told["error"]["data"]["reason"]), (&id.into(), &"shutting_down".into()));
+    }
+    bench.pass(seconds(1));
+    assert_eq!((bench.how_closed(listener), bench.how_closed(client)), (Some(Close::Flush), None));
+    bench.write(worker, r#"{"id":1,"result":1}"#);
+    assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
+    bench.pass(seconds(1));
+    assert_eq!(bench.signals_to(worker), [Signal::Terminate], "all that was to be answered is");
+}
+
+#[test]
 fn without_a_grace_an_answer_that_a_deadline_makes_is_looked_at_once() {
     let mut curt = settings(vec![pool(1, Assignment::RoundRobin)]);
     (curt.limits.quiesce, curt.limits.drain_grace) = (seconds(30), Duration::ZERO);

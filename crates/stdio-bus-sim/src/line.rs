@@ -306,6 +306,11 @@ impl Line {
         matches!(self.method, "session/new" | "session/fork")
     }
 
+    /// It has no answer before it is cancelled.
+    pub fn listens(&self) -> bool {
+        self.method == "subscriptions/listen"
+    }
+
     /// It ends a session.
     pub fn closes(&self) -> bool {
         matches!(self.method, "session/close" | "session/delete")

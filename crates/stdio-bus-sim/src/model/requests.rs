@@ -72,7 +72,8 @@ impl Model {
             }
             return;
         }
-        let timeout = self.settings.pools[self.workers[worker].pool].request_timeout;
+        // A subscription has no answer before it is cancelled.
+        let timeout = self.settings.pools[self.workers[worker].pool].request_timeout.filter(|_| !line.listens());
         let request = Request {
             line: number,
             asker: Some(Who::Client(client)),
@@ -255,7 +256,16 @@ impl Model {
             self.cancelled.remove(at.expect("a request was cancelled, and its grace is over"));
             return self.count(reason);
         }
-        let request = self.to_workers.iter_mut().find(|request| request.asker == Some(to) && request.token == id);
+        // Of several with one id a shutdown ends a subscription first.
+        let lines = &self.lines;
+        let is_it = |request: &&mut Request| request.asker == Some(to) && request.token == id;
+        let ends_first =
+            |request: &&mut Request| is_it(request) && lines[request.line].listens() && request.cancelled.is_none();
+        let first = self.to_workers.iter_mut().find(ends_first).filter(|_| reason == Reason::ShuttingDown);
+        let request = match first {
+            Some(first) => Some(first),
+            None => self.to_workers.iter_mut().find(is_it),
+        };
         let Some(request) = request else { panic!("{to:?} was told {reason:?} about {id}, which is not pending") };
         request.asker = None;
         request.orphaned = Some(now);
@@ -274,8 +284,10 @@ impl Model {
                 }
             }
             Reason::ShuttingDown => {
-                assert!(self.refusing);
-                self.accused.push(worker);
+                assert!(self.refusing || self.quiescing, "{request:?} might have been answered");
+                if self.refusing {
+                    self.accused.push(worker);
+                }
             }
             Reason::RequestDiscarded | Reason::MemoryLimit | Reason::ListenerRemoved => {
                 let Who::Client(client) = to else { panic!("{to:?} waits for a client") };

@@ -96,6 +96,14 @@ impl Listening {
         }
     }
 
+    /// Whether each connection to `other` could have come to this one instead.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        match (&self.place, &other.place) {
+            (Place::Tcp(one), Place::Tcp(other)) => covers(*one, *other),
+            _ => false,
+        }
+    }
+
     /// Its socket once more, if it is one of TCP that goes when we close it.
     pub(super) fn own_tcp(&self) -> Option<io::Result<OwnedFd>> {
         (!self.is_inherited && !self.is_unix()).then(|| self.socket.try_clone())
@@ -297,6 +305,12 @@ impl<'a> Opening<'a> {
     }
 }
 
+/// Whether a socket at `one` takes all connections to `other`: [::] is every network, IPv4 too.
+fn covers(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_every = one.ip().is_unspecified() && (one.is_ipv6() || other.is_ipv4());
+    one.port() == other.port() && (is_every || one.ip() == other.ip())
+}
+
 /// TCP sockets that a reload is about to close. Meanwhile others may have addresses that overlap with theirs
 /// (SO_REUSEPORT), as 0.0.0.0 does with 127.0.0.1: they go on until the new ones are open, and if one cannot be opened
 /// they stay.
@@ -477,5 +491,23 @@ fn clear_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), StartError> 
             path: path.to_owned(),
             queue_is_full: answer == Err(rustix::io::Errno::AGAIN),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_covers_those_whose_connections_would_come_to_it() {
+        let covers = |one: &str, other: &str| {
+            let [one, other] = [one, other].map(|text| text.parse().expect("it is an address"));
+            covers(one, other)
+        };
+        for other in ["127.0.0.1:9", "0.0.0.0:9", "[::1]:9", "[::]:9"] {
+            assert!(covers("[::]:9", other) && covers(other, other), "{other}");
+            assert_eq!(covers("0.0.0.0:9", other), !other.starts_with('['), "{other}");
+            assert!(!covers("[::]:8", other) && !covers("127.0.0.2:9", other), "{other}");
+        }
     }
 }

@@ -107,6 +107,12 @@ impl Acceptor {
         self.call(listener);
     }
 
+    /// That of these sockets that each of its connections could have come to instead.
+    pub(super) fn covered_by<'l>(&self, others: &'l [Listening]) -> Option<&'l Listening> {
+        let own = self.listening.as_ref()?;
+        others.iter().find(|other| other.covers(own))
+    }
+
     /// Its file gets these permissions, if it has one.
     pub(super) fn set_access(&mut self, mode: u32, owner: Owner) -> Result<(), StartError> {
         self.listening.as_mut().map_or(Ok(()), |listening| listening.set_access(mode, owner))

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::descriptors::Allowance;
+use super::listen::Listening;
 use super::listeners::{Acceptor, Terms};
 use super::log;
 use super::operation::Operation;
@@ -126,7 +127,7 @@ impl<I: Io> Shell<I> {
         log::set_level(config.log.level);
         log::set_format(config.log.format);
         self.bus.record_requests(config.log.requests);
-        self.leave_listeners(now, &plan);
+        let moved = self.leave_listeners(now, &plan, &opened);
         let settled = |pool: usize, generation| self.bus.settled_commands(pool).any(|settled| settled == generation);
         self.reactor.workers.configure(config, settled);
         let reactor = &mut self.reactor;
@@ -152,6 +153,11 @@ impl<I: Io> Shell<I> {
             let index = self.reactor.listeners.add(acceptor);
             self.reactor.arm_accept(index);
         }
+        for (index, to) in moved {
+            self.reactor.listeners.acceptor(index).belong_to(to, &config.listeners[to]);
+            self.step(|shell| shell.empty_backlog(now, index));
+            self.give_up_acceptor(index);
+        }
         self.admin.configure(config, self.reactor.listeners.there());
         self.reread_other_files(config);
         self.watch_memories(now);
@@ -162,8 +168,10 @@ impl<I: Io> Shell<I> {
         self.reloads.running = Arc::new(plan.config);
     }
 
-    /// Sockets of listeners that are gone are closed, and others called as their listeners are now.
-    fn leave_listeners(&mut self, now: Moment, plan: &Plan) {
+    /// Sockets of listeners that are gone are closed, and others called as their listeners are now. Gives those in whose
+    /// place a socket for clients was opened, with its listener: who has connected to them is to be taken in there.
+    fn leave_listeners(&mut self, now: Moment, plan: &Plan, opened: &[Listening]) -> Vec<(usize, usize)> {
+        let mut moved = Vec::new();
         for index in 0..self.reactor.listeners.len() {
             let acceptor = self.reactor.listeners.acceptor(index);
             let Some(before) = acceptor.listener() else {
@@ -176,6 +184,12 @@ impl<I: Io> Shell<I> {
             let listener = &plan.config.listeners[after];
             if listener.is_gone {
                 tracing::info!("stopped listening on {}", self.reactor.listeners.address(index));
+                let acceptor = self.reactor.listeners.acceptor(index);
+                let to = acceptor.covered_by(opened).map(|listening| listening.listener);
+                if let Some(to) = to.filter(|to| *to < plan.config.listeners.len()) {
+                    moved.push((index, to));
+                    continue;
+                }
                 self.step(|shell| shell.empty_backlog(now, index));
                 self.give_up_acceptor(index);
             } else {
@@ -188,6 +202,7 @@ impl<I: Io> Shell<I> {
                 }
             }
         }
+        moved
     }
 
     fn give_up_acceptor(&mut self, index: usize) {

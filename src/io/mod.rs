@@ -19,6 +19,7 @@ pub(crate) use aside::leave_signals_to_the_loop;
 pub(crate) use result::result_of;
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
@@ -185,14 +186,14 @@ pub trait Io {
     /// Says that a descriptor was opened: its number may have belonged to another file.
     fn opened(&mut self, descriptor: RawFd);
 
-    /// Accepts a connection that waits at a listening socket, which is non-blocking.
+    /// Accepts a connection that waits at a listening socket, which is non-blocking, with the address that it comes from.
     ///
     /// # Errors
     /// As accept(2): `AGAIN` where nobody waits.
-    fn accept_now(&mut self, socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-        let accepted = rustix::net::accept_with(socket, SocketFlags::CLOEXEC)?;
+    fn accept_now(&mut self, socket: BorrowedFd<'_>) -> Result<(OwnedFd, Option<SocketAddr>), Errno> {
+        let (accepted, address) = rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC)?;
         self.opened(accepted.as_raw_fd());
-        Ok(accepted)
+        Ok((accepted, address.and_then(|address| address.try_into().ok())))
     }
 
     /// Takes what has come already to a socket that nothing receives from: 0 if that is nothing, or shows by the next

@@ -1,6 +1,7 @@
 //! Where connections come in: accepting, waiting when that fails for want of descriptors, and closing for good.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -89,9 +90,9 @@ impl<I: Io> Shell<I> {
         let reactor = &mut self.reactor;
         let listening = reactor.listeners.acceptor(index).socket().ok_or(Errno::AGAIN)?;
         match reactor.io.accept_now(listening) {
-            Ok(socket) => {
+            Ok((socket, address)) => {
                 reactor.listeners.acceptor(index).works();
-                self.step(|shell| shell.take_in(now, index, socket));
+                self.step(|shell| shell.take_in(now, index, socket, address));
                 Ok(())
             }
             // It gave up before it was accepted.
@@ -101,9 +102,9 @@ impl<I: Io> Shell<I> {
     }
 
     /// Makes a client of a socket that was accepted, unless the core does not take it, or its PROXY header comes first.
-    fn take_in(&mut self, now: Moment, index: usize, socket: OwnedFd) {
+    fn take_in(&mut self, now: Moment, index: usize, socket: OwnedFd, address: Option<SocketAddr>) {
         let acceptor = self.reactor.listeners.acceptor(index);
-        let place = source::of(&socket, acceptor.is_unix());
+        let place = source::of(&socket, address, acceptor.is_unix());
         let Some(listener) = acceptor.listener() else {
             let is_unix = acceptor.is_unix();
             return self.admin_connected(now, socket, place, is_unix);

@@ -256,7 +256,8 @@ impl<I: Io> Reactor<I> {
         }
         self.tell_half_closed(slot);
         self.tell_end(now, slot);
-        self.watch(slot);
+        // It is watched if it is still there once the core knows that.
+        self.connections.mark_dirty(slot);
     }
 
     /// Tells the core that a peer has sent everything, once everything was given to it.

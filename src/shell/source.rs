@@ -3,19 +3,12 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use rustix::net::getpeername;
-
 use crate::bus::port::Place;
 
-/// Where a connected socket leads to; [`Place::Inherited`] if the kernel does not tell.
-pub(super) fn of(socket: &OwnedFd, is_unix: bool) -> Place {
-    let place = if is_unix { process(socket) } else { address(socket).map(Place::Address) };
+/// Where a socket leads to that was accepted from this address; [`Place::Inherited`] if the kernel does not tell.
+pub(super) fn of(socket: &OwnedFd, address: Option<SocketAddr>, is_unix: bool) -> Place {
+    let place = if is_unix { process(socket) } else { address.map(Place::Address) };
     place.unwrap_or_default()
-}
-
-fn address(socket: &OwnedFd) -> Option<SocketAddr> {
-    let peer = getpeername(socket).ok()??;
-    SocketAddr::try_from(peer).ok()
 }
 
 /// The process that connected, or made the socket pair (SO_PEERCRED, unix(7)).
@@ -41,18 +34,27 @@ fn process(socket: &OwnedFd) -> Option<Place> {
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    use rustix::net::sockopt::set_socket_linger;
 
     use super::*;
+    use crate::io::Io;
+    use crate::io::epoll::Epoll;
 
     #[test]
-    fn a_tcp_client_is_known_by_its_address() {
+    fn a_tcp_client_is_known_by_its_address_even_when_it_has_gone() {
+        let mut io = Epoll::new(0).expect("there are descriptors");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let client = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
-        let (accepted, _) = listener.accept().expect("a client is there");
         let address = client.local_addr().expect("it is connected");
-        assert_eq!(of(&accepted.into(), false), Place::Address(address));
-        assert_eq!(of(&TcpListener::bind("127.0.0.1:0").expect("a port").into(), false), Place::Inherited, "no peer");
+        set_socket_linger(&client, Some(Duration::ZERO)).expect("it is reset when it is closed");
+        drop(client);
+        let (accepted, told) = io.accept_now(listener.as_fd()).expect("it has connected");
+        assert_eq!(of(&accepted, told, false), Place::Address(address));
+        assert_eq!(of(&accepted, None, false), Place::Inherited, "nobody has told");
     }
 
     #[test]
@@ -60,6 +62,6 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         drop(theirs);
         let us = Place::Process { pid: std::process::id(), user: rustix::process::getuid().as_raw() };
-        assert_eq!(of(&ours.into(), true), us, "even when it has gone");
+        assert_eq!(of(&ours.into(), None, true), us, "even when it has gone");
     }
 }

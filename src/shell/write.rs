@@ -14,8 +14,12 @@ use crate::bus::port::{Input, Moment, Peer, WorkerKey};
 use crate::io::{Io, Submission, tells_half_closed};
 
 impl<I: Io> Reactor<I> {
-    /// Starts the next write of an output that is idle, if it has something.
+    /// Starts the next write of an output that is idle, if it has something. That of a connection which is not read any
+    /// more is watched, too.
     pub(super) fn write(&mut self, now: Moment, slot: usize) {
+        if self.connections[slot].incoming.has_ended() {
+            self.watch(slot);
+        }
         let connection = &mut self.connections[slot];
         if connection.in_flight.has(Flight::Write)
             || connection.ends.are_to_come()

@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -301,8 +302,8 @@ impl Io for Kernel {
 
     fn opened(&mut self, _: RawFd) {}
 
-    fn accept_now(&mut self, socket: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-        self.accept(socket.as_raw_fd())
+    fn accept_now(&mut self, socket: BorrowedFd<'_>) -> Result<(OwnedFd, Option<SocketAddr>), Errno> {
+        self.accept(socket.as_raw_fd()).map(|accepted| (accepted, None))
     }
 
     fn receive_now(&mut self, socket: BorrowedFd<'_>, into: &mut [u8]) -> usize {

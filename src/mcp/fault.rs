@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use serde_json::{Value, json};
 
 use super::versions::MODERN_VERSION;
+use crate::bus::port::Reason;
 use crate::http1::Status;
 use crate::websocket::answer::Refusal;
 
@@ -55,6 +56,20 @@ impl Fault {
         let why = format!("protocol version {requested:?} is not spoken here");
         let data = json!({ "supported": [MODERN_VERSION], "requested": requested });
         Self { data: Some(data), ..Self::bad(UNSUPPORTED_VERSION, why) }
+    }
+
+    /// What makes clients of 2026-07-28 begin with `initialize`.
+    pub fn legacy_server() -> Self {
+        let why = "this server speaks MCP up to 2025-11-25; begin with initialize";
+        Self { code: METHOD_NOT_FOUND, ..Self::new(Status::BadRequest, why) }
+    }
+
+    /// Why it is counted. That a client asks for the newer era first is how it learns which one it meets.
+    pub fn reason(&self) -> Reason {
+        match (self.status, self.code) {
+            (Status::BadRequest, METHOD_NOT_FOUND) => Reason::EraUnsupported,
+            _ => Reason::HandshakeRefused,
+        }
     }
 
     /// The session is not there, or not the sender's.
@@ -111,6 +126,8 @@ mod tests {
         assert!(text.starts_with(r#"{"jsonrpc":"2.0","id":"a\u0062","error":{"#), "{text}");
         let value: Value = serde_json::from_str(&text).expect("it is JSON");
         assert_eq!(value["error"]["data"]["supported"], json!([MODERN_VERSION]));
+        let reasons = [Fault::legacy_server(), Fault::version("x"), Fault::no_session()].map(|fault| fault.reason());
+        assert_eq!(reasons, [Reason::EraUnsupported, Reason::HandshakeRefused, Reason::HandshakeRefused]);
         assert_eq!(
             (status_of(-32601), status_of(-32022), status_of(-32603)),
             (Status::NotFound, Status::BadRequest, Status::Ok)

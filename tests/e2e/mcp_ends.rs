@@ -95,3 +95,27 @@ fn the_response_to_a_cancelled_request_of_a_session_ends_though_its_worker_does_
     assert!(other.call(5, "kept", json!({}))["result"].is_object(), "its id is free");
     daemon.stop();
 }
+
+#[test]
+fn nothing_is_kept_for_a_client_that_has_cancelled_its_request_and_gone() {
+    let daemon = door(with(worker("tools", 1, &["--keep"]), "assignment", "dedicated"), json!({}));
+    let client = Http::session(daemon.address(), VERSION);
+    let mut other = client.again();
+    assert_eq!(other.call(6, "a", json!({}))["id"], 6);
+    let before = daemon.descriptors();
+    let mut asks = client.again();
+    asks.post(&request(5, "hold", json!({})));
+    daemon.until("it is with the worker", || other.call(7, "kept", json!({})).to_string().contains("hold"));
+    asks.reset();
+    daemon.until("the connection has gone", || daemon.descriptors() <= before);
+    let cancel = notification("notifications/cancelled", json!({ "requestId": 5 }));
+    assert_eq!(other.ask(&cancel).status, 202);
+    let mut stream = client.again();
+    assert!(stream.open(None).is_stream());
+    let changed = notification("notifications/tools/list_changed", json!({}));
+    assert_eq!(other.ask(&notification("write", json!({ "text": format!("{changed}\n") }))).status, 202);
+    let first = std::iter::from_fn(|| stream.event()).find(|event| !event.data.is_empty()).expect("it comes");
+    assert_eq!(first.json(), changed);
+    let log = daemon.stop().stderr;
+    assert!(!log.contains("events_lost"), "{log}");
+}

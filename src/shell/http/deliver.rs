@@ -20,6 +20,9 @@ use crate::shell::timers::Timer;
 /// Bytes of events that a session keeps at most.
 const MOST_KEPT: usize = 512 * 1024;
 
+/// The code of the answer to a request that was cancelled.
+const CANCELLED: i64 = -32800;
+
 /// What a line of the core says.
 struct Said<'a> {
     text: &'a [u8],
@@ -81,11 +84,20 @@ impl Said<'_> {
         }
     }
 
+    /// The code of the error that it is, if it is one.
+    fn code(&self) -> Option<i64> {
+        let code = self.is_error.then(|| member(member(self.text, b"error")?, b"code")).flatten();
+        code.and_then(|code| str::from_utf8(code).ok()?.parse().ok())
+    }
+
     /// The status that MCP wants for it, if it is an answer.
     fn status(&self) -> Status {
-        let code = || member(member(self.text, b"error")?, b"code");
-        let code = self.is_error.then(code).flatten().and_then(|code| str::from_utf8(code).ok()?.parse().ok());
-        code.map_or(Status::Ok, status_of)
+        self.code().map_or(Status::Ok, status_of)
+    }
+
+    /// Whether it ends the response to a request that its client has cancelled itself.
+    fn ends_cancelled(&self) -> bool {
+        self.code() == Some(CANCELLED) && memchr::memmem::find(self.text, b"\"reason\":\"cancelled\"").is_some()
     }
 }
 
@@ -180,6 +192,8 @@ impl<I: Io> Reactor<I> {
         }
         let before = session.weight();
         let lost = match connection {
+            // Who has cancelled it and gone asks for it no more.
+            None if said.ends_cancelled() => 0,
             Some(_) if is_whole && !may_be_gone => 0,
             Some(_) if !may_be_gone => session.keep(id, said.text, most),
             _ => session.keep_untaken(id, said.text, is_nameless, most),

@@ -12,7 +12,7 @@ use crate::bus::settings::Era;
 use crate::http1::{Framing, Method, Request, Status};
 use crate::io::Io;
 use crate::mcp::asked::Verb;
-use crate::mcp::fault::{INVALID_REQUEST, METHOD_NOT_FOUND};
+use crate::mcp::fault::INVALID_REQUEST;
 use crate::mcp::session::MOST_REQUESTS;
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, message, modern};
@@ -134,7 +134,7 @@ impl<I: Io> Shell<I> {
         let pool = self.pool_asked(slot)?;
         let era = self.bus.pool_era(pool);
         if era == PoolEra::Legacy {
-            return Err(legacy_server());
+            return Err(Fault::legacy_server());
         }
         let http = &mut self.reactor.http;
         let connection = &mut http.connections[slot];
@@ -217,7 +217,7 @@ impl<I: Io> Shell<I> {
         http.memory.held -= message.weight();
         let id = message.id().map(<[u8]>::to_vec);
         let result = self.pool_asked(slot).and_then(|pool| match self.bus.pool_era(pool) {
-            PoolEra::Legacy => Err(legacy_server()),
+            PoolEra::Legacy => Err(Fault::legacy_server()),
             _ => self.give_modern(now, slot, pool, message),
         });
         if let Err(fault) = result {
@@ -397,12 +397,6 @@ fn turned_away(why: TurnedAway) -> Fault {
         TurnedAway::NotAllowed(why) => Fault::new(Status::Forbidden, why),
         TurnedAway::NoRoom(why) => Fault::busy(why),
     }
-}
-
-/// What makes clients of 2026-07-28 begin with `initialize`.
-fn legacy_server() -> Fault {
-    let why = "this server speaks MCP up to 2025-11-25; begin with initialize";
-    Fault { code: METHOD_NOT_FOUND, ..Fault::new(Status::BadRequest, why) }
 }
 
 fn too_long() -> Fault {

@@ -8,7 +8,7 @@ use rustix::net::{Shutdown, shutdown, sockopt};
 use super::FIRST;
 use super::connection::{Connection, KEEP_ALIVE, LINGER, REQUEST_TIME, SEND_TIME, State};
 use super::members::{Member, Role};
-use crate::bus::port::{Input, Moment, Origin, Peer, Reason};
+use crate::bus::port::{Input, Moment, Origin, Peer};
 use crate::http1::{CONTINUE, Error, Event, LONGEST_HEAD, Status};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
@@ -416,7 +416,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn refuse_http(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>, is_last: bool) {
         let place = self.http.connections[slot].origin.place;
         let text = format!("a request for MCP is refused: {} ({})", fault.why, fault.status.code());
-        self.tell(now, Input::Stranger { place, reason: Reason::HandshakeRefused, text });
+        self.tell(now, Input::Stranger { place, reason: fault.reason(), text });
         let connection = &mut self.http.connections[slot];
         connection.incoming.keeps_alive &= !is_last;
         let manner = connection.manner(None);

@@ -2,7 +2,7 @@
 //! people's clients make of it is tried in `tests/clients`.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use tungstenite::{Bytes, Message};
 
 use crate::client::Client;
 use crate::harness::{Daemon, Setup, echo, with, worker};
+use crate::slots::on_all_slots;
 use crate::sockets::register;
 
 /// What does not come in this time does not come.
@@ -79,7 +80,12 @@ const UPGRADE: &str = "GET /acp HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocke
 
 /// What a connection is told that begins with these bytes, to its end: the status, and the message in the body.
 fn told(daemon: &Daemon, bytes: &str) -> (u16, String) {
-    let mut client = Client::over_tcp(daemon.address());
+    told_at(daemon.address(), bytes)
+}
+
+/// The same, at a listener that is not the first.
+fn told_at(address: SocketAddr, bytes: &str) -> (u16, String) {
+    let mut client = Client::over_tcp(address);
     client.send_bytes(bytes.as_bytes());
     let answer = client.rest();
     let status =
@@ -236,23 +242,17 @@ fn health_is_no_when_no_worker_runs() {
 
 #[test]
 fn a_full_daemon_says_so_to_those_who_ask_for_a_websocket_and_for_health() {
-    let listeners = json!([{ "ws": "127.0.0.1:0" }, { "tcp": "127.0.0.1:0" }]);
-    let daemon = Setup::new([echo("echo", 1)]).no_listener().set("listeners", listeners).start();
-    let addresses = daemon.addresses(2);
-    let clients: Vec<Client> = (0..1024)
-        .map(|_| {
-            let mut client = Client::over_tcp(addresses[1]);
-            // One that says nothing makes room.
-            client.request(1, "m", json!({}));
-            client
-        })
-        .collect();
+    let listeners = json!([{ "tcp": "127.0.0.1:0" }, { "ws": "127.0.0.1:0" }]);
+    let mut daemon = Setup::new([worker("w", 1, &[])]).no_listener().set("listeners", listeners).start();
+    let door = daemon.addresses(2)[1];
+    let clients = on_all_slots(&mut daemon);
     daemon.logs(&["connection_limit", "all 1024 connections are in use"]);
-    let (status, why) = told(&daemon, &format!("{UPGRADE}\r\n"));
+    let (status, why) = told_at(door, &format!("{UPGRADE}\r\n"));
     assert_eq!((status, why.as_str()), (503, "all 1024 connections are in use"));
-    assert_eq!(told(&daemon, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").0, 503);
+    let health = || told_at(door, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").0;
+    assert_eq!(health(), 503);
     drop(clients);
-    daemon.until("there is room again", || told(&daemon, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").0 == 200);
+    daemon.until("there is room again", || health() == 200);
     daemon.stop();
 }
 

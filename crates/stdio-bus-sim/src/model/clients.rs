@@ -209,6 +209,9 @@ impl Model {
         if why == Reason::ShuttingDown {
             self.clients[client].refused_for = why;
         }
+        if matches!(why, Reason::ClientMalformed | Reason::ClientLineTooLong) {
+            self.bereaved.retain(|(bereaved, _)| *bereaved != client);
+        }
         self.counts_turn(now, client);
         // Who holds the memory by what is queued for it can be told nothing.
         let is_mute = how == Close::Now && self.outputs.get(&me).is_some_and(|output| output.queued > 0);

@@ -134,8 +134,10 @@ impl Model {
     /// Whether this line of the bus refuses a message that it is just hearing.
     pub fn said_refusal(&mut self, hearing: Option<Who>, to: Who, text: &[u8]) -> bool {
         let value = value_of(text);
-        let refuses =
-            hearing == Some(to) && !value["id"].is_null() && value["error"]["data"]["reason"] != "client_left";
+        // Those are told of what was asked before.
+        let is_of_before = ["client_left", "request_discarded"]
+            .contains(&value["error"]["data"]["reason"].as_str().unwrap_or_default());
+        let refuses = hearing == Some(to) && !value["id"].is_null() && !is_of_before;
         self.refused_for = value["error"]["data"]["reason"].as_str().filter(|_| refuses).map(reason_of);
         refuses
     }
@@ -172,7 +174,7 @@ impl Model {
         }
         let is_replaced = reason == Reason::WorkerReplaced.name();
         let reason = reason_of(&reason);
-        if hearing == Some(to) {
+        if hearing == Some(to) && reason != Reason::RequestDiscarded {
             self.seen_replies.push((to, id, reason.told()));
             return;
         }

@@ -139,6 +139,21 @@ fn a_malformed_line_is_answered_and_closes_its_connection_alone() {
 }
 
 #[test]
+fn what_was_asked_before_a_malformed_line_gets_an_error_of_its_own() {
+    let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
+    let mut client = daemon.connect();
+    client.ask("held", "hold", json!({}));
+    client.request(1, "m", json!({}));
+    client.send_bytes(b"nonsense\n");
+    let lost = client.message();
+    assert_eq!((&lost["id"], &lost["error"]["code"]), (&json!("held"), &json!(-32011)), "{lost}");
+    assert_eq!(lost["error"]["data"], json!({ "reason": "request_discarded", "delivered": true }));
+    assert_eq!(client.message()["error"]["code"], -32700);
+    client.ends();
+    daemon.stop();
+}
+
+#[test]
 fn lines_before_a_malformed_one_are_carried_and_lines_behind_it_are_not() {
     let setup = Setup::new([]);
     let seen = setup.path("seen");

@@ -22,6 +22,8 @@ use core::time::Duration;
 
 /// How long a connection that was shut down may still send before it is closed for good.
 const LINGER: Duration = Duration::from_secs(1);
+/// What is told of a request whose client is closed, if there is no better reason.
+pub(super) const CLOSED_BEFORE: &str = "the connection was closed before its answer came";
 
 impl Bus {
     /// A client has connected through the listener with this index. None when there is no room for it, or the
@@ -221,18 +223,29 @@ impl Bus {
         self.recheck_quiesced();
     }
 
-    /// Ends the requests of a client that leaves, and holds or drops its sessions.
-    fn detach_client(&mut self, key: ClientKey) {
+    /// A client that can still be spoken to is closed: all that it waits for fails, and its workers need not go on with it.
+    pub(super) fn fail_requests_of(&mut self, key: ClientKey, why: Reason, text: &str) {
+        self.tell_workers(key);
+        for request in self.asked_by(key.into()) {
+            self.fail_request(request, why, text);
+        }
+    }
+
+    /// Tells workers that nobody waits any more for what a client has asked them, where that is wanted.
+    fn tell_workers(&mut self, key: ClientKey) {
         self.send_cancellations(key);
         self.cancel_requests(key);
+    }
+
+    /// Ends the requests of a client that leaves, and holds or drops its sessions.
+    fn detach_client(&mut self, key: ClientKey) {
+        self.tell_workers(key);
         for request in self.asked_by(key.into()) {
             let Some(pending) = self.pending.get(request) else { continue };
             // Nothing is lost for who has cancelled it.
             let reason = if pending.cancelled().is_some() { Reason::Cancelled } else { Reason::RequestDiscarded };
             let id = self.pending.asker_text(request);
-            self.report_request(reason, [Some(key.into()), None], || {
-                (Some(id), "the connection was closed before its answer came".into())
-            });
+            self.report_request(reason, [Some(key.into()), None], || (Some(id), CLOSED_BEFORE.into()));
             self.count_outcome(request, reason, None);
             self.orphan_request(request);
         }

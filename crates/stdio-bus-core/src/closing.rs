@@ -39,9 +39,7 @@ impl Bus {
         let why_at_first = closing.why.or(Some(why));
         *closing =
             Closing { why: why_at_first, since, saves_memory, refusal: Some(refusal), ..core::mem::take(closing) };
-        for request in self.asked_by(key.into()) {
-            self.fail_request(request, why, text);
-        }
+        self.fail_requests_of(key, why, text);
         // It may have no request by whose error it would learn that the daemon goes on.
         if why != Reason::ShuttingDown {
             self.send_error(key.into(), b"null", None, why, text, Delivered::Nothing);

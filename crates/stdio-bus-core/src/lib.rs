@@ -190,6 +190,7 @@ impl Bus {
             }),
             Input::Faulty { client, why, is_too_long } => {
                 let reason = if is_too_long { Reason::ClientLineTooLong } else { Reason::ClientMalformed };
+                self.fail_requests_of(client, Reason::RequestDiscarded, clients::CLOSED_BEFORE);
                 self.end_client(client, reason, || format!("a client is closed: {why}"));
             }
             Input::Closed(client) => self.on_client_closed(client),

@@ -6,6 +6,7 @@ use alloc::string::String;
 use ndjson_scan::{Fault, Line, Window};
 
 use super::client::Phase;
+use super::clients::CLOSED_BEFORE;
 use super::ended::Said;
 use super::message::{Refusal, echoed_id, echoed_session, is_response, session_name, session_named};
 use super::peer::{ClientKey, Peer};
@@ -261,6 +262,7 @@ impl Bus {
             Reason::ClientMalformed => format!("Parse error: {text}"),
             _ => format!("Invalid Request: {text}"),
         };
+        self.fail_requests_of(client, Reason::RequestDiscarded, CLOSED_BEFORE);
         self.send_error(client.into(), b"null", None, reason, &message, Delivered::Nothing);
         self.close_client(client, Close::Flush, reason);
     }

@@ -217,9 +217,7 @@ impl Bus {
         self.unassign(owner, key);
         // What it has asked workers of other pools.
         let text = "the worker of this connection has ended, and the connection with it";
-        for request in self.asked_by(owner.into()) {
-            self.fail_request(request, Reason::RequestDiscarded, text);
-        }
+        self.fail_requests_of(owner, Reason::RequestDiscarded, text);
         self.close_orderly(owner, Reason::OwnWorkerEnded, text);
     }
 

@@ -131,10 +131,15 @@ fn a_client_whose_frames_are_wrong_is_closed_for_that_and_counted() {
         let client = bench.client();
         let Peer::Client(key) = client else { panic!("it is a client") };
         let why = || "no mask".to_owned();
+        bench.write(client, r#"{"id":1,"method":"x"}"#);
         bench.handle(Input::Faulty { client: key, why: why(), is_too_long });
         bench.handle(Input::Faulty { client: key, why: why(), is_too_long });
         assert_eq!(bench.how_closed(client), Some(Close::Flush));
-        assert_eq!((bench.count(reason), bench.read(client).len()), (1, 0), "its last frame says why");
+        assert_eq!(
+            (bench.count(reason), bench.read_error(client).0),
+            (1, "request_discarded".into()),
+            "a frame says why"
+        );
     }
 }
 
@@ -220,6 +225,28 @@ fn workers_are_told_to_cancel_what_a_client_that_leaves_still_waits_for() {
     bench.breaks(client);
     let cancel = r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"bu\"sy"}}"#;
     assert_eq!(bench.read(worker), [cancel]);
+}
+
+#[test]
+fn workers_are_told_to_cancel_what_a_client_waits_for_that_the_daemon_closes() {
+    let malformed: fn(&mut Bench, ClientKey) = |bench, client| bench.write(client.into(), "no JSON");
+    let killed: fn(&mut Bench, ClientKey) = |bench, client| bench.handle(Input::CloseClient(client));
+    let token_removed: fn(&mut Bench, ClientKey) = |bench, client| bench.handle(Input::TokenRemoved(client));
+    for close in [malformed, killed, token_removed] {
+        let mut frugal = settings(vec![pool(1, Assignment::RoundRobin)]);
+        frugal.pools[0].cancel_on_disconnect = true;
+        let mut bench = Bench::new(frugal);
+        let (client, worker) = (bench.client(), bench.worker(0));
+        let Peer::Client(key) = client else { panic!("it is a client") };
+        bench.write(client, r#"{"id":1,"method":"session/prompt","params":{"sessionId":"busy"}}"#);
+        bench.read(worker);
+        close(&mut bench, key);
+        assert_eq!(
+            bench.read(worker),
+            [r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"busy"}}"#]
+        );
+        assert!(bench.read(client)[0].contains(r#""id":1,"error""#), "the client is told, too");
+    }
 }
 
 #[test]

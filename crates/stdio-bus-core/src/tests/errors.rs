@@ -169,8 +169,13 @@ fn what_is_not_a_json_object_is_answered_with_a_parse_error_and_closed() {
         bench.write_bytes(client, b"{\"id\":1,\"method\":\"before\"}\n");
         bench.write_bytes(client, line);
         bench.read(worker);
-        let (reason, code, id) = bench.read_error(client);
-        assert_eq!((reason.as_str(), code, id), ("client_malformed", -32700, Value::Null));
+        let errors: Vec<Value> = bench.read(client).iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let told = |error: &Value| {
+            let error = [&error["id"], &error["error"]["code"], &error["error"]["data"]["reason"]];
+            error.map(Value::to_string).join(" ")
+        };
+        let expected = [r#"1 -32011 "request_discarded""#, r#"null -32700 "client_malformed""#];
+        assert_eq!(errors.iter().map(told).collect::<Vec<_>>(), expected, "what was asked before has an end, too");
         assert_eq!(bench.how_closed(client), Some(Close::Flush));
         bench.write_bytes(client, b"{\"id\":2,\"method\":\"after\"}\n");
         assert!(bench.read(worker).is_empty(), "it is not listened to any more");

@@ -210,6 +210,7 @@ impl Model {
             self.clients[client].refused_for = why;
         }
         if matches!(why, Reason::ClientMalformed | Reason::ClientLineTooLong) {
+            assert!(!waits, "client {client} is closed and not told what becomes of its requests");
             self.bereaved.retain(|(bereaved, _)| *bereaved != client);
         }
         self.counts_turn(now, client);

@@ -491,6 +491,33 @@ fn an_answer_that_broke_off_and_cannot_be_asked_for_is_an_error() {
 }
 
 #[test]
+fn what_may_have_been_carried_out_is_not_called_safe_to_repeat() {
+    let mut server = Server::plain();
+    let (mut bridge, mut stdout, _stream) = server.begin();
+    let statuses = [("500 A", true), ("502 B", true), ("504 C", true), ("503 D", false), ("429 E", false)];
+    for (status, delivered) in statuses {
+        bridge.ask(tool(1));
+        server.next("POST").answer(status, "text/plain", "", "no");
+        let line = stdout.message();
+        assert_eq!(
+            (reason(&line), &line["error"]["data"]["delivered"]),
+            ("daemon_refused", &json!(delivered)),
+            "{status}"
+        );
+    }
+    // The rest of its answer is gone, but it was asked.
+    bridge.ask(tool(2));
+    let asked = server.next("POST");
+    asked.open_stream();
+    asked.event("5", &said(1).to_string());
+    assert_eq!(stdout.message(), said(1));
+    asked.break_off();
+    server.next("GET").answer("400 Bad Request", "text/plain", "", "too late");
+    let line = stdout.message();
+    assert_eq!((reason(&line), &line["error"]["data"]["delivered"]), ("daemon_refused", &json!(true)));
+}
+
+#[test]
 fn the_servers_own_stream_is_asked_for_again_where_it_ended() {
     let mut server = Server::plain();
     let (mut bridge, mut stdout, stream) = server.begin();

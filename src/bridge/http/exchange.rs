@@ -124,6 +124,8 @@ async fn stream(state: &State, number: u64, message: &Message, head: &AnswerHead
                 ended = Err(failure);
                 continue;
             }
+            // It has the request, whatever it says now.
+            Err(Trouble::Refused(no)) => return Err(Trouble::Broken(Failure::Refused(no), Delivered::Yes)),
             Err(trouble) => return Err(trouble),
         };
         ended = follow(state, number, message, &mut events, reply, head.keeps_alive).await;
@@ -225,7 +227,15 @@ async fn report(state: &State, message: &Message, trouble: Trouble) {
             let refused = Box::new((refused, options.token_file.is_some()));
             return state.tell(Heard::Over(Ending::Refused(refused))).await;
         }
-        Trouble::Refused(refused) => Refusal::of(options, &Failure::Refused(refused)),
+        Trouble::Refused(refused) => {
+            // A proxy may have passed it on before it says so, and a server have begun with it.
+            let may_be_there = matches!(refused.status, 500 | 502 | 504);
+            let mut refusal = Refusal::of(options, &Failure::Refused(refused));
+            if may_be_there {
+                refusal.delivered = Delivered::Yes;
+            }
+            refusal
+        }
         Trouble::Unreached(failure) => Refusal::of(options, &failure),
         Trouble::Broken(Failure::Broken(error), delivered) => Refusal::over(options, &Ending::Broken(error), delivered),
         Trouble::Broken(failure, delivered) => {

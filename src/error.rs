@@ -82,7 +82,7 @@ pub enum StartError {
 
     /// Someone listens on the Unix socket.
     #[error(
-        "cannot listen on unix:{}: a running program listens on it already\nstop that program (ss -lxp shows it), or choose another path",
+        "cannot listen on unix:{}: a running program listens on it already\nsee which it is (ss -lxp), and stop it or choose another path",
         path.display()
     )]
     SocketInUse {

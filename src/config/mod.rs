@@ -621,8 +621,9 @@ impl Config {
             && !is_loopback(host)
         {
             told.push(format!(
-                "the admin listener {host}:{port} tells everybody who reaches it names of sessions and addresses of \
-                 clients; let a firewall keep out all but your monitoring, or write 127.0.0.1 or the path of a Unix socket"
+                "the admin listener {} tells everybody who reaches it names of sessions and addresses of clients; \
+                 let a firewall keep out all but your monitoring, or write 127.0.0.1 or the path of a Unix socket",
+                Address::Tcp { host: host.clone(), port: *port }
             ));
         }
         told

@@ -195,7 +195,9 @@ impl Notify {
             // A manager that restarts is there again soon.
             Err(error) => {
                 if !std::mem::replace(&mut self.told_of_failure, true) {
-                    tracing::warn!("the service manager cannot be told anything: {error}; trying again until it can");
+                    tracing::warn!(
+                        "the service manager cannot be told anything (NOTIFY_SOCKET): {error}; trying again until it can"
+                    );
                 }
                 Err(LATER)
             }

@@ -12,7 +12,6 @@ use super::origin::Origin;
 use super::peer::{ClientKey, Moment, WorkerKey};
 use super::report::Reason;
 use super::settings::{self, Assignment, Settings};
-use super::supervisor::worker::State;
 
 /// The workers that a message may go to: those of one pool, or of all.
 #[derive(Default)]
@@ -307,11 +306,12 @@ impl Bus {
     fn next_of_shared(&self, group: &Group) -> String {
         let slots = || group.slots.iter().map(|(pool, slot)| &self.supervisor.pools[*pool].slots[*slot]);
         let due = slots().filter(|slot| !slot.restarts.is_given_up()).filter_map(|slot| slot.restarts.due()).min();
-        let mut workers = slots().filter_map(|slot| self.workers.get(slot.worker?));
-        match due {
-            Some(at) => format!(": the next one starts in {} ms", at.since(self.time.now()).as_millis()),
-            None if workers.any(|worker| worker.process.state() == State::Starting) => ": one is being started".into(),
-            None => String::new(),
+        let asked = slots().filter_map(|slot| Some(self.workers.get(slot.worker?)?.is_asked()));
+        match (due, asked.max()) {
+            (Some(at), _) => format!(": the next one starts in {} ms", at.since(self.time.now()).as_millis()),
+            (None, Some(true)) => ": one starts, and has not said yet which version of MCP it serves".into(),
+            (None, Some(false)) => ": one is ending, and the next one starts when it has".into(),
+            (None, None) => String::new(),
         }
     }
 

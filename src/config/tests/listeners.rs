@@ -327,7 +327,7 @@ fn a_listener_that_other_machines_reach_says_so_until_it_is_told_who_may_come() 
     let admin = |listen: &str| good(&top(&format!(r#","admin":{{"listen":"{listen}"}}"#))).open_listeners();
     assert_eq!((admin("127.0.0.1:1"), admin("/a")), (vec![], vec![]));
     assert!(
-        admin("0.0.0.0:1")[0].starts_with("the admin listener 0.0.0.0:1 tells everybody"),
+        admin("[::]:1")[0].starts_with("the admin listener tcp://[::]:1 tells everybody"),
         "{:?}",
         admin("0.0.0.0:1")
     );

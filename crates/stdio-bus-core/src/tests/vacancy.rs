@@ -90,6 +90,13 @@ fn who_finds_no_shared_worker_is_told_when_the_next_one_starts() {
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     let message = bench.read_json(client)["error"]["message"].take();
     assert_eq!(message, "no worker is running: the next one starts in 100 ms");
+    bench.pass(milliseconds(100));
+    for worker in [bench.worker(0), bench.worker(1)] {
+        bench.ends(worker);
+    }
+    bench.write(client, r#"{"id":2,"method":"x"}"#);
+    let message = bench.read_json(client)["error"]["message"].take();
+    assert_eq!(message, "no worker is running: one is ending, and the next one starts when it has");
 }
 
 #[test]

@@ -76,6 +76,10 @@ impl Bus {
             return self.send_message(client, window, line, None);
         }
         match wrapped_message(window, line) {
+            // Whom it is about stands where the bus does not read.
+            Ok(inner) if is_wrapped(window, &inner) => {
+                Err(Refusal(Reason::MethodDenied, "Method not found: a proxy/successor within another one".into()))
+            }
             Ok(inner) => self.send_message(client, window, &inner, Some(line)),
             Err(at) => Ok(self.name_stands_twice(client.into(), window, line, at)),
         }

@@ -52,6 +52,22 @@ fn a_method_is_denied_in_a_session_and_as_a_cancellation_too() {
 }
 
 #[test]
+fn an_envelope_in_an_envelope_hides_no_method_and_no_session_of_another_client() {
+    let mut bench = denying(Assignment::RoundRobin);
+    let (owner, client, worker) = (bench.client(), bench.client(), bench.worker(0));
+    bench.write(owner, r#"{"id":1,"method":"x","sessionId":"s","pool":"agents"}"#);
+    bench.read_one(worker);
+    for inner in [r#"{"method":"session/list"}"#, r#"{"method":"session/prompt","params":{"sessionId":"s"}}"#] {
+        let nested = format!(r#"{{"method":"proxy/success\u006fr","params":{inner}}}"#);
+        bench.write(client, &format!(r#"{{"id":2,"method":"_proxy/successor","params":{nested},"pool":"agents"}}"#));
+        assert_eq!(bench.read_error(client), ("method_denied".into(), -32601, Value::from(2)));
+        bench.write(client, &format!(r#"{{"method":"_proxy/successor","params":{nested},"pool":"agents"}}"#));
+    }
+    assert!(bench.read(worker).is_empty() && bench.read(client).is_empty());
+    assert_eq!(bench.count(Reason::MethodDenied), 4);
+}
+
+#[test]
 fn another_pool_and_the_workers_themselves_may_use_the_method() {
     let mut bench = denying(Assignment::RoundRobin);
     let (client, worker, open) = (bench.client(), bench.worker(0), bench.worker(1));

@@ -14,7 +14,7 @@ pub struct Twice;
 impl<'b> Fields<'b> {
     /// The values of a field, one for each line of it.
     pub fn values(&self, name: &str) -> impl Iterator<Item = &'b [u8]> {
-        self.0.iter().filter(move |field| field.name.eq_ignore_ascii_case(name)).map(|field| field.value)
+        self.0.iter().filter(move |field| is_named(field, name)).map(|field| field.value)
     }
 
     /// The value of a field that may stand once.
@@ -22,9 +22,13 @@ impl<'b> Fields<'b> {
     /// # Errors
     /// It stands more than once.
     pub fn only(&self, name: &str) -> Result<Option<&'b [u8]>, Twice> {
-        let mut values = self.values(name);
-        let first = values.next();
-        if values.next().is_some() { Err(Twice) } else { Ok(first) }
+        let mut only = None;
+        for field in &self.0 {
+            if is_named(field, name) && only.replace(field.value).is_some() {
+                return Err(Twice);
+            }
+        }
+        Ok(only)
     }
 
     /// The elements of a list, which may be written in one line or in several.
@@ -46,6 +50,12 @@ impl<'b> Fields<'b> {
     pub fn iter(&self) -> impl Iterator<Item = (&'b str, &'b [u8])> {
         self.0.iter().map(|field| (field.name, field.value))
     }
+}
+
+/// Most names have another length, which is seen without a call.
+#[inline]
+fn is_named(field: &httparse::Header<'_>, name: &str) -> bool {
+    field.name.len() == name.len() && field.name.eq_ignore_ascii_case(name)
 }
 
 fn elements_of(value: &[u8]) -> impl Iterator<Item = &[u8]> {

@@ -118,7 +118,8 @@ fn values(fields: &Fields<'_>) -> Result<[Option<Box<str>>; FIELDS.len()], Fault
         if !matches!(name.as_bytes(), [b'm' | b'M' | b'l' | b'L', ..]) {
             continue;
         }
-        let Some(at) = FIELDS.iter().position(|known| name.eq_ignore_ascii_case(known)) else { continue };
+        let is_it = |known: &&str| name.len() == known.len() && name.eq_ignore_ascii_case(known);
+        let Some(at) = FIELDS.iter().position(is_it) else { continue };
         let bad = |what: &str| Fault::new(Status::BadRequest, format!("{} {what}", FIELDS[at]));
         let text = str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| matches!(byte, b' '..=b'~')));
         let text = text.ok_or_else(|| bad("is not visible ASCII"))?.trim_ascii();

@@ -35,15 +35,11 @@ pub enum Body {
 }
 
 /// Reads one line after the other, each of which is all of what it is shown.
+#[derive(Default)]
 pub struct LineReader {
-    scanner: Scanner,
+    /// Its tables have 160 KB, and most daemons serve nobody over HTTP: it is made for the first line.
+    scanner: Option<Scanner>,
     lines: Vec<Line>,
-}
-
-impl Default for LineReader {
-    fn default() -> Self {
-        Self { scanner: Scanner::new(), lines: Vec::new() }
-    }
 }
 
 impl LineReader {
@@ -53,7 +49,8 @@ impl LineReader {
     /// It is malformed, and why.
     pub fn read(&mut self, mut partial: Partial, window: Window<'_>) -> Result<Option<Line>, String> {
         self.lines.clear();
-        match (self.scanner.scan(&mut partial, window, &mut self.lines), &self.lines[..]) {
+        let scanner = self.scanner.get_or_insert_with(Scanner::new);
+        match (scanner.scan(&mut partial, window, &mut self.lines), &self.lines[..]) {
             (Outcome::More, [line]) => Ok(Some(*line)),
             (Outcome::Malformed { at, fault, .. }, _) => Err(format!("{fault:?} at byte {at}")),
             _ => Ok(None),

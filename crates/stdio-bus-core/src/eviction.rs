@@ -103,6 +103,11 @@ struct Holder {
     heard: Moment,
 }
 
+/// Puts those first that go first. One sort serves whatever is short.
+fn in_order(holders: &mut [Holder], standing: fn(&Holder) -> Standing) {
+    holders.sort_by_key(standing);
+}
+
 /// How much one client may hold before it is held back or closed.
 fn share(max_memory: usize, clients: usize, least: usize) -> usize {
     (max_memory / (SHARE_PART * clients.max(1))).max(least)
@@ -248,9 +253,11 @@ impl Bus {
         // their lines: they need larger blocks for it. The one that was silent for longest goes first.
         let mut one_goes = used <= most && due;
         if one_goes {
-            let standing =
-                |holder: &Holder| Standing { moves: holder.moves, since: holder.heard, ..Standing::default() };
-            holders.sort_by_key(standing);
+            in_order(&mut holders, |holder| Standing {
+                moves: holder.moves,
+                since: holder.heard,
+                ..Standing::default()
+            });
         }
         for holder in holders.iter().filter(|holder| holder.bytes > share_to_keep) {
             let may_go = used > most || due && !holder.moves;
@@ -348,8 +355,11 @@ impl Bus {
             let moves = self.time.now().since(client.end.stream.progress_at()) < PATIENCE || client.end.gate.waits();
             holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
         }
-        let holds = |holder: &Holder| Reverse(holder.bytes);
-        holders.sort_by_key(|holder| Standing { moves: holder.moves, holds: holds(holder), ..Standing::default() });
+        in_order(&mut holders, |holder| Standing {
+            moves: holder.moves,
+            holds: Reverse(holder.bytes),
+            ..Standing::default()
+        });
         (holders, leaving)
     }
 

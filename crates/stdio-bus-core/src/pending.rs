@@ -100,6 +100,12 @@ impl Asked {
     }
 }
 
+/// The keys of requests in the order in which those were made. One sort serves all that list requests.
+fn in_order(mut keys: Vec<RequestKey>) -> Vec<RequestKey> {
+    keys.sort_unstable_by_key(|key| key.serial());
+    keys
+}
+
 /// Places of the index: four for each request that there may be in one direction, so that few stand behind others.
 const PLACES: usize = (4 * MAX_PENDING_REQUESTS).next_power_of_two();
 
@@ -582,9 +588,8 @@ impl Pending {
 
     /// Those that are such, in the order in which they were made.
     fn all(&self, is_such: impl Fn(&Request) -> bool) -> Vec<RequestKey> {
-        let mut keys: Vec<_> = self.table.iter().filter(|(_, request)| is_such(request)).map(|(key, _)| key).collect();
-        keys.sort_by_key(|key| key.serial());
-        keys
+        let is_such = |(key, request): (RequestKey, &Request)| is_such(request).then_some(key);
+        in_order(self.table.iter().filter_map(is_such).collect())
     }
 
     /// When the next one has waited too long; never, if none can.

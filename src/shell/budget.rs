@@ -25,6 +25,8 @@ pub(super) struct Budget {
     pub refused: bool,
     pub refused_at: Moment,
     pub trim_at: Option<Moment>,
+    /// A timer was set for it.
+    pub is_timed: bool,
     /// Connections whose next read needs a larger block, and waits.
     pub waiting: Vec<usize>,
     /// The core has been told of them, and they may try again although memory is short.
@@ -42,6 +44,7 @@ impl Budget {
             refused: false,
             refused_at: Moment(0),
             trim_at: None,
+            is_timed: false,
             waiting: Vec::new(),
             may_grow: false,
         }

@@ -43,7 +43,12 @@ impl<I: Io> Shell<I> {
         self.reactor.retry_waiting();
         self.reactor.trim(now);
         let lent = self.lent();
-        self.reactor.timers.set(Timer::Memory, self.reactor.memory.due(lent, reserve::is_spent()));
+        let Reactor { memory, timers, .. } = &mut self.reactor;
+        let due = memory.due(lent, reserve::is_spent());
+        // Mostly nothing is, nor was: to look that up in each turn costs a twentieth of it.
+        if std::mem::replace(&mut memory.is_timed, due.is_some()) || due.is_some() {
+            timers.set(Timer::Memory, due);
+        }
     }
 
     fn tell_memory(&mut self, now: Moment, stage: Stage) {

@@ -388,7 +388,6 @@ impl Scanner {
 ///
 /// Offsets of the unfinished line are kept relative to its start, which is [`Partial::consumed`], so that they stay
 /// right when the bytes before it are dropped.
-#[derive(Default)]
 pub struct Partial {
     consumed: usize,
     scanned: usize,
@@ -403,6 +402,13 @@ pub struct Partial {
     memory: Option<Box<fast::Memory>>,
 }
 
+impl Default for Partial {
+    #[inline]
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Partial {
     /// Bytes of this connection that were looked at, each as often as that was: at most three times.
     pub fn looked_at(&self) -> u64 {
@@ -411,8 +417,16 @@ impl Partial {
 
     /// Nothing received yet.
     #[inline]
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self {
+            consumed: 0,
+            scanned: 0,
+            looked_at: 0,
+            is_amid_a_line: false,
+            is_of_any_depth: false,
+            machine: None,
+            memory: None,
+        }
     }
 
     /// The same for a connection whose lines may be nested as deep as they like; those above [`MAX_WRAPPED_DEPTH`] are

@@ -35,3 +35,9 @@ pub struct Traffic {
     /// Its requests that were not passed on.
     pub refused: u64,
 }
+
+impl Traffic {
+    /// Nothing yet.
+    pub(crate) const NOTHING: Self =
+        Self { lines_in: 0, bytes_in: 0, lines_out: 0, bytes_out: 0, asked: 0, given_up: 0, refused: 0 };
+}

@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::Bus;
 use super::account::Account;
 use super::admission::UseKey;
-use super::endpoint::{Endpoint, Stream};
+use super::endpoint::Endpoint;
 use super::flow::lists::ListsTold;
 use super::message::Refusal;
 use super::offers::Offers;
@@ -15,7 +15,7 @@ use super::opening::Opening;
 use super::origin::Origin;
 use super::peer::{ClientKey, ClientMark, Moment, Peer, SessionKey, Source, WorkerKey, WorkerMark};
 use super::report::Reason;
-use super::seldom::{Blank, Seldom};
+use super::seldom::{Seldom, blank};
 use super::session::tombstones::LostNames;
 use super::settings::Era;
 use super::table::Table;
@@ -107,7 +107,6 @@ impl Door {
 }
 
 /// What few clients have, or each only for a while.
-#[derive(Default)]
 pub(super) struct SeldomOfClient {
     /// How it began, if it is a session of a door for MCP.
     pub opening: Opening,
@@ -123,8 +122,9 @@ pub(super) struct SeldomOfClient {
     pub offers: Offers,
 }
 
-impl Blank for SeldomOfClient {
-    const BLANK: &'static Self = &Self {
+blank!(
+    SeldomOfClient,
+    Self {
         opening: Opening { line: None, at: None },
         closing: Closing {
             why: None,
@@ -139,11 +139,11 @@ impl Blank for SeldomOfClient {
         lost: LostNames::NONE,
         lists_told: ListsTold::NONE,
         offers: Offers::NONE,
-    };
-}
+    }
+);
 
 /// A thousand of them may be idle.
-const _: () = assert!(size_of::<Client>() <= 320);
+const _: () = assert!(size_of::<Client>() <= 104);
 
 /// One client connection.
 pub(super) struct Client {
@@ -158,20 +158,25 @@ pub(super) struct Client {
     pub seldom: Seldom<SeldomOfClient>,
     /// When its last bytes came.
     pub heard: Moment,
-    /// Lines, requests and sessions.
-    pub end: Endpoint,
+    /// Lines, requests and sessions, since there were any.
+    pub end: Seldom<Endpoint>,
 }
 
 impl Client {
     /// A new connection.
     pub(super) fn new(identity: Identity, group: usize, door: Door) -> Self {
-        let end = Endpoint { stream: Stream::since(identity.opened), ..Endpoint::default() };
-        Self { identity, group, door, phase: Phase::Open, seldom: Seldom::default(), heard: Moment::default(), end }
+        let (heard, phase) = (Moment::default(), Phase::Open);
+        Self { identity, group, door, phase, seldom: Seldom::default(), heard, end: Seldom::default() }
     }
 
     /// When something was last heard of it, or taken by it.
     pub(super) fn active_at(&self) -> Moment {
-        self.identity.opened.max(self.heard).max(self.end.stream.progress_at())
+        self.heard.max(self.progress_at())
+    }
+
+    /// When a line was taken from it, or it took bytes, for the last time; or it has only connected since.
+    pub(super) fn progress_at(&self) -> Moment {
+        self.identity.opened.max(self.end.stream.progress_at())
     }
 
     /// What it has come to in the time that it has `lasted`.
@@ -204,7 +209,7 @@ pub(super) fn end_of<'a>(
     peer: Peer,
 ) -> Option<&'a mut Endpoint> {
     match peer {
-        Peer::Client(client) => clients.get_mut(client).map(|client| &mut client.end),
+        Peer::Client(client) => clients.get_mut(client).map(|client| &mut *client.end),
         Peer::Worker(worker) => workers.get_mut(worker).map(|worker| &mut worker.end),
     }
 }
@@ -219,7 +224,7 @@ impl Bus {
     /// The end of a peer.
     pub(super) fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {
         match peer {
-            Peer::Client(client) => self.clients.get(client).map(|client| &client.end),
+            Peer::Client(client) => self.clients.get(client).map(|client| &*client.end),
             Peer::Worker(worker) => self.workers.get(worker).map(|worker| &worker.end),
         }
     }

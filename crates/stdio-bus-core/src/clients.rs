@@ -403,7 +403,7 @@ impl Bus {
         if client.phase == Phase::HalfClosed {
             // As long as answers come and are taken, there may be more.
             client.seldom.closing.deadline =
-                client.seldom.closing.deadline.max(Some(client.end.stream.progress_at().after(drain_timeout)));
+                client.seldom.closing.deadline.max(Some(client.progress_at().after(drain_timeout)));
         }
         let (deadline, phase, queued) = (client.seldom.closing.deadline, client.phase, client.end.output.queued());
         if stalls_at.is_some_and(|at| at <= now) {

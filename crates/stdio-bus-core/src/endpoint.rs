@@ -13,10 +13,9 @@ use super::flow::turn::Turn;
 use super::peer::{Moment, Peer, SessionKey};
 use super::pending::Asked;
 use super::port::{Next, Received};
-use super::seldom::{Blank, Seldom};
+use super::seldom::{Seldom, blank};
 
-/// One end of the bus.
-#[derive(Default)]
+/// One end of the bus. A client that has sent nothing has none yet ([`Seldom`]).
 pub(super) struct Endpoint {
     /// What comes from it.
     pub stream: Stream,
@@ -36,8 +35,21 @@ pub(super) struct Endpoint {
     pub seldom: Seldom<SeldomOfEndpoint>,
 }
 
+blank!(
+    Endpoint,
+    Self {
+        stream: Stream::NOTHING,
+        output: Output::NOTHING,
+        gate: ReadGate::OPEN,
+        outstanding: Asked::NOTHING,
+        unanswered: Unanswered { count: 0, awaited: 0 },
+        sessions: Vec::new(),
+        traffic: Traffic::NOTHING,
+        seldom: Seldom::unchanged(),
+    }
+);
+
 /// What few ends have, or only for a while.
-#[derive(Default)]
 pub(super) struct SeldomOfEndpoint {
     /// What it may get a penalty for, if it is a client.
     pub penalty: Penalty,
@@ -51,13 +63,12 @@ pub(super) struct SeldomOfEndpoint {
     pub retired: Retired,
 }
 
-impl Blank for SeldomOfEndpoint {
-    const BLANK: &'static Self =
-        &Self { penalty: Penalty::NONE, pace: Pace::NONE, turn: Turn::NONE, blocked_on: None, retired: Retired::NONE };
-}
+blank!(
+    SeldomOfEndpoint,
+    Self { penalty: Penalty::NONE, pace: Pace::NONE, turn: Turn::NONE, blocked_on: None, retired: Retired::NONE }
+);
 
 /// What comes from a peer, as far as it has come.
-#[derive(Default)]
 pub(super) struct Stream {
     /// What is known of the line it is in the middle of.
     partial: Partial,
@@ -72,7 +83,7 @@ pub(super) struct Stream {
 }
 
 /// The requests that one answerer has still to answer.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Unanswered {
     count: u32,
     awaited: u32,
@@ -129,14 +140,13 @@ impl Seldom<SeldomOfEndpoint> {
 }
 
 impl Stream {
-    /// That of a client which has connected now.
-    pub(super) fn since(now: Moment) -> Self {
-        Self { progress_at: now, ..Self::default() }
-    }
+    /// Nothing has come.
+    const NOTHING: Self =
+        Self { partial: Partial::new(), kept: 0, waiting: Seldom::unchanged(), progress_at: Moment(0), spoke_at: None };
 
     /// That of a worker.
     pub(super) fn of_worker() -> Self {
-        Self { partial: Partial::of_any_depth(), ..Self::default() }
+        Self { partial: Partial::of_any_depth(), ..Self::NOTHING }
     }
 
     /// The lines of a window, and how many bytes behind them are no whole line. Lines that waited were found before.
@@ -182,7 +192,7 @@ impl Stream {
         self.spoke_at
     }
 
-    /// When a line was taken from it, or it took bytes, for the last time.
+    /// When a line was taken from it, or it took bytes, for the last time, if it ever was.
     pub(super) fn progress_at(&self) -> Moment {
         self.progress_at
     }

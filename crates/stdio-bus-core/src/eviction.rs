@@ -352,7 +352,7 @@ impl Bus {
                 continue;
             };
             // One that waits for a worker has sent whole lines, and it is not in its hands when they are taken.
-            let moves = self.time.now().since(client.end.stream.progress_at()) < PATIENCE || client.end.gate.waits();
+            let moves = self.time.now().since(client.progress_at()) < PATIENCE || client.end.gate.waits();
             holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
         }
         in_order(&mut holders, |holder| Standing {

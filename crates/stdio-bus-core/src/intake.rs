@@ -7,7 +7,7 @@ use ndjson_scan::{Line, Outcome, Scanner, Window};
 mod fast_path;
 
 use super::Bus;
-use super::client::Phase;
+use super::client::{Client, Phase};
 use super::endpoint::{Endpoint, Stream};
 use super::out::Out;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
@@ -160,30 +160,41 @@ impl Bus {
         let Some(client) = self.clients.get_mut(key) else {
             return Received { consumed: window.data().len(), next: Next::Wait };
         };
-        if client.phase != Phase::Open || !client.end.gate.lets_through() {
+        let Client { identity, phase, heard, end, .. } = client;
+        let Some(end) = end.get_mut() else { return self.receive_first(key, window) };
+        if *phase != Phase::Open || !end.gate.lets_through() {
             return self.receive_otherwise(key, window);
         }
-        let is_far_ahead = count > 1 && client.end.outstanding.len() >= self.settings.limits.requests_ahead;
-        if is_far_ahead && !client.end.seldom.pace.take_turn() {
+        let is_far_ahead = count > 1 && end.outstanding.len() >= self.settings.limits.requests_ahead;
+        if is_far_ahead && !end.seldom.pace.take_turn() {
             self.yield_to_others(key);
             return Received { consumed: 0, next: Next::Wait };
         }
         // What was kept is presented again.
-        if client.end.stream.has_more(window.data().len()) {
-            client.heard = now;
+        if end.stream.has_more(window.data().len()) {
+            *heard = now;
         }
-        let found = self.intake.find_lines(&mut client.end.stream, window);
+        let found = self.intake.find_lines(&mut end.stream, window);
         let mut lines = 0;
         if takes_fast_path {
             let mut path = fast_path!(self, window, count);
-            lines = path.client_lines(key, client, &mut self.workers, &self.intake.batch, limit);
+            lines = path.client_lines(key, identity, end, &mut self.workers, &self.intake.batch, limit);
             self.out.stats().lines_from_clients += lines as u64;
             let bytes = window.data().len();
-            if let Some(received) = self.intake.finish(&mut client.end, now, bytes, found, lines, limit) {
+            if let Some(received) = self.intake.finish(end, now, bytes, found, lines, limit) {
                 return received;
             }
         }
         self.route_lines(key.into(), window, found, lines)
+    }
+
+    /// The first bytes of a client.
+    #[cold]
+    fn receive_first(&mut self, key: ClientKey, window: Window<'_>) -> Received {
+        if let Some(client) = self.clients.get_mut(key) {
+            client.end.begin();
+        }
+        self.receive_from_client(key, window)
     }
 
     fn receive_from_worker(&mut self, key: WorkerKey, window: Window<'_>) -> Received {

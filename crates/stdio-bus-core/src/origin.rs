@@ -7,7 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use super::networks::Network;
 use super::peer::{Source, hash_of_name};
-use super::seldom::{Blank, Seldom};
+use super::seldom::{Seldom, blank};
 
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl Origin {
 
 /// What a client is called: by its token, and by a proxy beside its address. Text without control characters, of at most
 /// 255 characters each.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// The common name of the certificate that the client showed to the proxy, which has verified it.
     pub common_name: Option<Box<str>>,
@@ -125,10 +125,7 @@ pub struct Names {
     pub connection_id: Option<Box<str>>,
 }
 
-impl Blank for Names {
-    const BLANK: &'static Self =
-        &Self { common_name: None, server_name: None, unique_id: None, token: None, connection_id: None };
-}
+blank!(Names, Self { common_name: None, server_name: None, unique_id: None, token: None, connection_id: None });
 
 impl Names {
     /// Whom its sessions belong to beyond the connection: the name of its token, or that of its certificate.

@@ -75,13 +75,10 @@ pub(super) struct Asked {
     lists_ids: bool,
 }
 
-impl Default for Asked {
-    fn default() -> Self {
-        Self { first: NONE, last: NONE, count: 0, lists_ids: false }
-    }
-}
-
 impl Asked {
+    /// There are none.
+    pub(super) const NOTHING: Self = Self { first: NONE, last: NONE, count: 0, lists_ids: false };
+
     /// How many there are.
     #[inline]
     pub(super) fn len(&self) -> usize {

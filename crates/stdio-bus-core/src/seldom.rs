@@ -5,11 +5,27 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
-/// What has a state in which it is most of the time.
+/// What has a state in which it is most of the time ([`blank`](macro@blank)).
 pub trait Blank: Default + 'static {
     /// That state: the default.
     const BLANK: &'static Self;
 }
+
+/// Says what the usual state of a type is: its default, too.
+macro_rules! blank {
+    ($type:ty, $usual:expr) => {
+        impl $crate::seldom::Blank for $type {
+            const BLANK: &'static Self = &$usual;
+        }
+
+        impl Default for $type {
+            fn default() -> Self {
+                $usual
+            }
+        }
+    };
+}
+pub(crate) use blank;
 
 impl<T: 'static> Blank for Vec<T> {
     const BLANK: &'static Self = &Self::new();
@@ -31,6 +47,19 @@ impl<T> Seldom<T> {
     #[inline]
     pub fn get_mut(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()
+    }
+
+    /// It has memory from now on.
+    pub fn begin(&mut self)
+    where
+        T: Default,
+    {
+        self.0.get_or_insert_default();
+    }
+
+    /// What is as usual.
+    pub const fn unchanged() -> Self {
+        Self(None)
     }
 }
 
@@ -74,12 +103,9 @@ impl<T: Blank> DerefMut for Seldom<T> {
 mod tests {
     use super::*;
 
-    #[derive(Default)]
     struct Count(u64);
 
-    impl Blank for Count {
-        const BLANK: &'static Self = &Self(0);
-    }
+    blank!(Count, Count(0));
 
     #[test]
     fn what_was_not_changed_takes_up_a_word_and_is_as_usual() {

@@ -257,7 +257,7 @@ impl Bus {
 
     /// Panics if those who wait and those they wait for disagree.
     pub(crate) fn check_waiting(&self) {
-        let clients = self.all_clients().map(|(key, client)| (Peer::Client(key), &client.end, false));
+        let clients = self.all_clients().map(|(key, client)| (Peer::Client(key), &*client.end, false));
         let workers =
             self.workers.iter().map(|(key, it)| (Peer::Worker(key), &it.end, it.window.turns_due().is_some()));
         let (mut waiters, mut waiting) = (Vec::new(), Vec::new());

@@ -28,6 +28,9 @@ pub(crate) struct ReadGate {
 }
 
 impl ReadGate {
+    /// Nothing stands against it.
+    pub(crate) const OPEN: Self = Self { holds: 0, penalty_ends: Moment(0) };
+
     /// Whether the peer is read.
     pub(crate) fn is_open(self) -> bool {
         self.holds == 0

@@ -7,14 +7,13 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use crate::peer::{Moment, Peer};
-use crate::seldom::{Blank, Seldom};
+use crate::seldom::{Seldom, blank};
 
 /// A full output must lose this part of the limit within the timeout, or it counts as stalled. Without it a reader
 /// that takes one byte a minute could hold up a worker for ever; with it a slow one still receives everything.
 const PROGRESS_PARTS: usize = 16;
 
 /// What is queued for one connection.
-#[derive(Default)]
 pub(crate) struct Output {
     /// Bytes queued and not sent yet.
     queued: usize,
@@ -22,7 +21,6 @@ pub(crate) struct Output {
 }
 
 /// What few outputs have.
-#[derive(Default)]
 struct SeldomOfOutput {
     /// More than the limit was queued, and less than half of it has been drained since.
     full: Option<Full>,
@@ -31,9 +29,7 @@ struct SeldomOfOutput {
     waiters: VecDeque<Peer>,
 }
 
-impl Blank for SeldomOfOutput {
-    const BLANK: &'static Self = &Self { full: None, flush: None, waiters: VecDeque::new() };
-}
+blank!(SeldomOfOutput, Self { full: None, flush: None, waiters: VecDeque::new() });
 
 /// It is only emptied now.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +48,9 @@ struct Full {
 }
 
 impl Output {
+    /// Nothing is queued.
+    pub(crate) const NOTHING: Self = Self { queued: 0, seldom: Seldom::unchanged() };
+
     /// Whether more than the limit was queued and less than half of it has been drained since.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
@@ -154,7 +153,7 @@ mod tests {
 
     #[test]
     fn an_output_is_full_above_the_limit_and_released_below_half_of_it() {
-        let mut output = Output::default();
+        let mut output = Output::NOTHING;
         output.push(100, 100, Moment(0));
         assert!(!output.is_full());
         output.push(1, 100, Moment(5));
@@ -168,7 +167,7 @@ mod tests {
 
     #[test]
     fn the_stall_clock_restarts_with_real_progress_only() {
-        let mut output = Output::default();
+        let mut output = Output::NOTHING;
         output.push(2000, 1600, Moment(0));
         assert_eq!(output.stalls_at(TIMEOUT), Some(Moment(60 * SECOND)));
         output.pop(100, 1600, Moment(30 * SECOND));

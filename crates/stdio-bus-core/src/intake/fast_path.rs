@@ -5,7 +5,7 @@
 use ndjson_scan::{Line, Span, Window};
 
 use super::FastPath;
-use crate::client::{Client, Clients, Phase};
+use crate::client::{Client, Clients, Identity, Phase};
 use crate::ended::{Ended, Ending};
 use crate::endpoint::Endpoint;
 use crate::flow::gate::Hold;
@@ -27,12 +27,14 @@ impl FastPath<'_> {
     pub(super) fn client_lines(
         &mut self,
         key: ClientKey,
-        client: &mut Client,
+        client: &Identity,
+        from: &mut Endpoint,
         workers: &mut Table<Worker, WorkerMark>,
         batch: &[Line],
         limit: usize,
     ) -> usize {
-        let goes = |line: &&Line| line.span.len() <= limit && self.client_line(key, client, workers, line).is_some();
+        let goes =
+            |line: &&Line| line.span.len() <= limit && self.client_line(key, client, from, workers, line).is_some();
         batch.iter().take_while(goes).count()
     }
 
@@ -71,7 +73,8 @@ impl FastPath<'_> {
     fn client_line(
         &mut self,
         key: ClientKey,
-        client: &mut Client,
+        client: &Identity,
+        from: &mut Endpoint,
         workers: &mut Table<Worker, WorkerMark>,
         line: &Line,
     ) -> Option<()> {
@@ -79,7 +82,7 @@ impl FastPath<'_> {
         if !line.method.is_some() || verb(self.window, line) != Verb::Other {
             return None;
         }
-        let session_key = self.sessions.named_by(key, &client.end.sessions, name)?;
+        let session_key = self.sessions.named_by(key, &from.sessions, name)?;
         let session = self.sessions.get(session_key)?;
         let worker_key = session.worker;
         let worker = workers.get_mut(worker_key)?;
@@ -88,10 +91,10 @@ impl FastPath<'_> {
             return None;
         }
         let bytes = line.span.len() + 1;
-        let in_turns = worker.owner.is_none() && !client.identity.stdio;
+        let in_turns = worker.owner.is_none() && !client.stdio;
         if worker.end.output.is_full()
             || worker.end.seldom.get().is_some_and(|seldom| seldom.blocked_on.is_some())
-            || client.end.seldom.get().is_some_and(|seldom| seldom.turn.is_granted())
+            || from.seldom.get().is_some_and(|seldom| seldom.turn.is_granted())
         {
             return None;
         }
@@ -102,7 +105,7 @@ impl FastPath<'_> {
         if line.id.is_some() {
             let id = self.passing_id(self.window, worker, line)?;
             let place = self.pending.find_or_place(worker_key.into(), &id).err()?;
-            let holds = client.end.outstanding.len();
+            let holds = from.outstanding.len();
             if !self.pending.has_room(Direction::ToWorkers, self.clients, holds) {
                 return None;
             }
@@ -117,18 +120,18 @@ impl FastPath<'_> {
                 print: print_of(self.window, line, Span::default()),
             };
             let came_at = self.time.came_at();
-            let request = self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut client.end.outstanding)?;
+            let request = self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut from.outstanding)?;
             if let Some(records) = self.out.records() {
                 records.begin(self.time.now(), self.pending, request, (self.window, line));
             }
             self.timers.arm(Timer::Requests, new.expires);
-            client.end.traffic.asked += 1;
+            from.traffic.asked += 1;
             let is_first = worker.end.unanswered.begin();
             self.sessions.begin_request(session_key);
             self.timers
                 .arm(Timer::Worker(worker_key), worker.answering.begin(self.time.now(), is_first, &mut worker.tenure));
         }
-        worker.audience.note(key, &client.identity);
+        worker.audience.note(key, client);
         self.sessions.hear(session_key, self.time.now());
         if in_turns {
             worker.window.mark_line_end(key, bytes);
@@ -191,12 +194,13 @@ impl FastPath<'_> {
         let Some(Peer::Client(client_key)) = request.asker() else { return None };
         let (session, since) = (request.session, request.since());
         let is_told = TOLD && request.flags.has(Flags::TOLD);
-        let client = clients.get_mut(client_key)?;
-        if client.phase != Phase::Open
-            || client.end.output.is_full()
-            || client.seldom.get().is_some_and(|seldom| !seldom.lost.is_empty())
-            || client.end.gate.has(Hold::Pace)
-            || client.door.borrows
+        let Client { identity, door, phase, seldom, end, .. } = clients.get_mut(client_key)?;
+        let end = end.get_mut()?;
+        if *phase != Phase::Open
+            || end.output.is_full()
+            || seldom.get().is_some_and(|seldom| !seldom.lost.is_empty())
+            || end.gate.has(Hold::Pace)
+            || door.borrows
         {
             return None;
         }
@@ -204,9 +208,9 @@ impl FastPath<'_> {
         if let Some(session) = session {
             self.sessions.end_simple_request(session, client_key, line.flags == Line::RESULT)?;
         }
-        client.end.seldom.forget_crashes();
-        client.door.answered_by = Some(key);
-        self.pending.leave_asker(request_key, &mut client.end.outstanding);
+        end.seldom.forget_crashes();
+        door.answered_by = Some(key);
+        self.pending.leave_asker(request_key, &mut end.outstanding);
         self.pending.remove_at(request_key, place);
         worker.end.unanswered.orphan();
         worker.end.unanswered.end();
@@ -214,11 +218,11 @@ impl FastPath<'_> {
         self.pools[worker.name.pool].tally.answered(Outcome::of_answer(line), took);
         if is_told && let Some(records) = self.out.records() {
             let ending = Ending::of_answer(self.window, line);
-            let ended = Ended { worker: Some(worker.name), took, ..Ended::of(client_key, &client.identity, ending) };
+            let ended = Ended { worker: Some(worker.name), took, ..Ended::of(client_key, identity, ending) };
             let session = session.and_then(|session| self.sessions.get(session));
             records.answer(request_key, session, (self.window, line), ended);
         }
-        self.forward(client_key.into(), &mut client.end, line, line.span.len() + 1);
+        self.forward(client_key.into(), end, line, line.span.len() + 1);
         Some(())
     }
 
@@ -232,14 +236,15 @@ impl FastPath<'_> {
         let session_key = self.sessions.of_worker(key, name)?;
         let client_key = self.sessions.get(session_key)?.addressee(worker.may_give_out_a_name())?;
         let client = clients.get_mut(client_key)?;
-        if client.phase > Phase::HalfClosed || client.end.output.is_full() {
+        let end = client.end.get_mut()?;
+        if client.phase > Phase::HalfClosed || end.output.is_full() {
             return None;
         }
-        client.end.seldom.forget_crashes();
+        end.seldom.forget_crashes();
         if self.settings.limits.session_idle.is_some() {
             self.sessions.hear(session_key, self.time.now());
         }
-        self.forward(client_key.into(), &mut client.end, line, line.span.len() + 1);
+        self.forward(client_key.into(), end, line, line.span.len() + 1);
         Some(())
     }
 }

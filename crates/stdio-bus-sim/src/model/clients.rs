@@ -157,7 +157,9 @@ impl Model {
         let fate = self.fate_of_client_line(client, line);
         // Why it will be refused may have come about while it waits.
         let is_vacant = || self.group_of(client, line).is_some_and(|group| lacks(&self.anybody(client, group)));
-        lacks(&fate) || fate.to.is_empty() && is_vacant()
+        // And so may a session of another client, which it may use.
+        let is_own = |name: &String| self.sessions.iter().any(|at| at.name == *name && at.client == client);
+        lacks(&fate) || (fate.to.is_empty() || !line.way().is_some_and(is_own)) && is_vacant()
     }
 
     /// Whether a client may have to wait for its turn to get a worker of its own.

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
-/// What has a state in which it is most of the time ([`blank`](macro@blank)).
+/// What has a state in which it is most of the time (`blank!`).
 pub trait Blank: Default + 'static {
     /// That state: the default.
     const BLANK: &'static Self;

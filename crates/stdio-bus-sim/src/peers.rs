@@ -204,6 +204,10 @@ impl Mind {
             if !stays && (self.trusting || line.loads()) {
                 let (issued, told) = (line.loads(), line.loads().then_some(*order));
                 let (sure, open, used) = (false, true, *sent);
+                if issued && ids.id.as_ref().is_some_and(|id| self.has_blurted(id)) {
+                    // It has refused that before it was asked.
+                    self.closed.push((name.clone(), *client));
+                }
                 self.sessions.push(Kept { name, owner: *client, issued, sure, told, open, used });
             }
             return;

@@ -9,16 +9,18 @@ mod scenario;
 mod scenarios;
 
 use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use stdio_bus::io::ring::Ring;
 use stdio_bus::websocket::Role;
 use stdio_bus::websocket::frame::{Decoder, Event, Received};
 
 use harness::install::Installer;
 use harness::post::{self, Caller};
 use harness::request::{call, request, set_id, tool};
-use harness::{machine, talk, web};
+use harness::{machine, relay, talk, web};
 use options::{Door, Options};
 use scenario::Scenario;
 
@@ -198,4 +200,34 @@ fn pings_that_come_together_are_a_bunch_and_one_stall_is_none() {
     assert_eq!(usual_bunch(&stalled), 4);
     let together: Vec<u64> = (0..1000).collect();
     assert_eq!(usual_bunch(&together), 100);
+}
+
+#[test]
+fn the_floor_carries_lines_to_a_worker_and_back() {
+    if Ring::new().is_err() {
+        // Where io_uring is blocked there is no floor to measure.
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("floor");
+    let line = b"{\"id\":1,\"method\":\"m\"}\n";
+    let words = ["answers", &line.len().to_string(), "1", "--unix", path.to_str().expect("text"), "cat"];
+    let words = words.map(str::to_owned);
+    // It has no end: the process of the tests takes it along, and its worker ends with its input.
+    std::thread::spawn(move || relay::run(words.into_iter()));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    for _ in 0..2 {
+        let mut client = loop {
+            match UnixStream::connect(&path) {
+                Ok(client) => break client,
+                Err(error) => assert!(Instant::now() < deadline, "it does not listen: {error}"),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        client.set_read_timeout(Some(Duration::from_secs(60))).expect("it is a socket");
+        client.write_all(line).expect("it reads");
+        let mut answer = vec![0; line.len()];
+        client.read_exact(&mut answer).expect("the line comes back");
+        assert_eq!(answer, line);
+    }
 }

@@ -16,6 +16,7 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::process::{Child, Command, Stdio};
 
 use io_uring::{opcode, squeue, types};
+use rustix::net::SocketFlags;
 
 use stdio_bus::error::StartError;
 use stdio_bus::io::buffers::{Block, Buffers, GROUP};
@@ -170,7 +171,8 @@ impl Relay {
         let count = completion.result.max(0) as usize;
         match completion.token >> 32 {
             ACCEPT => {
-                let socket = completion.result;
+                let socket = rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC).expect("a client waits");
+                let socket = socket.into_raw_fd();
                 self.ends.push(End { input: socket, output: socket, is_client: true, ..End::default() });
                 self.read(self.ends.len() - 1);
                 self.accept();
@@ -311,8 +313,7 @@ impl Relay {
 
     fn accept(&mut self) {
         let socket = types::Fd(self.listener.as_raw_fd());
-        let entry = opcode::Accept::new(socket, std::ptr::null_mut(), std::ptr::null_mut()).flags(libc::SOCK_CLOEXEC);
-        self.submit(entry.build(), ACCEPT << 32);
+        self.submit(opcode::PollAdd::new(socket, libc::POLLIN as u32).build(), ACCEPT << 32);
     }
 
     fn read(&mut self, end: usize) {

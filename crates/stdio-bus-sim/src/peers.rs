@@ -168,10 +168,9 @@ impl Mind {
         self.sessions.iter_mut().find(|kept| kept.name == name)
     }
 
-    /// It reads a request or a notification. `left` says when a client has gone, and `shared` whether everybody may
-    /// use every session.
-    pub fn hears(&mut self, heard: &Heard<'_>, shared: bool, left: impl Fn(usize) -> Option<Moment>) {
-        let Heard { client, number, line, ids, sent, order } = heard;
+    /// It works no more on what a line cancels.
+    fn cancels(&mut self, heard: &Heard<'_>) {
+        let Heard { client, number, line, ids, .. } = heard;
         for target in line.targets().iter().zip([&ids.request_id, &ids.params_id].into_iter().flatten()) {
             let id = self.read_id(target.1);
             for work in self.work.iter_mut().filter(|work| work.id == id) {
@@ -179,6 +178,13 @@ impl Mind {
                 work.cancelled = true;
             }
         }
+    }
+
+    /// It reads a request or a notification. `left` says when a client has gone, and `shared` whether everybody may
+    /// use every session.
+    pub fn hears(&mut self, heard: &Heard<'_>, shared: bool, left: impl Fn(usize) -> Option<Moment>) {
+        let Heard { client, number, line, ids, sent, order } = heard;
+        self.cancels(heard);
         let session = self.session_of(line);
         if let (Kind::Request, Some(token)) = (line.kind, &ids.id) {
             self.begins(heard, token, session.clone());
@@ -204,10 +210,9 @@ impl Mind {
             if !stays && (self.trusting || line.loads()) {
                 let (issued, told) = (line.loads(), line.loads().then_some(*order));
                 let (sure, open, used) = (false, true, *sent);
-                if issued && ids.id.as_ref().is_some_and(|id| self.has_blurted(id)) {
-                    // It has refused that before it was asked.
-                    self.closed.push((name.clone(), *client));
-                }
+                // It may have refused that before it was asked.
+                let blurted = issued && ids.id.as_ref().is_some_and(|id| self.has_blurted(id));
+                self.closed.extend(blurted.then(|| (name.clone(), *client)));
                 self.sessions.push(Kept { name, owner: *client, issued, sure, told, open, used });
             }
             return;

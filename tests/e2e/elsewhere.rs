@@ -72,6 +72,8 @@ fn a_worker_of_another_daemon_that_dies_costs_what_one_of_this_one_does() {
     assert_ne!(client.request(4, "who", json!({}))["result"]["pid"], pid, "another one has its place");
     // The way to it is cut.
     client.ask(5, "hold", json!({}));
+    // It has gone there once a later one is answered.
+    client.request("later", "who", json!({}));
     let (bridge, _) = children(daemon.pid())[0];
     rustix::process::kill_process(rustix::process::Pid::from_raw(bridge as i32).expect("a pid"), Signal::KILL)
         .expect("it lives");

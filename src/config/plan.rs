@@ -228,32 +228,24 @@ fn differences(before: &Config, after: &Config) -> Vec<String> {
     lines
 }
 
-/// Each name once, in order. Collected, they would be sorted first, by a sort of their own.
-fn in_order<'n>(names: impl Iterator<Item = &'n str>) -> BTreeSet<&'n str> {
-    let mut in_order = BTreeSet::new();
-    names.for_each(|name| {
-        in_order.insert(name);
-    });
-    in_order
-}
-
 fn compare(path: &str, before: &Value, after: &Value, lines: &mut Vec<String>) {
     match (before, after) {
         (one, other) if one == other => {}
         (Value::Object(_), Value::Null) => compare(path, before, &Value::Object(Map::new()), lines),
         (Value::Null, Value::Object(_)) => compare(path, &Value::Object(Map::new()), after, lines),
         (Value::Object(one), Value::Object(other)) => {
-            let keys = one.keys().chain(other.keys()).map(String::as_str);
-            for key in in_order(keys.filter(|key| !key.starts_with('_'))) {
+            let keys: BTreeSet<&String> = one.keys().chain(other.keys()).filter(|key| !key.starts_with('_')).collect();
+            for key in keys {
                 let [one, other] = [one, other].map(|members| members.get(key).unwrap_or(&Value::Null));
-                let path = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
                 compare(&path, one, other, lines);
             }
         }
         (Value::Array(one), Value::Array(other))
             if one.iter().chain(other).all(|element| name_of(element).is_some()) =>
         {
-            for name in in_order(one.iter().chain(other).filter_map(name_of)) {
+            let names: BTreeSet<&str> = one.iter().chain(other).filter_map(name_of).collect();
+            for name in names {
                 let [one, other] = [one, other].map(|all| all.iter().find(|element| name_of(element) == Some(name)));
                 let path = format!("{path}[{name:?}]");
                 match (one, other) {

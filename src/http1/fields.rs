@@ -14,7 +14,7 @@ pub struct Twice;
 impl<'b> Fields<'b> {
     /// The values of a field, one for each line of it.
     pub fn values(&self, name: &str) -> impl Iterator<Item = &'b [u8]> {
-        self.0.iter().filter(move |field| is_named(field, name)).map(|field| field.value)
+        self.0.iter().filter(move |field| is_same_name(field.name, name)).map(|field| field.value)
     }
 
     /// The value of a field that may stand once.
@@ -24,7 +24,7 @@ impl<'b> Fields<'b> {
     pub fn only(&self, name: &str) -> Result<Option<&'b [u8]>, Twice> {
         let mut only = None;
         for field in &self.0 {
-            if is_named(field, name) && only.replace(field.value).is_some() {
+            if is_same_name(field.name, name) && only.replace(field.value).is_some() {
                 return Err(Twice);
             }
         }
@@ -52,10 +52,10 @@ impl<'b> Fields<'b> {
     }
 }
 
-/// Most names have another length, which is seen without a call.
+/// Whether two names are of one field. Most have another length, which is seen without a call.
 #[inline]
-fn is_named(field: &httparse::Header<'_>, name: &str) -> bool {
-    field.name.len() == name.len() && field.name.eq_ignore_ascii_case(name)
+pub fn is_same_name(one: &str, other: &str) -> bool {
+    one.len() == other.len() && one.eq_ignore_ascii_case(other)
 }
 
 fn elements_of(value: &[u8]) -> impl Iterator<Item = &[u8]> {

@@ -2,7 +2,7 @@
 
 use super::fault::Fault;
 use super::versions::MODERN_VERSION;
-use crate::http1::{Fields, Method, Request, Status};
+use crate::http1::{Fields, Method, Request, Status, is_same_name};
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,8 +118,7 @@ fn values(fields: &Fields<'_>) -> Result<[Option<Box<str>>; FIELDS.len()], Fault
         if !matches!(name.as_bytes(), [b'm' | b'M' | b'l' | b'L', ..]) {
             continue;
         }
-        let is_it = |known: &&str| name.len() == known.len() && name.eq_ignore_ascii_case(known);
-        let Some(at) = FIELDS.iter().position(is_it) else { continue };
+        let Some(at) = FIELDS.iter().position(|known| is_same_name(name, known)) else { continue };
         let bad = |what: &str| Fault::new(Status::BadRequest, format!("{} {what}", FIELDS[at]));
         let text = str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| matches!(byte, b' '..=b'~')));
         let text = text.ok_or_else(|| bad("is not visible ASCII"))?.trim_ascii();

@@ -19,7 +19,6 @@ use super::session::access::denies_methods;
 use super::settings::{self, Assignment, Settings};
 use super::supervisor::Supervisor;
 use super::supervisor::pool::Side;
-use super::supervisor::restart::Restarts;
 use super::supervisor::tenure::Tenure;
 use super::timers::Timer;
 
@@ -166,15 +165,11 @@ impl Bus {
                 worker.tenure.renew(Tenure::new(worker.process.started(), is, of, number));
             }
         }
+        if has_another_command {
+            self.forget_ends(pool);
+        }
         let here = &mut self.supervisor.pools[pool];
         here.side.is_released &= self.settings.pools[pool].is_gone;
-        if has_another_command {
-            here.restarts = Restarts::default();
-            here.slots
-                .iter_mut()
-                .filter(|slot| slot.worker.is_none())
-                .for_each(|slot| slot.restarts = Restarts::default());
-        }
         let slots = here.side.slots(&self.settings.pools[pool]);
         let keeps = if is_assigned_otherwise { 0 } else { slots };
         let over: Vec<_> = here.slots.iter_mut().skip(keeps).filter_map(|slot| slot.worker.take()).collect();

@@ -5,7 +5,8 @@ use super::Http;
 use super::connection::{KEEP_ALIVE, State};
 use super::members::{Member, Role};
 use crate::bus::id::Id;
-use crate::bus::port::{ClientKey, Close, Input, Moment, Peer};
+use crate::bus::port::{ClientKey, Close, Input, Moment, Peer, Reason};
+use crate::bus::reply::code;
 use crate::http1::Status;
 use crate::io::Io;
 use crate::mcp::fault::status_of;
@@ -19,9 +20,6 @@ use crate::shell::timers::Timer;
 
 /// Bytes of events that a session keeps at most.
 const MOST_KEPT: usize = 512 * 1024;
-
-/// The code of the answer to a request that was cancelled.
-const CANCELLED: i64 = -32800;
 
 /// What a line of the core says.
 struct Said<'a> {
@@ -97,7 +95,8 @@ impl Said<'_> {
 
     /// Whether it ends the response to a request that its client has cancelled itself.
     fn ends_cancelled(&self) -> bool {
-        self.code() == Some(CANCELLED) && memchr::memmem::find(self.text, b"\"reason\":\"cancelled\"").is_some()
+        self.code() == Some(code(Reason::Cancelled).into())
+            && memchr::memmem::find(self.text, b"\"reason\":\"cancelled\"").is_some()
     }
 }
 

@@ -112,6 +112,15 @@ impl Pool {
 }
 
 impl Bus {
+    /// The empty slots of a pool are filled as if none of its workers had ever ended.
+    pub(crate) fn forget_ends(&mut self, pool: usize) {
+        let here = &mut self.supervisor.pools[pool];
+        here.restarts = Restarts::default();
+        for slot in here.slots.iter_mut().filter(|slot| slot.worker.is_none()) {
+            slot.restarts = Restarts::default();
+        }
+    }
+
     /// How many workers run, and how many there are with those that are missing from their slots.
     pub fn staffing(&self) -> (usize, usize) {
         let running = || self.workers.iter().filter(|(_, worker)| worker.process.state() == State::Running);

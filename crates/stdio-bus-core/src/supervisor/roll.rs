@@ -292,10 +292,7 @@ impl Bus {
     pub(crate) fn on_restart_pool(&mut self, pool: usize) {
         let sides: Vec<usize> = self.sides_of(pool).collect();
         for side in sides {
-            let here = &mut self.supervisor.pools[side];
-            here.restarts = Restarts::default();
-            let empty = here.slots.iter_mut().filter(|slot| slot.worker.is_none());
-            empty.for_each(|slot| slot.restarts = Restarts::default());
+            self.forget_ends(side);
             self.roll_soon();
             let slots = self.supervisor.pools[side].slots.iter();
             let workers: Vec<_> = slots.filter_map(|slot| slot.worker).collect();

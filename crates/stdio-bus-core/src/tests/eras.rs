@@ -578,8 +578,8 @@ fn a_client_that_waits_for_one_worker_has_another_when_it_needs_that_one_no_more
     assert_eq!(bench.read_one(second), CALL);
 }
 
-#[test]
-fn a_client_that_goes_on_elsewhere_gives_its_worker_back_first() {
+/// Two clients, and the worker of each. The first one waits to go on at that of the other.
+fn one_is_to_go_on_elsewhere() -> (Bench, [Peer; 2], [Peer; 2]) {
     let mut bench = Bench::asked(pool(2, Assignment::Dedicated), MODERN);
     let (one, two) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern));
     let (first, second) = (bench.worker(0), bench.worker(1));
@@ -589,6 +589,12 @@ fn a_client_that_goes_on_elsewhere_gives_its_worker_back_first() {
     bench.answers(second);
     bench.bus.prefer_worker(key(one), bench.bus.answered_by(key(two)));
     bench.write(one, r#"{"jsonrpc":"2.0","id":2,"method":"tools/call"}"#);
+    (bench, [one, two], [first, second])
+}
+
+#[test]
+fn a_client_that_goes_on_elsewhere_gives_its_worker_back_first() {
+    let (mut bench, [one, two], [first, second]) = one_is_to_go_on_elsewhere();
     assert!(bench.is_paused(one) && bench.read(second).is_empty(), "it has one of its own");
     bench.write(first, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
     assert_eq!(bench.read(second).len(), 1);
@@ -598,15 +604,7 @@ fn a_client_that_goes_on_elsewhere_gives_its_worker_back_first() {
 
 #[test]
 fn a_client_that_was_to_go_on_elsewhere_goes_on_at_its_own_worker_when_it_need_not() {
-    let mut bench = Bench::asked(pool(2, Assignment::Dedicated), MODERN);
-    let (one, two) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern));
-    let (first, second) = (bench.worker(0), bench.worker(1));
-    bench.write(one, CALL);
-    bench.write(two, CALL);
-    bench.read(first);
-    bench.answers(second);
-    bench.bus.prefer_worker(key(one), bench.bus.answered_by(key(two)));
-    bench.write(one, r#"{"jsonrpc":"2.0","id":2,"method":"tools/call"}"#);
+    let (mut bench, [one, _], [first, _]) = one_is_to_go_on_elsewhere();
     assert!(bench.is_paused(one));
     bench.bus.prefer_worker(key(one), None);
     bench.pass(Duration::ZERO);

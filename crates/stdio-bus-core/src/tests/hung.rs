@@ -44,6 +44,27 @@ fn a_worker_that_speaks_while_requests_of_a_client_run_out_of_time_serves_the_ot
 }
 
 #[test]
+fn what_an_ended_worker_has_asked_is_lost_with_its_client_when_another_own_worker_of_that_hangs() {
+    let own = |id: &str| Pool { id: id.into(), request_timeout: Some(seconds(5)), ..pool(1, Assignment::Dedicated) };
+    let mut bench = Bench::new(settings(vec![own("a"), own("b")]));
+    let (client, ended, hung) = (bench.client(), bench.worker(0), bench.worker(1));
+    bench.write(client, r#"{"method":"hello","pool":"a"}"#);
+    for id in 0..3 {
+        bench.write(client, &format!(r#"{{"id":{id},"method":"x","pool":"b"}}"#));
+    }
+    bench.pass(milliseconds(4_500));
+    bench.write(ended, r#"{"id":1,"method":"session/request_permission"}"#);
+    // What it has written is still read: another process holds its pipe.
+    bench.exits(ended, Exit::Code(0));
+    bench.pass(milliseconds(500));
+    assert_eq!((bench.signals_to(hung), bench.count(Reason::WorkerHangs)), (vec![Signal::Terminate], 1));
+    assert_eq!((bench.how_closed(client), bench.count(Reason::ClientLeft)), (Some(Close::Refuse), 1));
+    bench.pass(milliseconds(500));
+    assert!(bench.is_released(ended));
+    assert_eq!((bench.count(Reason::ClientLeft), bench.bus.stats().pending), (1, 0));
+}
+
+#[test]
 fn an_answer_begins_the_count_of_timeouts_anew() {
     let mut bench = patient();
     let (client, worker) = (bench.client(), bench.worker(0));

@@ -135,14 +135,16 @@ impl World {
     fn close_client(&mut self, key: ClientKey, (how, why): (Close, Reason), place: usize, call: &Call) {
         let at = self.client(key);
         if why == Reason::OwnWorkerEnded && self.clients[at].closing.is_none() {
-            // Its worker has nothing to ask any more: the one that is heard no longer, or goes next.
+            // Its worker has nothing to ask any more: the one that has stalled, that is heard no longer, or that goes next.
+            let has_stalled = call.stalled.iter().any(|worker| self.model.is_own(at, *worker));
             let is_own = |(behind, worker): &&(usize, usize)| *behind > place && self.model.is_own(at, *worker);
             let goes = call.released.iter().find(is_own);
             let heard = call.hearing.filter(|_| call.is_bad);
             match (goes, heard) {
+                _ if has_stalled => {}
                 (Some((_, worker)), _) => self.model.unasks(*worker),
                 (None, Some(Who::Worker(worker))) => self.model.unasks(worker),
-                _ => assert!(!call.stalled.is_empty(), "client {at} has lost no worker"),
+                _ => panic!("client {at} has lost no worker"),
             }
         }
         self.note(|_| format!("client {at} is closed: {how:?}"));

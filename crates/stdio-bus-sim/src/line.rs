@@ -96,18 +96,8 @@ impl Deref for Line {
 /// What a line is made of.
 #[derive(Clone, Debug, Default)]
 pub struct Draft {
-    /// The token of its id.
-    pub id: Option<String>,
-    /// The token of its `params.requestId`.
-    pub request_id: Option<String>,
-    /// The token of its `params.id`, if it is a cancellation.
-    pub params_id: Option<String>,
-    /// What a request wants its progress to be told under.
-    pub token: Option<String>,
-    /// What a notification tells progress under.
-    pub progress: Option<String>,
-    /// The subscription that a worker tells something for, or that its result ends.
-    pub subscription: Option<String>,
+    /// Its tokens.
+    pub ids: Ids,
     /// The request that it is told for, if its sender knows that it is not over.
     pub told_for: Option<usize>,
     /// The name that its sessionId at top level is, if it is one.
@@ -138,9 +128,9 @@ pub struct Draft {
 
 /// What stands in the `_meta` of a message, if it has one.
 fn meta(draft: &Draft, random: &mut Random) -> Option<Vec<Piece>> {
-    let token = draft.token.iter().map(|token| ("progressToken", vec![Piece::Token(token.clone())]));
+    let token = draft.ids.token.iter().map(|token| ("progressToken", vec![Piece::Token(token.clone())]));
     let subscription = |id: &String| ("io.modelcontextprotocol/subscriptionId", vec![Piece::Subscription(id.clone())]);
-    let mut meta: Vec<_> = token.chain(draft.subscription.iter().map(subscription)).collect();
+    let mut meta: Vec<_> = token.chain(draft.ids.subscription.iter().map(subscription)).collect();
     if meta.is_empty() && !random.one_in(12) {
         return None;
     }
@@ -155,7 +145,7 @@ impl Line {
         use Piece::{Id, ParamsId, Progress, RequestId, Text};
         let text = |text: String| vec![Text(text)];
         let mut members: Vec<(&str, Vec<Piece>)> = vec![("tag", text(format!("\"{number};\"")))];
-        if let Some(id) = &draft.id {
+        if let Some(id) = &draft.ids.id {
             members.push(("id", vec![Id(id.clone())]));
         }
         if let Some(pool) = &draft.pool {
@@ -163,7 +153,7 @@ impl Line {
         }
         let padding = text(format!("\"{}\"", "é{[\\\"".repeat(draft.padding / 7)));
         let mut inner = vec![("padding", padding)];
-        if let Some(id) = &draft.params_id {
+        if let Some(id) = &draft.ids.params_id {
             inner.push(("id", vec![ParamsId(id.clone())]));
         } else if !is_cancellation(draft.method) && random.one_in(4) {
             // It means nothing there, but such a line goes the long way.
@@ -177,10 +167,10 @@ impl Line {
         if let Some(session) = &draft.result_session {
             inner.push(("sessionId", text(spell_string(session, random))));
         }
-        if let Some(request_id) = &draft.request_id {
+        if let Some(request_id) = &draft.ids.request_id {
             inner.push(("requestId", vec![RequestId(request_id.clone())]));
         }
-        if let Some(progress) = &draft.progress {
+        if let Some(progress) = &draft.ids.progress {
             inner.push(("progressToken", vec![Progress(progress.clone())]));
         }
         inner.extend(meta(&draft, random).map(|meta| ("_meta", meta)));
@@ -194,7 +184,7 @@ impl Line {
             let spelled = if random.one_in(12) { spell_string(draft.method, random) } else { plain };
             members.push(("method", text(spelled)));
             members.push(("params", inner));
-            if draft.id.is_some() { Kind::Request } else { Kind::Notification }
+            if draft.ids.id.is_some() { Kind::Request } else { Kind::Notification }
         };
         members.push(("jsonrpc", text("\"2.0\"".into())));
         random.shuffle(&mut members);
@@ -272,15 +262,15 @@ impl Line {
     pub fn about(&self) -> String {
         let mut about = format!("{:?} {}", self.kind, self.method);
         let members = [
-            ("id", &self.id),
+            ("id", &self.ids.id),
             ("pool", &self.pool),
             ("on top", &self.top),
             ("in params", &self.inner),
-            ("requestId", &self.request_id),
-            ("params.id", &self.params_id),
-            ("token", &self.token),
-            ("progress of", &self.progress),
-            ("subscription", &self.subscription),
+            ("requestId", &self.ids.request_id),
+            ("params.id", &self.ids.params_id),
+            ("token", &self.ids.token),
+            ("progress of", &self.ids.progress),
+            ("subscription", &self.ids.subscription),
             ("result", &self.result_session),
         ];
         for (what, member) in members {
@@ -318,12 +308,12 @@ impl Line {
 
     /// The tokens that a cancellation gives for the request to cancel. None means that it is no cancellation.
     pub fn targets(&self) -> Vec<&String> {
-        let targets = self.request_id.iter().chain(&self.params_id);
+        let targets = self.ids.request_id.iter().chain(&self.ids.params_id);
         if is_cancellation(self.method) { targets.collect() } else { Vec::new() }
     }
 }
 
-/// The tokens of a line that has arrived.
+/// The tokens of a line, as it was written or as it has arrived.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ids {
     /// Of `id`.
@@ -332,12 +322,19 @@ pub struct Ids {
     pub request_id: Option<String>,
     /// Of `params.id`, in a cancellation.
     pub params_id: Option<String>,
-    /// See `token` of the line.
+    /// What a request wants its progress to be told under.
     pub token: Option<String>,
-    /// See `progress` of the line.
+    /// What a notification tells progress under.
     pub progress: Option<String>,
-    /// See `subscription` of the line.
+    /// The subscription that a worker tells something for, or that its result ends.
     pub subscription: Option<String>,
+}
+
+impl Ids {
+    /// Those of a message that has an id alone.
+    pub fn of(id: String) -> Self {
+        Self { id: Some(id), ..Self::default() }
+    }
 }
 
 /// Notifications that a list has changed.

@@ -9,7 +9,9 @@ mod early;
 mod fates;
 mod lines;
 mod outputs;
+mod penalty;
 mod requests;
+mod retired;
 mod sessions;
 mod workers;
 
@@ -21,6 +23,8 @@ use crate::bus::port::{Moment, Source};
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, Settings};
 use crate::bus::shutdown::Stage;
+use penalty::Penalty;
+use retired::Retired;
 
 /// Reasons for which a single line or a single request is lost: the model foresees each of them.
 const FORESEEN: [Reason; 28] = [
@@ -70,13 +74,7 @@ struct Client {
     /// Names of sessions that it lost with their workers, oldest first, and whether it is sure that it has not asked
     /// for them since.
     lost: Vec<(String, bool)>,
-    /// Workers that exited in a row while it waited for them.
-    crashes: usize,
-    /// It is not read before this moment.
-    slowed_until: Option<Moment>,
-    /// Its cancellations in a row that went nowhere, and when the last one came.
-    refusals: usize,
-    refused_at: Moment,
+    penalty: Penalty,
     half_closed: bool,
     closed: bool,
     /// What it hears of its lines since it is being closed.
@@ -110,12 +108,8 @@ struct Worker {
     answers_twice: bool,
     /// When each client used it last.
     used_at: BTreeMap<usize, Moment>,
-    /// The ids of requests that have left the table, and that it may answer still.
-    retired: Vec<String>,
-    /// Tokens that the progress of such requests may be told under, if those are not their ids.
-    retired_tokens: Vec<String>,
-    /// How many there are that were too many to be remembered.
-    more_retired: usize,
+    /// Requests that have left the table, and that it may answer still.
+    retired: Retired,
     /// One of them asked for a session.
     may_create: bool,
     /// Clients whose lines it was given.
@@ -193,6 +187,25 @@ struct Request {
     cancelled: Option<(Moment, bool)>,
     /// Since when nobody waits for it.
     orphaned: Option<Moment>,
+}
+
+impl Request {
+    /// A request in no session, that does not expire.
+    fn new(line: usize, asker: Who, answerer: Who) -> Self {
+        Self {
+            line,
+            asker: Some(asker),
+            answerer,
+            wire: String::new(),
+            token: String::new(),
+            replaced: false,
+            progress: None,
+            sessions: Vec::new(),
+            expires: None,
+            cancelled: None,
+            orphaned: None,
+        }
+    }
 }
 
 /// A progress token.

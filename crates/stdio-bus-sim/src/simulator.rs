@@ -4,38 +4,41 @@
 
 mod actions;
 mod clients;
+mod drain;
 mod effects;
 mod end;
 mod input;
+mod journal;
+mod passage;
+mod process;
 mod queues;
+mod scenario;
 mod time;
 mod wires;
 mod workers;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt::Display;
 use std::time::Duration;
 
-use super::faults::Action;
+use super::Random;
 use super::line::Who;
 use super::model::Model;
 use super::peers::Mind;
-use super::trace::{Hashes, Trace};
+use super::trace::Hashes;
 use super::twins::Twins;
-use super::{Random, faults};
 use crate::bus::port::{ClientKey, Close, Effect, Input, Moment, Peer, WorkerKey};
 use crate::bus::report::{Reason, WorkerName};
-use crate::bus::settings::{Assignment, Settings};
+use crate::bus::settings::Settings;
 use crate::bus::shutdown::Stage;
+use drain::Drain;
+use journal::Journal;
+use passage::Passage;
+use process::Process;
+use scenario::Scenario;
 
-/// Whom tokens belong to.
-const NAMES: [&str; 5] = ["alice", "bob", "carol", "dave", "eve"];
 /// In one step of so many the bus hears that it did not run.
 const GAPS: usize = 97;
-/// In one step of so many the configuration is changed, or workers are to be replaced.
-const RELOADS: usize = 40;
-/// Things that a failing seed shows, unless `STDIO_BUS_SIM_LOG` says how many.
-const LOG: usize = 50;
 
 /// The bytes between the bus and one peer.
 #[derive(Default)]
@@ -118,12 +121,6 @@ struct SimWorker {
     waited: Duration,
     /// The bus wants to know how much it has not read.
     probed: bool,
-    stdin_closed: bool,
-    terminated: bool,
-    killed: bool,
-    ignores_term: bool,
-    holds_pipe: bool,
-    exited_at: Moment,
     released: bool,
 }
 
@@ -138,22 +135,6 @@ struct Todo {
     made: Option<String>,
     /// It was answered once.
     again: bool,
-}
-
-/// A line of a client that named a session to a worker.
-struct Visit {
-    worker: usize,
-    name: String,
-    client: usize,
-    at: Moment,
-    loads: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Process {
-    Starting,
-    Running,
-    Exited,
 }
 
 /// What a call of the bus was about, while its effects are carried out.
@@ -177,71 +158,37 @@ type Reaction = Box<dyn FnOnce(&mut World)>;
 
 /// One seed, or what some bytes choose.
 pub struct World {
-    /// None if bytes choose what happens: who has them can show them.
-    seed: Option<u64>,
-    steps: usize,
+    scenario: Scenario,
     random: Random,
-    /// As they were at the start, and as they are.
-    first: Settings,
+    /// As they are now.
     settings: Settings,
-    /// The configuration is changed, and workers are replaced.
-    reloads: bool,
     bus: Twins,
     now: Moment,
     clients: Vec<SimClient>,
     workers: Vec<SimWorker>,
     model: Model,
-    weights: Vec<(Action, usize)>,
-    /// Clients use an id again before it is answered.
-    reuses_ids: bool,
     healing: bool,
     /// Memory is short.
     is_crowded: bool,
-    /// The bus was just told so, and may close anybody.
-    sheds: bool,
-    stop_accept: bool,
     accept_paused: bool,
-    done: usize,
-    shutdowns: usize,
-    /// When the first signal came.
-    signalled: Option<Moment>,
-    /// Clients that may be connected at once.
-    crowd: usize,
-    /// How many of them may show tokens: so many of [`NAMES`] have one.
-    tokens: usize,
-    /// When each line was passed on, and as which one.
-    sent: BTreeMap<usize, (Moment, usize)>,
-    visits: Vec<Visit>,
-    /// Lines that were dropped in this step.
-    dropped: Vec<usize>,
-    /// The last line that was queued, if others may get it as well.
-    for_all: Option<usize>,
-    /// How often the bus had closed a client that took nothing, or too little, when its effects were last carried out.
-    stalls: u64,
-    /// How many claims it had forgotten then.
-    expired: u64,
-    /// What all this comes to, if somebody wants to know.
-    trace: Option<Trace>,
-    /// The last things that happened, if somebody wants to read them: to write them down takes half of the time.
-    log: Option<VecDeque<String>>,
-    /// How many of them.
-    log_length: usize,
-    /// How many things have happened.
-    noted: u64,
+    drain: Drain,
+    passage: Passage,
+    /// How often the bus had counted each reason when that was last asked for.
+    counts: Vec<u64>,
+    journal: Journal,
 }
 
 impl Drop for World {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let Some(log) = &self.log else { return };
+            if !self.journal.is_read() {
+                return;
+            }
             eprintln!("\nthe last things that happened:");
-            log.iter().for_each(|line| eprintln!("  {line}"));
+            self.journal.lines().for_each(|line| eprintln!("  {line}"));
             eprintln!("\n{:#?}", self.settings);
-            if let Some(seed) = self.seed {
-                eprintln!(
-                    "\nto repeat it:\n  STDIO_BUS_SIM_SEED={seed} STDIO_BUS_SIM_STEPS={} cargo test -p stdio-bus-sim every_line\n",
-                    self.steps
-                );
+            if let Some(command) = self.scenario.command() {
+                eprintln!("\nto repeat it:\n  {command}\n");
             }
         }
     }
@@ -255,7 +202,7 @@ impl World {
 
     /// Has it tell what happened if it fails.
     pub fn tell(mut self) -> Self {
-        self.log = Some(VecDeque::new());
+        self.journal.open();
         self
     }
 
@@ -265,67 +212,23 @@ impl World {
     }
 
     fn of(seed: Option<u64>, mut random: Random, steps: usize) -> Self {
-        let mut settings = faults::settings(&mut random);
-        let reuses_ids = random.one_in(6);
-        if reuses_ids {
-            // With one worker there is no doubt which of two equal requests the bus means.
-            settings.pools.truncate(1);
-            settings.listeners.truncate(1);
-            settings.listeners[0].pools = None;
-            let pool = &mut settings.pools[0];
-            (pool.instances, pool.max_instances, pool.request_timeout) = (1, 1, None);
-        }
-        let mut weights = faults::weights(&mut random);
-        if random.one_in(3) {
-            weights.push((Action::Shutdown, 1));
-        }
-        let tokens = *random.pick(&[0, 2, NAMES.len()]);
-        if tokens > 0 {
-            // Many come and go, since who owned a session shows when others ask for it.
-            weights.extend([(Action::Connect, 10), (Action::HalfClose, 2), (Action::Spawn, 20)]);
-            weights.extend([(Action::ClientWrites, 60), (Action::WorkerWrites, 60)]);
-            weights.extend([(Action::Arrive, 100), (Action::Leave, 60)]);
-            if !reuses_ids && random.one_in(2) {
-                share_names_alone(&mut settings);
-            }
-        }
-        // Of two requests with one id the bus may mean the one that an older worker has.
-        let reloads = !reuses_ids && seed.map_or_else(|| random.one_in(2), |seed| Random::new(!seed).one_in(2));
+        let scenario = Scenario::new(seed, &mut random, steps);
+        let settings = scenario.settings().clone();
+        let bus = Twins::new(settings.clone());
         Self {
-            seed,
-            steps,
-            reloads,
-            first: settings.clone(),
-            bus: match seed {
-                Some(seed) if seed % 2 == 0 => Twins::new(settings.clone()).record_requests(),
-                _ => Twins::new(settings.clone()),
-            },
-            now: Moment(random.range(0..1_000_000) as u64),
+            bus: if scenario.records_requests() { bus.record_requests() } else { bus },
+            now: scenario.start(),
             clients: Vec::new(),
             workers: Vec::new(),
             model: Model::new(settings.clone()),
-            weights,
-            reuses_ids,
             healing: false,
             is_crowded: false,
-            sheds: false,
-            stop_accept: false,
             accept_paused: false,
-            done: 0,
-            shutdowns: 0,
-            signalled: None,
-            crowd: if random.one_in(8) { 40 } else { 12 },
-            tokens,
-            sent: BTreeMap::new(),
-            visits: Vec::new(),
-            dropped: Vec::new(),
-            for_all: None,
-            stalls: 0,
-            expired: 0,
-            trace: None,
-            log: None,
-            log_length: std::env::var("STDIO_BUS_SIM_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(LOG),
-            noted: 0,
+            drain: Drain::default(),
+            passage: Passage::default(),
+            counts: vec![0; Reason::ALL.len()],
+            journal: Journal::new(),
+            scenario,
             settings,
             random,
         }
@@ -340,11 +243,9 @@ impl World {
     /// Lives through it with one bus alone. Gives what that came to, and all that happened if it is to tell.
     pub fn traced(mut self) -> (Hashes, Vec<String>) {
         self.bus.alone();
-        self.trace = Some(Trace::default());
-        self.log_length = usize::MAX;
+        self.journal.sum_up();
         self.live();
-        let hashes = self.trace.take().unwrap_or_default().hashes();
-        (hashes, self.log.take().unwrap_or_default().into())
+        self.journal.take()
     }
 
     /// Lives through it. Gives how many lines went the fast path.
@@ -356,59 +257,58 @@ impl World {
 
     fn live(&mut self) {
         self.step("start", None, Twins::start);
-        for step in 0..self.steps {
+        let steps = self.scenario.steps();
+        for step in 0..steps {
             self.draw_anew(step);
-            if self.done > 0 || self.seed.is_none() && self.random.left() == 0 {
+            if self.drain.has_ended() || self.scenario.is_chosen() && self.random.left() == 0 {
                 break;
             }
             let pause = Duration::from_micros(self.random.range(0..3000) as u64);
             self.pass(self.now.after(pause));
             // That changes nothing but what is told, and a trace is of what depends on others.
-            if (step + 1).is_multiple_of(GAPS) && self.trace.is_none() {
+            if (step + 1).is_multiple_of(GAPS) && !self.journal.is_summed_up() {
                 let gaps = [pause, Duration::ZERO, pause];
                 let (held_up, suspended) = (gaps[step / GAPS % 3], gaps[(step / GAPS + 1) % 3]);
                 self.handle("it did not run", None, Input::Gap { held_up, suspended });
             }
             self.tick_if_due();
             // A trace has none, so that it is of the same things as ever.
-            if self.reloads && self.trace.is_none() && self.random.one_in(RELOADS) {
+            if !self.journal.is_summed_up() && self.scenario.reloads_now(&mut self.random) {
                 self.reload();
             }
             if !self.random.one_in(3) || !self.react() {
                 self.act();
             }
         }
-        self.draw_anew(self.steps);
+        self.draw_anew(steps);
         self.heal();
-        self.draw_anew(self.steps + 1);
+        self.draw_anew(steps + 1);
         self.finish();
     }
 
-    /// What is drawn in one step does not depend on how much was drawn in those before: what is the same in two versions
-    /// of the bus but for a small thing goes on being so.
     fn draw_anew(&mut self, step: usize) {
-        if let Some(seed) = self.seed {
-            self.random = Random::new(seed ^ ((step as u64 + 1) << 40));
+        if let Some(random) = self.scenario.random_of(step) {
+            self.random = random;
         }
     }
 
+    /// How often the bus has counted a reason since this was asked the last time.
+    fn more(&mut self, reason: Reason) -> u64 {
+        let count = self.bus.count(reason);
+        count - std::mem::replace(&mut self.counts[reason as usize], count)
+    }
+
     fn note(&mut self, text: impl FnOnce(&Self) -> String) {
-        self.noted += 1;
+        self.journal.counts();
         self.mention(text);
     }
 
     /// Writes down what may have changed nothing.
     fn mention(&mut self, text: impl FnOnce(&Self) -> String) {
-        if self.log.is_none() {
-            return;
+        if self.journal.is_read() {
+            let text = text(self);
+            self.journal.write(self.now, &text);
         }
-        let text = text(self);
-        let now = self.now.0 as f64 / 1e9;
-        let log = self.log.get_or_insert_default();
-        if log.len() >= self.log_length.max(1) {
-            log.pop_front();
-        }
-        log.push_back(format!("{now:>12.6} {text}"));
     }
 
     /// Calls the bus and carries out what it wants.
@@ -502,29 +402,31 @@ impl World {
     }
 
     fn client(&self, key: ClientKey) -> usize {
-        let found = self.clients.iter().position(|client| client.key == key && !client.closed);
-        found.expect("an effect is about a client that is there")
+        client_of(&self.clients, key)
     }
 
     fn worker(&self, key: WorkerKey) -> usize {
-        let found = self.workers.iter().position(|worker| worker.key == key && !worker.released);
-        found.expect("an effect is about a worker that is there")
+        worker_of(&self.workers, key)
     }
 
     fn who(&self, peer: Peer) -> Who {
-        match peer {
-            Peer::Client(key) => Who::Client(self.client(key)),
-            Peer::Worker(key) => Who::Worker(self.worker(key)),
-        }
+        who(&self.clients, &self.workers, peer)
     }
 }
 
-/// Each client has a worker of its own, and what they share is names.
-fn share_names_alone(settings: &mut Settings) {
-    settings.pools.truncate(1);
-    settings.listeners.truncate(1);
-    (settings.listeners[0].pools, settings.listeners[0].stdio) = (None, false);
-    let pool = &mut settings.pools[0];
-    (pool.instances, pool.max_instances, pool.assignment) = (4, 8, Assignment::Dedicated);
-    pool.deny_methods.clear();
+fn client_of(clients: &[SimClient], key: ClientKey) -> usize {
+    let found = clients.iter().position(|client| client.key == key && !client.closed);
+    found.expect("an effect is about a client that is there")
+}
+
+fn worker_of(workers: &[SimWorker], key: WorkerKey) -> usize {
+    let found = workers.iter().position(|worker| worker.key == key && !worker.released);
+    found.expect("an effect is about a worker that is there")
+}
+
+fn who(clients: &[SimClient], workers: &[SimWorker], peer: Peer) -> Who {
+    match peer {
+        Peer::Client(key) => Who::Client(client_of(clients, key)),
+        Peer::Worker(key) => Who::Worker(worker_of(workers, key)),
+    }
 }

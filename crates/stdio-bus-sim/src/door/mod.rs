@@ -196,7 +196,7 @@ impl World {
             }
             31 if !workers.is_empty() && self.random.one_in(3) => {
                 let worker = *self.random.pick(&workers);
-                if self.workers[worker].runs {
+                if self.workers[worker].runs() {
                     self.exits(worker);
                 }
             }
@@ -215,7 +215,7 @@ impl World {
         }
         // What was told to stop stops.
         for worker in self.live_workers() {
-            if self.workers[worker].terminated && self.workers[worker].runs && self.random.one_in(4) {
+            if self.workers[worker].terminated && self.workers[worker].runs() && self.random.one_in(4) {
                 self.exits(worker);
             }
         }
@@ -226,7 +226,7 @@ impl World {
     }
 
     fn live_workers(&self) -> Vec<usize> {
-        (0..self.workers.len()).filter(|at| !self.workers[*at].released && !self.workers[*at].gone).collect()
+        (0..self.workers.len()).filter(|at| !self.workers[*at].released && !self.workers[*at].is_gone()).collect()
     }
 
     fn connect(&mut self) {
@@ -296,7 +296,7 @@ impl World {
             _ => Input::Left(key),
         };
         // Each of its requests is cancelled at its worker, in this very step.
-        let live = |worker: &SimWorker| worker.runs && !worker.terminated && !worker.gone;
+        let live = |worker: &SimWorker| worker.takes();
         let mut owed: Vec<(usize, usize)> = Vec::new();
         for (of, worker) in self.workers.iter().enumerate().filter(|(_, worker)| live(worker)) {
             owed.extend(worker.work.iter().filter(|work| work.client == at).map(|work| (of, work.number)));
@@ -325,23 +325,23 @@ impl World {
     }
 
     fn starts_one(&mut self) {
-        let starting = self.workers.iter().position(|worker| !worker.runs && !worker.gone && !worker.released);
+        let starting = self.workers.iter().position(SimWorker::is_starting);
         let Some(at) = starting else { return };
         let worker = self.workers[at].key;
         if self.random.one_in(10) {
             self.note(format!("worker {at} cannot be started"));
-            self.workers[at].gone = true;
+            self.workers[at].goes();
             return self.handle(Input::SpawnFailed { worker, why: "no such file".into(), short: false });
         }
         self.note(format!("worker {at} runs"));
-        (self.workers[at].runs, self.workers[at].started) = (true, self.now);
+        self.workers[at].starts(self.now);
         self.handle(Input::Spawned { worker, pid: 1000 + at as u32 });
     }
 
     fn exits(&mut self, at: usize) {
         self.note(format!("worker {at} exits"));
         let worker = &mut self.workers[at];
-        (worker.runs, worker.gone) = (false, true);
+        worker.goes();
         let key = worker.key;
         let (pool, was_asked) = (worker.pool, worker.asked.is_some() && !worker.is_late);
         if was_asked && !worker.terminated {
@@ -359,7 +359,7 @@ impl World {
     /// A worker does something: it answers, notifies, or asks.
     fn works(&mut self, at: usize) {
         let worker = &self.workers[at];
-        if !worker.runs {
+        if !worker.runs() {
             return;
         }
         let manner = self.manners[worker.pool];
@@ -401,7 +401,7 @@ impl World {
 
     fn answers_question(&mut self, at: usize, manner: Manner, id: Value) {
         let pool = self.workers[at].pool;
-        let is_late = self.now.since(self.workers[at].started) > SILENT_FOR;
+        let is_late = self.workers[at].has_run_for(self.now).is_some_and(|time| time > SILENT_FOR);
         let peer = Peer::Worker(self.workers[at].key);
         let (line, era) = match manner {
             Manner::Silent if !is_late || !self.random.one_in(40) => return,
@@ -436,7 +436,8 @@ impl World {
         while let Some(deadline) = self.bus.next_deadline().filter(|deadline| *deadline <= end) {
             self.now = self.now.max(deadline);
             for worker in &mut self.workers {
-                let is_over = worker.runs && self.now.since(worker.started) >= SILENT_FOR && !worker.terminated;
+                let is_silent = worker.has_run_for(self.now).is_some_and(|time| time >= SILENT_FOR);
+                let is_over = is_silent && !worker.terminated;
                 if worker.asked.is_some() && is_over && !std::mem::replace(&mut worker.is_late, true) {
                     self.ends[worker.pool] = 0;
                     worker.may_be_pinned = true;
@@ -526,7 +527,7 @@ impl World {
             }
             Effect::Spawn { worker, name, .. } => {
                 self.note(format!("worker {} is started in pool {}", self.workers.len(), name.pool));
-                self.workers.push(SimWorker::new(worker, name.pool, self.now));
+                self.workers.push(SimWorker::new(worker, name.pool));
             }
             Effect::Signal { worker, signal: Signal::Terminate | Signal::Kill } | Effect::CloseStdin(worker) => {
                 let at = self.worker(worker);
@@ -541,7 +542,7 @@ impl World {
             Effect::Release(worker) => {
                 let at = self.worker(worker);
                 self.workers[at].released = true;
-                self.workers[at].gone = true;
+                self.workers[at].goes();
             }
             Effect::Close { client, how, why } => {
                 let at = self.client(client);
@@ -599,14 +600,14 @@ impl World {
         self.note("everybody heals".into());
         for _ in 0..400 {
             for worker in self.live_workers() {
-                while self.workers[worker].runs
+                while self.workers[worker].runs()
                     && (self.workers[worker].work.iter().any(|work| work.given_up.is_none())
                         || self.workers[worker].asked.is_some()
                             && self.manners[self.workers[worker].pool] != Manner::Silent)
                 {
                     self.works(worker);
                 }
-                if self.workers[worker].terminated && self.workers[worker].runs {
+                if self.workers[worker].terminated && self.workers[worker].runs() {
                     self.exits(worker);
                 }
             }

@@ -41,7 +41,7 @@ impl World {
         assert_eq!(self.clients[client].pool, pool, "a line goes to the pool of its client");
         let bound = self.clients[client].bound.filter(|_| era == Era::Modern);
         if let Some(bound) = bound {
-            let takes = self.workers[bound].runs && !self.workers[bound].terminated && !self.workers[bound].gone;
+            let takes = self.workers[bound].takes();
             assert!(bound == at || !takes, "client {client} is bound to worker {bound}");
         }
         let worker = &mut self.workers[at];
@@ -124,7 +124,7 @@ impl World {
         let is_extra = is_spare && live.count() > self.settings.pools[worker.pool].instances;
         // Sessions have another one.
         let is_for_others = (worker.may_be_pinned || worker.is_late) && worker.served.is_empty();
-        assert!(is_left || is_extra || is_for_others || worker.gone, "worker {at} is told to stop");
+        assert!(is_left || is_extra || is_for_others || worker.is_gone(), "worker {at} is told to stop");
     }
 
     pub(super) fn check(&mut self) {
@@ -146,12 +146,12 @@ impl World {
                 assert!(live.len() <= here.max_instances, "one era has the workers of one");
             }
             let is_ready = self.bus.pool_readiness(pool).is_some_and(|ready| ready.is_ready());
-            let runs = self.workers.iter().any(|worker| worker.pool == pool && !worker.released && worker.runs);
+            let runs = self.workers.iter().any(|worker| worker.pool == pool && !worker.released && worker.runs());
             assert!(!is_ready || runs, "a pool is ready in which none runs");
         }
         for client in self.clients.iter().filter(|client| client.speaks() == Era::Modern && !client.closing) {
             let is_idle = |worker: &&SimWorker| {
-                let takes = worker.runs && !worker.terminated && worker.pinned == Some(Era::Modern);
+                let takes = worker.takes() && worker.pinned == Some(Era::Modern);
                 worker.pool == client.pool && takes && worker.work.is_empty()
             };
             // Whose requests seem to end workers is not read for a while.

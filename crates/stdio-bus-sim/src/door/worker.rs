@@ -1,5 +1,7 @@
 //! The workers of the world of a door, and what lies between the bus and each peer.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use crate::bus::port::{Moment, WorkerKey};
@@ -23,12 +25,19 @@ pub(super) struct Work {
     pub(super) given_up: Option<Moment>,
 }
 
+/// How far the process of a worker has come.
+enum Life {
+    Starting,
+    /// Since when.
+    Running(Moment),
+    Gone,
+}
+
 pub(super) struct SimWorker {
     pub(super) key: WorkerKey,
     pub(super) pool: usize,
     pub(super) wire: Wire,
-    pub(super) runs: bool,
-    pub(super) started: Moment,
+    life: Life,
     /// The id of the question that it has not answered.
     pub(super) asked: Option<Value>,
     /// It did not answer that in time.
@@ -42,18 +51,16 @@ pub(super) struct SimWorker {
     pub(super) work: Vec<Work>,
     pub(super) next: usize,
     pub(super) terminated: bool,
-    pub(super) gone: bool,
     pub(super) released: bool,
 }
 
 impl SimWorker {
-    pub(super) fn new(key: WorkerKey, pool: usize, started: Moment) -> Self {
+    pub(super) fn new(key: WorkerKey, pool: usize) -> Self {
         Self {
             key,
             pool,
             wire: Wire::default(),
-            runs: false,
-            started,
+            life: Life::Starting,
             asked: None,
             is_late: false,
             may_be_pinned: false,
@@ -63,8 +70,41 @@ impl SimWorker {
             work: Vec::new(),
             next: 0,
             terminated: false,
-            gone: false,
             released: false,
         }
+    }
+
+    pub(super) fn is_starting(&self) -> bool {
+        matches!(self.life, Life::Starting) && !self.released
+    }
+
+    pub(super) fn starts(&mut self, now: Moment) {
+        self.life = Life::Running(now);
+    }
+
+    pub(super) fn runs(&self) -> bool {
+        matches!(self.life, Life::Running(_))
+    }
+
+    /// For how long it has run, if it does.
+    pub(super) fn has_run_for(&self, now: Moment) -> Option<Duration> {
+        match self.life {
+            Life::Running(since) => Some(now.since(since)),
+            Life::Starting | Life::Gone => None,
+        }
+    }
+
+    /// It runs, and was not told to stop.
+    pub(super) fn takes(&self) -> bool {
+        self.runs() && !self.terminated
+    }
+
+    pub(super) fn goes(&mut self) {
+        self.life = Life::Gone;
+    }
+
+    /// Its process has exited, or could not be started.
+    pub(super) fn is_gone(&self) -> bool {
+        matches!(self.life, Life::Gone)
     }
 }

@@ -2,19 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Client, Fate, Model};
+use super::{Client, Fate, Model, Penalty};
 use crate::bus::port::{Close, Moment, Source};
 use crate::bus::report::Reason;
 use crate::bus::settings::Assignment;
 use crate::line::{Kind, Line, Who};
-
-/// A client that has cancelled nothing is not read for so long; twice as long the next time, up to the longest, unless
-/// that is so long ago. Pauses end together.
-const REST: Duration = Duration::from_millis(1);
-const LONGEST_REST: Duration = Duration::from_millis(32);
-
-const REFUSALS_COUNT_FOR: Duration = Duration::from_secs(1);
-const REST_ROUND: u64 = 4_000_000;
 
 /// A source whose clients leave early gets the next worker so long after the last one.
 const PACE: Duration = Duration::from_millis(50);
@@ -28,10 +20,7 @@ impl Model {
             listener,
             group: self.group_of_listener(listener),
             lost: Vec::new(),
-            crashes: 0,
-            slowed_until: None,
-            refusals: 0,
-            refused_at: Moment::default(),
+            penalty: Penalty::default(),
             half_closed: false,
             closed: false,
             refused_for: Reason::ConnectionClosing,
@@ -190,7 +179,7 @@ impl Model {
 
     /// Whether a client is read with pauses, since its requests seem to end their workers or it cancels nothing.
     pub fn is_suspect(&self, now: Moment, client: usize) -> bool {
-        self.clients[client].slowed_until.is_some_and(|until| now < until)
+        self.clients[client].penalty.holds(now)
     }
 
     /// A client's descriptor is closed.
@@ -244,15 +233,7 @@ impl Model {
         if self.clients.iter().filter(|client| !client.gone).count() == 1 {
             return;
         }
-        let client = &mut self.clients[client];
-        if now.since(client.refused_at) > REFUSALS_COUNT_FOR {
-            client.refusals = 0;
-        }
-        let rest = REST.saturating_mul(1 << client.refusals.min(16)).min(LONGEST_REST);
-        client.refusals += 1;
-        client.refused_at = now;
-        let until = Moment(now.after(rest).0.next_multiple_of(REST_ROUND));
-        client.slowed_until = client.slowed_until.max(Some(until));
+        self.clients[client].penalty.refused(now);
     }
 
     /// What a line of a client may have done before it was refused.

@@ -26,9 +26,9 @@ impl Model {
         let most = self.settings.limits.max_memory / 16;
         let all: usize = self.workers.iter().map(|worker| in_all(&worker.early)).sum();
         line.kind == Kind::Notification
-            && line.request_id.is_none()
-            && line.progress.is_none()
-            && line.subscription.is_none()
+            && line.ids.request_id.is_none()
+            && line.ids.progress.is_none()
+            && line.ids.subscription.is_none()
             && self.is_making(worker)
             && !is_known
             && early.len() < EARLY_LINES

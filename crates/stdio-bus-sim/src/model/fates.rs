@@ -52,7 +52,7 @@ impl Model {
     pub(super) fn fate_of_client_line(&self, client: usize, line: &Line) -> Fate {
         let me = Who::Client(client);
         if line.kind == Kind::Response {
-            let id = line.id.as_deref().map(meaning).unwrap_or_default();
+            let id = line.ids.id.as_deref().map(meaning).unwrap_or_default();
             return match self.to_clients.iter().find(|request| request.answerer == me && request.wire == id) {
                 None => Fate::lost(Reason::UnknownId),
                 Some(Request { asker: Some(Who::Worker(worker)), .. }) if self.workers[*worker].takes => {
@@ -67,12 +67,12 @@ impl Model {
         if self.refusing || self.quiescing && line.kind == Kind::Request {
             return Fate::lost(Reason::ShuttingDown);
         }
-        if line.id.as_deref().is_some_and(|id| meaning(id).len() > MAX_REQUEST_ID_LEN + 2) {
+        if line.ids.id.as_deref().is_some_and(|id| meaning(id).len() > MAX_REQUEST_ID_LEN + 2) {
             return Fate::lost(Reason::IdTooLong);
         }
         let mut fate = if !line.targets().is_empty() {
             self.fate_of_cancellation(client, line)
-        } else if line.progress.is_some() {
+        } else if line.ids.progress.is_some() {
             match self.told_for(&self.to_clients, me, line).and_then(|request| request.asker) {
                 Some(Who::Worker(worker)) if self.workers[worker].takes => Fate::to(Who::Worker(worker)),
                 _ => Fate::lost(Reason::UnknownRequest),
@@ -105,7 +105,7 @@ impl Model {
         if !fate.lost.is_empty() && self.settings.pools.iter().any(denied) {
             fate.lost.push(Reason::MethodDenied);
         }
-        if line.targets().is_empty() && line.request_id.is_some() {
+        if line.targets().is_empty() && line.ids.request_id.is_some() {
             fate = self.keep(fate, Reason::UnknownRequest, |worker| self.may_mean(client, line, worker));
         }
         fate
@@ -158,7 +158,7 @@ impl Model {
 
     /// Whether the request that a line is about may be named to this worker: it must not be somebody else's.
     fn may_mean(&self, client: usize, line: &Line, worker: usize) -> bool {
-        let Some(token) = &line.request_id else { return true };
+        let Some(token) = &line.ids.request_id else { return true };
         let mine = self.named(&self.to_workers, Who::Client(client), line);
         let taken = |at: &Request| at.answerer == Who::Worker(worker) && at.wire == meaning(token);
         mine.iter().any(|request| request.answerer == Who::Worker(worker))
@@ -232,7 +232,7 @@ impl Model {
 
     /// The requests of `asker` that a line's requestId means.
     pub(super) fn named<'a>(&self, requests: &'a [Request], asker: Who, line: &Line) -> Vec<&'a Request> {
-        let Some(id) = line.request_id.as_deref().map(meaning) else { return Vec::new() };
+        let Some(id) = line.ids.request_id.as_deref().map(meaning) else { return Vec::new() };
         let is_named = |request: &&Request| request.asker == Some(asker) && meaning(&request.token) == id;
         requests.iter().filter(is_named).collect()
     }
@@ -240,7 +240,7 @@ impl Model {
     /// The request that something is told for, among those that its sender has to answer.
     pub(super) fn told_for<'a>(&self, requests: &'a [Request], from: Who, line: &Line) -> Option<&'a Request> {
         let (progress, subscription) =
-            (line.progress.as_deref().map(meaning), line.subscription.as_deref().map(meaning));
+            (line.ids.progress.as_deref().map(meaning), line.ids.subscription.as_deref().map(meaning));
         let is_it = |request: &&Request| {
             let token = request.progress.as_ref().map(|token| &token.wire);
             request.answerer == from
@@ -252,7 +252,7 @@ impl Model {
     pub(super) fn fate_of_worker_line(&self, worker: usize, line: &Line) -> Fate {
         let me = Who::Worker(worker);
         if line.kind == Kind::Response {
-            let id = line.id.as_deref().map(meaning).unwrap_or_default();
+            let id = line.ids.id.as_deref().map(meaning).unwrap_or_default();
             return match self.to_workers.iter().find(|request| request.answerer == me && request.wire == id) {
                 None if self.may_be_late(worker, line) => Fate::lost(Reason::LateAnswer),
                 None => Fate::lost(Reason::UnknownId),
@@ -260,7 +260,7 @@ impl Model {
                 Some(_) => Fate::lost(Reason::LateAnswer),
             };
         }
-        if line.id.as_deref().is_some_and(|id| meaning(id).len() > MAX_REQUEST_ID_LEN + 2) {
+        if line.ids.id.as_deref().is_some_and(|id| meaning(id).len() > MAX_REQUEST_ID_LEN + 2) {
             return Fate::lost(Reason::IdTooLong);
         }
         let owner = self.workers[worker].owner;
@@ -268,12 +268,12 @@ impl Model {
             let session = self.sessions.iter().find(|session| session.worker == worker && session.name == *name);
             let session = session.filter(|session| !self.may_be_anothers(session));
             session.map(|session| session.client).or(owner).ok_or(Reason::UnknownSession)
-        } else if line.progress.is_some() || line.subscription.is_some() {
+        } else if line.ids.progress.is_some() || line.ids.subscription.is_some() {
             match self.told_for(&self.to_workers, me, line).and_then(|request| request.asker) {
                 Some(Who::Client(client)) => Ok(client),
                 _ => owner.filter(|_| names_itself(line)).ok_or(Reason::UnknownRequest),
             }
-        } else if line.request_id.is_some() {
+        } else if line.ids.request_id.is_some() {
             let about = self.request_meant_by(worker, line);
             let client = about.and_then(|request| match line.kind {
                 Kind::Notification => Some(request.answerer),
@@ -314,7 +314,7 @@ impl Model {
     /// Whether a notification names what is no pending request of its sender, and may be that of another worker which
     /// the client has still to answer.
     fn names_anothers(&self, worker: usize, line: &Line, client: usize) -> bool {
-        let (Kind::Notification, Some(token)) = (line.kind, &line.request_id) else { return false };
+        let (Kind::Notification, Some(token)) = (line.kind, &line.ids.request_id) else { return false };
         let me = Who::Client(client);
         let is_it = |request: &&Request| request.answerer == me && (!is_plain(token) || request.wire == meaning(token));
         self.request_meant_by(worker, line).is_none_or(|request| request.answerer != me)
@@ -328,20 +328,19 @@ impl Model {
         if line.kind == Kind::Notification {
             return self.named(&self.to_clients, me, line).first().copied();
         }
-        let id = line.request_id.as_deref().map(meaning)?;
+        let id = line.ids.request_id.as_deref().map(meaning)?;
         self.to_workers.iter().find(|request| request.answerer == me && request.wire == id)
     }
 
     /// Whether a response that no request waits for may answer one that has left the table.
     fn may_be_late(&self, worker: usize, line: &Line) -> bool {
-        let Worker { retired, more_retired, .. } = &self.workers[worker];
-        let id = line.id.as_deref().map(meaning).filter(|id| id.len() <= MAX_REQUEST_ID_LEN + 2);
-        id.is_some_and(|id| *more_retired > 0 || retired.contains(&id))
+        let id = line.ids.id.as_deref().map(meaning).filter(|id| id.len() <= MAX_REQUEST_ID_LEN + 2);
+        id.is_some_and(|id| self.workers[worker].retired.may_have(&id))
     }
 }
 
 /// Whether a name that something is told under may be one that a client has given, and the worker was sent.
 fn names_itself(line: &Line) -> bool {
-    let name = line.progress.as_ref().or(line.subscription.as_ref());
+    let name = line.ids.progress.as_ref().or(line.ids.subscription.as_ref());
     name.is_some_and(|name| is_plain(name) && meaning(name).len() <= MAX_REQUEST_ID_LEN + 2)
 }

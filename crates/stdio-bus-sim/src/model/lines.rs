@@ -51,7 +51,7 @@ impl Model {
             (Who::Worker(worker), Who::Client(client)) => self.worker_response(now, number, worker, client, &ids),
             (Who::Client(_), Who::Worker(_)) => {
                 let request = self.answered_by(number, false);
-                let expected = if request.replaced { Some(&request.token) } else { line.id.as_ref() };
+                let expected = if request.replaced { Some(&request.token) } else { line.ids.id.as_ref() };
                 assert_eq!(ids.id.as_ref(), expected, "the id of a worker was not restored");
             }
             _ => panic!("{:?} spoke to {to:?}", line.from),
@@ -125,7 +125,7 @@ impl Model {
             Who::Worker(worker) => self.workers[worker].takes,
         };
         if line.kind == Kind::Request && told {
-            let token = line.id.clone().expect("a request has an id");
+            let token = line.ids.id.clone().expect("a request has an id");
             self.expected_replies.push((line.from, token, reason.told()));
         }
         Some(reason)

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Fate, Model, Rank, Request, Token, Worker, is_in_use};
+use super::{Fate, Model, Rank, Request, Token, is_in_use};
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, IdCollision};
@@ -15,15 +15,12 @@ const SLOT_KEPT: Duration = Duration::from_secs(5);
 /// It keeps it a little longer, so that several go together.
 const SLOT_ROUND: Duration = Duration::from_millis(100);
 
-/// So many ids are remembered of what a worker may answer although it has left the table.
-const RETIRED: usize = 1024;
-
 impl Model {
     /// Takes out the request that a response answers.
     pub(super) fn answered_by(&mut self, number: usize, of_client: bool) -> Request {
         let line = &self.lines[number];
         let requests = if of_client { &mut self.to_workers } else { &mut self.to_clients };
-        let id = line.id.as_deref().map(meaning).unwrap_or_default();
+        let id = line.ids.id.as_deref().map(meaning).unwrap_or_default();
         let at = requests.iter().position(|request| request.answerer == line.from && request.wire == id);
         requests.remove(at.expect("a request was pending"))
     }
@@ -75,27 +72,17 @@ impl Model {
         // A subscription has no answer before it is cancelled.
         let timeout = self.settings.pools[self.workers[worker].pool].request_timeout.filter(|_| !line.listens());
         let request = Request {
-            line: number,
-            asker: Some(Who::Client(client)),
-            answerer: Who::Worker(worker),
-            wire: String::new(),
-            token: String::new(),
-            replaced: false,
-            progress: None,
             sessions,
             expires: timeout.map(|timeout| now.after(timeout)),
-            cancelled: None,
-            orphaned: None,
+            ..Request::new(number, Who::Client(client), Who::Worker(worker))
         };
         let worker = &self.workers[worker];
         let always = self.settings.routing.id_collision == IdCollision::Always
             && self.settings.pools[worker.pool].assignment != Assignment::Dedicated;
-        let is_retired = line.id.as_deref().is_some_and(|id| worker.retired.contains(&meaning(id)));
-        let fresh = worker.fresh || is_retired || always;
-        let is_late = line.token.as_deref().map(meaning).is_some_and(|token| {
-            worker.fresh || always || worker.retired.contains(&token) || worker.retired_tokens.contains(&token)
-        });
-        let request = translated(request, &line, ids, &self.to_workers, &mut self.made, [fresh, is_late]);
+        let fresh = worker.fresh || always;
+        let is_retired = line.ids.id.as_deref().is_some_and(|id| worker.retired.has_id(&meaning(id)));
+        let is_late = line.ids.token.as_deref().is_some_and(|token| fresh || worker.retired.has_token(&meaning(token)));
+        let request = translated(request, &line, ids, &self.to_workers, &mut self.made, [fresh || is_retired, is_late]);
         self.to_workers.push(request);
     }
 
@@ -106,7 +93,7 @@ impl Model {
         let mine =
             if cancels { self.targets(client, line) } else { self.named(&self.to_workers, Who::Client(client), line) };
         let mine: Vec<_> = mine.iter().filter(is_there).collect();
-        for (written, seen) in [(&line.request_id, &ids.request_id), (&line.params_id, &ids.params_id)] {
+        for (written, seen) in [(&line.ids.request_id, &ids.request_id), (&line.ids.params_id, &ids.params_id)] {
             let Some(seen) = seen else { continue };
             let right = if mine.is_empty() {
                 written.as_ref() == Some(seen)
@@ -130,12 +117,13 @@ impl Model {
             (Kind::Request, Some(request)) if request.asker == Some(Who::Client(client)) && request.replaced => {
                 assert_eq!(seen, Some(request.token.as_str()), "{line:?}");
             }
-            _ => assert_eq!(seen, line.request_id.as_deref(), "{line:?}"),
+            _ => assert_eq!(seen, line.ids.request_id.as_deref(), "{line:?}"),
         }
         let told_for = self.told_for(&self.to_workers, Who::Worker(worker), &line);
         let told_for = told_for.filter(|request| request.asker == Some(Who::Client(client)));
-        let is_told = told_for
-            .map_or(line.progress.as_ref().or(line.subscription.as_ref()), |request| is_told_as(request, &line));
+        let is_told = told_for.map_or(line.ids.progress.as_ref().or(line.ids.subscription.as_ref()), |request| {
+            is_told_as(request, &line)
+        });
         assert_eq!(ids.progress.as_ref().or(ids.subscription.as_ref()), is_told, "{line:?}");
         if line.kind == Kind::Request {
             // A worker of one client asks it in a session that is held as well.
@@ -144,17 +132,8 @@ impl Model {
             let held = self.held.iter().find(|held| is_it(held.worker, &held.name)).map(|held| held.serial);
             let session = owned.or(held);
             let request = Request {
-                line: number,
-                asker: Some(Who::Worker(worker)),
-                answerer: Who::Client(client),
-                wire: String::new(),
-                token: String::new(),
-                replaced: false,
-                progress: None,
                 sessions: session.into_iter().collect(),
-                expires: None,
-                cancelled: None,
-                orphaned: None,
+                ..Request::new(number, Who::Worker(worker), Who::Client(client))
             };
             let request = translated(request, &line, ids, &self.to_clients, &mut self.made, [false; 2]);
             self.to_clients.push(request);
@@ -165,11 +144,11 @@ impl Model {
         let line = self.lines[number].clone();
         let request = self.answered_by(number, true);
         self.answered += 1;
-        self.clients[client].crashes = 0;
-        let expected = if request.replaced { Some(&request.token) } else { line.id.as_ref() };
+        self.clients[client].penalty.answered();
+        let expected = if request.replaced { Some(&request.token) } else { line.ids.id.as_ref() };
         assert_eq!(ids.id.as_ref(), expected, "the id of {:?} was not restored", request.line);
-        let is_its = line.subscription.as_deref().map(meaning).as_ref() == Some(&request.wire);
-        let expected = if request.replaced && is_its { Some(&request.token) } else { line.subscription.as_ref() };
+        let is_its = line.ids.subscription.as_deref().map(meaning).as_ref() == Some(&request.wire);
+        let expected = if request.replaced && is_its { Some(&request.token) } else { line.ids.subscription.as_ref() };
         assert_eq!(ids.subscription.as_ref(), expected, "the subscription of {:?} was not restored", request.line);
         let asked = self.lines[request.line].clone();
         let only_asks = matches!(asked.method, "session/load" | "session/resume");
@@ -223,7 +202,7 @@ impl Model {
 
     pub(super) fn late_answer(&mut self, number: usize) {
         let line = &self.lines[number];
-        let id = line.id.as_deref().map(meaning).unwrap_or_default();
+        let id = line.ids.id.as_deref().map(meaning).unwrap_or_default();
         if let Who::Worker(worker) = line.from {
             let pending = self.to_workers.iter().any(|request| request.answerer == line.from && request.wire == id);
             if pending {
@@ -238,9 +217,7 @@ impl Model {
                 }
                 self.holds_late(number, if creates { &[] } else { &request.sessions });
             } else {
-                let Worker { retired, more_retired, .. } = &mut self.workers[worker];
-                retired.retain(|retired| *retired != id);
-                *more_retired = more_retired.saturating_sub(1);
+                self.workers[worker].retired.answered(&id);
                 self.holds_late(number, &[]);
             }
             self.let_go();
@@ -336,17 +313,11 @@ impl Model {
 
     fn leaves(&mut self, request: Request) {
         if let Who::Worker(worker) = request.answerer {
-            let Worker { retired, more_retired, fresh, .. } = &mut self.workers[worker];
-            if *more_retired > 0 || retired.len() == RETIRED {
-                *fresh = true;
-                *more_retired += 1 + std::mem::take(retired).len();
-            } else {
-                retired.push(request.wire.clone());
-            }
-            let token = request.progress.as_ref().map(|token| &token.wire).filter(|token| **token != request.wire);
-            self.workers[worker].retired_tokens.extend(token.cloned());
-            self.workers[worker].may_create |= self.lines[request.line].creates();
-            if self.lines[request.line].creates() {
+            let creates = self.lines[request.line].creates();
+            let at = &mut self.workers[worker];
+            at.fresh |= !at.retired.add(&request.wire, request.progress.as_ref().map(|token| &token.wire));
+            at.may_create |= creates;
+            if creates {
                 self.ends_early(worker, None);
             }
         }
@@ -401,7 +372,7 @@ fn translated(
     made: &mut BTreeSet<String>,
     [fresh, is_late]: [bool; 2],
 ) -> Request {
-    let token = line.id.clone().expect("a request has an id");
+    let token = line.ids.id.clone().expect("a request has an id");
     let seen = ids.id.clone().expect("an id arrives");
     request.wire = meaning(&seen);
     let known = |id: &str| pending.iter().any(|other| other.answerer == request.answerer && other.wire == id);
@@ -414,8 +385,8 @@ fn translated(
     } else {
         assert_eq!(seen, token, "an id was changed without need");
     }
-    if let (Some(token), Some(seen_token)) = (&line.token, &ids.token) {
-        let follows = request.replaced && line.id.as_deref().map(meaning) == Some(meaning(token));
+    if let (Some(token), Some(seen_token)) = (&line.ids.token, &ids.token) {
+        let follows = request.replaced && line.ids.id.as_deref().map(meaning) == Some(meaning(token));
         let is_known = |other: &Request| {
             let has = other.progress.as_ref().is_some_and(|other| other.wire == meaning(token));
             has && other.answerer == request.answerer
@@ -440,7 +411,7 @@ fn translated(
 /// The name that something is told under for a request, as its asker knows it.
 fn is_told_as<'a>(request: &'a Request, line: &'a Line) -> Option<&'a String> {
     let token = request.progress.as_ref().filter(|token| token.replaced);
-    match (&line.progress, &line.subscription) {
+    match (&line.ids.progress, &line.ids.subscription) {
         (Some(progress), _) => Some(token.map_or(progress, |token| &token.token)),
         (_, Some(_)) if request.replaced => Some(&request.token),
         (_, subscription) => subscription.as_ref(),

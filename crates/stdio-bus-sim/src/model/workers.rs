@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{BELIEVED, LOST_NAMES, Model, Rank, Request, Worker};
+use super::{BELIEVED, LOST_NAMES, Model, Rank, Request, Retired, Worker};
 use crate::bus::overview::Role;
 use crate::bus::port::Moment;
 use crate::bus::settings::{Assignment, Pool};
@@ -11,13 +11,6 @@ use crate::line::Who;
 
 /// No worker is started again sooner than this.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-
-/// A client is read with pauses after so many crashes of its workers in a row.
-const SUSPECT_AFTER: usize = 3;
-
-/// The first pause; each one is twice as long as the one before, up to the longest.
-const PENALTY: Duration = Duration::from_secs(1);
-const LONGEST_PENALTY: Duration = Duration::from_secs(30);
 
 impl Model {
     /// What a worker is there for: whether it may get what any worker of its pool may do.
@@ -57,9 +50,7 @@ impl Model {
             fresh: false,
             answers_twice: false,
             used_at: BTreeMap::new(),
-            retired: Vec::new(),
-            retired_tokens: Vec::new(),
-            more_retired: 0,
+            retired: Retired::default(),
             may_create: false,
             served: BTreeSet::new(),
             early: Vec::new(),
@@ -155,11 +146,7 @@ impl Model {
         self.settled(worker);
         for (at, client) in self.clients.iter_mut().enumerate() {
             if self.blamed.contains(&(worker, Who::Client(at))) {
-                client.crashes += 1;
-                if let Some(more) = client.crashes.checked_sub(SUSPECT_AFTER) {
-                    let pause = PENALTY.saturating_mul(1 << more.min(16)).min(LONGEST_PENALTY);
-                    client.slowed_until = client.slowed_until.max(Some(now.after(pause)));
-                }
+                client.penalty.crashed(now);
             }
         }
         self.workers[worker].released = true;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Pace, Process, Reaction, SimWorker, World};
+use super::{Pace, Reaction, World};
 use crate::bus::port::{Close, Exit, Input, Peer};
 use crate::bus::shutdown::Stage;
 use crate::faults;
@@ -11,7 +11,7 @@ use crate::line::Who;
 
 impl World {
     pub(super) fn act(&mut self) {
-        let action = self.any_action();
+        let action = self.scenario.any_action(&mut self.random);
         let (client, worker) = (self.any_client(), self.any_worker());
         match (action, client, worker) {
             (Action::Connect, ..) => self.connect(),
@@ -36,7 +36,7 @@ impl World {
                 }
             }
             (Action::Spawn, ..) => {
-                if let Some(at) = self.workers.iter().position(|worker| worker.process == Process::Starting) {
+                if let Some(at) = self.workers.iter().position(|worker| worker.process.is_starting()) {
                     let runs = !self.random.one_in(8);
                     self.spawned(at, runs);
                 }
@@ -56,7 +56,7 @@ impl World {
                 self.write_bad(Who::Client(client))
             }
             (Action::WorkerBad, _, Some(worker)) if self.can_write(worker) => self.write_bad(Who::Worker(worker)),
-            (Action::Exit, _, Some(worker)) if self.workers[worker].process == Process::Running => {
+            (Action::Exit, _, Some(worker)) if self.workers[worker].process.runs() => {
                 let exit = *self.random.pick(&[Exit::Code(0), Exit::Code(1), Exit::Signal(11)]);
                 self.exit(worker, exit);
             }
@@ -66,18 +66,6 @@ impl World {
             (Action::Shutdown, ..) => self.shutdown(),
             _ => {}
         }
-    }
-
-    fn any_action(&mut self) -> Action {
-        let total: usize = self.weights.iter().map(|(_, weight)| weight).sum();
-        let mut at = self.random.range(0..total);
-        for (candidate, weight) in &self.weights {
-            if at < *weight {
-                return *candidate;
-            }
-            at -= weight;
-        }
-        Action::Wait
     }
 
     fn arrive_in_part(&mut self, who: Who) {
@@ -131,7 +119,7 @@ impl World {
                 self.handle("is to be replaced", Some(Who::Worker(at)), input);
             }
             _ => {
-                let next = faults::reload(&mut self.random, &self.first, &self.settings);
+                let next = faults::reload(&mut self.random, self.scenario.settings(), &self.settings);
                 if self.bus.stage() < Stage::Terminating {
                     self.settings = next.clone();
                     self.model.reloaded(&next);
@@ -156,18 +144,13 @@ impl World {
         } else {
             (0, Vec::new())
         };
-        self.sheds = true;
         self.handle("memory", None, Input::Memory { used, held, waiting: Vec::new() });
-        self.sheds = false;
     }
 
     pub(super) fn shutdown(&mut self) {
-        if self.shutdowns < 2 {
-            self.shutdowns += 1;
+        if self.drain.has_signals() {
             let before = self.bus.stage();
-            let is_new = self.signalled.is_none_or(|at| self.now.since(at) >= Duration::from_secs(1));
-            let again = before > Stage::Running && is_new;
-            self.signalled = self.signalled.or(Some(self.now));
+            let again = self.drain.signal(self.now) && before > Stage::Running;
             let limits = &self.settings.limits;
             let starts = before == Stage::Running && limits.lame_duck.is_zero();
             self.model.quiescing |= again || starts;
@@ -178,8 +161,7 @@ impl World {
             }
             if again {
                 assert!(self.bus.stage() >= Stage::Killing, "the second signal waits for somebody");
-                let spared = |worker: &SimWorker| worker.process == Process::Running && !worker.killed;
-                assert!(!self.workers.iter().any(spared), "the second signal kills");
+                assert!(!self.workers.iter().any(|worker| worker.process.is_spared()), "the second signal kills");
                 assert!(self.clients.iter().all(|client| client.closed || client.closing.is_some()));
                 let pending = self.model.asked_by_clients();
                 assert_eq!(pending, 0, "nobody is told what becomes of {pending} requests");
@@ -199,13 +181,8 @@ impl World {
                     world.handle("is looked at", Some(Who::Worker(at)), input);
                 }));
             }
-            let runs = worker.process == Process::Running;
-            if runs && worker.killed {
-                todo.push(Box::new(move |world| world.exit(at, Exit::Signal(9))));
-            } else if runs && worker.terminated && !worker.ignores_term {
-                todo.push(Box::new(move |world| world.exit(at, Exit::Signal(15))));
-            } else if runs && worker.stdin_closed && worker.end.queue.is_empty() && !worker.ignores_term {
-                todo.push(Box::new(move |world| world.exit(at, Exit::Code(0))));
+            if let Some(exit) = worker.process.ends(worker.end.queue.is_empty()) {
+                todo.push(Box::new(move |world| world.exit(at, exit)));
             }
             if worker.end.ended && !worker.end.end_told && !worker.end.deaf && !worker.end.paused {
                 todo.push(Box::new(move |world| {

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use super::wires::any_token;
-use super::{End, NAMES, SimClient, World};
+use super::{End, SimClient, World};
 use crate::bus::port::{Close, Input, Origin, Peer, Source};
 use crate::bus::shutdown::Stage;
-use crate::line::{Draft, Kind, Line, Who, is_cancellation, meaning, spell_id};
+use crate::line::{Draft, Ids, Kind, Line, Who, is_cancellation, meaning, spell_id};
 
 impl World {
     pub(super) fn client_writes(&mut self, at: usize) {
@@ -22,7 +22,7 @@ impl World {
         }
         let mut number = random.range(0..client.waiting.len() + 3);
         let mut token = spell_id(number, random);
-        while !self.reuses_ids && client.waiting.iter().any(|(id, _)| meaning(id) == meaning(&token)) {
+        while !self.scenario.reuses_ids() && client.waiting.iter().any(|(id, _)| meaning(id) == meaning(&token)) {
             number += 1;
             token = spell_id(number, random);
         }
@@ -31,7 +31,7 @@ impl World {
             2 if random.one_in(4) => Some("nowhere".into()),
             _ => None,
         };
-        let mut draft = Draft { id: Some(token), pool, padding, ..Draft::default() };
+        let mut draft = Draft { ids: Ids::of(token), pool, padding, ..Draft::default() };
         let what = self.random.range(0..24);
         if !matches!(what, 0..3) && self.random.one_in(2) {
             self.name_sessions(at, &mut draft);
@@ -41,31 +41,37 @@ impl World {
         match what {
             0..3 => draft.method = "session/new",
             3..5 if named => draft.method = *random.pick(&["session/close", "session/delete"]),
-            5..8 => (draft.method, draft.id) = ("session/update", None),
+            5..8 => (draft.method, draft.ids.id) = ("session/update", None),
             8..12 => self.name_requests(at, number, &mut draft),
             12 if random.one_in(10) => {
                 draft.method = "long/id";
-                draft.id = Some(format!("\"{}\"", "i".repeat(129)));
+                draft.ids.id = Some(format!("\"{}\"", "i".repeat(129)));
             }
             13 => return self.write(who, Line::raw(who, Kind::Blank, " \t\r".into())),
             14 if random.one_in(4) => {
                 // An answer that nobody waits for.
-                draft = Draft { id: draft.id, result: true, ..Draft::default() };
+                draft = Draft { ids: Ids { id: draft.ids.id, ..Ids::default() }, result: true, ..Draft::default() };
             }
             15 | 16 if named => draft.method = *random.pick(&["session/load", "session/resume", "session/fork"]),
             17 => draft.method = "session/list",
-            18 | 19 if named && self.tokens > 0 => draft.method = *random.pick(&["session/load", "session/resume"]),
+            18 | 19 if named && self.scenario.has_names() => {
+                draft.method = *random.pick(&["session/load", "session/resume"])
+            }
             20 if !self.clients[at].telling.is_empty() => {
                 let (progress, line) = random.pick(&self.clients[at].telling).clone();
-                return self.tells(who, Draft { progress: Some(progress), padding, ..Draft::default() }, line);
+                return self.tells(
+                    who,
+                    Draft { ids: Ids { progress: Some(progress), ..Ids::default() }, padding, ..Draft::default() },
+                    line,
+                );
             }
             21 | 22 => draft.method = "subscriptions/listen",
             _ => draft.method = "session/prompt",
         }
-        if !draft.method.is_empty() && draft.id.is_some() {
-            draft.token = any_token(&mut self.random, draft.id.as_deref());
+        if !draft.method.is_empty() && draft.ids.id.is_some() {
+            draft.ids.token = any_token(&mut self.random, draft.ids.id.as_deref());
         }
-        if draft.id.is_some() && self.random.one_in(2) {
+        if draft.ids.id.is_some() && self.random.one_in(2) {
             let names = draft.top.iter().chain(&draft.inner).cloned();
             self.clients[at].sessions.extend(names.filter(|name| !name.is_empty()));
         }
@@ -77,7 +83,7 @@ impl World {
         let random = &mut self.random;
         let other = random.range(0..self.clients.len());
         // Where it matters whose a session is, all ask for the same few.
-        if self.tokens > 0 && random.one_in(2) {
+        if self.scenario.has_names() && random.one_in(2) {
             return format!("s{}", random.range(0..2));
         }
         match random.range(0..20) {
@@ -119,14 +125,14 @@ impl World {
             "request/about",
         ]);
         if !random.one_in(4) {
-            draft.id = None;
+            draft.ids.id = None;
         }
         match random.range(0..10) {
-            _ if !is_cancellation(draft.method) => draft.request_id = Some(target),
-            0..5 => draft.request_id = Some(target),
-            5..8 => draft.params_id = Some(target),
-            8 => (draft.request_id, draft.params_id) = (Some(target.clone()), Some(target)),
-            _ => (draft.request_id, draft.params_id) = (Some(target), Some(other)),
+            _ if !is_cancellation(draft.method) => draft.ids.request_id = Some(target),
+            0..5 => draft.ids.request_id = Some(target),
+            5..8 => draft.ids.params_id = Some(target),
+            8 => (draft.ids.request_id, draft.ids.params_id) = (Some(target.clone()), Some(target)),
+            _ => (draft.ids.request_id, draft.ids.params_id) = (Some(target), Some(other)),
         }
     }
 
@@ -144,11 +150,12 @@ impl World {
             self.clients[at].todo.push_back((token.clone(), 0));
         }
         let result = self.random.one_in(2);
-        self.draft(Who::Client(at), Draft { id: Some(token), result, padding, ..Draft::default() });
+        self.draft(Who::Client(at), Draft { ids: Ids::of(token), result, padding, ..Draft::default() });
     }
 
     pub(super) fn connect(&mut self) {
-        if self.accept_paused || self.clients.iter().filter(|client| !client.closed).count() > self.crowd {
+        let connected = self.clients.iter().filter(|client| !client.closed).count();
+        if self.accept_paused || !self.scenario.has_room_beside(connected) {
             return;
         }
         let listener = self.random.range(0..self.settings.listeners.len());
@@ -190,10 +197,7 @@ impl World {
     /// Whose token a client shows that connects now. Nobody else who is there has the same one: two of one name may take
     /// sessions from each other (`bus::tests::sessions`), but who comes back finds what it has left.
     fn free_name(&mut self) -> Option<&'static str> {
-        if self.tokens == 0 || self.random.one_in(4) {
-            return None;
-        }
-        let name = Some(*self.random.pick(&NAMES[..self.tokens]));
+        let name = self.scenario.any_name(&mut self.random);
         let is_there = self.clients.iter().any(|client| !client.closed && client.name == name);
         name.filter(|_| !is_there)
     }

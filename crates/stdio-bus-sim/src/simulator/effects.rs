@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Call, End, Process, SimWorker, World};
+use super::{Call, End, Process, SimWorker, World, who};
 use crate::bus::overview::{Name, SessionRow};
-use crate::bus::port::{ClientKey, Close, Effect, Moment, Peer, Signal, WorkerKey};
+use crate::bus::port::{ClientKey, Close, Effect, Peer, Signal, WorkerKey};
 use crate::bus::report::{Reason, Report, WorkerName};
 use crate::line::Who;
 use crate::peers::Mind;
@@ -23,15 +23,13 @@ impl World {
         is_bad: bool,
     ) {
         // The count tells what a report may keep back.
-        let stalls = self.bus.count(Reason::ClientStalled) + self.bus.count(Reason::ClientSlow);
-        let stalls_before = std::mem::replace(&mut self.stalls, stalls);
+        let has_stalled = self.more(Reason::ClientStalled) + self.more(Reason::ClientSlow) > 0;
         self.learn_expired(&effects);
         let released = effects.iter().enumerate().filter_map(|(at, effect)| match effect {
             Effect::Release(worker) => Some((at, self.worker(*worker))),
             _ => None,
         });
         let released = released.collect();
-        let has_stalled = stalls > stalls_before;
         let mut call = Call { hearing, due, is_bad, stalled: Vec::new(), released, has_stalled };
         for (place, effect) in effects.into_iter().enumerate() {
             self.trace_effect(&effect, data);
@@ -50,7 +48,7 @@ impl World {
                 Effect::Spawn { worker, name, generation } => self.start_worker(worker, name, generation),
                 Effect::CloseStdin(worker) => {
                     let at = self.worker(worker);
-                    self.workers[at].stdin_closed = true;
+                    self.workers[at].process.closes_stdin();
                     self.model.stops(at);
                 }
                 Effect::Signal { worker, signal } => self.signal(worker, signal),
@@ -63,14 +61,11 @@ impl World {
                 Effect::PauseAccept => self.accept_paused = true,
                 Effect::ResumeAccept => self.accept_paused = false,
                 Effect::CloseListener(_) | Effect::OpenListener(_) | Effect::Discovered { .. } => {}
-                Effect::StopAccept => {
-                    assert!(!self.stop_accept);
-                    self.stop_accept = true;
-                }
+                Effect::StopAccept => self.drain.stops_listening(),
                 Effect::Report(report) => self.read_report(&report),
                 Effect::Done => {
                     self.note(|_| "done".into());
-                    self.done += 1;
+                    self.drain.ends();
                 }
             }
         }
@@ -123,12 +118,7 @@ impl World {
 
     fn signal(&mut self, key: WorkerKey, signal: Signal) {
         let at = self.worker(key);
-        let worker = &mut self.workers[at];
-        assert_eq!(worker.process, Process::Running, "a signal to nobody");
-        match signal {
-            Signal::Terminate => worker.terminated = true,
-            Signal::Kill => worker.killed = true,
-        }
+        self.workers[at].process.signal(signal);
         self.note(|_| format!("worker {at} is signalled: {signal:?}"));
     }
 
@@ -163,7 +153,8 @@ impl World {
         let is_stalled = call.has_stalled && self.model.is_full(Who::Client(at));
         let is_bad = call.is_bad && call.hearing == Some(Who::Client(at));
         self.model.closes_amid(call.due.iter().copied());
-        let excuse = self.clients[at].reset || is_stalled || self.sheds || self.model.refusing || is_bad;
+        let excuse =
+            self.clients[at].reset || is_stalled || why == Reason::MemoryLimit || self.model.refusing || is_bad;
         self.model.closing(self.now, at, how, why, excuse);
     }
 
@@ -181,16 +172,15 @@ impl World {
         if !matches!(effect, Effect::Copy { .. } | Effect::Insert { .. } | Effect::Report(_)) {
             self.mention(|_| format!("  {effect:?}"));
         }
-        if let Some(mut trace) = self.trace.take() {
-            trace.effect(self.now, effect, data, |peer| self.who(peer));
-            self.trace = Some(trace);
+        let (clients, workers) = (&self.clients, &self.workers);
+        if let Some(trace) = self.journal.trace() {
+            trace.effect(self.now, effect, data, |peer| who(clients, workers, peer));
         }
     }
 
     /// Claims may have been forgotten in a call of the bus with these effects: it says which sessions are left.
     fn learn_expired(&mut self, effects: &[Effect]) {
-        let expired = self.bus.count(Reason::ClaimExpired);
-        let how_many = expired - std::mem::replace(&mut self.expired, expired);
+        let how_many = self.more(Reason::ClaimExpired);
         if how_many == 0 {
             return;
         }
@@ -214,9 +204,9 @@ impl World {
         let at = self.worker(key);
         let worker = &mut self.workers[at];
         worker.released = true;
-        let quiet = self.now.since(worker.exited_at.max(worker.end.resumed_at));
+        let Some(exited_at) = worker.process.exited_at() else { panic!("worker {at} is released, and lives") };
+        let quiet = self.now.since(exited_at.max(worker.end.resumed_at));
         let lines_left = !worker.end.deaf && !worker.end.lines.is_empty();
-        assert!(worker.process == Process::Exited, "worker {at} is released, and lives");
         assert!(!lines_left || quiet >= GRACE, "lines of worker {at} were lost");
         self.model.released(self.now, at);
     }
@@ -233,7 +223,6 @@ impl World {
             name,
             generation,
             end,
-            process: Process::Starting,
             mind,
             waiting: Vec::new(),
             todo: VecDeque::new(),
@@ -242,12 +231,7 @@ impl World {
             exposed: None,
             waited: Duration::ZERO,
             probed: false,
-            stdin_closed: false,
-            terminated: false,
-            killed: false,
-            ignores_term: self.random.one_in(5),
-            holds_pipe: self.random.one_in(5),
-            exited_at: Moment(0),
+            process: Process::new(&mut self.random),
             released: false,
         });
     }

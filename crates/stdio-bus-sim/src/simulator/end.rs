@@ -1,6 +1,6 @@
 //! Everybody heals and leaves, and nothing may be left over.
 
-use super::{Process, SimWorker, World};
+use super::{SimWorker, World};
 use crate::bus::overview::Role;
 use crate::bus::port::Input;
 use crate::bus::report::Reason;
@@ -20,7 +20,7 @@ impl World {
             self.progress();
             let empty = self.model.seats_empty() as u64;
             let manned = self.model.refusing || empty <= self.bus.count(Reason::PoolDegraded) && self.all_are_renewed();
-            if self.done > 0 || manned && self.model.is_idle() && self.nobody_is_paused() {
+            if self.drain.has_ended() || manned && self.model.is_idle() && self.nobody_is_paused() {
                 return;
             }
             if !self.wait_for_deadline() {
@@ -51,10 +51,10 @@ impl World {
     /// Lets everybody do what can be done without waiting.
     pub(super) fn progress(&mut self) {
         loop {
-            let before = (self.noted, self.model.lines.len());
+            let before = (self.journal.noted(), self.model.lines.len());
             while self.react() {}
             for at in 0..self.workers.len() {
-                if self.workers[at].process == Process::Starting && !self.workers[at].released {
+                if self.workers[at].process.is_starting() && !self.workers[at].released {
                     self.spawned(at, true);
                 }
                 self.read_lines(Who::Worker(at));
@@ -78,7 +78,7 @@ impl World {
                     self.leave(who, usize::MAX);
                 }
             }
-            if before == (self.noted, self.model.lines.len()) || self.done > 0 {
+            if before == (self.journal.noted(), self.model.lines.len()) || self.drain.has_ended() {
                 return;
             }
         }
@@ -94,13 +94,13 @@ impl World {
             self.clients[at].end.ended = true;
         }
         for _ in 0..2000 {
-            if self.done > 0 || self.clients.iter().all(|client| client.closed) {
+            if self.drain.has_ended() || self.clients.iter().all(|client| client.closed) {
                 break;
             }
             self.progress();
             self.wait_for_deadline();
         }
-        if self.done == 0 {
+        if !self.drain.has_ended() {
             assert!(self.clients.iter().all(|client| client.closed), "clients never go");
             assert_eq!((self.bus.stats().clients, self.bus.stats().sessions), (0, 0));
             let leaves = |at: &usize| self.bus.role(self.workers[*at].key) == Some(Role::Leaves);
@@ -114,25 +114,24 @@ impl World {
                 self.wait_for_deadline();
             }
             assert!(have_ended(self), "a worker that nobody uses any more does not end");
-            self.shutdowns = 0;
+            self.drain.renew_signals();
             self.shutdown();
         }
         for _ in 0..2000 {
-            if self.done > 0 {
+            if self.drain.has_ended() {
                 break;
             }
             self.progress();
             self.wait_for_deadline();
         }
-        assert_eq!(self.done, 1, "the drain never ends");
+        self.drain.check_end();
         assert_eq!(self.bus.stage(), Stage::Done);
         assert_eq!(self.bus.stats().clients, 0);
         // A killed worker that is not reaped in time, or whose pipe is held, does not hold up the end.
         for at in 0..self.workers.len() {
             let worker = &self.workers[at];
             if !worker.released {
-                let left_alone = worker.process == Process::Running && !worker.killed;
-                assert!(!left_alone, "worker {at} was left alone");
+                assert!(!worker.process.is_spared(), "worker {at} was left alone");
                 self.model.settled(at);
             }
         }

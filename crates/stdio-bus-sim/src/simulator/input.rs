@@ -54,7 +54,7 @@ impl World {
             // What stays where it is is presented again and again.
             self.mention(|_| format!("{who:?} present {length} bytes"));
         }
-        self.dropped.clear();
+        self.passage.take_dropped();
         let peer = self.peer(who);
         let (received, effects) = self.bus.receive(self.now, peer, window);
         let is_bad = bad.iter().map(|reason| self.bus.count(*reason)).sum::<u64>() > bad_before;
@@ -97,7 +97,7 @@ impl World {
             assert_eq!(consumed, 0, "part of a line of {who:?} was consumed");
         }
         end.kept.drain(..received.consumed);
-        self.trace.iter_mut().for_each(|trace| trace.received(received));
+        self.journal.trace().into_iter().for_each(|trace| trace.received(received));
         self.carry_out(effects, window.data(), Some(who), due, is_bad);
         match who {
             Who::Worker(worker) if is_bad => self.model.settled(worker),
@@ -118,7 +118,7 @@ impl World {
 
     /// A client that waits, or was refused, may have got a worker of its own before a line could be queued for it.
     fn learn_owners(&mut self, client: usize) {
-        let mut lines = std::mem::take(&mut self.dropped);
+        let mut lines = self.passage.take_dropped();
         lines.extend(self.front(Who::Client(client)));
         self.learn_owners_by(client, &lines);
     }

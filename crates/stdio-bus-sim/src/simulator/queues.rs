@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Visit, World};
+use super::World;
+use super::passage::Visit;
 use crate::bus::port::{Close, Moment, Peer};
 use crate::bus::report::Reason;
 use crate::bus::settings::SessionAccess;
@@ -26,7 +27,7 @@ impl World {
         while let Some(at) = memchr::memchr(b'\n', &self.end(who).half_queued) {
             let text: Vec<u8> = self.end_mut(who).half_queued.drain(..=at).collect();
             let number = number_of(&text);
-            self.trace.iter_mut().for_each(|trace| trace.line(who, &text, number.is_none()));
+            self.journal.trace().into_iter().for_each(|trace| trace.line(who, &text, number.is_none()));
             let Some(number) = number else {
                 // A refusal: the lines up to the refused one were taken before it.
                 while self.model.said_refusal(hearing, who, &text) {
@@ -45,7 +46,7 @@ impl World {
                     self.passed_on(number, who, &text);
                     break self.model.forwarded(now, number, who, &text);
                 }
-                if self.for_all == Some(number) {
+                if self.passage.is_for_all(number) {
                     break self.model.forwarded(now, number, who, &text);
                 }
                 let line = due.pop_front();
@@ -55,7 +56,7 @@ impl World {
                         format!("  line {number}, {}, is queued for {who:?}", world.model.lines[number].about())
                     });
                     self.passed_on(number, who, &text);
-                    self.for_all = self.model.lines[number].list().map(|_| number);
+                    self.passage.queued(self.model.lines[number].list().map(|_| number));
                     break self.model.forwarded(now, number, who, &text);
                 }
                 self.drop_line(line);
@@ -65,15 +66,14 @@ impl World {
 
     /// Looks at a line that was queued for `to` as its peers would, whatever the model says of it.
     fn passed_on(&mut self, number: usize, to: Who, text: &[u8]) {
-        let (now, order) = (self.now, self.sent.len());
-        self.sent.insert(number, (now, order));
+        let order = self.passage.passes(self.now, number);
         let line = &self.model.lines[number];
         if let Some(asked) = line.told_for.map(|asked| &self.model.lines[asked]) {
             let ids = line.ids_of(text).expect("a line arrives as it was written");
             assert_eq!(asked.from, to, "breach: {to:?} is told {line:?} for {asked:?}");
-            let (known, seen) = match &line.progress {
-                Some(_) => (&asked.token, &ids.progress),
-                None => (&asked.id, &ids.subscription),
+            let (known, seen) = match &line.ids.progress {
+                Some(_) => (&asked.ids.token, &ids.progress),
+                None => (&asked.ids.id, &ids.subscription),
             };
             let same = known == seen || known.as_deref().is_some_and(is_plain);
             let alike = known.as_deref().map(meaning) == seen.as_deref().map(meaning);
@@ -81,19 +81,17 @@ impl World {
         }
         match (line.from, to) {
             (Who::Client(client), Who::Worker(worker)) => {
-                let visit =
-                    |name: &&String| Visit { worker, name: (*name).clone(), client, at: now, loads: line.loads() };
-                self.visits.extend(line.names().iter().map(visit));
+                self.passage.visits(self.now, client, worker, line);
             }
             (Who::Worker(worker), Who::Client(client)) if line.kind == Kind::Response => {
                 let token = line.ids_of(text).and_then(|ids| ids.id);
                 let asked = line.answers.filter(|_| !line.again).map(|asked| &self.model.lines[asked]);
-                let blurted = line.id.as_deref().is_some_and(|id| self.workers[worker].mind.has_blurted(id));
+                let blurted = line.ids.id.as_deref().is_some_and(|id| self.workers[worker].mind.has_blurted(id));
                 // What it had answered without being asked may have been taken for the answer, and the id used again.
                 if let Some(asked) = asked.filter(|asked| asked.from == to || !blurted) {
                     assert_eq!(asked.from, to, "breach: {to:?} has the answer {line:?} to {asked:?}");
-                    let same = asked.id == token || asked.id.as_deref().is_some_and(is_plain);
-                    let alike = asked.id.as_deref().map(meaning) == token.as_deref().map(meaning);
+                    let same = asked.ids.id == token || asked.ids.id.as_deref().is_some_and(is_plain);
+                    let alike = asked.ids.id.as_deref().map(meaning) == token.as_deref().map(meaning);
                     assert!(same && alike, "{to:?} has the id {token:?} in the answer to {asked:?}");
                     if let Some(name) = &line.result_session {
                         self.workers[worker].mind.told(name, order);
@@ -104,7 +102,7 @@ impl World {
                 // with one id nobody can say which it is for.
                 let alike = |waiting: &str| Some(meaning(waiting)) == token.as_deref().map(meaning);
                 let asked = self.clients[client].waiting.iter().filter(|(waiting, _)| alike(waiting));
-                let sent = asked.filter_map(|(_, asked)| self.sent.get(asked)).map(|(_, order)| *order).min();
+                let sent = asked.filter_map(|(_, asked)| self.passage.sent(*asked)).map(|(_, order)| order).min();
                 let known = self.workers[worker].exposed.is_some_and(|exposed| sent.is_none_or(|sent| sent >= exposed));
                 assert!(!known, "breach: {to:?} has the answer {line:?} of a worker that is known to answer twice");
             }
@@ -114,7 +112,7 @@ impl World {
                     return;
                 };
                 let left = self.clients[*owner].left;
-                let visits = self.visits.iter().filter(|visit| visit.worker == worker && visit.name == *name);
+                let visits = self.passage.visits_of(worker, name);
                 let last = |of: usize| visits.clone().filter(|visit| visit.client == of).map(|visit| visit.at).max();
                 let forgotten =
                     |at: Moment| !issued && last(*owner).is_some_and(|last| at.since(last) >= Duration::from_secs(60));
@@ -136,9 +134,9 @@ impl World {
 
     pub(super) fn drop_line(&mut self, line: usize) {
         let reason = self.model.dropped(self.now, line);
-        self.dropped.push(line);
+        self.passage.drops(line);
         if let (Who::Worker(worker), Some(Reason::UnknownId)) = (self.model.lines[line].from, reason) {
-            self.workers[worker].exposed.get_or_insert(self.sent.len());
+            self.workers[worker].exposed.get_or_insert(self.passage.count());
         }
         if let (Who::Worker(worker), Some(asked)) = (self.model.lines[line].from, self.model.lines[line].answers) {
             self.workers[worker].mind.is_unheard(&self.model.lines[asked]);

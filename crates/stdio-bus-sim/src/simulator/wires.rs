@@ -1,6 +1,6 @@
 //! Bytes on their way to a peer and from it.
 
-use super::{Process, World};
+use super::World;
 use crate::Random;
 use crate::bus::port::{Close, Input};
 use crate::line::{Draft, Kind, Line, Who, is_plain, meaning, number_of, own_id_of, spell_id, value_of};
@@ -16,7 +16,7 @@ impl World {
             }
             Who::Worker(worker) => {
                 let worker = &self.workers[worker];
-                worker.process == Process::Running && !worker.released
+                worker.process.runs() && !worker.released
             }
         };
         let end = self.end_mut(who);
@@ -73,7 +73,7 @@ impl World {
         if let (false, Some(token)) = (request, token) {
             let alike = |waiting: &str| is_plain(waiting) && meaning(waiting) == meaning(&token);
             // Of several with one id, what the bus refused itself is rather one that it has never passed on.
-            let refused = |asked: &usize| number.is_none() && !self.sent.contains_key(asked);
+            let refused = |asked: &usize| number.is_none() && self.passage.sent(*asked).is_none();
             let at = waiting.iter().position(|(waiting, asked)| *waiting == token && refused(asked));
             let at = at.or_else(|| waiting.iter().position(|(waiting, _)| *waiting == token));
             let at = at.or_else(|| waiting.iter().position(|(waiting, _)| alike(waiting)));
@@ -97,7 +97,7 @@ impl World {
     pub(super) fn draft(&mut self, who: Who, draft: Draft) {
         let number = self.model.lines.len();
         let line = Line::new(number, who, draft, &mut self.random);
-        if let (Kind::Request, Some(id)) = (line.kind, line.id.clone()) {
+        if let (Kind::Request, Some(id)) = (line.kind, line.ids.id.clone()) {
             match who {
                 Who::Client(client) => self.clients[client].waiting.push((id, number)),
                 Who::Worker(worker) => self.workers[worker].waiting.push((id, number)),
@@ -143,7 +143,8 @@ impl World {
     /// Something is told for line `line`, if that is one.
     pub(super) fn tells(&mut self, who: Who, mut draft: Draft, line: usize) {
         let methods = ["notifications/subscriptions/acknowledged", "notifications/resources/updated"];
-        draft.method = if draft.progress.is_some() { "notifications/progress" } else { *self.random.pick(&methods) };
+        draft.method =
+            if draft.ids.progress.is_some() { "notifications/progress" } else { *self.random.pick(&methods) };
         draft.told_for = Some(line).filter(|line| *line < self.model.lines.len());
         self.draft(who, draft);
     }

@@ -1,7 +1,7 @@
 //! What workers do.
 
 use super::wires::any_token;
-use super::{Process, Todo, World};
+use super::{Todo, World};
 use crate::bus::port::{Exit, Input, Peer};
 use crate::bus::settings::SessionAccess;
 use crate::line::{Draft, Ids, Kind, LISTS, Line, Meant, Who};
@@ -13,11 +13,11 @@ impl World {
         let worker = &mut self.workers[at];
         let (key, who) = (worker.key, Some(Who::Worker(at)));
         if runs {
-            worker.process = Process::Running;
+            worker.process.spawned(true);
             self.model.runs(at);
             self.handle("runs", who, Input::Spawned { worker: key, pid: 1000 + at as u32 });
         } else {
-            worker.process = Process::Exited;
+            worker.process.spawned(false);
             worker.end.deaf = true;
             self.model.stops(at);
             self.handle(
@@ -32,15 +32,14 @@ impl World {
         let half = self.random.one_in(3);
         let now = self.now;
         let worker = &mut self.workers[at];
-        worker.process = Process::Exited;
-        worker.exited_at = now;
+        let is_closed = worker.process.exits(now);
         if half
             && !worker.end.ended
             && worker.end.lines.back().is_none_or(|(line, _)| self.model.lines[*line].kind != Kind::TooLong)
         {
             worker.end.wire.extend(b"{\"half\":\"a li");
         }
-        worker.end.ended |= !worker.holds_pipe;
+        worker.end.ended |= is_closed;
         worker.end.broken = true;
         worker.end.half_read.clear();
         let key = worker.key;
@@ -53,7 +52,7 @@ impl World {
         let Some(number) = number else { return };
         let line = self.model.lines[number].clone();
         let (Who::Client(client), false) = (line.from, line.kind == Kind::Response) else { return };
-        let (sent, order) = self.sent[&number];
+        let (sent, order) = self.passage.sent(number).expect("it was passed on");
         let shared = self.settings.routing.session_access == SessionAccess::Shared;
         let heard = Heard { client, number, line: &line, ids: &ids, sent, order };
         let clients = &self.clients;
@@ -77,7 +76,7 @@ impl World {
             return self.worker_answers(at);
         }
         let token = self.workers[at].next_id.to_string();
-        let mut draft = Draft { id: Some(token), padding, ..Draft::default() };
+        let mut draft = Draft { ids: Ids::of(token), padding, ..Draft::default() };
         let session = self.any_session(at, &mut draft);
         let (random, worker) = (&mut self.random, &mut self.workers[at]);
         match random.range(0..6) {
@@ -87,18 +86,18 @@ impl World {
         }
         let unnamed = |draft: &mut Draft| (draft.top, draft.inner, draft.meant_for) = (None, None, None);
         match random.range(0..20) {
-            0..10 => (draft.method, draft.id) = ("session/update", None),
+            0..10 => (draft.method, draft.ids.id) = ("session/update", None),
             10 | 11 if !worker.todo.is_empty() => {
                 draft.method = "elicitation/create";
                 let of = random.range(0..worker.todo.len());
-                draft.request_id = Some(worker.mind.write_id(&worker.todo[of].token));
+                draft.ids.request_id = Some(worker.mind.write_id(&worker.todo[of].token));
                 if random.one_in(2) {
                     unnamed(&mut draft);
                 }
             }
             12 if !worker.waiting.is_empty() => {
-                (draft.method, draft.id) = ("$/cancel_request", None);
-                draft.request_id = Some(random.pick(&worker.waiting).0.clone());
+                (draft.method, draft.ids.id) = ("$/cancel_request", None);
+                draft.ids.request_id = Some(random.pick(&worker.waiting).0.clone());
                 if random.one_in(2) {
                     unnamed(&mut draft);
                 }
@@ -107,22 +106,22 @@ impl World {
                 let (result, number) = (random.one_in(2), random.range(0..50));
                 let token = if random.one_in(2) { number.to_string() } else { format!("\"{number}\"") };
                 worker.mind.blurts(&token);
-                draft = Draft { id: Some(token), result, ..Draft::default() };
+                draft = Draft { ids: Ids::of(token), result, ..Draft::default() };
             }
             14 => return self.write(who, Line::raw(who, Kind::Blank, String::new())),
             15 if random.one_in(5) => {
                 draft.method = "long/id";
-                draft.id = Some(format!("\"{}\"", "i".repeat(129)));
+                draft.ids.id = Some(format!("\"{}\"", "i".repeat(129)));
             }
             19 if random.one_in(2) => {
-                (draft.method, draft.id) = (*random.pick(&LISTS), None);
+                (draft.method, draft.ids.id) = (*random.pick(&LISTS), None);
                 unnamed(&mut draft);
             }
             16 | 17 if !worker.todo.is_empty() || !worker.told.is_empty() => return self.worker_tells(at, padding),
             _ => draft.method = "session/request_permission",
         }
-        if draft.id.is_some() && !draft.method.is_empty() {
-            draft.token = any_token(random, draft.id.as_deref());
+        if draft.ids.id.is_some() && !draft.method.is_empty() {
+            draft.ids.token = any_token(random, draft.ids.id.as_deref());
             worker.next_id += 1;
         }
         self.draft(who, draft);
@@ -157,7 +156,7 @@ impl World {
         let mut told_for = usize::MAX;
         if worker.todo.is_empty() || random.one_in(6) {
             let over = (!worker.told.is_empty()).then(|| random.pick(&worker.told).clone());
-            draft.progress = over.filter(|_| !random.one_in(3)).or_else(|| Some(random.range(0..50).to_string()));
+            draft.ids.progress = over.filter(|_| !random.one_in(3)).or_else(|| Some(random.range(0..50).to_string()));
         } else {
             let todo = &worker.todo[random.range(0..worker.todo.len())];
             // What it has answered without being asked may have been taken for the answer.
@@ -165,8 +164,8 @@ impl World {
                 told_for = todo.line;
             }
             match &todo.progress {
-                Some(token) if !random.one_in(3) => draft.progress = Some(worker.mind.write_id(token)),
-                _ => draft.subscription = Some(worker.mind.write_id(&todo.token)),
+                Some(token) if !random.one_in(3) => draft.ids.progress = Some(worker.mind.write_id(token)),
+                _ => draft.ids.subscription = Some(worker.mind.write_id(&todo.token)),
             }
         }
         self.tells(Who::Worker(at), draft, told_for);
@@ -174,7 +173,7 @@ impl World {
 
     pub(super) fn can_write(&self, at: usize) -> bool {
         let worker = &self.workers[at];
-        worker.process == Process::Running && !worker.end.ended
+        worker.process.runs() && !worker.end.ended
     }
 
     pub(super) fn worker_answers(&mut self, at: usize) {
@@ -217,8 +216,10 @@ impl World {
         worker.told.extend(todo.progress);
         let ends = result && (asked.method == "subscriptions/listen" || random.one_in(20));
         let draft = Draft {
-            id: Some(worker.mind.write_id(&todo.token)),
-            subscription: ends.then(|| worker.mind.write_id(&todo.token)),
+            ids: Ids {
+                subscription: ends.then(|| worker.mind.write_id(&todo.token)),
+                ..Ids::of(worker.mind.write_id(&todo.token))
+            },
             result,
             result_session,
             padding,
@@ -231,7 +232,7 @@ impl World {
 
     pub(super) fn break_stdin(&mut self, at: usize) {
         let worker = &mut self.workers[at];
-        if worker.process != Process::Running || worker.end.broken {
+        if !worker.process.runs() || worker.end.broken {
             return;
         }
         worker.end.broken = true;

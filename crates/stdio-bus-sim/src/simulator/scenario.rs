@@ -1,0 +1,145 @@
+//! What a world is like: drawn before anything happens in it.
+
+use crate::Random;
+use crate::bus::port::Moment;
+use crate::bus::settings::{Assignment, Settings};
+use crate::faults::{self, Action};
+
+/// Whom tokens belong to.
+const NAMES: [&str; 5] = ["alice", "bob", "carol", "dave", "eve"];
+/// In one step of so many the configuration is changed, or workers are to be replaced.
+const RELOADS: usize = 40;
+
+/// What a world is like.
+pub(super) struct Scenario {
+    /// None if bytes choose what happens: who has them can show them.
+    seed: Option<u64>,
+    steps: usize,
+    /// The configuration at the start, and when that is.
+    settings: Settings,
+    start: Moment,
+    /// The configuration is changed, and workers are replaced.
+    reloads: bool,
+    weights: Vec<(Action, usize)>,
+    reuses_ids: bool,
+    /// Clients that may be connected at once.
+    crowd: usize,
+    /// Whose tokens clients may show.
+    names: &'static [&'static str],
+}
+
+impl Scenario {
+    pub(super) fn new(seed: Option<u64>, random: &mut Random, steps: usize) -> Self {
+        let mut settings = faults::settings(random);
+        let reuses_ids = random.one_in(6);
+        if reuses_ids {
+            // With one worker there is no doubt which of two equal requests the bus means.
+            settings.pools.truncate(1);
+            settings.listeners.truncate(1);
+            settings.listeners[0].pools = None;
+            let pool = &mut settings.pools[0];
+            (pool.instances, pool.max_instances, pool.request_timeout) = (1, 1, None);
+        }
+        let mut weights = faults::weights(random);
+        if random.one_in(3) {
+            weights.push((Action::Shutdown, 1));
+        }
+        let names = &NAMES[..*random.pick(&[0, 2, NAMES.len()])];
+        if !names.is_empty() {
+            // Many come and go, since who owned a session shows when others ask for it.
+            weights.extend([(Action::Connect, 10), (Action::HalfClose, 2), (Action::Spawn, 20)]);
+            weights.extend([(Action::ClientWrites, 60), (Action::WorkerWrites, 60)]);
+            weights.extend([(Action::Arrive, 100), (Action::Leave, 60)]);
+            if !reuses_ids && random.one_in(2) {
+                share_names_alone(&mut settings);
+            }
+        }
+        // Of two requests with one id the bus may mean the one that an older worker has.
+        let reloads = !reuses_ids && seed.map_or_else(|| random.one_in(2), |seed| Random::new(!seed).one_in(2));
+        let start = Moment(random.range(0..1_000_000) as u64);
+        let crowd = if random.one_in(8) { 40 } else { 12 };
+        Self { seed, steps, settings, start, reloads, weights, reuses_ids, crowd, names }
+    }
+
+    /// The configuration at the start.
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(super) fn start(&self) -> Moment {
+        self.start
+    }
+
+    pub(super) fn steps(&self) -> usize {
+        self.steps
+    }
+
+    /// How to have it again, if it follows from a seed.
+    pub(super) fn command(&self) -> Option<String> {
+        let (seed, steps) = (self.seed?, self.steps);
+        Some(format!("STDIO_BUS_SIM_SEED={seed} STDIO_BUS_SIM_STEPS={steps} cargo test -p stdio-bus-sim every_line"))
+    }
+
+    /// Whether bytes choose what happens, and it ends with them.
+    pub(super) fn is_chosen(&self) -> bool {
+        self.seed.is_none()
+    }
+
+    /// Whether the bus keeps records of requests.
+    pub(super) fn records_requests(&self) -> bool {
+        self.seed.is_some_and(|seed| seed % 2 == 0)
+    }
+
+    /// What is drawn in one step does not depend on how much was drawn in those before: what is the same in two versions
+    /// of the bus but for a small thing goes on being so. None if bytes choose, and go on doing so.
+    pub(super) fn random_of(&self, step: usize) -> Option<Random> {
+        self.seed.map(|seed| Random::new(seed ^ ((step as u64 + 1) << 40)))
+    }
+
+    pub(super) fn any_action(&self, random: &mut Random) -> Action {
+        let total: usize = self.weights.iter().map(|(_, weight)| weight).sum();
+        let mut at = random.range(0..total);
+        for (candidate, weight) in &self.weights {
+            if at < *weight {
+                return *candidate;
+            }
+            at -= weight;
+        }
+        Action::Wait
+    }
+
+    /// Whether the configuration is changed in this step, or workers are replaced.
+    pub(super) fn reloads_now(&self, random: &mut Random) -> bool {
+        self.reloads && random.one_in(RELOADS)
+    }
+
+    /// Clients use an id again before it is answered.
+    pub(super) fn reuses_ids(&self) -> bool {
+        self.reuses_ids
+    }
+
+    /// Whether one more client may connect beside so many.
+    pub(super) fn has_room_beside(&self, clients: usize) -> bool {
+        clients <= self.crowd
+    }
+
+    /// Whether it matters whose a session is.
+    pub(super) fn has_names(&self) -> bool {
+        !self.names.is_empty()
+    }
+
+    /// Whose token a client shows.
+    pub(super) fn any_name(&self, random: &mut Random) -> Option<&'static str> {
+        (self.has_names() && !random.one_in(4)).then(|| *random.pick(self.names))
+    }
+}
+
+/// Each client has a worker of its own, and what they share is names.
+fn share_names_alone(settings: &mut Settings) {
+    settings.pools.truncate(1);
+    settings.listeners.truncate(1);
+    (settings.listeners[0].pools, settings.listeners[0].stdio) = (None, false);
+    let pool = &mut settings.pools[0];
+    (pool.instances, pool.max_instances, pool.assignment) = (4, 8, Assignment::Dedicated);
+    pool.deny_methods.clear();
+}

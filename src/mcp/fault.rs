@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::versions::MODERN_VERSION;
 use crate::bus::port::Reason;
+use crate::bus::reply::code;
 use crate::http1::Status;
 use crate::websocket::answer::Refusal;
 
@@ -75,6 +76,15 @@ impl Fault {
     /// The session is not there, or not the sender's.
     pub fn no_session() -> Self {
         Self { code: -32001, ..Self::new(Status::NotFound, "there is no such session; begin with initialize") }
+    }
+
+    /// The session has ended before a request of it was answered. With 404 some clients would ask again in a new session,
+    /// and a worker may have acted on it.
+    pub fn session_ended() -> Self {
+        let why = Reason::RequestDiscarded;
+        let data = json!({ "reason": why.name(), "delivered": true });
+        let text = "the session has ended before this was answered";
+        Self { code: code(why), data: Some(data), ..Self::new(Status::Ok, text) }
     }
 
     /// The session is another daemon's.

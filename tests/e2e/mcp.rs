@@ -386,6 +386,24 @@ fn a_client_that_sends_no_more_still_gets_its_answer() {
 }
 
 #[test]
+fn a_stream_whose_client_sends_no_more_ends_at_once_and_the_next_one_has_what_comes_then() {
+    let daemon = door(dedicated(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let mut stream = client.again();
+    assert!(stream.open(None).is_stream());
+    stream.half_close();
+    assert_eq!(messages(&stream.events()), Vec::<Value>::new());
+    assert!(stream.is_closed());
+    let changed = notification("notifications/tools/list_changed", json!({}));
+    assert_eq!(client.ask(&notification("write", json!({ "text": format!("{changed}\n") }))).status, 202);
+    let mut next = client.again();
+    assert!(next.open(None).is_stream());
+    let event = std::iter::from_fn(|| next.event()).find(|event| !event.data.is_empty()).expect("it was kept");
+    assert_eq!(event.json(), changed);
+    daemon.stop();
+}
+
+#[test]
 fn a_client_that_asks_no_more_gets_all_of_its_answer_and_then_the_end() {
     let daemon = door(shared(), json!({}));
     let session = Http::session(daemon.address(), VERSION);

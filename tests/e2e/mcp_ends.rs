@@ -29,7 +29,25 @@ fn each_request_of_a_batch_is_told_when_its_session_ends() {
     assert!(asks.answer().is_stream());
     let told = messages(&asks.events());
     let told: Vec<_> = told.iter().map(|error| (error["id"].as_u64(), error["error"]["code"].as_i64())).collect();
-    assert_eq!(told, [(Some(1), Some(-32001)), (Some(2), Some(-32001))]);
+    assert_eq!(told, [(Some(1), Some(-32011)), (Some(2), Some(-32011))]);
+    daemon.stop();
+}
+
+#[test]
+fn a_request_whose_session_is_deleted_is_answered_by_an_error_and_not_by_what_makes_clients_ask_again() {
+    let daemon = door(with(worker("tools", 1, &["--keep"]), "assignment", "client"), json!({}));
+    let client = Http::session(daemon.address(), "2025-11-25");
+    let (mut asks, mut other) = (client.again(), client.again());
+    asks.post(&request(1, "hold", json!({})));
+    daemon.until("it is with the worker", || other.call(7, "kept", json!({})).to_string().contains("hold"));
+    other.send("DELETE /mcp", &[], "");
+    assert_eq!(other.answer().status, 204);
+    let answer = asks.answer();
+    assert_eq!(answer.status, 200);
+    let error = &answer.json()["error"];
+    assert_eq!((&answer.json()["id"], &error["code"]), (&json!(1), &json!(-32011)));
+    assert_eq!(error["data"], json!({ "reason": "request_discarded", "delivered": true }));
+    assert_eq!(asks.ask(&request(2, "m", json!({}))).status, 404, "the session is there no more");
     daemon.stop();
 }
 

@@ -310,6 +310,15 @@ impl<I: Io> Reactor<I> {
         Ok(())
     }
 
+    /// The client of a stream sends no more: nothing is sent on it but what is queued.
+    pub(super) fn leave_stream(&mut self, now: Moment, slot: usize) {
+        let member = self.http.connections[slot].member.and_then(|client| self.http.members.of_mut(client));
+        if let Some(session) = member.and_then(Member::session) {
+            session.detach(slot, &[]);
+        }
+        self.end_stream(now, slot);
+    }
+
     /// Another connection has taken a stream over.
     fn end_stream(&mut self, now: Moment, slot: usize) {
         if self.http.connections.get(slot).is_some_and(|connection| connection.state == State::Waiting) {
@@ -391,12 +400,21 @@ impl<I: Io> Reactor<I> {
         if connection.member.take_if(|member| *member == client).is_none() {
             return;
         }
-        let fault = Fault::no_session();
+        let fault = Fault::session_ended();
         if self.http.connections[slot].state == State::Waiting && ids.len() > 1 {
             self.begin_http_events(now, slot, 0);
         }
         match self.http.connections[slot].state {
-            State::Waiting => self.refuse_http(now, slot, &fault, ids.first().map(Vec::as_slice), false),
+            State::Waiting => match ids.first() {
+                // That it is lost was told by the core.
+                Some(id) => {
+                    let connection = &mut self.http.connections[slot];
+                    let manner = connection.manner(None);
+                    write::fault(connection.outgoing.queue(), &fault, &manner, Some(id));
+                    self.begin_http_answer(now, slot);
+                }
+                None => self.refuse_http(now, slot, &Fault::no_session(), None, false),
+            },
             State::Events => {
                 let connection = &mut self.http.connections[slot];
                 let is_old = connection.is_old();

@@ -12,6 +12,7 @@ use crate::bus::port::{Input, Moment, Origin, Peer};
 use crate::http1::{CONTINUE, Error, Event, LONGEST_HEAD, Status};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
+use crate::mcp::asked::Verb;
 use crate::mcp::{Fault, message, write};
 use crate::shell::connection::Flight;
 use crate::shell::operation::Operation;
@@ -101,14 +102,17 @@ impl<I: Io> Shell<I> {
     }
 
     /// The other side sends no more. A session gets its answers all the same; of a request that stands for itself that is
-    /// the end (MCP 2026-07-28, "Cancellation").
+    /// the end (MCP 2026-07-28, "Cancellation"), and of a stream of GET too: its client has gone, and comes again for what
+    /// it has not taken.
     fn http_ended(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.reactor.http.connections[slot];
         connection.incoming.has_ended = true;
         let members = &self.reactor.http.members;
         let member = connection.member.and_then(|client| members.of(client));
         let is_session = member.is_some_and(|member| matches!(member.role, Role::Session(_)));
+        let is_get = connection.incoming.asked.as_ref().is_some_and(|asked| asked.verb == Verb::Get);
         match connection.state {
+            State::Events if is_session && is_get => self.reactor.leave_stream(now, slot),
             State::Waiting | State::Events if is_session => self.reactor.watch_http(slot),
             State::Answering => {}
             _ => self.leave_http(now, slot),

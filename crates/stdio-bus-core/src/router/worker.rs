@@ -200,6 +200,10 @@ impl Bus {
 
     /// A request or a notification of a worker (spec 6.3.2, decision 5).
     fn worker_message(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
+        if line.has(Line::ID_INVALID) {
+            let text = "a request's id is a string or a number; with another one nobody could answer it";
+            return Err(Refusal(Reason::UnknownId, text.into()));
+        }
         if !is_wrapped(window, line) {
             return self.send_said(worker, window, line);
         }

@@ -369,3 +369,18 @@ fn a_worker_that_changes_the_type_of_an_id_is_told_once_what_is_pending() {
         assert_eq!(times, 1, "{told}: {:?}", bench.reports);
     }
 }
+
+#[test]
+fn a_request_of_a_worker_whose_id_is_none_goes_nowhere_and_is_reported() {
+    let mut bench = bench(1);
+    let (client, worker) = (bench.client(), bench.worker(0));
+    bench.write(client, r#"{"id":5,"method":"x","sessionId":"a"}"#);
+    bench.read(worker);
+    for id in ["true", "[1]", "{}"] {
+        bench.write(worker, &format!(r#"{{"id":{id},"method":"m","sessionId":"a"}}"#));
+    }
+    assert!(bench.read(client).is_empty());
+    assert_eq!(bench.count(Reason::UnknownId), 3);
+    bench.write(worker, r#"{"id":null,"method":"m","sessionId":"a"}"#);
+    assert_eq!(bench.read(client).len(), 1, "null is none, and says so");
+}

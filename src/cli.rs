@@ -21,7 +21,7 @@ use crate::address::{Address, AddressError};
 use crate::advice;
 use crate::bridge;
 use crate::bus::settings::Assignment;
-use crate::config::{Config, Listen, Listener, LogFormat, LogLevel, OnePool, Web, WebProtocol};
+use crate::config::{Config, ConfigError, Listen, Listener, LogFormat, LogLevel, OnePool, Web, WebProtocol};
 use crate::control::{Question, Whom};
 use crate::error::StartError;
 use crate::init;
@@ -104,6 +104,18 @@ impl Source {
     /// Whether what is there can be read again: a pipe has given all that it had.
     pub fn can_be_read_again(&self) -> bool {
         matches!(self, Self::File(path) if path.is_file())
+    }
+
+    /// What is there once more. It does not wait for what a pipe in the place of the file may bring.
+    pub fn look_again(&self) -> Result<(), StartError> {
+        match self {
+            Self::File(path) if path.exists() && !path.is_file() => Err(ConfigError::Unreadable {
+                origin: path.display().to_string(),
+                message: "is no regular file any more; put the configuration there".to_owned(),
+            }
+            .into()),
+            _ => Ok(()),
+        }
     }
 
     /// What is there. To be called before anything is opened (see [`Config::from_fd`]).

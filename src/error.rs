@@ -82,14 +82,17 @@ pub enum StartError {
 
     /// Someone listens on the Unix socket.
     #[error(
-        "cannot listen on unix:{}: a running program listens on it already\nsee which it is (ss -lxp), and stop it or choose another path",
-        path.display()
+        "cannot listen on unix:{}: {}",
+        path.display(),
+        if *is_ours { OURS_ALREADY } else { THEIRS_ALREADY }
     )]
     SocketInUse {
         /// The socket's path.
         path: PathBuf,
         /// So many connections wait for it that no more can: it lives, and will not go by itself.
         queue_is_full: bool,
+        /// It is a socket of this very process.
+        is_ours: bool,
     },
 
     /// Something that is not a socket is in the way.
@@ -192,6 +195,11 @@ impl From<AddressError> for StartError {
     }
 }
 
+const THEIRS_ALREADY: &str =
+    "a running program listens on it already\nsee which it is (ss -lxp), and stop it or choose another path";
+const OURS_ALREADY: &str =
+    "this daemon listens on it already\ngive the path up by one reload, and to the other listener by the next";
+
 fn ring_remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => {
@@ -277,7 +285,7 @@ mod tests {
             (StartError::RingTooOld { missing: "x".to_owned(), needed: "6.0" }, 69),
             (StartError::Bind { address: tcp(), source: os(libc::EADDRINUSE) }, 73),
             (StartError::Resolve { address: tcp(), source: os(libc::ENOENT) }, 73),
-            (StartError::SocketInUse { path: path.clone(), queue_is_full: false }, 73),
+            (StartError::SocketInUse { path: path.clone(), queue_is_full: false, is_ours: false }, 73),
             (StartError::NotASocket { path: path.clone() }, 73),
             (StartError::Owner { path, owner: Owner { user: Some(0), group: None }, source: os(libc::EPERM) }, 73),
             (StartError::FileDescriptors { needed: 1100, allowed: 256, workers: 8 }, 78),

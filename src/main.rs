@@ -57,7 +57,10 @@ fn run(mut options: Options) -> ExitCode {
         let config = options.configuration(&program, &inherited)?;
         format = Some(config.log.format);
         let can_be_read_again = options.config.can_be_read_again();
-        let again: Arc<Again> = Arc::new(move |inherited: &[Inherited]| options.configuration(&program, inherited));
+        let again: Arc<Again> = Arc::new(move |inherited: &[Inherited]| {
+            options.config.look_again()?;
+            options.configuration(&program, inherited)
+        });
         let again = can_be_read_again.then_some(again);
         shell::run(config, Source { again, inherited: Arc::new(inherited) }, io)
     });

@@ -16,8 +16,10 @@ use rustix::net::{
 };
 use rustix::process::{Gid, Uid};
 
+use super::source;
 use crate::activation::Inherited;
 use crate::address::{self, Address};
+use crate::bus::port;
 use crate::config::{Listen, Owner};
 use crate::error::StartError;
 
@@ -345,7 +347,7 @@ impl Drop for Leaving {
 fn is_in_use(error: &StartError) -> bool {
     match error {
         StartError::Bind { source, .. } => source.raw_os_error() == Some(libc::EADDRINUSE),
-        StartError::SocketInUse { queue_is_full, .. } => !queue_is_full,
+        StartError::SocketInUse { queue_is_full, is_ours, .. } => !queue_is_full && !is_ours,
         _ => false,
     }
 }
@@ -490,6 +492,7 @@ fn clear_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), StartError> 
         answer => Err(StartError::SocketInUse {
             path: path.to_owned(),
             queue_is_full: answer == Err(rustix::io::Errno::AGAIN),
+            is_ours: matches!(source::of(&probe, None, true), port::Place::Process { pid, .. } if pid == std::process::id()),
         }),
     }
 }

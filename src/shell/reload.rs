@@ -59,7 +59,10 @@ impl<I: Io> Shell<I> {
     /// There is nothing to read again, another one is under way, or the daemon shuts down.
     pub(super) fn begin_reload(&mut self, is_dry_run: bool) -> Result<(), String> {
         if !self.reloads.has_source() {
-            return Err("there is no file that could be read again: the daemon runs without --config PATH".to_owned());
+            return Err(
+                "there is no file that could be read again: restart the daemon with --config PATH, and not of a pipe"
+                    .to_owned(),
+            );
         }
         if self.bus.stage() > Stage::Running {
             return Err("the daemon shuts down, and reads no configuration any more".to_owned());

@@ -5,10 +5,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use rustix::fs::FileType;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::admin::{Admin, command, metric, said, start_ready, with_admin};
+use crate::admin::{Admin, command, metric, said, start_ready, until_status, with_admin};
 use crate::client::Client;
 use crate::harness::{Daemon, SetAtTheEnd, Setup, echo, figure, lives, refuses_connections, shell, with, worker};
 use crate::http::{Http, request};
@@ -413,5 +414,34 @@ fn a_worker_whose_child_holds_too_much_memory_is_replaced() {
     daemon.logs(&["worker_replaced", "MiB (recycle_memory_mb)"]);
     daemon.logs(&["worker_stopped"]);
     assert_eq!(client.request(61, "m", json!({}))["id"], 61);
+    daemon.stop();
+}
+
+#[test]
+fn a_reload_of_what_is_no_file_any_more_waits_for_nobody_and_changes_nothing() {
+    let mut daemon = start_ready(Setup::new([named("old", 1)]));
+    let path = daemon.path("config.json");
+    fs::remove_file(&path).expect("it is ours");
+    rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
+    for _ in 0..2 {
+        let (code, _, wrong) = command(&daemon, &["reload"]);
+        assert!(code == Some(78) && wrong.contains("is no regular file any more"), "{wrong}");
+    }
+    assert_eq!(name_of(&mut daemon.connect(), 1), "old");
+    daemon.stop();
+}
+
+#[test]
+fn a_path_that_the_daemon_itself_listens_on_is_told_as_its_own() {
+    let setup = Setup::new([named("old", 1)]);
+    let (path, next) = (setup.text_path("admin"), setup.text_path("next"));
+    let daemon = setup.set("admin", json!({ "listen": path })).start();
+    until_status(&daemon, "/readyz", 200);
+    change(&daemon, |config| {
+        config["admin"]["listen"] = json!(next);
+        config["listeners"] = json!([{ "unix": path }]);
+    });
+    let (code, _, wrong) = command(&daemon, &["reload"]);
+    assert!(code == Some(73) && wrong.contains("this daemon listens on it already"), "{wrong}");
     daemon.stop();
 }

@@ -29,13 +29,14 @@ pub struct Inherited {
 /// Takes what was passed to this process, if anything was.
 ///
 /// # Errors
-/// [`StartError::Inherited`]: something else than a listening stream socket was passed.
+/// [`StartError::Inherited`]: something else than a listening stream socket was passed. [`StartError::Config`]: how many
+/// were, or to whom, is no number.
 ///
 /// # Safety
 /// To be called once, before anything is opened: nobody else in this process owns or uses these descriptors.
 pub unsafe fn take() -> Result<Vec<Inherited>, StartError> {
-    let variable = |name| env::var(name).ok();
-    let count = count(variable("LISTEN_PID").as_deref(), variable("LISTEN_FDS").as_deref());
+    let variable = |name| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+    let count = count(variable("LISTEN_PID").as_deref(), variable("LISTEN_FDS").as_deref())?;
     (FIRST..FIRST.saturating_add(count))
         .map(|number| {
             let failed = |why: String| StartError::Inherited { number, why };
@@ -51,10 +52,21 @@ pub unsafe fn take() -> Result<Vec<Inherited>, StartError> {
         .collect()
 }
 
-/// How many there are for us: they may be meant for whoever has started us.
-fn count(process: Option<&str>, descriptors: Option<&str>) -> RawFd {
-    let is_ours = process.is_some_and(|process| process.parse() == Ok(std::process::id()));
-    descriptors.filter(|_| is_ours).and_then(|count| count.parse().ok()).filter(|count| *count >= 0).unwrap_or(0)
+/// How many there are for us: they may be meant for whoever has started us. Without those that it was promised the daemon
+/// would listen elsewhere, or nowhere: what is no number is an error, as of sd_listen_fds(3).
+fn count(process: Option<&str>, descriptors: Option<&str>) -> Result<RawFd, StartError> {
+    let (Some(process), Some(descriptors)) = (process, descriptors) else { return Ok(0) };
+    let number = |name: &str, value: &str| {
+        let number = value.parse().ok().filter(|number: &RawFd| *number >= 0);
+        number.ok_or_else(|| {
+            let wrong = format!("{name} is {value:?}, and has to be a number");
+            let remedy =
+                "whoever starts the daemon has to pass sockets on by the rules of sd_listen_fds(3), or unset it";
+            StartError::Config(format!("{wrong}\n{remedy}").into())
+        })
+    };
+    let is_ours = number("LISTEN_PID", process)?.cast_unsigned() == std::process::id();
+    if is_ours { number("LISTEN_FDS", descriptors) } else { Ok(0) }
 }
 
 fn address_of(socket: &impl AsFd) -> Result<Address, String> {
@@ -95,12 +107,16 @@ mod tests {
     #[test]
     fn only_what_was_passed_to_this_process_counts() {
         let own = std::process::id().to_string();
-        assert_eq!(count(Some(&own), Some("2")), 2);
-        for (process, descriptors) in [(None, Some("2")), (Some("1"), Some("2")), (Some(own.as_str()), None)] {
-            assert_eq!(count(process, descriptors), 0);
+        let counted = |process, descriptors| count(process, descriptors).map_err(|error| error.to_string());
+        assert_eq!(counted(Some(&own), Some("2")), Ok(2));
+        for (process, descriptors) in [(None, Some("2")), (Some("1"), Some("x")), (Some(own.as_str()), None)] {
+            assert_eq!(counted(process, descriptors), Ok(0));
         }
         for nonsense in ["", "x", "-1", "99999999999"] {
-            assert_eq!(count(Some(&own), Some(nonsense)), 0, "{nonsense}");
+            let error = counted(Some(&own), Some(nonsense)).expect_err(nonsense);
+            assert!(error.starts_with(&format!("LISTEN_FDS is {nonsense:?}")), "{error}");
+            let error = counted(Some(nonsense), Some("1")).expect_err(nonsense);
+            assert!(error.starts_with(&format!("LISTEN_PID is {nonsense:?}")), "{error}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use rustix::fs::{Mode, OFlags};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::low_level::pipe;
 
 use super::operation::Operation;
@@ -88,6 +88,11 @@ pub(super) fn install() -> io::Result<Signals> {
         // Started by nohup: stay deaf to SIGHUP by a handler, which workers do not inherit.
         // SAFETY: the handler does nothing.
         unsafe { signal_hook::low_level::register(SIGHUP, || ())? };
+    }
+    // They would end the daemon undrained, and what rotates logs or checks programs may send them.
+    for stray in [SIGUSR1, SIGUSR2, SIGALRM] {
+        // SAFETY: the handler does nothing; workers do not inherit it.
+        unsafe { signal_hook::low_level::register(stray, || ())? };
     }
     // A file that has reached its limit (RLIMIT_FSIZE) is an error to handle, too.
     // SAFETY: setting a disposition touches no memory of ours.

@@ -270,6 +270,16 @@ fn sockets_that_were_passed_to_another_process_are_not_ours() {
 }
 
 #[test]
+fn sockets_that_are_passed_on_by_no_number_are_a_start_error_that_names_the_variable() {
+    for (process, name) in [("$$", "LISTEN_FDS"), ("x", "LISTEN_PID")] {
+        let line = format!("LISTEN_PID={process} LISTEN_FDS=one exec \"$@\"");
+        let outcome = Setup::new([echo("echo", 1)]).under(&["sh", "-c", &line, "sh"]).run();
+        assert_eq!(outcome.code, Some(78), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains(name) && outcome.stderr.contains("has to be a number"), "{}", outcome.stderr);
+    }
+}
+
+#[test]
 fn systemd_socket_activate_passes_its_socket_on() {
     if Command::new("systemd-socket-activate").arg("--version").output().is_err() {
         return skip("systemd-socket-activate is not installed");

@@ -315,7 +315,7 @@ fn a_storm_of_signals_changes_nothing() {
     let mut daemon = Setup::new([worker("agents", 2, &[])]).start();
     let mut client = daemon.connect();
     for id in 0..50 {
-        for signal in [Signal::HUP, Signal::PIPE, Signal::CHILD] {
+        for signal in [Signal::HUP, Signal::PIPE, Signal::CHILD, Signal::USR1, Signal::USR2, Signal::ALARM] {
             if signal != Signal::HUP {
                 daemon.signal(signal);
             }

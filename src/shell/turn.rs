@@ -299,8 +299,8 @@ impl<I: Io> Shell<I> {
         let stats = self.bus.stats();
         tracing::info!(
             "stopped: {} lines from clients, {} from workers, {} error replies",
-            stats.lines_from_clients,
-            stats.lines_from_workers,
+            stats.client_side.lines_in,
+            stats.worker_side.lines_in,
             stats.error_replies
         );
         let mut left = Unflushed {

@@ -8,6 +8,7 @@
 //! has at most one turn; what comes for a turn that is over is dropped.
 
 mod archive;
+mod said;
 #[cfg(test)]
 mod scenes;
 #[cfg(test)]
@@ -30,6 +31,7 @@ use super::json::Raw;
 use super::rpc::{self, Envelope, Message, Reply, RpcError, push_error, push_result, text, uuid, word};
 use super::session::{Session, Sessions, TurnId};
 use super::stdio::Outbox;
+use said::Said;
 
 /// What is said of `mcpServers`.
 pub const NO_SERVERS: &str = "MCP servers that clients name (mcpServers) are not used: this agent runs no tools.";
@@ -101,16 +103,9 @@ struct Turn {
     pub own: Rc<str>,
     pub model: Rc<str>,
     pub phase: Phase,
-    /// The beginning of its update lines.
-    pub head: Box<[u8]>,
-    pub message_id: Option<Box<str>>,
-    pub thought_id: Option<Box<str>>,
-    /// All text of the answer; up to `told` it is in the outbox.
-    pub answer: String,
-    pub told: usize,
+    pub said: Said,
     /// Bytes of the message and of the answer so far, as they count for the memory of all.
     pub memory: usize,
-    pub held_thought: String,
     pub is_queued: bool,
     pub is_paused: bool,
     /// Less was sent after the endpoint had refused the whole.
@@ -229,7 +224,7 @@ impl Agent {
 
     /// A line that was longer than the configured limit, and was passed over.
     pub fn handle_long_line(&mut self, found: &Envelope) {
-        let limit = self.config.max_line;
+        let limit = self.config.limits.line;
         let message = format!("A line is longer than the limit of {limit} bytes (OPENAI_MAX_LINE_BYTES)");
         self.refuse_line(found, RpcError::invalid_request(message));
     }
@@ -380,7 +375,7 @@ impl Agent {
 
     /// Ends the longest unused session if there are too many.
     fn need_room_for_a_session(&mut self) -> Result<(), RpcError> {
-        let most = self.config.max_sessions;
+        let most = self.config.limits.sessions;
         if self.sessions.count() < most {
             return Ok(());
         }
@@ -494,8 +489,7 @@ impl Agent {
             if let Some(session) = self.sessions.get(&turn.session_id) {
                 assert_eq!(session.turn, Some(*number), "a session knows its turn");
             }
-            assert!(turn.told <= turn.answer.len());
-            assert!(turn.held() == 0 || turn.is_queued, "held pieces are let out some time");
+            assert!(turn.said.held() == 0 || turn.is_queued, "held pieces are let out some time");
             assert!(!turn.is_paused || turn.is_queued, "who pauses is resumed");
             assert!(!turn.is_queued || self.holding.contains(number));
         }

@@ -230,22 +230,22 @@ impl Client {
         // A stream that somebody compresses comes in lumps.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("openai-agent/", env!("CARGO_PKG_VERSION"))));
-        let is_plain = config.chat_url.scheme_str() != Some("https");
+        let is_plain = config.endpoint.chat_url.scheme_str() != Some("https");
         if let Some(auth) = proxy.as_ref().and_then(|proxy| proxy.basic.as_ref()).filter(|_| is_plain) {
             headers.insert(PROXY_AUTHORIZATION, auth.clone());
         }
-        let host = config.chat_url.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+        let host = config.endpoint.chat_url.authority().and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         headers.extend(host.map(|host| (HOST, host)));
-        for name in config.extra_headers.keys() {
+        for name in config.endpoint.extra_headers.keys() {
             headers.remove(name);
         }
-        for (name, value) in &config.extra_headers {
+        for (name, value) in &config.endpoint.extra_headers {
             headers.append(name, value.clone());
         }
         let keyring = Keyring::new(&config, secrets.clone())?;
         let client =
             Self { secrets, keyring, proxy, dial: OnceCell::new(), headers, dialects: RefCell::default(), config };
-        if client.config.ca_file.is_some() {
+        if client.config.endpoint.ca_file.is_some() {
             client.dial()?;
         }
         Ok(client)
@@ -292,7 +292,7 @@ impl Client {
                         continue;
                     }
                     let refused = Refused { is_spent: refusal.is_spent(), ..refused };
-                    (Failure::Status { status, detail }, Some(refused), self.config.max_retries)
+                    (Failure::Status { status, detail }, Some(refused), self.config.endpoint.max_retries)
                 }
                 Err(Trouble { again: Again::AtOnce, .. }) if !on_new_connection => {
                     note!(Debug, "The endpoint had closed the connection: the request is sent again on a new one.");
@@ -300,12 +300,12 @@ impl Client {
                     continue;
                 }
                 Err(Trouble { failure, again: Again::Never }) => (failure, None, 0),
-                Err(Trouble { failure, .. }) => (failure, None, self.config.max_retries),
+                Err(Trouble { failure, .. }) => (failure, None, self.config.endpoint.max_retries),
             };
             let failure = failure.masked(&self.secrets);
             let wait = failure::decide(refused.as_ref(), attempt, retries, SystemTime::now(), dice());
             let Some(wait) = wait else { return Err(failure) };
-            let text = failure.text(&self.config.shown_url());
+            let text = failure.text(&self.config.endpoint.shown_url());
             note!(Info, "{}. Again in {} ms.", text.trim_end_matches('.'), wait.as_millis());
             sleep(wait).await;
             attempt += 1;
@@ -340,8 +340,8 @@ impl Client {
         let (began, length) = (Instant::now(), body.len());
         let mut request = Request::new(Full::new(Bytes::from(body)));
         *request.method_mut() = Method::POST;
-        let sending = self.send(request, &self.config.chat_url, key, on_new_connection);
-        let limit = self.config.idle_timeout;
+        let sending = self.send(request, &self.config.endpoint.chat_url, key, on_new_connection);
+        let limit = self.config.endpoint.idle_timeout;
         let response = match limit {
             None => sending.await,
             Some(limit) => timeout(limit, sending)
@@ -352,7 +352,7 @@ impl Client {
         let time = began.elapsed().as_millis();
         let content_type = self.secrets.mask(header(response.headers(), CONTENT_TYPE));
         let (status, id) = (response.status().as_u16(), request_id(response.headers()));
-        let url = self.config.shown_url();
+        let url = self.config.endpoint.shown_url();
         note!(Debug, "POST {url}, {length} bytes: HTTP {status} after {time} ms, {content_type:?}{id}.");
         let (head, body) = response.into_parts();
         if !head.status.is_success() {
@@ -395,12 +395,12 @@ impl Client {
     fn sign(&self, headers: &mut HeaderMap, key: &str) {
         headers.clone_from(&self.headers);
         // Azure takes its own keys as api-key and the tokens of Entra, which are JWTs, as everybody does.
-        let (name, value) = if self.config.is_azure && !key.starts_with("eyJ") {
+        let (name, value) = if self.config.endpoint.is_azure && !key.starts_with("eyJ") {
             (HeaderName::from_static("api-key"), key.to_owned())
         } else {
             (AUTHORIZATION, format!("Bearer {key}"))
         };
-        if key.is_empty() || self.config.extra_headers.contains_key(&name) {
+        if key.is_empty() || self.config.endpoint.extra_headers.contains_key(&name) {
             return;
         }
         // A key that no header can carry was refused when it was read.
@@ -435,7 +435,8 @@ impl Client {
     pub async fn models(&self) -> Result<Vec<dialect::Model>, dialect::Lack> {
         let fetching = async {
             let key = self.keyring.key().await?;
-            let response = self.send(Request::new(Full::default()), &self.config.models_url, &key, false).await;
+            let response =
+                self.send(Request::new(Full::default()), &self.config.endpoint.models_url, &key, false).await;
             let (head, body) = response.map_err(|(error, _)| cause(&*error))?.into_parts();
             let text = read_body(body, &codings(&head.headers), LIST_BODY).await;
             if head.status.is_success() {
@@ -530,13 +531,13 @@ const BUFFER: usize = 64 << 10;
 /// # Errors
 /// It cannot be used, and why.
 pub fn proxy(config: &Config) -> Result<Option<Proxy>, String> {
-    let host = host(&config.chat_url);
+    let host = host(&config.endpoint.chat_url);
     let address = host.parse::<std::net::IpAddr>();
     let is_here = host == "localhost" || address.is_ok_and(|address| address.is_loopback());
     if is_here {
         return Ok(None);
     }
-    let Some(found) = Matcher::from_env().intercept(&config.chat_url) else { return Ok(None) };
+    let Some(found) = Matcher::from_env().intercept(&config.endpoint.chat_url) else { return Ok(None) };
     let names = "HTTPS_PROXY, HTTP_PROXY, ALL_PROXY";
     let uri = found.uri().clone();
     if !uri.authority().is_some_and(has_port) {
@@ -596,7 +597,7 @@ impl Dial {
         let tls = client_config(config)?.map(|config| TlsConnector::from(Arc::new(config)));
         let is_forwarded = proxy.is_some() && tls.is_none();
         let (kept, has_sweeper) = (RefCell::default(), Cell::default());
-        Ok(Self { http, proxy, tls, url: config.chat_url.clone(), is_forwarded, kept, has_sweeper })
+        Ok(Self { http, proxy, tls, url: config.endpoint.chat_url.clone(), is_forwarded, kept, has_sweeper })
     }
 
     /// A connection that has served before and is still open.
@@ -671,19 +672,22 @@ async fn begin(stream: impl Read + Write + Unpin + 'static) -> Result<Sender, Bo
 /// How TLS connections to the configured endpoint are made, if they are.
 fn client_config(config: &Config) -> Result<Option<ClientConfig>, String> {
     let unusable = |problem| format!("OPENAI_CA_FILE: {problem}");
-    let own = match &config.ca_file {
+    let own = match &config.endpoint.ca_file {
         Some(path) => trust::certificates(path).map_err(unusable)?,
         None => Vec::new(),
     };
-    if config.chat_url.scheme_str() != Some("https") {
+    if config.endpoint.chat_url.scheme_str() != Some("https") {
         // No certificates of the system are read for a plain connection.
         return Ok(None);
     }
     let unreadable = |error: &dyn std::fmt::Display| {
         note!(Info, "Some of the system's root certificates cannot be read: {error}");
     };
-    let mut tls =
-        if config.tls_insecure { trust::anyone()? } else { trust::authorities(own, unreadable).map_err(unusable)? };
+    let mut tls = if config.endpoint.tls_insecure {
+        trust::anyone()?
+    } else {
+        trust::authorities(own, unreadable).map_err(unusable)?
+    };
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Some(tls))
 }

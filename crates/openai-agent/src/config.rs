@@ -61,10 +61,10 @@ pub enum Level {
     Debug,
 }
 
-/// Everything that can be set, and the limits that cannot.
+/// Whom the agent asks, and how it comes there.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
-pub struct Config {
+pub struct Endpoint {
     /// As it may be told: without query string.
     pub base_url: String,
     /// Where prompts are posted, query string included.
@@ -77,6 +77,31 @@ pub struct Config {
     /// Whether the endpoint wants the key as `api-key`.
     pub is_azure: bool,
     pub extra_headers: HeaderMap,
+    pub ca_file: Option<PathBuf>,
+    pub tls_insecure: bool,
+    pub max_retries: u32,
+    pub idle_timeout: Option<Duration>,
+}
+
+/// How much the agent keeps, in bytes. Of these the longest line alone can be set.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// One line from the client, and one event from the endpoint.
+    pub line: usize,
+    /// One conversation; the oldest turns are left out beyond it.
+    pub history: usize,
+    /// Memory for all conversations; turns of the longest unused ones go first.
+    pub memory: usize,
+    /// How many sessions.
+    pub sessions: usize,
+}
+
+/// Everything that can be set, and the limits that cannot.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct Config {
+    pub endpoint: Endpoint,
+    pub limits: Limits,
     pub extra_body: Map<String, Json>,
     pub model: String,
     /// The models offered, if they were listed.
@@ -90,21 +115,10 @@ pub struct Config {
     pub image_input: bool,
     /// A failed turn is a JSON-RPC error of its prompt; else it is told as text and ends with `end_turn`.
     pub rpc_errors: bool,
-    pub max_retries: u32,
-    pub idle_timeout: Option<Duration>,
     pub history_dir: Option<PathBuf>,
     /// Whether session/list shows those of the directory.
     pub list_sessions: bool,
-    /// In bytes.
-    pub max_line: usize,
-    pub ca_file: Option<PathBuf>,
-    pub tls_insecure: bool,
     pub log: Level,
-    /// Bytes of one conversation; the oldest turns are left out beyond it.
-    pub max_history: usize,
-    /// Bytes of memory for all conversations; turns of the longest unused ones go first.
-    pub max_memory: usize,
-    pub max_sessions: usize,
 }
 
 /// A value that is never printed.
@@ -203,14 +217,61 @@ impl Config {
     /// The first variable that cannot be used.
     pub fn from_env(env: &mut dyn FnMut(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let mut env = Env(env);
-        let base_url = env.text("OPENAI_BASE_URL").unwrap_or_else(|| "https://api.openai.com/v1".to_owned());
-        let api_version = env.text("OPENAI_API_VERSION");
-        let chat_url = endpoint_url(&base_url, "/chat/completions", api_version.as_deref())?;
-        let (api_key, api_key_file) = env.key()?;
+        let endpoint = Endpoint::from_env(&mut env)?;
         let models = env.text("OPENAI_MODELS");
         let fetch_models = models.as_deref() == Some("fetch");
         let listed = models.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|name| !name.is_empty());
         let models: Vec<String> = listed.filter(|_| !fetch_models).map(str::to_owned).collect();
+        Ok(Self {
+            endpoint,
+            limits: Limits {
+                line: env
+                    .number("OPENAI_MAX_LINE_BYTES", "a whole number from 1024", 1024, usize::MAX)?
+                    .unwrap_or(32 << 20),
+                history: 64 << 20,
+                memory: 256 << 20,
+                sessions: 10_000,
+            },
+            extra_body: env.text("OPENAI_EXTRA_BODY").map_or(Ok(Map::new()), |value| members(&value))?,
+            model: env.text("OPENAI_MODEL").unwrap_or_else(|| "gpt-4o".to_owned()),
+            models: Some(models).filter(|list| !list.is_empty()),
+            fetch_models,
+            max_tokens: env.number("OPENAI_MAX_TOKENS", "a whole number from 1", 1, u64::MAX)?,
+            temperature: env.number("OPENAI_TEMPERATURE", "a number from 0", 0.0, f64::MAX)?,
+            context_window: env.number("OPENAI_CONTEXT_WINDOW", "a whole number from 0", 0, u64::MAX)?,
+            image_input: env.switch("OPENAI_IMAGE_INPUT")?,
+            rpc_errors: env.word("OPENAI_ERRORS", &[("chat", false), ("jsonrpc", true)])?,
+            history_dir: env.path("OPENAI_HISTORY_DIR"),
+            list_sessions: env.word("OPENAI_LIST_SESSIONS", &[("all", true), ("none", false)])?,
+            log: env.word(
+                "OPENAI_LOG",
+                &[
+                    ("warn", Level::Warn),
+                    ("off", Level::Off),
+                    ("error", Level::Error),
+                    ("info", Level::Info),
+                    ("debug", Level::Debug),
+                ],
+            )?,
+            // The one value whose surrounding space may matter to somebody: it is passed as it is.
+            system_prompt: env.0("OPENAI_SYSTEM_PROMPT").filter(|prompt| !prompt.is_empty()),
+        })
+    }
+
+    /// The models that may be used, if `model` is none of them. A list in the configuration is the operator's word;
+    /// without one any name goes.
+    pub fn refuses_model(&self, model: &str) -> Option<&[String]> {
+        let listed = self.models.as_deref()?;
+        (model != self.model && !listed.iter().any(|known| known == model)).then_some(listed)
+    }
+}
+
+impl Endpoint {
+    fn from_env(env: &mut Env<'_>) -> Result<Self, ConfigError> {
+        let base_url = env.text("OPENAI_BASE_URL").unwrap_or_else(|| "https://api.openai.com/v1".to_owned());
+        let api_version = env.text("OPENAI_API_VERSION");
+        let chat_url = endpoint_url(&base_url, "/chat/completions", api_version.as_deref())?;
+        let (api_key, api_key_file) = env.key()?;
         let seconds = |value: &str| {
             let time = Duration::try_from_secs_f64(value.parse().ok()?).ok()?;
             (time <= Duration::from_secs(365 * 86_400)).then_some(time)
@@ -222,49 +283,13 @@ impl Config {
             api_key,
             api_key_file,
             extra_headers: env.text("OPENAI_EXTRA_HEADERS").map_or(Ok(HeaderMap::new()), |value| headers(&value))?,
-            extra_body: env.text("OPENAI_EXTRA_BODY").map_or(Ok(Map::new()), |value| members(&value))?,
-            model: env.text("OPENAI_MODEL").unwrap_or_else(|| "gpt-4o".to_owned()),
-            models: Some(models).filter(|list| !list.is_empty()),
-            fetch_models,
-            max_tokens: env.number("OPENAI_MAX_TOKENS", "a whole number from 1", 1, u64::MAX)?,
-            temperature: env.number("OPENAI_TEMPERATURE", "a number from 0", 0.0, f64::MAX)?,
-            context_window: env.number("OPENAI_CONTEXT_WINDOW", "a whole number from 0", 0, u64::MAX)?,
-            image_input: env.switch("OPENAI_IMAGE_INPUT")?,
-            rpc_errors: env.word("OPENAI_ERRORS", &[("chat", false), ("jsonrpc", true)])?,
-            max_retries: env.number("OPENAI_MAX_RETRIES", "a whole number from 0 to 100", 0, 100)?.unwrap_or(2),
-            idle_timeout: Some(idle.unwrap_or(Duration::from_secs(300))).filter(|idle| !idle.is_zero()),
-            history_dir: env.path("OPENAI_HISTORY_DIR"),
-            list_sessions: env.word("OPENAI_LIST_SESSIONS", &[("all", true), ("none", false)])?,
-            max_line: env
-                .number("OPENAI_MAX_LINE_BYTES", "a whole number from 1024", 1024, usize::MAX)?
-                .unwrap_or(32 << 20),
             ca_file: env.path("OPENAI_CA_FILE"),
             tls_insecure: env.switch("OPENAI_TLS_INSECURE")?,
-            log: env.word(
-                "OPENAI_LOG",
-                &[
-                    ("warn", Level::Warn),
-                    ("off", Level::Off),
-                    ("error", Level::Error),
-                    ("info", Level::Info),
-                    ("debug", Level::Debug),
-                ],
-            )?,
-            max_history: 64 << 20,
-            max_memory: 256 << 20,
-            max_sessions: 10_000,
+            max_retries: env.number("OPENAI_MAX_RETRIES", "a whole number from 0 to 100", 0, 100)?.unwrap_or(2),
+            idle_timeout: Some(idle.unwrap_or(Duration::from_secs(300))).filter(|idle| !idle.is_zero()),
             chat_url,
             base_url: tellable(&base_url),
-            // The one value whose surrounding space may matter to somebody: it is passed as it is.
-            system_prompt: env.0("OPENAI_SYSTEM_PROMPT").filter(|prompt| !prompt.is_empty()),
         })
-    }
-
-    /// The models that may be used, if `model` is none of them. A list in the configuration is the operator's word;
-    /// without one any name goes.
-    pub fn refuses_model(&self, model: &str) -> Option<&[String]> {
-        let listed = self.models.as_deref()?;
-        (model != self.model && !listed.iter().any(|known| known == model)).then_some(listed)
     }
 
     /// The URL that people are told in errors: without query string, where some endpoints keep their keys.
@@ -407,9 +432,9 @@ mod tests {
     #[test]
     fn the_defaults_are_the_rfds() {
         let config = read(&[]).unwrap();
-        assert_eq!(config.chat_url, "https://api.openai.com/v1/chat/completions");
+        assert_eq!(config.endpoint.chat_url, "https://api.openai.com/v1/chat/completions");
         assert_eq!(config.model, "gpt-4o");
-        assert_eq!((config.api_key.0.as_str(), config.is_azure), ("", false));
+        assert_eq!((config.endpoint.api_key.0.as_str(), config.endpoint.is_azure), ("", false));
         assert!(config.system_prompt.is_none() && config.max_tokens.is_none() && config.temperature.is_none());
     }
 
@@ -427,24 +452,24 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(
-            config.chat_url,
+            config.endpoint.chat_url,
             "https://x.openai.azure.com/openai/deployments/d/chat/completions?tier=1&api-version=2024-10-21"
         );
-        assert!(config.is_azure);
-        assert_eq!(config.shown_url(), "https://x.openai.azure.com/openai/deployments/d/chat/completions");
+        assert!(config.endpoint.is_azure);
+        assert_eq!(config.endpoint.shown_url(), "https://x.openai.azure.com/openai/deployments/d/chat/completions");
     }
 
     #[test]
     fn an_api_version_in_the_url_wins() {
         let config = read(&[("OPENAI_BASE_URL", "http://h/v1?api-version=1"), ("OPENAI_API_VERSION", "2")]).unwrap();
-        assert_eq!(config.chat_url, "http://h/v1/chat/completions?api-version=1");
+        assert_eq!(config.endpoint.chat_url, "http://h/v1/chat/completions?api-version=1");
     }
 
     #[test]
     fn the_address_of_the_method_itself_is_understood() {
         let config = read(&[("OPENAI_BASE_URL", "http://h/v1/chat/completions")]).unwrap();
-        assert_eq!(config.chat_url, "http://h/v1/chat/completions");
-        assert_eq!(config.models_url, "http://h/v1/models");
+        assert_eq!(config.endpoint.chat_url, "http://h/v1/chat/completions");
+        assert_eq!(config.endpoint.models_url, "http://h/v1/models");
     }
 
     #[test]
@@ -496,7 +521,7 @@ mod tests {
     #[test]
     fn the_key_comes_from_one_place() {
         let file = ("OPENAI_API_KEY_FILE", "/f");
-        assert_eq!(read(&[file]).unwrap().api_key_file.as_deref(), Some(std::path::Path::new("/f")));
+        assert_eq!(read(&[file]).unwrap().endpoint.api_key_file.as_deref(), Some(std::path::Path::new("/f")));
         assert_eq!(read(&[("OPENAI_API_KEY", "k"), file]).unwrap_err().name, "OPENAI_API_KEY_FILE");
         assert!(read(&[("OPENAI_API_KEY", ""), file]).is_ok());
     }
@@ -528,8 +553,8 @@ mod tests {
     fn headers_come_as_lines_or_as_json() {
         for text in ["X-A: 1\nx-b: two: three", "{\"X-A\":\"1\",\"x-b\":\"two: three\"}"] {
             let config = read(&[("OPENAI_EXTRA_HEADERS", text)]).unwrap();
-            assert_eq!(config.extra_headers["x-a"], "1");
-            assert_eq!(config.extra_headers["x-b"], "two: three");
+            assert_eq!(config.endpoint.extra_headers["x-a"], "1");
+            assert_eq!(config.endpoint.extra_headers["x-b"], "two: three");
         }
     }
 
@@ -550,7 +575,7 @@ mod tests {
             ]).unwrap();
             prop_assert_eq!(config.max_tokens, Some(tokens));
             prop_assert_eq!(config.temperature, Some(temperature));
-            prop_assert_eq!(config.idle_timeout, Some(Duration::from_secs(u64::from(seconds))));
+            prop_assert_eq!(config.endpoint.idle_timeout, Some(Duration::from_secs(u64::from(seconds))));
         }
 
         #[test]

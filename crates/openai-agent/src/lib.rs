@@ -114,7 +114,7 @@ pub fn main() -> ExitCode {
 /// Asks the endpoint for a token and says how that went; success is exit code 0.
 pub fn check(mut config: Config) -> ExitCode {
     // Whoever checks wants to know now.
-    config.max_retries = 0;
+    config.endpoint.max_retries = 0;
     (config.system_prompt, config.temperature) = (None, None);
     config.max_tokens = Some(config.max_tokens.unwrap_or(16).min(16));
     let config = Rc::new(config);
@@ -125,7 +125,7 @@ pub fn check(mut config: Config) -> ExitCode {
             return ExitCode::from(78);
         }
     };
-    if config.tls_insecure {
+    if config.endpoint.tls_insecure {
         eprintln!("openai-agent: warning: {INSECURE}");
     }
     let began = Instant::now();
@@ -133,7 +133,7 @@ pub fn check(mut config: Config) -> ExitCode {
         Ok(outcome) => outcome,
         Err(code) => return code,
     };
-    let (model, url) = (&config.model, config.shown_url());
+    let (model, url) = (&config.model, config.endpoint.shown_url());
     match outcome {
         Ok(_) => {
             println!("OK: {model} at {url} answered in {} ms.", began.elapsed().as_millis());
@@ -162,13 +162,17 @@ pub fn check(mut config: Config) -> ExitCode {
 /// What to do about it, if the words of the failure do not say so.
 fn advice(failure: &Failure, config: &Config) -> Option<String> {
     Some(match failure {
-        Failure::Status { status: 401 | 403, .. } if config.api_key.0.is_empty() && config.api_key_file.is_none() => {
+        Failure::Status { status: 401 | 403, .. }
+            if config.endpoint.api_key.0.is_empty() && config.endpoint.api_key_file.is_none() =>
+        {
             "OPENAI_API_KEY is not set.".to_owned()
         }
         Failure::Status { status: 404, .. } => {
-            format!("Check OPENAI_BASE_URL ({}) and OPENAI_MODEL ({}).", config.base_url, config.model)
+            format!("Check OPENAI_BASE_URL ({}) and OPENAI_MODEL ({}).", config.endpoint.base_url, config.model)
         }
-        Failure::Network(_) => format!("Is the endpoint running, and is OPENAI_BASE_URL ({}) right?", config.base_url),
+        Failure::Network(_) => {
+            format!("Is the endpoint running, and is OPENAI_BASE_URL ({}) right?", config.endpoint.base_url)
+        }
         _ => return None,
     })
 }
@@ -178,5 +182,5 @@ async fn ask(config: &Config, client: &Client) -> Result<Ending, Failure> {
     let ping = [Cow::from("{\"role\":\"user\",\"content\":\"ping\"}")];
     let body = |dialect| Some(request_body(config, &model, &ping, dialect));
     let mut opened = client.ask(&model, body).await?;
-    opened.read(config.max_line, &mut |_| (), async || Ok(())).await?.0
+    opened.read(config.limits.line, &mut |_| (), async || Ok(())).await?.0
 }

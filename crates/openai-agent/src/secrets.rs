@@ -58,8 +58,8 @@ impl Secrets {
     /// All secrets of a configuration.
     pub fn of(config: &Config) -> Self {
         let mut secrets = Self::default();
-        secrets.add(&config.api_key.0);
-        for (name, value) in &config.extra_headers {
+        secrets.add(&config.endpoint.api_key.0);
+        for (name, value) in &config.endpoint.extra_headers {
             if !OPEN_HEADERS.split_whitespace().any(|open| open == name.as_str())
                 && let Ok(value) = value.to_str()
             {
@@ -70,7 +70,7 @@ impl Secrets {
                 }
             }
         }
-        if let Some(query) = config.chat_url.query() {
+        if let Some(query) = config.endpoint.chat_url.query() {
             secrets.query = Some(format!("?{query}"));
             for pair in query.split('&') {
                 match pair.split_once('=') {
@@ -216,8 +216,8 @@ impl Keyring {
     /// # Errors
     /// The file cannot be used, and why.
     pub fn new(config: &Config, secrets: Rc<Secrets>) -> Result<Self, String> {
-        let current = RefCell::new(config.api_key.0.as_str().into());
-        let keyring = Self { file: config.api_key_file.clone(), secrets, current };
+        let current = RefCell::new(config.endpoint.api_key.0.as_str().into());
+        let keyring = Self { file: config.endpoint.api_key_file.clone(), secrets, current };
         if let Some(path) = &keyring.file {
             keyring.take(read_file(path)?)?;
         }

@@ -109,7 +109,7 @@ type Unusable = (String, u8);
 /// All that is needed before the first line is read. Certificates, keys and proxies are looked at now, so that a mistake is
 /// told at the start and not at the first prompt.
 fn prepare(config: Rc<Config>) -> Result<(Rc<Shell>, Stdio, Stdio, impl Future<Output = ()>), Unusable> {
-    let store = config.history_dir.as_deref().map(|dir| Store::open(dir, config.max_history)).transpose();
+    let store = config.history_dir.as_deref().map(|dir| Store::open(dir, config.limits.history)).transpose();
     let store = store.map_err(|error| (format!("OPENAI_HISTORY_DIR cannot be used: {error}"), 78))?;
     let unusable = |error: io::Error| (format!("stdin and stdout have to be open: {error}"), 1);
     let (stdin, stdout) = (Stdio::stdin().map_err(unusable)?, Stdio::stdout().map_err(unusable)?);
@@ -117,7 +117,7 @@ fn prepare(config: Rc<Config>) -> Result<(Rc<Shell>, Stdio, Stdio, impl Future<O
     let client = Client::new(config.clone()).map_err(|problem| (problem, 78))?;
     let secrets = client.secrets().clone();
     stdio::hide(Box::new(move |line| secrets.mask(line)));
-    if config.tls_insecure {
+    if config.endpoint.tls_insecure {
         note!(Warn, "{}", super::config::INSECURE);
     }
     let shell = Shell {
@@ -271,7 +271,7 @@ impl Shell {
 
 /// Reads lines until the input ends.
 async fn read(shell: &Rc<Shell>, stdin: &Stdio) -> io::Result<()> {
-    let mut lines = Lines::new(shell.config.max_line);
+    let mut lines = Lines::new(shell.config.limits.line);
     loop {
         // A client that asks without reading the answers is not listened to until it does.
         while shell.agent.borrow().outbox().len() > STOP_READING {
@@ -357,7 +357,7 @@ async fn run_turn(shell: Rc<Shell>, turn: TurnId, resume: Rc<Notify>) {
     let outcome = loop {
         match ask(&shell, turn, &resume).await {
             Err(failure) if shell.agent.borrow_mut().lighten(turn, &failure) => {
-                note!(Info, "{} It is asked again with less.", failure.text(&shell.config.shown_url()));
+                note!(Info, "{} It is asked again with less.", failure.text(&shell.config.endpoint.shown_url()));
             }
             outcome => break outcome,
         }
@@ -369,7 +369,7 @@ async fn run_turn(shell: Rc<Shell>, turn: TurnId, resume: Rc<Notify>) {
         }
         Err(failure) => {
             let failure = failure.masked(shell.client.secrets());
-            let (text, detail) = (failure.text(&shell.config.shown_url()), failure.detail());
+            let (text, detail) = (failure.text(&shell.config.endpoint.shown_url()), failure.detail());
             if text.contains(detail) {
                 note!(Warn, "{text}")
             } else {
@@ -405,10 +405,10 @@ async fn ask(shell: &Rc<Shell>, turn: TurnId, resume: &Notify) -> Result<(Ending
         while shell.agent.borrow().is_paused(turn) {
             resume.notified().await;
         }
-        let limit = shell.config.max_history;
+        let limit = shell.config.limits.history;
         if shell.agent.borrow().answer_length(turn) > limit { Err(Failure::TooLong(limit)) } else { Ok(()) }
     };
-    let (ending, is_over) = opened.read(shell.config.max_line, &mut forward, forwarded).await?;
+    let (ending, is_over) = opened.read(shell.config.limits.line, &mut forward, forwarded).await?;
     if skipped > SKIPPED_LINES {
         note!(Warn, "{} more events were passed over.", skipped - SKIPPED_LINES);
     }

@@ -372,7 +372,7 @@ impl Bus {
             self.out.push(Effect::ResumeAccept);
         }
         if client.identity.stdio {
-            if self.out.counted().lines_from_clients == 0
+            if self.out.counted().client_side.lines_in == 0
                 && self.settings.listeners.len() == 1
                 && self.stage() == Stage::Running
             {

@@ -138,17 +138,10 @@ impl Bus {
     pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Effects<'_>) {
         self.begin_call(now);
         let received = match from {
-            Peer::Client(client) => {
-                let received = self.receive_from_client(client, window);
-                self.out.stats().bytes_from_clients += received.consumed as u64;
-                received
-            }
-            Peer::Worker(worker) => {
-                let received = self.receive_from_worker(worker, window);
-                self.out.stats().bytes_from_workers += received.consumed as u64;
-                received
-            }
+            Peer::Client(client) => self.receive_from_client(client, window),
+            Peer::Worker(worker) => self.receive_from_worker(worker, window),
         };
+        self.out.side(from).bytes_in += received.consumed as u64;
         (received, self.effects())
     }
 
@@ -179,7 +172,7 @@ impl Bus {
         if takes_fast_path {
             let mut path = fast_path!(self, window, count);
             lines = path.client_lines(key, identity, end, &mut self.workers, &self.intake.batch, limit);
-            self.out.stats().lines_from_clients += lines as u64;
+            self.out.stats().client_side.lines_in += lines as u64;
             let bytes = window.data().len();
             if let Some(received) = self.intake.finish(end, now, bytes, found, lines, limit) {
                 return received;
@@ -219,7 +212,7 @@ impl Bus {
                 false => path.worker_lines::<false>(key, worker, clients, batch, limit),
             };
             self.supervisor.has_changed |= path.workers_changed;
-            self.out.stats().lines_from_workers += lines as u64;
+            self.out.stats().worker_side.lines_in += lines as u64;
             if let Some(received) = self.intake.finish(&mut worker.end, now, bytes, found, lines, limit) {
                 return received;
             }

@@ -252,7 +252,7 @@ impl Bus {
 
     /// Lines that were taken from clients and workers so far.
     pub fn lines_taken(&self) -> u64 {
-        self.out.counted().lines_from_clients + self.out.counted().lines_from_workers
+        self.out.counted().client_side.lines_in + self.out.counted().worker_side.lines_in
     }
 
     /// How often something was dropped, closed or changed for this reason.

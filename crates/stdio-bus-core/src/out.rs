@@ -10,7 +10,7 @@ use super::endpoint::Endpoint;
 use super::peer::{Moment, Peer};
 use super::port::Effect;
 use super::report::{Reason, Report, Reporter};
-use super::stats::Stats;
+use super::stats::{Side, Stats};
 
 /// See the top of the file.
 #[derive(Default)]
@@ -41,6 +41,15 @@ impl Out {
     #[inline]
     pub(super) fn stats(&mut self) -> &mut Stats {
         &mut self.stats
+    }
+
+    /// What is counted of the side on which a peer is.
+    #[inline]
+    pub(super) fn side(&mut self, peer: Peer) -> &mut Side {
+        match peer {
+            Peer::Client(_) => &mut self.stats.client_side,
+            Peer::Worker(_) => &mut self.stats.worker_side,
+        }
     }
 
     /// What was counted.
@@ -123,16 +132,9 @@ impl Out {
         bytes: usize,
         limit: usize,
     ) -> bool {
-        match to {
-            Peer::Client(_) => {
-                self.stats.lines_to_clients += 1;
-                self.stats.bytes_to_clients += bytes as u64;
-            }
-            Peer::Worker(_) => {
-                self.stats.lines_to_workers += 1;
-                self.stats.bytes_to_workers += bytes as u64;
-            }
-        }
+        let side = self.side(to);
+        side.lines_out += 1;
+        side.bytes_out += bytes as u64;
         end.traffic.lines_out += 1;
         let was_full = end.output.is_full();
         end.output.push(bytes, limit, now);

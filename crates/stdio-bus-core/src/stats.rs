@@ -2,29 +2,28 @@
 
 use core::time::Duration;
 
+/// What has gone through the ends of all clients, or of all workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Side {
+    /// Lines taken from them.
+    pub lines_in: u64,
+    /// Bytes taken from them, blank lines and lines that went nowhere included.
+    pub bytes_in: u64,
+    /// Lines queued for them, error replies included.
+    pub lines_out: u64,
+    /// Bytes queued for them.
+    pub bytes_out: u64,
+    /// How long they have waited for others and were not read, those that wait now not counted.
+    pub paused: Duration,
+}
+
 /// What has gone through the bus, and what is in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Lines taken from clients.
-    pub lines_from_clients: u64,
-    /// Lines taken from workers.
-    pub lines_from_workers: u64,
-    /// Lines queued for clients, error replies included.
-    pub lines_to_clients: u64,
-    /// Lines queued for workers.
-    pub lines_to_workers: u64,
-    /// Bytes taken from clients, blank lines and lines that went nowhere included.
-    pub bytes_from_clients: u64,
-    /// Bytes taken from workers.
-    pub bytes_from_workers: u64,
-    /// Bytes queued for clients.
-    pub bytes_to_clients: u64,
-    /// Bytes queued for workers.
-    pub bytes_to_workers: u64,
-    /// How long clients have waited for others and were not read, those that wait now not counted.
-    pub clients_paused: Duration,
-    /// The same of workers.
-    pub workers_paused: Duration,
+    /// What has gone through clients.
+    pub client_side: Side,
+    /// What has gone through workers.
+    pub worker_side: Side,
     /// Ids that were replaced because the receiver knew the same one already.
     pub ids_translated: u64,
     /// Error replies that the bus made.

@@ -203,25 +203,25 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, at| Value::from(it.pool(at).tally.changes(Change::GivenUp));
     counter "stdio_bus_client_lines_received_total" as "totals/client_lines_received" of All:
         "Lines received from clients.";
-        One |it, _| Value::from(it.stats.lines_from_clients);
+        One |it, _| Value::from(it.stats.client_side.lines_in);
     counter "stdio_bus_client_lines_sent_total" as "totals/client_lines_sent" of All:
         "Lines queued for clients, error replies included.";
-        One |it, _| Value::from(it.stats.lines_to_clients);
+        One |it, _| Value::from(it.stats.client_side.lines_out);
     counter "stdio_bus_worker_lines_received_total" as "totals/worker_lines_received" of All:
         "Lines received from workers.";
-        One |it, _| Value::from(it.stats.lines_from_workers);
+        One |it, _| Value::from(it.stats.worker_side.lines_in);
     counter "stdio_bus_worker_lines_sent_total" as "totals/worker_lines_sent" of All: "Lines queued for workers.";
-        One |it, _| Value::from(it.stats.lines_to_workers);
+        One |it, _| Value::from(it.stats.worker_side.lines_out);
     counter "stdio_bus_client_received_bytes_total" as "totals/client_bytes_received" of All:
         "Bytes received from clients.";
-        One |it, _| Value::from(it.stats.bytes_from_clients);
+        One |it, _| Value::from(it.stats.client_side.bytes_in);
     counter "stdio_bus_client_sent_bytes_total" as "totals/client_bytes_sent" of All: "Bytes queued for clients.";
-        One |it, _| Value::from(it.stats.bytes_to_clients);
+        One |it, _| Value::from(it.stats.client_side.bytes_out);
     counter "stdio_bus_worker_received_bytes_total" as "totals/worker_bytes_received" of All:
         "Bytes received from workers.";
-        One |it, _| Value::from(it.stats.bytes_from_workers);
+        One |it, _| Value::from(it.stats.worker_side.bytes_in);
     counter "stdio_bus_worker_sent_bytes_total" as "totals/worker_bytes_sent" of All: "Bytes queued for workers.";
-        One |it, _| Value::from(it.stats.bytes_to_workers);
+        One |it, _| Value::from(it.stats.worker_side.bytes_out);
     counter "stdio_bus_error_replies_total" as "totals/error_replies" of All:
         "Error replies of the daemon itself.";
         One |it, _| Value::from(it.stats.error_replies);
@@ -239,11 +239,11 @@ pub(super) const FIGURES: &[Figure] = figures! {
         "Clients that wait for a worker of their own, or for its first answer.";
         One |it, _| Value::from(it.stats.awaiting_workers);
     counter "stdio_bus_clients_paused_seconds_total" of All: "How long clients were paused, all together.";
-        One |it, _| Value::from((it.stats.clients_paused + it.gathered.clients_paused_for).as_secs_f64());
+        One |it, _| Value::from((it.stats.client_side.paused + it.gathered.clients_paused_for).as_secs_f64());
     gauge "stdio_bus_workers_paused" of Pools: "Workers not read now: a client's queue is full.";
         One |it, at| Value::from(it.gathered.pools[at].paused);
     counter "stdio_bus_workers_paused_seconds_total" of All: "How long workers were paused, all together.";
-        One |it, _| Value::from((it.stats.workers_paused + it.gathered.workers_paused_for).as_secs_f64());
+        One |it, _| Value::from((it.stats.worker_side.paused + it.gathered.workers_paused_for).as_secs_f64());
     gauge "stdio_bus_memory_bytes" as "memory/used" of All: "Memory of unfinished lines, queues and held lines.";
         One |it, _| Value::from(it.view.memory);
     gauge "stdio_bus_memory_limit_bytes" as "memory/most" of All: "limits.max_memory.";

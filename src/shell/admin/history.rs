@@ -44,7 +44,7 @@ impl History {
             return;
         }
         self.due = now.after(EVERY);
-        let counted = (stats.lines_from_clients, stats.lines_from_workers, busy);
+        let counted = (stats.client_side.lines_in, stats.worker_side.lines_in, busy);
         let last = std::mem::replace(&mut self.last, counted);
         if self.samples.len() == MOST {
             self.samples.pop_front();
@@ -73,7 +73,7 @@ mod tests {
         let mut history = History::default();
         let mut stats = Stats { clients: 3, ..Stats::default() };
         for second in 0..5 * (MOST as u64 + 10) {
-            stats.lines_from_clients += 2;
+            stats.client_side.lines_in += 2;
             history.take(Moment(second * 1_000_000_000), &stats, Duration::from_millis(second));
         }
         assert_eq!(history.iter().count(), MOST);

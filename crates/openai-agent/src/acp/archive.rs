@@ -87,7 +87,7 @@ impl Agent {
         session.title = stored.entries.iter().find_map(|entry| entry.title.as_deref()).map(Into::into);
         for entry in stored.entries {
             let exchange = Exchange { user: entry.user.into(), assistant: entry.assistant.into() };
-            session.remember(exchange, self.config.max_history);
+            session.remember(exchange, self.config.limits.history);
         }
         // A session whose model the operator does not offer any more goes on with the configured one.
         if self.config.refuses_model(&session.model).is_some() {
@@ -185,7 +185,7 @@ impl Agent {
                  ends."
             );
             let session_id = turn.session_id.clone();
-            turn.say_aside(&words, &mut self.outbox, &mut *self.dice);
+            turn.said.say_aside(&words, &mut self.outbox, &mut *self.dice);
             self.tell(Level::Error, &session_id, &format!("a turn could not be stored: {problem}"));
         }
         self.answer(number);

@@ -110,7 +110,7 @@ fn close(session: &str) -> Json {
 
 #[test]
 fn the_longest_unused_session_makes_room_for_a_new_one() {
-    let mut trial = Trial::with(&[], |config| config.max_sessions = 2);
+    let mut trial = Trial::with(&[], |config| config.limits.sessions = 2);
     let sessions = [trial.session(), trial.session()];
     let turn = trial.begin(&sessions[0], "hi");
     let third = trial.session();
@@ -128,7 +128,7 @@ fn the_longest_unused_session_makes_room_for_a_new_one() {
 
 /// Room for about three turns of [`long`].
 fn small() -> Trial {
-    Trial::with(&[], |config| config.max_memory = 36_000)
+    Trial::with(&[], |config| config.limits.memory = 36_000)
 }
 
 /// Ten thousand characters that begin with a name.

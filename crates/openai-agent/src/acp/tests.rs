@@ -178,7 +178,7 @@ impl World {
             Kind::Text => said.texts.push_str(text),
         }
         let turn = &self.agent.turns[&turn];
-        assert!(turn.held() < MOST_HELD + text.len(), "what is held is bounded");
+        assert!(turn.said.held() < MOST_HELD + text.len(), "what is held is bounded");
     }
 }
 

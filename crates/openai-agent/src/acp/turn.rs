@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use serde_json::json;
 
+use super::said::Said;
 use super::{Agent, Effect, MOST_HELD, MOST_MODELS, Outcome, Phase, ToStore, Turn};
 use crate::answer::{Ending, StopReason};
 use crate::chunk::Kind;
@@ -17,12 +18,8 @@ use crate::dialect::{Overflow, USUAL_RATE, budget, weight};
 use crate::failure::Failure;
 use crate::history::{Entry, Header};
 use crate::json::Raw;
-use crate::rpc::{
-    LONGEST_PIECE, Reply, RpcError, floor, piece_length, push_result, push_text, push_title, push_update, update_head,
-    uuid,
-};
+use crate::rpc::{Reply, RpcError, push_result, push_title, update_head};
 use crate::session::{Exchange, Session, TurnId};
-use crate::stdio::Outbox;
 
 /// What is told of tools that the model asked for.
 const NO_TOOLS: &str = "The endpoint asked for tools, which this agent does not run.";
@@ -54,7 +51,7 @@ impl Agent {
         let memory = own.len() + if Rc::ptr_eq(&own, &message) { 0 } else { message.len() };
         let turn = Turn {
             memory,
-            head: head.into(),
+            said: Said::new(head.into()),
             session_id: session_id.clone(),
             reply: reply.clone(),
             user: message,
@@ -72,7 +69,7 @@ impl Agent {
 
     /// Drops turns from memory while all conversations together take more of it than they may.
     pub(super) fn make_room(&mut self) {
-        let limit = self.config.max_memory;
+        let limit = self.config.limits.memory;
         for session_id in self.sessions.shrink(limit.saturating_sub(self.in_flight)) {
             let mib = limit >> 20;
             let message = format!(
@@ -111,7 +108,7 @@ impl Agent {
     /// Keeps what the user said in a turn that has no answer.
     fn leave_unanswered(&mut self, number: TurnId) {
         let Some(turn) = self.turns.get(&number) else { return };
-        let limit = self.config.max_history;
+        let limit = self.config.limits.history;
         self.sessions.change(&turn.session_id, |session| session.leave(turn.own.clone(), limit));
     }
 
@@ -143,33 +140,24 @@ impl Agent {
 
     /// A piece of a turn's answer.
     pub fn delta(&mut self, number: TurnId, kind: Kind, text: &str) {
-        if self.sessions.bytes() + self.in_flight > self.config.max_memory {
+        if self.sessions.bytes() + self.in_flight > self.config.limits.memory {
             self.make_room();
         }
         let Some(turn) = self.turns.get_mut(&number) else { return };
-        // Pieces of one kind are joined; what was held of the other kind goes first, to keep their order.
-        match kind {
-            Kind::Text => {
-                turn.answer.push_str(text);
-                turn.memory += text.len();
-                self.in_flight += text.len();
-                turn.tell_thought(&mut self.outbox, &mut *self.dice, true);
-            }
-            Kind::Thought => {
-                turn.tell_text(&mut self.outbox, &mut *self.dice, true);
-                turn.held_thought.push_str(text);
-            }
+        if kind == Kind::Text {
+            turn.memory += text.len();
+            self.in_flight += text.len();
         }
-        turn.tell(&mut self.outbox, &mut *self.dice, false);
-        if turn.held() > 0 && !std::mem::replace(&mut turn.is_queued, true) {
+        turn.said.hear(kind, text, &mut self.outbox, &mut *self.dice);
+        if turn.said.held() > 0 && !std::mem::replace(&mut turn.is_queued, true) {
             self.holding.push_back(number);
         }
-        turn.is_paused |= turn.held() >= MOST_HELD;
+        turn.is_paused |= turn.said.held() >= MOST_HELD;
     }
 
     /// Bytes of a turn's answer so far.
     pub fn answer_length(&self, number: TurnId) -> usize {
-        self.turns.get(&number).map_or(0, |turn| turn.answer.len())
+        self.turns.get(&number).map_or(0, |turn| turn.said.answer().len())
     }
 
     /// Whether a turn has to stop reading its stream until [`Effect::Resume`].
@@ -189,12 +177,12 @@ impl Agent {
     /// Tells what a turn holds: all of it, or as much as the reader takes.
     pub(super) fn flush(&mut self, number: TurnId, all: bool) {
         let Some(turn) = self.turns.get_mut(&number) else { return };
-        turn.tell(&mut self.outbox, &mut *self.dice, all);
-        turn.is_queued = turn.held() > 0;
+        turn.said.tell(&mut self.outbox, &mut *self.dice, all);
+        turn.is_queued = turn.said.held() > 0;
         if turn.is_queued {
             self.holding.push_back(number);
         }
-        if turn.held() < MOST_HELD && std::mem::take(&mut turn.is_paused) {
+        if turn.said.held() < MOST_HELD && std::mem::take(&mut turn.is_paused) {
             self.effects.push_back(Effect::Resume(number));
         }
     }
@@ -204,15 +192,16 @@ impl Agent {
     pub fn complete(&mut self, number: TurnId, ending: Ending, now: SystemTime) -> Option<ToStore> {
         self.flush(number, true);
         let turn = self.turns.get_mut(&number)?;
-        let (is_refusal, is_empty) = (ending.stop == StopReason::Refusal, turn.answer.is_empty());
-        let exchange = || Exchange { user: turn.user.clone(), assistant: Rc::from(assistant_message(&turn.answer)) };
+        let (is_refusal, is_empty) = (ending.stop == StopReason::Refusal, turn.said.answer().is_empty());
+        let exchange =
+            || Exchange { user: turn.user.clone(), assistant: Rc::from(assistant_message(turn.said.answer())) };
         // ACP: what was refused, and the refusal, are not part of the next prompt. Of an empty answer (a call of a
         // tool that was not offered, perhaps) nothing can be remembered that endpoints would take back.
         let exchange = (!is_refusal && !is_empty).then(exchange);
         if ending.wants_tools {
-            turn.say_aside(NO_TOOLS, &mut self.outbox, &mut *self.dice);
+            turn.said.say_aside(NO_TOOLS, &mut self.outbox, &mut *self.dice);
         }
-        let (limit, keeps_history) = (self.config.max_history, self.config.history_dir.is_some());
+        let (limit, keeps_history) = (self.config.limits.history, self.config.history_dir.is_some());
         let to_store = self.sessions.change(&turn.session_id, |session| {
             session.updated = now;
             if let Some(usage) = &ending.usage {
@@ -262,7 +251,7 @@ impl Agent {
                 let used = usage.total_tokens;
                 let size = self.window(&turn.model).unwrap_or_else(|| used.max(USUAL_WINDOW));
                 let members = format!("\"sessionUpdate\":\"usage_update\",\"used\":{used},\"size\":{size}");
-                push_update(self.outbox.lines(), &turn.head, &members);
+                turn.said.update(&members, &mut self.outbox);
             }
             result["usage"] = json!(sum);
         }
@@ -278,11 +267,11 @@ impl Agent {
             _ => self.leave_unanswered(number),
         }
         let Some(mut turn) = self.take_turn(number) else { return };
-        let url = self.config.shown_url();
+        let url = self.config.endpoint.shown_url();
         if self.config.rpc_errors {
             return self.reply(&turn.reply, Err(failure.rpc_error(&url)));
         }
-        turn.say_aside(&failure.text(&url), &mut self.outbox, &mut *self.dice);
+        turn.said.say_aside(&failure.text(&url), &mut self.outbox, &mut *self.dice);
         push_result(self.outbox.lines(), &turn.reply, &json!({ "stopReason": StopReason::EndTurn }));
     }
 }
@@ -307,53 +296,6 @@ fn to_store(turn: &Turn, session: &Session, exchange: &Exchange) -> ToStore {
     }
 }
 
-type Dice<'a> = &'a mut dyn FnMut() -> [u8; 16];
-
-impl Turn {
-    pub(super) fn held(&self) -> usize {
-        self.answer.len() - self.told + self.held_thought.len()
-    }
-
-    /// Puts what is held into the outbox: all of it, or until the outbox is full.
-    fn tell(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
-        self.tell_thought(outbox, dice, all);
-        if self.held_thought.is_empty() {
-            self.tell_text(outbox, dice, all);
-        }
-    }
-
-    fn tell_thought(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
-        let mut told = 0;
-        while told < self.held_thought.len() && (all || !outbox.is_congested()) {
-            let message_id = self.thought_id.get_or_insert_with(|| uuid(dice()).into());
-            let rest = &self.held_thought[told..];
-            let piece = &rest[..floor(rest, LONGEST_PIECE)];
-            push_text(outbox.lines(), &self.head, "agent_thought_chunk", message_id, piece);
-            told += piece.len();
-        }
-        self.held_thought.drain(..told);
-    }
-
-    fn tell_text(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
-        while self.told < self.answer.len() && (all || !outbox.is_congested()) {
-            let message_id = self.message_id.get_or_insert_with(|| uuid(dice()).into());
-            let (told, rest) = self.answer.split_at(self.told);
-            let piece = &rest[..floor(rest, piece_length(told, rest).min(LONGEST_PIECE))];
-            push_text(outbox.lines(), &self.head, "agent_message_chunk", message_id, piece);
-            self.told += piece.len();
-        }
-    }
-
-    /// Tells a message of its own, so that nobody takes it for the end of what the model said.
-    pub(super) fn say_aside(&mut self, text: &str, outbox: &mut Outbox, dice: &mut dyn FnMut() -> [u8; 16]) {
-        self.message_id = None;
-        self.told = self.answer.len();
-        self.answer.push_str(if self.answer.is_empty() { "" } else { "\n\n" });
-        self.answer.push_str(text);
-        self.tell_text(outbox, dice, true);
-    }
-}
-
 impl Agent {
     /// How large the context window of a model is, in tokens, as far as anybody has said.
     fn window(&self, model: &str) -> Option<u64> {
@@ -369,8 +311,7 @@ impl Agent {
     /// is so once for each reason.
     pub fn lighten(&mut self, number: TurnId, failure: &Failure) -> bool {
         let Some(turn) = self.turns.get(&number) else { return false };
-        let has_said = !turn.answer.is_empty() || turn.thought_id.is_some() || !turn.held_thought.is_empty();
-        !has_said && (self.leave_images_out(number, failure) || self.shorten(number, failure))
+        turn.said.is_nothing() && (self.leave_images_out(number, failure) || self.shorten(number, failure))
     }
 
     /// Leaves out the images of the turns before, which another model has seen, if the model of this one takes none.
@@ -383,7 +324,7 @@ impl Agent {
             return false;
         }
         let text = format!("The images of earlier turns are left out: {} gets none.", turn.model);
-        push_text(self.outbox.lines(), &turn.head, "agent_message_chunk", &uuid((self.dice)()), &text);
+        turn.said.note(&text, &mut self.outbox, &mut *self.dice);
         self.sessions.change(&turn.session_id, |session| session.blind = Some(turn.model.clone()));
         true
     }
@@ -426,7 +367,7 @@ impl Agent {
         let window = self.window(&turn.model).map_or_else(String::new, |window| format!(" ({window} tokens)"));
         let model = &turn.model;
         let text = format!("The oldest turns ({count}) no longer fit into the context window of {model}{window}.");
-        push_text(self.outbox.lines(), &turn.head, "agent_message_chunk", &uuid((self.dice)()), &text);
+        turn.said.note(&text, &mut self.outbox, &mut *self.dice);
     }
 
     /// The body of a turn's request.

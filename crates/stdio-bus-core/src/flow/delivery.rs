@@ -149,10 +149,7 @@ impl Bus {
         let Some(end) = self.endpoint(peer) else { return };
         let blocked_on = end.seldom.get_mut().and_then(|seldom| seldom.blocked_on.take());
         let waited = blocked_on.map(|(_, since)| now.since(since)).unwrap_or_default();
-        match peer {
-            Peer::Client(_) => self.out.stats().clients_paused += waited,
-            Peer::Worker(_) => self.out.stats().workers_paused += waited,
-        }
+        self.out.side(peer).paused += waited;
         self.open_gate(peer, Hold::Output);
     }
 

@@ -56,7 +56,7 @@ impl Bus {
             flow.unwrap_or_else(|refusal| self.refuse(client.into(), window, line, refusal))
         };
         if flow == Flow::Next {
-            self.out.stats().lines_from_clients += 1;
+            self.out.stats().client_side.lines_in += 1;
             if self.balancer.lends {
                 self.give_back(client);
             }

@@ -33,7 +33,7 @@ impl Bus {
             flow.unwrap_or_else(|refusal| self.refuse(worker.into(), window, line, refusal))
         };
         if flow == Flow::Next {
-            self.out.stats().lines_from_workers += 1;
+            self.out.stats().worker_side.lines_in += 1;
         }
         flow
     }

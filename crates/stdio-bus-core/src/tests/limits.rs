@@ -258,12 +258,12 @@ fn when_the_table_is_full_what_nobody_has_wanted_for_longest_gives_way_first() {
 fn there_are_1024_connections_and_then_no_more_are_taken_until_one_leaves() {
     let mut bench = bench(1);
     let clients: Vec<Peer> = (0..1024).map(|_| bench.client()).collect();
-    assert!(!bench.accepting);
+    assert!(!bench.doors.accepting);
     assert!(bench.connect(0, Source::Inherited).is_none());
     bench.breaks(clients[102]);
-    assert!(!bench.accepting);
+    assert!(!bench.doors.accepting);
     bench.gone(clients[102]);
-    assert!(bench.accepting);
+    assert!(bench.doors.accepting);
     bench.client();
 }
 

@@ -67,12 +67,18 @@ struct Bench {
     signals: Vec<(WorkerKey, Signal)>,
     stdin_closed: Vec<WorkerKey>,
     released: Vec<WorkerKey>,
-    accepting: bool,
-    listening: bool,
-    closed_listeners: Vec<usize>,
+    doors: Doors,
     /// Pools whose era has become known.
     discovered: Vec<usize>,
     done: bool,
+}
+
+/// Where clients come in.
+struct Doors {
+    accepting: bool,
+    listening: bool,
+    /// Listeners that are closed for want of workers.
+    closed: Vec<usize>,
 }
 
 #[derive(Default)]
@@ -147,9 +153,7 @@ impl Bench {
             signals: Vec::new(),
             stdin_closed: Vec::new(),
             released: Vec::new(),
-            accepting: true,
-            listening: true,
-            closed_listeners: Vec::new(),
+            doors: Doors { accepting: true, listening: true, closed: Vec::new() },
             discovered: Vec::new(),
             done: false,
         }
@@ -207,11 +211,11 @@ impl Bench {
                         resumed.push(client.into());
                     }
                 }
-                Effect::PauseAccept => self.accepting = false,
-                Effect::ResumeAccept => self.accepting = true,
-                Effect::StopAccept => self.listening = false,
-                Effect::CloseListener(listener) => self.closed_listeners.push(listener),
-                Effect::OpenListener(listener) => self.closed_listeners.retain(|closed| *closed != listener),
+                Effect::PauseAccept => self.doors.accepting = false,
+                Effect::ResumeAccept => self.doors.accepting = true,
+                Effect::StopAccept => self.doors.listening = false,
+                Effect::CloseListener(listener) => self.doors.closed.push(listener),
+                Effect::OpenListener(listener) => self.doors.closed.retain(|closed| *closed != listener),
                 Effect::Discovered { pool } => self.discovered.push(pool),
                 Effect::Report(report) => self.reports.push(*report),
                 Effect::Done => self.done = true,

@@ -143,8 +143,8 @@ fn bytes_are_counted_on_all_four_ways() {
     bench.write(client, r#"{"id":1,"method":"m"}"#);
     bench.write(worker, r#"{"id":1,"result":1}"#);
     let stats = bench.bus.stats();
-    assert_eq!((stats.bytes_from_clients, stats.bytes_to_workers), (22, 22));
-    assert_eq!((stats.bytes_from_workers, stats.bytes_to_clients), (20, 20));
+    assert_eq!((stats.client_side.bytes_in, stats.worker_side.bytes_out), (22, 22));
+    assert_eq!((stats.worker_side.bytes_in, stats.client_side.bytes_out), (20, 20));
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn waits_for_a_receiver_without_room_are_counted_in_time() {
     bench.pass(seconds(3));
     let row = bench.bus.client_row(bench.now, 0).expect("it is there");
     assert_eq!(row.link.waits.map(|(_, time)| time), Some(seconds(3)));
-    assert_eq!(bench.bus.stats().clients_paused, Duration::ZERO, "it still waits");
+    assert_eq!(bench.bus.stats().client_side.paused, Duration::ZERO, "it still waits");
     bench.takes(worker, usize::MAX);
-    assert_eq!(bench.bus.stats().clients_paused, seconds(3));
+    assert_eq!(bench.bus.stats().client_side.paused, seconds(3));
 }

@@ -1,0 +1,106 @@
+//! What was said in a turn, and how much of that the client was told: it reads more slowly than the model writes.
+
+use crate::chunk::Kind;
+use crate::rpc::{LONGEST_PIECE, floor, piece_length, push_text, push_update, uuid};
+use crate::stdio::Outbox;
+
+/// Makes the ids of messages.
+pub(super) type Dice<'a> = &'a mut dyn FnMut() -> [u8; 16];
+
+/// What was said in a turn.
+#[derive(Default)]
+pub(super) struct Said {
+    /// The beginning of its update lines.
+    head: Box<[u8]>,
+    message_id: Option<Box<str>>,
+    thought_id: Option<Box<str>>,
+    /// All text of the answer; up to `told` it is in the outbox.
+    answer: String,
+    told: usize,
+    held_thought: String,
+}
+
+impl Said {
+    pub(super) fn new(head: Box<[u8]>) -> Self {
+        Self { head, ..Self::default() }
+    }
+
+    /// All text of the answer so far.
+    pub(super) fn answer(&self) -> &str {
+        &self.answer
+    }
+
+    pub(super) fn is_nothing(&self) -> bool {
+        self.answer.is_empty() && self.thought_id.is_none() && self.held_thought.is_empty()
+    }
+
+    /// Bytes that the client was not told yet.
+    pub(super) fn held(&self) -> usize {
+        self.answer.len() - self.told + self.held_thought.len()
+    }
+
+    /// The model says something. Pieces of one kind are joined; what was held of the other kind goes first, to keep their
+    /// order.
+    pub(super) fn hear(&mut self, kind: Kind, text: &str, outbox: &mut Outbox, dice: Dice<'_>) {
+        match kind {
+            Kind::Text => {
+                self.answer.push_str(text);
+                self.tell_thought(outbox, dice, true);
+            }
+            Kind::Thought => {
+                self.tell_text(outbox, dice, true);
+                self.held_thought.push_str(text);
+            }
+        }
+        self.tell(outbox, dice, false);
+    }
+
+    /// Puts what is held into the outbox: all of it, or until the outbox is full.
+    pub(super) fn tell(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
+        self.tell_thought(outbox, dice, all);
+        if self.held_thought.is_empty() {
+            self.tell_text(outbox, dice, all);
+        }
+    }
+
+    fn tell_thought(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
+        let mut told = 0;
+        while told < self.held_thought.len() && (all || !outbox.is_congested()) {
+            let message_id = self.thought_id.get_or_insert_with(|| uuid(dice()).into());
+            let rest = &self.held_thought[told..];
+            let piece = &rest[..floor(rest, LONGEST_PIECE)];
+            push_text(outbox.lines(), &self.head, "agent_thought_chunk", message_id, piece);
+            told += piece.len();
+        }
+        self.held_thought.drain(..told);
+    }
+
+    fn tell_text(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
+        while self.told < self.answer.len() && (all || !outbox.is_congested()) {
+            let message_id = self.message_id.get_or_insert_with(|| uuid(dice()).into());
+            let (told, rest) = self.answer.split_at(self.told);
+            let piece = &rest[..floor(rest, piece_length(told, rest).min(LONGEST_PIECE))];
+            push_text(outbox.lines(), &self.head, "agent_message_chunk", message_id, piece);
+            self.told += piece.len();
+        }
+    }
+
+    /// Tells a message of its own, so that nobody takes it for the end of what the model said.
+    pub(super) fn say_aside(&mut self, text: &str, outbox: &mut Outbox, dice: Dice<'_>) {
+        self.message_id = None;
+        self.told = self.answer.len();
+        self.answer.push_str(if self.answer.is_empty() { "" } else { "\n\n" });
+        self.answer.push_str(text);
+        self.tell_text(outbox, dice, true);
+    }
+
+    /// Tells a message that is no part of the answer.
+    pub(super) fn note(&self, text: &str, outbox: &mut Outbox, dice: Dice<'_>) {
+        push_text(outbox.lines(), &self.head, "agent_message_chunk", &uuid(dice()), text);
+    }
+
+    /// Tells something else of the turn: the members of an update.
+    pub(super) fn update(&self, members: &str, outbox: &mut Outbox) {
+        push_update(outbox.lines(), &self.head, members);
+    }
+}

@@ -119,6 +119,8 @@ struct SimWorker {
     exposed: Option<usize>,
     /// How long it was held up by slow readers while others used it, as far as that has not come back.
     waited: Duration,
+    /// It is held up by one that too much is queued for, or was when that began.
+    has_moment: bool,
     /// The bus wants to know how much it has not read.
     probed: bool,
     released: bool,

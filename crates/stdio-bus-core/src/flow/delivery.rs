@@ -90,19 +90,24 @@ impl Bus {
             }
             return Room::Free;
         }
-        let queued = to.output.queued();
+        let (queued, full_since) = (to.output.queued(), to.output.full_since());
         if !self.is_shared(worker, client) {
             self.block(Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
         }
         let Some(from) = self.workers.get_mut(worker) else { return Room::Free };
-        if !from.stall.left(now).is_zero() {
-            let ends = now.after(from.stall.start(now));
+        let is_too_long = queued > SLOW_READER_LIMIT.saturating_mul(self.settings.limits.max_output_queue);
+        let mut left = from.stall.left(now);
+        if let Some(since) = full_since.filter(|_| is_too_long && left.is_zero()) {
+            left = from.stall.moment_left(now, since);
+        }
+        if !left.is_zero() {
+            let ends = from.stall.start(now, left);
             self.wake_at(worker.into(), ends);
             self.block(Peer::Worker(worker), Peer::Client(client));
             return Room::Wait;
         }
-        if queued <= SLOW_READER_LIMIT.saturating_mul(self.settings.limits.max_output_queue) {
+        if !is_too_long {
             if let Some(to) = self.endpoint(client.into()).filter(|_| is_of_its_own) {
                 to.seldom.forget_crashes();
             }

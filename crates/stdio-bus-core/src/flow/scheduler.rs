@@ -121,7 +121,9 @@ impl Bus {
         {
             return;
         }
-        let ends = self.time.now().after(worker.stall.start(self.time.now()));
+        let now = self.time.now();
+        let left = worker.stall.left(now);
+        let ends = worker.stall.start(now, left);
         self.wake_at(key.into(), ends);
     }
 

@@ -222,6 +222,60 @@ fn a_slow_reader_of_a_shared_worker_is_closed_when_its_queue_is_four_times_too_l
     assert_eq!(bench.read(polite).len(), 1);
 }
 
+/// `slow_and_polite` when the slow one has left, and all the time that the worker had for slow ones with it.
+fn no_patience_left() -> (Bench, Peer, Peer) {
+    let (mut bench, slow, polite, worker) = slow_and_polite();
+    (0..12).for_each(|_| bench.write(worker, &update()));
+    bench.pass(milliseconds(500));
+    bench.gone(slow);
+    (bench, polite, worker)
+}
+
+/// Twenty updates in one session, which are more than may be queued for a slow reader.
+fn burst(session: &str) -> String {
+    let update = update().replace("\"s\"", &format!("\"{session}\""));
+    format!("{update}\n").repeat(20)
+}
+
+#[test]
+fn a_prompt_reader_is_not_closed_as_slow_for_one_burst_though_others_have_used_up_the_patience_of_its_worker() {
+    let (mut bench, _, worker) = no_patience_left();
+    let prompt = bench.client();
+    bench.write(prompt, r#"{"method":"x","sessionId":"t"}"#);
+    bench.stalls(prompt);
+    for _ in 0..30 {
+        bench.write_bytes(worker, burst("t").as_bytes());
+        assert!(bench.is_paused(worker), "it has the time to take that");
+        bench.pass(milliseconds(5));
+        while bench.wire(prompt).queued > 0 {
+            bench.takes(prompt, 1000);
+        }
+        assert_eq!((bench.how_closed(prompt), bench.read(prompt).len()), (None, 20));
+    }
+}
+
+#[test]
+fn a_reader_that_does_not_use_its_moment_is_closed_as_slow_and_all_of_them_get_half_a_second_more() {
+    let (mut bench, polite, worker) = no_patience_left();
+    let mut waited = Duration::ZERO;
+    for at in 0..12 {
+        let slow = bench.client();
+        bench.write(slow, &format!(r#"{{"method":"x","sessionId":"t{at}"}}"#));
+        bench.stalls(slow);
+        bench.write_bytes(worker, burst(&format!("t{at}")).as_bytes());
+        while bench.how_closed(slow).is_none() {
+            assert!(bench.is_paused(worker));
+            bench.pass(milliseconds(1));
+            waited += milliseconds(1);
+        }
+        bench.gone(slow);
+    }
+    assert_eq!(bench.count(Reason::ClientSlow), 13);
+    assert!(waited >= milliseconds(500) && waited < milliseconds(520), "{waited:?}");
+    bench.write(worker, r#"{"id":2,"result":1}"#);
+    assert_eq!(bench.read(polite).len(), 1);
+}
+
 #[test]
 fn a_worker_waits_for_its_only_user_though_it_has_just_been_held_up_by_another_client() {
     let mut bench = with_small_queues();

@@ -32,6 +32,11 @@ impl Model {
         self.outputs.get(&who).is_some_and(|output| output.full)
     }
 
+    /// Whether so much is queued for this peer that a worker may wait for it which waits for slow readers no more.
+    pub(super) fn is_too_long(&self, who: Who) -> bool {
+        self.outputs.get(&who).is_some_and(|output| output.queued > 4 * self.settings.limits.max_output_queue)
+    }
+
     /// Whether anybody's output is full, so that somebody may be paused.
     pub fn somebody_is_full(&self) -> bool {
         self.outputs.iter().any(|(who, output)| output.full && (self.is_there(*who) || self.is_leaving(*who)))

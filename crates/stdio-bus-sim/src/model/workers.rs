@@ -185,12 +185,14 @@ impl Model {
         asked.chain(owners).chain(waiting).collect()
     }
 
-    /// Whether a worker's line waits for a client that is full, while others use that worker.
-    pub fn holds_up(&self, worker: usize, line: usize) -> bool {
+    /// Whether a worker's line waits for a client that is full, while others use that worker; and if so, whether so much
+    /// is queued for that client that it has a moment of its own.
+    pub fn holds_up(&self, worker: usize, line: usize) -> Option<bool> {
         let fate = self.fate_of_worker_line(worker, &self.lines[line]);
         let is_for_all = !self.told_all(worker, &self.lines[line]).is_empty();
-        let slow = |to: &Who| matches!(to, Who::Client(client) if self.is_full(*to) && self.is_used(worker, *client));
-        self.workers[worker].owner.is_none() && !is_for_all && fate.to.iter().any(slow)
+        let slow = |to: &&Who| matches!(to, Who::Client(client) if self.is_full(**to) && self.is_used(worker, *client));
+        let may_be = self.workers[worker].owner.is_none() && !is_for_all;
+        fate.to.iter().find(slow).filter(|_| may_be).map(|to| self.is_too_long(*to))
     }
 
     /// The client that a worker's message is for if it names nobody: the only one that has ever sent that worker

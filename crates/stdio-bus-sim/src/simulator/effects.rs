@@ -230,6 +230,7 @@ impl World {
             next_id: 0,
             exposed: None,
             waited: Duration::ZERO,
+            has_moment: false,
             probed: false,
             process: Process::new(&mut self.random),
             released: false,

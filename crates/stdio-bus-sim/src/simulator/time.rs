@@ -13,6 +13,8 @@ use crate::model::BELIEVED;
 /// comes back.
 const PATIENCE: Duration = Duration::from_millis(500);
 const PATIENCE_RETURNS: u32 = 100;
+/// And how long beyond that by clients for which too much is queued.
+const RESERVE: Duration = Duration::from_millis(500);
 
 impl World {
     pub(super) fn tick_if_due(&mut self) {
@@ -48,19 +50,24 @@ impl World {
         // If the bus is told the time late, what happens meanwhile is no fault of it.
         let due = self.bus.next_deadline().map_or(until, |deadline| deadline.max(self.now).min(until));
         for at in 0..self.workers.len() {
-            let held_up = if self.is_held_up(at) { due.since(self.now) } else { Duration::ZERO };
+            let is_held_up = self.is_held_up(at);
+            let held_up = is_held_up.map_or(Duration::ZERO, |_| due.since(self.now));
             let worker = &mut self.workers[at];
             let returns = until.since(self.now) / PATIENCE_RETURNS;
             worker.waited = (worker.waited + held_up).saturating_sub(returns);
-            assert!(worker.waited <= PATIENCE + BELIEVED, "worker {at} was held up for {:?}", worker.waited);
+            worker.has_moment = is_held_up.is_some_and(|is_too_long| worker.has_moment || is_too_long);
+            let is_usual = is_held_up.is_some() && !worker.has_moment;
+            let most = if is_usual { PATIENCE } else { PATIENCE + RESERVE };
+            assert!(worker.waited <= most + BELIEVED, "worker {at} was held up for {:?}", worker.waited);
         }
         self.now = until;
     }
 
-    /// Whether a worker waits for a client that reads slowly, while others have something to expect of it.
-    fn is_held_up(&self, at: usize) -> bool {
+    /// Whether a worker waits for a client that reads slowly, while others have something to expect of it, and if so,
+    /// whether too much is queued for that client.
+    fn is_held_up(&self, at: usize) -> Option<bool> {
         let worker = &self.workers[at];
         let waits = worker.end.paused && !worker.end.deaf && !worker.released;
-        waits && self.front(Who::Worker(at)).is_some_and(|front| self.model.holds_up(at, front))
+        self.front(Who::Worker(at)).filter(|_| waits).and_then(|front| self.model.holds_up(at, front))
     }
 }

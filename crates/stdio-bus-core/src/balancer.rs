@@ -68,6 +68,18 @@ impl Group {
         self.vacant_since = None;
     }
 
+    /// The slot whose turn it is, as (pool, slot).
+    #[inline]
+    pub(super) fn next(&self) -> Option<(usize, usize)> {
+        self.slots.get(self.cursor).copied()
+    }
+
+    /// It has had its turn.
+    #[inline]
+    pub(super) fn advance(&mut self) {
+        self.cursor = if self.cursor + 1 < self.slots.len() { self.cursor + 1 } else { 0 };
+    }
+
     /// Whether each of its clients has a worker for itself, or is lent one.
     pub(super) fn is_dedicated(&self) -> bool {
         self.assignment == Assignment::Dedicated
@@ -330,8 +342,8 @@ impl Bus {
     pub(super) fn next_in_turn(&mut self, group: usize) -> Option<WorkerKey> {
         for _ in 0..self.balancer.groups[group].slots.len() {
             let group = &mut self.balancer.groups[group];
-            let (pool, slot) = group.slots[group.cursor];
-            group.cursor = (group.cursor + 1) % group.slots.len();
+            let (pool, slot) = group.next()?;
+            group.advance();
             if let Some(worker) = self.supervisor.pools[pool].slots[slot].worker
                 && self.worker_takes_messages(worker)
             {

@@ -269,6 +269,12 @@ impl Retired {
         self.ids.is_empty() && !self.distrusted
     }
 
+    /// Whether any token may be used as well.
+    #[inline]
+    pub(super) fn has_no_tokens(&self) -> bool {
+        self.is_empty() && self.tokens.is_empty() && !self.may_tell_any
+    }
+
     /// Whether it may answer another request under this id.
     pub(super) fn has(&self, id: u64) -> bool {
         self.distrusted || self.ids.binary_search(&id).is_ok()
@@ -276,7 +282,7 @@ impl Retired {
 
     /// Whether it may tell of the progress of a forgotten request under a token with this fingerprint.
     pub(super) fn has_token(&self, token: impl FnOnce() -> u64) -> bool {
-        if self.is_empty() && self.tokens.is_empty() && !self.may_tell_any {
+        if self.has_no_tokens() {
             return false;
         }
         let token = token();

@@ -7,6 +7,7 @@ use ndjson_scan::{Line, Outcome, Scanner, Window};
 mod fast_path;
 
 use super::Bus;
+use super::balancer::Group;
 use super::client::{Client, Phase};
 use super::endpoint::{Endpoint, Stream};
 use super::out::Out;
@@ -18,6 +19,7 @@ use super::settings::Settings;
 use super::supervisor::pool::Pool;
 use super::time::Time;
 use super::timers::Timers;
+use fast_path::Sender;
 
 /// See the top of the file.
 #[derive(Default)]
@@ -104,6 +106,7 @@ struct FastPath<'a> {
     sessions: &'a mut Sessions,
     pending: &'a mut Pending,
     pools: &'a mut [Pool],
+    groups: &'a mut [Group],
     timers: &'a mut Timers,
     out: &'a mut Out,
     /// How many clients there are.
@@ -122,6 +125,7 @@ macro_rules! fast_path {
             sessions: &mut $bus.sessions,
             pending: &mut $bus.pending,
             pools: &mut $bus.supervisor.pools,
+            groups: &mut $bus.balancer.groups,
             timers: &mut $bus.timers,
             out: &mut $bus.out,
             clients: $clients,
@@ -153,7 +157,7 @@ impl Bus {
         let Some(client) = self.clients.get_mut(key) else {
             return Received { consumed: window.data().len(), next: Next::Wait };
         };
-        let Client { identity, phase, heard, end, .. } = client;
+        let Client { identity, group, door, phase, seldom, heard, end } = client;
         let Some(end) = end.get_mut() else { return self.receive_first(key, window) };
         if *phase != Phase::Open || !end.gate.lets_through() {
             return self.receive_otherwise(key, window);
@@ -171,7 +175,8 @@ impl Bus {
         let mut lines = 0;
         if takes_fast_path {
             let mut path = fast_path!(self, window, count);
-            lines = path.client_lines(key, identity, end, &mut self.workers, &self.intake.batch, limit);
+            let sender = Sender { key, identity, group: *group, door, seldom: seldom.get() };
+            lines = path.client_lines(&sender, end, &mut self.workers, &self.intake.batch, limit);
             self.out.stats().client_side.lines_in += lines as u64;
             let bytes = window.data().len();
             if let Some(received) = self.intake.finish(end, now, bytes, found, lines, limit) {

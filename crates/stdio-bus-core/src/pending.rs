@@ -337,7 +337,7 @@ impl Pending {
             before,
             after: NONE,
             verb: new.verb,
-            flags: Flags(if new.session_on_top { Flags::ON_TOP } else { 0 }),
+            flags: Flags(new.flags),
             print: new.print,
         })?;
         let slot = key.index() as u16;
@@ -401,7 +401,7 @@ impl Pending {
                 return;
             }
         }
-        request.flags.0 |= Flags::RARE;
+        request.flags.0 |= if original.is_some() { Flags::RARE | Flags::UNUSUAL } else { Flags::RARE };
         if let Some(wire) = &wire {
             self.by_token.insert(self.fingerprint_at(answerer, wire), key);
         }
@@ -417,14 +417,21 @@ impl Pending {
     }
 
     /// The request whose progress `answerer` tells under this token.
+    #[inline]
     pub(super) fn find_by_token(&self, answerer: Peer, token: &Id) -> Option<RequestKey> {
         let is_by_id = |key: &RequestKey| self.get(*key).is_some_and(|request| request.flags.has(Flags::TOKEN_IS_ID));
         self.find(answerer, token).filter(is_by_id).or_else(|| self.find_by_other_token(answerer, token))
     }
 
+    /// Whether the progress of any request is told under another name than its id.
+    #[inline]
+    pub(super) fn has_other_tokens(&self) -> bool {
+        !self.by_token.is_empty()
+    }
+
     /// The same, if it is not the id of that request.
     pub(super) fn find_by_other_token(&self, answerer: Peer, token: &Id) -> Option<RequestKey> {
-        if self.by_token.is_empty() {
+        if !self.has_other_tokens() {
             return None;
         }
         let key = *self.by_token.get(&self.fingerprint_at(answerer.into(), token))?;

@@ -38,7 +38,7 @@ pub(super) struct Flags(pub u8);
 impl Flags {
     /// There is a [`Rare`] beside.
     pub(super) const RARE: u8 = 1;
-    /// With more in it than the id that its answerer sees.
+    /// With more in it than names that its answerer sees.
     pub(super) const UNUSUAL: u8 = 16;
     /// The sessionId stood at top level, where an answer repeats it (spec 5.2.2).
     pub(super) const ON_TOP: u8 = 2;
@@ -89,7 +89,8 @@ pub(super) struct NewRequest {
     pub answerer: Peer,
     pub session: Option<SessionKey>,
     pub second_session: Option<SessionKey>,
-    pub session_on_top: bool,
+    /// Of [`Flags`] those that are known before it is recorded.
+    pub flags: u8,
     pub verb: Verb,
     /// When an answer is too late; perhaps never.
     pub expires: Moment,

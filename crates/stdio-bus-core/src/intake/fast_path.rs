@@ -1,40 +1,48 @@
-//! The way of most lines, on which each peer is looked up once: a message of a client in a session that it owns, the
-//! answer to it, and a notification in such a session. Whatever is unusual about a line, its sender, its receiver or the
-//! tables has it go the general way (`router`), which comes to the same.
+//! The way of most lines, on which each peer is looked up once: a message of a client in a session that it owns or in
+//! none, the answer to it, and a notification in such a session or of the progress of a request. Whatever is unusual about
+//! a line, its sender, its receiver or the tables has it go the general way (`router`), which comes to the same.
 
-use ndjson_scan::{Line, Span, Window};
+use ndjson_scan::{Line, Window};
 
 use super::FastPath;
-use crate::client::{Client, Clients, Identity, Phase};
+use crate::client::{Client, Clients, Door, Identity, Phase, SeldomOfClient};
 use crate::ended::{Ended, Ending};
 use crate::endpoint::Endpoint;
 use crate::flow::gate::Hold;
 use crate::id::{Id, Spelled};
-use crate::message::{Verb, plain_name, print_of, verb};
+use crate::message::{Verb, has_method, plain_name, print_of, verb};
+use crate::opening::Opened;
 use crate::peer::{ClientKey, Peer, WorkerKey, WorkerMark};
 use crate::pending::{Direction, NewRequest, Wire};
 use crate::request::Flags;
 use crate::session::activity::told_idle;
-use crate::settings::IdCollision;
+use crate::settings::{Assignment, Era, IdCollision};
 use crate::table::Table;
 use crate::tally::Outcome;
 use crate::timers::Timer;
 use crate::worker::Worker;
+
+/// A client whose lines come, but for its end.
+pub(super) struct Sender<'a> {
+    pub key: ClientKey,
+    pub identity: &'a Identity,
+    pub group: usize,
+    pub door: &'a Door,
+    pub seldom: Option<&'a SeldomOfClient>,
+}
 
 impl FastPath<'_> {
     /// Sends a client's lines on their way, of which none is longer than the limit. Gives how many went.
     #[inline(always)]
     pub(super) fn client_lines(
         &mut self,
-        key: ClientKey,
-        client: &Identity,
+        client: &Sender<'_>,
         from: &mut Endpoint,
         workers: &mut Table<Worker, WorkerMark>,
         batch: &[Line],
         limit: usize,
     ) -> usize {
-        let goes =
-            |line: &&Line| line.span.len() <= limit && self.client_line(key, client, from, workers, line).is_some();
+        let goes = |line: &&Line| line.span.len() <= limit && self.client_line(client, from, workers, line).is_some();
         batch.iter().take_while(goes).count()
     }
 
@@ -53,45 +61,85 @@ impl FastPath<'_> {
         batch.iter().take_while(goes).count()
     }
 
-    /// The session that a line is in, if it names one in one place and no other thing.
+    /// The session that a line is in, if it is in one. None if it names one in two places, or another thing that is no
+    /// progress token.
     #[inline(always)]
-    fn name<'w>(window: Window<'w>, line: &Line) -> Option<&'w [u8]> {
-        let others = line.request_id.end | line.params_id.end | line.pool.end | line.token.end;
+    fn only_name<'w>(window: Window<'w>, line: &Line) -> Option<Option<&'w [u8]>> {
+        let others = line.request_id.end | line.params_id.end | line.pool.end | line.flags;
+        if others | line.meta.subscription.end | line.meta.twice != 0 {
+            return None;
+        }
         let span = match (line.session.is_some(), line.params_session.is_some()) {
             (true, false) => line.session,
             (false, true) => line.params_session,
-            _ => return None,
+            (true, true) => return None,
+            (false, false) => return Some(None),
         };
-        if others != 0 || line.flags != 0 || !line.meta.is_empty() {
+        plain_name(window, span).map(Some)
+    }
+
+    /// The worker that gets a client's lines which are in no session: its own, or else the one whose turn it is. Says
+    /// whether it is its own. None if the bus has to look for one.
+    #[inline(always)]
+    fn worker_for(&self, client: &Sender<'_>) -> Option<(WorkerKey, bool)> {
+        let group = &self.groups[client.group];
+        let is_asked_for = client.door.borrows || client.door.preferred.is_some() || !group.is_open();
+        if is_asked_for || client.seldom.is_some_and(|seldom| !seldom.offers.is_empty()) {
             return None;
         }
-        plain_name(window, span)
+        let assigned = client.seldom.map_or(&[][..], |seldom| &seldom.assigned);
+        match assigned.iter().find(|(of, _)| *of == client.group) {
+            Some((_, worker)) => Some((*worker, true)),
+            None if group.assignment() == Assignment::RoundRobin => {
+                let (pool, slot) = group.next()?;
+                Some((self.pools[pool].slots[slot].worker?, false))
+            }
+            None => None,
+        }
     }
 
     /// Sends a client's line on its way. None if it has to go the general way, and then nothing has been done.
     #[inline(always)]
     fn client_line(
         &mut self,
-        key: ClientKey,
-        client: &Identity,
+        client: &Sender<'_>,
         from: &mut Endpoint,
         workers: &mut Table<Worker, WorkerMark>,
         line: &Line,
     ) -> Option<()> {
-        let name = Self::name(self.window, line)?;
-        if !line.method.is_some() || verb(self.window, line) != Verb::Other {
+        let key = client.key;
+        let name = Self::only_name(self.window, line)?;
+        if !line.method.is_some() || line.token.is_some() || verb(self.window, line) != Verb::Other {
             return None;
         }
-        let session_key = self.sessions.named_by(key, &from.sessions, name)?;
-        let session = self.sessions.get(session_key)?;
-        let worker_key = session.worker;
-        let worker = workers.get_mut(worker_key)?;
-        let gives_out_names = || self.pools[worker.pool].gives_out_names(worker);
-        if !session.is_open_at_once(!self.sessions.bonds().is_empty(), gives_out_names) || !worker.takes_messages() {
+        let (worker_key, worker, session, takes_turn) = match name {
+            Some(name) => {
+                let session_key = self.sessions.named_by(key, &from.sessions, name)?;
+                let session = self.sessions.get(session_key)?;
+                let worker = workers.get_mut(session.worker)?;
+                let gives_out_names = || self.pools[worker.pool].gives_out_names(worker);
+                if !session.is_open_at_once(!self.sessions.bonds().is_empty(), gives_out_names) {
+                    return None;
+                }
+                (session.worker, worker, Some(session_key), false)
+            }
+            None => {
+                let (worker_key, is_its_own) = self.worker_for(client)?;
+                let worker = workers.get_mut(worker_key)?;
+                let is_assigned = || self.groups[client.group].assignment() == Assignment::Client;
+                if is_its_own && worker.owner != Some(key) && !is_assigned() {
+                    return None;
+                }
+                (worker_key, worker, None, !is_its_own)
+            }
+        };
+        // A session of a door for MCP begins anew with a worker that has seen none (`router/opening.rs`).
+        let opens = client.door.era == Some(Era::Legacy) && worker.answering.opened() == Opened::No;
+        if !worker.takes_messages() || opens && worker.owner.is_none() {
             return None;
         }
         let bytes = line.span.len() + 1;
-        let in_turns = worker.owner.is_none() && !client.stdio;
+        let in_turns = worker.owner.is_none() && !client.identity.stdio;
         if worker.end.output.is_full()
             || worker.end.seldom.get().is_some_and(|seldom| seldom.blocked_on.is_some())
             || from.seldom.get().is_some_and(|seldom| seldom.turn.is_granted())
@@ -104,6 +152,9 @@ impl FastPath<'_> {
         }
         if line.id.is_some() {
             let id = self.passing_id(self.window, worker, line)?;
+            let on_top = if line.session.is_some() { Flags::ON_TOP } else { 0 };
+            let progress = line.meta.progress;
+            let flags = if progress.is_some() { on_top | Flags::TOKEN_IS_ID } else { on_top };
             let place = self.pending.find_or_place(worker_key.into(), &id).err()?;
             let holds = from.outstanding.len();
             if !self.pending.has_room(Direction::ToWorkers, self.clients, holds) {
@@ -112,12 +163,12 @@ impl FastPath<'_> {
             let new = NewRequest {
                 asker: key.into(),
                 answerer: worker_key.into(),
-                session: Some(session_key),
+                session,
                 second_session: None,
-                session_on_top: line.session.is_some(),
+                flags,
                 verb: Verb::Other,
                 expires: worker.answering.expires(self.time.now()),
-                print: print_of(self.window, line, Span::default()),
+                print: if worker.answering.responds() { 0 } else { print_of(self.window, line, progress) },
             };
             let came_at = self.time.came_at();
             let request = self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut from.outstanding)?;
@@ -127,12 +178,19 @@ impl FastPath<'_> {
             self.timers.arm(Timer::Requests, new.expires);
             from.traffic.asked += 1;
             let is_first = worker.end.unanswered.begin();
-            self.sessions.begin_request(session_key);
+            if let Some(session) = session {
+                self.sessions.begin_request(session);
+            }
             self.timers
                 .arm(Timer::Worker(worker_key), worker.answering.begin(self.time.now(), is_first, &mut worker.tenure));
         }
-        worker.audience.note(key, client);
-        self.sessions.hear(session_key, self.time.now());
+        worker.audience.note(key, client.identity);
+        if let Some(session) = session {
+            self.sessions.hear(session, self.time.now());
+        }
+        if takes_turn {
+            self.groups[client.group].advance();
+        }
         if in_turns {
             worker.window.mark_line_end(key, bytes);
         }
@@ -141,12 +199,14 @@ impl FastPath<'_> {
         Some(())
     }
 
-    /// The id of a request, if it may pass as it is.
+    /// The id of a request, if it may pass as it is, with the progress token if there is one: clients take the id for it.
     #[inline(always)]
     fn passing_id(&self, window: Window<'_>, worker: &Worker, line: &Line) -> Option<Id> {
-        let Spelled { id, is_plain, is_escaped } = Spelled::parse(window.get(line.id)).ok()?;
-        let is_replaced = worker.end.seldom.get().is_some_and(|seldom| !seldom.retired.is_empty())
+        let (token, progress) = (window.get(line.id), line.meta.progress);
+        let Spelled { id, is_plain, is_escaped } = Spelled::parse(token).ok()?;
+        let is_replaced = worker.end.seldom.get().is_some_and(|seldom| !seldom.retired.has_no_tokens())
             || self.settings.routing.id_collision == IdCollision::Always
+            || progress.is_some() && (self.pending.has_other_tokens() || window.get(progress) != token)
             || !is_plain;
         (!is_replaced && !is_escaped).then_some(id)
     }
@@ -226,23 +286,43 @@ impl FastPath<'_> {
         Some(())
     }
 
-    /// A notification in a session that the worker has given out.
+    /// The client that has made the request whose progress a notification tells, under its id.
+    #[inline(always)]
+    fn asker_told(&self, worker: WorkerKey, line: &Line) -> Option<ClientKey> {
+        if !has_method(self.window, line, b"notifications/progress") {
+            return None;
+        }
+        let id = Id::parse(self.window.get(line.token)).ok()?;
+        let request = self.pending.get(self.pending.find(worker.into(), &id)?)?;
+        match request.asker().filter(|_| request.flags.has(Flags::TOKEN_IS_ID) && !request.flags.has(Flags::UNUSUAL)) {
+            Some(Peer::Client(client)) => Some(client),
+            _ => None,
+        }
+    }
+
+    /// A notification in a session that the worker has given out, or of the progress of a request.
     #[inline(always)]
     fn pass_notification(&mut self, key: WorkerKey, worker: &Worker, clients: &mut Clients, line: &Line) -> Option<()> {
-        let name = Self::name(self.window, line)?;
+        let name = Self::only_name(self.window, line)?;
         if worker.answering.tells_states() && told_idle(self.window.get(line.span)).is_some() {
             return None;
         }
-        let session_key = self.sessions.of_worker(key, name)?;
-        let client_key = self.sessions.get(session_key)?.addressee(worker.may_give_out_a_name())?;
+        let (session, client_key) = match (name, line.token.is_some()) {
+            (Some(name), false) => {
+                let session = self.sessions.of_worker(key, name)?;
+                (Some(session), self.sessions.get(session)?.addressee(worker.may_give_out_a_name())?)
+            }
+            (None, true) => (None, self.asker_told(key, line)?),
+            _ => return None,
+        };
         let client = clients.get_mut(client_key)?;
         let end = client.end.get_mut()?;
         if client.phase > Phase::HalfClosed || end.output.is_full() {
             return None;
         }
         end.seldom.forget_crashes();
-        if self.settings.limits.session_idle.is_some() {
-            self.sessions.hear(session_key, self.time.now());
+        if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
+            self.sessions.hear(session, self.time.now());
         }
         self.forward(client_key.into(), end, line, line.span.len() + 1);
         Some(())

@@ -14,6 +14,7 @@ use crate::message::{Edit, Edits, Refusal, UNCHANGED, Verb, is_response, print_o
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::{NewRequest, Request};
 use crate::report::Reason;
+use crate::request::Flags;
 use crate::session::access::{Access, Naming, Place, Use, denied};
 use crate::session::state::State;
 use crate::session::table::FULL;
@@ -160,17 +161,18 @@ impl Bus {
         let &Message { client, window, line, ref id, verb, progress } = message;
         let recorded = match id {
             Some(id) => {
-                let expires = self.workers.get(worker).filter(|_| verb != Verb::Listen);
-                let expires = expires.map(|worker| worker.answering.expires(self.time.now()));
+                let answering = self.workers.get(worker).map(|worker| &worker.answering);
+                let expires = answering.filter(|_| verb != Verb::Listen).map(|it| it.expires(self.time.now()));
+                let may_echo = answering.is_some_and(|answering| !answering.responds());
                 let request = NewRequest {
                     asker: client.into(),
                     answerer: worker.into(),
                     session: entered[0].session,
                     second_session: entered[1].session,
-                    session_on_top: line.session.len() > 2,
+                    flags: if line.session.len() > 2 { Flags::ON_TOP } else { 0 },
                     verb,
                     expires: expires.unwrap_or(Moment::NEVER),
-                    print: print_of(window, line, progress),
+                    print: if may_echo { print_of(window, line, progress) } else { 0 },
                 };
                 self.ask(&request, id, (window, line, progress), edits)
             }

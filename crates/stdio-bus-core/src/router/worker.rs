@@ -277,7 +277,7 @@ impl Bus {
                 answerer: to.into(),
                 session,
                 second_session: None,
-                session_on_top: false,
+                flags: 0,
                 verb: Verb::Other,
                 expires: Moment::NEVER,
                 print: 0,

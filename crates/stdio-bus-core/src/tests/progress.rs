@@ -188,6 +188,17 @@ fn a_worker_hears_of_the_progress_of_what_it_asks_a_client() {
 }
 
 #[test]
+fn an_answer_that_repeats_a_replaced_token_has_the_one_of_its_client() {
+    let (mut bench, first, second, worker) = shared();
+    ask(&mut bench, worker, first, "1", "7");
+    let (id, token) = ask(&mut bench, worker, second, "2", "7");
+    assert!(id == "2" && token != "7", "{token}");
+    let repeats = |token: &str| format!(r#"{{"id":2,"result":{{"_meta":{{"progressToken":{token}}}}}}}"#);
+    bench.write(worker, &repeats(&token));
+    assert_eq!(bench.read_one(second), repeats("7"));
+}
+
+#[test]
 fn a_worker_of_one_client_alone_tells_it_everything() {
     let mut bench = Bench::new(settings(vec![pool(1, Assignment::Dedicated)]));
     let client = bench.client();

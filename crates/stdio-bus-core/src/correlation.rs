@@ -34,10 +34,11 @@ impl Bus {
         let token = window.get(line.id);
         let found = self.pending.find_or_place(new.answerer, id);
         let mut wire = Wire::AsItIs;
+        let made;
         if found.is_ok() || !is_plain || self.wants_fresh_id(new.answerer, id) {
-            let made = self.pending.make_id(id.is_string());
+            made = self.pending.make_id(id.is_string());
             edits[0] = Some(Edit { at: line.id, with: made.token().as_slice().into() });
-            wire = Wire::Replaced(made, token);
+            wire = Wire::Replaced(&made, token);
         } else if is_escaped {
             wire = Wire::Spelled(token);
         }

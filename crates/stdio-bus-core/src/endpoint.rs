@@ -149,21 +149,26 @@ impl Stream {
         Self { partial: Partial::of_any_depth(), ..Self::NOTHING }
     }
 
-    /// The lines of a window, and how many bytes behind them are no whole line. Lines that waited were found before.
+    /// The lines of a window. Lines that waited were found before.
     #[inline(always)]
     pub(super) fn find_lines(
         &mut self,
         scanner: &mut Scanner,
         window: Window<'_>,
         lines: &mut Vec<Line>,
-    ) -> (Outcome, usize) {
-        let outcome = if self.waiting.get().is_none_or(Vec::is_empty) {
+    ) -> Outcome {
+        if self.waiting.get().is_none_or(Vec::is_empty) {
             scanner.scan(&mut self.partial, window, lines)
         } else {
             lines.extend(core::mem::take(&mut *self.waiting));
             Outcome::Full
-        };
-        (outcome, window.data().len() - self.partial.consumed())
+        }
+    }
+
+    /// How many of its bytes stand behind the lines that were found in them.
+    #[inline(always)]
+    pub(super) fn unfinished(&self, bytes: usize) -> usize {
+        bytes - self.partial.consumed()
     }
 
     /// Whether more has come of it than was presented before.

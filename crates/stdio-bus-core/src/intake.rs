@@ -35,9 +35,9 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    /// Finds the next lines of a peer ([`Stream::find_lines`]), and how many bytes behind them are no whole line.
+    /// Finds the next lines of a peer ([`Stream::find_lines`]).
     #[inline(always)]
-    pub(super) fn find_lines(&mut self, stream: &mut Stream, window: Window<'_>) -> (Outcome, usize) {
+    pub(super) fn find_lines(&mut self, stream: &mut Stream, window: Window<'_>) -> Outcome {
         self.batch.clear();
         stream.find_lines(&mut self.scanner, window, &mut self.batch)
     }
@@ -49,7 +49,7 @@ impl Intake {
         end: &mut Endpoint,
         now: Moment,
         bytes: usize,
-        (outcome, unfinished): (Outcome, usize),
+        outcome: Outcome,
         lines: usize,
         limit: usize,
     ) -> Option<Received> {
@@ -57,7 +57,8 @@ impl Intake {
         {
             self.fast_lines += lines as u64;
         }
-        if lines < self.batch.len() || unfinished > limit || matches!(outcome, Outcome::Malformed { .. }) {
+        let is_too_long = end.stream.unfinished(bytes) > limit;
+        if lines < self.batch.len() || is_too_long || matches!(outcome, Outcome::Malformed { .. }) {
             return None;
         }
         take_lines(end, now, &self.batch);
@@ -236,10 +237,10 @@ impl Bus {
     }
 
     /// The next lines of a client, for which there is no other way than to be refused.
-    pub(super) fn find_lines(&mut self, key: ClientKey, window: Window<'_>) -> (Outcome, usize) {
+    pub(super) fn find_lines(&mut self, key: ClientKey, window: Window<'_>) -> Outcome {
         match self.clients.get_mut(key) {
             Some(client) => self.intake.find_lines(&mut client.end.stream, window),
-            None => (Outcome::More, 0),
+            None => Outcome::More,
         }
     }
 
@@ -254,12 +255,12 @@ impl Bus {
     }
 
     /// Sends lines on their way, one after the other, until one of them has to wait or is the last of its sender. The first
-    /// `lines` have gone already. Behind the whole ones are bytes that are `unfinished`.
+    /// `lines` have gone already.
     pub(super) fn route_lines(
         &mut self,
         from: Peer,
         window: Window<'_>,
-        (outcome, unfinished): (Outcome, usize),
+        outcome: Outcome,
         mut lines: usize,
     ) -> Received {
         let batch = core::mem::take(&mut self.intake.batch);
@@ -287,7 +288,7 @@ impl Bus {
             }
         }
         if flow == Flow::Next {
-            flow = self.check_rest(from, window, outcome, unfinished);
+            flow = self.check_rest(from, window, outcome);
         }
         let received = self.keep_rest(from, window.data().len(), (&batch, lines), outcome, flow);
         self.intake.batch = batch;
@@ -296,8 +297,9 @@ impl Bus {
 
     /// What becomes of the sender for what stands behind its whole lines: a line that is no message, or is too long.
     #[inline(always)]
-    fn check_rest(&mut self, from: Peer, window: Window<'_>, outcome: Outcome, unfinished: usize) -> Flow {
+    fn check_rest(&mut self, from: Peer, window: Window<'_>, outcome: Outcome) -> Flow {
         let limit = self.longest_line(from);
+        let unfinished = self.peer_end(from).map_or(0, |end| end.stream.unfinished(window.data().len()));
         match outcome {
             // Read in pieces, it would have been too long before what is wrong with it was seen.
             Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => self.line_too_long(from),

@@ -189,20 +189,13 @@ pub(super) fn session_name<'a>(window: Window<'a>, span: Span) -> Option<Cow<'a,
     if span.len() <= 2 {
         return None;
     }
-    Some(plain_name(window, span).map_or_else(|| decoded(window.get(span)), Cow::Borrowed))
+    let token = window.get(span);
+    Some(if has_escape(token) { decoded(token) } else { Cow::Borrowed(&token[1..token.len() - 1]) })
 }
 
 /// The session that a line names: at top level, or else in its params.
 pub(super) fn session_named<'a>(window: Window<'a>, line: &Line) -> Option<Cow<'a, [u8]>> {
     session_name(window, line.session).or_else(|| session_name(window, line.params_session))
-}
-
-/// The same, if it is written without an escape.
-#[inline]
-pub(super) fn plain_name<'a>(window: Window<'a>, span: Span) -> Option<&'a [u8]> {
-    let token = window.get(span);
-    let name = token.get(1..token.len().saturating_sub(1)).filter(|name| !name.is_empty())?;
-    (!has_escape(token)).then_some(name)
 }
 
 /// The id to answer a refused request with: the client's own token.

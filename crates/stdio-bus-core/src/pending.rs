@@ -50,7 +50,7 @@ pub(super) struct Pending {
     /// How many go each way.
     counts: [usize; 2],
     /// Slots of the table by answerer and wire id: each at its place, or behind it where others stand there.
-    index: Box<[u16]>,
+    index: Box<[u16; PLACES]>,
     fingerprints: Fingerprints,
     /// What else there is, by slot.
     rare: Vec<Option<Box<Rare>>>,
@@ -111,7 +111,7 @@ impl Pending {
         Self {
             table: Table::new(2 * MAX_PENDING_REQUESTS),
             counts: [0; 2],
-            index: vec![NONE; PLACES].into_boxed_slice(),
+            index: vec![NONE; PLACES].try_into().expect("so many places"),
             fingerprints: Fingerprints::default(),
             rare: Vec::new(),
             by_asker: BTreeSet::new(),
@@ -166,7 +166,26 @@ impl Pending {
     /// The request that an answer with this id from `answerer` means; else the place for one.
     #[inline]
     pub(super) fn find_or_place(&self, answerer: Peer, id: &Id) -> Result<(RequestKey, Place), Place> {
-        let (answerer, wire) = (PeerBits::from(answerer), self.wire(id));
+        match id {
+            Id::Number(number) => self.probe(answerer.into(), *number, |_, request| !request.flags.has(Flags::TEXT)),
+            name => self.find_name(answerer.into(), name),
+        }
+    }
+
+    /// The same for an id that is no number.
+    #[cold]
+    fn find_name(&self, answerer: PeerBits, id: &Id) -> Result<(RequestKey, Place), Place> {
+        self.probe(answerer, self.fingerprint(id), |key, _| self.text(key) == Some(id))
+    }
+
+    /// The request of this answerer with this number for a wire id that is such; else the place for one.
+    #[inline(always)]
+    fn probe(
+        &self,
+        answerer: PeerBits,
+        wire: u64,
+        is_such: impl Fn(RequestKey, &Request) -> bool,
+    ) -> Result<(RequestKey, Place), Place> {
         let mut place = self.home(answerer, wire);
         loop {
             let slot = self.index[place];
@@ -174,7 +193,7 @@ impl Pending {
                 return Err(Place(place));
             }
             let (key, request) = self.table.in_slot(slot.into());
-            if request.wire == wire && request.answerer == answerer && self.has_wire_id(key, request, id) {
+            if request.wire == wire && request.answerer == answerer && is_such(key, request) {
                 return Ok((key, Place(place)));
             }
             place = (place + 1) % PLACES;
@@ -185,13 +204,6 @@ impl Pending {
     #[inline]
     pub(super) fn find(&self, answerer: Peer, id: &Id) -> Option<RequestKey> {
         self.find_or_place(answerer, id).ok().map(|(key, _)| key)
-    }
-
-    /// Whether a request has this wire id, if it has the number that stands for it.
-    #[inline]
-    fn has_wire_id(&self, key: RequestKey, request: &Request, id: &Id) -> bool {
-        let text = if request.flags.has(Flags::RARE) { self.text(key) } else { None };
-        text.map_or(matches!(id, Id::Number(_)), |text| text == id)
     }
 
     /// The wire id of a request, if it is no number.
@@ -363,14 +375,15 @@ impl Pending {
         let (wire, original) = match wire {
             Wire::AsItIs => (id.clone(), None),
             Wire::Spelled(token) => (id.clone(), original(token, false)),
-            Wire::Replaced(made, token) => (made, original(token, true)),
+            Wire::Replaced(made, token) => (made.clone(), original(token, true)),
         };
         let bits = self.wire(&wire);
         let wire = Some(wire).filter(|wire| !matches!(wire, Id::Number(_)));
         let Some(request) = self.table.get_mut(key) else { return Place(0) };
         request.wire = bits;
         let is_unusual = original.is_some() || new.second_session.is_some();
-        request.flags.0 |= if is_unusual { Flags::RARE | Flags::UNUSUAL } else { Flags::RARE };
+        let unusual = if is_unusual { Flags::UNUSUAL } else { 0 };
+        request.flags.0 |= Flags::RARE | unusual | if wire.is_some() { Flags::TEXT } else { 0 };
         let second_session = new.second_session;
         *self.beside(key) = Rare { wire, original, second_session, progress: None };
         let mut place = self.home(new.answerer.into(), bits);

@@ -50,6 +50,8 @@ impl Flags {
     pub(super) const TOKEN_IS_ID: u8 = 32;
     /// A line of it is written when it ends (`ended.rs`).
     pub(super) const TOLD: u8 = 64;
+    /// The wire id is no number.
+    pub(super) const TEXT: u8 = 128;
 
     pub(super) fn has(self, flag: u8) -> bool {
         self.0 & flag != 0
@@ -99,13 +101,14 @@ pub(super) struct NewRequest {
 }
 
 /// How a request's id stands on the wire.
+#[derive(Clone, Copy)]
 pub(super) enum Wire<'a> {
     /// As its asker has written it.
     AsItIs,
     /// The same, but an error in place of the answer has to repeat the spelling of this token.
     Spelled(&'a [u8]),
     /// Another one in place of this token.
-    Replaced(Id, &'a [u8]),
+    Replaced(&'a Id, &'a [u8]),
 }
 
 impl Request {

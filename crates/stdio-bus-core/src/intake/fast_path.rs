@@ -10,7 +10,7 @@ use crate::ended::{Ended, Ending};
 use crate::endpoint::Endpoint;
 use crate::flow::gate::Hold;
 use crate::id::{Id, Spelled};
-use crate::message::{Verb, has_method, plain_name, print_of, verb};
+use crate::message::{Verb, has_method, print_of, verb};
 use crate::opening::Opened;
 use crate::peer::{ClientKey, Peer, WorkerKey, WorkerMark};
 use crate::pending::{Direction, NewRequest, Wire};
@@ -61,8 +61,8 @@ impl FastPath<'_> {
         batch.iter().take_while(goes).count()
     }
 
-    /// The session that a line is in, if it is in one. None if it names one in two places, or another thing that is no
-    /// progress token.
+    /// The session that a line is in, if it is in one, as it is written. None if it names one in two places, or another
+    /// thing that is no progress token.
     #[inline(always)]
     fn only_name<'w>(window: Window<'w>, line: &Line) -> Option<Option<&'w [u8]>> {
         let others = line.request_id.end | line.params_id.end | line.pool.end | line.flags;
@@ -75,7 +75,8 @@ impl FastPath<'_> {
             (true, true) => return None,
             (false, false) => return Some(None),
         };
-        plain_name(window, span).map(Some)
+        let token = window.get(span);
+        Some(Some(&token[1..token.len() - 1])).filter(|_| token.len() > 2)
     }
 
     /// The worker that gets a client's lines which are in no session: its own, or else the one whose turn it is. Says
@@ -118,7 +119,8 @@ impl FastPath<'_> {
                 let session = self.sessions.get(session_key)?;
                 let worker = workers.get_mut(session.worker)?;
                 let gives_out_names = || self.pools[worker.pool].gives_out_names(worker);
-                if !session.is_open_at_once(!self.sessions.bonds().is_empty(), gives_out_names) {
+                let is_open = session.is_open_at_once(!self.sessions.bonds().is_empty(), gives_out_names);
+                if !session.has_plain_name || !is_open {
                     return None;
                 }
                 (session.worker, worker, Some(session_key), false)
@@ -309,8 +311,9 @@ impl FastPath<'_> {
         }
         let (session, client_key) = match (name, line.token.is_some()) {
             (Some(name), false) => {
-                let session = self.sessions.of_worker(key, name)?;
-                (Some(session), self.sessions.get(session)?.addressee(worker.may_give_out_a_name())?)
+                let session_key = self.sessions.of_worker(key, name)?;
+                let session = self.sessions.get(session_key).filter(|session| session.has_plain_name)?;
+                (Some(session_key), session.addressee(worker.may_give_out_a_name())?)
             }
             (None, true) => (None, self.asker_told(key, line)?),
             _ => return None,

@@ -35,6 +35,8 @@ pub(crate) struct Session {
     pub(crate) name: Text,
     /// Where it stands.
     state: State,
+    /// Its name has no backslash: a token that has the same bytes between its quotes is that name, and has no escape.
+    pub(crate) has_plain_name: bool,
     /// The worker may know the name for good, so that it outlives its owner.
     pub(super) is_known: bool,
     /// The worker has said that it works in it, whether requests are pending or not.
@@ -232,6 +234,7 @@ impl Sessions {
             client: None,
             worker,
             name: name.into(),
+            has_plain_name: !name.contains(&b'\\'),
             state,
             is_known: state >= State::Given,
             is_working: false,

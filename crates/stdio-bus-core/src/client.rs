@@ -8,7 +8,6 @@ use super::Bus;
 use super::account::Account;
 use super::admission::UseKey;
 use super::endpoint::Endpoint;
-use super::flow::lists::ListsTold;
 use super::message::Refusal;
 use super::offers::Offers;
 use super::opening::Opening;
@@ -103,6 +102,27 @@ impl Door {
     /// Whether it speaks 2026-07-28.
     pub(super) fn is_modern(&self) -> bool {
         self.era == Some(Era::Modern)
+    }
+}
+
+/// Kinds of lists.
+pub(super) const LISTS: usize = 3;
+
+/// What a client is told of lists that have changed: a line of which it need not get a second one while the first one waits
+/// in its output, since it asks for the list only when it has read that. Of each kind how many bytes will have left for a client when it has the newest such line.
+#[derive(Default)]
+pub(super) struct ListsTold([u64; LISTS]);
+
+impl ListsTold {
+    pub(super) const NONE: Self = Self([0; LISTS]);
+
+    /// Whether a client of which `left` bytes have left has to be told; then the line will end so many bytes behind them.
+    pub(super) fn is_due(&mut self, list: usize, left: u64, behind: usize) -> bool {
+        let is_due = self.0[list] <= left;
+        if is_due {
+            self.0[list] = left + behind as u64;
+        }
+        is_due
     }
 }
 

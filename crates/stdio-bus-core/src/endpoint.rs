@@ -151,12 +151,7 @@ impl Stream {
 
     /// The lines of a window. Lines that waited were found before.
     #[inline(always)]
-    pub(super) fn find_lines(
-        &mut self,
-        scanner: &mut Scanner,
-        window: Window<'_>,
-        lines: &mut Vec<Line>,
-    ) -> Outcome {
+    pub(super) fn find_lines(&mut self, scanner: &mut Scanner, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
         if self.waiting.get().is_none_or(Vec::is_empty) {
             scanner.scan(&mut self.partial, window, lines)
         } else {

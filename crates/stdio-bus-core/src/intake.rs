@@ -8,7 +8,7 @@ mod fast_path;
 
 use super::Bus;
 use super::balancer::Group;
-use super::client::{Client, Phase};
+use super::client::{Client, Door, Identity, Phase, SeldomOfClient};
 use super::endpoint::{Endpoint, Stream};
 use super::out::Out;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
@@ -19,7 +19,6 @@ use super::settings::Settings;
 use super::supervisor::pool::Pool;
 use super::time::Time;
 use super::timers::Timers;
-use fast_path::Sender;
 
 /// See the top of the file.
 #[derive(Default)]
@@ -114,6 +113,15 @@ struct FastPath<'a> {
     clients: usize,
     /// A worker does better than before.
     workers_changed: bool,
+}
+
+/// A client whose lines come, but for its end.
+struct Sender<'a> {
+    key: ClientKey,
+    identity: &'a Identity,
+    group: usize,
+    door: &'a Door,
+    seldom: Option<&'a SeldomOfClient>,
 }
 
 /// What the fast path needs of a bus of which one peer is borrowed already.

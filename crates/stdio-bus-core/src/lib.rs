@@ -28,7 +28,6 @@ extern crate alloc;
 pub mod account;
 pub mod admission;
 mod balancer;
-mod beside;
 mod client;
 mod clients;
 mod closing;

@@ -17,12 +17,11 @@ use core::num::NonZeroU64;
 use core::ops::Deref;
 use core::time::Duration;
 
-use super::beside::{Original, Progress, Rare};
 use super::id::Id;
 use super::message::{Cancel, Verb};
 use super::peer::{Moment, Peer, PeerBits, RequestKey, RequestMark, SessionKey, Text, WorkerKey};
 pub(super) use super::request::{Direction, NewRequest, Request, Wire};
-use super::request::{Flags, NONE, SINCE_SHIFT};
+use super::request::{Flags, NONE, Original, Progress, Rare, SINCE_SHIFT};
 use super::settings::MAX_PENDING_REQUESTS;
 use super::table::{Fingerprints, Table};
 

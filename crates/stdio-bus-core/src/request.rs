@@ -1,11 +1,11 @@
-//! One request that waits for its answer: who asked, who answers, and until when. What few have is beside it
-//! (`beside.rs`), and all of them are in one table (`pending.rs`).
+//! One request that waits for its answer: who asked, who answers, and until when. What few have is beside it: names that are
+//! no numbers, and what stood in the line where the answerer sees another name. All are in one table (`pending.rs`).
 //!
 //! Invariant: with its key it fills one cache line.
 
 use super::id::Id;
 use super::message::{Cancel, Verb};
-use super::peer::{Moment, Peer, PeerBits, SessionKey};
+use super::peer::{Moment, Peer, PeerBits, SessionKey, Text};
 use super::settings::MAX_PENDING_REQUESTS;
 
 /// A unit of the time that requests are kept with: they last for nine years.
@@ -84,6 +84,35 @@ pub(super) struct Request {
 const _: () = assert!(size_of::<Request>() <= 56);
 // Slots are counted in sixteen bits.
 const _: () = assert!(2 * MAX_PENDING_REQUESTS < NONE as usize);
+
+/// What few requests have beside them.
+#[derive(Default)]
+pub(super) struct Rare {
+    /// The wire id, if it is no number.
+    pub wire: Option<Id>,
+    /// The id as its asker wrote it, where it is not the wire id, or is spelled in another way.
+    pub original: Option<Original>,
+    /// The session in its params, where that is another one than the one that decided its way.
+    pub second_session: Option<SessionKey>,
+    /// The token that its progress is told under, where that is another one than its id on either side.
+    pub progress: Option<Progress>,
+}
+
+/// The id as its asker wrote it.
+pub(super) struct Original {
+    pub id: Id,
+    pub token: Text,
+    /// The answerer sees another id.
+    pub is_replaced: bool,
+}
+
+/// A progress token.
+pub(super) struct Progress {
+    /// What the answerer sees; none if that is the wire id.
+    pub wire: Option<Id>,
+    /// What its asker has written, where the answerer sees another one.
+    pub original: Option<Text>,
+}
 
 /// What is to be recorded of a request.
 pub(super) struct NewRequest {

@@ -3,11 +3,10 @@
 //! [`queue`] counts what is queued for a peer, and who waits for room there. [`gate`] says whether a peer is read.
 //! [`delivery`] queues lines and lets their senders wait; [`scheduler`] gives clients their [`turn`]s before a worker, by the
 //! [`window`] of what it reads; [`stall`] bounds how long a slow reader holds a worker up; [`pace`] and [`penalty`] slow
-//! clients down; [`lists`] tells a client once what it has not read yet.
+//! clients down.
 
 pub(crate) mod delivery;
 pub(crate) mod gate;
-pub(crate) mod lists;
 pub(crate) mod pace;
 pub(crate) mod penalty;
 pub(crate) mod queue;

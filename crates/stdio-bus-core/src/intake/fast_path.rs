@@ -4,15 +4,15 @@
 
 use ndjson_scan::{Line, Window};
 
-use super::FastPath;
-use crate::client::{Client, Clients, Door, Identity, Phase, SeldomOfClient};
+use super::{FastPath, Sender};
+use crate::client::{Client, Clients, Phase};
 use crate::ended::{Ended, Ending};
 use crate::endpoint::Endpoint;
 use crate::flow::gate::Hold;
 use crate::id::{Id, Spelled};
 use crate::message::{Verb, has_method, print_of, verb};
 use crate::opening::Opened;
-use crate::peer::{ClientKey, Peer, WorkerKey, WorkerMark};
+use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey, WorkerMark};
 use crate::pending::{Direction, NewRequest, Wire};
 use crate::request::Flags;
 use crate::session::activity::told_idle;
@@ -21,15 +21,6 @@ use crate::table::Table;
 use crate::tally::Outcome;
 use crate::timers::Timer;
 use crate::worker::Worker;
-
-/// A client whose lines come, but for its end.
-pub(super) struct Sender<'a> {
-    pub key: ClientKey,
-    pub identity: &'a Identity,
-    pub group: usize,
-    pub door: &'a Door,
-    pub seldom: Option<&'a SeldomOfClient>,
-}
 
 impl FastPath<'_> {
     /// Sends a client's lines on their way, of which none is longer than the limit. Gives how many went.
@@ -99,6 +90,30 @@ impl FastPath<'_> {
         }
     }
 
+    /// Where a client's line goes: to which worker, in which session, and whether that takes a turn of the worker's group.
+    #[inline(always)]
+    fn destination<'w>(
+        &self,
+        client: &Sender<'_>,
+        own: &[SessionKey],
+        workers: &'w mut Table<Worker, WorkerMark>,
+        line: &Line,
+    ) -> Option<(WorkerKey, &'w mut Worker, Option<SessionKey>, bool)> {
+        let Some(name) = Self::only_name(self.window, line)? else {
+            let (worker_key, is_its_own) = self.worker_for(client)?;
+            let worker = workers.get_mut(worker_key)?;
+            let is_assigned = || self.groups[client.group].assignment() == Assignment::Client;
+            let is_usable = !is_its_own || worker.owner == Some(client.key) || is_assigned();
+            return is_usable.then_some((worker_key, worker, None, !is_its_own));
+        };
+        let session_key = self.sessions.named_by(client.key, own, name)?;
+        let session = self.sessions.get(session_key).filter(|session| session.has_plain_name)?;
+        let worker = workers.get_mut(session.worker)?;
+        let gives_out_names = || self.pools[worker.pool].gives_out_names(worker);
+        let is_open = session.is_open_at_once(!self.sessions.bonds().is_empty(), gives_out_names);
+        is_open.then_some((session.worker, worker, Some(session_key), false))
+    }
+
     /// Sends a client's line on its way. None if it has to go the general way, and then nothing has been done.
     #[inline(always)]
     fn client_line(
@@ -108,96 +123,84 @@ impl FastPath<'_> {
         workers: &mut Table<Worker, WorkerMark>,
         line: &Line,
     ) -> Option<()> {
-        let key = client.key;
-        let name = Self::only_name(self.window, line)?;
         if !line.method.is_some() || line.token.is_some() || verb(self.window, line) != Verb::Other {
             return None;
         }
-        let (worker_key, worker, session, takes_turn) = match name {
-            Some(name) => {
-                let session_key = self.sessions.named_by(key, &from.sessions, name)?;
-                let session = self.sessions.get(session_key)?;
-                let worker = workers.get_mut(session.worker)?;
-                let gives_out_names = || self.pools[worker.pool].gives_out_names(worker);
-                let is_open = session.is_open_at_once(!self.sessions.bonds().is_empty(), gives_out_names);
-                if !session.has_plain_name || !is_open {
-                    return None;
-                }
-                (session.worker, worker, Some(session_key), false)
-            }
-            None => {
-                let (worker_key, is_its_own) = self.worker_for(client)?;
-                let worker = workers.get_mut(worker_key)?;
-                let is_assigned = || self.groups[client.group].assignment() == Assignment::Client;
-                if is_its_own && worker.owner != Some(key) && !is_assigned() {
-                    return None;
-                }
-                (worker_key, worker, None, !is_its_own)
-            }
-        };
+        let (worker_key, worker, session, takes_turn) = self.destination(client, &from.sessions, workers, line)?;
         // A session of a door for MCP begins anew with a worker that has seen none (`router/opening.rs`).
         let opens = client.door.era == Some(Era::Legacy) && worker.answering.opened() == Opened::No;
-        if !worker.takes_messages() || opens && worker.owner.is_none() {
-            return None;
-        }
-        let bytes = line.span.len() + 1;
-        let in_turns = worker.owner.is_none() && !client.identity.stdio;
-        if worker.end.output.is_full()
+        if !worker.takes_messages()
+            || opens && worker.owner.is_none()
+            || worker.end.output.is_full()
             || worker.end.seldom.get().is_some_and(|seldom| seldom.blocked_on.is_some())
             || from.seldom.get().is_some_and(|seldom| seldom.turn.is_granted())
         {
             return None;
         }
+        let in_turns = worker.owner.is_none() && !client.identity.stdio;
         let others_wait = worker.end.output.has_waiters();
-        if in_turns && !worker.window.has_room_for(key, others_wait, self.clients == 1) {
+        if in_turns && !worker.window.has_room_for(client.key, others_wait, self.clients == 1) {
             return None;
         }
         if line.id.is_some() {
-            let id = self.passing_id(self.window, worker, line)?;
-            let on_top = if line.session.is_some() { Flags::ON_TOP } else { 0 };
-            let progress = line.meta.progress;
-            let flags = if progress.is_some() { on_top | Flags::TOKEN_IS_ID } else { on_top };
-            let place = self.pending.find_or_place(worker_key.into(), &id).err()?;
-            let holds = from.outstanding.len();
-            if !self.pending.has_room(Direction::ToWorkers, self.clients, holds) {
-                return None;
-            }
-            let new = NewRequest {
-                asker: key.into(),
-                answerer: worker_key.into(),
-                session,
-                second_session: None,
-                flags,
-                verb: Verb::Other,
-                expires: worker.answering.expires(self.time.now()),
-                print: if worker.answering.responds() { 0 } else { print_of(self.window, line, progress) },
-            };
-            let came_at = self.time.came_at();
-            let request = self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut from.outstanding)?;
-            if let Some(records) = self.out.records() {
-                records.begin(self.time.now(), self.pending, request, (self.window, line));
-            }
-            self.timers.arm(Timer::Requests, new.expires);
-            from.traffic.asked += 1;
-            let is_first = worker.end.unanswered.begin();
-            if let Some(session) = session {
-                self.sessions.begin_request(session);
-            }
-            self.timers
-                .arm(Timer::Worker(worker_key), worker.answering.begin(self.time.now(), is_first, &mut worker.tenure));
+            self.ask(client.key, from, (worker_key, worker), session, line)?;
         }
-        worker.audience.note(key, client.identity);
+        worker.audience.note(client.key, client.identity);
         if let Some(session) = session {
             self.sessions.hear(session, self.time.now());
         }
         if takes_turn {
             self.groups[client.group].advance();
         }
+        let bytes = line.span.len() + 1;
         if in_turns {
-            worker.window.mark_line_end(key, bytes);
+            worker.window.mark_line_end(client.key, bytes);
         }
         worker.window.push(self.time.now(), bytes, self.clients > 1 && worker.owner.is_none());
         self.forward(worker_key.into(), &mut worker.end, line, bytes);
+        Some(())
+    }
+
+    /// Records the request that a client's line is. None if it has to go the general way.
+    #[inline(always)]
+    fn ask(
+        &mut self,
+        client: ClientKey,
+        from: &mut Endpoint,
+        (worker_key, worker): (WorkerKey, &mut Worker),
+        session: Option<SessionKey>,
+        line: &Line,
+    ) -> Option<()> {
+        let id = self.passing_id(self.window, worker, line)?;
+        let place = self.pending.find_or_place(worker_key.into(), &id).err()?;
+        if !self.pending.has_room(Direction::ToWorkers, self.clients, from.outstanding.len()) {
+            return None;
+        }
+        let progress = line.meta.progress;
+        let on_top = if line.session.is_some() { Flags::ON_TOP } else { 0 };
+        let new = NewRequest {
+            asker: client.into(),
+            answerer: worker_key.into(),
+            session,
+            second_session: None,
+            flags: if progress.is_some() { on_top | Flags::TOKEN_IS_ID } else { on_top },
+            verb: Verb::Other,
+            expires: worker.answering.expires(self.time.now()),
+            print: if worker.answering.responds() { 0 } else { print_of(self.window, line, progress) },
+        };
+        let came_at = self.time.came_at();
+        let request = self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut from.outstanding)?;
+        if let Some(records) = self.out.records() {
+            records.begin(self.time.now(), self.pending, request, (self.window, line));
+        }
+        self.timers.arm(Timer::Requests, new.expires);
+        from.traffic.asked += 1;
+        let is_first = worker.end.unanswered.begin();
+        if let Some(session) = session {
+            self.sessions.begin_request(session);
+        }
+        let at = worker.answering.begin(self.time.now(), is_first, &mut worker.tenure);
+        self.timers.arm(Timer::Worker(worker_key), at);
         Some(())
     }
 
@@ -302,7 +305,15 @@ impl FastPath<'_> {
         }
     }
 
-    /// A notification in a session that the worker has given out, or of the progress of a request.
+    /// The client of a worker that has one alone, for what names nobody.
+    #[inline(always)]
+    fn only_client(&self, worker: &Worker, line: &Line) -> Option<ClientKey> {
+        let is_its_own = self.settings.pools[worker.pool].assignment == Assignment::Dedicated;
+        let names_none = is_its_own && worker.elicitations.is_empty() && verb(self.window, line) == Verb::Other;
+        worker.owner.filter(|_| names_none)
+    }
+
+    /// A notification in a session that the worker has given out, of the progress of a request, or for its only client.
     #[inline(always)]
     fn pass_notification(&mut self, key: WorkerKey, worker: &Worker, clients: &mut Clients, line: &Line) -> Option<()> {
         let name = Self::only_name(self.window, line)?;
@@ -316,14 +327,17 @@ impl FastPath<'_> {
                 (Some(session_key), session.addressee(worker.may_give_out_a_name())?)
             }
             (None, true) => (None, self.asker_told(key, line)?),
-            _ => return None,
+            (None, false) => (None, self.only_client(worker, line)?),
+            (Some(_), true) => return None,
         };
         let client = clients.get_mut(client_key)?;
         let end = client.end.get_mut()?;
-        if client.phase > Phase::HalfClosed || end.output.is_full() {
+        if client.phase > Phase::HalfClosed || end.output.is_full() || client.door.borrows {
             return None;
         }
-        end.seldom.forget_crashes();
+        if name.is_some() || line.token.is_some() {
+            end.seldom.forget_crashes();
+        }
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
             self.sessions.hear(session, self.time.now());
         }

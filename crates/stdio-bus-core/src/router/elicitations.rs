@@ -36,6 +36,13 @@ struct Elicitation {
     session: Option<SessionKey>,
 }
 
+impl Elicitations {
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+}
+
 impl Bus {
     /// A worker's request was passed to a client: remembers the elicitation that it is, if it is one that ends elsewhere.
     pub(super) fn note_elicitation(&mut self, said: &Said<'_>, client: ClientKey, session: Option<SessionKey>) {

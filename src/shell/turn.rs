@@ -275,7 +275,11 @@ impl<I: Io> Shell<I> {
         }
         self.reactor.cancel_handshakes();
         self.close_admin();
-        self.close_http();
+        if !self.reactor.http.is_empty() {
+            // What was submitted last is sent first: without their ends clients would take streams for broken.
+            self.take_completions(Duration::ZERO);
+            self.close_http();
+        }
         self.settle();
         if self.reactor.log.is_busy() {
             // It is written again from where it stopped.
@@ -316,22 +320,29 @@ impl<I: Io> Shell<I> {
 
     /// Takes the last completions, for a while.
     fn settle(&mut self) {
-        let mut completions = Vec::new();
         for _ in 0..4 {
-            let reactor = &mut self.reactor;
+            let reactor = &self.reactor;
             let is_empty = reactor.connections.is_empty()
                 && reactor.handshakes.is_empty()
                 && reactor.http.is_empty()
                 && self.admin.is_empty();
             let is_settled = is_empty && !reactor.log.is_busy();
-            if is_settled || reactor.io.turn(Some(LAST_COMPLETIONS / 4), &mut completions).is_err() {
+            if is_settled || !self.take_completions(LAST_COMPLETIONS / 4) {
                 break;
             }
-            let now = reactor.clock.now();
-            for completion in std::mem::take(&mut completions) {
-                self.step(|shell| shell.complete(now, &completion));
-            }
         }
+    }
+
+    /// Lets the kernel work, for so long at most if nothing completes. False if it cannot.
+    fn take_completions(&mut self, wait: Duration) -> bool {
+        let mut completions = Vec::new();
+        let reactor = &mut self.reactor;
+        let works = reactor.io.turn(Some(wait), &mut completions).is_ok();
+        let now = reactor.clock.now();
+        for completion in completions {
+            self.step(|shell| shell.complete(now, &completion));
+        }
+        works
     }
 
     fn complete(&mut self, now: Moment, completion: &Completion) {

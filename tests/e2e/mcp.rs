@@ -231,7 +231,7 @@ fn the_end_of_a_session_ends_its_worker_and_the_end_of_the_worker_the_session() 
     let mut client = Http::session(daemon.address(), VERSION);
     let answer = client.ask(&request(5, "die", json!({})));
     assert_eq!(answer.json()["error"]["data"]["reason"], "worker_exited", "{answer:?}");
-    daemon.until("the session has gone", || client.ask(&request(6, "a", json!({}))).status == 404);
+    assert_eq!(client.ask(&request(6, "a", json!({}))).status, 404, "clients begin anew then");
     daemon.stop();
 }
 
@@ -401,6 +401,18 @@ fn a_stream_whose_client_sends_no_more_ends_at_once_and_the_next_one_has_what_co
     let event = std::iter::from_fn(|| next.event()).find(|event| !event.data.is_empty()).expect("it was kept");
     assert_eq!(event.json(), changed);
     daemon.stop();
+}
+
+#[test]
+fn a_stream_ends_and_does_not_break_when_the_daemon_ends() {
+    let daemon = door(dedicated(), json!({}));
+    let mut streams: Vec<Http> = (0..4).map(|_| Http::session(daemon.address(), VERSION).again()).collect();
+    streams.iter_mut().for_each(|stream| assert!(stream.open(None).is_stream()));
+    daemon.signal(rustix::process::Signal::TERM);
+    for stream in &mut streams {
+        assert_eq!(messages(&stream.events()), Vec::<Value>::new());
+    }
+    daemon.ends_well();
 }
 
 #[test]

@@ -358,7 +358,13 @@ impl<I: Io> Reactor<I> {
         let Some(slot) = self.http.members.slot(client) else { return };
         let now = self.clock.now();
         match how {
-            Close::Refuse => self.pause_member(client.into(), false),
+            Close::Refuse => {
+                // A session that ends is none for what comes now; what waits is refused.
+                if let Some(member) = self.http.members.get_mut(slot) {
+                    member.is_closing |= member.session().is_some();
+                }
+                self.pause_member(client.into(), false);
+            }
             Close::Flush => {
                 if let Some(member) = self.http.members.get_mut(slot) {
                     member.is_closing = true;

@@ -20,12 +20,12 @@ use tokio::task::spawn_local as spawn;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::daemon::{Daemon, Options};
-use super::failure::Ending;
+use super::failure::{Ending, Failure};
 use super::guard::Guard;
 use super::link::{self, Sink, Source};
 use super::run;
 use super::stream::{Means, Stream};
-use super::terms::{BLOCK, LAST_WORDS_LIMIT, say};
+use super::terms::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
 use super::waiting::Waiting;
 use crate::bus::id::Id;
 use crate::error::{StartError, exit};
@@ -47,6 +47,17 @@ pub struct Call {
     pub method: Option<String>,
     /// Its params as JSON; `-` is stdin.
     pub params: Option<String>,
+}
+
+impl Call {
+    fn say_too_late(&self, what: &str) {
+        say(&format!(
+            "{what} from {} within {} s\nthe worker may need longer (--timeout SEC), or not know what it is to answer: \
+             what it says of that is in the daemon's log",
+            self.options.daemon,
+            self.limit.as_secs()
+        ));
+    }
 }
 
 /// Protocols that begin with `initialize`.
@@ -160,8 +171,12 @@ struct Talk<'a> {
 struct Over(u8);
 
 async fn talk(call: &Call, request: Option<(&str, Option<String>)>, means: Means) -> Result<u8, StartError> {
-    let (sink, source) = match link::connect(&call.options, means).await {
+    let (sink, source) = match link::connect(&call.options, means, call.limit.min(CONNECT_LIMIT)).await {
         Ok(link) => link,
+        Err(Failure::Silent) if call.limit < CONNECT_LIMIT => {
+            call.say_too_late("no answer");
+            return Ok(exit::NO_ANSWER);
+        }
         Err(failure) => {
             let remedy = failure.remedy(&call.options);
             say(format!("cannot connect to {}: {failure}\n{remedy}", call.options.daemon).trim_end());
@@ -420,13 +435,9 @@ impl Talk<'_> {
     }
 
     fn too_late(&mut self) -> Over {
-        let seconds = self.call.limit.as_secs();
-        let (daemon, count) = (&self.call.options.daemon, self.waiting.take().len());
+        let count = self.waiting.take().len();
         let what = if count == 1 { "no answer".to_owned() } else { format!("{count} requests have no answer") };
-        say(&format!(
-            "{what} from {daemon} within {seconds} s\nthe worker may need longer (--timeout SEC), or not know what it is to \
-             answer: what it says of that is in the daemon's log"
-        ));
+        self.call.say_too_late(&what);
         Over(exit::NO_ANSWER)
     }
 

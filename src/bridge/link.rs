@@ -6,6 +6,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use rustix::net::{Shutdown, connect_unspec, shutdown};
 use tokio::task::spawn_local as spawn;
@@ -16,7 +17,7 @@ use super::dial;
 use super::failure::{Ending, Failure};
 use super::http::{self, Client, Hearing};
 use super::stream::{Means, Stream};
-use super::terms::{CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
+use super::terms::{LAST_WORDS_LIMIT, say};
 use super::tls::Trust;
 use super::websocket::{self, Receiver, Sender};
 use crate::address::WebProtocol;
@@ -38,13 +39,13 @@ pub(super) enum Source {
     Mcp(Hearing),
 }
 
-/// Connects to the daemon.
+/// Connects to the daemon, which has so long to take the connection, and so long to answer the handshake of a WebSocket.
 ///
 /// # Errors
 /// Why there is no connection.
-pub(super) async fn connect(options: &Options, means: Means) -> Result<(Sink, Source), Failure> {
+pub(super) async fn connect(options: &Options, means: Means, limit: Duration) -> Result<(Sink, Source), Failure> {
     let open = || {
-        let socket = dial::dial(&options.daemon.address(), CONNECT_LIMIT).map_err(Failure::Dial)?;
+        let socket = dial::dial(&options.daemon.address(), limit).map_err(Failure::Dial)?;
         Stream::new(socket, means).map(Rc::new).map_err(Failure::Dial)
     };
     let url = match &options.daemon {
@@ -68,7 +69,7 @@ pub(super) async fn connect(options: &Options, means: Means) -> Result<(Sink, So
         return Ok((Sink::Mcp(client), Source::Mcp(hearing)));
     }
     let tls = trust.map(|trust| trust.begin()).transpose().map_err(Failure::File)?;
-    let (sender, receiver) = websocket::connect(open()?, url, token.as_deref(), tls, CONNECT_LIMIT).await?;
+    let (sender, receiver) = websocket::connect(open()?, url, token.as_deref(), tls, limit).await?;
     let urgent = Rc::clone(&sender);
     spawn(async move { urgent.send_urgent().await });
     Ok((Sink::WebSocket(sender), Source::WebSocket(Box::new(receiver))))

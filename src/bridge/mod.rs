@@ -62,7 +62,7 @@ use guard::Guard;
 use link::{Sink, Source};
 use refusal::Refusal;
 use stream::{Means, Stream};
-use terms::{BLOCK, LAST_WORDS_LIMIT, say};
+use terms::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
 use waiting::{Asker, Farewell, Overlong, Waiting};
 
 pub use call::{Call, Handshake, call};
@@ -87,7 +87,7 @@ pub fn run(options: &Options) -> Result<u8, StartError> {
 }
 
 async fn serve(options: &Options, means: Means) -> Result<u8, StartError> {
-    let link = link::connect(options, means).await;
+    let link = link::connect(options, means, CONNECT_LIMIT).await;
     let open = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().and_then(|fd| Stream::new(fd, means));
     let stdin = Rc::new(open(io::stdin().as_fd()).map_err(StartError::io("use stdin"))?);
     let stdout = Rc::new(open(io::stdout().as_fd()).map_err(StartError::io("use stdout"))?);

@@ -342,3 +342,12 @@ fn completions_name_the_commands() {
         assert!(said.contains("call") && said.contains("--initialize") | said.contains("initialize"), "{shell}");
     }
 }
+
+#[test]
+fn a_websocket_that_is_not_answered_in_time_is_no_answer_too() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("ws://{}/acp", silent.local_addr().unwrap());
+    let called = call(&address, &["--timeout", "1", "m"], "");
+    assert_eq!(called.code, Some(75), "{}", called.said);
+    assert!(called.said.contains("within 1 s"), "{}", called.said);
+}

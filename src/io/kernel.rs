@@ -118,6 +118,11 @@ impl Io for Kernel {
     }
 
     #[inline]
+    fn turned_at(&self) -> Duration {
+        opened!(self, io => io.turned_at())
+    }
+
+    #[inline]
     fn buffers(&mut self) -> &mut Buffers {
         opened!(self, io => io.buffers())
     }

@@ -226,6 +226,11 @@ pub trait Io {
     /// Time since some moment, on a clock that nobody sets.
     fn elapsed(&self) -> Duration;
 
+    /// What that was when the last turn ended.
+    fn turned_at(&self) -> Duration {
+        self.elapsed()
+    }
+
     /// For how long the machine was suspended since its start (CLOCK_BOOTTIME, clock_gettime(2)).
     fn asleep(&self) -> Duration {
         let time = |clock| {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use io_uring::register::Restriction;
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
@@ -83,8 +83,8 @@ const MOST_ALARMS: usize = 4;
 /// kernel would set a timer up and take it down whenever it sleeps, and in a virtual machine that leaves the machine.
 #[derive(Default)]
 struct Alarms {
-    /// When they ring, the next one last. One may ring where nothing is due any more.
-    at: Vec<Instant>,
+    /// When they ring ([`time`]), the next one last. One may ring where nothing is due any more.
+    at: Vec<Duration>,
     /// After how long the last one does; the kernel reads it when that is submitted.
     after: types::Timespec,
     /// The kernel has refused one: each wait has its own timeout.
@@ -112,6 +112,8 @@ pub struct Ring {
     waiting: VecDeque<squeue::Entry>,
     /// Operations queued that mostly complete while they are submitted.
     prompt: u32,
+    /// When the last turn ended: what is waited for was reckoned from then on.
+    pub turned_at: Duration,
     /// What was submitted as [`ROUSE`] has completed.
     pub was_roused: bool,
     /// What is in use, for the log.
@@ -191,6 +193,7 @@ impl Ring {
             batching: Batching::default(),
             waiting: VecDeque::new(),
             prompt: 0,
+            turned_at: time(),
             was_roused: false,
             description,
         })
@@ -276,7 +279,7 @@ impl Ring {
 
     /// Whether an alarm ends a wait within this time. If none does, one is set.
     fn rings_within(&mut self, timeout: Duration) -> bool {
-        let due = Instant::now() + timeout;
+        let due = self.turned_at + timeout;
         let alarms = &mut *self.alarms;
         if alarms.at.last().is_some_and(|at| *at <= due) {
             return true;
@@ -330,6 +333,7 @@ impl Ring {
         };
         // SAFETY: the argument and the time it points at live until the call returns.
         let entered = unsafe { self.ring.submitter().enter(queued, want, flags.bits(), argument) };
+        self.turned_at = time();
         match entered {
             Ok(_) => {}
             Err(error) => match error.raw_os_error() {
@@ -363,6 +367,12 @@ impl Ring {
         }
         Ok(())
     }
+}
+
+/// The time by CLOCK_MONOTONIC (clock_gettime(2)).
+pub fn time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// The token of operations whose completion means nothing.
@@ -446,7 +456,7 @@ mod tests {
         let refused = opcode::Timeout::new(std::ptr::null()).build().user_data(ALARM);
         // SAFETY: the kernel finds no time there, which this is about.
         unsafe { ring.submit(refused) };
-        ring.alarms.at.push(Instant::now());
+        ring.alarms.at.push(time());
         assert_eq!(turn(&mut ring, Duration::from_secs(3600), false), (0, 0));
         assert_eq!(turn(&mut ring, Duration::from_millis(1), false), (0, 0));
         assert!(ring.alarms.are_refused);

@@ -4,13 +4,13 @@
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::RawFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use io_uring::{opcode, squeue, types};
 
 use super::buffers::{Buffers, GROUP};
 use super::half_closed::HalfClosed;
-use super::ring::{Completion, IGNORE, ROUSE, Ring};
+use super::ring::{Completion, IGNORE, ROUSE, Ring, time};
 use super::{Io, Submission};
 use crate::error::StartError;
 
@@ -28,7 +28,7 @@ pub struct Uring {
     awaits_half_closed: bool,
     /// Operations whose completion was not taken.
     in_flight: usize,
-    origin: Instant,
+    origin: Duration,
 }
 
 impl Uring {
@@ -46,7 +46,7 @@ impl Uring {
             half_closed: HalfClosed::default(),
             awaits_half_closed: false,
             in_flight: 0,
-            origin: Instant::now(),
+            origin: time(),
         })
     }
 }
@@ -131,7 +131,11 @@ impl Io for Uring {
     }
 
     fn elapsed(&self) -> Duration {
-        self.origin.elapsed()
+        time().saturating_sub(self.origin)
+    }
+
+    fn turned_at(&self) -> Duration {
+        self.ring.turned_at.saturating_sub(self.origin)
     }
 
     #[inline]

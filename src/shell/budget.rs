@@ -25,8 +25,6 @@ pub(super) struct Budget {
     pub refused: bool,
     pub refused_at: Moment,
     pub trim_at: Option<Moment>,
-    /// A timer was set for it.
-    pub is_timed: bool,
     /// Connections whose next read needs a larger block, and waits.
     pub waiting: Vec<usize>,
     /// The core has been told of them, and they may try again although memory is short.
@@ -44,7 +42,6 @@ impl Budget {
             refused: false,
             refused_at: Moment(0),
             trim_at: None,
-            is_timed: false,
             waiting: Vec::new(),
             may_grow: false,
         }
@@ -68,6 +65,13 @@ impl Budget {
         if stage == Stage::Over {
             self.over_at = now.after(again);
         }
+    }
+
+    /// Whether there is nothing to do, with so much memory lent. `has_spares` says that some may be given back in time.
+    pub(super) fn is_calm(&self, now: Moment, lent: usize, has_spares: bool) -> bool {
+        let is_waited_for = self.refused || self.may_grow || !self.waiting.is_empty();
+        let is_trimmed_later = self.trim_at.map_or(!has_spares, |at| now < at);
+        lent <= self.short_above() && self.told == Stage::Enough && !is_waited_for && is_trimmed_later
     }
 
     /// When there is something to do although nothing happens, with so much memory lent. `is_spent` says that the reserve

@@ -43,6 +43,8 @@ thread_local! {
 static JSON: AtomicBool = AtomicBool::new(false);
 static JOURNAL: AtomicBool = AtomicBool::new(false);
 static LEVEL: AtomicU8 = AtomicU8::new(LogLevel::Info as u8);
+/// How often a first line came to wait. Who has seen all of them needs no lock to know that there is nothing.
+static BEGUN: AtomicU64 = AtomicU64::new(0);
 /// Lines that found no room or could not be written, since the start.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
@@ -82,6 +84,9 @@ impl Buffered {
         if missed == 0 && self.bytes.len() < room {
             let line = line();
             if self.bytes.len() + line.len() <= room {
+                if self.bytes.is_empty() {
+                    BEGUN.fetch_add(1, Ordering::Relaxed);
+                }
                 self.bytes.extend_from_slice(line);
                 self.are_due |= whose != Whose::Requests || self.bytes.len() >= ENOUGH;
                 return;
@@ -97,6 +102,8 @@ impl Buffered {
 /// Lines on their way to stderr, and what has to be said of others that were lost.
 #[derive(Default)]
 pub(super) struct Batch {
+    /// What [`BEGUN`] was when there was nothing.
+    begun: u64,
     bytes: Vec<u8>,
     written: usize,
     /// Where in `bytes` the lines stand; around them are notes of what was lost before and behind them.
@@ -276,9 +283,16 @@ pub(super) fn take(batch: &mut Batch) -> Taken {
     if !batch.rest().is_empty() {
         return Taken::Ready;
     }
+    let begun = BEGUN.load(Ordering::Relaxed);
+    if begun == batch.begun {
+        return Taken::Nothing;
+    }
     let mut buffer = buffered();
     match (buffer.bytes.is_empty(), buffer.are_due) {
-        (true, _) => Taken::Nothing,
+        (true, _) => {
+            batch.begun = begun;
+            Taken::Nothing
+        }
         (false, false) => Taken::Waits,
         (false, true) => {
             batch.fill(&mut buffer);

@@ -29,6 +29,14 @@ impl<I: Io> Shell<I> {
 
     /// Looks once a turn whether memory is short, and gives back what is not needed.
     pub(super) fn check_memory(&mut self, now: Moment) {
+        let has_spares = self.reactor.io.memory().has_spares();
+        if !self.reactor.memory.is_calm(now, self.lent(), has_spares) || reserve::is_spent() {
+            self.step(|shell| shell.tell_of_memory(now));
+            self.check_waiting_for_memory(now);
+        }
+    }
+
+    fn tell_of_memory(&mut self, now: Moment) {
         let stage = self.reactor.memory.stage(self.lent());
         if self.reactor.memory.is_to_be_told(now, stage) {
             self.tell_memory(now, stage);
@@ -39,16 +47,13 @@ impl<I: Io> Shell<I> {
     }
 
     /// Lets those go on who have waited for memory, now that the core has had its say, and says when to look again.
-    pub(super) fn check_waiting_for_memory(&mut self, now: Moment) {
+    fn check_waiting_for_memory(&mut self, now: Moment) {
         self.reactor.retry_waiting();
         self.reactor.trim(now);
         let lent = self.lent();
         let Reactor { memory, timers, .. } = &mut self.reactor;
         let due = memory.due(lent, reserve::is_spent());
-        // Mostly nothing is, nor was: to look that up in each turn costs a twentieth of it.
-        if std::mem::replace(&mut memory.is_timed, due.is_some()) || due.is_some() {
-            timers.set(Timer::Memory, due);
-        }
+        timers.set(Timer::Memory, due);
     }
 
     fn tell_memory(&mut self, now: Moment, stage: Stage) {

@@ -44,6 +44,8 @@ pub(super) struct Timers {
     queue: BTreeSet<(Moment, Timer)>,
     /// When each of them runs out.
     at: HashMap<Timer, Moment>,
+    /// When the first of the queue does: each turn asks for it.
+    next: Option<Moment>,
 }
 
 impl Timers {
@@ -62,6 +64,11 @@ impl Timers {
         if let Some(at) = at {
             self.queue.insert((at, timer));
         }
+        self.find_next();
+    }
+
+    fn find_next(&mut self) {
+        self.next = self.queue.first().map(|(at, _)| *at);
     }
 
     /// Has a timer run out then at the latest. It is for what is put off with each thing that happens: when the timer runs
@@ -79,7 +86,7 @@ impl Timers {
 
     /// When the next one runs out.
     pub(super) fn next(&self) -> Option<Moment> {
-        self.queue.first().map(|(at, _)| *at)
+        self.next
     }
 
     /// Takes out one that has run out.
@@ -87,6 +94,7 @@ impl Timers {
         self.next().filter(|at| *at <= now)?;
         let (_, timer) = self.queue.pop_first()?;
         self.at.remove(&timer);
+        self.find_next();
         Some(timer)
     }
 }

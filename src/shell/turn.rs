@@ -180,12 +180,15 @@ impl<I: Io> Shell<I> {
         }
         self.step(|shell| shell.check_reload(now));
         self.notify();
-        self.step(|shell| shell.check_memory(now));
-        self.check_waiting_for_memory(now);
+        self.check_memory(now);
         self.step(|shell| shell.work_for_admin(now));
-        self.step(|shell| shell.work_for_http(now));
-        for connection in std::mem::take(&mut self.reactor.connections.starved) {
-            self.reactor.arm_read(connection);
+        if self.reactor.http.has_work() {
+            self.step(|shell| shell.work_for_http(now));
+        }
+        if !self.reactor.connections.starved.is_empty() {
+            for connection in std::mem::take(&mut self.reactor.connections.starved) {
+                self.reactor.arm_read(connection);
+            }
         }
         Ok(false)
     }
@@ -200,7 +203,7 @@ impl<I: Io> Shell<I> {
             self.admin.turns.observe(reactor.io.elapsed().saturating_sub(since));
         }
         reactor.io.turn(planned, completions)?;
-        let elapsed = reactor.io.elapsed();
+        let elapsed = reactor.io.turned_at();
         self.admin.turned_at = self.admin.is_on.then_some(elapsed);
         Ok(reactor.clock.read(elapsed, || reactor.io.asleep(), planned))
     }
@@ -211,10 +214,14 @@ impl<I: Io> Shell<I> {
         if !reactor.connections.resumed.is_empty() || !self.admin.busy.is_empty() || reactor.http.is_busy() {
             return Some(Duration::ZERO);
         }
-        let deadline = [self.bus.next_deadline(), reactor.timers.next()].into_iter().flatten().min();
+        let deadline = match (self.bus.next_deadline(), reactor.timers.next()) {
+            (Some(of_core), Some(of_shell)) => Some(of_core.min(of_shell)),
+            (one, other) => one.or(other),
+        };
         let wait = deadline.map(|deadline| deadline.max(reactor.clock.hears_until()).since(reactor.clock.now()));
-        let notice = reactor.notify.due().map(|due| due.saturating_sub(reactor.io.elapsed()));
-        [wait, notice].into_iter().flatten().min()
+        let Some(due) = reactor.notify.due() else { return wait };
+        let notice = due.saturating_sub(reactor.io.elapsed());
+        Some(wait.map_or(notice, |wait| wait.min(notice)))
     }
 
     fn resume_connections(&mut self, now: Moment) {

@@ -35,12 +35,13 @@ impl<I: Io> Reactor<I> {
     /// Hands the log to the kernel, one write at a time.
     pub(super) fn write_log(&mut self) {
         let log = &mut self.log;
-        if log.is_busy() || self.timers.is_set(Timer::Output) {
+        if log.is_busy() {
             return;
         }
         match log::take(&mut log.batch) {
             Taken::Nothing => return,
             Taken::Waits => return self.timers.set_at_latest(Timer::Log, self.clock.now().after(WAITS)),
+            Taken::Ready if self.timers.is_set(Timer::Output) => return,
             Taken::Ready => {}
         }
         let rest = log.batch.rest();

@@ -48,6 +48,8 @@ pub(super) struct Timers {
     queue: BTreeSet<(Moment, Timer)>,
     /// When each of them runs out, so that an entry of the queue is found.
     armed: HashMap<Timer, Moment>,
+    /// When the first of the queue runs out: each turn asks for it.
+    next: Option<Moment>,
 }
 
 impl Timers {
@@ -65,19 +67,25 @@ impl Timers {
             self.queue.remove(&(*armed, timer));
             *armed = at;
             self.queue.insert((at, timer));
+            self.find_next();
         }
+    }
+
+    fn find_next(&mut self) {
+        self.next = self.queue.first().map(|(at, _)| *at);
     }
 
     /// Cancels a timer.
     pub(super) fn disarm(&mut self, timer: Timer) {
         if let Some(at) = self.armed.remove(&timer) {
             self.queue.remove(&(at, timer));
+            self.find_next();
         }
     }
 
     /// When the next one runs out.
     pub(super) fn next(&self) -> Option<Moment> {
-        self.queue.first().map(|(at, _)| *at)
+        self.next
     }
 
     /// Takes out those that have run out. Each is disarmed when its turn has come, and is not armed again before.
@@ -87,6 +95,7 @@ impl Timers {
             due.push(*timer);
             self.queue.pop_first();
         }
+        self.find_next();
         due.sort_unstable();
         due
     }

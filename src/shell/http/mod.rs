@@ -154,6 +154,12 @@ impl Http {
         !self.members.resumed.is_empty() || self.has_discovered || !self.dirty.is_empty()
     }
 
+    /// Whether a turn has something to do here beside what has completed.
+    pub(super) fn has_work(&self) -> bool {
+        let members = &self.members;
+        !members.resumed.is_empty() || !members.answered.is_empty() || self.has_discovered || !self.starved.is_empty()
+    }
+
     /// Bytes of memory that wait here for workers and for clients.
     pub(super) fn held(&self) -> usize {
         self.memory.held + self.memory.kept

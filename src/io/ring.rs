@@ -89,6 +89,8 @@ struct Alarms {
     after: types::Timespec,
     /// The kernel has refused one: each wait has its own timeout.
     are_refused: bool,
+    /// When the last turn ended: a timeout is reckoned from then on.
+    turned_at: Duration,
 }
 
 impl Alarms {
@@ -112,8 +114,6 @@ pub struct Ring {
     waiting: VecDeque<squeue::Entry>,
     /// Operations queued that mostly complete while they are submitted.
     prompt: u32,
-    /// When the last turn ended: what is waited for was reckoned from then on.
-    pub turned_at: Duration,
     /// What was submitted as [`ROUSE`] has completed.
     pub was_roused: bool,
     /// What is in use, for the log.
@@ -193,7 +193,6 @@ impl Ring {
             batching: Batching::default(),
             waiting: VecDeque::new(),
             prompt: 0,
-            turned_at: time(),
             was_roused: false,
             description,
         })
@@ -250,6 +249,11 @@ impl Ring {
         self.waiting.push_back(entry);
     }
 
+    /// When the last turn ended ([`time`]).
+    pub fn turned_at(&self) -> Duration {
+        self.alarms.turned_at
+    }
+
     /// Whether the next turn would bring something at once.
     pub fn has_news(&mut self) -> bool {
         !self.ring.completion().is_empty() || self.ring.submission().taskrun()
@@ -279,8 +283,8 @@ impl Ring {
 
     /// Whether an alarm ends a wait within this time. If none does, one is set.
     fn rings_within(&mut self, timeout: Duration) -> bool {
-        let due = self.turned_at + timeout;
         let alarms = &mut *self.alarms;
+        let due = alarms.turned_at + timeout;
         if alarms.at.last().is_some_and(|at| *at <= due) {
             return true;
         }
@@ -333,7 +337,7 @@ impl Ring {
         };
         // SAFETY: the argument and the time it points at live until the call returns.
         let entered = unsafe { self.ring.submitter().enter(queued, want, flags.bits(), argument) };
-        self.turned_at = time();
+        self.alarms.turned_at = time();
         match entered {
             Ok(_) => {}
             Err(error) => match error.raw_os_error() {

@@ -135,7 +135,7 @@ impl Io for Uring {
     }
 
     fn turned_at(&self) -> Duration {
-        self.ring.turned_at.saturating_sub(self.origin)
+        self.ring.turned_at().saturating_sub(self.origin)
     }
 
     #[inline]

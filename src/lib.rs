@@ -35,6 +35,7 @@ mod advice;
 pub mod bridge;
 #[doc(hidden)]
 pub mod cgroup;
+mod channel;
 #[doc(hidden)]
 pub mod check;
 #[doc(hidden)]

@@ -4,11 +4,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::result::result_of;
+use crate::channel::{Receiver, Sender, channel};
 
 /// What such a thread needs is little.
 const STACK: usize = 64 * 1024;
@@ -147,7 +147,7 @@ pub(crate) fn leave_signals_to_the_loop() {
 /// Does the tasks that are sent, one after the other, until nobody sends any more.
 fn serve(thread: usize, jobs: &Receiver<Job>, tell: &Sender<Done>, wakes: &OwnedFd) {
     leave_signals_to_the_loop();
-    for Job(token, task) in jobs {
+    for Job(token, task) in jobs.iter() {
         // SAFETY: the memory stays until the result is told.
         let moved = unsafe {
             match task {

@@ -86,7 +86,7 @@ impl<I: Io> Shell<I> {
     /// Something was prepared.
     pub(super) fn take_prepared(&mut self, now: Moment) {
         self.reloads.bell.arm(&mut self.reactor.io, Operation::Reload);
-        while let Ok(prepared) = self.reloads.prepared.try_recv() {
+        while let Some(prepared) = self.reloads.prepared.try_recv() {
             match prepared {
                 Err(error) => {
                     self.reloads.outcomes.last.lines = error.to_string().lines().map(str::to_owned).collect();

@@ -4,7 +4,6 @@
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::descriptors::{self, Allowance, Need};
 use super::listen::{Listening, Opening, OwnSocket};
@@ -12,6 +11,7 @@ use super::outcomes::Outcomes;
 use super::signals::Bell;
 use crate::activation::Inherited;
 use crate::bus::port::Moment;
+use crate::channel::{Receiver, Sender, channel};
 use crate::config::Config;
 use crate::config::plan::{InUse, Plan};
 use crate::error::StartError;

@@ -6,11 +6,11 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::signals::Bell;
+use crate::channel::{Receiver, Sender, channel};
 use crate::io::leave_signals_to_the_loop;
 use crate::small_file;
 

@@ -4,10 +4,10 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::usage::resident;
 use crate::bus::port::WorkerKey;
+use crate::channel::{Receiver, Sender, channel};
 use crate::io::leave_signals_to_the_loop;
 use crate::shell::signals::Bell;
 
@@ -35,7 +35,7 @@ impl Memories {
         ring.set_nonblocking(true)?;
         std::thread::Builder::new().name("memories".to_owned()).spawn(move || {
             leave_signals_to_the_loop();
-            for (worker, process, most) in todo.into_iter().flatten() {
+            for (worker, process, most) in todo.iter().flatten() {
                 let mib = held_by(process) / MIB;
                 if mib > most && tell.send((worker, mib)).is_ok() {
                     // A full pipe rings already.

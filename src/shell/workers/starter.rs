@@ -9,12 +9,12 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use super::spawn::{Job, NotStarted, Spawned};
 use crate::bus::port::WorkerKey;
+use crate::channel::{Receiver, Sender, channel};
 
 /// What became of a start.
 pub(crate) type Started = (WorkerKey, Result<Spawned, NotStarted>);
@@ -41,7 +41,7 @@ impl Starter {
         let started = Arc::clone(&pid);
         thread::Builder::new().name("starter".to_owned()).spawn(move || {
             block_signals();
-            for (worker, job) in todo {
+            for (worker, job) in todo.iter() {
                 if done.send((worker, job.start(&started))).is_err() {
                     return;
                 }
@@ -61,14 +61,14 @@ impl Starter {
 
     /// The result of a start, if one is there.
     pub(crate) fn take(&mut self) -> Option<Started> {
-        let started = self.results.try_recv().ok()?;
+        let started = self.results.try_recv()?;
         self.under_way -= 1;
         Some(started)
     }
 
     /// The same; it waits so long for one.
     pub(crate) fn wait(&mut self, patience: Duration) -> Option<Started> {
-        let started = self.results.recv_timeout(patience).ok()?;
+        let started = self.results.recv_timeout(patience)?;
         self.under_way -= 1;
         Some(started)
     }

@@ -234,10 +234,10 @@ fn compare(path: &str, before: &Value, after: &Value, lines: &mut Vec<String>) {
         (Value::Object(_), Value::Null) => compare(path, before, &Value::Object(Map::new()), lines),
         (Value::Null, Value::Object(_)) => compare(path, &Value::Object(Map::new()), after, lines),
         (Value::Object(one), Value::Object(other)) => {
-            let keys: BTreeSet<&String> = one.keys().chain(other.keys()).filter(|key| !key.starts_with('_')).collect();
-            for key in keys {
+            let keys = one.keys().chain(other.keys()).map(String::as_str).filter(|key| !key.starts_with('_'));
+            for key in keys.collect::<BTreeSet<&str>>() {
                 let [one, other] = [one, other].map(|members| members.get(key).unwrap_or(&Value::Null));
-                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                let path = if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
                 compare(&path, one, other, lines);
             }
         }

@@ -112,13 +112,13 @@ impl Bus {
             let group = of_pool(before)
                 .filter(|_| is_mcp)
                 .unwrap_or_else(|| self.group_of_client(client.listener, &client.origin));
-            let mut assigned = self.take_workers(key);
             // Where two groups become one, the worker of its own group stays, and another one that it has for itself serves
             // the sessions there.
-            assigned.sort_by_key(|(of, _)| *of != before);
+            let assigned = self.take_workers(key).into_iter();
+            let (own, others): (Vec<_>, Vec<_>) = assigned.partition(|(of, _)| *of == before);
             self.move_client(key, group);
             let mut kept: Vec<usize> = Vec::new();
-            for (of, worker) in assigned {
+            for (of, worker) in own.into_iter().chain(others) {
                 let to = if of == before { Some(group) } else { of_pool(of) };
                 let is_its_own = self.owner(worker) == Some(key);
                 let is_taken = to.is_none_or(|to| kept.contains(&to));

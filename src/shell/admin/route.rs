@@ -183,10 +183,9 @@ const MOST_NAMED: usize = 16;
 
 /// Workers that follow others have other numbers, so those that are there are named.
 fn no_worker(view: &View<'_>, name: &str) -> String {
-    let rows = (0..view.bus.worker_slots()).filter_map(|slot| view.bus.worker_row(view.now, slot));
-    let mut names: Vec<_> = rows.map(|row| (row.name.pool, row.name.place, row.name)).collect();
-    names.sort_unstable_by_key(|(pool, place, _)| (*pool, *place));
-    let shown: Vec<String> = names.iter().take(MOST_NAMED).map(|row| tables::worker_name(view, row.2)).collect();
+    let rows = tables::by_pool(view).into_iter().filter_map(|slot| view.bus.worker_row(view.now, slot));
+    let names: Vec<_> = rows.map(|row| row.name).collect();
+    let shown: Vec<String> = names.iter().take(MOST_NAMED).map(|name| tables::worker_name(view, *name)).collect();
     let there = match names.len().saturating_sub(MOST_NAMED) {
         _ if shown.is_empty() => "and none runs; see show pools".to_owned(),
         0 => format!("but {}", shown.join(", ")),

@@ -226,7 +226,7 @@ pub(crate) fn columns() -> impl Iterator<Item = (&'static str, Vec<Column>)> {
 }
 
 /// Workers stand pool by pool.
-fn by_pool(view: &View<'_>) -> Vec<usize> {
+pub(super) fn by_pool(view: &View<'_>) -> Vec<usize> {
     let name = |slot| view.bus.worker_row(view.now, slot).map(|worker| (worker.name.pool, worker.name.place, slot));
     let mut workers: Vec<_> = (0..view.bus.worker_slots()).filter_map(name).collect();
     workers.sort_unstable();

@@ -152,8 +152,8 @@ impl Job {
     /// Where the command, an argument or a variable has a zero byte.
     pub(crate) fn new(pool: &Pool, descriptors: &Rlimit, memory_score: Option<String>) -> io::Result<Self> {
         let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::from);
-        let mut variables: BTreeMap<OsString, OsString> =
-            std::env::vars_os().filter(|(name, _)| !OUR_OWN.iter().any(|own| name == own)).collect();
+        let mut variables = BTreeMap::new();
+        variables.extend(std::env::vars_os().filter(|(name, _)| !OUR_OWN.iter().any(|own| name == own)));
         if let Some(identity) = &pool.rights.identity {
             name_the_user(&mut variables, identity);
         }

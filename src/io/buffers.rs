@@ -152,6 +152,7 @@ impl Block {
     }
 
     /// Writes `bytes` at `offset`, where nobody reads.
+    #[inline]
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.capacity);
         // SAFETY: the target lies inside the block, and a borrowed slice cannot overlap memory that we own alone but
@@ -179,6 +180,7 @@ impl Shelf {
         Self { blocks: Vec::new(), least: 0 }
     }
 
+    #[inline]
     fn take(&mut self) -> Option<Block> {
         let block = self.blocks.pop();
         self.least = self.least.min(self.blocks.len());
@@ -238,6 +240,7 @@ impl Stretches {
     }
 
     /// A free block, if there is one.
+    #[inline]
     fn take(&mut self) -> Option<Block> {
         let number = *self.open.last()?;
         let stride = self.stride();
@@ -284,6 +287,7 @@ impl Stretches {
         self.free += self.together as usize;
     }
 
+    #[inline]
     fn give_back(&mut self, place: Place) {
         let (number, at) = (place / u64::BITS, place % u64::BITS);
         let stretch = &mut self.stretches[number as usize];
@@ -455,6 +459,7 @@ impl Buffers {
     }
 
     /// Memory for an output that may stay short.
+    #[inline]
     pub fn take_small(&mut self) -> Option<Block> {
         if self.small.free == 0 {
             let pages = self.pages(self.small.length(), Need::Urgent)?;
@@ -540,6 +545,7 @@ impl Buffers {
     }
 
     /// Takes a block back.
+    #[inline]
     pub fn give_back(&mut self, block: Block) {
         debug_assert!(self.used >= block.weight());
         self.used -= block.weight();
@@ -579,6 +585,7 @@ impl Buffers {
     /// # Safety
     /// The window must not be looked at after [`Buffers::return_received`], nor after these buffers are gone. Its
     /// lifetime is the caller's to choose, because other buffers are lent while it is in use.
+    #[inline]
     pub unsafe fn received<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
         // SAFETY: as promised by the caller.
         unsafe { self.receive.window(buffer, bytes) }
@@ -643,6 +650,7 @@ impl ReceiveRing {
         usize::from(buffer) * Self::STRIDE
     }
 
+    #[inline]
     fn give(&mut self, buffer: u16) {
         let address = self.memory.start.as_ptr() as usize + self.start(buffer) + PAD;
         let base: *mut BufRingEntry = self.entries.start.as_ptr().cast();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::timers::earlier;
 use crate::bus::port::Moment;
 
 /// How short memory is.
@@ -83,7 +84,7 @@ impl Budget {
             Stage::Over => Some(self.over_at),
         };
         let refused = (self.refused || is_spent).then_some(self.refused_at);
-        [tell, refused, self.trim_at].into_iter().flatten().min()
+        earlier(earlier(tell, refused), self.trim_at)
     }
 
     /// Memory is short when more than this is lent.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sendto, socket_with};
 
+use super::timers::earlier;
 use crate::address;
 
 /// The status is told this often at most.
@@ -129,9 +130,11 @@ impl Notify {
     }
 
     /// When there is something to tell.
+    #[inline]
     pub(super) fn due(&self) -> Option<Duration> {
-        let beat = self.beat_every.filter(|_| self.to.is_some()).map(|_| self.beat_at);
-        [self.look_at, beat].into_iter().flatten().min()
+        self.to.as_ref()?;
+        let beat = self.beat_every.map(|_| self.beat_at);
+        earlier(self.look_at, beat)
     }
 
     /// Tells what there is to tell.

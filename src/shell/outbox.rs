@@ -35,6 +35,7 @@ impl Segment {
         }
     }
 
+    #[inline]
     fn block(&self) -> &Block {
         match self {
             Self::Chunk { block, .. } => block,
@@ -42,6 +43,7 @@ impl Segment {
         }
     }
 
+    #[inline]
     fn bytes(&self) -> &[u8] {
         let (Self::Chunk { start, end, .. } | Self::Held { start, end, .. }) = self;
         self.block().bytes(*start, *end)

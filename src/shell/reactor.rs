@@ -133,6 +133,7 @@ impl Connections {
     }
 
     /// The slot of a peer, while it is there.
+    #[inline]
     pub(super) fn slot(&self, peer: Peer) -> Option<usize> {
         let slot = match peer {
             Peer::Client(client) => *self.clients.get(client.index())?,
@@ -158,6 +159,7 @@ impl Connections {
     }
 
     /// The longest line that a connection may send.
+    #[inline]
     pub(super) fn longest_line(&self, slot: usize) -> usize {
         match self.slab[slot].peer {
             Peer::Client(_) => self.longest_client_line,
@@ -166,6 +168,7 @@ impl Connections {
     }
 
     /// An output has something to write, or to be looked at.
+    #[inline]
     pub(super) fn mark_dirty(&mut self, slot: usize) {
         if !std::mem::replace(&mut self.slab[slot].queued.dirty, true) {
             self.dirty.push(slot);
@@ -173,6 +176,7 @@ impl Connections {
     }
 
     /// Takes out the next one of those that are still there.
+    #[inline]
     pub(super) fn next_dirty(&mut self) -> Option<usize> {
         while let Some(slot) = self.dirty.pop() {
             if let Some(connection) = self.slab.get_mut(slot) {

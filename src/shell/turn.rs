@@ -25,7 +25,7 @@ use super::reactor::{Connections, Reactor, Workers};
 use super::reloads::Reloads;
 use super::signals::Signals;
 use super::stdio::{LogOutput, Stdio};
-use super::timers::{Timer, Timers};
+use super::timers::{Timer, Timers, earlier};
 use super::token_files::Rereading;
 use super::workers::processes::Processes;
 use crate::bus::Bus;
@@ -214,10 +214,7 @@ impl<I: Io> Shell<I> {
         if !reactor.connections.resumed.is_empty() || !self.admin.busy.is_empty() || reactor.http.is_busy() {
             return Some(Duration::ZERO);
         }
-        let deadline = match (self.bus.next_deadline(), reactor.timers.next()) {
-            (Some(of_core), Some(of_shell)) => Some(of_core.min(of_shell)),
-            (one, other) => one.or(other),
-        };
+        let deadline = earlier(self.bus.next_deadline(), reactor.timers.next());
         let wait = deadline.map(|deadline| deadline.max(reactor.clock.hears_until()).since(reactor.clock.now()));
         let Some(due) = reactor.notify.due() else { return wait };
         let notice = due.saturating_sub(reactor.io.elapsed());

@@ -480,7 +480,9 @@ impl Visitor {
             let message = serde_json::from_slice(&body).expect("an answer is JSON");
             self.hears(at, Some(what), &message, None);
         }
-        let here = self.answered.values_mut().filter(|answer| answer.wire == Some(number));
+        // What is answered next may have been sent with it, and is given back with it.
+        let is_last = self.wires[at].waits.is_empty();
+        let here = self.answered.values_mut().filter(|answer| answer.wire == Some(number) && is_last);
         here.for_each(|answer| answer.is_whole = true);
         let error: Value = serde_json::from_slice(&body).unwrap_or_default();
         if error["error"].is_object() {

@@ -211,6 +211,10 @@ fn a_draining_daemon_is_no_place_for_new_clients_and_its_clients_may_finish() {
     until_status(&daemon, "/readyz", 404);
     answers(&daemon, "/readyz?pool=agents", 404, "draining: the daemon shuts down\n");
     answers(&daemon, "/healthz", 200, "alive\n");
+    for asked in [["restart", "pool", "agents"], ["restart", "worker", "agents/0"]] {
+        let (code, _, why) = command(&daemon, &asked);
+        assert!(code == Some(1) && why.contains("starts no workers any more"), "{why}");
+    }
     client.reset();
     daemon.ends_well();
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{with, worker};
 use crate::http::{Http, notification, request};
-use crate::mcp::{VERSION, door, modern, post_modern};
+use crate::mcp::{VERSION, dedicated, door, modern, post_modern};
 
 fn shared(flags: &[&str]) -> Value {
     with(worker("tools", 1, flags), "assignment", "client")
@@ -104,5 +104,17 @@ fn a_stream_that_is_gone_on_with_elsewhere_ends_even_before_its_first_event() {
     assert_eq!(other.ask(&notification("release", json!({}))).status, 202);
     let last = stolen.events().pop().expect("the answer");
     assert_eq!(last.json()["id"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn a_response_that_is_refused_gets_no_error_under_its_id_which_is_the_workers() {
+    let daemon = door(dedicated(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    client.send("DELETE /mcp", &[], "");
+    assert_eq!(client.answer().status, 204);
+    let refused = client.ask(&json!({ "jsonrpc": "2.0", "id": 1, "result": {} }));
+    assert_eq!((refused.status, &refused.json()["id"]), (404, &json!(null)));
+    assert_eq!(client.ask(&request(1, "m", json!({}))).json()["id"], 1);
     daemon.stop();
 }

@@ -161,6 +161,16 @@ fn kill_client(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Re
     }
 }
 
+/// Nothing follows a worker that ends while the daemon shuts down.
+fn starts_workers(view: &View<'_>) -> Result<(), Response> {
+    match view.bus.readiness() {
+        Readiness::Draining => {
+            Err(Response::text(Status::Conflict, "the daemon shuts down, and starts no workers any more"))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn restart_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
     let name = required(request, "worker")?;
     let found = name.rsplit_once('/').and_then(|(id, number)| {
@@ -170,6 +180,9 @@ fn restart_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done,
     match found {
         Some(worker) => {
             let at_once = request.parameter("now").is_some();
+            if !at_once {
+                starts_workers(view)?;
+            }
             let how =
                 if at_once { "told to stop" } else { "replaced: first another one runs, then it ends with its work" };
             Ok((Act::Tell(Input::RestartWorker { worker, at_once }), format!("worker {name} is {how}")))
@@ -198,10 +211,11 @@ fn restart_pool(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, R
     let id = required(request, "pool")?;
     let found = view.workers.pools.iter().position(|pool| pool.core.id == id && !pool.core.is_gone);
     match found {
-        Some(pool) => Ok((
-            Act::Tell(Input::RestartPool(pool)),
-            format!("the workers of pool {id} are replaced in turn, and those that are missing started"),
-        )),
+        Some(pool) => {
+            starts_workers(view)?;
+            let done = format!("the workers of pool {id} are replaced in turn, and those that are missing started");
+            Ok((Act::Tell(Input::RestartPool(pool)), done))
+        }
         None => Err(Response::text(Status::NotFound, &format!("there is no pool {id:?}; see show pools"))),
     }
 }

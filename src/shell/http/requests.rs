@@ -95,9 +95,10 @@ impl<I: Io> Shell<I> {
             Body::One(message) => modern::is_modern(&asked, message),
             Body::Batch(messages) => modern::check_batch(&asked, messages).map(|()| false),
         };
+        // The id of a response is the worker's: clients would take an error under it for an answer to theirs.
         let id = match &body {
-            Body::One(message) => message.id().map(<[u8]>::to_vec),
-            Body::Batch(_) => None,
+            Body::One(message) if message.kind() == Kind::Request => message.id().map(<[u8]>::to_vec),
+            _ => None,
         };
         self.reactor.http.connections[slot].incoming.asked = Some(asked);
         let result = result.and_then(|is_modern| match (is_modern, body) {

@@ -42,7 +42,7 @@ impl Failure {
         let text = match self {
             Self::Dial(error) => return dial::remedy(&options.daemon, error),
             Self::Tls(error) => return error.remedy.clone(),
-            Self::Refused(refused) => return remedy_of(refused, options),
+            Self::Refused(refused) => return remedy_of(refused, &options.daemon, options.token_file.is_some()),
             Self::File(_) => {
                 let files = [&options.token_file, &options.ca_file];
                 match files.into_iter().flatten().any(|path| path.starts_with("~")) {
@@ -89,11 +89,7 @@ fn told_of(Refused { status, message, .. }: &Refused, out: &mut fmt::Formatter<'
     if message.is_empty() { Ok(()) } else { write!(out, ": {message}") }
 }
 
-fn remedy_of(refused: &Refused, options: &Options) -> String {
-    remedy_of_refusal(refused, &options.daemon, options.token_file.is_some())
-}
-
-fn remedy_of_refusal(refused: &Refused, daemon: &Daemon, has_token: bool) -> String {
+fn remedy_of(refused: &Refused, daemon: &Daemon, has_token: bool) -> String {
     let path = match daemon {
         Daemon::Web(url) => url.protocol.default_path(),
         Daemon::Lines(_) => "",
@@ -247,7 +243,7 @@ impl Ending {
             Self::Foreign(foreign) if foreign.is_first => return remedy_of_foreign(foreign, daemon),
             Self::Foreign(_) => "something that it runs, or something between, writes what is no message",
             Self::Explained(word) => return remedy_of_word(word, again),
-            Self::Refused(refused) => return remedy_of_refusal(&refused.0, daemon, refused.1),
+            Self::Refused(refused) => return remedy_of(&refused.0, daemon, refused.1),
             Self::SessionLost => {
                 "it was ended there, nobody used it for too long, or the daemon was started anew; start the client again, \
                  which makes a new session"

@@ -259,27 +259,15 @@ pub struct Token(Vec<u8>);
 
 impl Token {
     /// The secret, without the white space around it.
-    pub fn new(secret: &[u8]) -> Self {
-        Self(secret.trim_ascii().to_vec())
-    }
-
-    /// Its length in bytes.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Whether it has no byte.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Whether it can be used at all.
     ///
     /// # Errors
     /// It is shorter than [`tokens::SHORTEST`].
-    pub fn check(&self) -> Result<(), String> {
-        let (length, least) = (self.len(), tokens::SHORTEST);
-        if length < least { Err(format!("has {length} bytes, and {least} is the least")) } else { Ok(()) }
+    pub fn new(secret: &[u8]) -> Result<Self, String> {
+        let (secret, least) = (secret.trim_ascii(), tokens::SHORTEST);
+        match secret.len() {
+            length if length < least => Err(format!("has {length} bytes, and {least} is the least")),
+            _ => Ok(Self(secret.to_vec())),
+        }
     }
 
     /// Whether this is it. How long that takes tells nothing but the length.

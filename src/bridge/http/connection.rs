@@ -106,7 +106,12 @@ impl Connection {
         let mut request = head.into_bytes();
         request.extend_from_slice(body);
         let sent = self.send(&request).await;
-        let reply = Reply { connection: self, reader: ResponseReader::new(method, LONGEST_BODY), has_ended: false };
+        let reply = Reply {
+            connection: self,
+            reader: ResponseReader::new(method, LONGEST_BODY),
+            has_ended: false,
+            keeps_alive: true,
+        };
         (reply, sent.is_ok())
     }
 }
@@ -129,6 +134,8 @@ pub(super) struct Reply {
     connection: Connection,
     reader: ResponseReader,
     has_ended: bool,
+    /// Another request may follow.
+    keeps_alive: bool,
 }
 
 /// What the head of an answer says.
@@ -140,7 +147,6 @@ pub(super) struct AnswerHead {
     /// `Mcp-Session-Id`, if it can be sent back.
     pub session: Option<String>,
     /// Another request may follow on the connection.
-    pub keeps_alive: bool,
     reason: String,
     location: Option<String>,
     retry_after: Option<u32>,
@@ -156,7 +162,6 @@ impl AnswerHead {
             status: head.status,
             kind: text(kind).to_ascii_lowercase(),
             session: first("mcp-session-id").map(text).filter(|id| is_word(id)),
-            keeps_alive: !head.fields.has("connection", "close"),
             reason: printable(head.reason.as_bytes()),
             location: first("location").map(printable),
             retry_after: first("retry-after").and_then(|seconds| str::from_utf8(seconds).ok()?.parse().ok()),
@@ -187,7 +192,10 @@ impl Reply {
         loop {
             let (taken, head) = match self.reader.next(&self.connection.received, self.has_ended) {
                 Event::Head(head) if head.status == 101 => return Err(no_http("it switches protocols")),
-                Event::Head(head) => (head.length, (head.status >= 200).then(|| AnswerHead::new(&head))),
+                Event::Head(head) => {
+                    self.keeps_alive = !head.fields.has("connection", "close");
+                    (head.length, (head.status >= 200).then(|| AnswerHead::new(&head)))
+                }
                 Event::Wrong(error @ (Error::NOTHING | Error::CUT_OFF)) => return Err(cut_off(error)),
                 Event::Wrong(error) => return Err(no_http(error.why)),
                 Event::More(taken) | Event::End(taken) | Event::Data { length: taken, .. } => {
@@ -239,7 +247,7 @@ impl Reply {
 
     /// The connection, whose answer has come whole.
     pub(super) fn into_connection(self) -> Option<Connection> {
-        (!self.has_ended && self.connection.received.is_empty()).then_some(self.connection)
+        (self.keeps_alive && !self.has_ended && self.connection.received.is_empty()).then_some(self.connection)
     }
 
     fn take(&mut self, taken: usize) {

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use super::super::failure::{Ending, Failure};
 use super::super::refusal::Refusal;
 use super::super::terms::{CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
-use super::connection::{AnswerHead, Reply};
+use super::connection::{AnswerHead, Connection, Reply};
 use super::events::Events;
 use super::message::{self, Kind, Message};
 use super::state::{Heard, State};
@@ -36,8 +36,8 @@ enum Trouble {
     Broken(Failure, Delivered),
     /// The server says no.
     Refused(Refused),
-    /// The session is not known any more.
-    SessionLost,
+    /// The daemon or the session has ended.
+    Over(Ending),
 }
 
 /// Asks what a client asks, and answers it whatever happens. `has_gone` is told when the server has it, as far as that can be
@@ -59,7 +59,7 @@ pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has
 }
 
 async fn converse(state: &State, number: u64, message: &Message, has_gone: oneshot::Sender<()>) -> Result<(), Trouble> {
-    let connection = state.connection().await.map_err(Trouble::Unreached)?;
+    let connection = connection(state).await?;
     let (mut reply, is_sent) = connection.ask(Method::Post, state.post(message), &message.line).await;
     let _ = has_gone.send(());
     let delivered = if is_sent { Delivered::Yes } else { Delivered::No };
@@ -77,9 +77,8 @@ async fn converse(state: &State, number: u64, message: &Message, has_gone: onesh
         }
     }
     if head.is_stream() {
-        return stream(state, number, message, &head, reply).await;
+        return stream(state, number, message, reply).await;
     }
-    let keeps_alive = head.keeps_alive;
     let body = reply.body(usize::MAX).await.map_err(broken)?;
     let Some(lines) = message::of_body(&body) else {
         let what = if body.is_empty() { "nothing".to_owned() } else { format!("{} and no JSON-RPC", head.kind) };
@@ -89,9 +88,7 @@ async fn converse(state: &State, number: u64, message: &Message, has_gone: onesh
         };
     };
     take(state, message, lines).await;
-    if keeps_alive {
-        reply.into_connection().into_iter().for_each(|connection| state.keep(connection));
-    }
+    state.keep(reply);
     match state.awaits(number) && message.token().is_some() {
         true => Err(broken(Failure::NoMcp("what it answers is no answer to the request".to_owned()))),
         false => Ok(()),
@@ -109,18 +106,18 @@ async fn take(state: &State, message: &Message, lines: Vec<Vec<u8>>) {
 }
 
 /// Reads an answer that comes as a stream, however often it breaks, as long as its rest can be asked for.
-async fn stream(state: &State, number: u64, message: &Message, head: &AnswerHead, reply: Reply) -> Result<(), Trouble> {
+async fn stream(state: &State, number: u64, message: &Message, reply: Reply) -> Result<(), Trouble> {
     let mut events = Events::default();
-    let mut ended = follow(state, number, message, &mut events, reply, head.keeps_alive).await;
+    let mut ended = follow(state, number, message, &mut events, reply).await;
     let (mut tries, mut delay) = (0, FIRST_DELAY);
     while state.awaits(number) && tries < MOST_TRIES && message.modern.is_none() {
         let Some(id) = events.last_id().map(str::to_owned) else { break };
         sleep(events.retry().unwrap_or(delay)).await;
         events.begin_again();
         (tries, delay) = (tries + 1, longer(delay));
-        let (head, reply) = match get(state, Some(&id)).await {
+        let reply = match get(state, Some(&id)).await {
             Ok(opened) => opened,
-            Err(Trouble::Unreached(failure) | Trouble::Broken(failure, _)) if !is_fatal(state, &failure) => {
+            Err(Trouble::Unreached(failure) | Trouble::Broken(failure, _)) => {
                 ended = Err(failure);
                 continue;
             }
@@ -128,7 +125,7 @@ async fn stream(state: &State, number: u64, message: &Message, head: &AnswerHead
             Err(Trouble::Refused(no)) => return Err(Trouble::Broken(Failure::Refused(no), Delivered::Yes)),
             Err(trouble) => return Err(trouble),
         };
-        ended = follow(state, number, message, &mut events, reply, head.keeps_alive).await;
+        ended = follow(state, number, message, &mut events, reply).await;
         if events.last_id() != Some(&id) {
             (tries, delay) = (0, FIRST_DELAY);
         }
@@ -150,7 +147,6 @@ async fn follow(
     message: &Message,
     events: &mut Events,
     mut reply: Reply,
-    keeps_alive: bool,
 ) -> Result<(), Failure> {
     loop {
         let piece = match state.awaits(number) {
@@ -161,9 +157,7 @@ async fn follow(
             },
         };
         if piece.is_empty() {
-            if keeps_alive {
-                reply.into_connection().into_iter().for_each(|connection| state.keep(connection));
-            }
+            state.keep(reply);
             return Ok(());
         }
         let mut lines = Vec::new();
@@ -173,13 +167,13 @@ async fn follow(
 }
 
 /// The server's own stream, or the rest of another one.
-async fn get(state: &State, last_id: Option<&str>) -> Result<(AnswerHead, Reply), Trouble> {
-    let connection = state.connection().await.map_err(Trouble::Unreached)?;
+async fn get(state: &State, last_id: Option<&str>) -> Result<Reply, Trouble> {
+    let connection = connection(state).await?;
     let (mut reply, _) = connection.ask(Method::Get, state.get(last_id), b"").await;
     let head = reply.head().await.map_err(|failure| Trouble::Broken(failure, Delivered::Nothing))?;
     match head.status {
-        200..=299 if head.is_stream() => Ok((head, reply)),
-        404 if state.has_session() => Err(Trouble::SessionLost),
+        200..=299 if head.is_stream() => Ok(reply),
+        404 if state.has_session() => Err(Trouble::Over(Ending::SessionLost)),
         _ => {
             let body = reply.body(LONGEST_REFUSAL).await.unwrap_or_default();
             Err(Trouble::Refused(head.refused(&body)))
@@ -191,27 +185,30 @@ fn longer(delay: Duration) -> Duration {
     (delay * 3 / 2).min(LONGEST_DELAY)
 }
 
-/// Whether the daemon has ended, and its sessions with it.
-fn is_fatal(state: &State, failure: &Failure) -> bool {
-    matches!(failure, Failure::Dial(error) if error.kind() == ErrorKind::ConnectionRefused) && state.has_session()
+/// A connection that something can be asked on. Where nobody listens any more the daemon has ended, and its sessions with
+/// it.
+async fn connection(state: &State) -> Result<Connection, Trouble> {
+    state.connection().await.map_err(|failure| match failure {
+        Failure::Dial(error) if error.kind() == ErrorKind::ConnectionRefused && state.has_session() => {
+            Trouble::Over(Ending::Broken(error))
+        }
+        failure => Trouble::Unreached(failure),
+    })
 }
 
 /// The server says no: in the words of JSON-RPC, which are passed on, or in others.
 async fn refused(state: &State, message: &Message, head: AnswerHead, mut reply: Reply) -> Result<(), Trouble> {
     let body = reply.body(LONGEST_REFUSAL).await.unwrap_or_default();
     if head.status == 404 && message.modern.is_none() && !message.initializes() && state.has_session() {
-        return Err(Trouble::SessionLost);
+        return Err(Trouble::Over(Ending::SessionLost));
     }
-    let keeps_alive = head.keeps_alive;
     let line = message::of_body(&body).and_then(|mut lines| lines.pop()).and_then(|line| {
-        let is_own = message::Said::read(&line).is_some_and(|said| said.answers.as_deref() == message.token());
-        if is_own && message.token().is_some() { Some(line) } else { message::error_for(&line, message.id()) }
+        let is_own = message::answers(&line).flatten().is_some_and(|token| Some(&*token) == message.token());
+        if is_own { Some(line) } else { message::error_for(&line, message.id()) }
     });
     let Some(line) = line else { return Err(Trouble::Refused(head.refused(&body))) };
     state.pass(line).await;
-    if keeps_alive {
-        reply.into_connection().into_iter().for_each(|connection| state.keep(connection));
-    }
+    state.keep(reply);
     Ok(())
 }
 
@@ -219,13 +216,10 @@ async fn refused(state: &State, message: &Message, head: AnswerHead, mut reply: 
 async fn report(state: &State, message: &Message, trouble: Trouble) {
     let options = &state.way.options;
     let refusal = match trouble {
-        Trouble::SessionLost => return lose_session(state).await,
-        Trouble::Unreached(failure) | Trouble::Broken(failure, _) if is_fatal(state, &failure) => {
-            return state.tell(Heard::Over(broken(failure))).await;
-        }
+        Trouble::Over(ending) => return over(state, ending).await,
         Trouble::Refused(refused) if is_no_to_all(state, message, &refused) => {
             let refused = Box::new((refused, options.token_file.is_some()));
-            return state.tell(Heard::Over(Ending::Refused(refused))).await;
+            return over(state, Ending::Refused(refused)).await;
         }
         Trouble::Refused(refused) => {
             // A proxy may have passed it on before it says so, and a server have begun with it.
@@ -249,16 +243,12 @@ async fn report(state: &State, message: &Message, trouble: Trouble) {
     state.tell(Heard::Line(line)).await;
 }
 
-async fn lose_session(state: &State) {
-    state.session.borrow_mut().id = None;
-    state.tell(Heard::Over(Ending::SessionLost)).await;
-}
-
-fn broken(failure: Failure) -> Ending {
-    match failure {
-        Failure::Dial(error) | Failure::Broken(error) => Ending::Broken(error),
-        _ => Ending::Closed,
+/// Nothing more can be asked.
+async fn over(state: &State, ending: Ending) {
+    if matches!(ending, Ending::SessionLost) {
+        state.session.borrow_mut().id = None;
     }
+    state.tell(Heard::Over(ending)).await;
 }
 
 /// Whether nothing else would be answered either. A server may refuse a modern request since it is of the older era.
@@ -271,10 +261,7 @@ pub(super) async fn say_to_server(state: &Rc<State>, message: &Message) {
     let told = timeout(CONNECT_LIMIT, deliver(state, message)).await;
     let failure = match told {
         Ok(Ok(())) => return,
-        Ok(Err(Trouble::SessionLost)) => return lose_session(state).await,
-        Ok(Err(Trouble::Unreached(failure) | Trouble::Broken(failure, _))) if is_fatal(state, &failure) => {
-            return state.tell(Heard::Over(broken(failure))).await;
-        }
+        Ok(Err(Trouble::Over(ending))) => return over(state, ending).await,
         Ok(Err(Trouble::Unreached(failure) | Trouble::Broken(failure, _))) => failure,
         Ok(Err(Trouble::Refused(refused))) => Failure::Refused(refused),
         Err(_) => Failure::Silent,
@@ -284,19 +271,17 @@ pub(super) async fn say_to_server(state: &Rc<State>, message: &Message) {
 }
 
 async fn deliver(state: &Rc<State>, message: &Message) -> Result<(), Trouble> {
-    let connection = state.connection().await.map_err(Trouble::Unreached)?;
+    let connection = connection(state).await?;
     let (mut reply, _) = connection.ask(Method::Post, state.post(message), &message.line).await;
     let broken = |failure| Trouble::Broken(failure, Delivered::Nothing);
     let head = reply.head().await.map_err(broken)?;
     let body = reply.body(LONGEST_REFUSAL).await.map_err(broken)?;
     match head.status {
-        404 if message.modern.is_none() && state.has_session() => return Err(Trouble::SessionLost),
+        404 if message.modern.is_none() && state.has_session() => return Err(Trouble::Over(Ending::SessionLost)),
         200..=299 => state.has_heard.set(true),
         _ => return Err(Trouble::Refused(head.refused(&body))),
     }
-    if head.keeps_alive {
-        reply.into_connection().into_iter().for_each(|connection| state.keep(connection));
-    }
+    state.keep(reply);
     if head.status == 202 && message.kind == Kind::Initialized {
         let listener = tokio::task::spawn_local(listen(Rc::clone(state)));
         let before = state.session.borrow_mut().listener.replace(listener.abort_handle());
@@ -312,7 +297,7 @@ async fn listen(state: Rc<State>) {
         let last_id = events.last_id().map(str::to_owned);
         events.begin_again();
         match get(&state, last_id.as_deref()).await {
-            Ok((_, mut reply)) => {
+            Ok(mut reply) => {
                 delay = FIRST_DELAY;
                 while let Ok(piece) = reply.piece().await {
                     if piece.is_empty() {
@@ -323,10 +308,7 @@ async fn listen(state: Rc<State>) {
                     state.pass_all(lines).await;
                 }
             }
-            Err(Trouble::SessionLost) => return lose_session(&state).await,
-            Err(Trouble::Unreached(failure)) if is_fatal(&state, &failure) => {
-                return state.tell(Heard::Over(broken(failure))).await;
-            }
+            Err(Trouble::Over(ending)) => return over(&state, ending).await,
             Err(Trouble::Refused(refused)) if refused.status == 405 => return,
             Err(Trouble::Refused(refused)) if refused.status < 500 && refused.status != 429 => {
                 let why = Failure::Refused(refused);

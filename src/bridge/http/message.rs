@@ -81,13 +81,6 @@ struct Params<'l> {
     request_id: Option<&'l RawValue>,
 }
 
-/// What a line of the server says of itself.
-#[derive(Debug)]
-pub(super) struct Said {
-    /// It answers the request of this id, in its canonical form.
-    pub answers: Option<Box<[u8]>>,
-}
-
 impl Message {
     /// Reads a line without its newline.
     pub(super) fn read(line: &[u8]) -> Self {
@@ -185,13 +178,10 @@ fn is_plain(text: &str) -> bool {
         && !is_wrapped
 }
 
-impl Said {
-    /// Reads what should be a message; none if it is not.
-    pub(super) fn read(line: &[u8]) -> Option<Self> {
-        let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
-        let answers = if envelope.method.is_none() { envelope.id.and_then(canonical) } else { None };
-        Some(Self { answers })
-    }
+/// The token of the request that a line answers, if it is an answer. None says that it is no message.
+pub(super) fn answers(line: &[u8]) -> Option<Option<Box<[u8]>>> {
+    let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
+    Some(envelope.id.filter(|_| envelope.method.is_none()).and_then(canonical))
 }
 
 /// The messages of a body, each in a line: a batch of revision 2025-03-26 has several. None if it is no JSON of that kind.

@@ -13,8 +13,8 @@ use super::super::daemon::{Options, Url};
 use super::super::failure::{Ending, Failure};
 use super::super::terms::say;
 use super::super::tls::Trust;
-use super::connection::Connection;
-use super::message::{Message, Said};
+use super::connection::{Connection, Reply};
+use super::message::{self, Message};
 use crate::http1::Head;
 
 /// Requests that are under way at once, each on a connection of its own. What else is said takes one more, and so does
@@ -118,11 +118,11 @@ impl State {
         Connection::dial(self.way.options.daemon.address(), self.way.trust.as_ref()).await
     }
 
-    /// Keeps a connection for the next one who asks.
-    pub(super) fn keep(&self, connection: Connection) {
+    /// Keeps the connection of an answer that has come for the next one who asks, if another request may follow.
+    pub(super) fn keep(&self, reply: Reply) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < MOST_REQUESTS {
-            idle.push((connection, Instant::now()));
+            idle.extend(reply.into_connection().map(|connection| (connection, Instant::now())));
         }
     }
 
@@ -168,9 +168,9 @@ impl State {
 
     /// Passes on what may be a message. False says that it is none.
     pub(super) async fn pass(&self, line: Vec<u8>) -> bool {
-        let Some(said) = Said::read(&line) else { return false };
+        let Some(answers) = message::answers(&line) else { return false };
         self.has_heard.set(true);
-        if let Some(token) = &said.answers {
+        if let Some(token) = &answers {
             let mut open = self.open.borrow_mut();
             let request = open.iter_mut().find(|one| !one.is_answered && one.token.as_ref() == Some(token));
             if let Some(request) = request {

@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn an_action_needs_a_unix_socket_or_the_token() {
-        let token = Token::new(b" 0123456789abcdef\n");
+        let token = Token::new(b" 0123456789abcdef\n").expect("it is long enough");
         let act = |origin, token, fields: &str| code(may_act(origin, &request(&format!("Host: h{fields}")), token));
         assert_eq!(act(Origin::Trusted, None, ""), 200);
         for origin in [Origin::AnyUser, Origin::Network, Origin::Loopback] {
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_page_of_another_origin_may_not_act_with_the_token_of_somebody_else() {
-        let token = Token::new(b"0123456789abcdef");
+        let token = Token::new(b"0123456789abcdef").expect("it is long enough");
         let act = |fields: &str| {
             let fields = format!("Host: h:1\r\nAuthorization: Bearer 0123456789abcdef{fields}");
             code(may_act(Origin::Network, &request(&fields), Some(&token)))

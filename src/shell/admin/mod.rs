@@ -112,8 +112,8 @@ impl Admin {
     /// The file with its token was read again. What is wrong with it is told, and the last one stays good.
     pub(super) fn take_token(&mut self, content: io::Result<Vec<u8>>) {
         let path = self.token_file.display();
-        let token = content.map(|bytes| Token::new(&bytes)).map_err(|error| error.to_string());
-        match token.and_then(|token| token.check().map(|()| token).map_err(|why| format!("it {why}"))) {
+        let content = content.map_err(|error| error.to_string());
+        match content.and_then(|bytes| Token::new(&bytes).map_err(|why| format!("it {why}"))) {
             Ok(token) if self.token.as_ref() == Some(&token) => {}
             Ok(token) => {
                 tracing::info!("the token file {path} of the admin listener was read again");

@@ -264,7 +264,7 @@ mod tests {
 
     /// What comes of a request: `read`, `act`, or the code of its refusal.
     fn asked(method: &str, path: &str, fields: &str, origin: Origin, has_token: bool) -> String {
-        let token = has_token.then(|| Token::new(SECRET.as_bytes()));
+        let token = has_token.then(|| Token::new(SECRET.as_bytes()).expect("it is long enough"));
         let request = read(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"));
         match grant(&request.expect("it is a request"), origin, token.as_ref()) {
             Ok(Grant::Read(_)) => "read".to_owned(),

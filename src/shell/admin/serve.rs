@@ -260,9 +260,7 @@ impl<I: Io> Shell<I> {
 
     /// What the kernel still holds stays until the process ends.
     pub(in crate::shell) fn forget_admin(&mut self) {
-        std::mem::take(&mut self.admin.connections)
-            .into_iter()
-            .for_each(|(_, connection)| std::mem::forget(connection));
+        std::mem::forget(std::mem::take(&mut self.admin.connections));
     }
 
     /// Makes sure that there is room for one more. False if nobody may be sent away.

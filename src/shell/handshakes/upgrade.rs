@@ -29,6 +29,15 @@ fn forbidden(why: String) -> Refusal {
     Refusal::new(Status::Forbidden, why)
 }
 
+/// Why the core would not take somebody.
+pub(in crate::shell) fn turned_away(why: TurnedAway) -> Refusal {
+    match why {
+        TurnedAway::Draining => Refusal::unavailable("the daemon shuts down", RETRY_AFTER),
+        TurnedAway::NoRoom(why) => Refusal::unavailable(why, RETRY_AFTER),
+        TurnedAway::NotAllowed(why) => forbidden(why),
+    }
+}
+
 /// A WebSocket listener.
 pub(in crate::shell) struct UpgradePolicy {
     pub terms: Web,
@@ -107,11 +116,7 @@ impl UpgradePolicy {
         }
         let key = request.upgrade()?;
         let bearer = self.identify(&mut origin, &request.caller)?;
-        bus.would_take(listener, &origin).map_err(|turned_away| match turned_away {
-            TurnedAway::Draining => Refusal::unavailable("the daemon shuts down", RETRY_AFTER),
-            TurnedAway::NoRoom(why) => Refusal::unavailable(why, RETRY_AFTER),
-            TurnedAway::NotAllowed(why) => forbidden(why),
-        })?;
+        bus.would_take(listener, &origin).map_err(turned_away)?;
         let connection_id = self.new_id().map_err(|why| Refusal::unavailable(why, RETRY_AFTER))?;
         let answer = Accepted { key, connection_id: &connection_id, protocol: request.protocol }.to_string();
         origin.names.connection_id = Some(connection_id.into());

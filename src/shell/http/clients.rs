@@ -6,13 +6,12 @@ use std::collections::VecDeque;
 use super::connection::{State, Unsent};
 use super::members::{Member, Role};
 use super::requests::era;
-use crate::bus::admission::TurnedAway;
 use crate::bus::id::Id;
 use crate::bus::origin::Names;
-use crate::bus::port::{ClientKey, Input, Moment, Reason};
-use crate::http1::Status;
+use crate::bus::port::{Input, Moment, Reason};
 use crate::io::Io;
 use crate::mcp::{Fault, Session};
+use crate::shell::handshakes::upgrade::turned_away;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
 
@@ -59,11 +58,7 @@ impl<I: Io> Shell<I> {
         if self.bus.free_slots() == 0 {
             self.evict_member(now, slot);
         }
-        self.bus.would_take(listener, &sender.origin).map_err(|why| match why {
-            TurnedAway::Draining => Fault::busy("the daemon shuts down"),
-            TurnedAway::NotAllowed(why) => Fault::new(Status::Forbidden, why),
-            TurnedAway::NoRoom(why) => Fault::busy(why),
-        })?;
+        self.bus.would_take(listener, &sender.origin).map_err(turned_away)?;
         let names = Names::clone(&sender.origin.names);
         let (client, effects) = self.bus.connect_mcp(now, listener, sender.origin, pool, era(&role));
         let added = client.map(|client| {
@@ -94,12 +89,7 @@ impl<I: Io> Shell<I> {
         };
         let ranked = http.members.iter().filter_map(|(_, member)| rank(member).map(|rank| (rank, member.client)));
         let Some((_, client)) = ranked.min_by_key(|(rank, _)| *rank) else { return };
-        self.end_member(now, client, Reason::SessionEvicted);
-    }
-
-    /// Ends a client of the core at once.
-    fn end_member(&mut self, now: Moment, client: ClientKey, why: Reason) {
-        self.step(|shell| shell.reactor.tell(now, Input::EndClient { client, why }));
+        self.step(|shell| shell.reactor.tell(now, Input::EndClient { client, why: Reason::SessionEvicted }));
     }
 
     /// It is time to look whether anybody uses a session.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::bus::port::{ClientKey, Moment, Origin};
 use crate::http1::{Limits, RequestReader};
-use crate::mcp::write::{EventId, Manner};
+use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Message, message};
 use crate::shell::connection::{Flight, InFlight};
 use crate::tokens::Bearer;
@@ -103,6 +103,11 @@ impl Incoming {
     /// Bytes of the body that have come, or of the message that waits.
     pub(super) fn weight(&self) -> usize {
         message::received(&self.body) + self.parked.as_ref().map_or(0, Message::weight)
+    }
+
+    /// Whether the end of a stream is told by the end of the connection.
+    pub(super) fn is_old(&self) -> bool {
+        self.asked.as_ref().is_some_and(|asked| asked.is_old)
     }
 
     /// Nothing more of the request is needed. Says how many bytes it has taken up.
@@ -264,14 +269,14 @@ impl Connection {
 
     /// What its answers say of themselves.
     pub(super) fn manner<'a>(&self, session: Option<&'a str>) -> Manner<'a> {
-        let (is_old, page) = (self.is_old(), self.incoming.sender.page.clone());
+        let (is_old, page) = (self.incoming.is_old(), self.incoming.sender.page.clone());
         let Incoming { is_head, keeps_alive, .. } = self.incoming;
         Manner { session, is_last: !keeps_alive, is_old, is_head, page }
     }
 
-    /// Whether the end of a stream is told by the end of the connection.
-    pub(super) fn is_old(&self) -> bool {
-        self.incoming.asked.as_ref().is_some_and(|asked| asked.is_old)
+    /// Queues an event.
+    pub(super) fn event(&mut self, id: Option<EventId>, data: &[u8]) {
+        write::event(self.outgoing.queue(), id, data, self.incoming.is_old());
     }
 
     /// Whether it can be closed behind what is queued: all of its last request has come, and nothing else.

@@ -229,10 +229,11 @@ impl<I: Io> Reactor<I> {
     /// An answer becomes a stream of events, of which so many were there.
     pub(super) fn begin_http_events(&mut self, now: Moment, slot: usize, place: u32) {
         let connection = &mut self.http.connections[slot];
-        if connection.is_old() {
+        if connection.incoming.is_old() {
             connection.incoming.keeps_alive = false;
         }
-        let session = connection.member.and_then(|client| self.http.members.of_mut(client)).and_then(Member::session);
+        let member = connection.member.and_then(|client| self.http.members.of_mut(client));
+        let session = member.and_then(Member::session);
         let header = session.as_ref().filter(|session| session.initialize.is_some()).map(|session| session.id.clone());
         let manner = connection.manner(header.as_deref());
         write::begin_events(connection.outgoing.queue(), &manner);
@@ -251,15 +252,13 @@ impl<I: Io> Reactor<I> {
     /// Queues an event, and the end of its stream behind the last one.
     fn queue_event(&mut self, now: Moment, slot: usize, id: Option<EventId>, data: &[u8], is_last: bool) {
         let connection = &mut self.http.connections[slot];
-        let is_old = connection.is_old();
         if connection.outgoing.is_empty() {
             connection.since = now;
         }
-        write::event(connection.outgoing.queue(), id, data, is_old);
+        connection.event(id, data);
         connection.outgoing.owe(data.len() + 1, id);
         if is_last {
-            write::end_events(connection.outgoing.queue(), is_old);
-            self.begin_http_answer(now, slot);
+            self.end_http_events(now, slot);
         } else {
             self.http.mark_dirty(slot);
         }
@@ -298,22 +297,19 @@ impl<I: Io> Reactor<I> {
         }
         let goes_on = session.goes_on(stream);
         let connection = &mut self.http.connections[slot];
-        let is_old = connection.is_old();
         for (id, data) in events {
-            write::event(connection.outgoing.queue(), Some(id), &data, is_old);
+            connection.event(Some(id), &data);
             connection.outgoing.owe(0, Some(id));
         }
         if !goes_on {
-            write::end_events(connection.outgoing.queue(), is_old);
-            self.begin_http_answer(now, slot);
+            self.end_http_events(now, slot);
         }
         Ok(())
     }
 
     /// The client of a stream sends no more: nothing is sent on it but what is queued.
     pub(super) fn leave_stream(&mut self, now: Moment, slot: usize) {
-        let member = self.http.connections[slot].member.and_then(|client| self.http.members.of_mut(client));
-        if let Some(session) = member.and_then(Member::session) {
+        if let Some(session) = self.http.session_of(slot) {
             session.detach(slot, &[]);
         }
         self.end_stream(now, slot);
@@ -324,22 +320,32 @@ impl<I: Io> Reactor<I> {
         if self.http.connections.get(slot).is_some_and(|connection| connection.state == State::Waiting) {
             self.begin_http_events(now, slot, 0);
         }
-        let Some(connection) = self.http.connections.get_mut(slot) else { return };
-        if connection.state == State::Events {
-            let is_old = connection.is_old();
-            write::end_events(connection.outgoing.queue(), is_old);
-            self.begin_http_answer(now, slot);
+        if self.http.connections.get(slot).is_some_and(|connection| connection.state == State::Events) {
+            self.end_http_events(now, slot);
         }
+    }
+
+    /// Queues the end of a stream.
+    fn end_http_events(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.http.connections[slot];
+        write::end_events(connection.outgoing.queue(), connection.incoming.is_old());
+        self.begin_http_answer(now, slot);
     }
 
     /// The core has taken a message that nobody answers.
     pub(super) fn tell_taken(&mut self, now: Moment, slot: usize, serial: u64) {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
         if connection.serial == serial && connection.state == State::Waiting {
-            let manner = connection.manner(None);
-            write::empty(connection.outgoing.queue(), Status::Accepted, &manner);
-            self.begin_http_answer(now, slot);
+            self.answer_empty(now, slot, Status::Accepted);
         }
+    }
+
+    /// Answers without a body.
+    pub(super) fn answer_empty(&mut self, now: Moment, slot: usize, status: Status) {
+        let connection = &mut self.http.connections[slot];
+        let manner = connection.manner(None);
+        write::empty(connection.outgoing.queue(), status, &manner);
+        self.begin_http_answer(now, slot);
     }
 
     /// The core wants nothing of a client for now, or takes it again.
@@ -368,9 +374,8 @@ impl<I: Io> Reactor<I> {
             Close::Flush => {
                 if let Some(member) = self.http.members.get_mut(slot) {
                     member.is_closing = true;
-                    let waiting = std::mem::take(&mut member.inbox);
-                    self.http.memory.held -= waiting.iter().map(|waiting| waiting.message.weight()).sum::<usize>();
-                    let untold = waiting.iter().filter_map(|waiting| waiting.tells);
+                    self.http.memory.held -= member.waiting();
+                    let untold = std::mem::take(&mut member.inbox).into_iter().filter_map(|waiting| waiting.tells);
                     untold.for_each(|(connection, _)| self.lose_member(now, connection, client, &[]));
                 }
                 self.tell(now, Input::Ended { peer: Peer::Client(client), partial: 0 });
@@ -423,12 +428,8 @@ impl<I: Io> Reactor<I> {
             },
             State::Events => {
                 let connection = &mut self.http.connections[slot];
-                let is_old = connection.is_old();
-                for id in ids {
-                    write::event(connection.outgoing.queue(), None, &fault.body(id), is_old);
-                }
-                write::end_events(connection.outgoing.queue(), is_old);
-                self.begin_http_answer(now, slot);
+                ids.iter().for_each(|id| connection.event(None, &fault.body(id)));
+                self.end_http_events(now, slot);
             }
             _ => {}
         }

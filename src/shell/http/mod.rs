@@ -25,6 +25,7 @@ use slab::Slab;
 use super::listeners::Throttle;
 use crate::bus::port::{Peer, Source};
 use crate::config::Config;
+use crate::mcp::Session;
 use crate::mcp::message::LineReader;
 use connection::{Connection, State};
 pub(super) use members::Members;
@@ -197,6 +198,11 @@ impl Http {
             let outputs: usize = of_member.map(|connection| connection.outgoing.weight()).sum();
             (Peer::Client(member.client), outputs + member.kept() + member.waiting())
         })
+    }
+
+    /// The session whose request a connection has brought, if it is one.
+    fn session_of(&mut self, slot: usize) -> Option<&mut Session> {
+        self.members.of_mut(self.connections[slot].member?)?.session()
     }
 
     /// An output has something to send.

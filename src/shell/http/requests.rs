@@ -4,7 +4,6 @@ use std::rc::Rc;
 
 use super::connection::{Connection, KEEP_ALIVE, PARKED, Sender, State};
 use super::members::{Role, Waiting};
-use crate::bus::admission::TurnedAway;
 use crate::bus::eras::PoolEra;
 use crate::bus::id::Id;
 use crate::bus::port::{Input, Moment, Peer};
@@ -16,10 +15,9 @@ use crate::mcp::fault::INVALID_REQUEST;
 use crate::mcp::session::MOST_REQUESTS;
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, message, modern};
-use crate::shell::handshakes::upgrade::health;
+use crate::shell::handshakes::upgrade::{health, turned_away};
 use crate::shell::turn::Shell;
 use crate::websocket::HEALTH;
-use crate::websocket::answer::Refusal;
 use crate::websocket::request::Caller;
 
 impl<I: Io> Shell<I> {
@@ -65,42 +63,40 @@ impl<I: Io> Shell<I> {
         let http = &mut self.reactor.http;
         let incoming = &mut http.connections[slot].incoming;
         // One that was answered by its head alone.
-        let Some(asked) = incoming.asked.take() else { return };
+        let Some(asked) = &incoming.asked else { return };
         let result = match asked.verb {
             Verb::Get | Verb::Delete if asked.says_modern() => {
                 Err(Fault::new(Status::MethodNotAllowed, "2026-07-28 has POST alone"))
             }
-            Verb::Get => modern::check_legacy(&asked).and_then(|()| self.http_get(now, slot, &asked)),
-            Verb::Delete => modern::check_legacy(&asked).and_then(|()| self.http_delete(now, slot, &asked)),
+            Verb::Get => modern::check_legacy(asked).and_then(|()| self.http_get(now, slot)),
+            Verb::Delete => modern::check_legacy(asked).and_then(|()| self.http_delete(now, slot)),
             Verb::Post => {
                 http.memory.held -= incoming.weight();
                 let body = std::mem::take(&mut incoming.body);
                 let body = if body.is_empty() { message::room(0) } else { body };
                 match message::read(body, &mut http.lines) {
-                    Ok(body) => return self.http_post(now, slot, asked, body),
+                    Ok(body) => return self.http_post(now, slot, body),
                     Err(fault) => Err(fault),
                 }
             }
         };
-        let incoming = &mut self.reactor.http.connections[slot].incoming;
-        incoming.asked.get_or_insert(asked);
         if let Err(fault) = result {
             self.reactor.refuse_http(now, slot, &fault, None, false);
         }
     }
 
     /// Messages were posted.
-    fn http_post(&mut self, now: Moment, slot: usize, asked: Asked, body: Body) {
+    fn http_post(&mut self, now: Moment, slot: usize, body: Body) {
+        let Some(asked) = &self.reactor.http.connections[slot].incoming.asked else { return };
         let result = match &body {
-            Body::One(message) => modern::is_modern(&asked, message),
-            Body::Batch(messages) => modern::check_batch(&asked, messages).map(|()| false),
+            Body::One(message) => modern::is_modern(asked, message),
+            Body::Batch(messages) => modern::check_batch(asked, messages).map(|()| false),
         };
         // The id of a response is the worker's: clients would take an error under it for an answer to theirs.
         let id = match &body {
             Body::One(message) if message.kind() == Kind::Request => message.id().map(<[u8]>::to_vec),
             _ => None,
         };
-        self.reactor.http.connections[slot].incoming.asked = Some(asked);
         let result = result.and_then(|is_modern| match (is_modern, body) {
             (true, Body::One(message)) => self.post_modern(now, slot, message),
             (_, body) => self.post_legacy(now, slot, body),
@@ -299,25 +295,22 @@ impl<I: Io> Shell<I> {
     }
 
     /// Opens the stream of a session, or goes on with one.
-    fn http_get(&mut self, now: Moment, slot: usize, asked: &Asked) -> Result<(), Fault> {
-        self.reactor.http.connections[slot].incoming.asked = Some(asked.clone());
+    fn http_get(&mut self, now: Moment, slot: usize) -> Result<(), Fault> {
         let member = self.session_asked(slot)?;
+        let asked = self.reactor.http.connections[slot].incoming.asked.as_ref();
         let bad = || Fault::new(Status::BadRequest, "Last-Event-ID is none that was given out");
-        let behind = asked.last_event.as_deref().map(|text| EventId::parse(text).ok_or_else(bad)).transpose()?;
+        let last_event = asked.and_then(|asked| asked.last_event.as_deref());
+        let behind = last_event.map(|text| EventId::parse(text).ok_or_else(bad)).transpose()?;
         self.reactor.open_stream(now, slot, member, behind)
     }
 
     /// Ends a session.
-    fn http_delete(&mut self, now: Moment, slot: usize, asked: &Asked) -> Result<(), Fault> {
-        self.reactor.http.connections[slot].incoming.asked = Some(asked.clone());
+    fn http_delete(&mut self, now: Moment, slot: usize) -> Result<(), Fault> {
         let member = self.session_asked(slot)?;
         if let Some(client) = self.reactor.http.members.get(member).map(|member| member.client) {
             self.reactor.tell(now, Input::Left(client));
         }
-        let connection = &mut self.reactor.http.connections[slot];
-        let manner = connection.manner(None);
-        write::empty(connection.outgoing.queue(), Status::NoContent, &manner);
-        self.reactor.begin_http_answer(now, slot);
+        self.reactor.answer_empty(now, slot, Status::NoContent);
         Ok(())
     }
 
@@ -390,14 +383,6 @@ fn requests_of<'a>(session: &Session, messages: &'a [Message]) -> Result<(Option
         }
     }
     Ok((first, others))
-}
-
-fn turned_away(why: TurnedAway) -> Fault {
-    match why {
-        TurnedAway::Draining => Refusal::unavailable("the daemon shuts down", 1).into(),
-        TurnedAway::NotAllowed(why) => Fault::new(Status::Forbidden, why),
-        TurnedAway::NoRoom(why) => Fault::busy(why),
-    }
 }
 
 fn too_long() -> Fault {

@@ -7,9 +7,9 @@ use rustix::net::{Shutdown, shutdown, sockopt};
 
 use super::FIRST;
 use super::connection::{Connection, KEEP_ALIVE, LINGER, REQUEST_TIME, SEND_TIME, State};
-use super::members::{Member, Role};
+use super::members::Role;
 use crate::bus::port::{Input, Moment, Origin, Peer};
-use crate::http1::{CONTINUE, Error, Event, LONGEST_HEAD, Status};
+use crate::http1::{CONTINUE, Event, LONGEST_HEAD, Status};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
 use crate::mcp::asked::Verb;
@@ -71,11 +71,11 @@ impl<I: Io> Shell<I> {
         let connection = &reactor.http.connections[slot];
         match (connection.state, completion.result) {
             (State::Leaving, _) => reactor.remove_http_if_idle(slot),
-            (State::Lingering, _) if connection.parts => self.leave_http(now, slot),
+            (State::Lingering, _) if connection.parts => self.reactor.leave_http(now, slot),
             (State::Answering, ..0) if connection.parts => {}
             (_, error) if error == -libc::ENOBUFS => reactor.http.starved.push(slot),
             (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => reactor.arm_http_receive(slot),
-            (_, ..0) => self.leave_http(now, slot),
+            (_, ..0) => self.reactor.leave_http(now, slot),
             _ => self.http_ended(now, slot),
         }
     }
@@ -115,7 +115,7 @@ impl<I: Io> Shell<I> {
             State::Events if is_session && is_get => self.reactor.leave_stream(now, slot),
             State::Waiting | State::Events if is_session => self.reactor.watch_http(slot),
             State::Answering => {}
-            _ => self.leave_http(now, slot),
+            _ => self.reactor.leave_http(now, slot),
         }
     }
 
@@ -158,7 +158,10 @@ impl<I: Io> Shell<I> {
                     at += length;
                     self.http_request(now, slot);
                 }
-                Event::Wrong(error) => self.reactor.refuse_http_head(now, slot, error),
+                Event::Wrong(error) => {
+                    let fault = Fault::new(error.status, error.why);
+                    self.reactor.refuse_http(now, slot, &fault, None, true);
+                }
             }
         }
         let Some(connection) = self.reactor.http.connections.get_mut(slot) else { return };
@@ -204,7 +207,7 @@ impl<I: Io> Shell<I> {
             }
             (_, error) if error == -libc::EAGAIN => return reactor.await_http_room(slot),
             (_, error) if error == -libc::EINTR => {}
-            _ => return self.leave_http(now, slot),
+            _ => return self.reactor.leave_http(now, slot),
         }
         self.send_http(now, slot);
     }
@@ -260,7 +263,7 @@ impl<I: Io> Shell<I> {
                 // It is cancelled, and the connection closed when that has completed: at once.
                 connection.state = State::Lingering;
             } else if parts || connection.incoming.has_ended {
-                self.leave_http(now, slot);
+                self.reactor.leave_http(now, slot);
             } else {
                 self.reactor.linger_http(now, slot);
             }
@@ -270,7 +273,7 @@ impl<I: Io> Shell<I> {
         connection.state = State::Reading;
         connection.incoming.reader.answered(now, waiting);
         if connection.incoming.has_ended && waiting == 0 {
-            return self.leave_http(now, slot);
+            return self.reactor.leave_http(now, slot);
         }
         self.read_http(now, slot, &[]);
     }
@@ -294,7 +297,7 @@ impl<I: Io> Shell<I> {
                 let at = connection.since.after(SEND_TIME);
                 self.reactor.set_http_due(slot, at);
             }
-            _ => self.leave_http(now, slot),
+            _ => self.reactor.leave_http(now, slot),
         }
     }
 
@@ -305,23 +308,16 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Ends a connection; it goes when the kernel holds nothing of it. What it has not taken is kept for its session.
-    pub(in crate::shell) fn leave_http(&mut self, now: Moment, slot: usize) {
-        self.reactor.abandon_http(now, slot);
-    }
-
     /// Ends all of it.
     pub(in crate::shell) fn close_http(&mut self) {
         let now = self.reactor.clock.now();
         let slots: Vec<usize> = self.reactor.http.connections.iter().map(|(slot, _)| slot).collect();
-        slots.into_iter().for_each(|slot| self.leave_http(now, slot));
+        slots.into_iter().for_each(|slot| self.reactor.leave_http(now, slot));
     }
 
     /// What the kernel still holds stays until the process ends.
     pub(in crate::shell) fn forget_http(&mut self) {
-        std::mem::take(&mut self.reactor.http.connections)
-            .into_iter()
-            .for_each(|(_, connection)| std::mem::forget(connection));
+        std::mem::forget(std::mem::take(&mut self.reactor.http.connections));
     }
 }
 
@@ -374,7 +370,7 @@ impl<I: Io> Reactor<I> {
             return self.remove_http_if_idle(slot);
         }
         if result > 0 && !tells_half_closed(result) {
-            self.abandon_http(now, slot);
+            self.leave_http(now, slot);
         }
     }
 
@@ -409,11 +405,6 @@ impl<I: Io> Reactor<I> {
         body.extend_from_slice(data);
         self.http.memory.held += data.len();
         Ok(())
-    }
-
-    /// What a head cannot be read for is the last of its connection.
-    fn refuse_http_head(&mut self, now: Moment, slot: usize, error: Error) {
-        self.refuse_http(now, slot, &Fault::new(error.status, error.why), None, true);
     }
 
     /// Answers a request with why it is not served. `is_last` says that nothing behind it can be read.
@@ -451,21 +442,18 @@ impl<I: Io> Reactor<I> {
         let _ = sockopt::set_tcp_user_timeout(&connection.socket, SEND_TIME.as_millis() as u32 / 2);
         if connection.state == State::Waiting {
             let stream = connection.stream;
-            let session =
-                connection.member.and_then(|client| self.http.members.of_mut(client)).and_then(Member::session);
-            let place = session.map_or(0, |session| session.place(stream));
+            let place = self.http.session_of(slot).map_or(0, |session| session.place(stream));
             self.begin_http_events(now, slot, place);
         }
         let connection = &mut self.http.connections[slot];
-        let is_old = connection.is_old();
-        write::keep_alive(connection.outgoing.queue(), is_old);
+        write::keep_alive(connection.outgoing.queue(), connection.incoming.is_old());
         connection.since = now;
         self.http.mark_dirty(slot);
         self.set_http_due(slot, now.after(KEEP_ALIVE));
     }
 
-    /// Ends a connection; it goes when the kernel holds nothing of it.
-    pub(super) fn abandon_http(&mut self, now: Moment, slot: usize) {
+    /// Ends a connection; it goes when the kernel holds nothing of it. What it has not taken is kept for its session.
+    pub(super) fn leave_http(&mut self, now: Moment, slot: usize) {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
         if connection.state == State::Leaving {
             return;
@@ -499,7 +487,7 @@ impl<I: Io> Reactor<I> {
         }
         let goes = self.http.first_to_go();
         if let Some(slot) = goes {
-            self.abandon_http(now, slot);
+            self.leave_http(now, slot);
         } else if self.http.throttle.may_tell(now) {
             tracing::warn!(
                 reason = "accept_paused",

@@ -1,11 +1,10 @@
 //! How much memory the processes of workers hold (`recycle_memory_mb`). A thread asks the kernel, since
 //! that takes its time where there are many; without the setting there is none.
 
-use std::fs;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
 
-use super::usage::resident;
+use super::usage::{children, resident};
 use crate::bus::port::WorkerKey;
 use crate::channel::{Receiver, Sender, channel};
 use crate::io::leave_signals_to_the_loop;
@@ -51,12 +50,7 @@ impl Memories {
 fn held_by(process: u32) -> u64 {
     let (mut all, mut at) = (vec![process], 0);
     while at < all.len() && all.len() < MOST_PROCESSES {
-        let threads = fs::read_dir(format!("/proc/{}/task", all[at])).into_iter().flatten().flatten();
-        let texts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-        let children: Vec<u32> = texts
-            .flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-            .collect();
-        all.extend(children);
+        all.extend(children(all[at]));
         at += 1;
     }
     all.into_iter().filter_map(resident).sum()

@@ -3,7 +3,6 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -15,6 +14,7 @@ use rustix::process::{
 use super::processes::Processes;
 use super::spawn::{Job, memory_score};
 use super::starter::{Started, Starter};
+use super::usage::children;
 use crate::bus::port::{Exit, Signal, WorkerKey};
 use crate::cgroup;
 use crate::config::Pool;
@@ -48,7 +48,7 @@ impl Reaper {
         // everywhere.
         let _ = set_child_subreaper(Some(getpid()));
         Self {
-            inherited: children(),
+            inherited: children("self"),
             workers: HashMap::new(),
             processes: HashMap::new(),
             bell,
@@ -163,7 +163,7 @@ impl Processes for Reaper {
         }
         loop {
             while self.next_dead().is_some() {}
-            let left: Vec<u32> = children().into_iter().filter(|child| !self.inherited.contains(child)).collect();
+            let left: Vec<u32> = children("self").into_iter().filter(|child| !self.inherited.contains(child)).collect();
             if left.is_empty() || Instant::now() >= until {
                 return killed;
             }
@@ -178,11 +178,4 @@ impl Processes for Reaper {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-}
-
-/// Our children by /proc, those of all our threads; none where the kernel does not tell (CONFIG_PROC_CHILDREN).
-fn children() -> Vec<u32> {
-    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let texts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
-    texts.flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }

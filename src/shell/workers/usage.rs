@@ -39,6 +39,14 @@ pub(super) fn resident(process: u32) -> Option<u64> {
     bytes(&status(process), "VmRSS:")
 }
 
+/// The children of a process by /proc, those of all its threads; none where the kernel does not tell
+/// (CONFIG_PROC_CHILDREN).
+pub(super) fn children(process: impl Display) -> Vec<u32> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let texts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    texts.flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
+}
+
 fn status(process: impl Display) -> String {
     fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default()
 }

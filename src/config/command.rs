@@ -3,6 +3,7 @@
 //! It only looks; it never runs anything. What it accepts can still fail at the exec, for the file system may change.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -39,8 +40,7 @@ pub(crate) fn resolve(command: &str, search_path: Option<&str>) -> Result<PathBu
     {
         return Ok(program);
     }
-    let inherited = env::var_os("PATH");
-    let search_path = search_path.map(Into::into).or(inherited).unwrap_or_else(|| DEFAULT_PATH.into());
+    let search_path = directories(search_path);
     // As execvp does, a file that may not be run is passed over, and named if nothing better comes.
     let mut refused = None;
     for directory in env::split_paths(&search_path) {
@@ -56,10 +56,14 @@ pub(crate) fn resolve(command: &str, search_path: Option<&str>) -> Result<PathBu
     Err(refused.unwrap_or_else(|| format!("is not in PATH ({})", search_path.display())))
 }
 
+/// Where a command is looked for: where its pool says, or else the daemon's environment.
+fn directories(search_path: Option<&str>) -> OsString {
+    search_path.map(Into::into).or_else(|| env::var_os("PATH")).unwrap_or_else(|| DEFAULT_PATH.into())
+}
+
 /// Where a command would be that [`resolve`] has not found: to be tried all the same, since it may come.
 pub(super) fn expected(command: &str, search_path: Option<&str>) -> PathBuf {
-    let inherited = env::var_os("PATH");
-    let search_path = search_path.map(Into::into).or(inherited).unwrap_or_else(|| DEFAULT_PATH.into());
+    let search_path = directories(search_path);
     let directory = env::split_paths(&search_path).find(|directory| directory.is_absolute());
     match command.contains('/') {
         true => std::path::absolute(command).unwrap_or_else(|_| command.into()),

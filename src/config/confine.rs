@@ -52,17 +52,11 @@ fn identity<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<Identity
         reader.fail_privilege(node, "needs a daemon that was started as root", Some(hint));
     }
     let text = reader.string(node)?;
-    let account = match users::account(&text) {
-        Ok(account) => account,
-        Err(why) => {
-            reader.fail(node, why, None);
-            return None;
-        }
-    };
+    let account = reader.found(node, users::account(&text))?;
     let group = match group {
         Some(node) => {
             let text = reader.string(node)?;
-            users::group(&text).map_err(|why| reader.fail(node, why, None)).ok()?
+            reader.found(node, users::group(&text))?
         }
         None => match account.group {
             Some(group) => group,
@@ -74,13 +68,8 @@ fn identity<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<Identity
         },
     };
     let Account { id, name, home, .. } = account;
-    match name.as_deref().map_or(Ok(Vec::new()), |name| users::groups(name, group)) {
-        Ok(groups) => Some(Identity { user: id, group, groups, name, home }),
-        Err(why) => {
-            reader.fail(node, why, None);
-            None
-        }
-    }
+    let groups = name.as_deref().map_or(Ok(Vec::new()), |name| users::groups(name, group));
+    Some(Identity { user: id, group, groups: reader.found(node, groups)?, name, home })
 }
 
 #[cfg(test)]

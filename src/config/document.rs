@@ -5,7 +5,7 @@
 //! that had a problem is `None`, and every problem is listed or counted.
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fmt::{self, Display};
 use std::ops::RangeInclusive;
 
 use serde::Deserialize;
@@ -251,6 +251,37 @@ impl<'t> Reader<'t> {
         let elements: Vec<&RawValue> = self.decode(node)?;
         let path = |index| format!("{}[{index}]", node.path);
         Some(elements.iter().enumerate().map(|(index, raw)| Node { raw: raw.get(), path: path(index) }).collect())
+    }
+
+    /// What was found. Why it was not is noted.
+    pub(super) fn found<T>(&mut self, node: &Node<'t>, found: Result<T, impl Display>) -> Option<T> {
+        found.map_err(|why| self.fail(node, why.to_string(), None)).ok()
+    }
+
+    /// The elements of an array that must not be empty; `message` and `hint` are for one that is.
+    pub(super) fn elements(&mut self, node: &Node<'t>, message: &str, hint: &str) -> Option<Vec<Node<'t>>> {
+        let elements = self.array(node)?;
+        if elements.is_empty() {
+            self.fail(node, message, Some(hint.to_owned()));
+        }
+        Some(elements)
+    }
+
+    /// The strings of an array. `objection` says what is wrong with one, and what to write instead.
+    pub(super) fn strings(
+        &mut self,
+        node: &Node<'t>,
+        objection: impl Fn(&str) -> Option<(String, Option<&str>)>,
+    ) -> Vec<String> {
+        let mut strings = Vec::new();
+        for element in self.array(node).unwrap_or_default() {
+            let Some(text) = self.string(&element) else { continue };
+            if let Some((message, hint)) = objection(&text) {
+                self.fail(&element, message, hint.map(str::to_owned));
+            }
+            strings.push(text);
+        }
+        strings
     }
 
     /// A string.

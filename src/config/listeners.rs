@@ -175,36 +175,25 @@ fn web_path<'t>(reader: &mut Reader<'t>, node: &Node<'t>, protocol: WebProtocol)
 }
 
 fn origins<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
-    let mut origins = Vec::new();
-    for element in reader.array(node).unwrap_or_default() {
-        let Some(origin) = reader.string(&element) else { continue };
+    let hint = "write \"https://app.example\" or \"http://localhost:8080\", without a slash at the end; \"*\" is every page \
+                there is";
+    let origins = reader.strings(node, |origin| {
         let host = origin.split_once("://").map(|(_, host)| host);
         let is_origin = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '?', '#']));
-        if !is_origin && origin != "*" && origin != "null" {
-            let hint = "write \"https://app.example\" or \"http://localhost:8080\", without a slash at the end; \
-                        \"*\" is every page there is"
-                .to_owned();
-            reader.fail(&element, format!("must be an origin, not {origin:?}"), Some(hint));
-        }
-        origins.push(origin.to_ascii_lowercase());
-    }
-    origins
+        let is_good = is_origin || origin == "*" || origin == "null";
+        (!is_good).then(|| (format!("must be an origin, not {origin:?}"), Some(hint)))
+    });
+    origins.into_iter().map(|origin| origin.to_ascii_lowercase()).collect()
 }
 
 fn hosts<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
-    let mut hosts = Vec::new();
-    for element in reader.array(node).unwrap_or_default() {
-        let Some(host) = reader.string(&element) else { continue };
-        let is_name =
-            !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
-        if !is_name {
-            let hint =
-                "write \"bus.example\", without scheme, port and path; addresses and localhost need not be listed";
-            reader.fail(&element, format!("must be the name of a host, not {host:?}"), Some(hint.to_owned()));
-        }
-        hosts.push(host.to_ascii_lowercase());
-    }
-    hosts
+    let hint = "write \"bus.example\", without scheme, port and path; addresses and localhost need not be listed";
+    let hosts = reader.strings(node, |host| {
+        let belongs = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        let is_name = !host.is_empty() && host.bytes().all(belongs);
+        (!is_name).then(|| (format!("must be the name of a host, not {host:?}"), Some(hint)))
+    });
+    hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect()
 }
 
 fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> (Option<PathBuf>, Tokens) {
@@ -224,11 +213,8 @@ fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> 
 }
 
 fn networks<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<Network>> {
-    let elements = reader.array(node)?;
-    if elements.is_empty() {
-        let hint = "write \"0.0.0.0/0\" and \"::/0\" for everybody".to_owned();
-        reader.fail(node, "must name at least one network", Some(hint));
-    }
+    let hint = "write \"0.0.0.0/0\" and \"::/0\" for everybody";
+    let elements = reader.elements(node, "must name at least one network", hint)?;
     let mut networks = Vec::with_capacity(elements.len());
     for element in &elements {
         let Some(text) = reader.string(element) else { continue };
@@ -244,26 +230,18 @@ fn networks<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<Network>
 }
 
 fn user_ids<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<u32>> {
-    let elements = reader.array(node)?;
-    if elements.is_empty() {
-        let hint = "leave it out for everybody who may open the socket".to_owned();
-        reader.fail(node, "must name at least one user", Some(hint));
-    }
+    let hint = "leave it out for everybody who may open the socket";
+    let elements = reader.elements(node, "must name at least one user", hint)?;
     let mut users = Vec::with_capacity(elements.len());
     for element in &elements {
         if element.is_number() {
             users.extend(reader.integer(element, 0..=MAX_ID.into()).map(|id| id as u32));
         } else if let Some(name) = reader.string(element) {
-            users.extend(known(reader, element, users::user(&name)));
+            users.extend(reader.found(element, users::user(&name)));
         }
     }
     Some(users)
 }
-
-fn known<'t>(reader: &mut Reader<'t>, node: &Node<'t>, id: Result<u32, String>) -> Option<u32> {
-    id.map_err(|why| reader.fail(node, why, None)).ok()
-}
-
 /// `user`, `user:group` or `:group`, each a name or a number, as chown(1) takes them.
 fn owner<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Owner> {
     let text = reader.string(node)?;
@@ -276,9 +254,9 @@ fn owner<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Owner> {
         reader.fail(node, format!("must name an owner, not {text:?}"), Some(hint));
         return None;
     }
-    let user = if user.is_empty() { None } else { Some(known(reader, node, users::user(user))?) };
+    let user = if user.is_empty() { None } else { Some(reader.found(node, users::user(user))?) };
     let group = match group {
-        Some(group) => Some(known(reader, node, users::group(group))?),
+        Some(group) => Some(reader.found(node, users::group(group))?),
         None => None,
     };
     Some(Owner { user, group })
@@ -300,14 +278,9 @@ fn pool_index<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> O
 
 /// None if something is wrong with them, so that what follows from them is not reported as well.
 fn pool_indexes<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<Vec<usize>> {
-    let elements = reader.array(node)?;
-    if elements.is_empty() {
-        let hint = "leave it out for all pools".to_owned();
-        reader.fail(node, "must name at least one pool", Some(hint));
-        return None;
-    }
+    let elements = reader.elements(node, "must name at least one pool", "leave it out for all pools")?;
     let mut indexes = Vec::with_capacity(elements.len());
-    let mut good = true;
+    let mut good = !elements.is_empty();
     for element in &elements {
         match pool_index(reader, element, pools) {
             Some(index) if indexes.contains(&index) => {
@@ -374,13 +347,7 @@ fn listen<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Option<(Node<'t>,
         }
         (_, None) => Address::from_listener(&text),
     };
-    let mut listen = match address {
-        Ok(address) => Listen::from(address),
-        Err(error) => {
-            reader.fail(node, error.to_string(), None);
-            return None;
-        }
-    };
+    let mut listen = Listen::from(reader.found(node, address)?);
     set_mode(reader, &mut listen, mode);
     match (&mut listen, owner) {
         (Listen::Unix { path, .. }, Some((owner_node, _))) if address::is_abstract(path) => {

@@ -92,12 +92,8 @@ fn pools<'t>(reader: &mut Reader<'t>, top: &Object<'t>) -> Vec<Pool> {
         reader.fail(&known, "pools is missing", Some("at least one pool is needed".to_owned()));
         return Vec::new();
     };
-    let Some(elements) = reader.array(node) else { return Vec::new() };
-    if elements.is_empty() {
-        let hint = "as in [{ \"id\": \"a\", \"command\": \"python3\", \"args\": [\"worker.py\"], \"instances\": 1 }]"
-            .to_owned();
-        reader.fail(node, "must hold at least one pool", Some(hint));
-    }
+    let hint = "as in [{ \"id\": \"a\", \"command\": \"python3\", \"args\": [\"worker.py\"], \"instances\": 1 }]";
+    let elements = reader.elements(node, "must hold at least one pool", hint).unwrap_or_default();
     let mut pools: Vec<Pool> = Vec::with_capacity(elements.len());
     let mut workers = 0;
     for element in &elements {
@@ -129,17 +125,15 @@ fn pool<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Pool {
         }
     };
     let id = id.unwrap_or_else(|| object.node.path.clone());
-    let args = object.get("args").map(|node| strings(reader, node)).unwrap_or_default();
+    let args = object.get("args").map(|node| {
+        reader.strings(node, |text| text.contains('\0').then(|| ("must not contain a zero byte".to_owned(), None)))
+    });
+    let args = args.unwrap_or_default();
     let env = object.get("env").map(|node| environment(reader, node)).unwrap_or_default();
     let cwd = object.get("cwd").and_then(|node| {
         let directory = reader.string(node)?;
-        match checked(&directory).and_then(command::working_directory) {
-            Ok(path) => Some(path),
-            Err(why) => {
-                reader.fail(node, format!("the working directory {directory:?} of pool {id:?} {why}"), None);
-                None
-            }
-        }
+        let path = checked(&directory).and_then(command::working_directory);
+        reader.found(node, path.map_err(|why| format!("the working directory {directory:?} of pool {id:?} {why}")))
     });
     let (command, program) = program(reader, object, &id, env.get("PATH").map(String::as_str)).unwrap_or_default();
     let core = core(reader, object, id);
@@ -173,6 +167,10 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
             max_instances = most.max(instances);
         }
     }
+    let deny = object.get("deny_methods").map(|node| {
+        let hint = "name a method, as in \"session/list\"";
+        reader.strings(node, |method| method.is_empty().then(|| ("must not be empty".to_owned(), Some(hint))))
+    });
     let cancel = object.get("cancel_on_disconnect").and_then(|node| reader.boolean(node));
     settings::Pool {
         id,
@@ -181,7 +179,7 @@ fn core<'t>(reader: &mut Reader<'t>, object: &Object<'t>, id: String) -> setting
         assignment,
         cancel_on_disconnect: cancel.unwrap_or(false),
         request_timeout: number(reader, object, "request_timeout_sec").map(Duration::from_secs),
-        deny_methods: object.get("deny_methods").map(|node| methods(reader, node)).unwrap_or_default(),
+        deny_methods: deny.unwrap_or_default(),
         max_age: number(reader, object, "max_age_sec").map(Duration::from_secs),
         max_requests: number(reader, object, "max_requests").and_then(|value| u32::try_from(value).ok()),
         ..settings::Pool::default()
@@ -215,10 +213,8 @@ fn program<'t>(
         return None;
     };
     let command = reader.string(node)?;
-    if let Err(why) = checked(&command) {
-        reader.fail(node, format!("the command {command:?} of pool {id:?} {why}"), None);
-        return None;
-    }
+    let checked = checked(&command).map_err(|why| format!("the command {command:?} of pool {id:?} {why}"));
+    reader.found(node, checked)?;
     match command::resolve(&command, search_path) {
         Ok(program) => Some((command, program)),
         Err(why) => {
@@ -233,32 +229,6 @@ fn program<'t>(
             Some((command, expected))
         }
     }
-}
-
-fn strings<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
-    let elements = reader.array(node).unwrap_or_default();
-    let mut strings = Vec::with_capacity(elements.len());
-    for element in &elements {
-        let Some(text) = reader.string(element) else { continue };
-        if text.contains('\0') {
-            reader.fail(element, "must not contain a zero byte", None);
-        }
-        strings.push(text);
-    }
-    strings
-}
-
-fn methods<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Vec<String> {
-    let mut methods = Vec::new();
-    for element in reader.array(node).unwrap_or_default() {
-        let Some(method) = reader.string(&element) else { continue };
-        if method.is_empty() {
-            let hint = "name a method, as in \"session/list\"".to_owned();
-            reader.fail(&element, "must not be empty", Some(hint));
-        }
-        methods.push(method);
-    }
-    methods
 }
 
 fn environment<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> BTreeMap<String, String> {
@@ -284,13 +254,7 @@ fn admin<'t>(reader: &mut Reader<'t>, node: &Node<'t>, listeners: &[Listener]) -
         return None;
     };
     let address = Address::from_any(&reader.string(node)?);
-    let mut listen = match address {
-        Ok(address) => Listen::from(address),
-        Err(error) => {
-            reader.fail(node, error.to_string(), None);
-            return None;
-        }
-    };
+    let mut listen = Listen::from(reader.found(node, address)?);
     if listeners.iter().any(|other| same_place(&other.listen, &listen)) {
         reader.fail(node, format!("{listen} is a listener for clients already"), None);
     }

@@ -88,17 +88,13 @@ impl<I: Io> Shell<I> {
         self.reloads.bell.arm(&mut self.reactor.io, Operation::Reload);
         while let Some(prepared) = self.reloads.prepared.try_recv() {
             match prepared {
-                Err(error) => {
-                    self.reloads.outcomes.last.lines = error.to_string().lines().map(str::to_owned).collect();
-                    self.end_reload(error.exit_code());
-                }
+                Err(error) => self.end_reload(error.exit_code(), error.to_string().lines().map(str::to_owned)),
                 Ok(prepared) if self.reloads.outcomes.last.is_dry_run => {
-                    self.reloads.outcomes.last.lines = self.said(&prepared);
-                    self.end_reload(exit::OK);
+                    let said = self.said(&prepared);
+                    self.end_reload(exit::OK, said);
                 }
                 Ok(_) if self.bus.stage() > Stage::Running => {
-                    self.reloads.outcomes.last.lines = vec!["the daemon shuts down".to_owned()];
-                    self.end_reload(exit::FAILURE);
+                    self.end_reload(exit::FAILURE, ["the daemon shuts down".to_owned()]);
                 }
                 Ok(prepared) => {
                     self.reloads.outcomes.last.lines = self.said(&prepared);
@@ -238,14 +234,14 @@ impl<I: Io> Shell<I> {
         let late = unsettled.iter().map(|pool| format!("pool {:?}: its new command is still starting", id(*pool)));
         let failures: Vec<String> = pools.filter_map(|pool| self.bus.roll_failure(pool)).map(str::to_owned).collect();
         let lines: Vec<String> = late.chain(failures.iter().cloned()).collect();
-        self.reloads.outcomes.last.lines.extend(lines);
-        self.end_reload(if failures.is_empty() { exit::OK } else { exit::FAILURE });
+        self.end_reload(if failures.is_empty() { exit::OK } else { exit::FAILURE }, lines);
     }
 
-    fn end_reload(&mut self, code: u8) {
+    fn end_reload(&mut self, code: u8, lines: impl IntoIterator<Item = String>) {
         self.reloads.settles_by = None;
         self.reactor.timers.set(Timer::Reload, None);
         let outcomes = &mut self.reloads.outcomes;
+        outcomes.last.lines.extend(lines);
         outcomes.end(code);
         let last = &outcomes.last;
         if last.is_dry_run {

@@ -5,14 +5,19 @@
 //! the bus who was.
 
 mod clients;
+mod drain;
 mod early;
 mod fates;
 mod lines;
+mod names;
 mod outputs;
 mod penalty;
 mod requests;
 mod retired;
+mod seats;
 mod sessions;
+mod step;
+mod tally;
 mod workers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,40 +28,14 @@ use crate::bus::port::{Moment, Source};
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, Settings};
 use crate::bus::shutdown::Stage;
+use drain::Drain;
+use names::Names;
+use outputs::Outputs;
 use penalty::Penalty;
 use retired::Retired;
-
-/// Reasons for which a single line or a single request is lost: the model foresees each of them.
-const FORESEEN: [Reason; 28] = [
-    Reason::NoWorker,
-    Reason::SessionLimit,
-    Reason::PendingLimit,
-    Reason::SessionDenied,
-    Reason::IdTooLong,
-    Reason::SessionIdTooLong,
-    Reason::UnknownPool,
-    Reason::UnknownId,
-    Reason::LateAnswer,
-    Reason::UnknownSession,
-    Reason::SessionReused,
-    Reason::Unroutable,
-    Reason::UnknownRequest,
-    Reason::PartialLine,
-    Reason::ClientMalformed,
-    Reason::ClientLineTooLong,
-    Reason::WorkerMalformed,
-    Reason::WorkerLineTooLong,
-    Reason::Timeout,
-    Reason::SessionLost,
-    Reason::MethodDenied,
-    Reason::WorkerAnswersTwice,
-    Reason::ConnectionClosing,
-    Reason::RequestLost,
-    Reason::ShuttingDown,
-    Reason::RequestDiscarded,
-    Reason::ClientLeft,
-    Reason::Cancelled,
-];
+use seats::Seats;
+use step::Step;
+use tally::Tally;
 
 /// For how long it may be believed that clients share a worker.
 pub const BELIEVED: Duration = Duration::from_millis(10);
@@ -218,16 +197,6 @@ struct Token {
     replaced: bool,
 }
 
-/// What is queued for a peer.
-#[derive(Default)]
-struct Output {
-    queued: usize,
-    full: bool,
-    moved_at: Moment,
-    /// Bytes that have left.
-    left: u64,
-}
-
 /// What may become of a line.
 #[derive(Default, Debug)]
 struct Fate {
@@ -256,58 +225,17 @@ pub struct Model {
     clients: Vec<Client>,
     workers: Vec<Worker>,
     sessions: Vec<Session>,
-    next_session: usize,
     held: Vec<Held>,
-    /// Under whose name each session was made or loaded, by pool and session.
-    bonds: BTreeMap<(usize, String), &'static str>,
-    /// Pools of which a worker has given out a name.
-    issuing: Vec<usize>,
+    names: Names,
     /// Ids that the bus has made.
     made: BTreeSet<String>,
     to_workers: Vec<Request>,
     to_clients: Vec<Request>,
-    outputs: BTreeMap<Who, Output>,
-    counts: Vec<u64>,
-    /// Lines that were lost for one of several reasons: the client has sessions of one name in one pool.
-    doubts: Vec<Vec<Reason>>,
-    expected_replies: Vec<(Who, String, &'static str)>,
-    seen_replies: Vec<(Who, String, &'static str)>,
-    /// Why the next request that is dropped is refused.
-    refused_for: Option<Reason>,
-    /// Requests that were cancelled and are given up in this step, which their clients have to be told.
-    cancelled: Vec<(Who, String)>,
-    /// Pools that a worker has left, and when.
-    vacant: Vec<(usize, Moment)>,
-    /// When a client of each source has got a worker of its own, or has left, the last time.
-    turns: Vec<(Source, Moment)>,
-    /// Workers whose requests were given up in this step: they must have stopped by its end.
-    accused: Vec<usize>,
-    /// Clients whose requests were given up in this step with their connection, and why.
-    bereaved: Vec<(usize, Reason)>,
-    /// Workers that ended, and who waited for them.
-    blamed: Vec<(usize, Who)>,
-    /// Why lines of a worker would have been lost before a client was closed in the middle of them.
-    lost_before: BTreeMap<usize, Vec<Reason>>,
-    /// Dedicated pools of which a line that was dropped in this step may have taken a worker.
-    perhaps_taken: Vec<usize>,
-    /// Lines that went from one peer to another, to see that order is kept.
-    last_line: BTreeMap<(Who, Who), usize>,
-    /// How many bytes will have left for a client when it has the newest line about a list, of each kind.
-    lists_told: BTreeMap<(usize, usize), u64>,
-    /// A line that is for everybody, and who has still to get it.
-    for_all: Option<(usize, BTreeSet<usize>)>,
-    /// Workers are replaced, or their pools changed.
-    pub replaces: bool,
-    /// The bus refuses new requests, since it shuts down, at the end of this step.
-    pub refusing: bool,
-    /// New requests are refused.
-    pub quiescing: bool,
-    /// It did so when the step began.
-    pub refused: bool,
-    /// Bytes that were queued for peers when they were closed.
-    pub unsent: u64,
-    /// Answers that were given, to see that worlds are worth something.
-    pub answered: u64,
+    outputs: Outputs,
+    tally: Tally,
+    step: Step,
+    seats: Seats,
+    drain: Drain,
 }
 
 impl Model {
@@ -319,37 +247,37 @@ impl Model {
             clients: Vec::new(),
             workers: Vec::new(),
             sessions: Vec::new(),
-            next_session: 0,
             held: Vec::new(),
-            bonds: BTreeMap::new(),
-            issuing: Vec::new(),
+            names: Names::default(),
             made: BTreeSet::new(),
             to_workers: Vec::new(),
             to_clients: Vec::new(),
-            outputs: BTreeMap::new(),
-            counts: vec![0; Reason::ALL.len()],
-            doubts: Vec::new(),
-            expected_replies: Vec::new(),
-            seen_replies: Vec::new(),
-            refused_for: None,
-            cancelled: Vec::new(),
-            vacant: Vec::new(),
-            turns: Vec::new(),
-            accused: Vec::new(),
-            bereaved: Vec::new(),
-            blamed: Vec::new(),
-            lost_before: BTreeMap::new(),
-            perhaps_taken: Vec::new(),
-            last_line: BTreeMap::new(),
-            lists_told: BTreeMap::new(),
-            for_all: None,
-            replaces: false,
-            refusing: false,
-            quiescing: false,
-            refused: false,
-            unsent: 0,
-            answered: 0,
+            outputs: Outputs::default(),
+            tally: Tally::new(),
+            step: Step::default(),
+            seats: Seats::default(),
+            drain: Drain::default(),
         }
+    }
+
+    /// Workers are replaced from now on, or their pools changed.
+    pub fn replaces(&mut self) {
+        self.seats.replace();
+    }
+
+    /// The bus shuts down, and may come so far in this step.
+    pub fn shuts_down(&mut self, is_quiescing: bool, is_refusing: bool) {
+        self.drain.comes(is_quiescing, is_refusing);
+    }
+
+    /// Whether the bus refuses all messages, since it shuts down, at the end of this step.
+    pub fn is_refusing(&self) -> bool {
+        self.drain.is_refusing()
+    }
+
+    /// Whether it did so when the step began.
+    pub fn has_refused(&self) -> bool {
+        self.drain.has_refused()
     }
 
     /// These settings hold from now on.
@@ -376,7 +304,7 @@ impl Model {
     }
 
     fn count(&mut self, reason: Reason) {
-        self.counts[reason as usize] += 1;
+        self.tally.count(reason);
     }
 
     /// Something was counted that the world sees by itself.
@@ -386,13 +314,11 @@ impl Model {
 
     /// Compares with the bus, after each step.
     pub fn check(&mut self, now: Moment, bus: &crate::bus::Bus) {
-        self.ends_for_all();
-        assert_eq!(self.seen_replies, self.expected_replies, "error replies");
-        self.seen_replies.clear();
-        self.expected_replies.clear();
-        self.perhaps_taken.clear();
-        self.lost_before.clear();
-        for (client, reason) in std::mem::take(&mut self.bereaved) {
+        self.drain.has_come(bus.stage());
+        self.outputs.end_for_all();
+        self.tally.check_replies();
+        self.step.end();
+        for (client, reason) in self.step.take_bereaved() {
             let has_cause = match reason {
                 Reason::MemoryLimit => true,
                 Reason::ListenerRemoved => self.settings.listeners[self.clients[client].listener].is_gone,
@@ -407,12 +333,12 @@ impl Model {
             let outlives =
                 worker.ran && worker.released && worker.owner.is_some_and(|owner| !self.clients[owner].closed);
             assert!(
-                !(outlives && self.is_dedicated(worker.pool)) || self.refusing,
+                !(outlives && self.is_dedicated(worker.pool)) || self.drain.is_refusing(),
                 "a client outlives its own worker: {:?}",
                 worker.owner
             );
         }
-        for worker in std::mem::take(&mut self.accused) {
+        for worker in self.step.take_accused() {
             assert!(!self.workers[worker].takes, "requests of worker {worker} were given up, and it goes on");
         }
         for (at, worker) in self.workers.iter().enumerate() {
@@ -429,65 +355,25 @@ impl Model {
         let waits = self.clients.iter().any(|client| !client.closed);
         assert!(bus.stage() != Stage::Quiescing || waits, "the shutdown waits for nothing");
         let stats = bus.stats();
-        assert!(self.cancelled.is_empty(), "nobody was told that these were cancelled: {:?}", self.cancelled);
+        self.step.check_cancelled();
         assert_eq!(stats.sessions, self.sessions.len(), "sessions: {:?}", self.sessions);
         let pending = self.to_workers.len() + self.to_clients.len();
         self.orphans_leave(now, pending.saturating_sub(stats.pending));
         self.check_early(bus.bytes_waiting());
         let pending = self.to_workers.len() + self.to_clients.len();
         assert_eq!(stats.pending, pending, "pending: {:?} {:?}", self.to_workers, self.to_clients);
-        assert_eq!(stats.bytes_unsent, self.unsent, "bytes unsent");
-        self.settle_doubts(bus);
-        for reason in FORESEEN {
-            assert_eq!(bus.count(reason), self.counts[reason as usize], "{}", reason.name());
-        }
-    }
-
-    /// Finds for each line that was lost for one of several reasons one that the bus has counted.
-    fn settle_doubts(&mut self, bus: &crate::bus::Bus) {
-        let doubts = std::mem::take(&mut self.doubts);
-        let left = |reason: Reason| bus.count(reason).saturating_sub(self.counts[reason as usize]) as usize;
-        let mut chosen: Vec<Option<Reason>> = vec![None; doubts.len()];
-        for at in 0..doubts.len() {
-            // Whoever has a reason that is used up may take another one for it.
-            let mut tried: Vec<Reason> = Vec::new();
-            let mut ways = vec![(at, Vec::new())];
-            while let Some((doubt, way)) = ways.pop() {
-                let open = doubts[doubt]
-                    .iter()
-                    .copied()
-                    .find(|reason| chosen.iter().flatten().filter(|chosen| *chosen == reason).count() < left(*reason));
-                if open.is_some() {
-                    chosen[doubt] = open;
-                    way.into_iter().for_each(|(at, reason): (usize, Reason)| chosen[at] = Some(reason));
-                    break;
-                }
-                for reason in doubts[doubt].iter().copied() {
-                    if tried.contains(&reason) {
-                        continue;
-                    }
-                    tried.push(reason);
-                    for other in (0..chosen.len()).filter(|other| chosen[*other] == Some(reason)) {
-                        let mut way = way.clone();
-                        way.push((doubt, reason));
-                        ways.push((other, way));
-                    }
-                }
-            }
-        }
-        for (doubt, chosen) in doubts.iter().zip(chosen) {
-            self.count(chosen.unwrap_or(doubt[0]));
-        }
+        assert_eq!(stats.bytes_unsent, self.outputs.unsent(), "bytes unsent");
+        self.tally.check_counts(bus);
     }
 
     /// Whether nobody waits for anything.
     pub fn is_idle(&self) -> bool {
-        self.to_workers.is_empty() && self.to_clients.is_empty() && self.outputs.values().all(|out| out.queued == 0)
+        self.to_workers.is_empty() && self.to_clients.is_empty() && self.outputs.waiting().is_empty()
     }
 
     /// What is still waited for, for people.
     pub fn outstanding(&self) -> String {
-        let queued: Vec<_> = self.outputs.iter().filter(|(_, out)| out.queued > 0).map(|(who, _)| who).collect();
+        let queued = self.outputs.waiting();
         format!("to workers {:?}\nto clients {:?}\nqueued for {queued:?}", self.to_workers, self.to_clients)
     }
 

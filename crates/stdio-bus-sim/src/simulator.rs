@@ -30,7 +30,6 @@ use super::twins::Twins;
 use crate::bus::port::{ClientKey, Close, Effect, Input, Moment, Peer, WorkerKey};
 use crate::bus::report::{Reason, WorkerName};
 use crate::bus::settings::Settings;
-use crate::bus::shutdown::Stage;
 use drain::Drain;
 use journal::Journal;
 use passage::Passage;
@@ -331,9 +330,6 @@ impl World {
     fn check(&mut self) {
         self.learn_owners_who_wait();
         self.bus.check_invariants();
-        self.model.refusing = self.bus.stage() >= Stage::Terminating;
-        self.model.quiescing = self.bus.stage() >= Stage::Quiescing;
-        self.model.refused = self.model.refusing;
         self.model.check(self.now, &self.bus);
         self.learn_roles();
         let soon = self.now.after(Duration::from_millis(1));

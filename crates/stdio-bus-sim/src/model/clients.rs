@@ -8,9 +8,6 @@ use crate::bus::report::Reason;
 use crate::bus::settings::Assignment;
 use crate::line::{Kind, Line, Who};
 
-/// A source whose clients leave early gets the next worker so long after the last one.
-const PACE: Duration = Duration::from_millis(50);
-
 impl Model {
     /// A client has connected, with the token of `name` if it has one.
     pub fn connected(&mut self, listener: usize, source: Source, name: Option<&'static str>) {
@@ -102,17 +99,14 @@ impl Model {
 
     /// A client has got a worker of its own, or leaves: its source may get the next one some time later.
     pub fn counts_turn(&mut self, now: Moment, client: usize) {
-        let source = self.clients[client].source;
-        self.turns.retain(|(of, _)| *of != source);
-        self.turns.push((source, now));
+        self.seats.count_turn(now, self.clients[client].source);
     }
 
     /// Whether a client that cannot wait for its turn may be refused a worker, though there is one.
     pub(super) fn is_paced(&self, now: Moment, client: usize, line: &Line) -> bool {
-        let Client { source, .. } = self.clients[client];
-        self.quiescing
+        self.drain.is_quiescing()
             && self.awaits_turn(client, line)
-            && self.turns.iter().any(|(of, last)| *of == source && now.since(*last) < PACE)
+            && self.seats.is_paced(now, self.clients[client].source)
     }
 
     /// A client has ended its input.
@@ -185,14 +179,14 @@ impl Model {
     /// A client's descriptor is closed.
     pub fn gone(&mut self, client: usize) {
         self.clients[client].gone = true;
-        self.unsent += self.outputs.remove(&Who::Client(client)).unwrap_or_default().queued as u64;
+        self.outputs.close(Who::Client(client));
     }
 
     /// A client is being closed: what hung on it is settled. One that waits for answers needs an `excuse` for it.
     pub fn closing(&mut self, now: Moment, client: usize, how: Close, why: Reason, excuse: bool) {
         let me = Who::Client(client);
         let waits = self.to_workers.iter().any(|request| request.asker == Some(me));
-        let drains = (self.clients[client].half_closed || self.quiescing) && why != Reason::ListenerRemoved;
+        let drains = (self.clients[client].half_closed || self.drain.is_quiescing()) && why != Reason::ListenerRemoved;
         assert!(!(waits && drains) || excuse, "client {client} is closed before its answers have come");
         if std::mem::replace(&mut self.clients[client].closed, true) {
             return;
@@ -202,11 +196,11 @@ impl Model {
         }
         if matches!(why, Reason::ClientMalformed | Reason::ClientLineTooLong) {
             assert!(!waits, "client {client} is closed and not told what becomes of its requests");
-            self.bereaved.retain(|(bereaved, _)| *bereaved != client);
+            self.step.console(client);
         }
         self.counts_turn(now, client);
         // Who holds the memory by what is queued for it can be told nothing.
-        let is_mute = how == Close::Now && self.outputs.get(&me).is_some_and(|output| output.queued > 0);
+        let is_mute = how == Close::Now && self.outputs.queued(me) > 0;
         let is_told = why == Reason::MemoryLimit && !is_mute;
         let lost_for = if is_told { why } else { Reason::RequestDiscarded };
         for at in 0..self.to_workers.len() {
@@ -241,7 +235,7 @@ impl Model {
         if let Some(group) = self.group_of(client, line) {
             let (pools, assignment) = self.pools_of(group);
             let dedicated = pools.into_iter().filter(|_| assignment == Assignment::Dedicated);
-            self.perhaps_taken.extend(dedicated);
+            self.step.may_have_taken(dedicated);
         }
         // It may have been looked at before it was refused.
         let names = line.names();

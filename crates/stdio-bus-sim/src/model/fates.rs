@@ -29,7 +29,7 @@ impl Model {
         let free = |worker: &Worker| worker.takes && worker.owner.is_none() && (serves(worker) || may_keep(worker));
         let to: Vec<Who> =
             self.workers.iter().enumerate().filter(|(_, worker)| free(worker)).map(|(at, _)| Who::Worker(at)).collect();
-        let taken = self.perhaps_taken.iter().any(|pool| pools.contains(pool));
+        let taken = self.step.has_perhaps_taken(&pools);
         let may_lack =
             assignment == Assignment::Dedicated && (taken || self.clients[client].has_waited >= TURN_AWAITED);
         let any_serves = |to: &Who| matches!(to, Who::Worker(worker) if serves(&self.workers[*worker]));
@@ -64,7 +64,7 @@ impl Model {
         if self.clients[client].closed {
             return Fate::lost(self.clients[client].refused_for);
         }
-        if self.refusing || self.quiescing && line.kind == Kind::Request {
+        if self.drain.is_refusing() || self.drain.is_quiescing() && line.kind == Kind::Request {
             return Fate::lost(Reason::ShuttingDown);
         }
         if line.ids.id.as_deref().is_some_and(|id| meaning(id).len() > MAX_REQUEST_ID_LEN + 2) {

@@ -20,24 +20,20 @@ impl Model {
             Who::Worker(worker) => self.fate_of_worker_line(worker, &line),
         };
         let is_for_all = matches!(line.from, Who::Worker(worker) if !self.told_all(worker, &line).is_empty());
-        if let (true, Who::Client(client), Some((_, due))) = (is_for_all, to, &mut self.for_all) {
-            assert!(due.remove(&client), "line {number} came to {to:?}, which was told before");
-            let output = self.outputs.get(&to);
-            let behind = output.map_or(0, |output| output.left + output.queued as u64) + text.len() as u64;
-            self.lists_told.insert((client, line.list().unwrap_or_default()), behind);
+        if let (true, Who::Client(client)) = (is_for_all, to) {
+            self.outputs.tell_list(client, line.list().unwrap_or_default(), number, text.len());
         }
         assert!(fate.to.contains(&to), "line {number} went to {to:?}, but {fate:?}: {line:?}");
         // What is for a slow reader must not hold up those with whom it shares a worker.
         let limit = self.settings.limits.max_output_queue;
-        let queued = self.outputs.get(&to).map_or(0, |output| output.queued);
+        let queued = self.outputs.queued(to);
         let may_be_full = matches!((line.from, to), (Who::Worker(worker), Who::Client(client))
             if queued <= 4 * limit && (self.is_shared(worker, client) || self.was_shared(now, worker, client)));
         assert!(may_be_full || is_for_all || !self.is_full(to), "line {number} was queued for {to:?}, which is full");
         let Some(ids) = line.ids_of(text) else {
             panic!("line {number} was changed:\n{line:?}\n{}", text.escape_ascii());
         };
-        let last = self.last_line.insert((line.from, to), number);
-        assert!(last.is_none_or(|last| last < number), "line {number} came to {to:?} after {last:?}");
+        self.outputs.pass(line.from, to, number);
         if let (Who::Client(client), Who::Worker(worker)) = (line.from, to) {
             self.workers[worker].served.insert(client);
         }
@@ -67,7 +63,7 @@ impl Model {
         }
         assert!(!matches!(line.kind, Kind::Malformed | Kind::TooLong), "a bad line passed: {line:?}");
         self.begins_for_all(number);
-        self.ends_for_all();
+        self.outputs.end_for_all();
         if let Who::Worker(worker) = line.from
             && !self.told_all(worker, &line).is_empty()
         {
@@ -88,19 +84,19 @@ impl Model {
             && fate.lost == [Reason::UnknownSession]
             && self.waits_for_session(worker, &line)
         {
-            let in_doubt = self.lost_before.remove(&number).is_some_and(|lost| !lost.is_empty());
+            let in_doubt = !self.step.take_lost_before(number).is_empty();
             let bytes = line.bytes().len();
             self.workers[worker].early.push(Early { number, bytes, since: now, in_doubt });
             return None;
         }
-        let fate = Fate { lost: [fate.lost, self.lost_before.remove(&number).unwrap_or_default()].concat(), ..fate };
-        let told = self.refused_for.take().filter(|_| line.kind == Kind::Request);
+        let fate = Fate { lost: [fate.lost, self.step.take_lost_before(number)].concat(), ..fate };
+        let told = self.tally.take_refusal().filter(|_| line.kind == Kind::Request);
         let Some(reason) = told.or(fate.lost.first().copied()) else {
             panic!("line {number} was lost; it should have gone to {:?}: {line:?}", fate.to)
         };
         assert!(fate.lost.contains(&reason), "line {number} is refused: {reason:?}, but {fate:?}: {line:?}");
         if told.is_none() && fate.lost.iter().any(|other| *other != reason) {
-            self.doubts.push(fate.lost);
+            self.tally.count_one_of(fate.lost);
         } else {
             self.count(reason);
         }
@@ -126,7 +122,7 @@ impl Model {
         };
         if line.kind == Kind::Request && told {
             let token = line.ids.id.clone().expect("a request has an id");
-            self.expected_replies.push((line.from, token, reason.told()));
+            self.tally.expect_reply(line.from, token, reason.told());
         }
         Some(reason)
     }
@@ -138,7 +134,7 @@ impl Model {
         let is_of_before = ["client_left", "request_discarded"]
             .contains(&value["error"]["data"]["reason"].as_str().unwrap_or_default());
         let refuses = hearing == Some(to) && !value["id"].is_null() && !is_of_before;
-        self.refused_for = value["error"]["data"]["reason"].as_str().filter(|_| refuses).map(reason_of);
+        self.tally.refuses_next(value["error"]["data"]["reason"].as_str().filter(|_| refuses).map(reason_of));
         refuses
     }
 
@@ -175,7 +171,7 @@ impl Model {
         let is_replaced = reason == Reason::WorkerReplaced.name();
         let reason = reason_of(&reason);
         if hearing == Some(to) && reason != Reason::RequestDiscarded {
-            self.seen_replies.push((to, id, reason.told()));
+            self.tally.see_reply(to, id, reason.told());
             return;
         }
         self.gave_up(now, to, &id, reason, is_replaced);
@@ -189,7 +185,7 @@ impl Model {
                 let lost = self.fate_of_worker_line(worker, line).lost;
                 // One that waits for its session was not lost.
                 if lost != [Reason::UnknownSession] || !self.waits_for_session(worker, line) {
-                    self.lost_before.entry(number).or_default().extend(lost);
+                    self.step.may_be_lost(number, lost);
                 }
             }
         }
@@ -197,22 +193,13 @@ impl Model {
 
     /// Who has to get a line that is for everybody: whoever has read the one before it.
     fn begins_for_all(&mut self, number: usize) {
-        if self.for_all.as_ref().is_some_and(|(of, _)| *of == number) {
+        if self.outputs.is_for_all(number) {
             return;
         }
-        self.ends_for_all();
+        self.outputs.end_for_all();
         let line = &self.lines[number];
         let (Who::Worker(worker), Some(list)) = (line.from, line.list()) else { return };
-        let left = |client: usize| self.outputs.get(&Who::Client(client)).map_or(0, |output| output.left);
-        let is_due = |client: &usize| self.lists_told.get(&(*client, list)).is_none_or(|told| *told <= left(*client));
-        let due = self.told_all(worker, line).into_iter().filter(is_due).collect();
-        self.for_all = Some((number, due));
-    }
-
-    /// Everybody has got the line that is for everybody.
-    pub(super) fn ends_for_all(&mut self) {
-        if let Some((number, left)) = self.for_all.take() {
-            assert!(left.is_empty(), "line {number} is for everybody, and {left:?} did not get it");
-        }
+        let clients = self.told_all(worker, line);
+        self.outputs.begin_for_all(number, list, clients);
     }
 }

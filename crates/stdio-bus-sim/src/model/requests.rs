@@ -143,7 +143,6 @@ impl Model {
     pub(super) fn worker_response(&mut self, now: Moment, number: usize, worker: usize, client: usize, ids: &Ids) {
         let line = self.lines[number].clone();
         let request = self.answered_by(number, true);
-        self.answered += 1;
         self.clients[client].penalty.answered();
         let expected = if request.replaced { Some(&request.token) } else { line.ids.id.as_ref() };
         assert_eq!(ids.id.as_ref(), expected, "the id of {:?} was not restored", request.line);
@@ -229,8 +228,7 @@ impl Model {
     /// A pending request was answered with an error.
     pub(super) fn gave_up(&mut self, now: Moment, to: Who, id: &str, reason: Reason, is_replaced: bool) {
         if reason == Reason::Cancelled {
-            let at = self.cancelled.iter().position(|(asker, token)| *asker == to && token == id);
-            self.cancelled.remove(at.expect("a request was cancelled, and its grace is over"));
+            self.step.tell_cancelled(to, id);
             return self.count(reason);
         }
         // Of several with one id a shutdown ends a subscription first.
@@ -254,21 +252,21 @@ impl Model {
                 assert!(overdue, "too early: {request:?}");
             }
             Reason::RequestLost => {
-                assert!(!self.refused);
-                self.accused.push(worker);
+                assert!(!self.drain.has_refused());
+                self.step.accuse(worker);
                 if !is_replaced {
-                    self.blamed.push((worker, to));
+                    self.seats.blame(worker, to);
                 }
             }
             Reason::ShuttingDown => {
-                assert!(self.refusing || self.quiescing, "{request:?} might have been answered");
-                if self.refusing {
-                    self.accused.push(worker);
+                assert!(self.drain.is_refusing() || self.drain.is_quiescing(), "{request:?} might have been answered");
+                if self.drain.is_refusing() {
+                    self.step.accuse(worker);
                 }
             }
             Reason::RequestDiscarded | Reason::MemoryLimit | Reason::ListenerRemoved => {
                 let Who::Client(client) = to else { panic!("{to:?} waits for a client") };
-                self.bereaved.push((client, reason));
+                self.step.bereave(client, reason);
             }
             _ => panic!("a request was given up for {reason:?}"),
         }
@@ -330,7 +328,7 @@ impl Model {
         }
         let loud = request.cancelled.is_some_and(|(_, loud)| loud);
         match request.asker {
-            Some(asker) if loud => self.cancelled.push((asker, request.token)),
+            Some(asker) if loud => self.step.owe_cancelled(asker, request.token),
             Some(_) => self.count(Reason::Cancelled),
             None => {}
         }

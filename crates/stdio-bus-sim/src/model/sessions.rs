@@ -49,14 +49,13 @@ impl Model {
 
     /// Whether a session was made under another name than that of this client.
     pub(super) fn is_bound_to_another(&self, client: usize, worker: usize, session: &str) -> bool {
-        let bond = self.bonds.get(&(self.workers[worker].pool, session.into()));
-        bond.is_some_and(|bond| Some(*bond) != self.clients[client].name)
+        self.names.is_bound_to_another(self.workers[worker].pool, session, self.clients[client].name)
     }
 
     /// A client was given a session: it is loaded under no other name.
     pub(super) fn bind(&mut self, client: usize, worker: usize, session: &str) {
         if let Some(name) = self.clients[client].name {
-            self.bonds.entry((self.workers[worker].pool, session.into())).or_insert(name);
+            self.names.bind(self.workers[worker].pool, session, name);
         }
     }
 
@@ -104,8 +103,7 @@ impl Model {
     }
 
     fn new_session(&mut self, now: Moment, client: usize, worker: usize, name: &str, rank: Rank) -> usize {
-        let serial = self.next_session;
-        self.next_session += 1;
+        let serial = self.names.number();
         let session = Session {
             serial,
             client,
@@ -159,7 +157,7 @@ impl Model {
     /// A worker has given out a name: from now on its pool does so, and the name is held for nobody else.
     fn gives_out(&mut self, worker: usize, name: &str) {
         self.held.retain(|held| held.worker != worker || held.name != name);
-        self.issuing.push(self.workers[worker].pool);
+        self.names.issue(self.workers[worker].pool);
     }
 
     /// An answer comes that nobody waits for: what it names is kept from everybody. `asked_in` are the sessions of the
@@ -177,12 +175,11 @@ impl Model {
         if serial.is_some_and(|serial| asked_in.contains(&serial)) {
             return;
         }
-        self.issuing.push(self.workers[worker].pool);
+        self.names.issue(self.workers[worker].pool);
         if owned.is_none_or(|at| at.rank < Rank::Issued && !at.was_issued) && held.is_none_or(|held| !held.is_issued) {
             self.sessions.retain(|at| !is_it(at.worker, &at.name));
             self.gives_out(worker, &name);
-            self.held.push(Held { worker, name, serial: self.next_session, is_issued: true });
-            self.next_session += 1;
+            self.held.push(Held { worker, name, serial: self.names.number(), is_issued: true });
         }
     }
 

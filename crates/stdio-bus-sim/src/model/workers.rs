@@ -1,16 +1,12 @@
 //! What the model knows of workers: what they are there for, and who has them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use super::{BELIEVED, LOST_NAMES, Model, Rank, Request, Retired, Worker};
 use crate::bus::overview::Role;
 use crate::bus::port::Moment;
 use crate::bus::settings::{Assignment, Pool};
 use crate::line::Who;
-
-/// No worker is started again sooner than this.
-const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 
 impl Model {
     /// What a worker is there for: whether it may get what any worker of its pool may do.
@@ -35,9 +31,8 @@ impl Model {
     pub fn started(&mut self, now: Moment, pool: usize) {
         let Pool { instances, assignment, .. } = self.settings.pools[pool];
         let before = self.workers.iter().filter(|worker| worker.pool == pool).count();
-        if before >= instances && assignment != Assignment::Dedicated && !self.replaces {
-            let seat = self.vacant.iter().position(|(of, since)| *of == pool && now.since(*since) >= FIRST_BACKOFF);
-            self.vacant.remove(seat.expect("a seat is vacant for as long as the first backoff"));
+        if before >= instances && assignment != Assignment::Dedicated && !self.seats.are_replaced() {
+            self.seats.take(now, pool);
         }
         self.workers.push(Worker {
             pool,
@@ -57,8 +52,8 @@ impl Model {
         });
         let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released).count();
         let most = self.settings.pools[pool].max_instances;
-        assert!(live <= most || self.replaces, "pool {pool} has {live} workers");
-        assert!(!self.refused, "a worker is started during the drain");
+        assert!(live <= most || self.seats.are_replaced(), "pool {pool} has {live} workers");
+        assert!(!self.drain.has_refused(), "a worker is started during the drain");
     }
 
     /// A worker was started.
@@ -117,7 +112,7 @@ impl Model {
         self.workers[worker].takes = false;
         for request in std::mem::take(&mut self.to_workers) {
             if let (true, Some(asker)) = (request.answerer == me, request.asker) {
-                self.blamed.push((worker, asker));
+                self.seats.blame(worker, asker);
             }
             if request.answerer != me {
                 self.to_workers.push(request);
@@ -145,13 +140,13 @@ impl Model {
     pub fn released(&mut self, now: Moment, worker: usize) {
         self.settled(worker);
         for (at, client) in self.clients.iter_mut().enumerate() {
-            if self.blamed.contains(&(worker, Who::Client(at))) {
+            if self.seats.is_blamed(worker, Who::Client(at)) {
                 client.penalty.crashed(now);
             }
         }
         self.workers[worker].released = true;
-        self.vacant.push((self.workers[worker].pool, now));
-        self.unsent += self.outputs.remove(&Who::Worker(worker)).unwrap_or_default().queued as u64;
+        self.seats.leave(now, self.workers[worker].pool);
+        self.outputs.close(Who::Worker(worker));
         for client in &mut self.clients {
             client.assigned.retain(|(_, assigned)| *assigned != worker);
         }
@@ -217,7 +212,7 @@ impl Model {
     pub(super) fn issues(&self, worker: usize) -> bool {
         let pool = self.workers[worker].pool;
         let shared = self.settings.pools[pool].assignment != Assignment::Dedicated;
-        shared && (self.issuing.contains(&pool) || self.creates(worker))
+        shared && (self.names.are_issued_in(pool) || self.creates(worker))
     }
 
     /// Whether a worker may be making a session: a request for one is pending, or was given up before it was answered.

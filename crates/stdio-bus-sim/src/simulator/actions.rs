@@ -105,7 +105,7 @@ impl World {
 
     /// Another configuration holds from now on, or the operator has workers replaced.
     pub(super) fn reload(&mut self) {
-        self.model.replaces = true;
+        self.model.replaces();
         let (pool, worker) = (self.random.range(0..self.settings.pools.len()), self.any_worker());
         match (self.random.range(0..5), worker) {
             (0, _) => self.handle("is to be replaced", None, Input::RestartPool(pool)),
@@ -153,8 +153,7 @@ impl World {
             let again = self.drain.signal(self.now) && before > Stage::Running;
             let limits = &self.settings.limits;
             let starts = before == Stage::Running && limits.lame_duck.is_zero();
-            self.model.quiescing |= again || starts;
-            self.model.refusing |= again || starts && limits.quiesce.is_zero();
+            self.model.shuts_down(again || starts, again || starts && limits.quiesce.is_zero());
             self.handle("shutdown", None, Input::Shutdown);
             if before > Stage::Running && !again {
                 assert_eq!(self.bus.stage(), before, "two signals within a second are one");

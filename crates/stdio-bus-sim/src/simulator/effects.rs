@@ -154,14 +154,14 @@ impl World {
         let is_bad = call.is_bad && call.hearing == Some(Who::Client(at));
         self.model.closes_amid(call.due.iter().copied());
         let excuse =
-            self.clients[at].reset || is_stalled || why == Reason::MemoryLimit || self.model.refusing || is_bad;
+            self.clients[at].reset || is_stalled || why == Reason::MemoryLimit || self.model.is_refusing() || is_bad;
         self.model.closing(self.now, at, how, why, excuse);
     }
 
     fn read_report(&mut self, report: &Report) {
         assert!(!report.text.is_empty());
         let restarts = report.reason == Reason::RestartScheduled && report.suppressed == 0;
-        assert!(!restarts || !self.model.refused, "a restart is scheduled during the shutdown");
+        assert!(!restarts || !self.model.has_refused(), "a restart is scheduled during the shutdown");
         self.note(|_| {
             let client = report.client.map(|number| format!(" of client {number}")).unwrap_or_default();
             format!("  reported: {}{client}: {}", report.reason.name(), report.text)

@@ -19,7 +19,8 @@ impl World {
         for _ in 0..2000 {
             self.progress();
             let empty = self.model.seats_empty() as u64;
-            let manned = self.model.refusing || empty <= self.bus.count(Reason::PoolDegraded) && self.all_are_renewed();
+            let manned =
+                self.model.is_refusing() || empty <= self.bus.count(Reason::PoolDegraded) && self.all_are_renewed();
             if self.drain.has_ended() || manned && self.model.is_idle() && self.nobody_is_paused() {
                 return;
             }

@@ -26,8 +26,8 @@ impl World {
     fn tick(&mut self) {
         self.note(|_| "the time".into());
         let effects = self.bus.handle(self.now, Input::Tick);
-        self.model.refusing |= self.bus.stage() >= Stage::Terminating;
-        self.model.quiescing |= self.bus.stage() >= Stage::Quiescing;
+        let stage = self.bus.stage();
+        self.model.shuts_down(stage >= Stage::Quiescing, stage >= Stage::Terminating);
         self.model.leave_slots(self.now);
         self.model.expire_early(self.now);
         self.carry_out(effects, &[], None, VecDeque::new(), false);

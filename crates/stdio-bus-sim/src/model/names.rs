@@ -1,0 +1,40 @@
+//! The names that workers give to sessions, and the numbers of sessions.
+
+use std::collections::BTreeMap;
+
+/// What was given out.
+#[derive(Default)]
+pub(super) struct Names {
+    /// Under whose name each session was made or loaded, by pool and session.
+    bonds: BTreeMap<(usize, String), &'static str>,
+    /// Pools of which a worker has given out a name.
+    issuing: Vec<usize>,
+    next: usize,
+}
+
+impl Names {
+    /// The number of a new session.
+    pub(super) fn number(&mut self) -> usize {
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// Whether a session was made under another name than this.
+    pub(super) fn is_bound_to_another(&self, pool: usize, session: &str, name: Option<&str>) -> bool {
+        self.bonds.get(&(pool, session.into())).is_some_and(|bond| Some(*bond) != name)
+    }
+
+    /// A session is loaded under no other name.
+    pub(super) fn bind(&mut self, pool: usize, session: &str, name: &'static str) {
+        self.bonds.entry((pool, session.into())).or_insert(name);
+    }
+
+    /// A worker of this pool has given out a name.
+    pub(super) fn issue(&mut self, pool: usize) {
+        self.issuing.push(pool);
+    }
+
+    pub(super) fn are_issued_in(&self, pool: usize) -> bool {
+        self.issuing.contains(&pool)
+    }
+}

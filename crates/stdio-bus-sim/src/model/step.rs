@@ -1,0 +1,85 @@
+//! What the bus has still to do in a step, and what it may have done in it.
+
+use std::collections::BTreeMap;
+
+use crate::bus::report::Reason;
+use crate::line::Who;
+
+/// What is settled by the end of a step.
+#[derive(Default)]
+pub(super) struct Step {
+    /// Workers whose requests were given up: they must have stopped by its end.
+    accused: Vec<usize>,
+    /// Clients whose requests were given up with their connection, and why.
+    bereaved: Vec<(usize, Reason)>,
+    /// Requests that were cancelled and are given up, which their clients have to be told.
+    cancelled: Vec<(Who, String)>,
+    /// Why lines of a worker would have been lost before a client was closed in the middle of them.
+    lost_before: BTreeMap<usize, Vec<Reason>>,
+    /// Dedicated pools of which a line that was dropped may have taken a worker.
+    perhaps_taken: Vec<usize>,
+}
+
+impl Step {
+    /// A request of a worker was given up.
+    pub(super) fn accuse(&mut self, worker: usize) {
+        self.accused.push(worker);
+    }
+
+    pub(super) fn take_accused(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.accused)
+    }
+
+    /// A request of a client was given up with its connection.
+    pub(super) fn bereave(&mut self, client: usize, why: Reason) {
+        self.bereaved.push((client, why));
+    }
+
+    /// A client is closed for a reason of its own.
+    pub(super) fn console(&mut self, client: usize) {
+        self.bereaved.retain(|(bereaved, _)| *bereaved != client);
+    }
+
+    pub(super) fn take_bereaved(&mut self) -> Vec<(usize, Reason)> {
+        std::mem::take(&mut self.bereaved)
+    }
+
+    /// Who has cancelled a request is to be told that it is given up.
+    pub(super) fn owe_cancelled(&mut self, asker: Who, token: String) {
+        self.cancelled.push((asker, token));
+    }
+
+    /// It is told so.
+    pub(super) fn tell_cancelled(&mut self, asker: Who, token: &str) {
+        let at = self.cancelled.iter().position(|(of, known)| *of == asker && known == token);
+        self.cancelled.remove(at.expect("a request was cancelled, and its grace is over"));
+    }
+
+    /// A line would have been lost for these reasons before a client was closed.
+    pub(super) fn may_be_lost(&mut self, number: usize, reasons: Vec<Reason>) {
+        self.lost_before.entry(number).or_default().extend(reasons);
+    }
+
+    pub(super) fn take_lost_before(&mut self, number: usize) -> Vec<Reason> {
+        self.lost_before.remove(&number).unwrap_or_default()
+    }
+
+    /// A line may have taken a worker of one of these pools.
+    pub(super) fn may_have_taken(&mut self, pools: impl IntoIterator<Item = usize>) {
+        self.perhaps_taken.extend(pools);
+    }
+
+    pub(super) fn has_perhaps_taken(&self, pools: &[usize]) -> bool {
+        self.perhaps_taken.iter().any(|pool| pools.contains(pool))
+    }
+
+    /// The step is over: nothing of what it may have done counts any more.
+    pub(super) fn end(&mut self) {
+        self.perhaps_taken.clear();
+        self.lost_before.clear();
+    }
+
+    pub(super) fn check_cancelled(&self) {
+        assert!(self.cancelled.is_empty(), "nobody was told that these were cancelled: {:?}", self.cancelled);
+    }
+}

@@ -189,7 +189,7 @@ fn a_daemon_whose_configuration_cannot_be_read_again_drains_with_a_hangup() {
     let mut client = daemon.connect();
     client.request(1, "m", json!({}));
     let (code, _, why) = command(&daemon, &["reload"]);
-    assert!(code == Some(1) && why.contains("without --config"), "{why}");
+    assert!(code == Some(1) && why.contains("with --config"), "{why}");
     daemon.signal(Signal::HUP);
     client.ends();
     daemon.ends_well();

@@ -51,6 +51,11 @@ impl RequestLines {
         self.tell_lost(now, TELL_EVERY);
     }
 
+    /// Whether requests have no line, of which nobody was told yet.
+    pub(super) fn has_lost(&self) -> bool {
+        self.lost > 0
+    }
+
     /// Tells how many have no line, as often as that.
     pub(super) fn tell_lost(&mut self, now: Moment, every: Duration) {
         if self.lost == 0 || self.told != Moment::default() && now.since(self.told) < every {

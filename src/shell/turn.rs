@@ -217,10 +217,11 @@ impl<I: Io> Shell<I> {
         let deadline = earlier(self.bus.next_deadline(), reactor.timers.next());
         let wait = deadline.map(|deadline| deadline.max(reactor.clock.hears_until()).since(reactor.clock.now()));
         let Some(due) = reactor.notify.due() else { return wait };
-        let notice = due.saturating_sub(reactor.io.elapsed());
+        let notice = due.saturating_sub(reactor.io.turned_at());
         Some(wait.map_or(notice, |wait| wait.min(notice)))
     }
 
+    #[inline]
     fn resume_connections(&mut self, now: Moment) {
         // Only those that wait now: one that is resumed meanwhile has its turn after the next completions.
         for _ in 0..self.reactor.connections.resumed.len() {
@@ -251,7 +252,11 @@ impl<I: Io> Shell<I> {
     }
 
     /// Logs the requests that have ended.
+    #[inline]
     fn log_requests(&mut self) {
+        if !self.bus.records_requests() && !self.reactor.log.requests.has_lost() {
+            return;
+        }
         let Reactor { log, workers, clock, .. } = &mut self.reactor;
         log.requests.write(clock.now(), &mut self.bus, &workers.pools);
     }
@@ -263,7 +268,7 @@ impl<I: Io> Shell<I> {
             notify.stops();
         }
         if notify.due().is_some() {
-            notify.tell(io.elapsed(), || condition(&self.bus, clock.now()));
+            notify.tell(io.turned_at(), || condition(&self.bus, clock.now()));
         }
     }
 

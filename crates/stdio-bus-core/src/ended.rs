@@ -230,6 +230,11 @@ impl Bus {
         core::mem::take(&mut records.lost)
     }
 
+    /// Whether it keeps a record of each request.
+    pub fn records_requests(&self) -> bool {
+        self.out.keeps_records()
+    }
+
     /// Keeps a record of each request that is made from now on, or none.
     pub fn record_requests(&mut self, is_wanted: bool) {
         if self.out.keeps_records() != is_wanted {

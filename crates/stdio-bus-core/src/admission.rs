@@ -9,8 +9,6 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use hashbrown::HashMap;
-
 use super::Bus;
 use super::origin::{Origin, Place};
 use super::peer::{ClientKey, Moment, Peer, Source};
@@ -41,8 +39,6 @@ pub(super) struct Uses {
     /// How many connections each listener has let in, of those that have; none stands for those that are only there to be
     /// told that there is no room.
     let_in: Vec<(Option<usize>, usize)>,
-    /// How many it has.
-    connections: usize,
     /// When it got its last worker, in turns of all sources. One that has got none goes before the one that got the last,
     /// and behind those that have waited since.
     turn: u64,
@@ -81,22 +77,13 @@ impl Admission {
 /// The connections that there are, by their sources.
 pub(super) struct Sources {
     table: Table<Uses>,
-    /// Where each of them is in the table.
-    places: HashMap<Source, UseKey>,
-    /// The connections of all sources, as [`Uses::let_in`].
-    let_in: Vec<(Option<usize>, usize)>,
     turns: u64,
 }
 
 impl Default for Sources {
     fn default() -> Self {
-        Self { table: Table::new(MAX_CONNECTIONS), places: HashMap::new(), let_in: Vec::new(), turns: 0 }
+        Self { table: Table::new(MAX_CONNECTIONS), turns: 0 }
     }
-}
-
-/// How many were counted for a listener. There are few listeners.
-fn counted(counts: &[(Option<usize>, usize)], let_in: Option<usize>) -> usize {
-    counts.iter().find(|(listener, _)| *listener == let_in).map_or(0, |(_, count)| *count)
 }
 
 /// The counter for a listener.
@@ -112,51 +99,31 @@ impl Sources {
     /// One more connection of `source`.
     pub(super) fn enter(&mut self, source: Source, let_in: Option<usize>) -> Option<UseKey> {
         let turn = self.turns.saturating_sub(1);
-        let key = match self.places.get(&source) {
-            Some(known) => *known,
-            None => {
-                let key = self.table.insert(Uses { source, let_in: Vec::new(), connections: 0, turn })?;
-                self.places.insert(source, key);
-                key
-            }
-        };
-        *counter(&mut self.let_in, let_in) += 1;
-        let uses = self.uses(key);
-        uses.connections += 1;
-        *counter(&mut uses.let_in, let_in) += 1;
+        let known = self.table.iter().find(|(_, uses)| uses.source == source).map(|(key, _)| key);
+        let key = known.or_else(|| self.table.insert(Uses { source, let_in: Vec::new(), turn }))?;
+        *counter(&mut self.uses(key).let_in, let_in) += 1;
         Some(key)
     }
 
     /// One connection less.
     pub(super) fn leave(&mut self, key: UseKey, let_in: Option<usize>) {
-        *counter(&mut self.let_in, let_in) -= 1;
-        let uses = self.uses(key);
-        uses.connections -= 1;
-        *counter(&mut uses.let_in, let_in) -= 1;
-        if uses.connections == 0 {
-            let source = uses.source;
-            self.places.remove(&source);
+        *counter(&mut self.uses(key).let_in, let_in) -= 1;
+        if self.count(key) == 0 {
             self.table.remove(key);
         }
     }
 
     /// How many connections a source has.
     pub(super) fn count(&self, key: UseKey) -> usize {
-        self.table.get(key).map_or(0, |uses| uses.connections)
+        self.table.get(key).map_or(0, |uses| uses.let_in.iter().map(|(_, count)| count).sum())
     }
 
-    /// How many clients a listener has let in, all together or from one source.
-    pub(super) fn let_in(&self, listener: usize, source: Option<Source>) -> usize {
-        let of = |source: Source| self.table.get(*self.places.get(&source)?);
-        match source {
-            None => counted(&self.let_in, Some(listener)),
-            Some(source) => of(source).map_or(0, |uses| counted(&uses.let_in, Some(listener))),
-        }
-    }
-
-    /// How many are only there to be told that there is no room.
-    fn turned_away(&self) -> usize {
-        counted(&self.let_in, None)
+    /// How many clients a listener has let in, or are only there to be told that there is no room; all together or from
+    /// one source.
+    pub(super) fn let_in(&self, listener: Option<usize>, source: Option<Source>) -> usize {
+        let is_meant = |uses: &&Uses| source.is_none_or(|source| uses.source == source);
+        let counts = self.table.iter().map(|(_, uses)| uses).filter(is_meant).flat_map(|uses| &uses.let_in);
+        counts.filter(|(of, _)| *of == listener).map(|(_, count)| count).sum()
     }
 
     /// It has got a worker: all others that wait for one go before it.
@@ -263,21 +230,22 @@ impl Bus {
     /// How many connections more of this source a listener takes, where it takes only so many of one.
     pub fn room_of_source(&self, listener: usize, source: Source) -> Option<usize> {
         let most = self.settings.listeners.get(listener)?.max_connections.per_source?;
-        Some(most.saturating_sub(self.admission.sources.let_in(listener, Some(source))))
+        Some(most.saturating_sub(self.admission.sources.let_in(Some(listener), Some(source))))
     }
 
     /// Why the listener with this index takes no more clients from `source`; none if it does.
     pub(super) fn no_room(&self, listener: usize, source: Source) -> Option<String> {
         let most = self.settings.listeners.get(listener)?.max_connections;
+        let let_in = |source| self.admission.sources.let_in(Some(listener), source);
         let connections =
             |count: usize| if count == 1 { "1 connection".into() } else { format!("{count} connections") };
         let key = "listeners[].max_connections";
         // What the client can do something about comes first.
         let text = match (most.per_source, most.total) {
-            (Some(most), _) if self.admission.sources.let_in(listener, Some(source)) >= most => {
+            (Some(most), _) if let_in(Some(source)) >= most => {
                 format!("this listener takes {} from one source ({key}); close one of yours first", connections(most))
             }
-            (_, Some(most)) if self.admission.sources.let_in(listener, None) >= most => {
+            (_, Some(most)) if let_in(None) >= most => {
                 format!("this listener takes {} ({key}); try again when one has left", connections(most))
             }
             _ => return None,
@@ -287,7 +255,7 @@ impl Bus {
 
     /// Whether one more refused client can be told why.
     pub(super) fn may_explain_refusal(&self) -> bool {
-        self.admission.sources.turned_away() < EXPLAINED_REFUSALS
+        self.admission.sources.let_in(None, None) < EXPLAINED_REFUSALS
     }
 
     /// Tells that a client was refused, and the client too if it has a connection for that, which ends with it.
@@ -304,26 +272,19 @@ impl Bus {
     /// Panics if the connections that there are were not counted.
     pub(super) fn check_admission(&self) {
         let mut connections = BTreeMap::<_, Vec<_>>::new();
-        let mut all = Vec::new();
         for (_, client) in self.all_clients() {
             let client = &client.identity;
             *counter(connections.entry((client.source_use, client.source())).or_default(), client.let_in()) += 1;
-            *counter(&mut all, client.let_in()) += 1;
         }
         let in_order = |counts: &[(Option<usize>, usize)]| {
             let mut counts: Vec<_> = counts.iter().copied().filter(|(_, count)| *count > 0).collect();
             counts.sort_unstable();
             counts
         };
-        let sources = &self.admission.sources;
-        assert_eq!(in_order(&all), in_order(&sources.let_in), "every connection is counted");
-        for (key, uses) in sources.table.iter() {
+        for (key, uses) in self.admission.sources.table.iter() {
             let counted = connections.remove(&(key, uses.source)).unwrap_or_default();
             assert_eq!(in_order(&counted), in_order(&uses.let_in), "every connection is listed with its source");
-            assert_eq!(counted.iter().map(|(_, count)| count).sum::<usize>(), uses.connections);
-            assert_eq!(sources.places.get(&uses.source), Some(&key), "a source is found");
         }
         assert!(connections.is_empty(), "every source is listed");
-        assert_eq!(sources.places.len(), sources.table.len());
     }
 }

@@ -3,6 +3,7 @@
 use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::string::String;
+use alloc::vec;
 use alloc::vec::Vec;
 
 use ndjson_scan::{Line, Window, decoded};
@@ -28,8 +29,6 @@ pub(super) struct Group {
     vacant_since: Option<Moment>,
     /// Its workers are those for clients of 2026-07-28.
     is_modern: bool,
-    /// Its pools have their workers, as far as they can be started.
-    is_open: bool,
 }
 
 impl Group {
@@ -46,16 +45,6 @@ impl Group {
     /// Whether its workers are lent for the time of a request.
     pub(super) fn lends(&self) -> bool {
         self.is_modern && self.is_dedicated()
-    }
-
-    /// Whether its pools have their workers, as far as they can be started.
-    pub(super) fn is_open(&self) -> bool {
-        self.is_open
-    }
-
-    /// Its pools have them from now on, or have them no more.
-    pub(super) fn open(&mut self, is_open: bool) {
-        self.is_open = is_open;
     }
 
     /// Since when a line waits for a worker of it, which one does now.
@@ -90,21 +79,18 @@ impl Group {
         self.pools.iter().copied()
     }
 
-    fn new(settings: &Settings, of: &[usize], assignment: Assignment) -> Self {
-        let slots = of.iter().flat_map(|pool| (0..settings.pools[*pool].instances).map(|slot| (*pool, slot))).collect();
-        Self { slots, pools: of.to_vec(), assignment, is_open: true, ..Self::default() }
+    fn new(settings: &Settings, pools: Vec<usize>, assignment: Assignment, is_modern: bool) -> Self {
+        let mut group = Self { pools, assignment, is_modern, ..Self::default() };
+        for pool in group.pools.iter().copied() {
+            let at = &settings.pools[pool];
+            let slots = if group.lends() { at.max_instances } else { at.instances };
+            group.slots.extend((0..slots).map(|slot| (pool, slot)));
+        }
+        group
     }
 
-    /// That of a pool for clients of 2026-07-28.
-    fn of_modern(settings: &Settings, pool: usize) -> Self {
-        let group = Self::of_pool(settings, pool);
-        let slots =
-            if group.is_dedicated() { settings.pools[pool].max_instances } else { settings.pools[pool].instances };
-        Self { slots: (0..slots).map(|slot| (pool, slot)).collect(), is_modern: true, ..group }
-    }
-
-    fn of_pool(settings: &Settings, pool: usize) -> Self {
-        Self::new(settings, &[pool], settings.pools[pool].assignment)
+    fn of_pool(settings: &Settings, pool: usize, is_modern: bool) -> Self {
+        Self::new(settings, vec![pool], settings.pools[pool].assignment, is_modern)
     }
 
     /// Leaves dedicated pools out where there are others, since joining one by accident would start a process.
@@ -113,11 +99,11 @@ impl Group {
         let shared: Vec<usize> =
             pools.iter().copied().filter(|pool| assignment(pool) != Assignment::Dedicated).collect();
         if let ([], Some(pool)) = (&shared[..], pools.first()) {
-            return Self::of_pool(settings, *pool);
+            return Self::of_pool(settings, *pool, false);
         }
         let sticky = shared.iter().any(|pool| assignment(pool) == Assignment::Client);
         let assignment = if sticky { Assignment::Client } else { Assignment::RoundRobin };
-        Self::new(settings, &shared, assignment)
+        Self::new(settings, shared, assignment, false)
     }
 
     /// The pool that all its workers are of, if they are.
@@ -138,42 +124,34 @@ pub(super) struct Balancer {
 }
 
 impl Balancer {
-    /// The last pools of the settings are those for clients of 2026-07-28, of the pools with the indexes `twins`.
-    pub(super) fn new(settings: &Settings, twins: &[usize], denies_methods: bool) -> Self {
-        let shown = settings.pools.len() - twins.len();
-        let (mut groups, of_listeners) = groups(settings, shown);
-        for group in &mut groups {
-            group.is_open = group.pools.iter().all(|pool| *pool < shown && !twins.contains(pool));
-        }
+    /// One group for each pool, one behind them for messages that name none, and one for each listener that offers some
+    /// pools and prefers none; and the group of each listener. Where one pool alone is left to choose, it is the same group
+    /// whether it is named or not: so a client has one worker there. The pools behind those that are `shown` are for
+    /// clients of 2026-07-28.
+    pub(super) fn new(settings: &Settings, shown: usize) -> Self {
+        let all: Vec<usize> = (0..shown).filter(|pool| !settings.pools[*pool].is_gone).collect();
+        let of_pool = |pool| Group::of_pool(settings, pool, pool >= shown);
+        let mut groups: Vec<Group> = (0..settings.pools.len()).map(of_pool).collect();
+        let of_all = groups.len();
+        groups.push(Group::of_pools(settings, &all));
+        let of_listener = |listener: &settings::Listener| match (listener.pool, listener.pools.as_deref()) {
+            (Some(pool), _) => pool,
+            (None, offered) => {
+                let group = Group::of_pools(settings, offered.unwrap_or(&all));
+                group.only_pool().unwrap_or_else(|| match offered {
+                    None => of_all,
+                    Some(_) => {
+                        groups.push(group);
+                        groups.len() - 1
+                    }
+                })
+            }
+        };
+        let of_listeners = settings.listeners.iter().map(of_listener).collect();
+        let denies_methods = settings.pools.iter().any(|pool| !pool.deny_methods.is_empty());
         let lends = groups.iter().any(Group::lends);
         Self { groups, of_listeners, denies_methods, lends }
     }
-}
-
-/// One group for each pool, of which `shown` are those that people see, one behind them for messages that name none, and one for each listener that offers some
-/// pools and prefers none; and the group of each listener. Where one pool alone is left to choose, it is the same group
-/// whether it is named or not: so a client has one worker there.
-fn groups(settings: &Settings, shown: usize) -> (Vec<Group>, Vec<usize>) {
-    let all: Vec<usize> = (0..shown).filter(|pool| !settings.pools[*pool].is_gone).collect();
-    let mut groups: Vec<Group> = (0..shown).map(|pool| Group::of_pool(settings, pool)).collect();
-    groups.extend((shown..settings.pools.len()).map(|pool| Group::of_modern(settings, pool)));
-    let of_all = groups.len();
-    groups.push(Group::of_pools(settings, &all));
-    let of_listener = |listener: &settings::Listener| match (listener.pool, listener.pools.as_deref()) {
-        (Some(pool), _) => pool,
-        (None, offered) => {
-            let group = Group::of_pools(settings, offered.unwrap_or(&all));
-            group.only_pool().unwrap_or_else(|| match offered {
-                None => of_all,
-                Some(_) => {
-                    groups.push(group);
-                    groups.len() - 1
-                }
-            })
-        }
-    };
-    let of_listeners = settings.listeners.iter().map(of_listener).collect();
-    (groups, of_listeners)
 }
 
 impl Bus {
@@ -243,8 +221,8 @@ impl Bus {
     }
 
     fn pick_worker(&mut self, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
-        if !self.balancer.groups[group].is_open() {
-            self.open_group(group)?;
+        while let Some(pool) = self.unused_pool(group) {
+            self.use_side(pool)?;
         }
         if self.balancer.groups[group].is_modern {
             return self.pick_modern(client, group);

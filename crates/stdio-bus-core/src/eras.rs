@@ -52,22 +52,14 @@ impl Bus {
         [Some(pool), self.supervisor.pools[pool].side.twin].into_iter().flatten()
     }
 
-    /// A worker of a group is needed for the first time: sees that its pools have their workers.
-    pub(super) fn open_group(&mut self, group: usize) -> Result<(), (Reason, String)> {
-        let pools: Vec<usize> = self.balancer.groups[group].pools().collect();
-        for pool in pools {
-            self.use_side(pool)?;
-        }
-        self.balancer.groups[group].open(true);
-        Ok(())
+    /// A pool of a group whose workers nobody has needed yet: they may be elsewhere, or not started.
+    pub(super) fn unused_pool(&self, group: usize) -> Option<usize> {
+        self.balancer.groups[group].pools().find(|pool| !self.supervisor.pools[*pool].side.is_used)
     }
 
-    /// A client needs a worker of one side of a pool.
-    fn use_side(&mut self, pool: usize) -> Result<(), (Reason, String)> {
+    /// A client needs a worker of one side of a pool, the first one.
+    pub(super) fn use_side(&mut self, pool: usize) -> Result<(), (Reason, String)> {
         let side = self.supervisor.pools[pool].side;
-        if side.is_used {
-            return Ok(());
-        }
         if side.era == Era::Modern {
             self.expect_modern(side.shown_as)?;
         }
@@ -117,7 +109,6 @@ impl Bus {
         let Some(twin) = self.supervisor.pools[pool].side.twin else { return };
         let is_only_side = self.supervisor.pools[pool].side.is_dormant;
         let was_used = core::mem::take(&mut self.supervisor.pools[twin].side.is_used);
-        self.balancer.groups[twin].open(false);
         // What was started for nobody yet, or by the new command, is the other side's if that has no workers.
         let slots = self.supervisor.pools[twin].slots.iter().filter_map(|slot| slot.worker);
         let leave: Vec<_> = slots

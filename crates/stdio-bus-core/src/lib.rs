@@ -85,7 +85,6 @@ use peer::{Moment, Peer, RequestKey, WorkerMark};
 use pending::Pending;
 use port::{Close, Effects, Input};
 use report::{Reason, Report};
-use session::access::denies_methods;
 use session::table::Sessions;
 use settings::{MAX_CONNECTIONS, MAX_WORKERS, Settings};
 use shutdown::Shutdown;
@@ -96,7 +95,7 @@ pub use supervisor::worker;
 use table::Table;
 use time::Time;
 use timers::{Timer, Timers};
-use worker::Worker;
+use worker::{Event, Worker};
 
 /// The bus. Whatever it is told, it answers with [`Effects`], which are carried out in order.
 pub struct Bus {
@@ -123,6 +122,7 @@ impl Bus {
         let twins = settings.pools_of_both_eras();
         let copies: Vec<_> = twins.iter().map(|pool| settings.pools[*pool].clone()).collect();
         settings.pools.extend(copies);
+        let supervisor = Supervisor::new(&settings.pools, &twins);
         Self {
             time: Time::default(),
             intake: Intake::default(),
@@ -130,8 +130,8 @@ impl Bus {
             workers: Table::new(MAX_WORKERS),
             sessions: Sessions::default(),
             pending: Pending::new(),
-            supervisor: Supervisor::new(&settings.pools, &twins),
-            balancer: Balancer::new(&settings, &twins, denies_methods(&settings)),
+            balancer: Balancer::new(&settings, supervisor.shown),
+            supervisor,
             admission: Admission::new(settings.listeners.len()),
             timers: Timers::default(),
             shortage: eviction::Shortage::default(),
@@ -170,11 +170,11 @@ impl Bus {
                 }
                 match peer {
                     Peer::Client(client) => self.on_client_ended(client),
-                    Peer::Worker(worker) => self.on_stdout_ended(worker),
+                    Peer::Worker(worker) => self.step(worker, Event::StdoutEnded),
                 }
             }
             Input::Broken { peer: Peer::Client(client), why } => self.on_client_broken(client, &why),
-            Input::Broken { peer: Peer::Worker(worker), .. } => self.on_stdin_broken(worker),
+            Input::Broken { peer: Peer::Worker(worker), .. } => self.step(worker, Event::StdinBroken),
             Input::Sent { peer, bytes } => self.on_sent(peer, bytes),
             Input::Unread { worker, bytes } => self.on_unread(worker, bytes),
             Input::Memory { used, held, waiting } => self.on_memory(used, &held, &waiting),
@@ -199,7 +199,8 @@ impl Bus {
                 format!("{lost} events of a session are lost: its client has not taken them before the session ended, or before more came than are kept")
             }),
             Input::TokenRemoved(client) => self.on_token_removed(client),
-            Input::RestartWorker { worker, at_once } => self.on_restart_worker(worker, at_once),
+            Input::RestartWorker { worker, at_once: true } => self.stop_for_operator(worker),
+            Input::RestartWorker { worker, at_once: false } => self.wear_out(worker, Wear::Operator),
             Input::RestartPool(pool) => self.on_restart_pool(pool),
             Input::Grown { worker, mib } => self.wear_out(worker, Wear::Memory(mib)),
             Input::Gap { held_up, suspended } => self.on_gap(held_up, suspended),

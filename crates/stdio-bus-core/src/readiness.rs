@@ -41,6 +41,11 @@ impl Readiness {
     }
 }
 
+/// One that serves suffices; else what is told is why the first one does not.
+fn any_or_first(serve: impl Iterator<Item = Result<(), String>>) -> Result<(), String> {
+    serve.reduce(|first, next| next.or(first)).unwrap_or(Ok(()))
+}
+
 impl Bus {
     /// Whether every listener is ready.
     pub fn readiness(&self) -> Readiness {
@@ -92,21 +97,17 @@ impl Bus {
 
     fn listener_serves(&self, listener: usize) -> Result<(), String> {
         let most = self.settings.listeners[listener].max_connections.total;
-        if let Some(most) = most.filter(|most| self.admission.sources.let_in(listener, None) >= *most) {
+        if let Some(most) = most.filter(|most| self.admission.sources.let_in(Some(listener), None) >= *most) {
             return Err(format!("all {most} connections of the listener are in use"));
         }
-        let mut pools =
-            self.balancer.groups[self.balancer.of_listeners[listener]].pools().map(|pool| self.pool_serves(pool));
-        let first = pools.next().unwrap_or(Ok(()));
-        if pools.any(|serves| serves.is_ok()) { Ok(()) } else { first }
+        let pools = self.balancer.groups[self.balancer.of_listeners[listener]].pools();
+        any_or_first(pools.map(|pool| self.pool_serves(pool)))
     }
 
     /// Whether a pool that people see takes messages. With workers for clients of two eras those of one suffice.
     fn pool_serves(&self, pool: usize) -> Result<(), String> {
         let is_there = |side: &usize| !self.supervisor.pools[*side].side.is_dormant;
-        let mut sides = self.sides_of(pool).filter(is_there).map(|side| self.side_serves(side));
-        let first = sides.next().unwrap_or(Ok(()));
-        if sides.any(|serves| serves.is_ok()) { Ok(()) } else { first }
+        any_or_first(self.sides_of(pool).filter(is_there).map(|side| self.side_serves(side)))
     }
 
     fn side_serves(&self, pool: usize) -> Result<(), String> {

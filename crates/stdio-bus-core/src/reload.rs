@@ -15,7 +15,6 @@ use super::client::Client;
 use super::peer::Moment;
 use super::port::{Effect, Effects};
 use super::report::Reason;
-use super::session::access::denies_methods;
 use super::settings::{self, Assignment, Settings};
 use super::supervisor::Supervisor;
 use super::supervisor::pool::Side;
@@ -36,7 +35,7 @@ impl Bus {
         self.stop_awaiting_workers();
         let before = core::mem::replace(&mut self.settings, settings);
         let moved = self.arrange_pools(&before, &twins);
-        self.arrange_clients(&moved, &twins);
+        self.arrange_clients(&moved);
         self.arrange_listeners(&before);
         for (from, to) in moved.into_iter().enumerate() {
             to.into_iter().for_each(|to| self.renew_pool(&before, from, to));
@@ -67,7 +66,7 @@ impl Bus {
         let (shown, pools) = (self.supervisor.shown, core::mem::take(&mut self.supervisor.pools));
         let mut moved = vec![None; pools.len()];
         for (from, mut pool) in pools.into_iter().enumerate() {
-            let Side { shown_as, era, is_used, is_dormant, .. } = pool.side;
+            let Side { shown_as, era, .. } = pool.side;
             if before.pools[shown_as].id != self.settings.pools[shown_as].id {
                 self.sessions.bonds_mut().forget_pool(shown_as);
                 continue;
@@ -78,9 +77,7 @@ impl Bus {
             pool.side = Side { twin: fresh.pools[to].side.twin, ..pool.side };
             debug_assert!(fresh.pools[to].side.era == era && fresh.pools[to].side.shown_as == shown_as);
             if from < shown && twin.is_some() && !had_twin {
-                // Clients of other doors use it already.
                 pool.discovery = fresh.pools[to].discovery.take();
-                pool.side.is_used = !is_dormant || is_used;
             }
             moved[from] = Some(to);
             fresh.pools[to] = pool;
@@ -94,16 +91,8 @@ impl Bus {
     }
 
     /// Tells the clients apart anew: which group each of them uses, and which workers it has.
-    fn arrange_clients(&mut self, moved: &[Option<usize>], twins: &[usize]) {
-        self.balancer = Balancer::new(&self.settings, twins, denies_methods(&self.settings));
-        for group in &mut self.balancer.groups {
-            let is_used = |pool: usize| {
-                let side = self.supervisor.pools[pool].side;
-                side.twin.is_none() || side.is_used
-            };
-            let is_open = group.pools().all(is_used);
-            group.open(is_open);
-        }
+    fn arrange_clients(&mut self, moved: &[Option<usize>]) {
+        self.balancer = Balancer::new(&self.settings, self.supervisor.shown);
         for key in self.client_keys() {
             let Some(client) = self.identity(key) else { continue };
             let (before, is_mcp) = (self.group_of(key), self.door(key).era.is_some());

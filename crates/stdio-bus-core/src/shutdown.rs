@@ -45,7 +45,8 @@ pub enum Stage {
 #[derive(Debug, Default)]
 pub struct Shutdown {
     stage: Stage,
-    deadline: Option<Moment>,
+    /// How long the stage lasts at most, from [`Stage::LameDuck`] to [`Stage::Flushing`].
+    deadline: Moment,
     /// When the time of the whole drain is up.
     ends: Moment,
     immediate: bool,
@@ -120,7 +121,7 @@ impl Bus {
             }
             let ends = now.after(LAST_GRACE);
             self.shutdown.ends = ends;
-            self.shutdown.deadline = self.shutdown.deadline.map(|deadline| deadline.min(ends));
+            self.shutdown.deadline = self.shutdown.deadline.min(ends);
             self.timers.arm(Timer::Drain, ends);
             self.advance_shutdown();
         }
@@ -140,10 +141,13 @@ impl Bus {
 
     /// The next stage, which lasts until `deadline` at most.
     fn enter(&mut self, stage: Stage, deadline: Moment) {
-        self.shutdown.stage = stage;
-        self.shutdown.deadline = Some(deadline);
-        if deadline > self.time.now() {
-            self.timers.arm(Timer::Drain, deadline);
+        (self.shutdown.stage, self.shutdown.deadline) = (stage, deadline);
+        self.await_deadline();
+    }
+
+    fn await_deadline(&mut self) {
+        if self.shutdown.deadline > self.time.now() {
+            self.timers.arm(Timer::Drain, self.shutdown.deadline);
         }
     }
 
@@ -176,7 +180,7 @@ impl Bus {
 
     /// Goes as far as what is left allows.
     pub(super) fn advance_shutdown(&mut self) {
-        let over = self.shutdown.deadline.is_some_and(|deadline| deadline <= self.time.now());
+        let over = self.shutdown.deadline <= self.time.now();
         match self.shutdown.stage {
             Stage::LameDuck if over => self.begin_shutdown("lame_duck_sec is over"),
             Stage::Quiescing if over => self.terminate(),
@@ -188,7 +192,7 @@ impl Bus {
             Stage::Terminating if over => self.kill(),
             Stage::Killing if over || self.workers.is_empty() => self.flush(),
             Stage::Flushing if over => {
-                self.shutdown.deadline = None;
+                self.shutdown.deadline = Moment::NEVER;
                 for client in self.client_keys() {
                     self.leave_unread(client);
                     self.close_client(client, Close::Now, Reason::ShuttingDown);
@@ -198,7 +202,6 @@ impl Bus {
         }
         if self.shutdown.stage == Stage::Flushing && !self.has_clients() {
             self.shutdown.stage = Stage::Done;
-            self.shutdown.deadline = None;
             self.out.push(Effect::Done);
         }
     }
@@ -264,9 +267,12 @@ impl Bus {
 
     /// Goes on when the last client has left, or is about to, and no session works.
     pub(super) fn recheck_quiesced(&mut self) {
-        let is_open = |client: &Client| client.phase <= Phase::HalfClosed;
-        let works = self.sessions.working() > 0 || self.all_clients().any(|(_, client)| is_open(client));
-        if self.shutdown.stage == Stage::Quiescing && !works {
+        let is_open = |(_, client): (_, &Client)| client.phase <= Phase::HalfClosed;
+        let works = |(_, session): (_, &Session)| session.is_working();
+        if self.shutdown.stage == Stage::Quiescing
+            && !self.all_clients().any(is_open)
+            && !self.sessions.iter().any(works)
+        {
             self.terminate();
         }
     }
@@ -275,17 +281,13 @@ impl Bus {
     pub(super) fn watch_silence(&mut self) {
         if self.shutdown.stage == Stage::Quiescing {
             // What has no grace is looked at in the next tick, not again in this one.
-            self.timers.arm(
-                Timer::Drain,
-                self.time.now().after(self.settings.limits.drain_grace.max(Duration::from_nanos(1))),
-            );
+            let grace = self.settings.limits.drain_grace.max(Duration::from_nanos(1));
+            self.timers.arm(Timer::Drain, self.time.now().after(grace));
         }
     }
 
     pub(super) fn tick_shutdown(&mut self) {
         self.advance_shutdown();
-        if let Some(deadline) = self.shutdown.deadline.filter(|deadline| *deadline > self.time.now()) {
-            self.timers.arm(Timer::Drain, deadline);
-        }
+        self.await_deadline();
     }
 }

@@ -13,7 +13,7 @@ use crate::Bus;
 use crate::message::{Refusal, Verb};
 use crate::peer::{ClientKey, SessionKey, WorkerKey};
 use crate::report::Reason;
-use crate::settings::{SessionAccess, Settings};
+use crate::settings::SessionAccess;
 
 /// Where in a message a session is named.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,11 +68,6 @@ pub(crate) struct Access {
 /// Why a client cannot use a name.
 pub(crate) fn denied() -> Refusal {
     Refusal(Reason::SessionDenied, "this session is not available to this connection".into())
-}
-
-/// Whether any pool denies anything: where none does, no message is looked at for it.
-pub(crate) fn denies_methods(settings: &Settings) -> bool {
-    settings.pools.iter().any(|pool| !pool.deny_methods.is_empty())
 }
 
 impl Session {

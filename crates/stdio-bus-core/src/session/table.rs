@@ -74,8 +74,6 @@ pub(crate) struct Sessions {
     by_owner: Index,
     by_worker: Index,
     owned: usize,
-    /// In how many of them workers say that they work.
-    working: usize,
     /// Held names, the oldest first, each with its number; some have an owner again, were held once more later, or are
     /// gone.
     held: VecDeque<(SessionKey, u64)>,
@@ -102,7 +100,6 @@ impl Default for Sessions {
             by_owner: Index::new(MAX_SESSIONS),
             by_worker: Index::new(MAX_SESSIONS + MAX_HELD),
             owned: 0,
-            working: 0,
             held: VecDeque::new(),
             holds: 0,
             claims_due: None,
@@ -205,14 +202,9 @@ impl Sessions {
 
     /// A worker says whether it works in a session.
     pub(super) fn set_working(&mut self, key: SessionKey, is_working: bool) {
-        let Some(session) = self.table.get_mut(key) else { return };
-        let was_working = core::mem::replace(&mut session.is_working, is_working);
-        self.working = self.working + usize::from(is_working) - usize::from(was_working);
-    }
-
-    /// In how many sessions workers say that they work.
-    pub(crate) fn working(&self) -> usize {
-        self.working
+        if let Some(session) = self.table.get_mut(key) {
+            session.is_working = is_working;
+        }
     }
 
     /// How many names are held.
@@ -271,7 +263,6 @@ impl Sessions {
     pub(crate) fn remove(&mut self, key: SessionKey, at_worker: Option<&mut Vec<SessionKey>>) {
         let Some(session) = self.table.remove(key) else { return };
         debug_assert!(session.client.is_none());
-        self.working -= usize::from(session.is_working);
         let hash = self.by_worker.hash(session.worker.to_bits().get(), WORKER, session.name.as_bytes());
         self.by_worker.remove(hash, key);
         leave(at_worker, key);

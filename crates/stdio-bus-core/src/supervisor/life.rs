@@ -66,14 +66,6 @@ impl Bus {
         self.give_turns();
     }
 
-    pub(crate) fn on_stdout_ended(&mut self, key: WorkerKey) {
-        self.step(key, Event::StdoutEnded);
-    }
-
-    pub(crate) fn on_stdin_broken(&mut self, key: WorkerKey) {
-        self.step(key, Event::StdinBroken);
-    }
-
     /// Its process was reaped (spec 7.1).
     pub(crate) fn on_exited(&mut self, key: WorkerKey, exit: Exit) {
         let Some(worker) = self.workers.get_mut(key) else { return };
@@ -117,13 +109,8 @@ impl Bus {
         self.step(key, Event::Stop);
     }
 
-    /// The operator has a worker replaced in turn, or stopped at once.
-    pub(crate) fn on_restart_worker(&mut self, key: WorkerKey, at_once: bool) {
-        if at_once { self.stop_for_operator(key) } else { self.wear_out(key, Wear::Operator) }
-    }
-
-    /// It is told to stop, and that counts as no failure. The next one is started when it is gone.
-    fn stop_for_operator(&mut self, key: WorkerKey) {
+    /// The operator has a worker told to stop, which counts as no failure. The next one is started when it is gone.
+    pub(crate) fn stop_for_operator(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let pending = worker.end.unanswered.count();
         worker.process.replace_for(Reason::WorkerReplaced);
@@ -135,19 +122,17 @@ impl Bus {
     }
 
     /// Does what the table of `worker.rs` says.
-    fn step(&mut self, key: WorkerKey, event: Event) {
+    pub(crate) fn step(&mut self, key: WorkerKey, event: Event) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let action = worker.process.step(event);
         let (is_there, drained) = (worker.process.is_there(), worker.process.is_drained());
         self.supervisor.has_changed = true;
-        match action {
+        let lasts = match action {
             Action::None => return,
-            Action::Await | Action::ReadRest => self.set_timer(key, self.time.now().after(GRACE)),
-            Action::Terminate | Action::Kill => {
-                self.set_timer(key, self.time.now().after(self.settings.limits.drain_timeout));
-            }
-            Action::Finish => {}
-        }
+            Action::Terminate | Action::Kill => self.settings.limits.drain_timeout,
+            Action::Await | Action::ReadRest | Action::Finish => GRACE,
+        };
+        self.set_timer(key, self.time.now().after(lasts));
         if !self.worker_takes_messages(key) {
             // What is queued for it may go nowhere, and nothing is added to it, so no client has to wait for it.
             self.release_waiters(Peer::Worker(key));
@@ -322,10 +307,9 @@ impl Bus {
     pub(crate) fn kill_workers(&mut self) {
         for key in self.workers.keys() {
             let Some(worker) = self.workers.get(key).filter(|worker| worker.process.is_there()) else { continue };
-            match worker.process.state() {
-                State::Stopping => self.step(key, Event::Timer),
-                State::Killed => {}
-                _ => self.out.push(Effect::Signal { worker: key, signal: Signal::Kill }),
+            debug_assert!(worker.process.state() >= State::Stopping, "all were told to stop before");
+            if worker.process.state() == State::Stopping {
+                self.step(key, Event::Timer);
             }
         }
     }

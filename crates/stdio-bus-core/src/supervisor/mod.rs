@@ -52,6 +52,7 @@ impl Supervisor {
         let legacy = |pool: usize| pool::Side {
             twin: of.iter().position(|of| *of == pool).map(|twin| shown + twin),
             shown_as: pool,
+            is_used: !of.contains(&pool),
             ..pool::Side::default()
         };
         let modern =

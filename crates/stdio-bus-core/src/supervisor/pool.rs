@@ -45,7 +45,7 @@ pub(crate) struct Side {
     pub shown_as: usize,
     /// Nobody has needed it yet: none of its workers is started.
     pub is_dormant: bool,
-    /// A client of its era has needed a worker.
+    /// A client of its era has needed a worker, or there is no other side.
     pub is_used: bool,
     /// The pool is gone from the configuration, and no client uses it.
     pub is_released: bool,

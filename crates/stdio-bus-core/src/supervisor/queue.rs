@@ -124,7 +124,7 @@ impl Bus {
         if self.supervisor.queue.end_refusal(client) || self.shutdown.refuses_requests() {
             return false;
         }
-        let for_turn = self.balancer.groups[group].is_open() && self.may_wait_for_turn(client, group);
+        let for_turn = self.unused_pool(group).is_none() && self.may_wait_for_turn(client, group);
         let Some(until) = (if for_turn {
             Some(now.after(LONGEST_WAIT))
         } else {
@@ -146,10 +146,7 @@ impl Bus {
         let hold = self.settings.limits.hold;
         // What is not open yet has its workers elsewhere.
         let twin = |pool: usize| self.supervisor.pools[pool].side.twin;
-        let from = match self.balancer.groups[group].is_open() {
-            true => group,
-            false => self.balancer.groups[group].only_pool().and_then(twin).unwrap_or(group),
-        };
+        let from = self.unused_pool(group).and_then(twin).unwrap_or(group);
         let waits = !hold.is_zero() && self.expects_worker(from);
         waits.then(|| self.balancer.groups[group].vacant_since(self.time.now()).after(hold))
     }

@@ -21,7 +21,7 @@ use crate::session::early::Early;
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// The states of spec appendix B.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
     /// Being spawned. Messages for it are queued.
     #[default]
@@ -38,7 +38,7 @@ pub enum State {
 
 /// What can happen to a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(crate) enum Event {
     /// The process runs.
     Spawned,
     /// The process could not be started.

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use ndjson_scan::{Line, Window, decoded};
 
 use super::Bus;
+use super::message::Refusal;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, WorkerKey};
 use super::report::Reason;
@@ -27,8 +28,8 @@ pub(super) struct Group {
     cursor: usize,
     /// Since when a line waits for a worker of it, if one does.
     vacant_since: Option<Moment>,
-    /// Its workers are those for clients of 2026-07-28.
-    is_modern: bool,
+    /// Its workers are lent for the time of a request.
+    lends: bool,
 }
 
 impl Group {
@@ -37,14 +38,9 @@ impl Group {
         &self.slots
     }
 
-    /// How one of them is chosen.
-    pub(super) fn assignment(&self) -> Assignment {
-        self.assignment
-    }
-
     /// Whether its workers are lent for the time of a request.
     pub(super) fn lends(&self) -> bool {
-        self.is_modern && self.is_dedicated()
+        self.lends
     }
 
     /// Since when a line waits for a worker of it, which one does now.
@@ -80,10 +76,11 @@ impl Group {
     }
 
     fn new(settings: &Settings, pools: Vec<usize>, assignment: Assignment, is_modern: bool) -> Self {
-        let mut group = Self { pools, assignment, is_modern, ..Self::default() };
+        let lends = is_modern && assignment == Assignment::Dedicated;
+        let mut group = Self { pools, assignment, lends, ..Self::default() };
         for pool in group.pools.iter().copied() {
             let at = &settings.pools[pool];
-            let slots = if group.lends() { at.max_instances } else { at.instances };
+            let slots = if lends { at.max_instances } else { at.instances };
             group.slots.extend((0..slots).map(|slot| (pool, slot)));
         }
         group
@@ -156,26 +153,21 @@ impl Balancer {
 
 impl Bus {
     /// The group that a client's line asks for (decision 7).
-    pub(super) fn group_of_line(
-        &self,
-        client: ClientKey,
-        window: Window<'_>,
-        line: &Line,
-    ) -> Result<usize, (Reason, String)> {
+    pub(super) fn group_of_line(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Result<usize, Refusal> {
         if line.pool.is_some() && self.door(client).era.is_none() {
             return self.named_pool(client, &decoded(window.get(line.pool)));
         }
         Ok(self.group_of(client))
     }
 
-    /// A worker of a group for a line that belongs to no session yet.
+    /// A worker of a group for a line that belongs to no session yet, as its pool assigns them.
     pub(super) fn pick_worker_for_line(
         &mut self,
         client: ClientKey,
         group: usize,
         window: Window<'_>,
         line: &Line,
-    ) -> Result<WorkerKey, (Reason, String)> {
+    ) -> Result<WorkerKey, Refusal> {
         // No worker is picked or started for a client that asks for what it may not have.
         if self.balancer.denies_methods
             && let Some(pool) = self.balancer.groups[group].only_pool()
@@ -183,7 +175,37 @@ impl Bus {
         {
             return Err(denied);
         }
-        self.pick_worker(client, group)
+        while let Some(pool) = self.unused_pool(group) {
+            self.use_side(pool)?;
+        }
+        let (assignment, lends) = (self.balancer.groups[group].assignment, self.balancer.groups[group].lends);
+        let assigned = self.worker_in(client, group);
+        let is_its_own = assigned.is_some_and(|worker| self.owner(worker) == Some(client));
+        let kept = if lends {
+            self.lent_worker(client, group)
+        } else {
+            let stays = is_its_own || assignment == Assignment::Client;
+            let usable = assigned.filter(|worker| stays && self.worker_takes_messages(*worker));
+            self.preferred_worker(client, group).or(usable)
+        };
+        if let Some(worker) = kept {
+            return Ok(worker);
+        }
+        if is_its_own && !lends {
+            // It is closed, for another worker would know nothing of it.
+            return Err(Refusal(Reason::RequestLost, "the worker of this connection has exited or is stopping".into()));
+        }
+        let worker = match assignment {
+            // What is lent goes back before another one is.
+            Assignment::Dedicated if lends && assigned.is_some() => None,
+            Assignment::Dedicated => self.take_in_turn(client, group),
+            Assignment::RoundRobin | Assignment::Client => self.next_in_turn(group),
+        };
+        let worker = worker.ok_or_else(|| self.no_worker(client, group))?;
+        if assignment != Assignment::RoundRobin {
+            self.assign(client, group, worker);
+        }
+        Ok(worker)
     }
 
     /// The group of a new client: its listener's, unless its token is good for other pools only.
@@ -209,57 +231,23 @@ impl Bus {
     }
 
     /// The pool of this name. One that the client may not use is not told from one that does not exist.
-    fn named_pool(&self, client: ClientKey, name: &[u8]) -> Result<usize, (Reason, String)> {
+    fn named_pool(&self, client: ClientKey, name: &[u8]) -> Result<usize, Refusal> {
         let client = self.identity(client);
         let offers = |pool: &usize| client.is_some_and(|client| self.offers(client.listener, &client.origin, *pool));
         let shown = &self.settings.pools[..self.supervisor.shown];
         let found = shown.iter().position(|pool| pool.id.as_bytes() == name && !pool.is_gone);
         found.filter(offers).ok_or_else(|| {
             let shown = name[..name.len().min(64)].escape_ascii();
-            (Reason::UnknownPool, format!("no pool is called \"{shown}\""))
+            Refusal(Reason::UnknownPool, format!("no pool is called \"{shown}\""))
         })
     }
 
-    fn pick_worker(&mut self, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
-        while let Some(pool) = self.unused_pool(group) {
-            self.use_side(pool)?;
+    /// Why there is no worker of a group to give a client's message to.
+    fn no_worker(&self, client: ClientKey, group: usize) -> Refusal {
+        if self.supervisor.queue.is_refused(client) {
+            let text = "no worker is free: too many clients wait for one of their own; try again later";
+            return Refusal(Reason::NoWorker, text.into());
         }
-        if self.balancer.groups[group].is_modern {
-            return self.pick_modern(client, group);
-        }
-        let assignment = self.balancer.groups[group].assignment;
-        let assigned = self.worker_in(client, group);
-        if let Some(worker) = assigned {
-            let is_its_own = self.owner(worker) == Some(client);
-            if (is_its_own || assignment == Assignment::Client) && self.worker_takes_messages(worker) {
-                return Ok(worker);
-            }
-            if is_its_own {
-                // It is closed, for another worker would know nothing of it.
-                return Err((Reason::RequestLost, "the worker of this connection has exited or is stopping".into()));
-            }
-        }
-        if assignment == Assignment::RoundRobin {
-            return self.next_in_turn(group).ok_or_else(|| self.no_worker(group));
-        }
-        let worker = match assignment {
-            Assignment::Dedicated => self.take_in_turn(client, group),
-            _ => self.next_in_turn(group),
-        };
-        let worker = worker.ok_or_else(|| self.no_worker_for(client, group))?;
-        self.assign(client, group, worker);
-        Ok(worker)
-    }
-
-    /// Why a client gets no worker of a group.
-    pub(super) fn no_worker_for(&self, client: ClientKey, group: usize) -> (Reason, String) {
-        let is_refused = self.supervisor.queue.is_refused(client);
-        let too_many = || "no worker is free: too many clients wait for one of their own; try again later".into();
-        if is_refused { (Reason::NoWorker, too_many()) } else { self.no_worker(group) }
-    }
-
-    /// Why there is no worker of a group to give a message to.
-    fn no_worker(&self, group: usize) -> (Reason, String) {
         let group = &self.balancer.groups[group];
         let pool = group.only_pool().filter(|_| group.is_dedicated());
         let rests_until = pool.and_then(|pool| self.supervisor.pools[pool].rests_until(self.time.now()));
@@ -289,7 +277,7 @@ impl Bus {
             _ => self.next_of_shared(group),
         };
         let what = if pool.is_some() { "free" } else { "running" };
-        (Reason::NoWorker, format!("no worker is {what}{why}"))
+        Refusal(Reason::NoWorker, format!("no worker is {what}{why}"))
     }
 
     /// When a group of shared workers has the next one, not one of those that were given up.

@@ -7,20 +7,19 @@
 
 use alloc::borrow::ToOwned;
 use alloc::format;
-use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::Bus;
+use super::message::{Cancel, Refusal};
 use super::origin::Origin;
-use super::peer::{ClientKey, Moment, Peer, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer};
 use super::pending::Request;
 use super::port::Effects;
 use super::report::Reason;
-use super::settings::{Assignment, Era};
+use super::settings::Era;
 pub use super::supervisor::discovery::PoolEra;
 use super::timers::Timer;
 use super::worker::Worker;
-use super::{message::Cancel, reply};
 
 impl Bus {
     /// A client of an MCP door has come: a session, or one that sends requests of 2026-07-28. Its messages go to `pool`
@@ -58,7 +57,7 @@ impl Bus {
     }
 
     /// A client needs a worker of one side of a pool, the first one.
-    pub(super) fn use_side(&mut self, pool: usize) -> Result<(), (Reason, String)> {
+    pub(super) fn use_side(&mut self, pool: usize) -> Result<(), Refusal> {
         let side = self.supervisor.pools[pool].side;
         if side.era == Era::Modern {
             self.expect_modern(side.shown_as)?;
@@ -75,17 +74,19 @@ impl Bus {
         Ok(())
     }
 
-    fn expect_modern(&self, pool: usize) -> Result<(), (Reason, String)> {
+    fn expect_modern(&self, pool: usize) -> Result<(), Refusal> {
         let id = &self.settings.pools[pool].id;
         match self.pool_era(pool) {
             PoolEra::Modern => Ok(()),
             PoolEra::Unknown => {
-                Err((Reason::NoWorker, format!("no worker of pool \"{id}\" has said yet whether it serves 2026-07-28")))
+                let text = format!("no worker of pool \"{id}\" has said yet whether it serves 2026-07-28");
+                Err(Refusal(Reason::NoWorker, text))
             }
-            PoolEra::Legacy => Err((
-                Reason::EraUnsupported,
-                format!("the command of pool \"{id}\" serves no clients of 2026-07-28; begin with initialize"),
-            )),
+            PoolEra::Legacy => {
+                let text =
+                    format!("the command of pool \"{id}\" serves no clients of 2026-07-28; begin with initialize");
+                Err(Refusal(Reason::EraUnsupported, text))
+            }
         }
     }
 
@@ -127,33 +128,6 @@ impl Bus {
         self.restart_roll(twin);
     }
 
-    /// A worker for a message of a client of 2026-07-28.
-    pub(super) fn pick_modern(&mut self, client: ClientKey, group: usize) -> Result<WorkerKey, (Reason, String)> {
-        let at = &self.balancer.groups[group];
-        let (assignment, lends) = (at.assignment(), at.lends());
-        let assigned = self.worker_in(client, group);
-        if lends {
-            if let Some(worker) = self.lent_worker(client, group) {
-                return Ok(worker);
-            }
-            // It goes back before another one is lent.
-            let lent = if assigned.is_none() { self.take_in_turn(client, group) } else { None };
-            let worker = lent.ok_or_else(|| self.no_worker_for(client, group))?;
-            self.assign(client, group, worker);
-            return Ok(worker);
-        }
-        let preferred = at.only_pool().and_then(|pool| self.preferred_worker(client, pool));
-        let usable = assigned.filter(|worker| self.worker_takes_messages(*worker));
-        if let Some(worker) = preferred.or(usable) {
-            return Ok(worker);
-        }
-        let worker = self.next_in_turn(group).ok_or_else(|| self.no_worker_for(client, group))?;
-        if assignment == Assignment::Client {
-            self.assign(client, group, worker);
-        }
-        Ok(worker)
-    }
-
     /// A client of an MCP door leaves, or is ended: its workers are told not to go on with what it has asked them. Who
     /// speaks 2026-07-28 cancels its requests by that, and nobody else waits for those of a session that has ended.
     pub(super) fn cancel_requests(&mut self, key: ClientKey) {
@@ -168,7 +142,7 @@ impl Bus {
             if self.worker_takes_messages(worker) {
                 let id = self.pending.wire_token(request);
                 let id = id.map_or_else(|| self.pending.asker_token(request), |id| id.as_bytes().to_owned());
-                self.send(worker.into(), &reply::cancelled(&id));
+                self.send(worker.into(), &super::reply::cancelled(&id));
             }
             let due = self.pending.cancel(self.time.now(), request, Cancel::Silent);
             self.timers.arm(Timer::Requests, due);

@@ -222,12 +222,8 @@ impl Bus {
         })
     }
 
-    /// The id of a line of `from` cannot be one.
+    /// The same, with what is wrong.
     #[cold]
-    pub(super) fn invalid_id(&mut self, from: Peer) -> Flow {
-        self.malformed_text(from, "the id is neither a string, a number nor null")
-    }
-
     pub(super) fn malformed_text(&mut self, from: Peer, text: &str) -> Flow {
         match from {
             Peer::Client(client) => self.close_with_error(client, Reason::ClientMalformed, text),

@@ -48,7 +48,7 @@ impl Bus {
     /// A line from a client.
     pub(crate) fn client_line(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
         if line.has(Line::ID_INVALID) {
-            return self.invalid_id(Peer::Client(client));
+            return self.malformed_text(Peer::Client(client), "the id is neither a string, a number nor null");
         }
         let flow = if is_response(line) {
             self.client_response(client, window, line)
@@ -111,8 +111,8 @@ impl Bus {
             Err(refusal) => return Err(refusal),
         };
         for line in [Some(line), envelope].into_iter().flatten() {
-            if let Some((reason, text)) = self.denied_at(route.worker, window, line) {
-                return Err(Refusal(reason, text));
+            if let Some(denied) = self.denied_at(route.worker, window, line) {
+                return Err(denied);
             }
         }
         if self.block_on_worker(client, route.worker, line.span.len() + 1) {
@@ -198,9 +198,8 @@ impl Bus {
             if let Some(worker) = self.worker_of_server(message) {
                 return Ok(Route { worker, first: None, second: None, about: None });
             }
-            let group = self.group_of_line(client, window, line);
-            let picked = group.and_then(|group| self.pick_worker_for_line(client, group, window, line));
-            let worker = picked.map_err(|(reason, text)| Refusal(reason, text))?;
+            let group = self.group_of_line(client, window, line)?;
+            let worker = self.pick_worker_for_line(client, group, window, line)?;
             return Ok(Route { worker, first: None, second: None, about: None });
         };
         let (worker, access) = self.first_session(message, &message.naming(&name, place), inner.as_deref())?;
@@ -284,11 +283,10 @@ impl Bus {
             return self.usable(worker, self.access(of, worker, Some(key)));
         }
         self.refuse_lost(of)?;
-        let refusal = |(reason, text)| Refusal(reason, text);
-        let group = self.group_of_line(client, window, line).map_err(refusal)?;
+        let group = self.group_of_line(client, window, line)?;
         if self.balancer.groups[group].is_dedicated() {
             // Its process serves no other client, so no other client's sessions are in reach.
-            let worker = self.pick_worker_for_line(client, group, window, line).map_err(refusal)?;
+            let worker = self.pick_worker_for_line(client, group, window, line)?;
             return Ok((worker, self.access(of, worker, self.sessions.of_worker(worker, of.name))));
         }
         if let Some((worker, key)) = self.session_in_group(client, group, of.name) {
@@ -297,7 +295,7 @@ impl Bus {
         // A name at top level that is new joins the session in the params.
         let joined = inner.filter(|_| !names_pool).and_then(|inner| self.session_of_client(client, inner));
         let Some(worker) = joined.and_then(|key| self.sessions.get(key)).map(|session| session.worker) else {
-            let worker = self.pick_worker_for_line(client, group, window, line).map_err(refusal)?;
+            let worker = self.pick_worker_for_line(client, group, window, line)?;
             // It may have been the client's before the group was another one.
             return self.usable(worker, self.access(of, worker, self.sessions.of_worker(worker, of.name)));
         };

@@ -3,7 +3,6 @@
 //!
 //! A client that may not learns nothing of others: every reason has the same words.
 use alloc::format;
-use alloc::string::String;
 
 use ndjson_scan::{Line, Window, decoded};
 
@@ -202,7 +201,7 @@ impl Bus {
 
     /// Why a client's line may not go to this worker: its pool keeps the method from clients, since the answer would tell
     /// one of them about the others. None if it may.
-    pub(crate) fn denied_at(&self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Option<(Reason, String)> {
+    pub(crate) fn denied_at(&self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Option<Refusal> {
         if !self.balancer.denies_methods {
             return None;
         }
@@ -210,7 +209,7 @@ impl Bus {
     }
 
     /// Why a client's line may not go to any worker of this pool; none if it may.
-    pub(crate) fn denied_in(&self, pool: usize, window: Window<'_>, line: &Line) -> Option<(Reason, String)> {
+    pub(crate) fn denied_in(&self, pool: usize, window: Window<'_>, line: &Line) -> Option<Refusal> {
         let pool = &self.settings.pools[pool];
         if pool.deny_methods.is_empty() || !line.method.is_some() {
             return None;
@@ -218,6 +217,6 @@ impl Bus {
         let method = decoded(window.get(line.method));
         let denied = pool.deny_methods.iter().find(|denied| denied.as_bytes() == &*method)?;
         let text = format!("Method not found: {denied:?} is not for clients of this pool (pools[].deny_methods)");
-        Some((Reason::MethodDenied, text))
+        Some(Refusal(Reason::MethodDenied, text))
     }
 }

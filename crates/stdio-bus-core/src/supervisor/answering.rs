@@ -81,17 +81,12 @@ impl Answering {
     /// that is not known yet.
     #[inline]
     pub(crate) fn begin(&mut self, now: Moment, is_first: bool, tenure: &mut Tenure) -> Option<Moment> {
-        let at = self.watch(now, is_first);
-        if tenure.counts() && tenure.count_request() { Some(now) } else { at }
-    }
-
-    #[inline(always)]
-    fn watch(&mut self, now: Moment, is_first: bool) -> Option<Moment> {
-        if !is_first {
-            return None;
+        let mut is_new = false;
+        if is_first {
+            self.waits_since = now;
+            is_new = !core::mem::replace(&mut self.is_watched, true);
         }
-        self.waits_since = now;
-        (!core::mem::replace(&mut self.is_watched, true)).then(|| now.after(SILENT_FOR))
+        if tenure.count_request() { Some(now) } else { is_new.then(|| now.after(SILENT_FOR)) }
     }
 
     /// Whether it has answered a request.

@@ -21,7 +21,7 @@ use crate::Bus;
 use crate::id::Id;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::port::Effect;
-use crate::report::{Reason, Report};
+use crate::report::Reason;
 use crate::settings::Era;
 
 /// A worker that has said nothing for so long since its start speaks no 2026-07-28.
@@ -206,20 +206,17 @@ impl Bus {
 
     /// If its workers have ended whenever they were asked, a command serves no clients of 2026-07-28.
     pub(super) fn judge_ends(&mut self, pool: usize, of: u32) {
-        let discovery = self.supervisor.pools[pool].discovery.as_ref();
-        if discovery.is_some_and(|discovery| discovery.ends_of(of) >= MOST_ENDS) {
+        if self.discovery(pool).is_some_and(|discovery| discovery.ends_of(of) >= MOST_ENDS) {
             self.learn_era(pool, of, PoolEra::Legacy);
         }
     }
 
     /// The era of a pool's command is known. Only an answer that comes late changes it again.
     fn learn_era(&mut self, pool: usize, of: u32, era: PoolEra) {
-        let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
         // Its workers take lines now, or it is known that clients of 2026-07-28 get none.
-        self.supervisor.has_changed = true;
-        let is_another = core::mem::replace(&mut discovery.of, of) != of;
         self.roll_soon();
         let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
+        let is_another = core::mem::replace(&mut discovery.of, of) != of;
         let is_news = discovery.era != era && (discovery.era != PoolEra::Modern || is_another);
         let before = if is_news { core::mem::replace(&mut discovery.era, era) } else { era };
         // Before those who wait are given what has been asked.
@@ -236,7 +233,7 @@ impl Bus {
             PoolEra::Modern => format!("the command of pool \"{id}\" serves clients of MCP 2026-07-28"),
             _ => format!("the command of pool \"{id}\" serves no clients of MCP 2026-07-28, but earlier ones"),
         };
-        self.tell(Reason::EraKnown, || Report::new(Reason::EraKnown, text));
+        self.report(Reason::EraKnown, None, || text);
         for side in self.sides_of(pool) {
             self.stop_awaiting_workers_of(side);
         }
@@ -248,7 +245,7 @@ impl Bus {
         let pools = self.balancer.groups[group].pools();
         let asked = pools.filter_map(|pool| {
             let shown = self.supervisor.pools[pool].side.shown_as;
-            let worker = self.workers.get(self.supervisor.pools[shown].discovery.as_ref()?.asked?)?;
+            let worker = self.workers.get(self.discovery(shown)?.asked?)?;
             Some(worker.process.started().after(SILENT_FOR))
         });
         asked.max()
@@ -256,21 +253,22 @@ impl Bus {
 
     /// Whether a worker of a pool is asked for its era, or will be when it runs.
     pub fn asks_era(&self, pool: usize) -> bool {
-        let pool = self.supervisor.pools.get(pool).and_then(|pool| pool.discovery.as_ref());
-        pool.is_some_and(|discovery| discovery.asked.is_some())
+        self.discovery(pool).is_some_and(|discovery| discovery.asked.is_some())
+    }
+
+    fn discovery(&self, pool: usize) -> Option<&Discovery> {
+        self.supervisor.pools.get(pool)?.discovery.as_ref()
     }
 
     /// What is known of the era of a pool's command.
     pub fn pool_era(&self, pool: usize) -> PoolEra {
-        let pool = self.supervisor.pools.get(pool).and_then(|pool| pool.discovery.as_ref());
-        pool.map_or(PoolEra::Unknown, |discovery| discovery.era)
+        self.discovery(pool).map_or(PoolEra::Unknown, |discovery| discovery.era)
     }
 
     /// Panics if what is known of questions disagrees.
     pub(crate) fn check_questions(&self) {
         for (key, worker) in self.workers.iter() {
-            let discovery = self.supervisor.pools[worker.name.pool].discovery.as_ref();
-            let is_chosen = discovery.is_some_and(|discovery| discovery.asked == Some(key));
+            let is_chosen = self.discovery(worker.name.pool).is_some_and(|discovery| discovery.asked == Some(key));
             assert_eq!(worker.is_asked(), is_chosen, "a worker that is asked is the one that is waited for");
             let is_nobodys = worker.owner.is_none() && worker.end.unanswered.count() == 0;
             assert!(!worker.is_asked() || is_nobodys, "nothing is said to a worker that is asked");

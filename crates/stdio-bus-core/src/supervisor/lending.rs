@@ -14,7 +14,8 @@ use crate::peer::{ClientKey, Moment, WorkerKey};
 const SPARED_FOR: Duration = Duration::from_secs(60);
 
 impl Bus {
-    /// The worker that a client's next messages go to while that lives, if they are bound to one of this pool.
+    /// The worker that a client's next messages go to while that lives, if they are bound to one of this pool, or of the
+    /// group that has its index: only a group of one pool lends.
     pub(crate) fn preferred_worker(&self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
         let worker = self.door(client).preferred?;
         let at = self.workers.get(worker)?;
@@ -24,13 +25,11 @@ impl Bus {
     /// The worker that a client has, if its next messages may go there.
     pub(crate) fn lent_worker(&self, client: ClientKey, group: usize) -> Option<WorkerKey> {
         let worker = self.worker_in(client, group).filter(|worker| self.worker_takes_messages(*worker))?;
-        let pool = self.balancer.groups[group].only_pool()?;
-        self.preferred_worker(client, pool).is_none_or(|preferred| preferred == worker).then_some(worker)
+        self.preferred_worker(client, group).is_none_or(|preferred| preferred == worker).then_some(worker)
     }
 
     /// A worker that can be lent to a client now: the one that it is bound to, or any.
-    pub(super) fn free_worker(&self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        let pool = self.balancer.groups[group].only_pool()?;
+    pub(super) fn free_worker(&self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
         let is_free =
             |key: &WorkerKey| self.workers.get(*key).is_some_and(|at| at.owner.is_none() && at.takes_messages());
         if let Some(worker) = self.preferred_worker(client, pool) {
@@ -38,13 +37,12 @@ impl Bus {
         }
         let free = || self.supervisor.pools[pool].slots.iter().filter_map(|slot| slot.worker).filter(is_free);
         let is_idle = |key: &WorkerKey| self.workers.get(*key).is_some_and(|at| at.end.unanswered.count() == 0);
-        let any = || free().next().filter(|_| self.slot_to_fill(client, group).is_none());
+        let any = || free().next().filter(|_| self.slot_to_fill(client, pool).is_none());
         free().find(is_idle).or_else(any)
     }
 
     /// An empty slot in which a worker may be started for a client that is bound to none.
-    fn slot_to_fill(&self, client: ClientKey, group: usize) -> Option<(usize, usize)> {
-        let pool = self.balancer.groups[group].only_pool()?;
+    fn slot_to_fill(&self, client: ClientKey, pool: usize) -> Option<usize> {
         if self.supervisor.pools[pool].side.is_dormant || self.preferred_worker(client, pool).is_some() {
             return None;
         }
@@ -52,8 +50,7 @@ impl Bus {
             let slot = &self.supervisor.pools[pool].slots[slot];
             slot.worker.is_none() && slot.restarts.may_begin(self.time.now())
         };
-        let slot = (0..self.supervisor.pools[pool].slots.len()).find(|slot| may_begin(*slot))?;
-        Some((pool, slot))
+        (0..self.supervisor.pools[pool].slots.len()).find(|slot| may_begin(*slot))
     }
 
     /// Whether a worker can be had for a client of a dedicated group without a start.
@@ -82,26 +79,17 @@ impl Bus {
     }
 
     /// Lends a worker to a client that has none: a free one, or one that is started for it.
-    pub(super) fn lend_worker(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
+    pub(super) fn lend_worker(&mut self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
         let source = self.identity(client)?.source_use;
-        let worker = match self.free_worker(client, group) {
-            Some(free) => {
-                self.admission.sources.count_turn(source);
-                free
-            }
-            None => {
-                let (pool, slot) = self.slot_to_fill(client, group)?;
-                // Its client's request tells it the era.
-                let started = self.start_in_slot(pool, slot)?;
-                self.end_vacancy(pool);
-                self.count_turn(client, started);
-                started
-            }
-        };
-        let lent = self.workers.get_mut(worker)?;
-        lent.owner = Some(client);
-        lent.answering.claim(self.time.now());
-        Some(worker)
+        if let Some(free) = self.free_worker(client, pool) {
+            self.admission.sources.count_turn(source);
+            return Some(free);
+        }
+        // Its client's request tells it the era.
+        let started = self.start_in_slot(pool, self.slot_to_fill(client, pool)?)?;
+        self.end_vacancy(pool);
+        self.count_turn(client, started);
+        Some(started)
     }
 
     /// Whether a worker was started beyond those that its pool keeps.

@@ -43,12 +43,13 @@ impl Bus {
 
     pub(crate) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
         let Some(worker) = self.workers.get_mut(key) else { return };
+        let pool = worker.pool;
         worker.process.run(self.time.now(), pid);
         self.supervisor.pools[worker.name.pool].tally.change(Change::Started);
         self.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
         self.ask_era(key);
-        self.candidate_runs(key);
+        self.advance_roll(pool);
         // It was being started while the others were killed.
         if self.stage() >= Stage::Killing {
             self.step(key, Event::Timer);
@@ -257,36 +258,32 @@ impl Bus {
     fn on_worker_timer(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let (state, stdout_open) = (worker.process.state(), !worker.process.is_drained());
-        let goes_on = match state {
+        let (goes_on, reason, text) = match state {
             // Its last lines wait for a slow client: the clock starts when they can be read again.
-            State::Stopped => worker.end.gate.waits(),
+            State::Stopped => (
+                worker.end.gate.waits(),
+                Reason::WorkerHoldsPipe,
+                "a worker has exited, but another process keeps its stdout open; it is not read further",
+            ),
             // It has closed its stdin and works on a request that it has read, for as long as that may take. Where something
             // was not read, a request may be lost, and it is not known which.
-            State::Running => stdout_open && worker.window.backlog() == 0 && worker.end.unanswered.awaited() > 0,
-            _ => false,
+            State::Running if stdout_open => (
+                worker.window.backlog() == 0 && worker.end.unanswered.awaited() > 0,
+                Reason::WorkerClosedStdin,
+                "a worker closed its stdin and lives; it is told to stop",
+            ),
+            State::Running => {
+                (false, Reason::WorkerClosedStdout, "a worker closed its stdout and lives; it is told to stop")
+            }
+            State::Starting | State::Stopping | State::Killed => return self.step(key, Event::Timer),
         };
         if goes_on {
             return self.set_timer(key, self.time.now().after(GRACE));
         }
-        let ended = match state {
-            State::Stopped => Some((
-                Reason::WorkerHoldsPipe,
-                "a worker has exited, but another process keeps its stdout open; it is not read further",
-            )),
-            State::Running if stdout_open => {
-                Some((Reason::WorkerClosedStdin, "a worker closed its stdin and lives; it is told to stop"))
-            }
-            State::Running => {
-                Some((Reason::WorkerClosedStdout, "a worker closed its stdout and lives; it is told to stop"))
-            }
-            State::Starting | State::Stopping | State::Killed => None,
-        };
-        if let Some((reason, text)) = ended {
-            if state == State::Running {
-                worker.process.replace_for(reason);
-            }
-            self.report(reason, Some(Peer::Worker(key)), || text.into());
+        if state == State::Running {
+            worker.process.replace_for(reason);
         }
+        self.report(reason, Some(Peer::Worker(key)), || text.into());
         self.step(key, Event::Timer);
     }
 

@@ -16,7 +16,7 @@ use crate::Bus;
 use crate::opening::Opened;
 use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::port::Effect;
-use crate::report::{Level, Reason, Report, WorkerName};
+use crate::report::{Reason, Report, WorkerName};
 use crate::settings::{self, Assignment, Era};
 use crate::tally::{Change, Tally};
 use crate::timers::Timer;
@@ -191,16 +191,11 @@ impl Bus {
             if is_dedicated && !self.may_start_at_once(pool) {
                 return;
             }
-            self.fill_slot(pool, slot);
+            if let Some(worker) = self.start_in_slot(pool, slot) {
+                self.choose_to_ask(worker);
+                self.end_vacancy(pool);
+            }
         }
-    }
-
-    /// Starts a worker in an empty slot, which may be asked for its era.
-    fn fill_slot(&mut self, pool: usize, slot: usize) -> Option<WorkerKey> {
-        let worker = self.start_in_slot(pool, slot)?;
-        self.choose_to_ask(worker);
-        self.end_vacancy(pool);
-        Some(worker)
     }
 
     /// Starts a worker in an empty slot.
@@ -235,13 +230,12 @@ impl Bus {
         Some(worker)
     }
 
-    /// Takes a warm spare out of its slot for one client, or starts a worker for it if the pool may grow.
+    /// Takes a warm spare out of its slot for one client, or starts a worker for it if the pool may grow; or lends one.
     pub(super) fn take_dedicated(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
-        if self.balancer.groups[group].lends() {
-            return self.lend_worker(client, group);
-        }
         let pool = self.balancer.groups[group].pools().next()?;
+        let lends = self.balancer.groups[group].lends();
         let worker = match self.next_in_turn(group) {
+            _ if lends => self.lend_worker(client, pool)?,
             Some(spare) => {
                 if let Some(slot) = self.workers.get_mut(spare)?.slot.take() {
                     self.supervisor.pools[pool].slots[slot].worker = None;
@@ -254,8 +248,10 @@ impl Bus {
         let taken = self.workers.get_mut(worker)?;
         taken.owner = Some(client);
         taken.answering.claim(self.time.now());
-        self.count_turn(client, worker);
-        self.fill_slots(pool);
+        if !lends {
+            self.count_turn(client, worker);
+            self.fill_slots(pool);
+        }
         Some(worker)
     }
 
@@ -267,10 +263,10 @@ impl Bus {
         let delay = pool.slots[slot].restarts.fail(self.time.now(), worker.process.started(), limits);
         let left = pool.slots[..kept].iter().filter(|slot| !slot.restarts.is_given_up()).count();
         let tally = &mut self.supervisor.pools[worker.name.pool].tally;
-        let report = match delay {
+        let (reason, text) = match delay {
             Some(delay) => {
                 tally.change(Change::Restarted);
-                Report::new(Reason::RestartScheduled, format!("the next one starts in {} ms", delay.as_millis()))
+                (Reason::RestartScheduled, format!("the next one starts in {} ms", delay.as_millis()))
             }
             None => {
                 tally.change(Change::GivenUp);
@@ -288,10 +284,10 @@ impl Bus {
                         Some(after) => format!(", the daemon in {} s", after.as_secs()),
                     },
                 );
-                Report::new(Reason::PoolDegraded, text).at(Level::Error)
+                (Reason::PoolDegraded, text)
             }
         };
-        self.tell(report.reason, || Report { worker: Some(worker.name), ..report });
+        self.tell(reason, || Report { worker: Some(worker.name), ..Report::new(reason, text) });
     }
 
     /// A worker without a slot has ended, which a client may have taken: if that was soon, and by itself, the next one has

@@ -18,8 +18,9 @@ use super::restart::{Restarts, SHORTAGE, does_well};
 use super::tenure::{Role, Wear};
 use super::worker::{State, Worker};
 use crate::Bus;
-use crate::peer::{Moment, Peer, SessionKey, WorkerKey};
+use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::{Level, Reason, Report};
+use crate::session::table::Session;
 use crate::settings::{Assignment, Era};
 use crate::timers::Timer;
 
@@ -123,15 +124,6 @@ impl Bus {
         side.era == Era::Legacy
             && side.is_used
             && self.workers.get(candidate).is_some_and(|worker| worker.answering.may_be_pinned())
-    }
-
-    /// A worker runs that may be a candidate.
-    pub(super) fn candidate_runs(&mut self, key: WorkerKey) {
-        if let Some(pool) = self.pool_of(key)
-            && self.supervisor.pools[pool].roll.is_candidate(key)
-        {
-            self.timers.arm(Timer::Pool(pool), self.time.now().after(SETTLED_AFTER));
-        }
     }
 
     /// The first slot that is to have another worker. While a new command has not settled, empty ones wait for that, too.
@@ -374,16 +366,12 @@ impl Bus {
 
     /// Whether somebody needs a worker that gets no new work.
     fn has_work(&self, key: WorkerKey, worker: &Worker) -> bool {
+        let is_in_use = |session: &Session| session.client.is_some() || session.is_working();
         worker.end.unanswered.awaited() > 0
             || worker.owner.is_some()
             || worker.end.output.queued() > 0
-            || worker.end.sessions.iter().any(|session| self.is_in_use(*session))
+            || worker.end.sessions.iter().any(|session| self.sessions.get(*session).is_some_and(is_in_use))
             || self.all_clients().any(|(_, client)| client.seldom.assigned.iter().any(|(_, assigned)| *assigned == key))
-    }
-
-    /// Whether a session has an owner, or its worker works in it.
-    fn is_in_use(&self, session: SessionKey) -> bool {
-        self.sessions.get(session).is_some_and(|session| session.client.is_some() || session.is_working())
     }
 
     /// The workers of a pool that leave, and that no client has for itself.

@@ -104,19 +104,15 @@ impl Tenure {
         self.leaves_by
     }
 
-    /// Whether its requests are counted.
+    /// One more request has reached the worker. Says whether it is to be looked at, since that was the last one.
     #[inline(always)]
-    pub(crate) fn counts(&self) -> bool {
-        self.requests_left > 0
-    }
-
-    /// One more request has reached the worker. Says whether it is to be looked at.
     pub(crate) fn count_request(&mut self) -> bool {
-        self.requests_left -= 1;
-        if self.requests_left == 0 {
-            self.worn.get_or_insert(Wear::Requests);
+        let is_last = self.requests_left == 1;
+        self.requests_left = self.requests_left.saturating_sub(1);
+        if is_last {
+            self.wear(Wear::Requests);
         }
-        self.requests_left == 0
+        is_last
     }
 
     /// The limits are those of another tenure from now on.

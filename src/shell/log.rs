@@ -18,9 +18,9 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use super::entry::{self, Entry, Look};
 use super::inherited;
 use super::stderr::{LINES_PER_SEC, Said};
-use crate::bus::account::Account;
 use crate::bus::port::{Origin, Place};
 use crate::bus::report::{Report, WorkerName};
+use crate::bus::stats::Account;
 use crate::config::{self, Log, LogFormat, LogLevel};
 use crate::error::StartError;
 

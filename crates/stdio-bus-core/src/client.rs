@@ -1,22 +1,22 @@
 //! What the core knows of one client connection.
 
+use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::Bus;
-use super::account::Account;
 use super::admission::UseKey;
 use super::endpoint::Endpoint;
 use super::message::Refusal;
 use super::offers::Offers;
-use super::opening::Opening;
 use super::origin::Origin;
 use super::peer::{ClientKey, ClientMark, Moment, Peer, SessionKey, Source, WorkerKey, WorkerMark};
 use super::report::Reason;
 use super::seldom::{Seldom, blank};
 use super::session::tombstones::LostNames;
 use super::settings::Era;
+use super::stats::Account;
 use super::table::Table;
 use super::timers::Timer;
 use super::worker::Worker;
@@ -124,6 +124,14 @@ impl ListsTold {
         }
         is_due
     }
+}
+
+/// How a session of a door for MCP begins (`router/opening.rs`): its `initialize`, with the id of the bus, and the worker
+/// that got it last.
+#[derive(Default)]
+pub(super) struct Opening {
+    pub line: Option<Box<[u8]>>,
+    pub at: Option<WorkerKey>,
 }
 
 /// What few clients have, or each only for a while.

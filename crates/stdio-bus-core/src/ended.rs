@@ -14,7 +14,7 @@ use super::Bus;
 use super::client::Identity;
 use super::message::{Edit, session_name, session_named};
 use super::origin::Origin;
-use super::peer::{ClientKey, Moment, Peer, RequestKey};
+use super::peer::{ClientKey, Moment, Peer, RequestKey, Text};
 use super::pending::Pending;
 use super::report::{Reason, WorkerName};
 use super::request::Flags;
@@ -104,23 +104,11 @@ pub struct Words<'a> {
     pub session: &'a [u8],
 }
 
-/// Of a request that waits for its answer: what is not kept otherwise.
-#[derive(Clone, Copy)]
-struct Begun {
-    bytes: u64,
-    length: u8,
-    method: [u8; LONGEST_METHOD],
-}
-
-impl Begun {
-    const NOTHING: Self = Self { bytes: 0, length: 0, method: [0; LONGEST_METHOD] };
-}
-
 /// See the top of the file.
 #[derive(Default)]
 pub(super) struct Records {
-    /// By the slots of requests.
-    begun: Vec<Begun>,
+    /// The method and the length of each request that waits for its answer, by its slot.
+    begun: Vec<Option<(Text, u64)>>,
     ended: Vec<Ended>,
     /// Their words, one behind the other.
     text: Vec<u8>,
@@ -153,20 +141,16 @@ impl Records {
         }
         pending.mark_told(key);
         if self.begun.len() <= key.index() {
-            self.begun.resize(key.index() + 1, Begun::NOTHING);
+            self.begun.resize(key.index() + 1, None);
         }
-        let begun = &mut self.begun[key.index()];
         let name = session_name(window, line.method).unwrap_or_default();
-        let kept = begin_of(&name, LONGEST_METHOD);
-        begun.method[..kept.len()].copy_from_slice(kept);
-        (begun.length, begun.bytes) = (kept.len() as u8, bytes_of(line));
+        self.begun[key.index()] = Some((begin_of(&name, LONGEST_METHOD).into(), bytes_of(line)));
     }
 
     /// A request has ended that a line is written of.
     fn end(&mut self, key: RequestKey, ended: Ended, words: Words<'_>) {
-        let begun = self.begun.get(key.index()).copied().unwrap_or(Begun::NOTHING);
-        let words = Words { method: &begun.method[..begun.length.into()], ..words };
-        self.add(Ended { bytes_in: begun.bytes, ..ended }, words);
+        let Some((method, bytes_in)) = self.begun.get_mut(key.index()).and_then(Option::take) else { return };
+        self.add(Ended { bytes_in, ..ended }, Words { method: method.as_bytes(), ..words });
     }
 
     /// A request was answered with this line, which is passed on as it is.

@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 
 use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 
-use super::account::Traffic;
 use super::flow::gate::ReadGate;
 use super::flow::pace::Pace;
 use super::flow::penalty::Penalty;
@@ -14,6 +13,7 @@ use super::peer::{Moment, Peer, SessionKey};
 use super::pending::Asked;
 use super::port::{Next, Received};
 use super::seldom::{Seldom, blank};
+use super::stats::Traffic;
 
 /// One end of the bus. A client that has sent nothing has none yet ([`Seldom`]).
 pub(super) struct Endpoint {

@@ -7,7 +7,6 @@
 
 use alloc::borrow::ToOwned;
 use alloc::format;
-use alloc::vec::Vec;
 
 use super::Bus;
 use super::message::{Cancel, Refusal};
@@ -111,16 +110,7 @@ impl Bus {
         let is_only_side = self.supervisor.pools[pool].side.is_dormant;
         let was_used = core::mem::take(&mut self.supervisor.pools[twin].side.is_used);
         // What was started for nobody yet, or by the new command, is the other side's if that has no workers.
-        let slots = self.supervisor.pools[twin].slots.iter().filter_map(|slot| slot.worker);
-        let leave: Vec<_> = slots
-            .filter(|key| {
-                !self.workers.get(*key).is_some_and(|worker| is_only_side && (!was_used || !self.is_outdated(worker)))
-            })
-            .collect();
-        for slot in &mut self.supervisor.pools[twin].slots {
-            slot.worker.take_if(|worker| leave.contains(worker));
-        }
-        leave.into_iter().for_each(|worker| self.retire_worker(worker));
+        self.retire_those(twin, |bus, worker| !is_only_side || was_used && bus.is_outdated(worker));
         if is_only_side {
             return self.hand_over(twin, pool);
         }

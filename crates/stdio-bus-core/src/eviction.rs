@@ -12,6 +12,7 @@
 //! what waits for it keeps its clients waiting (`flow/delivery.rs`).
 
 use alloc::format;
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -70,7 +71,7 @@ pub(super) struct Shortage {
     /// When it was short for the last time. A pause that was no relief does not count: the clients that were held back go
     /// on at once, and it is short again.
     last: Moment,
-    closed_at: Option<Moment>,
+    closed_at: Moment,
     /// Those that are held back and have their turn, and since when.
     chances: Vec<(ClientKey, Moment)>,
     /// The index of the one that had it last.
@@ -247,11 +248,10 @@ impl Bus {
             self.close_holder(holder, &text(holder.bytes));
         }
         let share_to_keep = share(most, self.client_count(), TRIFLE);
-        let due = lasts && self.shortage.closed_at.is_none_or(|at| self.time.now() >= at.after(CLOSE_EVERY));
-        let (enough, mut left) = (most / 8 * 7, used.saturating_sub(leaving));
+        let due = lasts && self.time.now() >= self.shortage.closed_at.after(CLOSE_EVERY);
         // While it is only short, one at least goes, and as many as it takes that those that have a chance can finish
         // their lines: they need larger blocks for it. The one that was silent for longest goes first.
-        let mut one_goes = used <= most && due;
+        let one_goes = used <= most && due;
         if one_goes {
             in_order(&mut holders, |holder| Standing {
                 moves: holder.moves,
@@ -259,16 +259,24 @@ impl Bus {
                 ..Standing::default()
             });
         }
-        for holder in holders.iter().filter(|holder| holder.bytes > share_to_keep) {
-            let may_go = used > most || due && !holder.moves;
-            if !may_go || (left <= enough && !one_goes) {
+        holders.retain(|holder| holder.bytes > share_to_keep && (used > most || due && !holder.moves));
+        let too_much = used.saturating_sub(leaving + most / 8 * 7);
+        if self.close_some(&holders, too_much.max(usize::from(one_goes)), text) {
+            self.shortage.closed_at = self.time.now();
+        }
+    }
+
+    /// Closes those of these clients that go first, until so many bytes are freed. Says whether any had to go.
+    fn close_some(&mut self, holders: &[Holder], bytes: usize, text: impl Fn(usize) -> String) -> bool {
+        let mut freed = 0;
+        for holder in holders {
+            if freed >= bytes {
                 break;
             }
-            self.shortage.closed_at = Some(self.time.now());
-            one_goes = false;
             self.close_holder(holder, &text(holder.bytes));
-            left = left.saturating_sub(holder.bytes);
+            freed += holder.bytes;
         }
+        freed > 0
     }
 
     /// Holds those back that hold more than their share, but for those that have a chance. Gives those that have missed
@@ -324,20 +332,14 @@ impl Bus {
                  MemoryMax), or lower limits.max_memory"
             )
         };
-        let (holders, leaving) = self.holders(held);
+        let (mut holders, leaving) = self.holders(held);
         if let Some(client) = client {
             let bytes = holders.first().map_or(0, |holder| holder.bytes);
             return self.close_holder(&Holder { client, bytes, moves: false, heard: self.time.now() }, &text(bytes));
         }
         let all: usize = held.iter().map(|(_, bytes)| bytes).sum();
-        let mut freed = leaving;
-        for holder in holders.iter().filter(|holder| holder.bytes > TRIFLE) {
-            if freed > all / FREED_PART {
-                break;
-            }
-            self.close_holder(holder, &text(holder.bytes));
-            freed += holder.bytes;
-        }
+        holders.retain(|holder| holder.bytes > TRIFLE);
+        self.close_some(&holders, (all / FREED_PART + 1).saturating_sub(leaving), text);
     }
 
     /// The clients among those that hold something, in the order in which they are closed. And how much of it goes with

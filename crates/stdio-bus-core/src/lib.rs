@@ -25,7 +25,6 @@
 
 extern crate alloc;
 
-pub mod account;
 pub mod admission;
 mod balancer;
 mod client;
@@ -44,7 +43,6 @@ mod intake;
 mod message;
 pub mod networks;
 mod offers;
-mod opening;
 pub mod origin;
 mod out;
 pub mod overview;

@@ -76,7 +76,7 @@ impl Out {
     }
 
     /// When there is something to sum up.
-    pub(super) fn sums_up_at(&self) -> Option<Moment> {
+    pub(super) fn sums_up_at(&self) -> Moment {
         self.reporter.next_deadline()
     }
 

@@ -6,7 +6,6 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::Bus;
-use super::account::Account;
 use super::client::{Client, Phase};
 use super::endpoint::Endpoint;
 use super::origin::Origin;
@@ -14,6 +13,7 @@ use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::pending::Direction;
 use super::report::{Reason, WorkerName};
 use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS, Pool};
+use super::stats::Account;
 pub use super::supervisor::tenure::Role;
 use super::tally::{Errors, Tally};
 use super::worker::{State, Worker};

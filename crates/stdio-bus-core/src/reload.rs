@@ -161,14 +161,14 @@ impl Bus {
         here.side.is_released &= self.settings.pools[pool].is_gone;
         let slots = here.side.slots(&self.settings.pools[pool]);
         let keeps = if is_assigned_otherwise { 0 } else { slots };
-        let over: Vec<_> = here.slots.iter_mut().skip(keeps).filter_map(|slot| slot.worker.take()).collect();
-        here.slots.resize_with(slots, Default::default);
+        let over: Vec<_> = here.slots.iter().skip(keeps).filter_map(|slot| slot.worker).collect();
         for worker in over {
             if is_assigned_otherwise {
                 self.take_back(worker);
             }
             self.retire_worker(worker);
         }
+        self.supervisor.pools[pool].slots.resize_with(slots, Default::default);
         if has_another_command || is_assigned_otherwise || self.supervisor.pools[pool].roll.is_stopped() {
             self.restart_roll(pool);
         } else {
@@ -185,10 +185,8 @@ impl Bus {
                 continue;
             }
             self.restart_roll(pool);
-            let here = &mut self.supervisor.pools[pool];
-            here.side.is_released = true;
-            let workers: Vec<_> = here.slots.iter_mut().filter_map(|slot| slot.worker.take()).collect();
-            workers.into_iter().for_each(|worker| self.retire_worker(worker));
+            self.supervisor.pools[pool].side.is_released = true;
+            self.retire_those(pool, |_, _| true);
         }
     }
 

@@ -9,9 +9,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::account::Account;
 use super::origin::Origin;
 use super::peer::Moment;
+use super::stats::Account;
 
 /// How loud a report is (spec, appendix C).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -254,12 +254,12 @@ struct Bucket {
 /// Counts every reason and lets through what a person can read.
 pub struct Reporter {
     buckets: Vec<Bucket>,
-    next_summary: Option<Moment>,
+    next_summary: Moment,
 }
 
 impl Default for Reporter {
     fn default() -> Self {
-        Self { buckets: vec![Bucket::default(); Reason::ALL.len()], next_summary: None }
+        Self { buckets: vec![Bucket::default(); Reason::ALL.len()], next_summary: Moment::NEVER }
     }
 }
 
@@ -278,8 +278,7 @@ impl Reporter {
             return Some(Box::new(make()));
         }
         bucket.suppressed += 1;
-        let due = bucket.window_from.after(SUMMARY_EVERY);
-        self.next_summary = Some(self.next_summary.map_or(due, |next| next.min(due)));
+        self.next_summary = self.next_summary.min(bucket.window_from.after(SUMMARY_EVERY));
         None
     }
 
@@ -291,8 +290,8 @@ impl Reporter {
         Box::new(make())
     }
 
-    /// When [`Reporter::summaries`] has a summary to give.
-    pub fn next_deadline(&self) -> Option<Moment> {
+    /// When [`Reporter::summaries`] has a summary to give; perhaps never.
+    pub fn next_deadline(&self) -> Moment {
         self.next_summary
     }
 
@@ -300,17 +299,17 @@ impl Reporter {
     #[must_use]
     pub fn summaries(&mut self, now: Moment) -> Vec<Report> {
         let mut summaries = Vec::new();
-        if self.next_summary.is_none_or(|due| due > now) {
+        if self.next_summary > now {
             return summaries;
         }
-        self.next_summary = None;
+        self.next_summary = Moment::NEVER;
         for (bucket, reason) in self.buckets.iter_mut().zip(Reason::ALL) {
             if bucket.suppressed == 0 {
                 continue;
             }
             let due = bucket.window_from.after(SUMMARY_EVERY);
             if due > now {
-                self.next_summary = Some(self.next_summary.map_or(due, |next| next.min(due)));
+                self.next_summary = self.next_summary.min(due);
                 continue;
             }
             let metric =
@@ -340,10 +339,9 @@ mod tests {
         let mut report = || reporter.report(Moment(1), Reason::Unroutable, || Report::new(Reason::Unroutable, "x"));
         assert_eq!((0..1000).filter_map(|_| report()).count(), BURST as usize);
         assert_eq!(reporter.count(Reason::Unroutable), 1000);
-        let due = reporter.next_deadline().unwrap();
-        let [summary] = &reporter.summaries(due)[..] else { panic!("no summary") };
+        let [summary] = &reporter.summaries(reporter.next_deadline())[..] else { panic!("no summary") };
         assert_eq!(summary.suppressed, 1000 - u64::from(BURST));
-        assert_eq!(reporter.next_deadline(), None);
+        assert_eq!(reporter.next_deadline(), Moment::NEVER);
     }
 
     #[test]

@@ -5,11 +5,12 @@
 
 use super::message::Message;
 use crate::Bus;
+use crate::client::Opening;
 use crate::id::Id;
 use crate::message::{Verb, has_method};
-use crate::opening::{Opened, Opening};
 use crate::peer::{Peer, WorkerKey};
 use crate::settings::Era;
+use crate::supervisor::answering::Opened;
 
 /// Bytes of an `initialize` that is kept.
 const LONGEST: usize = 4096;

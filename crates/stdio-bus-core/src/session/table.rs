@@ -80,9 +80,9 @@ pub(crate) struct Sessions {
     /// The number of the last entry.
     holds: u64,
     /// When the next claim may have to be forgotten.
-    claims_due: Option<Moment>,
+    claims_due: Moment,
     /// When the next session may have to be forgotten for being idle.
-    idle_due: Option<Moment>,
+    idle_due: Moment,
     /// Under which names sessions were made.
     bonds: Bonds,
     /// Bytes of all lines that wait for their sessions.
@@ -102,8 +102,8 @@ impl Default for Sessions {
             owned: 0,
             held: VecDeque::new(),
             holds: 0,
-            claims_due: None,
-            idle_due: None,
+            claims_due: Moment::NEVER,
+            idle_due: Moment::NEVER,
             bonds: Bonds::default(),
             early_bytes: 0,
         }
@@ -177,13 +177,13 @@ impl Sessions {
     /// Sessions have to be looked at, if they are forgotten for being idle.
     pub(crate) fn watch_idle(&mut self, now: Moment, idle: Option<Duration>) {
         if let Some(idle) = idle {
-            self.idle_due.get_or_insert(now.after(idle / LOOKS));
+            self.idle_due = self.idle_due.min(now.after(idle / LOOKS));
         }
     }
 
     /// For how long nobody has to use a session until it is forgotten, if it is time to look for such ones.
     pub(crate) fn looks_for_idle(&self, now: Moment, idle: Option<Duration>) -> Option<Duration> {
-        idle.filter(|_| self.idle_due.is_some_and(|due| due <= now))
+        idle.filter(|_| self.idle_due <= now)
     }
 
     /// Sessions that nobody has used for so long. One in whose slot, by `awaited`, a client waits for an answer is in use.
@@ -196,7 +196,7 @@ impl Sessions {
                 _ => {}
             }
         }
-        self.idle_due = (self.owned > found.len()).then(|| now.after(idle / LOOKS));
+        self.idle_due = if self.owned > found.len() { now.after(idle / LOOKS) } else { Moment::NEVER };
         found
     }
 
@@ -323,16 +323,16 @@ impl Sessions {
 
     /// Claims have to be looked at once one more has lasted.
     pub(crate) fn watch_claim(&mut self, now: Moment) {
-        self.claims_due.get_or_insert(now.after(CLAIM_LASTS));
+        self.claims_due = self.claims_due.min(now.after(CLAIM_LASTS));
     }
 
     /// Claims that nobody has used for a minute, with their owners.
     pub(crate) fn take_expired_claims(&mut self, now: Moment) -> Vec<(SessionKey, ClientKey)> {
         let mut expired = Vec::new();
-        if self.claims_due.is_none_or(|due| due > now) {
+        if self.claims_due > now {
             return expired;
         }
-        let mut next: Option<Moment> = None;
+        self.claims_due = Moment::NEVER;
         for (key, session) in self.table.iter() {
             let Some(owner) = session.client.filter(|_| session.state < State::Used && !session.is_known) else {
                 continue;
@@ -341,10 +341,9 @@ impl Sessions {
                 expired.push((key, owner));
             } else {
                 let due = session.used.after(CLAIM_LASTS).max(now.after(CLAIM_LASTS / 60));
-                next = Some(next.map_or(due, |next| next.min(due)));
+                self.claims_due = self.claims_due.min(due);
             }
         }
-        self.claims_due = next;
         expired
     }
 
@@ -366,8 +365,8 @@ impl Sessions {
     }
 
     /// When claims, or all sessions, have to be looked at.
-    pub(crate) fn next_deadline(&self) -> Option<Moment> {
-        [self.claims_due, self.idle_due].into_iter().flatten().min()
+    pub(crate) fn next_deadline(&self) -> Moment {
+        self.claims_due.min(self.idle_due)
     }
 
     /// Panics if an index and the table disagree.

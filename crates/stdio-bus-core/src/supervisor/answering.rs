@@ -7,7 +7,6 @@ use core::time::Duration;
 use super::discovery::Question;
 use super::tenure::Tenure;
 use crate::Bus;
-use crate::opening::Opened;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::Reason;
 
@@ -58,6 +57,18 @@ pub(crate) struct Answering {
     tells_states: bool,
     /// It was reported that it makes a string of the number in an id, or the other way round.
     told_of_type: bool,
+}
+
+/// Whether a worker has seen how a session begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Opened {
+    /// It has, or needs not.
+    #[default]
+    Yes,
+    /// It has not.
+    No,
+    /// The bus has shown it, and waits for its answer.
+    Asked,
 }
 
 impl Answering {

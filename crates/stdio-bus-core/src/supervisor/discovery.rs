@@ -13,7 +13,6 @@
 //! the next one is asked once more.
 
 use alloc::format;
-use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::tenure::Wear;
@@ -155,17 +154,13 @@ impl Bus {
         if here.side.era != Era::Legacy || !here.side.is_used {
             return;
         }
-        let is_asked = |key: &WorkerKey| self.workers.get(*key).is_some_and(|worker| worker.answering.may_be_pinned());
-        let asked: Vec<_> = here.slots.iter().filter_map(|slot| slot.worker).filter(is_asked).collect();
-        for key in asked {
-            let Some(worker) = self.workers.get_mut(key) else { continue };
-            worker.tenure.wear(Wear::Asked);
-            if let Some(slot) = worker.slot {
-                self.supervisor.pools[pool].slots[slot].worker = None;
+        for worker in self.workers.values_mut().filter(|worker| worker.pool == pool && worker.slot.is_some()) {
+            if worker.answering.may_be_pinned() {
+                worker.tenure.wear(Wear::Asked);
             }
-            self.retire_worker(key);
-            self.fill_slots(pool);
         }
+        self.retire_those(pool, |_, worker| worker.answering.may_be_pinned());
+        self.fill_slots(pool);
     }
 
     /// A worker has answered, or is late.

@@ -162,13 +162,12 @@ impl Bus {
         self.release_waiters(Peer::Worker(key));
         self.stop_waiting(Peer::Worker(key));
         let to_answer = self.asked_of(key.into());
-        let (reason, text) = if self.shutdown.stops_workers() {
-            (Reason::ShuttingDown, "the daemon shut down before the worker answered")
-        } else {
-            (
-                Reason::RequestLost,
-                self.workers.get(key).map_or(EXITED, |worker| lost(worker.process.cause(), &worker.tenure)),
-            )
+        let (reason, text) = match self.workers.get(key) {
+            _ if self.shutdown.stops_workers() => {
+                (Reason::ShuttingDown, "the daemon shut down before the worker answered")
+            }
+            Some(worker) => (Reason::RequestLost, lost(worker.process.cause(), &worker.tenure)),
+            None => return,
         };
         self.penalise_crash(key, &to_answer);
         for request in to_answer {
@@ -228,14 +227,13 @@ impl Bus {
         let timeout = self.settings.limits.backpressure_timeout;
         self.tick_turns(key);
         self.release_held_up(key);
-        if let Some(worker) = self.workers.get_mut(key)
-            && worker.process.takes_timer(self.time.now())
-        {
+        let now = self.time.now();
+        if self.workers.get_mut(key).is_some_and(|worker| worker.process.takes_timer(now)) {
             self.on_worker_timer(key);
         }
         let stalls_at = |worker: &Worker| worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
         if let Some(worker) = self.workers.get(key)
-            && stalls_at(worker).is_some_and(|at| at <= self.time.now())
+            && stalls_at(worker).is_some_and(|at| at <= now)
         {
             let text = format!(
                 "a worker read nothing for {} s, with {} bytes queued; it is told to stop",
@@ -244,13 +242,19 @@ impl Bus {
             );
             self.stop_broken_worker(key, Reason::WorkerStalled, &text);
         }
-        let due =
-            [Self::tick_silent, Self::tick_probation, Self::tick_early, Self::tick_first_answer, Self::tick_question];
+        let due = [
+            Self::tick_silent,
+            Self::tick_probation,
+            Self::tick_early,
+            Self::tick_first_answer,
+            Self::tick_question,
+            Self::tick_extra,
+            Self::tick_tenure,
+        ];
         let due = due.map(|tick| tick(self, key));
-        let last = [self.tick_extra(key), self.tick_tenure(key)];
         let Some(worker) = self.workers.get(key) else { return };
         let own = [worker.process.timer(), stalls_at(worker), worker.stall.ends(), worker.window.turns_due()];
-        if let Some(next) = due.into_iter().chain(last).chain(own).flatten().min() {
+        if let Some(next) = due.into_iter().chain(own).flatten().min() {
             self.wake_at(key.into(), next);
         }
     }
@@ -312,8 +316,6 @@ impl Bus {
     }
 }
 
-const EXITED: &str = "the worker exited before it answered";
-
 /// What is said of requests that go with a worker which was replaced for this reason, or ended by itself.
 fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
     match cause {
@@ -325,6 +327,6 @@ fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
             "the operator had the worker replaced before it answered"
         }
         Some(Reason::WorkerReplaced) => "the worker was replaced before it answered",
-        _ => EXITED,
+        _ => "the worker exited before it answered",
     }
 }

@@ -8,7 +8,7 @@
 //! For doors for MCP: `discovery.rs` finds out what era a command speaks, and `lending.rs` lends workers for the time of a
 //! request.
 
-mod answering;
+pub(crate) mod answering;
 pub(crate) mod discovery;
 mod lending;
 mod life;

@@ -1,19 +1,19 @@
 //! The pools: their slots, which are kept filled as `restart.rs` allows it, and the names of their workers (spec 7.1.3;
 //! decision 13).
 
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::answering::Answering;
+use super::answering::{Answering, Opened};
 use super::discovery::Discovery;
 use super::restart::{Restarts, retry_after};
 use super::roll::{Fallback, Roll};
 use super::tenure::Tenure;
 use super::worker::{State, Worker};
 use crate::Bus;
-use crate::opening::Opened;
 use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::port::Effect;
 use crate::report::{Reason, Report, WorkerName};
@@ -153,16 +153,9 @@ impl Bus {
     /// The place that a worker in this slot gets its name from: that of the slot, so that the name stays the same over
     /// a restart, or the first free one if a client has taken the last worker of the slot along.
     fn free_place(&self, shown: usize, slot: Option<usize>) -> usize {
-        let of_pool = || {
-            let names = self.workers.iter().map(|(_, worker)| worker.name);
-            names.filter(|name| name.pool == shown).map(|name| name.place)
-        };
-        if let Some(slot) = slot.filter(|slot| of_pool().all(|place| place != *slot)) {
-            return slot;
-        }
-        let mut taken: Vec<usize> = of_pool().collect();
-        taken.sort_unstable();
-        taken.iter().enumerate().position(|(free, place)| free != *place).unwrap_or(taken.len())
+        let names = self.workers.iter().map(|(_, worker)| worker.name).filter(|name| name.pool == shown);
+        let taken: BTreeSet<usize> = names.map(|name| name.place).collect();
+        slot.into_iter().chain(0..).find(|place| !taken.contains(place)).expect("there are fewer workers than numbers")
     }
 
     /// Whether a worker may be started for a client. A pool whose workers do not stay is not started over and over by
@@ -237,9 +230,7 @@ impl Bus {
         let worker = match self.next_in_turn(group) {
             _ if lends => self.lend_worker(client, pool)?,
             Some(spare) => {
-                if let Some(slot) = self.workers.get_mut(spare)?.slot.take() {
-                    self.supervisor.pools[pool].slots[slot].worker = None;
-                }
+                self.leave_slot(spare);
                 spare
             }
             None if self.may_grow(pool) => self.start_worker(pool, None, self.supervisor.pools[pool].settled)?,
@@ -253,6 +244,15 @@ impl Bus {
             self.fill_slots(pool);
         }
         Some(worker)
+    }
+
+    /// A worker is no more in its slot, if it was in one.
+    pub(super) fn leave_slot(&mut self, key: WorkerKey) {
+        if let Some(worker) = self.workers.get_mut(key)
+            && let Some(slot) = worker.slot.take()
+        {
+            self.supervisor.pools[worker.pool].slots[slot].worker.take_if(|it| *it == key);
+        }
     }
 
     /// The worker of a slot has exited unexpectedly: reports what becomes of the slot.

@@ -184,14 +184,7 @@ impl Bus {
         self.judge_ends(shown, generation);
         // A spare has no work yet: no client gets one of the last command.
         if self.settings.pools[pool].assignment == Assignment::Dedicated && !self.balancer.groups[pool].lends() {
-            for slot in 0..self.supervisor.pools[pool].slots.len() {
-                let spare = self.supervisor.pools[pool].slots[slot].worker;
-                let is_old = |key: &WorkerKey| self.workers.get(*key).is_some_and(|worker| self.is_outdated(worker));
-                if let Some(spare) = spare.filter(is_old) {
-                    self.supervisor.pools[pool].slots[slot].worker = None;
-                    self.retire_worker(spare);
-                }
-            }
+            self.retire_those(pool, Self::is_outdated);
         }
         self.end_vacancy(pool);
         self.fill_slots(pool);
@@ -292,11 +285,19 @@ impl Bus {
         }
     }
 
-    /// A worker that has no slot any more gets no new work.
+    /// Those workers in the slots of a pool get no new work.
+    pub(crate) fn retire_those(&mut self, pool: usize, is_meant: impl Fn(&Self, &Worker) -> bool) {
+        let workers = self.supervisor.pools[pool].slots.iter().filter_map(|slot| slot.worker);
+        let is_meant = |key: &WorkerKey| self.workers.get(*key).is_some_and(|worker| is_meant(self, worker));
+        let meant: Vec<_> = workers.filter(is_meant).collect();
+        meant.into_iter().for_each(|worker| self.retire_worker(worker));
+    }
+
+    /// A worker gets no new work, and has no slot any more.
     pub(crate) fn retire_worker(&mut self, key: WorkerKey) {
+        self.leave_slot(key);
         let by = self.time.now().after(self.settings.limits.replace_timeout);
         let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
-        worker.slot = None;
         worker.tenure.leave(by);
         let (why, name) = (worker.tenure.why(), worker.name);
         let (pending, sessions) = (worker.end.unanswered.awaited(), worker.end.sessions.len());

@@ -76,28 +76,19 @@ pub(super) enum Action {
 fn step(state: State, event: Event) -> (State, Action) {
     use {Action as A, Event as E, State as S};
     match (state, event) {
-        (S::Starting, E::Spawned) => (S::Running, A::None),
-        (S::Starting, E::SpawnFailed) => (S::Stopped, A::Finish),
-        (S::Starting, E::Stop) => (S::Stopping, A::Terminate),
-        (S::Starting, E::Exited) => (S::Stopped, A::ReadRest),
-        (S::Starting, E::StdoutEnded | E::StdinBroken | E::Timer) => (S::Starting, A::None),
-
-        (S::Running, E::Stop | E::Timer) => (S::Stopping, A::Terminate),
-        (S::Running, E::StdoutEnded | E::StdinBroken) => (S::Running, A::Await),
-        (S::Running, E::Exited) => (S::Stopped, A::ReadRest),
-        (S::Running, E::Spawned | E::SpawnFailed) => (S::Running, A::None),
-
-        (S::Stopping, E::Timer) => (S::Killed, A::Kill),
-        (S::Stopping | S::Killed, E::Exited) => (S::Stopped, A::ReadRest),
-        (S::Stopping | S::Killed, E::SpawnFailed) => (S::Stopped, A::Finish),
-        // It was told to stop before it had a process to signal.
-        (S::Stopping, E::Spawned) => (S::Stopping, A::Terminate),
-        (S::Stopping, E::StdoutEnded | E::StdinBroken | E::Stop) => (S::Stopping, A::None),
-        (S::Killed, E::Spawned) => (S::Killed, A::Kill),
-        (S::Killed, E::StdoutEnded | E::StdinBroken | E::Stop | E::Timer) => (S::Killed, A::None),
-
         (S::Stopped, E::StdoutEnded | E::Timer) => (S::Stopped, A::Finish),
         (S::Stopped, E::Spawned | E::SpawnFailed | E::StdinBroken | E::Stop | E::Exited) => (S::Stopped, A::None),
+        (S::Starting | S::Running | S::Stopping | S::Killed, E::Exited) => (S::Stopped, A::ReadRest),
+        (S::Starting | S::Stopping | S::Killed, E::SpawnFailed) => (S::Stopped, A::Finish),
+
+        (S::Starting, E::Spawned) => (S::Running, A::None),
+        // One that was told to stop before had no process to signal.
+        (S::Stopping, E::Spawned) | (S::Starting | S::Running, E::Stop) | (S::Running, E::Timer) => {
+            (S::Stopping, A::Terminate)
+        }
+        (S::Killed, E::Spawned) | (S::Stopping, E::Timer) => (S::Killed, A::Kill),
+        (S::Running, E::StdoutEnded | E::StdinBroken) => (S::Running, A::Await),
+        (_, E::Spawned | E::SpawnFailed | E::StdoutEnded | E::StdinBroken | E::Stop | E::Timer) => (state, A::None),
     }
 }
 

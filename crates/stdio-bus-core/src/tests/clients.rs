@@ -1,6 +1,6 @@
 //! Clients that come, half-close, leave and break (spec 4.1.2, 4.3, 7.2; decisions 9 to 11).
 
-use super::super::account::{Account, Traffic};
+use super::super::stats::{Account, Traffic};
 use super::*;
 
 #[test]

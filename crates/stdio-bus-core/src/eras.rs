@@ -91,16 +91,16 @@ impl Bus {
 
     /// The workers that were started with the daemon, which nobody has used, are the other side's.
     fn hand_over(&mut self, from: usize, to: usize) {
-        for slot in 0..self.settings.pools[from].instances {
-            self.supervisor.pools[to].slots[slot] = core::mem::take(&mut self.supervisor.pools[from].slots[slot]);
+        let pools = self.supervisor.pools.get_disjoint_mut([from, to]);
+        let [giver, taker] = pools.expect("a pool and its other side are two");
+        for (slot, given) in taker.slots.iter_mut().zip(&mut giver.slots).take(self.settings.pools[from].instances) {
+            *slot = core::mem::take(given);
         }
+        (giver.side.is_dormant, taker.side.is_dormant) = (true, false);
+        (taker.settled, taker.fallback) = (giver.settled, giver.fallback.take());
+        taker.roll = core::mem::take(&mut giver.roll);
         let stays = |worker: &&mut Worker| worker.pool == from && !worker.tenure.is_leaving();
         self.workers.values_mut().filter(stays).for_each(|worker| worker.pool = to);
-        self.supervisor.pools[from].side.is_dormant = true;
-        self.supervisor.pools[to].side.is_dormant = false;
-        self.supervisor.pools[to].settled = self.supervisor.pools[from].settled;
-        self.supervisor.pools[to].fallback = self.supervisor.pools[from].fallback.take();
-        self.supervisor.pools[to].roll = core::mem::take(&mut self.supervisor.pools[from].roll);
         self.tick_pool(to);
     }
 

@@ -197,7 +197,7 @@ impl Bus {
         let pools = (0..self.supervisor.pools.len()).map(Timer::Pool);
         let timers = pools.chain([Timer::Sessions, Timer::Slots, Timer::WorkerQueue, Timer::Requests]);
         timers.for_each(|timer| self.timers.arm(timer, self.time.now()));
-        self.sessions.watch_idle(self.time.now(), self.settings.limits.session_idle);
+        self.watch_sessions(false);
     }
 
     /// Ends the clients of listeners that are gone, when their time is up.

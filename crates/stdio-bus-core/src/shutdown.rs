@@ -103,28 +103,25 @@ impl Bus {
             let text = "a signal: the drain goes on; a second one ends it";
             return self.report(Reason::Draining, None, || text.into());
         }
-        if first.is_some_and(|first| now.since(first) < SAME_SIGNAL) {
+        if self.shutdown.immediate || first.is_some_and(|first| now.since(first) < SAME_SIGNAL) {
             return;
         }
-        if !self.shutdown.immediate {
-            self.shutdown.immediate = true;
-            let pending = self.pending.awaited();
-            self.report(Reason::Draining, None, || {
-                format!("a second signal: everything ends within a second; {pending} pending requests get errors")
-            });
-            self.close_clients();
-            if self.shutdown.stage < Stage::Terminating {
-                self.terminate();
-            }
-            if self.shutdown.stage < Stage::Killing {
-                self.kill();
-            }
-            let ends = now.after(LAST_GRACE);
-            self.shutdown.ends = ends;
-            self.shutdown.deadline = self.shutdown.deadline.min(ends);
-            self.timers.arm(Timer::Drain, ends);
-            self.advance_shutdown();
+        self.shutdown.immediate = true;
+        let pending = self.pending.awaited();
+        self.report(Reason::Draining, None, || {
+            format!("a second signal: everything ends within a second; {pending} pending requests get errors")
+        });
+        self.close_clients();
+        if self.shutdown.stage < Stage::Terminating {
+            self.terminate();
         }
+        if self.shutdown.stage < Stage::Killing {
+            self.kill();
+        }
+        let ends = now.after(LAST_GRACE);
+        (self.shutdown.ends, self.shutdown.deadline) = (ends, self.shutdown.deadline.min(ends));
+        self.timers.arm(Timer::Drain, ends);
+        self.advance_shutdown();
     }
 
     /// Starts the shutdown: for a while only those are told that ask whether we are ready.

@@ -16,7 +16,7 @@ use crate::pending::{NewRequest, Request};
 use crate::report::Reason;
 use crate::request::Flags;
 use crate::session::access::{Access, Naming, Place, Use, denied};
-use crate::session::state::State;
+use crate::session::state::{Event, State};
 use crate::session::table::FULL;
 use crate::timers::Timer;
 use crate::{Bus, Flow};
@@ -403,7 +403,11 @@ impl Bus {
 
     /// A message that was the first to name a session was not delivered.
     fn leave(&mut self, entered: Entered) {
-        entered.session.filter(|_| entered.is_new).into_iter().for_each(|session| self.unclaim_session(session));
+        entered
+            .session
+            .filter(|_| entered.is_new)
+            .into_iter()
+            .for_each(|session| self.give_up_session(session, Event::Refused));
     }
 
     /// What a message names other requests by, as the worker knows them. What would hit a request of another client is

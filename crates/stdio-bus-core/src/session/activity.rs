@@ -13,11 +13,10 @@ use crate::peer::WorkerKey;
 
 /// What stands behind a key, if it stands there as one.
 fn value_of<'a>(line: &'a [u8], key: &str) -> Option<&'a [u8]> {
-    let mut values = memmem::find_iter(line, key).filter_map(|at| {
+    memmem::find_iter(line, key).find_map(|at| {
         let rest = line[at + key.len()..].trim_ascii_start();
         Some(rest.strip_prefix(b":")?.trim_ascii_start())
-    });
-    values.next()
+    })
 }
 
 /// Whether a line tells that its session is idle, or that it is not; none if it tells neither.

@@ -48,7 +48,7 @@ fn bytes_of(lines: &[EarlyLine]) -> usize {
 impl Bus {
     /// Bytes of lines that wait for their sessions.
     pub fn bytes_waiting(&self) -> usize {
-        self.sessions.early_bytes()
+        self.supervisor.early_bytes
     }
 
     /// Lets a notification wait that names a session which the worker may be making. Says whether it does.
@@ -59,7 +59,7 @@ impl Bus {
             return false;
         };
         let is_known = self.sessions.of_worker(key, &name).is_some();
-        let in_all = self.sessions.early_bytes() + bytes;
+        let in_all = self.supervisor.early_bytes + bytes;
         let Some(worker) = self.workers.get_mut(key) else { return false };
         let has_room = worker.early.0.len() < MOST_LINES
             && bytes_of(&worker.early.0) + bytes <= most
@@ -71,7 +71,7 @@ impl Bus {
         let whole = Span { start: line.span.start, end: line.span.end + 1 };
         let until = self.time.now().after(LONGEST);
         worker.early.0.push(EarlyLine { session: (&*name).into(), line: window.get(whole).into(), until });
-        self.sessions.count_early(0, bytes);
+        self.supervisor.early_bytes += bytes;
         self.wake_at(key.into(), until);
         true
     }
@@ -122,7 +122,7 @@ impl Bus {
             return Vec::new();
         };
         let taken: Vec<EarlyLine> = worker.early.0.extract_if(.., |early| wanted(early)).collect();
-        self.sessions.count_early(bytes_of(&taken), 0);
+        self.supervisor.early_bytes -= bytes_of(&taken);
         taken
     }
 
@@ -134,6 +134,6 @@ impl Bus {
             assert!(worker.early.0.len() <= MOST_LINES && bytes <= MOST_BYTES);
             all += bytes;
         }
-        assert_eq!(all, self.sessions.early_bytes());
+        assert_eq!(all, self.supervisor.early_bytes);
     }
 }

@@ -42,12 +42,9 @@ impl Bus {
     }
 
     /// There is one more session, or claim, that may have to be forgotten.
-    fn watch_sessions(&mut self, is_claim: bool) {
-        self.sessions.watch_idle(self.time.now(), self.settings.limits.session_idle);
-        if is_claim {
-            self.sessions.watch_claim(self.time.now());
-        }
-        self.timers.arm(Timer::Sessions, self.sessions.next_deadline());
+    pub(crate) fn watch_sessions(&mut self, is_claim: bool) {
+        let due = self.sessions.watch(self.time.now(), self.settings.limits.session_idle, is_claim);
+        self.timers.arm(Timer::Sessions, due);
     }
 
     /// Gives a held name to a client that asks the worker to load it; a refusal gives it back.
@@ -61,18 +58,9 @@ impl Bus {
         true
     }
 
-    /// The worker did not load a session, or the request for it was never sent: it is as it was before.
-    pub(crate) fn unclaim_session(&mut self, key: SessionKey) {
-        self.change_session(key, Event::Refused);
-    }
-
-    /// The owner of a session leaves.
-    pub(crate) fn hold_session(&mut self, key: SessionKey) {
-        self.change_session(key, Event::OwnerLeft);
-    }
-
-    /// Something happens to a session that may cost it its owner, and its place in the table.
-    fn change_session(&mut self, key: SessionKey, event: impl FnOnce(Rest) -> Event) {
+    /// A session is refused to its owner, which leaves it as it was before, or its owner leaves: that may cost it its owner,
+    /// and its place in the table.
+    pub(crate) fn give_up_session(&mut self, key: SessionKey, event: impl FnOnce(Rest) -> Event) {
         let Some(session) = self.sessions.get(key) else { return };
         let (event, is_owned) = (event(session.rest()), session.client.is_some());
         match self.sessions.step(key, event) {
@@ -308,7 +296,7 @@ impl Bus {
         if is_known {
             self.note_lost(owner, name.as_bytes());
         }
-        self.hold_session(key);
+        self.give_up_session(key, Event::OwnerLeft);
     }
 
     /// Panics if sessions, their owners, their workers and their requests disagree.

@@ -85,8 +85,6 @@ pub(crate) struct Sessions {
     idle_due: Moment,
     /// Under which names sessions were made.
     bonds: Bonds,
-    /// Bytes of all lines that wait for their sessions.
-    early_bytes: usize,
 }
 
 const OWNER: u8 = 0;
@@ -105,7 +103,6 @@ impl Default for Sessions {
             claims_due: Moment::NEVER,
             idle_due: Moment::NEVER,
             bonds: Bonds::default(),
-            early_bytes: 0,
         }
     }
 }
@@ -120,16 +117,6 @@ impl Sessions {
     /// The same, to be changed.
     pub(crate) fn bonds_mut(&mut self) -> &mut Bonds {
         &mut self.bonds
-    }
-
-    /// Bytes of all lines that wait for their sessions.
-    pub(crate) fn early_bytes(&self) -> usize {
-        self.early_bytes
-    }
-
-    /// So many of them wait no more, and so many others do.
-    pub(super) fn count_early(&mut self, gone: usize, come: usize) {
-        self.early_bytes = self.early_bytes - gone + come;
     }
 
     /// Sessions that have an owner; the limit is on these.
@@ -174,11 +161,16 @@ impl Sessions {
         }
     }
 
-    /// Sessions have to be looked at, if they are forgotten for being idle.
-    pub(crate) fn watch_idle(&mut self, now: Moment, idle: Option<Duration>) {
+    /// Sessions have to be looked at, if they are forgotten for being `idle`, and claims once one more has lasted. Gives
+    /// when.
+    pub(super) fn watch(&mut self, now: Moment, idle: Option<Duration>, is_claim: bool) -> Moment {
         if let Some(idle) = idle {
             self.idle_due = self.idle_due.min(now.after(idle / LOOKS));
         }
+        if is_claim {
+            self.claims_due = self.claims_due.min(now.after(CLAIM_LASTS));
+        }
+        self.next_deadline()
     }
 
     /// For how long nobody has to use a session until it is forgotten, if it is time to look for such ones.
@@ -319,11 +311,6 @@ impl Sessions {
         let idle =
             keys.iter().filter_map(|key| Some((*key, self.get(*key)?))).filter(|(_, session)| session.pending == 0);
         idle.min_by_key(|(_, session)| (session.state >= State::Used, session.used)).map(|(key, _)| key)
-    }
-
-    /// Claims have to be looked at once one more has lasted.
-    pub(crate) fn watch_claim(&mut self, now: Moment) {
-        self.claims_due = self.claims_due.min(now.after(CLAIM_LASTS));
     }
 
     /// Claims that nobody has used for a minute, with their owners.

@@ -38,6 +38,8 @@ pub(crate) struct Supervisor {
     pub next_number: u32,
     /// Workers that get no new work.
     pub leaving: usize,
+    /// Bytes of all that workers have said in sessions which they have not given out yet (`session/early.rs`).
+    pub early_bytes: usize,
     /// Readiness and replacements have to be looked at when this call is over: a worker has begun or ceased to run, or to be
     /// needed.
     pub has_changed: bool,

@@ -77,14 +77,10 @@ pub(crate) struct Pool {
 }
 
 impl Side {
-    /// How many slots it has.
+    /// How many slots it has. Workers that are lent for the time of a request have one each, whether they are kept or not.
     pub(crate) fn slots(&self, pool: &settings::Pool) -> usize {
-        if self.lends(pool) { pool.max_instances } else { pool.instances }
-    }
-
-    /// Whether its workers are lent for the time of a request: where each client has one for itself, and does not keep it.
-    pub(super) fn lends(&self, pool: &settings::Pool) -> bool {
-        self.era == Era::Modern && pool.assignment == Assignment::Dedicated
+        let lends = self.era == Era::Modern && pool.assignment == Assignment::Dedicated;
+        if lends { pool.max_instances } else { pool.instances }
     }
 }
 

@@ -11,6 +11,7 @@
 //! answered gets workers at a pace, spares too.
 //!
 //! Invariant: `waiting` has each client that awaits a worker, once.
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -54,7 +55,7 @@ pub(crate) struct WorkerQueue {
     /// Clients whose next line gets no worker of their own: they have waited for too long, or with too many.
     refused: Vec<ClientKey>,
     /// Sources that get workers at a pace, and when they got their last ones.
-    paced: Vec<(Source, Moment)>,
+    paced: BTreeMap<Source, Moment>,
 }
 
 impl WorkerQueue {
@@ -89,22 +90,15 @@ impl WorkerQueue {
 
     /// When the next worker may be started for a client of this source, if not now.
     fn waits_until(&self, now: Moment, source: Source) -> Option<Moment> {
-        let last = self.paced.iter().find(|(paced, _)| *paced == source)?.1;
-        Some(last.after(PACE)).filter(|at| *at > now)
-    }
-
-    /// When a source that gets workers at a pace got its last one.
-    fn last_of(&mut self, source: Source) -> Option<&mut Moment> {
-        self.paced.iter_mut().find(|(paced, _)| *paced == source).map(|(_, last)| last)
+        self.paced.get(&source).map(|last| last.after(PACE)).filter(|at| *at > now)
     }
 
     /// Clients of this source leave without their answers.
     fn slow_down(&mut self, now: Moment, source: Source, last: Moment) {
-        self.paced.retain(|(_, last)| last.after(PACE) > now);
-        if let Some(known) = self.last_of(source) {
+        self.paced.retain(|_, last| last.after(PACE) > now);
+        if self.paced.len() < PACED || self.paced.contains_key(&source) {
+            let known = self.paced.entry(source).or_insert(last);
             *known = last.max(*known);
-        } else if self.paced.len() < PACED {
-            self.paced.push((source, last));
         }
     }
 
@@ -270,7 +264,7 @@ impl Bus {
             return;
         };
         self.admission.sources.count_turn(source_use);
-        if let Some(last) = self.supervisor.queue.last_of(source) {
+        if let Some(last) = self.supervisor.queue.paced.get_mut(&source) {
             *last = self.time.now();
         }
         self.wake_at(worker.into(), self.time.now().after(FIRST_ANSWER));

@@ -7,6 +7,7 @@
 
 use core::time::Duration;
 
+use super::worker::Worker;
 use crate::Bus;
 use crate::peer::{ClientKey, Moment, WorkerKey};
 
@@ -94,18 +95,16 @@ impl Bus {
 
     /// Whether a worker was started beyond those that its pool keeps.
     fn is_extra(&self, key: WorkerKey) -> bool {
-        let lent = self.workers.get(key).filter(|worker| self.balancer.groups[worker.pool].lends());
-        lent.is_some_and(|worker| worker.slot.is_some_and(|slot| slot >= self.settings.pools[worker.pool].instances))
+        let is_beyond =
+            |worker: &Worker| worker.slot.is_some_and(|at| at >= self.settings.pools[worker.pool].instances);
+        self.workers.get(key).is_some_and(is_beyond)
     }
 
     /// Stops a worker that was started beyond those that its pool keeps, and that nobody has needed for a while. Gives when
     /// to look again.
     pub(super) fn tick_extra(&mut self, key: WorkerKey) -> Option<Moment> {
-        if !self.balancer.lends || !self.is_extra(key) {
-            return None;
-        }
-        let worker = self.workers.get(key).filter(|worker| worker.owner.is_none() && worker.takes_messages())?;
-        let due = worker.answering.claimed_at().after(SPARED_FOR);
+        let is_free = |worker: &&Worker| worker.owner.is_none() && worker.takes_messages() && self.is_extra(key);
+        let due = self.workers.get(key).filter(is_free)?.answering.claimed_at().after(SPARED_FOR);
         if due <= self.time.now() {
             self.stop_worker(key);
             return None;

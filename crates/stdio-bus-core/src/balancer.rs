@@ -175,7 +175,8 @@ impl Bus {
         {
             return Err(denied);
         }
-        while let Some(pool) = self.unused_pool(group) {
+        let has_doors = self.serves_mcp();
+        while has_doors && let Some(pool) = self.unused_pool(group) {
             self.use_side(pool)?;
         }
         let (assignment, lends) = (self.balancer.groups[group].assignment, self.balancer.groups[group].lends);
@@ -186,7 +187,8 @@ impl Bus {
         } else {
             let stays = is_its_own || assignment == Assignment::Client;
             let usable = assigned.filter(|worker| stays && self.worker_takes_messages(*worker));
-            self.preferred_worker(client, group).or(usable)
+            let preferred = has_doors.then(|| self.preferred_worker(client, group));
+            preferred.flatten().or(usable)
         };
         if let Some(worker) = kept {
             return Ok(worker);

@@ -20,7 +20,7 @@ const INITIALIZED: &str = "notifications/initialized";
 
 impl Bus {
     /// Whether a door for MCP was ever there.
-    pub(super) fn serves_mcp(&self) -> bool {
+    pub(crate) fn serves_mcp(&self) -> bool {
         self.supervisor.pools.len() > self.supervisor.shown
     }
 

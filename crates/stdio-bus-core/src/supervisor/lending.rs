@@ -18,7 +18,7 @@ impl Bus {
     /// The worker that a client's next messages go to while that lives, if they are bound to one of this pool, or of the
     /// group that has its index: only a group of one pool lends.
     pub(crate) fn preferred_worker(&self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
-        let worker = self.door(client).preferred?;
+        let worker = self.client(client)?.door.preferred?;
         let at = self.workers.get(worker)?;
         (at.pool == pool && at.takes_messages()).then_some(worker)
     }

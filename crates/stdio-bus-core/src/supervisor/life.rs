@@ -111,6 +111,7 @@ impl Bus {
     }
 
     /// The operator has a worker told to stop, which counts as no failure. The next one is started when it is gone.
+    #[cold]
     pub(crate) fn stop_for_operator(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let pending = worker.end.unanswered.count();
@@ -123,6 +124,7 @@ impl Bus {
     }
 
     /// Does what the table of `worker.rs` says.
+    #[cold]
     pub(crate) fn step(&mut self, key: WorkerKey, event: Event) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let action = worker.process.step(event);

@@ -223,14 +223,15 @@ impl Bus {
     pub(super) fn take_dedicated(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
         let pool = self.balancer.groups[group].pools().next()?;
         let lends = self.balancer.groups[group].lends();
-        let worker = match self.next_in_turn(group) {
-            _ if lends => self.lend_worker(client, pool)?,
-            Some(spare) => {
-                self.leave_slot(spare);
-                spare
-            }
-            None if self.may_grow(pool) => self.start_worker(pool, None, self.supervisor.pools[pool].settled)?,
-            None => return None,
+        let worker = if lends {
+            self.lend_worker(client, pool)?
+        } else if let Some(spare) = self.next_in_turn(group) {
+            self.leave_slot(spare);
+            spare
+        } else if self.may_grow(pool) {
+            self.start_worker(pool, None, self.supervisor.pools[pool].settled)?
+        } else {
+            return None;
         };
         let taken = self.workers.get_mut(worker)?;
         taken.owner = Some(client);

@@ -38,6 +38,11 @@ impl Group {
         &self.slots
     }
 
+    /// How one of them is chosen.
+    pub(super) fn assignment(&self) -> Assignment {
+        self.assignment
+    }
+
     /// Whether its workers are lent for the time of a request.
     pub(super) fn lends(&self) -> bool {
         self.lends

@@ -11,12 +11,12 @@ use crate::endpoint::Endpoint;
 use crate::flow::gate::Hold;
 use crate::id::{Id, Spelled};
 use crate::message::{Verb, has_method, print_of, verb};
-use crate::opening::Opened;
 use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey, WorkerMark};
 use crate::pending::{Direction, NewRequest, Wire};
 use crate::request::Flags;
 use crate::session::activity::told_idle;
 use crate::settings::{Assignment, Era, IdCollision};
+use crate::supervisor::answering::Opened;
 use crate::table::Table;
 use crate::tally::Outcome;
 use crate::timers::Timer;
@@ -75,7 +75,8 @@ impl FastPath<'_> {
     #[inline(always)]
     fn worker_for(&self, client: &Sender<'_>) -> Option<(WorkerKey, bool)> {
         let group = &self.groups[client.group];
-        let is_asked_for = client.door.borrows || client.door.preferred.is_some() || !group.is_open();
+        let is_open = group.pools().all(|pool| self.pools[pool].side.is_used);
+        let is_asked_for = client.door.borrows || client.door.preferred.is_some() || !is_open;
         if is_asked_for || client.seldom.is_some_and(|seldom| !seldom.offers.is_empty()) {
             return None;
         }

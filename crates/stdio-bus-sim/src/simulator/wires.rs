@@ -72,9 +72,13 @@ impl World {
         };
         if let (false, Some(token)) = (request, token) {
             let alike = |waiting: &str| is_plain(waiting) && meaning(waiting) == meaning(&token);
-            // Of several with one id, what the bus refused itself is rather one that it has never passed on.
+            // Of several with one id, it is the one that the answer was made for; what the bus refused itself is rather one
+            // that it has never passed on.
+            let meant = number.and_then(|number| self.model.lines[number].answers);
             let refused = |asked: &usize| number.is_none() && self.passage.sent(*asked).is_none();
-            let at = waiting.iter().position(|(waiting, asked)| *waiting == token && refused(asked));
+            let at = waiting.iter().position(|(waiting, asked)| alike(waiting) && Some(*asked) == meant);
+            let refused = |(waiting, asked): &(String, usize)| *waiting == token && refused(asked);
+            let at = at.or_else(|| waiting.iter().position(refused));
             let at = at.or_else(|| waiting.iter().position(|(waiting, _)| *waiting == token));
             let at = at.or_else(|| waiting.iter().position(|(waiting, _)| alike(waiting)));
             assert!(at.is_some(), "{who:?} was answered {token}, which it did not ask");

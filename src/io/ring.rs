@@ -188,7 +188,7 @@ impl Ring {
         Ok(Self {
             ring,
             wait,
-            alarms: Box::default(),
+            alarms: Box::new(Alarms { turned_at: time(), ..Alarms::default() }),
             can_batch,
             batching: Batching::default(),
             waiting: VecDeque::new(),
@@ -291,7 +291,7 @@ impl Ring {
         if alarms.are_refused || alarms.at.len() >= MOST_ALARMS {
             return false;
         }
-        alarms.after = timeout.into();
+        alarms.after = due.saturating_sub(time()).into();
         let entry = opcode::Timeout::new(&raw const alarms.after).build().user_data(ALARM);
         // SAFETY: the time stays where it is; one that is set anew before it was read is sooner.
         let is_set = unsafe { self.ring.submission().push(&entry) }.is_ok();
@@ -452,6 +452,13 @@ mod tests {
         let most = (0..10).map(|number| turn(&mut ring, sooner(number), true)).last();
         assert_eq!(most, Some((1, MOST_ALARMS)));
         assert_eq!(turn(&mut ring, moment, false), (0, MOST_ALARMS), "a wait ends without another one");
+    }
+
+    #[test]
+    fn the_first_alarm_is_noted_for_the_time_at_which_it_rings() {
+        let mut ring = Ring::new().expect("the tests need io_uring");
+        assert!(ring.rings_within(Duration::from_secs(3600)));
+        assert!(ring.alarms.at[0] > time(), "it would be in time for all that is due later, and is not");
     }
 
     #[test]

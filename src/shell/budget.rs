@@ -26,6 +26,8 @@ pub(super) struct Budget {
     pub refused: bool,
     pub refused_at: Moment,
     pub trim_at: Option<Moment>,
+    /// The timer has run out that was set for one of these moments.
+    pub is_due: bool,
     /// Connections whose next read needs a larger block, and waits.
     pub waiting: Vec<usize>,
     /// The core has been told of them, and they may try again although memory is short.
@@ -43,6 +45,7 @@ impl Budget {
             refused: false,
             refused_at: Moment(0),
             trim_at: None,
+            is_due: false,
             waiting: Vec::new(),
             may_grow: false,
         }
@@ -70,7 +73,7 @@ impl Budget {
 
     /// Whether there is nothing to do, with so much memory lent. `has_spares` says that some may be given back in time.
     pub(super) fn is_calm(&self, now: Moment, lent: usize, has_spares: bool) -> bool {
-        let is_waited_for = self.refused || self.may_grow || !self.waiting.is_empty();
+        let is_waited_for = self.is_due || self.refused || self.may_grow || !self.waiting.is_empty();
         let is_trimmed_later = self.trim_at.map_or(!has_spares, |at| now < at);
         lent <= self.short_above() && self.told == Stage::Enough && !is_waited_for && is_trimmed_later
     }

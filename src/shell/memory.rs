@@ -52,8 +52,8 @@ impl<I: Io> Shell<I> {
         self.reactor.trim(now);
         let lent = self.lent();
         let Reactor { memory, timers, .. } = &mut self.reactor;
-        let due = memory.due(lent, reserve::is_spent());
-        timers.set(Timer::Memory, due);
+        memory.is_due = false;
+        timers.set(Timer::Memory, memory.due(lent, reserve::is_spent()));
     }
 
     fn tell_memory(&mut self, now: Moment, stage: Stage) {

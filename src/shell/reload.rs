@@ -60,7 +60,7 @@ impl<I: Io> Shell<I> {
     pub(super) fn begin_reload(&mut self, is_dry_run: bool) -> Result<(), String> {
         if !self.reloads.has_source() {
             return Err(
-                "there is no file that could be read again: restart the daemon with --config PATH, and not of a pipe"
+                "there is no file that could be read again: restart the daemon with --config PATH, a file and no pipe"
                     .to_owned(),
             );
         }

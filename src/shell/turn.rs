@@ -238,8 +238,7 @@ impl<I: Io> Shell<I> {
                 Timer::Accept(index) => shell.reactor.retry_accepting(now, index),
                 Timer::Output => shell.reactor.retry_writing(),
                 Timer::Log => log::hurry(),
-                // It is looked at in each turn.
-                Timer::Memory => {}
+                Timer::Memory => shell.reactor.memory.is_due = true,
                 Timer::Admin(slot) => shell.admin_due(now, slot),
                 Timer::Http(slot) => shell.http_due(now, slot),
                 Timer::Session(slot) => shell.session_due(now, slot),

@@ -109,9 +109,12 @@ impl Door {
 pub(super) const LISTS: usize = 3;
 
 /// What a client is told of lists that have changed: a line of which it need not get a second one while the first one waits
-/// in its output, since it asks for the list only when it has read that. Of each kind how many bytes will have left for a client when it has the newest such line.
+/// in its output, since it asks for the list only when it has read that.
 #[derive(Default)]
-pub(super) struct ListsTold([u64; LISTS]);
+pub(super) struct ListsTold(
+    /// Of each kind how many bytes will have left for a client when it has the newest such line.
+    [u64; LISTS],
+);
 
 impl ListsTold {
     pub(super) const NONE: Self = Self([0; LISTS]);

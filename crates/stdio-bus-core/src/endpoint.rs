@@ -269,9 +269,9 @@ impl Retired {
         self.ids.is_empty() && !self.distrusted
     }
 
-    /// Whether any token may be used as well.
+    /// Whether any id, and any progress token, may be used for another request.
     #[inline]
-    pub(super) fn has_no_tokens(&self) -> bool {
+    pub(super) fn doubts_nothing(&self) -> bool {
         self.is_empty() && self.tokens.is_empty() && !self.may_tell_any
     }
 
@@ -282,7 +282,7 @@ impl Retired {
 
     /// Whether it may tell of the progress of a forgotten request under a token with this fingerprint.
     pub(super) fn has_token(&self, token: impl FnOnce() -> u64) -> bool {
-        if self.has_no_tokens() {
+        if self.doubts_nothing() {
             return false;
         }
         let token = token();

@@ -115,7 +115,7 @@ struct FastPath<'a> {
     workers_changed: bool,
 }
 
-/// A client whose lines come, but for its end.
+/// The client that lines come from, without its [`Endpoint`], which is borrowed apart.
 struct Sender<'a> {
     key: ClientKey,
     identity: &'a Identity,

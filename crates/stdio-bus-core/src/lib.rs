@@ -194,7 +194,10 @@ impl Bus {
             Input::CloseClient(client) => self.on_close_client(client),
             Input::EndClient { client, why } => self.end_client(client, why, || why.help().into()),
             Input::EventsLost { client, lost } => self.report(Reason::EventsLost, Some(Peer::Client(client)), || {
-                format!("{lost} events of a session are lost: its client has not taken them before the session ended, or before more came than are kept")
+                format!(
+                    "{lost} events of a session are lost: its client has not taken them before the session ended, or \
+                     before more came than are kept"
+                )
             }),
             Input::TokenRemoved(client) => self.on_token_removed(client),
             Input::RestartWorker { worker, at_once: true } => self.stop_for_operator(worker),

@@ -146,7 +146,6 @@ pub(super) struct AnswerHead {
     pub kind: String,
     /// `Mcp-Session-Id`, if it can be sent back.
     pub session: Option<String>,
-    /// Another request may follow on the connection.
     reason: String,
     location: Option<String>,
     retry_after: Option<u32>,

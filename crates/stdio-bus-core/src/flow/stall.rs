@@ -6,8 +6,8 @@ use crate::peer::Moment;
 
 /// How long one worker may be held up in all by clients that read slowly, while others use it.
 const STALL_BUDGET: Duration = Duration::from_millis(500);
-/// And how long beyond that by clients whose queues have just become too long: none of them is closed for what it had no
-/// time to take, whoever has used up the budget.
+/// And how long beyond that by clients whose queues have just become too long: as long as this lasts, none of them is
+/// closed for what it had no time to take.
 const RESERVE: Duration = Duration::from_millis(500);
 /// The time that such a client has.
 const MOMENT: Duration = Duration::from_millis(50);

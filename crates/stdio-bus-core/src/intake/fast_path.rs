@@ -210,7 +210,7 @@ impl FastPath<'_> {
     fn passing_id(&self, window: Window<'_>, worker: &Worker, line: &Line) -> Option<Id> {
         let (token, progress) = (window.get(line.id), line.meta.progress);
         let Spelled { id, is_plain, is_escaped } = Spelled::parse(token).ok()?;
-        let is_replaced = worker.end.seldom.get().is_some_and(|seldom| !seldom.retired.has_no_tokens())
+        let is_replaced = worker.end.seldom.get().is_some_and(|seldom| !seldom.retired.doubts_nothing())
             || self.settings.routing.id_collision == IdCollision::Always
             || progress.is_some() && (self.pending.has_other_tokens() || window.get(progress) != token)
             || !is_plain;

@@ -1,6 +1,6 @@
 //! A request or a notification, decoded: who sends it, and where it says whom it belongs to, by sessions and by requests
-//! (docs/routing.md has the table). Nothing else knows these places but the fast path, which knows of lines that name one
-//! session alone, and what finds the requests of answers. Nothing here knows the bus.
+//! (docs/routing.md has the table). Nothing else knows these places but the fast path, which knows of lines with one
+//! session or none and of progress, and what finds the requests of answers. Nothing here knows the bus.
 use alloc::borrow::Cow;
 use alloc::format;
 

@@ -328,14 +328,16 @@ impl<I: Io> Shell<I> {
 
     /// Takes the last completions, for a while.
     fn settle(&mut self) {
-        for _ in 0..4 {
+        let until = self.reactor.io.elapsed() + LAST_COMPLETIONS;
+        loop {
             let reactor = &self.reactor;
             let is_empty = reactor.connections.is_empty()
                 && reactor.handshakes.is_empty()
                 && reactor.http.is_empty()
                 && self.admin.is_empty();
             let is_settled = is_empty && !reactor.log.is_busy();
-            if is_settled || !self.take_completions(LAST_COMPLETIONS / 4) {
+            let left = until.saturating_sub(reactor.io.elapsed());
+            if is_settled || left.is_zero() || !self.take_completions(left) {
                 break;
             }
         }

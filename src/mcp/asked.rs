@@ -37,15 +37,17 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// What a request asks for at a listener whose path is this one.
+    /// What a request asks for at a listener whose path is this one. A slash at the end of its path says nothing: what other
+    /// servers are mounted at is often written with one.
     ///
     /// # Errors
     /// What nobody can be served with whatever its body is: 400, 404, 405, 406, 415.
     pub fn of(head: &Request<'_>, path: &str) -> Result<Self, Fault> {
         let pool = match head.path.strip_prefix(path) {
-            Some("") => None,
+            Some("" | "/") => None,
             Some(rest) => {
-                let pool = rest.strip_prefix('/').filter(|pool| !pool.is_empty() && !pool.contains('/'));
+                let pool = rest.strip_prefix('/').map(|pool| pool.strip_suffix('/').unwrap_or(pool));
+                let pool = pool.filter(|pool| !pool.is_empty() && !pool.contains('/'));
                 Some(pool.ok_or_else(|| nothing_here(path))?.into())
             }
             None => return Err(nothing_here(path)),
@@ -148,8 +150,10 @@ mod tests {
         let pool = |line: &str| asked(line, POST).map(|asked| asked.pool.map(String::from)).map_err(|it| it.status);
         assert_eq!(pool("POST /mcp"), Ok(None));
         assert_eq!(pool("POST /mcp?a=b"), Ok(None));
+        assert_eq!(pool("POST /mcp/"), Ok(None));
         assert_eq!(pool("POST /mcp/tools"), Ok(Some("tools".into())));
-        for path in ["POST /", "POST /mcp/", "POST /mcp/a/b", "POST /mcpx", "POST /MCP"] {
+        assert_eq!(pool("POST /mcp/tools/"), Ok(Some("tools".into())));
+        for path in ["POST /", "POST /mcp//", "POST /mcp/a/b", "POST /mcp/a//", "POST /mcpx", "POST /MCP"] {
             assert_eq!(pool(path), Err(Status::NotFound), "{path}");
         }
         assert_eq!(pool("PUT /mcp"), Err(Status::MethodNotAllowed));

@@ -299,7 +299,8 @@ impl<I: Io> Shell<I> {
         let member = self.session_asked(slot)?;
         let asked = self.reactor.http.connections[slot].incoming.asked.as_ref();
         let bad = || Fault::new(Status::BadRequest, "Last-Event-ID is none that was given out");
-        let last_event = asked.and_then(|asked| asked.last_event.as_deref());
+        // A client that has had no event may say so.
+        let last_event = asked.and_then(|asked| asked.last_event.as_deref()).filter(|text| !text.is_empty());
         let behind = last_event.map(|text| EventId::parse(text).ok_or_else(bad)).transpose()?;
         self.reactor.open_stream(now, slot, member, behind)
     }

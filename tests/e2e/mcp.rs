@@ -404,14 +404,6 @@ fn a_stream_whose_client_sends_no_more_ends_at_once_and_the_next_one_has_what_co
 }
 
 #[test]
-fn a_client_that_says_that_it_has_had_no_event_gets_its_stream() {
-    let daemon = door(dedicated(), json!({}));
-    let mut stream = Http::session(daemon.address(), VERSION).again();
-    assert!(stream.open(Some("")).is_stream());
-    daemon.stop();
-}
-
-#[test]
 fn a_stream_ends_and_does_not_break_when_the_daemon_ends() {
     let daemon = door(dedicated(), json!({}));
     let mut streams: Vec<Http> = (0..4).map(|_| Http::session(daemon.address(), VERSION).again()).collect();

@@ -137,3 +137,11 @@ fn nothing_is_kept_for_a_client_that_has_cancelled_its_request_and_gone() {
     let log = daemon.stop().stderr;
     assert!(!log.contains("events_lost"), "{log}");
 }
+
+#[test]
+fn a_client_that_says_that_it_has_had_no_event_gets_its_stream() {
+    let daemon = door(dedicated(), json!({}));
+    let mut stream = Http::session(daemon.address(), VERSION).again();
+    assert!(stream.open(Some("")).is_stream());
+    daemon.stop();
+}

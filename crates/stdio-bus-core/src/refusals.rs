@@ -222,7 +222,7 @@ impl Bus {
         })
     }
 
-    /// The same, with what is wrong.
+    /// What comes from `from` is no message, and this says why.
     #[cold]
     pub(super) fn malformed_text(&mut self, from: Peer, text: &str) -> Flow {
         match from {

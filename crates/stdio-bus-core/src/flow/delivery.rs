@@ -163,7 +163,7 @@ impl Bus {
         let (mut from, end) = (line.span.start, line.span.end + 1);
         let mut bytes = (end - from) as usize;
         if edits[1..].iter().any(Option::is_some) {
-            in_order(edits);
+            edits.sort_unstable_by_key(|edit| edit.as_ref().map_or(u32::MAX, |edit| edit.at.start));
         }
         for Edit { at, with } in edits.iter().flatten() {
             self.out.copy(to, from, at.start);
@@ -274,17 +274,5 @@ impl Bus {
         waiters.sort_unstable();
         waiting.sort_unstable();
         assert_eq!(waiters, waiting, "who waits is listed where it waits, once");
-    }
-}
-
-/// Puts the edits of a line in the order of their places; there are four at most, and mostly one.
-fn in_order(edits: &mut Edits) {
-    let place = |edit: &Option<Edit>| edit.as_ref().map_or(u32::MAX, |edit| edit.at.start);
-    for behind in 1..edits.len() {
-        let mut at = behind;
-        while at > 0 && place(&edits[at]) < place(&edits[at - 1]) {
-            edits.swap(at, at - 1);
-            at -= 1;
-        }
     }
 }

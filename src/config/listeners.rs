@@ -242,6 +242,7 @@ fn user_ids<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<u32>> {
     }
     Some(users)
 }
+
 /// `user`, `user:group` or `:group`, each a name or a number, as chown(1) takes them.
 fn owner<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Owner> {
     let text = reader.string(node)?;

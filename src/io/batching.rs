@@ -10,7 +10,9 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::ClockId;
+
+use super::clocks::time;
 
 /// How long each completion is waited for: where they come more slowly, to wait for them costs more than it saves.
 const EACH: Duration = Duration::from_micros(24);
@@ -57,8 +59,7 @@ struct Load {
 
 impl Load {
     fn now() -> Self {
-        let used = clock_gettime(ClockId::ThreadCPUTime);
-        Self { used: Duration::try_from(used).unwrap_or_default(), at: Instant::now() }
+        Self { used: time(ClockId::ThreadCPUTime), at: Instant::now() }
     }
 }
 

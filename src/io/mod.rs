@@ -7,6 +7,7 @@
 mod aside;
 pub mod batching;
 pub mod buffers;
+mod clocks;
 pub mod epoll;
 mod half_closed;
 mod instance;
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags};
+use rustix::time::ClockId;
 
 use crate::scan::Window;
 use buffers::Buffers;
@@ -233,13 +235,9 @@ pub trait Io {
 
     /// For how long the machine was suspended since its start (CLOCK_BOOTTIME, clock_gettime(2)).
     fn asleep(&self) -> Duration {
-        let time = |clock| {
-            let time = rustix::time::clock_gettime(clock);
-            Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
-        };
         // Between the two the clocks go on.
-        let running = time(rustix::time::ClockId::Monotonic);
-        time(rustix::time::ClockId::Boottime).saturating_sub(running)
+        let running = clocks::monotonic();
+        clocks::time(ClockId::Boottime).saturating_sub(running)
     }
 
     /// The memory to read into and to write from.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use io_uring::register::Restriction;
 use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 
+use super::clocks::monotonic;
 use crate::error::StartError;
 use crate::io::batching::Batching;
 
@@ -83,7 +84,7 @@ const MOST_ALARMS: usize = 4;
 /// kernel would set a timer up and take it down whenever it sleeps, and in a virtual machine that leaves the machine.
 #[derive(Default)]
 struct Alarms {
-    /// When they ring ([`time`]), the next one last. One may ring where nothing is due any more.
+    /// When they ring ([`monotonic`]), the next one last. One may ring where nothing is due any more.
     at: Vec<Duration>,
     /// After how long the last one does; the kernel reads it when that is submitted.
     after: types::Timespec,
@@ -188,7 +189,7 @@ impl Ring {
         Ok(Self {
             ring,
             wait,
-            alarms: Box::new(Alarms { turned_at: time(), ..Alarms::default() }),
+            alarms: Box::new(Alarms { turned_at: monotonic(), ..Alarms::default() }),
             can_batch,
             batching: Batching::default(),
             waiting: VecDeque::new(),
@@ -249,7 +250,7 @@ impl Ring {
         self.waiting.push_back(entry);
     }
 
-    /// When the last turn ended ([`time`]).
+    /// When the last turn ended ([`monotonic`]).
     pub fn turned_at(&self) -> Duration {
         self.alarms.turned_at
     }
@@ -291,7 +292,7 @@ impl Ring {
         if alarms.are_refused || alarms.at.len() >= MOST_ALARMS {
             return false;
         }
-        alarms.after = due.saturating_sub(time()).into();
+        alarms.after = due.saturating_sub(monotonic()).into();
         let entry = opcode::Timeout::new(&raw const alarms.after).build().user_data(ALARM);
         // SAFETY: the time stays where it is; one that is set anew before it was read is sooner.
         let is_set = unsafe { self.ring.submission().push(&entry) }.is_ok();
@@ -337,7 +338,7 @@ impl Ring {
         };
         // SAFETY: the argument and the time it points at live until the call returns.
         let entered = unsafe { self.ring.submitter().enter(queued, want, flags.bits(), argument) };
-        self.alarms.turned_at = time();
+        self.alarms.turned_at = monotonic();
         match entered {
             Ok(_) => {}
             Err(error) => match error.raw_os_error() {
@@ -371,12 +372,6 @@ impl Ring {
         }
         Ok(())
     }
-}
-
-/// The time by CLOCK_MONOTONIC (clock_gettime(2)).
-pub fn time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// The token of operations whose completion means nothing.
@@ -458,7 +453,7 @@ mod tests {
     fn the_first_alarm_is_noted_for_the_time_at_which_it_rings() {
         let mut ring = Ring::new().expect("the tests need io_uring");
         assert!(ring.rings_within(Duration::from_secs(3600)));
-        assert!(ring.alarms.at[0] > time(), "it would be in time for all that is due later, and is not");
+        assert!(ring.alarms.at[0] > monotonic(), "it would be in time for all that is due later, and is not");
     }
 
     #[test]
@@ -467,7 +462,7 @@ mod tests {
         let refused = opcode::Timeout::new(std::ptr::null()).build().user_data(ALARM);
         // SAFETY: the kernel finds no time there, which this is about.
         unsafe { ring.submit(refused) };
-        ring.alarms.at.push(time());
+        ring.alarms.at.push(monotonic());
         assert_eq!(turn(&mut ring, Duration::from_secs(3600), false), (0, 0));
         assert_eq!(turn(&mut ring, Duration::from_millis(1), false), (0, 0));
         assert!(ring.alarms.are_refused);

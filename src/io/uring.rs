@@ -9,8 +9,9 @@ use std::time::Duration;
 use io_uring::{opcode, squeue, types};
 
 use super::buffers::{Buffers, GROUP};
+use super::clocks::monotonic;
 use super::half_closed::HalfClosed;
-use super::ring::{Completion, IGNORE, ROUSE, Ring, time};
+use super::ring::{Completion, IGNORE, ROUSE, Ring};
 use super::{Io, Submission};
 use crate::error::StartError;
 
@@ -46,7 +47,7 @@ impl Uring {
             half_closed: HalfClosed::default(),
             awaits_half_closed: false,
             in_flight: 0,
-            origin: time(),
+            origin: monotonic(),
         })
     }
 }
@@ -131,7 +132,7 @@ impl Io for Uring {
     }
 
     fn elapsed(&self) -> Duration {
-        time().saturating_sub(self.origin)
+        monotonic().saturating_sub(self.origin)
     }
 
     fn turned_at(&self) -> Duration {

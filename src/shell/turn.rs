@@ -216,9 +216,8 @@ impl<I: Io> Shell<I> {
         }
         let deadline = earlier(self.bus.next_deadline(), reactor.timers.next());
         let wait = deadline.map(|deadline| deadline.max(reactor.clock.hears_until()).since(reactor.clock.now()));
-        let Some(due) = reactor.notify.due() else { return wait };
-        let notice = due.saturating_sub(reactor.io.turned_at());
-        Some(wait.map_or(notice, |wait| wait.min(notice)))
+        let notice = reactor.notify.due().map(|due| due.saturating_sub(reactor.io.turned_at()));
+        earlier(wait, notice)
     }
 
     #[inline]

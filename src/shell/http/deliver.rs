@@ -418,12 +418,7 @@ impl<I: Io> Reactor<I> {
         match self.http.connections[slot].state {
             State::Waiting => match ids.first() {
                 // That it is lost was told by the core.
-                Some(id) => {
-                    let connection = &mut self.http.connections[slot];
-                    let manner = connection.manner(None);
-                    write::fault(connection.outgoing.queue(), &fault, &manner, Some(id));
-                    self.begin_http_answer(now, slot);
-                }
+                Some(id) => self.answer_fault(now, slot, &fault, Some(id)),
                 None => self.refuse_http(now, slot, &Fault::no_session(), None, false),
             },
             State::Events => {

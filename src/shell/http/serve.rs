@@ -412,8 +412,13 @@ impl<I: Io> Reactor<I> {
         let place = self.http.connections[slot].origin.place;
         let text = format!("a request for MCP is refused: {} ({})", fault.why, fault.status.code());
         self.tell(now, Input::Stranger { place, reason: fault.reason(), text });
+        self.http.connections[slot].incoming.keeps_alive &= !is_last;
+        self.answer_fault(now, slot, fault, id);
+    }
+
+    /// Answers a request with a fault, of which the core knows already or is told.
+    pub(super) fn answer_fault(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>) {
         let connection = &mut self.http.connections[slot];
-        connection.incoming.keeps_alive &= !is_last;
         let manner = connection.manner(None);
         write::fault(connection.outgoing.queue(), fault, &manner, id);
         self.begin_http_answer(now, slot);

@@ -132,6 +132,13 @@ impl Http {
         self.answer()
     }
 
+    /// A connection of the same session with its stream.
+    pub fn stream(&self) -> Self {
+        let mut stream = self.again();
+        assert!(stream.open(None).is_stream());
+        stream
+    }
+
     fn line(&mut self) -> String {
         let mut line = String::new();
         let read = self.reader.read_line(&mut line).unwrap_or_else(|error| panic!("no line comes: {error}"));

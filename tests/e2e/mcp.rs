@@ -139,15 +139,13 @@ fn sessions_of_one_worker_get_what_is_theirs() {
 fn a_get_brings_what_belongs_to_no_request_and_a_new_one_replaces_it() {
     let daemon = door(dedicated(), json!({}));
     let mut client = Http::session(daemon.address(), VERSION);
-    let mut first = client.again();
-    assert!(first.open(None).is_stream());
+    let mut first = client.stream();
     let changed = notification("notifications/tools/list_changed", json!({}));
     client.post(&says(1, std::slice::from_ref(&changed)));
     let event = std::iter::from_fn(|| first.event()).find(|event| !event.data.is_empty()).expect("it comes");
     assert_eq!(event.json(), changed);
     assert_eq!(client.answer().json()["result"]["said"], true, "and the request has its answer alone");
-    let mut second = client.again();
-    assert!(second.open(None).is_stream());
+    let _second = client.stream();
     assert_eq!(first.event(), None, "the old one ends");
     daemon.stop();
 }
@@ -187,8 +185,7 @@ fn an_answer_that_nobody_could_name_comes_with_the_next_get() {
     cut.reset();
     daemon.until("the connection has gone", || daemon.descriptors() <= before);
     assert_eq!(other.call(2, "release", json!({}))["id"], 2);
-    let mut stream = client.again();
-    assert!(stream.open(None).is_stream());
+    let mut stream = client.stream();
     let event = std::iter::from_fn(|| stream.event()).find(|event| !event.data.is_empty()).expect("it was kept");
     assert_eq!(event.json()["id"], 1);
     daemon.stop();
@@ -203,8 +200,7 @@ fn events_that_nobody_takes_are_kept_up_to_a_bound_and_the_loss_of_others_is_tol
     assert_eq!(client.ask(&notification("write", json!({ "text": text }))).status, 202);
     daemon.logs(&["reason=events_lost"]);
     assert_eq!(client.call(1, "a", json!({}))["id"], 1, "all of them have come before this");
-    let mut stream = client.again();
-    assert!(stream.open(None).is_stream());
+    let mut stream = client.stream();
     let first = std::iter::from_fn(|| stream.event()).find(|event| !event.data.is_empty()).expect("some were kept");
     assert_eq!(first.json(), changed(44));
     daemon.stop();
@@ -241,8 +237,7 @@ fn a_session_that_nobody_uses_is_forgotten_but_not_one_with_a_stream() {
     let daemon = door_of(setup, json!({}));
     let mut idle = Http::session(daemon.address(), VERSION);
     let listening = Http::session(daemon.address(), VERSION);
-    let mut stream = listening.again();
-    assert!(stream.open(None).is_stream());
+    let _stream = listening.stream();
     daemon.logs(&["session_idle"]);
     assert_eq!(idle.ask(&request(1, "a", json!({}))).status, 404);
     assert_eq!(listening.again().call(1, "a", json!({}))["id"], 1, "who listens stays");
@@ -254,11 +249,7 @@ fn a_session_that_is_idle_gives_way_when_all_slots_are_taken() {
     let slots = figure("MAX_CONNECTIONS", 1024);
     let daemon = door(shared(), json!({}));
     let mut first = Http::session(daemon.address(), VERSION);
-    let stream_of_first = {
-        let mut stream = first.again();
-        assert!(stream.open(None).is_stream());
-        stream
-    };
+    let stream_of_first = first.stream();
     let mut second = Http::session(daemon.address(), VERSION);
     let mut connection = Http::connect(daemon.address());
     for _ in 0..slots {
@@ -389,15 +380,13 @@ fn a_client_that_sends_no_more_still_gets_its_answer() {
 fn a_stream_whose_client_sends_no_more_ends_at_once_and_the_next_one_has_what_comes_then() {
     let daemon = door(dedicated(), json!({}));
     let mut client = Http::session(daemon.address(), VERSION);
-    let mut stream = client.again();
-    assert!(stream.open(None).is_stream());
+    let mut stream = client.stream();
     stream.half_close();
     assert_eq!(messages(&stream.events()), Vec::<Value>::new());
     assert!(stream.is_closed());
     let changed = notification("notifications/tools/list_changed", json!({}));
     assert_eq!(client.ask(&notification("write", json!({ "text": format!("{changed}\n") }))).status, 202);
-    let mut next = client.again();
-    assert!(next.open(None).is_stream());
+    let mut next = client.stream();
     let event = std::iter::from_fn(|| next.event()).find(|event| !event.data.is_empty()).expect("it was kept");
     assert_eq!(event.json(), changed);
     daemon.stop();
@@ -406,8 +395,7 @@ fn a_stream_whose_client_sends_no_more_ends_at_once_and_the_next_one_has_what_co
 #[test]
 fn a_stream_ends_and_does_not_break_when_the_daemon_ends() {
     let daemon = door(dedicated(), json!({}));
-    let mut streams: Vec<Http> = (0..4).map(|_| Http::session(daemon.address(), VERSION).again()).collect();
-    streams.iter_mut().for_each(|stream| assert!(stream.open(None).is_stream()));
+    let mut streams: Vec<Http> = (0..4).map(|_| Http::session(daemon.address(), VERSION).stream()).collect();
     daemon.signal(rustix::process::Signal::TERM);
     for stream in &mut streams {
         assert_eq!(messages(&stream.events()), Vec::<Value>::new());

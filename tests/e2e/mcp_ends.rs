@@ -128,8 +128,7 @@ fn nothing_is_kept_for_a_client_that_has_cancelled_its_request_and_gone() {
     daemon.until("the connection has gone", || daemon.descriptors() <= before);
     let cancel = notification("notifications/cancelled", json!({ "requestId": 5 }));
     assert_eq!(other.ask(&cancel).status, 202);
-    let mut stream = client.again();
-    assert!(stream.open(None).is_stream());
+    let mut stream = client.stream();
     let changed = notification("notifications/tools/list_changed", json!({}));
     assert_eq!(other.ask(&notification("write", json!({ "text": format!("{changed}\n") }))).status, 202);
     let first = std::iter::from_fn(|| stream.event()).find(|event| !event.data.is_empty()).expect("it comes");

@@ -537,7 +537,7 @@ async def methods_and_types_that_are_not_spoken_are_refused(site):
     wants = [
         ("POST", {"Content-Type": "text/plain"}, None, 415), ("POST", {"Accept": "application/json"}, None, 406),
         ("POST", {"Accept": "text/html"}, None, 406), ("POST", {}, "/mcp/nobody", 404), ("POST", {}, "/elsewhere", 404),
-        ("POST", {}, "/mcp/shared/", 404), ("PUT", {}, None, 405), ("OPTIONS", {}, None, 405), ("GET", {}, None, 405),
+        ("POST", {}, "/mcp/shared/more", 404), ("PUT", {}, None, 405), ("OPTIONS", {}, None, 405), ("GET", {}, None, 405),
         ("DELETE", {}, None, 405), ("POST", {"MCP-Protocol-Version": "1900-01-01"}, None, 400),
         ("POST", {"Mcp-Method": "tools/call"}, None, 400), ("POST", {"Mcp-Method": None}, None, 400),
     ]

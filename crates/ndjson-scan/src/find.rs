@@ -1,5 +1,5 @@
-//! Members of a message that routing looks at in few messages only: they are looked for in the line, which the scanner
-//! has validated before.
+//! Members that routing needs in few messages only: they are searched for in the line, which the scanner has already
+//! validated.
 
 use alloc::borrow::Cow;
 
@@ -8,17 +8,17 @@ use super::object::{Members, ends, filled};
 use super::string::decoded;
 use super::{Line, Span, Window};
 
-/// The decoded string that the member `name` of `params` is, if it is one. `line` is a valid message.
+/// Returns the decoded string member `name` of `params`, if there is one. `line` is a valid message.
 pub fn string_in_params<'a>(line: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>> {
     string_in(member(line, b"params")?, name)
 }
 
-/// The decoded string that the member of this name in an object is, if it is one.
+/// Returns the decoded string member `name` of an object, if there is one.
 pub fn string_in<'a>(object: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>> {
     member(object, name).filter(|value| value.starts_with(b"\"")).map(decoded)
 }
 
-/// The objects in the array that the member `name` of `params` is, if it is one. `line` is a valid message.
+/// Returns the objects in the array member `name` of `params`, if there is one. `line` is a valid message.
 pub fn objects_in_params<'a>(line: &'a [u8], name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
     let array = member(line, b"params").and_then(|params| member(params, name)).filter(|it| it.starts_with(b"["));
     let data = array.unwrap_or_default();
@@ -32,11 +32,11 @@ pub fn objects_in_params<'a>(line: &'a [u8], name: &[u8]) -> impl Iterator<Item 
     elements.filter(|element| element.starts_with(b"{"))
 }
 
-/// The message that the params of a line are, with `method` and `params` of its own: all else is that of the line. A
-/// session that stands in the params of the line itself counts as one at top level.
+/// Reads the `params` of a line as a message with `method` and `params` of its own; all other fields are those of the
+/// line. A session in the params of the line counts as one at top level.
 ///
 /// # Errors
-/// Where a routing key of it stands for the second time.
+/// Where a routing key of the wrapped message occurs for the second time.
 pub fn wrapped_message(window: Window<'_>, line: &Line) -> Result<Line, usize> {
     const KEYS: [&[u8]; 7] = [b"method", b"params", b"sessionId", b"requestId", b"id", b"progressToken", b"_meta"];
     let data = window.data();
@@ -71,7 +71,7 @@ pub fn wrapped_message(window: Window<'_>, line: &Line) -> Result<Line, usize> {
     Ok(inner)
 }
 
-/// Whether the key in this place is this name.
+/// Whether the key at this span is `name`.
 #[inline]
 fn is_name(data: &[u8], key: Span, name: &[u8]) -> bool {
     let token = &data[key.start as usize..key.end as usize];
@@ -79,32 +79,32 @@ fn is_name(data: &[u8], key: Span, name: &[u8]) -> bool {
     text == name || text.len() > name.len() && text.contains(&b'\\') && *decoded(token) == *name
 }
 
-/// The value in this place, if it is a string.
+/// The value at this span, if it is a string.
 fn string(data: &[u8], value: Span) -> Span {
     if data[value.start as usize] == b'"' { value } else { Span::default() }
 }
 
-/// The value in this place, if it is a string or a number.
+/// The value at this span, if it is a string or a number.
 #[inline]
 fn token(data: &[u8], value: Span) -> Span {
     if matches!(data[value.start as usize], b'"' | b'-' | b'0'..=b'9') { value } else { Span::default() }
 }
 
-/// The value of the member of this name in an object, which is valid JSON; none if there is no such member, or it is no
-/// object.
+/// Returns the value of the member `name` of an object, which is valid JSON; `None` if the member is absent or the
+/// value is not an object.
 pub fn member<'a>(object: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let (_, value) = Members::of(object, 0).find(|(key, _)| is_name(object, *key, name))?;
     Some(&object[value.start as usize..value.end as usize])
 }
 
-/// A member stands twice in an object: two parsers could choose differently.
+/// A member occurs twice in an object: two parsers could choose differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Twice;
 
-/// The value of the only member of this name in an object, which is valid JSON.
+/// Returns the value of the only member `name` of an object, which is valid JSON.
 ///
 /// # Errors
-/// There is more than one.
+/// The member occurs more than once.
 pub fn only_member<'a>(object: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Twice> {
     let mut found = Members::of(object, 0).filter(|(key, _)| is_name(object, *key, name));
     let first = found.next().map(|(_, value)| &object[value.start as usize..value.end as usize]);
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    /// The message in the params of one: its method and what it names, in the order of [`Line`].
+    /// The message in the params of `text`: its method and the fields it names, in the order of [`Line`].
     fn wrapped(text: &str) -> Result<Vec<String>, usize> {
         let mut padded = vec![b' '; crate::PAD];
         padded.extend_from_slice(text.as_bytes());

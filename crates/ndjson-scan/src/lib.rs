@@ -1,11 +1,10 @@
-//! The scanner: finds the lines of a read buffer, validates each one completely (RFC 8259, UTF-8 included) and
-//! pulls out the routing fields. It builds nothing, keeps no bytes and never looks at the same block twice.
+//! The scanner finds the lines in a read buffer, validates each one completely (RFC 8259, UTF-8 included) and extracts
+//! the routing fields. It builds nothing, keeps no bytes and never looks at the same block twice.
 //!
-//! The invariant, per connection: `consumed ≤ scanned ≤ received`. A line is given only when it is valid to its
-//! end; the first line that is not is found exactly.
+//! The invariant, per connection: `consumed ≤ scanned ≤ received`. A line is returned only if it is valid to its end;
+//! the first invalid line is located exactly.
 //!
-//! [`Scanner`] holds what all connections share, [`Partial`] what one connection remembers of a line whose end has
-//! not come yet.
+//! [`Scanner`] holds what all connections share; [`Partial`] holds the state of one connection's incomplete line.
 //!
 //! ```
 //! use ndjson_scan::{Outcome, PAD, Partial, Scanner, Window};
@@ -25,8 +24,8 @@
 //! assert_eq!(partial.consume(), 41);
 //! ```
 //!
-//! Without the feature `std` (there by default) the scanner cannot ask the CPU what it has, and uses what the program is
-//! built for. The crate needs an allocator, and no more.
+//! Without the feature `std` (on by default) the scanner cannot detect CPU features, and uses those that the program is
+//! built for. The crate needs an allocator and nothing else.
 
 #![cfg_attr(not(test), no_std)]
 #![warn(unreachable_pub)]
@@ -60,15 +59,15 @@ use isa::portable::Portable;
 use isa::{avx2::Avx2, avx512::Avx512};
 use reference::{Machine, Verdict};
 
-/// Bytes that must be readable before the first and after the last received byte of a [`Window`]. What they hold
-/// does not matter.
+/// Bytes that must be readable before the first and after the last received byte of a [`Window`]. Their values do not
+/// matter.
 pub const PAD: usize = 64;
 
-/// Deepest nesting of arrays and objects in one line; a deeper one is malformed, unless it comes from a peer whose
-/// [`Partial`] is of any depth.
+/// Deepest nesting of arrays and objects in one line; a deeper one is malformed, unless the peer's [`Partial`] allows
+/// any depth.
 pub const MAX_DEPTH: usize = 512;
 
-/// Lines that are nested deeper than this are [`Line::TOO_DEEP`].
+/// Lines nested deeper than this are [`Line::TOO_DEEP`].
 pub const MAX_WRAPPED_DEPTH: usize = 2 * MAX_DEPTH;
 
 /// Received bytes that the bus has not consumed yet, with [`PAD`] readable bytes on both sides.
@@ -83,7 +82,7 @@ impl<'a> Window<'a> {
     /// The window `bytes[start..end]`.
     ///
     /// # Panics
-    /// If fewer than [`PAD`] bytes stand before `start` or after `end`.
+    /// If there are fewer than [`PAD`] bytes before `start` or after `end`.
     #[inline]
     pub fn new(bytes: &'a [u8], start: usize, end: usize) -> Self {
         assert!(start >= PAD && start <= end && bytes.len() - end >= PAD, "a window needs its pads");
@@ -97,19 +96,19 @@ impl<'a> Window<'a> {
         &self.padded[..self.received]
     }
 
-    /// The received byte at `at`, or one of the pad.
+    /// The received byte at `at`, or a byte of the pad.
     #[inline(always)]
     fn byte(&self, at: usize) -> u8 {
         self.padded[at]
     }
 
-    /// Eight bytes as a number, the first lowest.
+    /// Eight bytes as a number, little-endian.
     #[inline(always)]
     fn word(&self, at: usize) -> u64 {
         u64::from_le_bytes(*self.array(at))
     }
 
-    /// `N` bytes from the received byte `at` on; those after the last one are part of the pad.
+    /// `N` bytes starting at received byte `at`; bytes past the last received one belong to the pad.
     #[inline(always)]
     fn array<const N: usize>(&self, at: usize) -> &'a [u8; N] {
         self.padded[at..at + N].try_into().expect("`N` bytes")
@@ -129,7 +128,7 @@ impl<'a> Window<'a> {
     }
 }
 
-/// A half-open range of bytes in [`Window::data`]. A token has at least one byte, so `end == 0` says that it is
+/// A half-open range of bytes in [`Window::data`]. A token has at least one byte, so `end == 0` means that it is
 /// absent.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Span {
@@ -140,7 +139,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Whether there is such a token.
+    /// Whether the token is present.
     #[inline]
     pub fn is_some(self) -> bool {
         self.end != 0
@@ -152,30 +151,30 @@ impl Span {
         (self.end - self.start) as usize
     }
 
-    /// Whether the span holds no byte.
+    /// Whether the span is empty.
     #[inline]
     pub fn is_empty(self) -> bool {
         self.start == self.end
     }
 
-    /// The same token, counted from `by` bytes earlier; an absent one stays absent.
+    /// The same token, `by` bytes earlier; an absent one stays absent.
     fn moved(self, by: u32) -> Self {
         if self.is_some() { Self { start: self.start + by, end: self.end + by } } else { self }
     }
 
-    /// The same token, counted from `by` bytes later; an absent one stays absent.
+    /// The same token, `by` bytes later; an absent one stays absent.
     fn moved_back(self, by: u32) -> Self {
         if self.is_some() { Self { start: self.start - by, end: self.end - by } } else { self }
     }
 }
 
-/// One valid line, a JSON object, and where its routing fields stand. Tokens are raw: strings with their quotes and
-/// escapes. Keys are compared decoded (`"\u0069d"` is `id`).
+/// One valid line, a JSON object, and the positions of its routing fields. Tokens are raw: strings with their quotes
+/// and escapes. Keys are compared decoded (`"\u0069d"` is `id`).
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Line {
     /// The whole line without its newline.
     pub span: Span,
-    /// `id`: a string or a number. Absent too when it is null or [`Line::ID_INVALID`].
+    /// `id`: a string or a number. Also absent when it is null or [`Line::ID_INVALID`].
     pub id: Span,
     /// `method`, if it is a string.
     pub method: Span,
@@ -189,11 +188,11 @@ pub struct Line {
     pub pool: Span,
     /// `params.requestId`: a string or a number.
     pub request_id: Span,
-    /// `params.id`: a string or a number. Only cancellations of LSP name a request there.
+    /// `params.id`: a string or a number. Only LSP cancellations name a request there.
     pub params_id: Span,
-    /// `params.progressToken`: a string or a number. It names a request in notifications of MCP only.
+    /// `params.progressToken`: a string or a number. Only MCP notifications name a request there.
     pub token: Span,
-    /// What the object says of requests that `params._meta` is, else the one that `result._meta` is.
+    /// What `params._meta` says about requests if it is an object, else what `result._meta` says.
     pub meta: Meta,
     /// Any of the `Line::` bits.
     pub flags: u32,
@@ -216,19 +215,19 @@ impl Line {
         self.flags & bits == bits
     }
 
-    /// The same line in a window without its first `bytes`, which end before the line begins.
+    /// The same line in a window without its first `bytes`; those end before the line begins.
     pub fn counted_after(&self, bytes: usize) -> Self {
         debug_assert!(bytes <= self.span.start as usize, "a line that is dropped in part is none any more");
         self.with_each(|span| span.moved_back(bytes as u32))
     }
 
-    /// This line, whose fields are counted from its start, as it stands in a window: from `start`, `length` bytes.
+    /// This line, whose fields count from its start, at its place in a window: from `start`, `length` bytes.
     fn placed(&self, start: usize, length: usize) -> Self {
         let by = start as u32;
         Self { span: Span { start: by, end: by + length as u32 }, ..self.with_each(|span| span.moved(by)) }
     }
 
-    /// This line with each of its spans as `moved` gives it.
+    /// This line with `moved` applied to each of its spans.
     fn with_each(&self, moved: impl Fn(Span) -> Span) -> Self {
         Self {
             span: moved(self.span),
@@ -259,35 +258,36 @@ pub enum Fault {
     /// Valid JSON, but not an object.
     NotAnObject,
     /// A routing key (`id`, `method`, `params`, `result`, `error`, `sessionId`, `pool`; in `params` and `result`
-    /// `sessionId` and `_meta`, in `params` `requestId`, `id` and `progressToken`) stands twice: two parsers could choose differently.
+    /// `sessionId` and `_meta`, in `params` `requestId`, `id` and `progressToken`) occurs twice: two parsers could
+    /// choose differently.
     DuplicateKey,
 }
 
-/// What a scan came to.
+/// The result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Every complete line was given.
+    /// Every complete line was returned.
     More,
     /// The batch is full: take its lines and scan again with the same window.
     Full,
-    /// The lines before this one were given; this one is not a message.
+    /// The lines before this one were returned; this one is not a message.
     Malformed {
         /// Where the line begins in the window.
         line: usize,
-        /// Where the fault was found in the window: at or after the byte that makes the line invalid.
+        /// Where the fault was detected in the window: at or after the byte that makes the line invalid.
         at: usize,
         /// What is wrong.
         fault: Fault,
     },
 }
 
-/// Most lines that one [`Scanner::scan`] leaves in the batch.
+/// Maximum number of lines in the batch after one [`Scanner::scan`].
 pub const BATCH: usize = 64;
 
-/// How the bytes are looked at. All sets give the same lines and the same faults; they differ in speed.
+/// How bytes are examined. All sets return the same lines and the same faults; they differ in speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstructionSet {
-    /// Byte by byte: it defines the meaning and decides what the others doubt.
+    /// Byte by byte: it defines the result and decides what the others are in doubt about.
     Reference,
     /// 64 bytes at a time in plain words; every CPU has it.
     Portable,
@@ -297,13 +297,13 @@ pub enum InstructionSet {
     Avx512,
 }
 
-/// What one bus needs to scan: the instruction set it chose at start and scratch that all its connections share.
+/// What one bus needs to scan: the instruction set chosen at start and scratch space that all its connections share.
 pub struct Scanner {
     engine: Engine,
     scratch: fast::Scratch,
 }
 
-/// An instruction set, and the proof that the CPU has it.
+/// An instruction set, and the proof that the CPU supports it.
 #[derive(Clone, Copy)]
 enum Engine {
     Reference,
@@ -363,12 +363,12 @@ impl Scanner {
         Self { engine, scratch: fast::Scratch::default() }
     }
 
-    /// Scans what of `window` was not scanned yet and appends its complete lines to `lines`, at most until there are
-    /// [`BATCH`] of them. Blank lines are consumed and not given.
+    /// Scans the part of `window` not scanned yet and appends its complete lines to `lines`, at most until it holds
+    /// [`BATCH`] of them. Blank lines are consumed and not returned.
     ///
-    /// `window` must begin where it began in the last call, less what [`Partial::consume`] and
-    /// [`Partial::drop_front`] told of since, and hold at least the bytes it held then. The first line that is not a message ends the scan for good: each further
-    /// call finds it again.
+    /// `window` must begin where it began in the last call, less what [`Partial::consume`] and [`Partial::drop_front`]
+    /// reported since, and hold at least the bytes it held then. The first line that is not a message ends the scan for
+    /// good: each further call finds it again.
     #[inline]
     pub fn scan(&mut self, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
         debug_assert!(partial.scanned <= window.data().len(), "a window never shrinks but by what was dropped");
@@ -384,21 +384,21 @@ impl Scanner {
     }
 }
 
-/// What one connection remembers between two scans: how far it got, and the state of a line whose end has not come.
+/// Scan state of one connection between two calls: how far it got, and the state of its incomplete line.
 ///
-/// Offsets of the unfinished line are kept relative to its start, which is [`Partial::consumed`], so that they stay
-/// right when the bytes before it are dropped.
+/// Offsets of the unfinished line are relative to its start, [`Partial::consumed`], so they stay valid when the bytes
+/// before it are dropped.
 pub struct Partial {
     consumed: usize,
     scanned: usize,
     looked_at: u64,
-    /// Something is known of the unfinished line: it is read byte by byte, unless there is a memory of it.
+    /// The unfinished line has been partly read: it is read byte by byte, unless `memory` holds its state.
     is_amid_a_line: bool,
     /// Lines may be nested deeper than [`MAX_DEPTH`].
     is_of_any_depth: bool,
-    /// The byte machine, made when a line first needs it and kept from then on.
+    /// The byte machine, created when a line first needs it and kept from then on.
     machine: Option<Box<Machine>>,
-    /// What the fast scanner knows of the unfinished line, if there is one.
+    /// What the fast scanner remembers of the unfinished line, if any.
     memory: Option<Box<fast::Memory>>,
 }
 
@@ -410,7 +410,7 @@ impl Default for Partial {
 }
 
 impl Partial {
-    /// Bytes of this connection that were looked at, each as often as that was: at most three times.
+    /// Number of bytes of this connection that were examined, counting repeats: each at most three times.
     pub fn looked_at(&self) -> u64 {
         self.looked_at
     }
@@ -429,25 +429,25 @@ impl Partial {
         }
     }
 
-    /// The same for a connection whose lines may be nested as deep as they like; those above [`MAX_WRAPPED_DEPTH`] are
-    /// marked.
+    /// The same for a connection whose lines may be nested to any depth; those above [`MAX_WRAPPED_DEPTH`] are marked.
     pub fn of_any_depth() -> Self {
         Self { is_of_any_depth: true, ..Self::default() }
     }
 
-    /// Where in the window the line begins that is not complete yet; all before it was given or is blank.
+    /// Where the incomplete line begins in the window; everything before it was returned or is blank.
     #[inline]
     pub fn consumed(&self) -> usize {
         self.consumed
     }
 
-    /// Where in the window the next scan goes on.
+    /// Where the next scan resumes in the window.
     #[inline]
     pub fn scanned(&self) -> usize {
         self.scanned
     }
 
-    /// Says that the caller drops the first [`Partial::consumed`] bytes from the window, and how many they are.
+    /// Tells the scanner that the caller drops the first [`Partial::consumed`] bytes from the window, and returns their
+    /// number.
     #[inline]
     pub fn consume(&mut self) -> usize {
         let dropped = self.consumed;
@@ -455,9 +455,9 @@ impl Partial {
         dropped
     }
 
-    /// Says that the caller drops the first `bytes` bytes from the window, at most [`Partial::consumed`]. Lines that
-    /// were given and stand after them may stay: they are not given again, and [`Line::counted_after`] tells where
-    /// they stand then.
+    /// Tells the scanner that the caller drops the first `bytes` bytes from the window, at most [`Partial::consumed`].
+    /// Returned lines after them may stay: they are not returned again, and [`Line::counted_after`] adjusts their
+    /// positions.
     #[inline]
     pub fn drop_front(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.consumed, "an unfinished line is kept whole");
@@ -465,14 +465,14 @@ impl Partial {
         self.scanned -= bytes;
     }
 
-    /// Forgets everything: the next window is to be read from its first byte, which begins a line.
+    /// Forgets everything: the next window starts at the beginning of a line.
     pub fn reset(&mut self) {
         self.consumed = 0;
         self.memory = None;
         self.restart();
     }
 
-    /// The unfinished line, of which nothing is remembered, is to be read from its start.
+    /// Reads the unfinished line again from its start: nothing of it is remembered.
     fn restart(&mut self) {
         self.scanned = self.consumed;
         self.is_amid_a_line = false;
@@ -488,7 +488,7 @@ impl Partial {
         Outcome::Full
     }
 
-    /// Reads one line byte by byte, on from where the last call for it stopped. `None` says that it was given, or
+    /// Reads one line byte by byte, resuming where the last call for it stopped. `None` means that it was returned or
     /// was blank; the next line is not begun.
     fn read_by_byte(&mut self, window: Window<'_>, lines: &mut Vec<Line>) -> Option<Outcome> {
         let (data, start) = (window.data(), self.consumed);

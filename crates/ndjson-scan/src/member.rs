@@ -1,5 +1,5 @@
-//! The members of a message that routing looks at. Here stands which names they have and where; how a name is found
-//! in the bytes is the business of the scanners.
+//! The members of a message that routing looks at: their names and places. How a name is found in the bytes is up to
+//! the scanners.
 
 /// A member that routing looks at, or any other.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ impl Member {
     /// The member with the highest number.
     pub(super) const LAST: Self = Self::ResultMeta;
 
-    /// The member of the message itself that has this name.
+    /// The member of the message itself with this name.
     pub(super) const fn of_message(name: &[u8]) -> Self {
         match name {
             b"id" => Self::Id,
@@ -41,7 +41,7 @@ impl Member {
         }
     }
 
-    /// The member that has this name in the object that is the value of `self`.
+    /// The member with this name in the object that is the value of `self`.
     pub(super) const fn inside(self, name: &[u8]) -> Self {
         match (self, name) {
             (Self::Params, b"sessionId") => Self::ParamsSession,

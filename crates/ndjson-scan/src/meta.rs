@@ -1,18 +1,19 @@
-//! What the `_meta` of a message says of requests: which of its members name one. A key is compared from its first byte
-//! on, eight at a time, as far as it agrees with a name; it is decoded only if it differs first by a backslash.
+//! What the `_meta` of a message says about requests: which of its members name one. A key is compared from its first
+//! byte on, eight bytes at a time, as far as it matches a name; it is decoded only if the first difference is a
+//! backslash.
 
 use super::object::Members;
 use super::string::{decoded, string_length};
 use super::{Span, Window};
 
-/// What the `_meta` of a message says of requests: tokens, if they are strings or numbers.
+/// What the `_meta` of a message says about requests: tokens, if they are strings or numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meta {
-    /// `progressToken`: what the progress of this request is to be told under.
+    /// `progressToken`: the token that names this request in progress notifications.
     pub progress: Span,
-    /// `io.modelcontextprotocol/subscriptionId`: the id of the request that this is told for.
+    /// `io.modelcontextprotocol/subscriptionId`: the id of the request that this message belongs to.
     pub subscription: Span,
-    /// Where one of them stands for the second time; 0 if none does. Two parsers could choose differently.
+    /// Where one of them occurs for the second time; 0 if none does. Two parsers could choose differently.
     pub twice: u32,
 }
 
@@ -23,12 +24,12 @@ pub(super) enum Name {
     Subscription,
 }
 
-/// The keys as they are written mostly.
+/// The keys in their usual spelling.
 const PROGRESS: &[u8; 15] = b"\"progressToken\"";
 const SUBSCRIPTION: &[u8; 40] = b"\"io.modelcontextprotocol/subscriptionId\"";
 
 impl Name {
-    /// Which one the key is that stands here in a valid object, perhaps with white space behind it.
+    /// Which name the key at this span of a valid object is; white space may follow it.
     #[inline(always)]
     pub(super) fn of(window: Window<'_>, key: Span) -> Option<Self> {
         let at = key.start as usize;
@@ -57,7 +58,7 @@ impl Name {
     }
 }
 
-/// The first byte from `at` on that is another one than in `name`.
+/// The first byte from `at` on that differs from `name`.
 #[inline(always)]
 fn difference<const N: usize>(window: Window<'_>, at: usize, name: &[u8; N]) -> Option<u8> {
     let bytes = window.array::<N>(at);
@@ -66,7 +67,7 @@ fn difference<const N: usize>(window: Window<'_>, at: usize, name: &[u8; N]) -> 
     };
     let mut from = 0;
     loop {
-        // The last eight overlap those before.
+        // The last eight overlap the previous ones.
         from = from.min(N - 8);
         let differs = word(bytes, from) ^ word(name, from);
         if differs != 0 {
@@ -80,7 +81,7 @@ fn difference<const N: usize>(window: Window<'_>, at: usize, name: &[u8; N]) -> 
 }
 
 impl Meta {
-    /// Whether it says nothing.
+    /// Whether it names no request.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.progress.end | self.subscription.end | self.twice == 0
@@ -91,7 +92,7 @@ impl Meta {
         Self::of_members(window, Members::of(window.data(), at), |value| value)
     }
 
-    /// The same, from where its keys are and what tells where their values are.
+    /// The same, given the positions of its keys and a function that finds their values.
     #[inline(always)]
     pub(super) fn of_members<T>(
         window: Window<'_>,
@@ -115,7 +116,7 @@ impl Meta {
         meta
     }
 
-    /// The same, each place in it as `moved` gives it.
+    /// The same with `moved` applied to each position.
     #[inline]
     pub(super) fn with_each(&self, moved: impl Fn(Span) -> Span) -> Self {
         let twice = moved(Span { start: self.twice, end: self.twice }).start;

@@ -1,16 +1,16 @@
-//! Where the members of an object stand, and where a value ends. What is read here was found valid before.
+//! The members of an object and the end of a value. Everything read here has been validated before.
 
 use super::{SkipValue, Span};
 
-/// Where the members of a valid object stand: its keys and their values.
+/// The members of a valid object: the spans of its keys and values.
 pub(super) struct Members<'a> {
     data: &'a [u8],
-    /// The bracket or the comma before the next one.
+    /// The bracket or the comma before the next member.
     at: Option<usize>,
 }
 
 impl<'a> Members<'a> {
-    /// Those of the value that begins at `at`, or after white space there. None if it is no object.
+    /// The members of the value at `at`, or after white space there. None if it is not an object.
     #[inline]
     pub(super) fn of(data: &'a [u8], at: usize) -> Self {
         Self { data, at: filled(data, at).filter(|at| data[*at] == b'{') }
@@ -33,7 +33,7 @@ impl Iterator for Members<'_> {
     }
 }
 
-/// The first byte from `at` on that is no white space.
+/// The first byte from `at` on that is not white space.
 #[inline]
 pub(super) fn filled(data: &[u8], mut at: usize) -> Option<usize> {
     while matches!(data.get(at)?, b' ' | b'\t' | b'\r') {
@@ -42,7 +42,7 @@ pub(super) fn filled(data: &[u8], mut at: usize) -> Option<usize> {
     Some(at)
 }
 
-/// Where the value ends that begins at `at`.
+/// Where the value that begins at `at` ends.
 #[inline]
 pub(super) fn ends(data: &[u8], at: usize) -> Option<usize> {
     if data[at] == b'"'
@@ -53,8 +53,8 @@ pub(super) fn ends(data: &[u8], at: usize) -> Option<usize> {
     Some(at + SkipValue::default().read(&data[at..])?)
 }
 
-/// Where a string ends whose text begins at `at`, if it has no escape and at most sixty-four bytes: eight at a time, since
-/// keys are short.
+/// The end of a string whose text begins at `at`, if it has no escape and at most sixty-four bytes: eight at a time,
+/// since keys are short.
 #[inline]
 fn short_string_ends(data: &[u8], at: usize) -> Option<usize> {
     const ONES: u64 = u64::MAX / 255;
@@ -66,7 +66,7 @@ fn short_string_ends(data: &[u8], at: usize) -> Option<usize> {
         let word = u64::from_le_bytes(*chunk);
         let (quotes, escapes) = (marks(word, b'"'), marks(word, b'\\'));
         if quotes | escapes != 0 {
-            // The lowest mark of each is right.
+            // The lowest mark of each is correct.
             let quote = quotes.trailing_zeros();
             return (quote < escapes.trailing_zeros()).then(|| at + 8 * number + quote as usize / 8 + 1);
         }

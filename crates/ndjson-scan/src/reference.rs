@@ -1,9 +1,9 @@
 //! The reference scanner: one line, byte by byte. It defines what a valid line is and what its fields are; the fast
-//! paths may only err toward it. It never recurses, and looks at no byte twice but at those of a `_meta`. Of what is nested it keeps a bit a
-//! level.
+//! paths may only fall back to it. It never recurses, and reads no byte twice except those of a `_meta`. It keeps one
+//! bit per level of nesting.
 //!
-//! The invariant: all that is known of the bytes read so far is in the [`Machine`], so a line may come in any
-//! pieces. A byte that makes the line malformed leaves the machine as it was.
+//! The invariant: all that is known of the bytes read so far is in the [`Machine`], so a line may arrive in pieces of
+//! any size. A byte that makes the line malformed leaves the machine unchanged.
 
 use super::member::Member;
 use super::meta::Meta;
@@ -11,7 +11,7 @@ use super::string::plain;
 use super::{Fault, Line, MAX_WRAPPED_DEPTH, Span, Window};
 use alloc::vec::Vec;
 
-/// What the bytes of a line came to.
+/// The result of reading the bytes of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// No newline yet, and no fault.
@@ -20,7 +20,7 @@ pub(super) enum Verdict {
     Blank { length: usize },
     /// A valid line of `length` bytes before the newline.
     Line { length: usize },
-    /// The byte at `at` can stand in no valid line.
+    /// The byte at `at` cannot occur in a valid line.
     Malformed { at: usize, fault: Fault },
 }
 
@@ -48,15 +48,15 @@ enum State {
     Text,
     /// The letter after a backslash.
     Escape,
-    /// So many more hex digits.
+    /// This many more hex digits.
     Hex(u8),
-    /// So many more continuation bytes, the next one between these two.
+    /// This many more continuation bytes, the next one between these two.
     Continuation(u8, u8, u8),
     /// The rest of a literal.
     Word(&'static [u8]),
     /// The first digit after a minus.
     Minus,
-    /// What follows a leading zero.
+    /// The character after a leading zero.
     Zero,
     /// More digits, a point or an exponent.
     Integer,
@@ -72,7 +72,7 @@ enum State {
     Power,
 }
 
-/// The longest routing key has thirteen bytes; one more tells that a key is none.
+/// The longest routing key has thirteen bytes; one more shows that a key is not a routing key.
 const KEY: usize = 14;
 
 /// The state of one line.
@@ -81,13 +81,13 @@ pub(super) struct Machine {
     state: State,
     /// Open containers.
     depth: usize,
-    /// More open containers than this are a fault.
+    /// Maximum number of open containers; more are a fault.
     max_depth: usize,
     /// One bit for each open container, the outermost lowest: whether it is an object.
     objects: Vec<u64>,
     /// The string being read is a key.
     in_key: bool,
-    /// The first bytes of the key being read, decoded, if its place can hold a routing key.
+    /// The first bytes of the key being read, decoded, if this place can hold a routing key.
     key: [u8; KEY],
     key_length: usize,
     /// The hex digits of the escape being read.
@@ -102,12 +102,12 @@ pub(super) struct Machine {
     token: usize,
     /// The fields found so far, relative to the line's start.
     line: Line,
-    /// Where the object begins that is its `_meta`, counted so; 0 if it has none.
+    /// Where the `_meta` object of the top member begins, relative to the line's start; 0 if it has none.
     meta: usize,
 }
 
 impl Machine {
-    /// Makes ready for the first byte of a line with at most so many arrays and objects in one another.
+    /// Prepares for the first byte of a line with at most `max_depth` nested arrays and objects.
     pub(super) fn begin(&mut self, max_depth: usize) {
         let mut objects = core::mem::take(&mut self.objects);
         objects.clear();
@@ -115,7 +115,7 @@ impl Machine {
         *self = Self { max_depth, objects, ..Self::default() };
     }
 
-    /// Reads `bytes`, which begin with the line, from `from` on; what is before was read already.
+    /// Reads `bytes`, which begin with the line, from `from` on; the bytes before were read already.
     pub(super) fn read(&mut self, bytes: &[u8], from: usize) -> Verdict {
         let mut at = from;
         while at < bytes.len() {
@@ -145,13 +145,13 @@ impl Machine {
         Verdict::Unfinished
     }
 
-    /// The line that was found valid, `length` bytes long, as it stands in a window where it begins at `start`.
+    /// The line, found valid and `length` bytes long, in a window where it begins at `start`.
     pub(super) fn line(&self, window: Window<'_>, start: usize, length: usize) -> Line {
         let line = self.line.placed(start, length);
         if self.meta == 0 { line } else { Line { meta: Meta::of(window, start + self.meta), ..line } }
     }
 
-    /// Why a newline cannot stand here.
+    /// Why a newline is not allowed here.
     fn unfinished(&self) -> Fault {
         if matches!(self.state, State::Continuation(..)) { Fault::Utf8 } else { Fault::Syntax }
     }
@@ -209,7 +209,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The byte behind a backslash.
+    /// The byte after a backslash.
     fn escape(&mut self, byte: u8) -> Result<State, Fault> {
         match byte {
             b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => {
@@ -224,7 +224,7 @@ impl Machine {
         }
     }
 
-    /// One of the hex digits of an escape, of which so many are left with this one.
+    /// One hex digit of an escape; `left` remain, this one included.
     fn hex(&mut self, byte: u8, left: u8) -> Result<State, Fault> {
         let digit = (byte as char).to_digit(16).ok_or(Fault::Syntax)?;
         self.code = self.code << 4 | digit;
@@ -260,7 +260,7 @@ impl Machine {
             (Member::ResultMeta, b'{') if self.meta == 0 => self.meta = at,
             _ => {}
         }
-        // Only what names a request may be a number; every other field that routing reads is a string.
+        // Only a field that names a request may be a number; every other field that routing reads is a string.
         let kept = match byte {
             b'"' => true,
             b'-' | b'0'..=b'9' => {
@@ -372,7 +372,7 @@ impl Machine {
         }
         let (word, bit) = (self.depth / 64, 1 << (self.depth % 64));
         if word == self.objects.len() {
-            // Without memory for it, it is too deep.
+            // If no memory is left for it, it is too deep.
             self.objects.try_reserve(1).map_err(|_| Fault::Depth)?;
             self.objects.push(0);
         }

@@ -1,8 +1,8 @@
-//! Where a JSON value ends, without looking at what it is. Nothing is validated and nothing kept.
+//! Finds the end of a JSON value without looking at its content. Nothing is validated or kept.
 
 use memchr::memchr3;
 
-/// The way through one value, which may come in any pieces.
+/// Progress through one value, which may arrive in pieces of any size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SkipValue {
     state: State,
@@ -21,13 +21,13 @@ enum State {
     Nested,
     /// In a string.
     Text,
-    /// In a string, behind a backslash.
+    /// In a string, after a backslash.
     Escape,
 }
 
 impl SkipValue {
-    /// Reads on: `bytes` begin with the value, or with what is left of it. Gives how many of them belong to it, once it
-    /// has ended. A newline ends every value, since none can stand in a line.
+    /// Reads on: `bytes` begin with the value, or with the rest of it. Returns how many of them belong to it, once it
+    /// has ended. A newline ends every value, since a line cannot contain one.
     pub fn read(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {

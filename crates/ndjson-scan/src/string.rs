@@ -1,10 +1,10 @@
-//! Raw JSON strings: what their escapes stand for. It never validates; the scanner did.
+//! Raw JSON strings: decodes their escapes. It never validates; the scanner did.
 
 use alloc::borrow::Cow;
 use alloc::vec::Vec;
 
-/// Appends the decoded bytes of `token`, a valid string token with its quotes, to `out`. A surrogate escape without
-/// its partner, which JSON allows and UTF-8 does not, becomes the three bytes WTF-8 gives it.
+/// Appends the decoded bytes of `token`, a valid string token with its quotes, to `out`. A lone surrogate escape, which
+/// JSON allows and UTF-8 does not, becomes its three bytes in WTF-8.
 pub fn decode(token: &[u8], out: &mut Vec<u8>) {
     debug_assert!(token.len() >= 2 && token[0] == b'"' && token[token.len() - 1] == b'"');
     let mut rest = &token[1..token.len() - 1];
@@ -28,7 +28,7 @@ pub fn decode(token: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(rest);
 }
 
-/// The decoded bytes of `token`, which are mostly its own.
+/// The decoded bytes of `token`, usually borrowed from it.
 pub fn decoded(token: &[u8]) -> Cow<'_, [u8]> {
     let plain = &token[1..token.len() - 1];
     if memchr::memchr(b'\\', plain).is_none() {
@@ -39,7 +39,7 @@ pub fn decoded(token: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
-/// The length of the string, known to be valid, that `bytes` begin with.
+/// The length of the valid string at the start of `bytes`.
 pub(super) fn string_length(bytes: &[u8]) -> usize {
     let mut at = 1;
     while let Some(found) = memchr::memchr2(b'"', b'\\', &bytes[at..]) {
@@ -51,7 +51,7 @@ pub(super) fn string_length(bytes: &[u8]) -> usize {
     unreachable!("a valid string has an end")
 }
 
-/// The byte that `\` and this letter stand for.
+/// The byte that `\` and this letter encode.
 pub(super) fn plain(letter: u8) -> u8 {
     match letter {
         b'b' => 0x08,
@@ -63,7 +63,7 @@ pub(super) fn plain(letter: u8) -> u8 {
     }
 }
 
-/// The value of the four hex digits that `bytes` begins with.
+/// The value of the four hex digits at the start of `bytes`.
 fn hex(bytes: &[u8]) -> u32 {
     bytes[..4].iter().fold(0, |value, &digit| value << 4 | (digit as char).to_digit(16).unwrap_or(0))
 }

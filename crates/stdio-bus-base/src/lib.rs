@@ -1,4 +1,4 @@
-//! What the daemon, the bridge and the agent share, and nobody else needs: it may change at any time.
+//! Code that only the daemon, the bridge and the agent share: it may change at any time.
 
 #![warn(unreachable_pub)]
 

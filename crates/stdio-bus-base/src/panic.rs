@@ -1,10 +1,10 @@
-//! A panic ends the process, whichever thread it is in and however the program was built.
+//! A panic ends the process, on any thread and in any build profile.
 
 use std::panic;
 use std::process::abort;
 
-/// Has every panic end the process when its place was told, as it does in a release, which cannot unwind. Programs that
-/// are built for the tests can: tests and programs are built from the same libraries then, and these only once.
+/// Makes every panic end the process once its location was printed, as in a release build, which cannot unwind. Test
+/// builds can unwind: tests and programs share the same libraries, which are built only once.
 pub fn end_the_process() {
     if cfg!(panic = "unwind") {
         let tell = panic::take_hook();

@@ -1,4 +1,4 @@
-//! Random bytes from the kernel, for what nobody may guess.
+//! Random bytes from the kernel, for secrets.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use rustix::rand::getrandom;
 /// Fills `bytes`.
 ///
 /// # Errors
-/// What getrandom(2) said.
+/// The error of getrandom(2).
 pub fn fill(mut bytes: &mut [u8], flags: Flags) -> io::Result<()> {
     while !bytes.is_empty() {
         match getrandom(&mut *bytes, flags) {

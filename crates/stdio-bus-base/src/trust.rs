@@ -1,8 +1,8 @@
-//! Which certificates of servers are believed: the bundled roots, the system's, and those of a file.
+//! Which server certificates are trusted: the bundled roots, the system's, and those of a file.
 //!
-//! A certificate of the file that the server itself presents is believed as it stands, since whoever made it with
-//! `openssl req -x509` made an authority and a server in one, which webpki takes for a mistake. It must be within its
-//! time, and where it names hosts, name this one.
+//! A certificate of the file that the server itself presents is trusted as it is, since `openssl req -x509` makes an
+//! authority and a server in one, which webpki rejects. It must be within its validity period and, if it names hosts,
+//! name this one.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -16,11 +16,11 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootC
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
-/// Believes the bundled authorities, the system's, and these certificates. What cannot be read of the system's is told
-/// to `unreadable`.
+/// Trusts the bundled authorities, the system's, and these certificates. Unreadable system certificates are reported to
+/// `unreadable`.
 ///
 /// # Errors
-/// One of the certificates cannot be used, and why.
+/// Which of the certificates cannot be used, and why.
 pub fn authorities(
     own: Vec<CertificateDer<'static>>,
     mut unreadable: impl FnMut(&dyn Display),
@@ -41,20 +41,20 @@ pub fn authorities(
     let authorities = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
         .build()
         .map_err(|error| error.to_string())?;
-    let believer = Believer::new(Belief::Own { authorities, own });
+    let believer = Verifier::new(Trust::Own { authorities, own });
     Ok(builder()?.dangerous().with_custom_certificate_verifier(believer).with_no_client_auth())
 }
 
-/// Believes whoever answers.
+/// Trusts any server.
 ///
 /// # Errors
-/// TLS cannot be used here, and why.
+/// Why TLS cannot be used here.
 pub fn anyone() -> Result<ClientConfig, String> {
-    let believer = Believer::new(Belief::Anyone);
+    let believer = Verifier::new(Trust::Anyone);
     Ok(builder()?.dangerous().with_custom_certificate_verifier(believer).with_no_client_auth())
 }
 
-/// The certificates of a PEM file.
+/// Reads the certificates of a PEM file.
 ///
 /// # Errors
 /// The path and what is wrong with the file.
@@ -79,28 +79,28 @@ fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier
         .map_err(|error| error.to_string())
 }
 
-/// Believes more than webpki does, and checks the handshake itself all the same.
+/// Trusts more than webpki does, but still checks the handshake itself.
 #[derive(Debug)]
-struct Believer {
-    belief: Belief,
+struct Verifier {
+    trust: Trust,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
 #[derive(Debug)]
-enum Belief {
-    /// Whoever answers.
+enum Trust {
+    /// Any server.
     Anyone,
-    /// The usual authorities, and some certificates as they stand.
+    /// The usual authorities, and some certificates as they are.
     Own { authorities: Arc<WebPkiServerVerifier>, own: Vec<CertificateDer<'static>> },
 }
 
-impl Believer {
-    fn new(belief: Belief) -> Arc<Self> {
-        Arc::new(Self { belief, algorithms: provider().signature_verification_algorithms })
+impl Verifier {
+    fn new(trust: Trust) -> Arc<Self> {
+        Arc::new(Self { trust, algorithms: provider().signature_verification_algorithms })
     }
 }
 
-impl ServerCertVerifier for Believer {
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -109,17 +109,17 @@ impl ServerCertVerifier for Believer {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let Belief::Own { authorities, own } = &self.belief else { return Ok(ServerCertVerified::assertion()) };
+        let Trust::Own { authorities, own } = &self.trust else { return Ok(ServerCertVerified::assertion()) };
         let verdict = authorities.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match &verdict {
-            // What webpki says after it has looked at the time, and before it looks at the name.
+            // What webpki returns after checking the time and before checking the name.
             Err(Error::InvalidCertificate(CertificateError::Other(_) | CertificateError::UnknownIssuer))
                 if own.iter().any(|own| own == end_entity) =>
             {
                 let parsed = ParsedCertificate::try_from(end_entity)?;
                 match rustls::client::verify_server_name(&parsed, server_name) {
                     Ok(()) => Ok(ServerCertVerified::assertion()),
-                    // It names nobody, as openssl makes it by default.
+                    // It names no host, as openssl makes it by default.
                     Err(Error::InvalidCertificate(CertificateError::NotValidForNameContext { presented, .. }))
                         if presented.is_empty() =>
                     {

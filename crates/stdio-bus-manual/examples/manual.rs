@@ -1,4 +1,4 @@
-//! Writes the manual pages and the shell completions of both programs below the directory that is named.
+//! Writes the manual pages and the shell completions of both programs to the directory given.
 
 use std::error::Error;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The pages and completions of both programs are written, and say what they are about.
+//! The manual pages and completions of both programs are written and have the right content.
 
 use std::fs;
 

@@ -1,19 +1,19 @@
 //! The grammar of JSON over tokens, 64 at a time: which token may follow which, whether brackets match, and which
 //! colons belong to the message itself and to the objects in it. It looks at kinds only, never at bytes.
 //!
-//! The invariant: after a step that was not refused, the tokens so far can begin a valid line, and [`Grammar`] is
-//! all there is to know of them.
+//! The invariant: after an accepted step, the tokens so far can begin a valid line, and [`Grammar`] is their whole
+//! state.
 
 use crate::isa::{BLOCK, Isa};
 
-/// No bracket is open. Below a leading one, the stack has a bit for each open bracket, the innermost lowest: whether
-/// it is a brace.
+/// No bracket is open. Below a leading one, the stack has a bit for each open bracket, the innermost lowest, that says
+/// whether it is a brace.
 const EMPTY: u64 = 1;
 
 /// Only the brace that opens the message is open.
 const OPEN: u64 = EMPTY << 1 | 1;
 
-/// Stacks with two brackets begin here, those with three, and those with four.
+/// The first stacks with two, three and four brackets.
 const DEPTH_2: u64 = EMPTY << 2;
 const DEPTH_3: u64 = EMPTY << 3;
 const DEPTH_4: u64 = EMPTY << 4;
@@ -48,21 +48,21 @@ impl Kinds {
         Self { string, scalar, colon, comma, opening, closing, brace: left | right, all, count }
     }
 
-    /// Where the scalars are, or what is no token at all: that is told when their bytes are looked at.
+    /// Positions of scalars, or of bytes that are not a token at all: that shows when their bytes are read.
     #[inline(always)]
     pub(crate) fn scalars(&self) -> u64 {
         self.scalar
     }
 }
 
-/// The colons, among up to 64 tokens, that follow keys which may be routing keys.
+/// The colons, among up to 64 tokens, after keys that may be routing keys.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Colons {
     /// In the message itself.
     pub(crate) outer: u64,
     /// In an object that is a value of the message.
     pub(crate) inner: u64,
-    /// One level below; there they may be anything.
+    /// One level below; there the bits may be anything.
     pub(crate) inmost: u64,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Grammar {
     last: Last,
 }
 
-/// What the last token was, each 0 or 1.
+/// The last token, each 0 or 1.
 #[derive(Clone, Copy, Default)]
 struct Last {
     opening: u64,
@@ -100,7 +100,7 @@ impl Grammar {
         self.stack == EMPTY && self.last.closing != 0
     }
 
-    /// Takes up to 64 tokens. `None` says that they are wrong, or nested too deep to tell.
+    /// Takes up to 64 tokens. `None` means that they are wrong, or nested too deep to tell.
     #[inline(always)]
     pub(crate) fn step<I: Isa>(&mut self, isa: I, kinds: &Kinds) -> Option<Colons> {
         let Kinds { string, scalar, colon, comma, opening, closing, all, .. } = *kinds;
@@ -118,7 +118,7 @@ impl Grammar {
         wrong |= closing & !(after_end | after_opening);
         wrong |= colon & !after_key;
 
-        // A bare value, or a string where a key would stand and no colon after it, tells of an array.
+        // A bare value, or a string in a key's place without a colon after it, means an array.
         let in_array = (after_key & !colon | (scalar | opening) & after_separator) & all;
         let before = self.stack;
         let nesting = self.nest(isa, kinds)?;
@@ -140,14 +140,14 @@ impl Grammar {
         Some(if nesting.shallowest < DEPTH_3 { levels(isa, kinds, before) } else { Colons::default() })
     }
 
-    /// Follows the brackets, one by one. `None` if one does not match, or stands after the message, or if they are
-    /// deeper than the stack.
+    /// Follows the brackets, one by one. `None` if one does not match, comes after the message, or is deeper than the
+    /// stack.
     #[inline(always)]
     fn nest<I: Isa>(&mut self, isa: I, kinds: &Kinds) -> Option<Nesting> {
         let mut stack = self.stack;
         let mut shallowest = stack;
         let (mut wrong, mut deepest) = (0, 0);
-        // The brackets after which a token stands in the other kind of container than before.
+        // The brackets after which tokens are in the other kind of container than before.
         let mut turns = 0;
         let mut brackets = kinds.opening | kinds.closing;
         while brackets != 0 {
@@ -155,7 +155,7 @@ impl Grammar {
             let is_brace = (kinds.brace & bracket != 0) as u64;
             let is_closing = kinds.closing & bracket != 0;
             let around = stack;
-            // A bracket at depth 0 finds the stack empty, which is told below.
+            // A bracket at depth 0 finds the stack empty; that is checked below.
             shallowest = shallowest.min(around);
             wrong |= is_closing as u64 & (around ^ is_brace);
             stack = if is_closing { around >> 1 } else { around << 1 | is_brace };
@@ -170,15 +170,17 @@ impl Grammar {
     }
 }
 
-/// What brackets make of up to 64 tokens.
+/// The effect of the brackets among up to 64 tokens.
 struct Nesting {
-    /// The tokens that stand in objects. A bracket stands in what is around it before it opens, and in what it closes.
+    /// The tokens inside objects. A bracket counts as inside what surrounds it before it opens, and inside what it
+    /// closes.
     objects: u64,
     /// The smallest stack any token found.
     shallowest: u64,
 }
 
-/// The colons at the three outermost levels, if there is one at the first two. `stack` is what was open before these tokens.
+/// The colons at the three outermost levels, if there is one at the first two. `stack` holds the brackets open before
+/// these tokens.
 #[inline(always)]
 fn levels<I: Isa>(isa: I, kinds: &Kinds, mut stack: u64) -> Colons {
     // Whether the next token is less deep than 2, than 3 and than 4; and the brackets where that changes.

@@ -1,5 +1,5 @@
-//! Which routing key a string is, told from its first bytes without a branch. It never reads an escape: a key that
-//! could be a routing key in another spelling is left to the reference scanner.
+//! Recognises routing keys by their first bytes without a branch. It never decodes an escape: a key that could be a
+//! routing key in another spelling is left to the reference scanner.
 
 use super::tokens::PLACES;
 use crate::Window;
@@ -9,21 +9,21 @@ use crate::member::Member;
 const NAMES: [&[u8]; 10] =
     [b"id", b"method", b"params", b"result", b"error", b"sessionId", b"pool", b"requestId", b"progressToken", b"_meta"];
 
-/// What a key has to look like to be one of the names, its quotes included.
+/// What a key must look like to match one name, its quotes included.
 #[derive(Clone, Copy)]
 #[repr(align(32))]
 struct Entry {
     /// Its first eight bytes, and which bits of them count.
     word: u64,
     mask: u64,
-    /// Its last eight bytes, for a key that is longer than eight, and where they begin: at most at its ninth byte.
+    /// Its last eight bytes, for a key longer than eight, and where they begin: at most at its ninth byte.
     tail: u64,
     tail_from: u64,
 }
 
 const EMPTY: Entry = Entry { word: u64::MAX, mask: 0, tail: 0, tail_from: 0 };
 
-/// Each name in the place that the hash of its first four bytes says; `u64::MAX` under no mask matches nothing.
+/// Each name at the index that the hash of its first four bytes gives; `u64::MAX` under no mask matches nothing.
 static ENTRIES: [Entry; 16] = {
     let mut entries = [EMPTY; 16];
     let mut index = 0;
@@ -44,8 +44,8 @@ static ENTRIES: [Entry; 16] = {
     entries
 };
 
-/// The member that the name in each place is, at top level and inside the value of each member that has names of its
-/// own inside.
+/// The member that the name at each index stands for, at top level and inside the value of each member that has named
+/// members.
 static MEMBERS: [[Member; 16]; 16] = {
     let mut members = [[Member::Other; 16]; 16];
     let mut index = 0;
@@ -74,7 +74,7 @@ const fn place(start: u32, multiplier: u32) -> usize {
     (start.wrapping_mul(multiplier) >> 28) as usize
 }
 
-/// The first odd number from here on that gives each name a place of its own.
+/// The first odd number from here on that gives each name its own index.
 const MULTIPLIER: u32 = {
     let mut multiplier = 0x9E37_79B9;
     'search: loop {
@@ -93,7 +93,7 @@ const MULTIPLIER: u32 = {
     }
 };
 
-/// A name as the key that it is, in quotes, its first byte lowest.
+/// A name as a quoted key, its first byte lowest.
 const fn quoted(name: &[u8]) -> u128 {
     let mut key = [0; 16];
     key[0] = b'"';
@@ -106,10 +106,10 @@ const fn quoted(name: &[u8]) -> u128 {
     u128::from_le_bytes(key)
 }
 
-/// The members of one message that routing looks at, found key by key.
+/// The members of one message that routing needs, found key by key.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Keys {
-    /// Where each member is: what the scanner noted for it.
+    /// The position of each member: what the scanner noted for it.
     notes: [u32; 16],
     /// The members seen, and those seen twice.
     seen: u16,
@@ -124,7 +124,7 @@ impl Keys {
     /// No key yet.
     pub(crate) const NONE: Self = Self { notes: [0; 16], seen: 0, twice: 0, top: 0, is_doubtful: false };
 
-    /// Takes the key that begins at `at`; `is_inner` says that it stands one level below the message itself.
+    /// Takes the key that begins at `at`; `is_inner` means that it is one level below the message itself.
     #[inline(always)]
     pub(crate) fn take(&mut self, window: Window<'_>, at: usize, is_inner: bool, note: u32) {
         let word = window.word(at);
@@ -134,7 +134,7 @@ impl Keys {
         let begins = word & entry.mask == entry.word;
         let is_name = begins & (entry.tail_from == 0 || tail == entry.tail);
         // A key that is no name in its first eight bytes can be one in another spelling only if one of them is a
-        // backslash; one that begins as a long name may go on with one.
+        // backslash; one that begins like a long name may continue with one.
         if !is_name & (begins | (marks(word, b'\\') != 0)) {
             self.is_doubtful |= is_escaped(window, at);
         }
@@ -146,7 +146,7 @@ impl Keys {
         self.seen |= member.bit();
     }
 
-    /// Whether the fields can be told from what was taken. If not, the reference scanner has to.
+    /// Whether the keys taken determine the fields. If not, the reference scanner decides.
     #[inline(always)]
     pub(crate) fn are_certain(&self) -> bool {
         !self.is_doubtful && self.twice & !Member::Other.bit() == 0
@@ -170,13 +170,13 @@ impl Keys {
     }
 }
 
-/// Bytes of a key: a key with the same ones is the same member, or none as this one.
+/// Bytes of a key: a key with the same ones is the same member, or equally none.
 #[derive(Clone, Copy)]
 pub(crate) struct Sample {
     word: u64,
     /// The number of the key's token in its message.
     token: u8,
-    /// Where they stand in the key.
+    /// Their offset in the key.
     from: u8,
     /// How many of the word's upper bits do not count.
     unused: u8,
@@ -186,13 +186,13 @@ impl Sample {
     /// Eight bytes that every key has.
     pub(crate) const NONE: Self = Self { word: 0, token: 0, from: 0, unused: 0 };
 
-    /// The samples of the key that begins at `at` and is this token: its first eight bytes, fewer if it is shorter, and
-    /// those too that are the last ones of a long name, if it begins as that may.
+    /// The samples of the key that begins at `at` and is token number `token`: its first eight bytes, fewer if it is
+    /// shorter, and also the last eight of a long name if it begins like one.
     pub(crate) fn of(window: Window<'_>, at: usize, token: u8) -> impl Iterator<Item = Self> {
         let word = window.word(at);
         let from = ENTRIES[hash(word)].tail_from;
         let tail = window.word(at + from as usize);
-        // The quote that begins the key is passed over.
+        // The quote that begins the key is skipped.
         let (end, tail_end) = (marks(word | 0xFF, b'"'), marks(tail, b'"'));
         // What follows the key does not count.
         let unused = |end: u64| if end == 0 { 0 } else { 63 - end.trailing_zeros() as u8 };
@@ -201,7 +201,7 @@ impl Sample {
         [first].into_iter().chain((from > 0 && end == 0).then_some(second))
     }
 
-    /// Not 0 if the key has other bytes in the message whose tokens stand at `places` in the chunk.
+    /// Not 0 if the key's bytes differ in the message whose tokens are at `places` in the chunk.
     #[inline(always)]
     pub(crate) fn differs(&self, chunk: Window<'_>, places: &[u16; PLACES]) -> u64 {
         let at = places[self.token as usize] as usize + self.from as usize;
@@ -221,8 +221,8 @@ fn marks(word: u64, byte: u8) -> u64 {
 #[cold]
 #[inline(never)]
 fn is_escaped(window: Window<'_>, at: usize) -> bool {
-    // The first escape of a key of thirteen letters is one of its first thirteen bytes; the string was found valid, so the
-    // pad is never taken for a key.
+    // The first escape of a key of thirteen letters is one of its first thirteen bytes; the string was found valid, so
+    // the pad is never mistaken for a key.
     let key = window.array::<13>(at + 1);
     key.iter().find(|&&byte| byte == b'"' || byte == b'\\') == Some(&b'\\')
 }

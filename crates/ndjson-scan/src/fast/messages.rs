@@ -1,5 +1,5 @@
-//! From tokens to lines: checks the grammar, the scalars and the keys of each message and tells where its fields are.
-//! What it cannot decide it leaves to the reference scanner; it never gives a line of its own mind.
+//! From tokens to lines: checks the grammar, the scalars and the keys of each message and locates its fields. What it
+//! cannot decide it leaves to the reference scanner; it never returns a line it is not sure of.
 
 use super::grammar::{Grammar, Kinds};
 use super::keys::Keys;
@@ -13,24 +13,24 @@ use crate::string::string_length;
 use crate::{BATCH, Line, Span, Window};
 use alloc::vec::Vec;
 
-/// Why no more lines are read.
+/// Why reading stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// All tokens were used.
     Empty,
     /// The batch is full; tokens are left.
     Full,
-    /// The reference scanner has to decide the line that begins where the last one ended. Its tokens up to the
-    /// newline are used up, if the newline is among them.
+    /// The reference scanner has to decide the line that begins where the last one ended. Its tokens are consumed up to
+    /// the newline, if the newline is among them.
     Doubt,
 }
 
-/// The work at hand: tokens to use, lines to give.
+/// The work at hand: tokens to consume, lines to return.
 pub(crate) struct Messages<'a> {
     pub(crate) window: Window<'a>,
     pub(crate) tokens: &'a mut Tokens,
     pub(crate) shapes: &'a mut Shapes,
-    /// The line that the tokens go on with.
+    /// The line that the tokens continue.
     pub(crate) draft: &'a mut Draft,
     /// Where that line begins.
     pub(crate) line: &'a mut usize,
@@ -39,17 +39,16 @@ pub(crate) struct Messages<'a> {
     pub(crate) lines: &'a mut Vec<Line>,
 }
 
-/// A line that is long, or whose end has not come: what is known of its tokens so far. Places are counted from the
-/// line's start.
+/// A line that is long or incomplete: what is known of its tokens so far. Positions count from the line's start.
 #[derive(Clone, Copy)]
 pub(crate) struct Draft {
     is_begun: bool,
     grammar: Grammar,
-    /// The members seen; noted are the places of their colons.
+    /// The members seen, with the positions of their colons.
     keys: Keys,
     /// Where the last token begins.
     last: u32,
-    /// The last token is a scalar that was not complete.
+    /// The last token is a scalar that was incomplete.
     owes_scalar: bool,
 }
 
@@ -92,7 +91,7 @@ impl Messages<'_> {
         Stop::Empty
     }
 
-    /// How many tokens stand before the next newline, or before the end.
+    /// Number of tokens before the next newline, or before the end.
     #[inline(always)]
     fn count<I: Isa>(&self, isa: I, from: usize) -> usize {
         let mut at = from;
@@ -108,7 +107,7 @@ impl Messages<'_> {
         }
     }
 
-    /// Gives a whole line of up to 64 tokens. `false` is doubt.
+    /// Returns a whole line of up to 64 tokens. `false` means doubt.
     #[inline(always)]
     fn short<I: Isa>(&mut self, isa: I, at: usize, count: usize, end: usize) -> bool {
         let places = self.tokens.places(at);
@@ -146,7 +145,7 @@ impl Messages<'_> {
         true
     }
 
-    /// Gives a line that is long or began in an earlier chunk, and takes the rest of it. `false` is doubt.
+    /// Returns a line that is long or began in an earlier chunk, and takes the rest of it. `false` means doubt.
     #[inline(always)]
     fn long<I: Isa>(&mut self, isa: I, at: usize, count: usize, end: usize) -> bool {
         if !self.go_on(isa, at, count, true) || !self.draft.grammar.is_complete() {
@@ -165,8 +164,8 @@ impl Messages<'_> {
         true
     }
 
-    /// Takes `count` tokens of a line. `is_scalar_whole` says that the last one, if it is a scalar, ends in the bytes
-    /// read so far. `false` is doubt.
+    /// Takes `count` tokens of a line. `is_scalar_whole` means that the last one, if it is a scalar, ends within the
+    /// bytes read so far. `false` means doubt.
     #[inline(always)]
     fn go_on<I: Isa>(&mut self, isa: I, mut at: usize, mut count: usize, is_scalar_whole: bool) -> bool {
         let (tokens, window, line) = (&*self.tokens, self.window, *self.line);
@@ -218,7 +217,7 @@ impl Messages<'_> {
     }
 }
 
-/// The value of a member: its first byte, and the whole token, or anything if it is an array or an object.
+/// The value of a member: its first byte, and the whole token, or any span if it is an array or an object.
 struct Value {
     first: u8,
     token: Span,
@@ -238,8 +237,8 @@ impl Value {
     }
 }
 
-/// Gives the line from `start` to `end`, its fields from the keys that were found and their values, and from the `meta`
-/// that it may have.
+/// Appends the line from `start` to `end`; its fields come from the keys found and their values, and from `meta`, if
+/// any.
 #[inline(always)]
 fn push(
     lines: &mut Vec<Line>,
@@ -250,7 +249,7 @@ fn push(
     meta: impl FnOnce() -> Meta,
 ) {
     const META: u16 = Member::ParamsMeta.bit() | Member::ResultMeta.bit();
-    /// Members that most messages do not have.
+    /// Members that most messages lack.
     const RARE: u16 = Member::Session.bit()
         | Member::Pool.bit()
         | Member::ParamsRequest.bit()
@@ -260,7 +259,7 @@ fn push(
         | META
         | Member::Error.bit();
 
-    // Its fields are written where they stay: a line is large for what is copied.
+    // Its fields are written in place: a line is too large to copy.
     lines.push(Line { span: Span { start: start as u32, end: end as u32 }, ..Line::default() });
     let Some(line) = lines.last_mut() else { return };
     if keys.has(Member::Id) {
@@ -309,7 +308,7 @@ fn push(
     }
 }
 
-/// Where the token ends after which comes white space at most before `next`.
+/// Where the last token before `next` ends, without trailing white space.
 #[inline(always)]
 fn trimmed(window: Window<'_>, next: usize) -> usize {
     let mut end = next;

@@ -1,5 +1,5 @@
-//! The fast scanner: the same lines as the reference scanner gives, many bytes at a time. It decides nothing that is
-//! not plain: a line that is malformed, deep, or spells a key with an escape goes to the reference scanner.
+//! The fast scanner: returns the same lines as the reference scanner, many bytes at a time. It decides only clear
+//! cases: a line that is malformed, deep, or has an escape in a key goes to the reference scanner.
 //!
 //! ```text
 //!  bytes    {"id":7,"result":{"text":"a \"b\""}}⏎{"method":"x"}⏎
@@ -13,19 +13,19 @@
 //!  line     id = 7, RESULT                                                             messages.rs
 //! ```
 //!
-//! *Tokens.* A block of 64 bytes is asked where its quotes, backslashes, operators and so on are; each answer is a
-//! word with a bit for each byte. Which quotes are escaped follows from runs of backslashes by one subtraction, and
-//! what is inside strings is the parity of the quotes before it. Escapes, control bytes and UTF-8 are checked here,
-//! so strings are done with; what is left is packed into an array of kinds and one of places. This goes over a whole
-//! chunk of the window and knows nothing of lines.
+//! *Tokens.* A block of 64 bytes is searched for quotes, backslashes, operators and so on; each result is a word with a
+//! bit for each byte. One subtraction finds which quotes are escaped from runs of backslashes, and the parity of the
+//! quotes before a byte tells whether it is inside a string. Escapes, control bytes and UTF-8 are checked here, so
+//! strings are finished; the rest is packed into an array of kinds and one of places. This covers a whole chunk of the
+//! window and knows nothing of lines.
 //!
-//! *Messages.* The kinds up to a newline are a message. Which kind may follow which is again a matter of words, now
+//! *Messages.* The kinds up to a newline are a message. Which kind may follow which is again computed on words, now
 //! with a bit for each token; only brackets are followed one by one. All this depends on the kinds alone, and since
-//! messages come in few shapes, the shapes of short ones are kept. What remains is to look at each scalar, and at
+//! messages come in few shapes, the shapes of short ones are cached. What remains is to look at each scalar, and at
 //! each key of the message and of the objects directly in it.
 //!
-//! Nothing is looked at again but the line in doubt: at the end of the bytes received, [`Strings`] and [`Draft`]
-//! keep what is known, and the next scan goes on from there.
+//! Only a line in doubt is read again: at the end of the bytes received, [`Strings`] and [`Draft`] keep the state, and
+//! the next scan resumes from there.
 
 mod grammar;
 mod keys;
@@ -47,18 +47,19 @@ use tokens::{Reading, Strings, Tokens};
 pub(crate) struct Scratch {
     tokens: Tokens,
     shapes: Shapes,
-    /// That of the connection whose bytes are scanned. In between it is that of one whose line has not begun, as most are.
+    /// The memory of the connection being scanned. Between scans it belongs to a connection whose line has not begun,
+    /// as most have not.
     memory: Memory,
 }
 
-/// What one connection remembers of a line whose end has not come.
+/// What one connection remembers of an incomplete line.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Memory {
     strings: Strings,
     draft: Draft,
 }
 
-/// [`super::Scanner::scan`]: chunk by chunk, tokens and then the lines that they are.
+/// [`super::Scanner::scan`]: chunk by chunk, tokens and then their lines.
 pub(crate) struct Scan<'a> {
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) partial: &'a mut Partial,
@@ -82,7 +83,7 @@ impl Job for Scan<'_> {
 }
 
 impl Scratch {
-    /// Goes on with the line of a connection whose end had not come.
+    /// Resumes the incomplete line of a connection.
     #[cold]
     #[inline(never)]
     fn resume(&mut self, partial: &mut Partial, window: Window<'_>, lines: &mut Vec<Line>) -> Option<Outcome> {
@@ -94,7 +95,7 @@ impl Scratch {
         None
     }
 
-    /// Has the connection remember what is known of its unfinished line.
+    /// Saves the state of the connection's unfinished line.
     #[cold]
     #[inline(never)]
     fn interrupt(memory: &mut Memory, partial: &mut Partial) {
@@ -154,14 +155,14 @@ impl Scratch {
                         if partial.consumed > scanned {
                             break;
                         }
-                        // The line ended among the tokens, so the rest of them is as good as before.
+                        // The line ended among the tokens, so the rest of them is as valid as before.
                         memory.strings = strings;
                         partial.scanned = scanned;
                     }
                 }
             }
             if tokens.is_faulty {
-                // Some line in these bytes is malformed; which one, and what is wrong first, is found byte by byte.
+                // Some line in these bytes is malformed; the reference scanner finds which one, and its first fault.
                 *memory = Memory::default();
                 partial.restart();
                 return partial.scan_by_byte(window, lines);

@@ -1,11 +1,11 @@
-//! Numbers and literals: whether the token that begins at a place is a whole valid one. It looks at eight bytes at
-//! once and never past the token by more than eight.
+//! Numbers and literals: whether a token is a complete valid one. It reads eight bytes at once and at most eight past
+//! the token.
 
 use crate::Window;
 
 const DIGITS: u64 = 0x3030_3030_3030_3030;
 
-/// Whether a valid number or literal begins at `at` and ends before a byte that can stand after one.
+/// Whether a valid number or literal begins at `at` and ends before a byte that may follow one.
 #[inline(always)]
 pub(crate) fn is_valid(window: Window<'_>, at: usize) -> bool {
     let word = window.word(at);
@@ -13,7 +13,7 @@ pub(crate) fn is_valid(window: Window<'_>, at: usize) -> bool {
     if 0 < digits && digits < 8 && AFTER[(word >> (8 * digits)) as u8 as usize] {
         return digits == 1 || word as u8 != b'0';
     }
-    // The letters differ, so at most one of these is it.
+    // The letters differ, so at most one of these matches.
     let length = match word as u32 {
         TRUE | NULL => 4,
         FALSE if (word >> 32) as u8 == b'e' => 5,
@@ -55,7 +55,7 @@ fn is_number(window: Window<'_>, mut at: usize) -> bool {
     ends(window, at)
 }
 
-/// Moves past the digits, or says that there are none.
+/// Skips the digits; returns whether there were any.
 fn skip_digits(window: Window<'_>, at: &mut usize) -> bool {
     let from = *at;
     loop {
@@ -67,17 +67,17 @@ fn skip_digits(window: Window<'_>, at: &mut usize) -> bool {
     }
 }
 
-/// How many of the first bytes of a word are digits.
+/// Number of leading bytes of a word that are digits.
 #[inline(always)]
 fn digits(word: u64) -> usize {
-    // A digit is 0x3N with N up to 9; adding six lifts the others out of that row. A carry reaches only bytes after
-    // the first that is none.
+    // A digit is 0x3N with N up to 9; adding six lifts the others out of that row. A carry reaches only bytes after the
+    // first non-digit.
     let row = word ^ DIGITS;
     let others = (row | row.wrapping_add(0x0606_0606_0606_0606)) & 0xF0F0_F0F0_F0F0_F0F0;
     others.trailing_zeros() as usize / 8
 }
 
-/// Whether a scalar can end before the byte there.
+/// Whether a scalar can end before the byte at `at`.
 #[inline(always)]
 fn ends(window: Window<'_>, at: usize) -> bool {
     AFTER[window.byte(at) as usize]

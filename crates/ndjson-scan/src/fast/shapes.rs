@@ -1,9 +1,9 @@
-//! What is known of short messages that look alike: their grammar, which depends on the kinds of their tokens alone,
-//! and the routing keys of the last one that looked like this.
+//! What is known of short messages of the same shape: their grammar, which depends only on the kinds of their tokens,
+//! and the routing keys of the last message of that shape.
 //!
-//! Messages come in few shapes, so for most of them the grammar need not be worked out, and comparing a few bytes
-//! tells that the keys are the same again. It is a cache: no answer depends on what it holds, since a shape is found
-//! by comparing all kinds, and keys are taken as known only after comparing all that decides what they are.
+//! Messages come in few shapes, so for most of them the grammar need not be worked out, and comparing a few bytes shows
+//! that the keys are the same again. It is a cache: no result depends on its content, since a shape is found by
+//! comparing all kinds, and keys are taken as known only after comparing all that determines them.
 
 use super::grammar::{Colons, Grammar, Kinds};
 use super::keys::{Keys, Sample};
@@ -23,19 +23,19 @@ const SAMPLES: usize = 14;
 /// All messages of up to 64 tokens with the same kinds.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
-    /// How many tokens; 0 in a place that is not taken.
+    /// Number of tokens; 0 in an unused entry.
     count: usize,
-    /// Where strings and where scalars stand.
+    /// Positions of strings and of scalars.
     strings: u64,
     pub(crate) scalars: u64,
     colons: Colons,
-    /// The members of the last message of this shape; noted are the numbers of the colons.
+    /// The members of the last message of this shape, with the numbers of their colons.
     pub(crate) keys: Keys,
-    /// The colons in the `_meta` that is an object, if they have one; those of `params` come first.
+    /// The colons in the `_meta` objects, if any; those of `params` come first.
     pub(crate) meta: u64,
     /// What the keys of a message must look like to be the same.
     samples: [Sample; SAMPLES],
-    /// How many samples there are; more than fit if `keys` are not to be relied on.
+    /// Number of samples; more than fit if `keys` cannot be relied on.
     sample_count: usize,
 }
 
@@ -50,10 +50,10 @@ const EMPTY: Shape = Shape {
     sample_count: SAMPLES + 1,
 };
 
-// SAFETY: it has integers and one truth value, which zeros are values of. A place of zeros is not taken.
+// SAFETY: its fields are integers and one bool, for which zeros are valid. An entry of zeros is unused.
 unsafe impl Zeroable for Shape {}
 
-/// The shapes met last, one in each place.
+/// The most recent shape for each index.
 pub(crate) struct Shapes {
     kinds: Box<[[u8; BLOCK]; SHAPES]>,
     shapes: Box<[Shape; SHAPES]>,
@@ -66,8 +66,8 @@ impl Default for Shapes {
 }
 
 impl Shapes {
-    /// The shape of the message that consists of `count` tokens from number `at` on, at least one and at most 64;
-    /// `None` if they are no message.
+    /// The shape of the message of `count` tokens from number `at` on, at least one and at most 64; `None` if they are
+    /// not a message.
     #[inline(always)]
     pub(crate) fn find<I: Isa>(&mut self, isa: I, tokens: &Tokens, at: usize, count: usize) -> Option<&mut Shape> {
         let all = !0 >> (BLOCK - count);
@@ -77,8 +77,8 @@ impl Shapes {
         let mixed = (strings ^ (count as u64) << 56).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let place = (mixed >> (64 - SHAPES.ilog2())) as usize;
         let shape = &mut self.shapes[place];
-        // Scalars begin with any of many bytes. If another kind stands in the place of one, the strings differ, or it
-        // shows when the scalars are read.
+        // Scalars begin with any of many bytes. If another kind is in the place of one, the strings differ, or it shows
+        // when the scalars are read.
         let differences = isa.differ(block, isa.load(&self.kinds[place])) & !shape.scalars | strings ^ shape.strings;
         if shape.count != count || differences & all != 0 {
             *shape = Shape { strings, ..learn(isa, kinds, count)? };
@@ -104,14 +104,15 @@ fn learn<I: Isa>(isa: I, kinds: &[u8; BLOCK], count: usize) -> Option<Shape> {
 }
 
 impl Shape {
-    /// Makes `keys` those of the message of this shape whose tokens stand at `places` in the chunk. Tells whether the
-    /// fields can be told from them; if not, the reference scanner has to.
+    /// Sets `keys` to those of the message of this shape whose tokens are at `places` in the chunk. Returns whether
+    /// they determine the fields; if not, the reference scanner decides.
     #[inline(always)]
     pub(crate) fn read_keys(&mut self, chunk: Window<'_>, places: &[u16; PLACES]) -> bool {
         self.has_same_keys(chunk, places) || self.learn_keys(chunk, places)
     }
 
-    /// Makes the next message that is taken for this shape be learnt: the last one was not of it, or was none.
+    /// Invalidates the entry, so that the next message of this shape is learnt: the last one was not of it, or was not
+    /// a message.
     #[inline(always)]
     pub(crate) fn forget(&mut self) {
         self.count = 0;

@@ -1,8 +1,8 @@
 //! From bytes to tokens: one kind, which is its first byte, and one place for each. Strings are validated completely on
-//! the way, so that their inside vanishes with the white space; scalars are only found, not read.
+//! the way, so that their content vanishes with the white space; scalars are only found, not read.
 //!
-//! It works in blocks of 64 bytes and knows no lines. The invariant: between two blocks, [`Strings`] is all there is
-//! to know of what came before.
+//! It works in blocks of 64 bytes and knows no lines. The invariant: between two blocks, [`Strings`] holds the whole
+//! state.
 
 use crate::Window;
 use crate::isa::portable::Portable;
@@ -10,12 +10,12 @@ use crate::isa::{BACK, BLOCK, Isa, Job};
 use crate::zeroed::zeroed;
 use alloc::boxed::Box;
 
-/// Most bytes that are turned into tokens at once: few enough that tokens stay in the first-level cache until they
-/// are read, and that a place in them fits 16 bits.
+/// Maximum number of bytes turned into tokens at once: few enough that tokens stay in the L1 cache until they are read,
+/// and that a place fits 16 bits.
 const CHUNK: usize = 16 << 10;
 
-/// How many places are given at once: more than a short line has tokens, and as many as a byte can count, so that one
-/// need not be checked to be an index.
+/// Number of places returned at once: more than a short line has tokens, and as many as a byte can count, so that a
+/// byte index needs no bounds check.
 pub(crate) const PLACES: usize = 256;
 
 /// Blocks without a special byte after which the rest of a string is probably long and plain.
@@ -23,31 +23,31 @@ const PLAIN_BLOCKS: u32 = 3;
 
 /// The tokens of a chunk.
 pub(crate) struct Tokens {
-    /// [`BLOCK`] more than a chunk can have, because blocks are packed whole, and as many again, because they are
-    /// read in blocks from any token on.
+    /// [`BLOCK`] more than a chunk can have, because blocks are packed whole, and as many again, because they are read
+    /// in blocks from any token on.
     kinds: Box<[u8; CHUNK + 2 * BLOCK]>,
-    /// [`PLACES`] more, because they are given so many at once, from any token on.
+    /// [`PLACES`] more, because that many are returned at once, from any token on.
     places: Box<[u16; CHUNK + PLACES]>,
     /// Where in the window the chunk begins: places are counted from there.
     pub(crate) start: usize,
     /// Where in the window it ends.
     pub(crate) end: usize,
-    /// How many tokens it has.
+    /// Number of tokens.
     pub(crate) count: usize,
-    /// How many of them were used up.
+    /// Number of tokens consumed.
     pub(crate) used: usize,
     /// Whether one of its strings is invalid, a newline inside a string included. Then a malformed line begins before
     /// `end`.
     pub(crate) is_faulty: bool,
 }
 
-/// What a block must know of those before it.
+/// State carried from one block to the next.
 #[derive(Clone, Copy)]
 pub(crate) struct Strings {
-    /// All bits if the next byte is outside strings.
+    /// All bits set if the next byte is outside strings.
     outside: u64,
-    /// What an escape owes: the bits of the next four bytes that must be hex digits, and the uppermost bit if the next
-    /// byte is escaped.
+    /// What an escape requires: the bits of the next four bytes that must be hex digits, and the uppermost bit if the
+    /// next byte is escaped.
     escape: u64,
     /// The bits of the last three bytes that were not ASCII.
     high: u64,
@@ -62,7 +62,7 @@ impl Default for Strings {
 }
 
 impl Strings {
-    /// Whether the last byte is part of a number or a literal, which may go on.
+    /// Whether the last byte is part of a number or a literal, which may continue.
     pub(crate) fn ends_in_scalar(&self) -> bool {
         self.scalar != 0
     }
@@ -83,7 +83,7 @@ impl Default for Tokens {
     }
 }
 
-/// Tokens to be read: from `from` on, until so many lines are there.
+/// Tokens to be read: from `from` on, until `lines` newlines are there.
 pub(super) struct Reading<'a> {
     pub(super) tokens: &'a mut Tokens,
     pub(super) strings: &'a mut Strings,
@@ -102,7 +102,7 @@ impl Job for Reading<'_> {
 }
 
 impl Tokens {
-    /// The kinds of 64 tokens from number `at` on. After the last token stand zeros.
+    /// The kinds of 64 tokens from number `at` on; zeros after the last token.
     #[inline(always)]
     pub(crate) fn kinds(&self, at: usize) -> &[u8; BLOCK] {
         self.kinds[at..at + BLOCK].try_into().expect("64 bytes")
@@ -120,16 +120,14 @@ impl Tokens {
         self.start + self.places[at] as usize
     }
 
-    /// The places of the tokens from number `at` on, counted from the chunk's start. After the last token they are
-    /// anything.
+    /// The places of the tokens from number `at` on, counted from the chunk's start; undefined after the last token.
     #[inline(always)]
     pub(crate) fn places(&self, at: usize) -> &[u16; PLACES] {
         self.places[at..at + PLACES].try_into().expect("so many places")
     }
 
     /// Turns the bytes of `window` from `from` on into tokens: one chunk of whole blocks, less if it has `lines`
-    /// newlines already. What is left at the window's end is cut after its last newline; bytes after that wait for
-    /// more.
+    /// newlines already. At the window's end, bytes after the last newline wait for more.
     #[inline(always)]
     pub(crate) fn read<I: Isa>(
         &mut self,
@@ -172,7 +170,8 @@ impl Tokens {
             if newlines != 0 {
                 let length = BLOCK - newlines.leading_zeros() as usize;
                 let valid = !0 >> (BLOCK - length);
-                // A newline inside a string is a control byte in it, so no string is open now if nothing is wrong.
+                // A newline inside a string is a control byte in it, so unless something is wrong no string is open
+                // now.
                 if let Some(found) = state.read(isa, window, at, block, valid) {
                     errors |= found.errors;
                     self.push(isa, block, &found, count, at - from);
@@ -191,8 +190,7 @@ impl Tokens {
         self.is_faulty = errors != 0;
     }
 
-    /// Appends what was found in a block to the `count` tokens there are; `from` is where the block begins in the
-    /// chunk.
+    /// Appends the tokens of a block to the `count` tokens so far; `from` is the block's offset in the chunk.
     #[inline(always)]
     fn push<I: Isa>(&mut self, isa: I, block: I::Block, found: &Found, count: usize, from: usize) {
         let kinds = (&mut self.kinds[count..count + BLOCK]).try_into().expect("64 bytes");
@@ -201,7 +199,7 @@ impl Tokens {
     }
 }
 
-/// Where the plain bytes from `at` on end, rounded down to whole pairs of blocks.
+/// The end of the plain bytes from `at` on, rounded down to whole pairs of blocks.
 #[inline(always)]
 fn skip_plain<I: Isa>(isa: I, window: Window<'_>, mut at: usize, limit: usize) -> usize {
     while at + 2 * BLOCK <= limit && isa.is_plain(window.array(at)) {
@@ -211,8 +209,8 @@ fn skip_plain<I: Isa>(isa: I, window: Window<'_>, mut at: usize, limit: usize) -
 }
 
 impl Strings {
-    /// Reads the block that stands at `at` in the window. Only bytes where `valid` has bits count, and the state is
-    /// right afterwards only if all do. `None` says that the block is plain and inside a string.
+    /// Reads the block at `at` in the window. Only the bytes in `valid` count, and the state is correct afterwards only
+    /// if all do. `None` means that the block is plain and inside a string.
     #[inline(always)]
     fn read<I: Isa>(&mut self, isa: I, window: Window<'_>, at: usize, block: I::Block, valid: u64) -> Option<Found> {
         let quotes = isa.equal(block, b'"') & valid;
@@ -230,7 +228,7 @@ impl Strings {
             ends &= !escaped;
             errors |= wrong;
         }
-        // A quote turns being outside on or off for all bytes after it: the parity of the quotes so far.
+        // A quote toggles being outside for all bytes after it: the parity of the quotes so far.
         let outside = isa.parity(ends) ^ self.outside;
         self.outside = (outside as i64 >> 63) as u64;
         let inside = !outside;
@@ -249,7 +247,7 @@ impl Strings {
         Some(Found { tokens, newlines, errors: errors & valid })
     }
 
-    /// The bytes that are escaped by a backslash before them, and those that may not be.
+    /// The bytes escaped by a backslash, and those among them that may not be.
     #[inline(always)]
     fn escapes<I: Isa>(&mut self, isa: I, block: I::Block, backslashes: u64) -> (u64, u64) {
         // Every second bit. In a run of backslashes the first escapes the second, and so on; subtracting the run's
@@ -290,12 +288,12 @@ fn not_utf8<I: Isa>(isa: I, window: Window<'_>, at: usize) -> u64 {
     if at < BACK { not_utf8_at_start(window.padded, at) } else { isa.not_utf8(window.array(at - BACK)) }
 }
 
-/// The same where the window begins. What stands before it may be anything, so spaces take its place.
+/// The same where the window begins. The bytes before it may be anything, so spaces replace them.
 #[cold]
 #[inline(never)]
 fn not_utf8_at_start(padded: &[u8], at: usize) -> u64 {
     let mut bytes = [b' '; BACK + BLOCK];
     bytes[BACK - at..].copy_from_slice(&padded[..BLOCK + at]);
-    // Not compiled for any set, so it asks the one that needs no instructions of its own.
+    // Not compiled for any instruction set, so it uses the one that needs no special instructions.
     Portable.not_utf8(&bytes)
 }

@@ -1,10 +1,10 @@
-//! [`Isa`] with AVX2: 64 bytes are two registers, and an answer is gathered from the upper bits of their bytes.
+//! [`Isa`] with AVX2: 64 bytes are two registers, and a result collects the upper bits of their bytes.
 
 use super::tables::{ESCAPABLE, Nibbles, OPERATORS, UTF8, WHITE};
 use super::{BACK, BLOCK, Isa, Job};
 use core::arch::x86_64::*;
 
-/// The proof that this CPU has what the functions below are compiled for.
+/// The proof that this CPU supports what the functions below are compiled for.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(());
 
@@ -97,14 +97,14 @@ fn special(half: __m256i) -> __m256i {
     unsafe { _mm256_or_si256(_mm256_or_si256(equal(half, b'"'), equal(half, b'\\')), odd(half)) }
 }
 
-/// Where bytes with `set` set are what the table has for their lower half.
+/// Where bytes with `set` set equal what the table has for their lower half.
 #[inline(always)]
 fn own(half: __m256i, set: u8, places: &[u8; 16]) -> __m256i {
     // SAFETY: as in `all`.
     unsafe { _mm256_cmpeq_epi8(_mm256_or_si256(half, all(set)), _mm256_shuffle_epi8(table(places), half)) }
 }
 
-/// Where the tables share no bit in what they have for the two halves of a byte.
+/// Where the tables' entries for the two halves of a byte share no bit.
 #[inline(always)]
 fn miss(half: __m256i, nibbles: &Nibbles) -> __m256i {
     // SAFETY: as in `all`.
@@ -126,7 +126,7 @@ fn hex(half: __m256i) -> __m256i {
     }
 }
 
-/// Where the 32 bytes that begin three after `from` are in order with those before them.
+/// Where the 32 bytes that begin three after `from` are valid after those before them.
 #[inline(always)]
 fn is_utf8(bytes: &[u8; BACK + BLOCK], from: usize) -> __m256i {
     let (third, second) = (load(bytes, from), load(bytes, from + 1));
@@ -144,7 +144,7 @@ fn is_utf8(bytes: &[u8; BACK + BLOCK], from: usize) -> __m256i {
     }
 }
 
-/// For each set of eight bits their numbers in order, a byte each.
+/// For each set of eight bits their numbers in order, one byte each.
 static NUMBERS: [u64; 256] = {
     let mut numbers = [0; 256];
     let mut bits = 0;
@@ -162,8 +162,7 @@ static NUMBERS: [u64; 256] = {
     numbers
 };
 
-/// [`Isa::pack`] for the half of a block that begins at `START` in it, when `count` bytes and places were written.
-/// Gives how many there are then.
+/// [`Isa::pack`] for the half of a block that begins at `START`, after `count` bytes and places. Returns the new count.
 #[inline(always)]
 fn pack_half<const START: i8>(
     half: __m256i,
@@ -186,7 +185,7 @@ fn pack_half<const START: i8>(
             let numbers = _mm_cvtsi64_si128(NUMBERS[bits as usize] as i64);
             let sixteen = sixteens[step / 2];
             let eight = if step % 2 == 0 { sixteen } else { _mm_srli_si128(sixteen, 8) };
-            // Bytes are numbered before they are widened, so that this is one sum of constants for each step.
+            // Bytes are numbered before they are widened, so that each step adds only a constant.
             let in_block = _mm_add_epi8(numbers, _mm_set1_epi8(START + 8 * step as i8));
             let eight_places = _mm_add_epi16(_mm_cvtepu8_epi16(in_block), from);
             _mm_storel_epi64(bytes.as_mut_ptr().add(count).cast(), _mm_shuffle_epi8(eight, numbers));

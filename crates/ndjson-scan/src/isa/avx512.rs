@@ -4,7 +4,7 @@ use super::tables::{ESCAPABLE, INDEX, Nibbles, OPERATORS, UTF8, WHITE};
 use super::{BACK, BLOCK, Isa, Job};
 use core::arch::x86_64::*;
 
-/// The proof that this CPU has what the functions below are compiled for.
+/// The proof that this CPU supports what the functions below are compiled for.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512(());
 
@@ -48,7 +48,7 @@ fn table(bytes: &[u8; 16]) -> __m512i {
     unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(bytes.as_ptr().cast())) }
 }
 
-/// For each byte what the tables have for its upper and lower half, and-ed.
+/// For each byte the AND of what the tables have for its upper and lower half.
 #[inline(always)]
 fn look_up(block: __m512i, nibbles: &Nibbles) -> u64 {
     // SAFETY: as in `all`.
@@ -179,11 +179,11 @@ impl Isa for Avx512 {
         unsafe { run(self, job) }
     }
 
-    /// In a function of its own: a loop keeps its constants in the registers that only this set has if nothing else
-    /// needs them.
+    /// In a separate function: a loop keeps its constants in the registers that only this set has if nothing else needs
+    /// them.
     #[inline(always)]
     fn within<J: Job>(self, job: J) -> J::Output {
-        // Compiled for no set, so that it is not inlined, and nothing is through it.
+        // Compiled for no set, so that it is not inlined and no code moves across it.
         #[inline(never)]
         fn apart<J: Job>(isa: Avx512, job: J) -> J::Output {
             isa.run(job)

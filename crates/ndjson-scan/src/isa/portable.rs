@@ -2,7 +2,7 @@
 
 use super::{BACK, BLOCK, Isa, Job};
 
-/// Every CPU has this.
+/// Every CPU supports this.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
 
@@ -143,7 +143,7 @@ impl Isa for Portable {
         for (index, wrong) in wrong.iter_mut().enumerate() {
             let (third, second, first, word) = (third[index], second[index], first[index], block[index]);
             let lead = |byte: u8| first & are(first, byte) & UPPER;
-            // A continuation is a byte below 0xC0, and stands where one of the three bytes before calls for it.
+            // A continuation is a byte below 0xC0, valid where one of the three bytes before calls for it.
             let continuation = word & !high_at_least(word, 0x40) & UPPER;
             let expected = high_at_least(first, 0x42) | high_at_least(second, 0x60) | high_at_least(third, 0x70);
             // Some leads narrow down the first continuation: overlong forms, surrogates, beyond U+10FFFF.
@@ -177,7 +177,7 @@ impl Isa for Portable {
     fn pack(self, block: Block, mask: u64, from: u16, bytes: &mut [u8; BLOCK], places: &mut [u16; BLOCK]) {
         let all = block.map(u64::to_le_bytes);
         let mut rest = mask;
-        // Eight at a time, some of them for nothing, so that the number of tokens makes few branches.
+        // Eight at a time, some of them unused, so that the number of tokens causes few branches.
         for (bytes, places) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(places.as_chunks_mut::<8>().0) {
             for (byte, place) in bytes.iter_mut().zip(places) {
                 let at = rest.trailing_zeros() as usize % BLOCK;

@@ -1,4 +1,4 @@
-//! What byte shuffles look up: tables of 16 bytes, indexed by one half of a byte.
+//! Lookup tables for byte shuffles: 16 bytes, indexed by one half of a byte.
 
 use super::BLOCK;
 
@@ -13,7 +13,7 @@ pub(crate) static INDEX: [u8; BLOCK] = {
     index
 };
 
-/// Two tables, indexed by the lower and the upper half of a byte; the byte belongs if what they have shares a bit.
+/// Two tables, indexed by the lower and the upper half of a byte; the byte matches if the two entries share a bit.
 pub(crate) struct Nibbles {
     pub(crate) low: [u8; 16],
     pub(crate) high: [u8; 16],
@@ -34,15 +34,15 @@ pub(crate) static ESCAPABLE: Nibbles = {
     nibbles
 };
 
-/// By the lower half of a byte, the white space that it can only be; no byte finds itself in the other places.
+/// By the lower half of a byte, the only white space it can be; no byte matches in the other places.
 pub(crate) static WHITE: [u8; 16] = own_places(b" \t\n\r");
 
-/// By the lower half of a byte, the operator that it can only be, once the bit 0x20 is set: that makes brackets
-/// braces, and leaves colons and commas as they are.
+/// By the lower half of a byte, the only operator it can be, once the bit 0x20 is set: that makes brackets braces, and
+/// leaves colons and commas unchanged.
 pub(crate) static OPERATORS: [u8; 16] = own_places(b"{}:,");
 
-/// A table with each byte where its lower half says, and elsewhere bytes that belong in another place. A shuffle
-/// gives zero for bytes that are not ASCII, so none of them finds itself either.
+/// A table with each byte at the index of its lower half, and bytes that belong elsewhere at the other indices. A
+/// shuffle returns zero for bytes that are not ASCII, so none of them matches either.
 const fn own_places(bytes: &[u8]) -> [u8; 16] {
     let mut table = [0; 16];
     let mut place = 0;
@@ -66,10 +66,10 @@ pub(crate) struct Utf8 {
 }
 
 /// The tables of Keiser and Lemire, "Validating UTF-8 In Less Than One Instruction Per Byte" (2020). A bit remains if
-/// both halves of the first byte and the upper half of the second agree on it. One bit, the topmost, says that both
-/// are continuations: that is right where one of the bytes two and three before calls for it, and wrong elsewhere.
+/// both halves of the first byte and the upper half of the second agree on it. The topmost bit means that both are
+/// continuations: that is right where one of the bytes two and three before calls for it, and wrong elsewhere.
 pub(crate) static UTF8: Utf8 = {
-    /// A lead byte and no continuation.
+    /// A lead byte without a continuation.
     const SHORT: u8 = 1;
     /// ASCII and a continuation.
     const LONG: u8 = 1 << 1;
@@ -85,7 +85,7 @@ pub(crate) static UTF8: Utf8 = {
     const OVERLONG_4: u8 = 1 << 6;
     /// Two continuations.
     const CONTINUED: u8 = 1 << 7;
-    /// What the lower half of the first byte does not matter for.
+    /// Errors for which the lower half of the first byte does not matter.
     const ANY: u8 = SHORT | LONG | CONTINUED;
     const BEYOND: u8 = ANY | LARGE | LARGE_1000;
     const ANY_SECOND: u8 = LONG | OVERLONG_2 | CONTINUED;

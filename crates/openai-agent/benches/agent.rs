@@ -1,8 +1,8 @@
 //! What openai-agent costs: latency added to a token, tokens a second, memory, size of the binary.
 //!
-//! `cargo bench -p openai-agent` starts the release binary against an endpoint in this process, prints
-//! one line a figure and fails if one is missed. `AGENT_BENCH_STRICT=0` only prints. The latency is the whole way
-//! from before the endpoint's write to after the client's read: two hops through the kernel and three threads woken.
+//! `cargo bench -p openai-agent` starts the release binary against an endpoint in this process, prints one line per
+//! figure and fails if one is missed. `AGENT_BENCH_STRICT=0` only prints. The latency is the whole way from before the
+//! endpoint's write to after the client's read: two hops through the kernel and three thread wake-ups.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -28,7 +28,7 @@ fn token(text: &str) -> Vec<u8> {
 
 const DONE: &[u8] = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n";
 
-/// Serves every request with `stream`, one thread a connection.
+/// Serves every request with `stream`, one thread per connection.
 fn endpoint(stream: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -126,7 +126,7 @@ impl Drop for Agent {
     }
 }
 
-/// Prints a figure and whether it is reached.
+/// Prints a figure and whether it meets its limit.
 struct Figures {
     missed: usize,
 }
@@ -147,7 +147,7 @@ impl Figures {
     }
 }
 
-/// Median and 99th percentile, in microseconds, of the way of a token at `rate` tokens a second.
+/// Median and 99th percentile, in microseconds, of a token's latency at `rate` tokens a second.
 fn latency(rate: u64, tokens: usize) -> (f64, f64) {
     let began = Instant::now();
     let sent: Arc<Vec<AtomicU64>> = Arc::new((0..tokens).map(|_| AtomicU64::new(0)).collect());
@@ -186,7 +186,7 @@ fn throughput(streams: usize, tokens: usize, batch: usize) -> (f64, f64) {
     let bytes: Vec<u8> = std::iter::repeat_n(token("hello "), batch).flatten().collect();
     let url = endpoint(move |connection| {
         let _ = connection.write_all(HEAD);
-        // Not one of the tokens that are counted, so that these do not repeat the beginning of the answer.
+        // Not one of the counted tokens, so that these do not repeat the beginning of the answer.
         let _ = connection.write_all(&token("Well, "));
         for _ in 0..tokens / batch {
             if connection.write_all(&bytes).is_err() {
@@ -206,7 +206,7 @@ fn throughput(streams: usize, tokens: usize, batch: usize) -> (f64, f64) {
     while answers < streams {
         let count = agent.stdout.read(&mut buffer).expect("lines");
         tail.extend_from_slice(&buffer[..count]);
-        // Whole lines are looked at; what follows the last line end waits for the rest of its line.
+        // Only whole lines are examined; the rest waits for the end of its line.
         let Some(end) = memchr::memrchr(b'\n', &tail) else { continue };
         text += memchr::memmem::find_iter(&tail[..end], b"hello ").count();
         answers += memchr::memmem::find_iter(&tail[..end], b"\"stopReason\"").count();
@@ -217,7 +217,7 @@ fn throughput(streams: usize, tokens: usize, batch: usize) -> (f64, f64) {
     ((streams * tokens) as f64 / processor.as_secs_f64(), (streams * tokens) as f64 / wall.as_secs_f64())
 }
 
-/// Resident KiB at the start, KiB a session that is open, KiB a session that is streaming.
+/// Resident KiB at the start, KiB per open session, KiB per streaming session.
 fn memory() -> (f64, f64, f64) {
     const SESSIONS: usize = 1000;
     let all = Arc::new(std::sync::Barrier::new(SESSIONS + 1));
@@ -266,7 +266,7 @@ fn main() {
     for (streams, tokens, batch) in [(1, 1_000_000, 50), (100, 10_000, 50), (1000, 1_000, 20), (100, 5_000, 1)] {
         let (processor, wall) = throughput(streams, tokens, batch);
         let name = format!("tokens a processor second, {streams} streams, {batch} a write");
-        // One token a write is the mock's own limit as much as the agent's: it is told, not asked for.
+        // One token per write is the mock's limit as much as the agent's: it is printed, not required.
         let limit = if batch == 1 { 0.0 } else { 200_000.0 };
         figures.at_least(&name, processor, limit, "tokens/s");
         figures.at_least("  by the clock", wall, 0.0, "tokens/s");

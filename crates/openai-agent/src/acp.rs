@@ -1,11 +1,11 @@
 //! The agent itself: ACP's methods, the sessions and the running turns. It decides and does no IO.
 //!
 //! The shell calls [`Agent::handle_line`] for every line of stdin and [`Agent::delta`], [`Agent::complete`] and
-//! [`Agent::fail`] for what an endpoint says; after each call it takes [`Agent::next_effect`] until there is none, and
-//! writes what [`Agent::outbox`] holds. Clock and dice are arguments.
+//! [`Agent::fail`] for what an endpoint sends; after each call it drains [`Agent::next_effect`] and writes what
+//! [`Agent::outbox`] holds. Clock and random source are arguments.
 //!
 //! Invariants: a request is answered exactly once, and the answer to a prompt is the last line of its turn; a session
-//! has at most one turn; what comes for a turn that is over is dropped.
+//! has at most one turn; input for a turn that is over is dropped.
 
 mod archive;
 mod said;
@@ -33,19 +33,19 @@ use super::session::{Session, Sessions, TurnId};
 use super::stdio::Outbox;
 use said::Said;
 
-/// What is said of `mcpServers`.
+/// The warning about `mcpServers`.
 pub const NO_SERVERS: &str = "MCP servers that clients name (mcpServers) are not used: this agent runs no tools.";
 
-/// What comes of a request: its result, if that is known now.
+/// The outcome of a request: its result, if it is known already.
 type Outcome = Result<Option<Json>, RpcError>;
 
 /// Bytes of an answer that are held while the reader is slow; a turn that holds more stops reading its stream.
 pub const MOST_HELD: usize = 16 << 10;
 
-/// Models of which it is remembered how long a request they take.
+/// Number of models whose context window is remembered.
 const MOST_MODELS: usize = 1000;
 
-/// Something for the shell to do.
+/// An action for the shell.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Run this turn: ask the endpoint.
@@ -66,14 +66,14 @@ pub enum Effect {
     Log(Level, String),
 }
 
-/// A session that is to be loaded.
+/// A session to be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Load {
     pub reply: Reply,
     pub session_id: String,
     pub cwd: String,
-    /// Whether the client is told what was said in it.
+    /// Whether its messages are replayed to the client.
     pub replay: bool,
 }
 
@@ -98,17 +98,17 @@ enum Phase {
 struct Turn {
     pub session_id: Rc<str>,
     pub reply: Reply,
-    /// The message to send, and what the user said of it now.
+    /// The message to send, and what the user said in this turn.
     pub user: Rc<str>,
     pub own: Rc<str>,
     pub model: Rc<str>,
     pub phase: Phase,
     pub said: Said,
-    /// Bytes of the message and of the answer so far, as they count for the memory of all.
+    /// Bytes of the message and of the answer so far, counted against the memory limit.
     pub memory: usize,
     pub is_queued: bool,
     pub is_paused: bool,
-    /// Less was sent after the endpoint had refused the whole.
+    /// A shorter request was sent after the endpoint had refused the whole.
     pub is_shortened: bool,
     pub ending: Option<Ending>,
 }
@@ -117,9 +117,9 @@ struct Turn {
 #[derive(Default)]
 struct Models {
     pub known: Option<Vec<Model>>,
-    /// Being fetched: the answers that need them, which wait.
+    /// Being fetched: the answers that wait for them.
     pub waiting: Option<Vec<(Reply, Rc<str>)>>,
-    /// Until then nobody has them fetched again; never, if they are not to be fetched at all.
+    /// They are not fetched again before this time; never, if they are not to be fetched at all.
     pub fresh_until: Option<SystemTime>,
 }
 
@@ -128,22 +128,22 @@ pub struct Agent {
     config: Rc<Config>,
     sessions: Sessions,
     turns: HashMap<TurnId, Turn>,
-    /// Sum of what the turns hold.
+    /// Total bytes held by turns.
     in_flight: usize,
-    /// Turns that hold pieces, in the order in which they began to.
+    /// Turns that hold pieces, in the order in which they began to hold them.
     holding: VecDeque<TurnId>,
-    /// What the disk is asked for and has not answered.
+    /// Requests to the disk that are not answered yet.
     pending: usize,
     models: Models,
-    /// The windows of models whose endpoint said so, in tokens.
+    /// Context windows reported by the endpoint, in tokens.
     windows: HashMap<Rc<str>, u64>,
     outbox: Outbox,
     effects: VecDeque<Effect>,
     next_number: TurnId,
     dice: Box<dyn FnMut() -> [u8; 16]>,
     has_noted_servers: bool,
-    /// Whether the client that initialized last is new enough for `usage_update`. That its sessions are opened next is true
-    /// of all clients that do not share the process, and of nearly all others.
+    /// Whether the client that initialized last is new enough for `usage_update`. It is assumed to open the next
+    /// sessions, which is true unless several clients share the process.
     knows_usage_updates: bool,
 }
 
@@ -153,11 +153,11 @@ fn unsupported(method: &str, why: &str) -> RpcError {
 }
 
 impl Agent {
-    /// An agent without sessions. `dice` gives random bytes for ids.
+    /// An agent without sessions. `dice` returns random bytes for ids.
     pub fn new(config: Rc<Config>, dice: Box<dyn FnMut() -> [u8; 16]>) -> Self {
         let models = Models {
             known: config.models.as_ref().map(|names| names.iter().map(|name| Model::named(name)).collect()),
-            // The shell fetches them at the start.
+            // The shell fetches them at startup.
             waiting: config.fetch_models.then(Vec::new),
             fresh_until: None,
         };
@@ -179,17 +179,17 @@ impl Agent {
         }
     }
 
-    /// What waits to be written.
+    /// The lines to be written.
     pub fn outbox(&self) -> &Outbox {
         &self.outbox
     }
 
-    /// The next thing for the shell to do.
+    /// Returns the next action for the shell.
     pub fn next_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// Whether anything is still being done for the client.
+    /// Whether no work for the client is in progress.
     pub fn is_idle(&self) -> bool {
         self.turns.is_empty() && self.pending == 0 && self.outbox.is_empty()
     }
@@ -204,7 +204,7 @@ impl Agent {
         };
         match message {
             Message::Request(reply, method, params) => {
-                // What gives nothing is answered when it is done.
+                // A request without a result is answered when it is done.
                 let outcome = self.request(&reply, &method, params, now).transpose();
                 outcome.into_iter().for_each(|outcome| self.reply(&reply, outcome));
             }
@@ -222,7 +222,7 @@ impl Agent {
         }
     }
 
-    /// A line that was longer than the configured limit, and was passed over.
+    /// Handles a line that was longer than the configured limit and was skipped.
     pub fn handle_long_line(&mut self, found: &Envelope) {
         let limit = self.config.limits.line;
         let message = format!("A line is longer than the limit of {limit} bytes (OPENAI_MAX_LINE_BYTES)");
@@ -298,7 +298,7 @@ impl Agent {
                 let model = word(params, "modelId").or_else(|lack| word(params, "model").map_err(|_| lack))?;
                 self.set_model(&session_id, &model)?;
             }
-            // A client that asks for it with an id wants to know that it was heard. The RFD calls it `cancel`.
+            // A client that cancels with an id wants to know that it was heard. The RFD calls it `cancel`.
             _ => self.cancel_session(&session_id),
         }
         if method == "session/close" {
@@ -325,14 +325,14 @@ impl Agent {
                     }
                 }
             }
-            // A notification that we do not know is none of our business.
+            // Unknown notifications are ignored.
             _ => {}
         }
     }
 
     fn initialize(&mut self, params: Raw<'_>) -> Json {
-        // Nothing else in version 1 of the protocol tells how old a client is: updates were added without a word, and some
-        // parsers refuse those that they do not know.
+        // Nothing else in version 1 of the protocol shows how old a client is: updates were added without notice, and
+        // some parsers reject those that they do not know.
         self.knows_usage_updates = params.get("clientInfo").is_some_and(Raw::is_object);
         let mut session = json!({ "close": {} });
         if self.keeps_history() {
@@ -379,7 +379,7 @@ impl Agent {
         if self.sessions.count() < most {
             return Ok(());
         }
-        let Some(unused) = self.sessions.longest_unused() else {
+        let Some(unused) = self.sessions.least_recently_used() else {
             return Err(RpcError::new(
                 -32603,
                 format!("No more than {most} sessions may be open, and all of them are busy"),
@@ -391,7 +391,7 @@ impl Agent {
         Ok(())
     }
 
-    /// A client that names MCP servers expects tools, of which this agent has none: the operator is told once.
+    /// A client that names MCP servers expects tools, but this agent has none: the operator is told once.
     fn note_servers(&mut self, params: Raw<'_>) {
         let has_servers = params.get("mcpServers").is_some_and(|servers| servers.items().next().is_some());
         if has_servers && !std::mem::replace(&mut self.has_noted_servers, true) {
@@ -416,7 +416,7 @@ impl Agent {
         }))
     }
 
-    /// Has the models fetched again if the list is old or there is none: for somebody who is about to see them.
+    /// Fetches the models again if the list is old or missing, for a client that is about to see them.
     fn refresh_models(&mut self, now: SystemTime) {
         if self.models.waiting.is_none() && self.models.fresh_until.is_some_and(|until| now >= until) {
             self.models.waiting = Some(Vec::new());
@@ -424,8 +424,8 @@ impl Agent {
         }
     }
 
-    /// The models that can be chosen, or nothing if they could not be fetched: then those from before hold. Until
-    /// `fresh_until` nobody has them fetched again.
+    /// Sets the models that can be chosen; `None` means that they could not be fetched, and the previous ones stay.
+    /// They are not fetched again before `fresh_until`.
     pub fn models_known(&mut self, models: Option<Vec<Model>>, fresh_until: SystemTime) {
         self.models.fresh_until = Some(fresh_until);
         if models.is_some() {
@@ -477,10 +477,10 @@ impl Agent {
         Ok(())
     }
 
-    /// Every relation that must hold between two calls. For tests.
+    /// Checks every relation that must hold between two calls. For tests.
     ///
     /// # Panics
-    /// If one does not.
+    /// If one does not hold.
     #[cfg(test)]
     pub fn check_invariants(&self) {
         self.sessions.check_invariants();

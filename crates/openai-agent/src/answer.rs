@@ -1,29 +1,29 @@
-//! One streamed answer: response bytes in, pieces of text out, and at the end how it ended. Pure.
+//! One streamed answer: takes response bytes, returns pieces of text, and at the end how it ended. Pure.
 //!
-//! What the body is, is told by its first character, not by its content type: `{` or `[` is JSON (of a server that
-//! does not stream, or an error under status 200), `<` is a web page, anything else are events.
+//! The type of the body is determined by its first character, not by its content type: `{` or `[` is JSON (of a server
+//! that does not stream, or an error under status 200), `<` is a web page, anything else is events.
 //!
-//! The common event, a line of data that is one chunk, is read where it stands. Whatever is not that goes the slow
-//! way: data of several lines are put together, and what says nothing is passed over and told ([`Piece::Skipped`]).
+//! The common event, a line of data that is one chunk, is read in place. Everything else takes the slow path: data of
+//! several lines are joined, and an event without meaning is skipped and reported ([`Piece::Skipped`]).
 //!
 //! The invariants: the end is a success only if the endpoint said so, by a finish reason, by `[DONE]` or by a complete
-//! JSON body, and a stream that breaks off before is an error, however much text it gave; nothing is told twice and
+//! JSON body; a stream that breaks off before is an error, however much text it sent; nothing is forwarded twice and
 //! nothing in order is lost; and all that depends on the bytes alone, never on where they were cut.
 //!
-//! What stands in a delta is new. What stands in a message may be all that was said (a stream that ends with the whole
-//! answer, as MiniMax's), all of it so far (a stream of messages that grow), or, from servers that call a delta a
-//! message, news: a message counts only while no delta has said anything of its kind, and of messages that begin with
-//! the one before only the rest counts.
+//! Text in a delta is new. Text in a message may be the whole answer (a stream that ends with it, as MiniMax's), all of
+//! it so far (a stream of messages that grow), or, from servers that call a delta a message, new text: a message counts
+//! only while no delta has sent anything of its kind, and of messages that begin with the previous one only the rest
+//! counts.
 //!
-//! A delta that begins with all that was said is told as it stands. Alibaba's Model Studio is known to have sent
-//! deltas that grow, but its documentation promises increments, and "ha" and then "haha" are increments too: whoever
-//! took one for the other would lose text of endpoints that keep to the rule.
+//! A delta that begins with all previous text is forwarded as it is. Alibaba's Model Studio is known to have sent
+//! deltas that grow, but its documentation promises increments, and "ha" and then "haha" are increments too: treating
+//! them as growing would lose text from endpoints that follow the rule.
 //!
 //! Reasoning that a model writes into its answer, `<think>…</think>` at the beginning, becomes thought. Only blocks
-//! that stand before the answer count, with nothing but white space before and between them: what stands later is what
-//! the model says, be it about such tags. White space around a block, and at its beginning, is left out. A block that is
-//! never closed is thought to its end. What is thought and what is said depends on the text alone, never on where it
-//! was cut, and but for the tags and the white space around them all of it is told, in order.
+//! before the answer count, with nothing but white space before and between them; later text is the answer, even if it
+//! is about such tags. White space around a block, and at its beginning, is dropped. A block that is never closed is
+//! thought to its end. What is thought and what is answer depends on the text alone, never on where it was cut, and all
+//! of it but the tags and the white space around them is forwarded in order.
 
 use super::body::{Field, Parser};
 use super::chunk::{Chunk, Finish, Kind, Origin, Usage, decode};
@@ -32,13 +32,13 @@ use super::json::{Characters, Extent, Raw};
 use serde::Serialize;
 use std::time::Duration;
 
-/// How long an endpoint may be silent that seems to have said everything but keeps the connection open.
+/// How long an endpoint may be silent that seems to be finished but keeps the connection open.
 pub const GRACE: Duration = Duration::from_secs(2);
 
-/// Bytes of words that nobody understands that are looked at.
+/// Maximum number of bytes examined of words that are not understood.
 const MOST_WORDS: usize = 256 << 10;
 
-/// Bytes of an open line up to which it is looked at for a sign of the end.
+/// An open line is searched for a sign of the end only up to this many bytes.
 const SHORT: usize = 64 << 10;
 
 /// Why a turn ended, as ACP names it.
@@ -55,7 +55,7 @@ pub enum StopReason {
 /// How an answer ended well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
-    /// Why.
+    /// The reason.
     pub stop: StopReason,
     /// The counts, if the endpoint sent them.
     pub usage: Option<Usage>,
@@ -68,7 +68,7 @@ pub struct Ending {
 pub enum Piece<'a> {
     /// Text to forward.
     Delta(Kind, &'a str),
-    /// An event that says nothing: it is passed over, and worth a line in the log.
+    /// An event without meaning: it is skipped, and worth a line in the log.
     Skipped(&'a [u8]),
 }
 
@@ -85,7 +85,7 @@ enum Shape {
 pub struct Answer {
     shape: Shape,
     parser: Parser,
-    /// White space before a body whose shape is not known, and JSON that is not complete.
+    /// White space before a body of unknown type, and JSON that is not complete.
     body: Vec<u8>,
     extent: Extent,
     events: Events,
@@ -93,7 +93,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// An answer of which nothing has been received; `limit` is the most bytes of an event or a JSON body.
+    /// An answer of which nothing has been received; `limit` is the maximum size of an event or a JSON body in bytes.
     pub fn new(limit: usize) -> Self {
         Self {
             shape: Shape::Unknown,
@@ -105,13 +105,13 @@ impl Answer {
         }
     }
 
-    /// Whether the endpoint said that this is all, or that it failed: nothing more needs to be read.
+    /// Whether the endpoint said that the answer is complete or failed: nothing more needs to be read.
     pub fn is_over(&self) -> bool {
         self.events.said.is_over() || self.shape == Shape::Page
     }
 
-    /// How long the endpoint may be silent now; nothing while there is no sign of the end. Some servers say that
-    /// they have finished, or even `[DONE]`, and then neither end the line nor the response.
+    /// How long the endpoint may be silent now; `None` while there is no sign of the end. Some servers report the end,
+    /// or even send `[DONE]`, and then end neither the line nor the response.
     pub fn grace(&self) -> Option<Duration> {
         let line = self.parser.open_line();
         let line_ends = || {
@@ -167,7 +167,7 @@ impl Answer {
     /// The proper end of the body.
     pub fn end(&mut self, mut sink: impl FnMut(Piece<'_>)) {
         let events = &mut self.events;
-        // Only what a proper end of the stream leaves behind can be a whole event.
+        // Only a proper end of the stream can leave a whole event behind.
         if self.shape == Shape::Events
             && let Err(too_long) = self.parser.finish(|field| events.field(field, &mut sink))
         {
@@ -175,11 +175,11 @@ impl Answer {
         }
     }
 
-    /// How the answer ended. `trouble` says how the connection failed if the body did not end properly, else
-    /// [`Self::end`] was called; `content_type` is what the response called itself.
+    /// Returns how the answer ended. `trouble` is the connection error if the body did not end properly, else
+    /// [`Self::end`] was called; `content_type` is that of the response.
     ///
     /// # Errors
-    /// Why this is no complete answer.
+    /// Why this is not a complete answer.
     pub fn finish(
         mut self,
         trouble: Option<String>,
@@ -241,13 +241,13 @@ impl Answer {
     }
 }
 
-/// The events that are put together from the fields of the stream.
+/// The events assembled from the fields of the stream.
 #[derive(Debug, Default)]
 struct Events {
-    /// Data that began a JSON value and did not end it, joined by LF.
+    /// Data that began a JSON value without ending it, joined by LF.
     pending: Vec<u8>,
     extent: Extent,
-    /// This event calls itself an error.
+    /// This event is named an error.
     is_error: bool,
     said: Said,
     limit: usize,
@@ -272,7 +272,7 @@ impl Events {
                 if is_json || !self.pending.is_empty() || line.trim_ascii() == b"[DONE]" {
                     self.data(line, sink);
                 } else {
-                    self.said.wonder(line);
+                    self.said.keep_hint(line);
                 }
             }
         }
@@ -299,7 +299,7 @@ impl Events {
 
     /// A line of data after one that began a value.
     fn more_data(&mut self, line: &[u8], sink: &mut impl FnMut(Piece<'_>)) {
-        // Servers leave out the line between events: a line that is a chunk of its own is no part of what broke off
+        // Servers leave out the line between events: a line that is a chunk of its own is not part of what broke off
         // before it.
         let is_own =
             |value: Raw<'_>| value.get("choices").is_some() || value.get("error").is_some_and(|error| !error.is_null());
@@ -317,7 +317,7 @@ impl Events {
         }
     }
 
-    /// Reads a line that is one object and nothing else, and that `is_wanted` wants; whether it was.
+    /// Reads a line that is a single object and that `is_wanted` accepts; returns whether it was.
     fn read(&mut self, line: &[u8], sink: &mut impl FnMut(Piece<'_>), is_wanted: impl FnOnce(Raw<'_>) -> bool) -> bool {
         let value = Raw::read(line).filter(|value| value.is_object());
         let Some(value) = value.filter(|value| is_wanted(*value)) else { return false };
@@ -351,11 +351,11 @@ impl Events {
             }
             match rest.first() {
                 None => return,
-                // What parts the chunks of an array, and ends it.
+                // The separator of the chunks of an array, and its end.
                 Some(b',' | b']') if has_begun => rest = &rest[1..],
                 Some(b'{' | b'[') => {
                     let Some(end) = Extent::default().feed(rest) else {
-                        // A value that has begun and not ended.
+                        // A value that has begun but not ended.
                         self.extent = Extent::default();
                         let _ = self.extent.feed(rest);
                         self.pending = rest.to_vec();
@@ -379,11 +379,11 @@ impl Events {
     }
 
     fn skip(&mut self, text: &[u8], sink: &mut impl FnMut(Piece<'_>)) {
-        self.said.wonder(text);
+        self.said.keep_hint(text);
         sink(Piece::Skipped(text));
     }
 
-    /// What an event says that calls itself an error.
+    /// The text of an event that is named an error.
     fn error(&mut self, data: &[u8]) {
         if data.trim_ascii() == b"[DONE]" {
             self.said.done = true;
@@ -392,7 +392,7 @@ impl Events {
         }
     }
 
-    /// A value that was begun and will not be completed.
+    /// Drops a value that was begun and will not be completed.
     fn drop_pending(&mut self, sink: &mut impl FnMut(Piece<'_>)) {
         if !self.pending.is_empty() {
             sink(Piece::Skipped(&std::mem::take(&mut self.pending)));
@@ -400,26 +400,26 @@ impl Events {
     }
 }
 
-/// What the events said so far.
+/// The state gathered from the events so far.
 #[derive(Debug, Default)]
 struct Said {
     speech: Speech,
     finish: Option<Finish>,
-    /// Text came after a finish reason: this server gives one with every chunk.
+    /// Text came after a finish reason: this server sends one with every chunk.
     goes_on: bool,
     done: bool,
     refused: bool,
     usage: Option<Usage>,
     failure: Option<Failure>,
-    /// There was a completion.
+    /// A completion was received.
     began: bool,
     has_text: bool,
-    /// There was a whole message outside a stream.
+    /// A whole message outside a stream was received.
     is_whole: bool,
-    /// The body was JSON, and has ended.
+    /// The body was JSON and is complete.
     had_json: bool,
     wants_tools: bool,
-    /// Words that may say what is wrong, should the answer not end well.
+    /// Words that may say what is wrong, in case the answer does not end well.
     hint: Option<String>,
 }
 
@@ -432,15 +432,15 @@ impl Said {
         self.failure.get_or_insert(failure);
     }
 
-    /// Keeps the first words that nobody understands.
-    fn wonder(&mut self, words: &[u8]) {
+    /// Keeps the first words that are not understood.
+    fn keep_hint(&mut self, words: &[u8]) {
         if self.hint.is_none() && !words.trim_ascii().is_empty() {
             let words = String::from_utf8_lossy(&words[..words.len().min(MOST_WORDS)]);
             self.hint = failure::of_text(&words).map(|error| error.message);
         }
     }
 
-    /// What a chunk says beside its text.
+    /// Records everything in a chunk but its text.
     fn note(&mut self, chunk: Chunk, sink: &mut impl FnMut(Piece<'_>)) {
         if chunk.has_message {
             self.speech.end_message(chunk.is_part, &mut |kind, text: &str| sink(Piece::Delta(kind, text)));
@@ -470,11 +470,11 @@ impl Said {
 /// What was said so far.
 #[derive(Debug, Default)]
 pub struct Speech {
-    /// Whether a delta has said anything: a thought, text.
+    /// Whether a delta had anything of this kind: a thought, text.
     by_delta: [bool; 2],
-    /// What the message that is being read says: thoughts, text.
+    /// The message being read: thoughts, text.
     message: [Vec<u8>; 2],
-    /// What the messages before said.
+    /// The previous messages.
     messages: [Messages; 2],
     characters: [Characters; 2],
     thinking: Thinking,
@@ -487,15 +487,15 @@ enum Messages {
     None,
     /// One, or several that were the same.
     One(Vec<u8>),
-    /// Each began with the one before, which was this.
+    /// Each began with the previous one; this is the last.
     Growing(Vec<u8>),
-    /// They did not: each is news.
+    /// They did not: each is new text.
     Pieces,
 }
 
 impl Speech {
-    /// Takes a piece of a delta or of a message; [`Self::end_message`] has to follow the last piece of a message. The
-    /// first message is told as it comes, later ones when they have ended.
+    /// Takes a piece of a delta or of a message; [`Self::end_message`] must follow the last piece of a message. The
+    /// first message is forwarded as it arrives, later ones when they have ended.
     pub fn push(&mut self, origin: Origin, kind: Kind, text: &[u8], sink: &mut impl FnMut(Kind, &str)) {
         let index = kind as usize;
         match origin {
@@ -503,7 +503,7 @@ impl Speech {
                 self.by_delta[index] = true;
                 self.tell(kind, text, sink);
             }
-            // Said already.
+            // Forwarded already.
             Origin::Message if self.by_delta[Kind::Text as usize] || self.by_delta[index] => {}
             Origin::Message => {
                 self.message[index].extend_from_slice(text);
@@ -514,7 +514,7 @@ impl Speech {
         }
     }
 
-    /// The end of a message: tells what of it is news. `is_part` says that it calls itself a part of a stream.
+    /// Ends a message and forwards what is new in it. `is_part` means that it calls itself a part of a stream.
     pub fn end_message(&mut self, is_part: bool, sink: &mut impl FnMut(Kind, &str)) {
         for kind in [Kind::Thought, Kind::Text] {
             let message = std::mem::take(&mut self.message[kind as usize]);
@@ -532,13 +532,13 @@ impl Speech {
                     self.tell(kind, &message, sink);
                     Messages::Pieces
                 }
-                // Said already, if in other words.
+                // Forwarded already, if in other words.
                 before => before,
             };
         }
     }
 
-    /// The end of the answer: tells what was held back.
+    /// Ends the answer and forwards what was held back.
     pub fn finish(&mut self, sink: &mut impl FnMut(Kind, &str)) {
         let [thoughts, texts] = &mut self.characters;
         thoughts.finish(&mut |text| sink(Kind::Thought, text));
@@ -563,14 +563,14 @@ const TAGS: [(&str, &str); 4] = [
     ("<thought>", "</thought>"),
 ];
 
-/// White space, in bytes, that is held back at most while nothing else has come.
+/// Maximum number of bytes of white space held back while nothing else has arrived.
 const MOST_BLANK: usize = 4096;
 
 /// The state between two pieces of text.
 #[derive(Debug, Default)]
 pub struct Thinking {
     place: Place,
-    /// What came and may be the beginning of a tag, or the white space before one.
+    /// Received text that may be the beginning of a tag, or the white space before one.
     held: String,
 }
 
@@ -579,16 +579,16 @@ enum Place {
     /// Before anything but white space.
     #[default]
     Start,
-    /// Within a block, which this tag closes; whether anything of it was told.
+    /// Inside a block that this tag closes; whether any of it was forwarded.
     Inside(&'static str, bool),
     /// After a block.
     After,
-    /// In the answer: nothing is looked for any more.
+    /// In the answer: tags are no longer searched for.
     Answer,
 }
 
 impl Thinking {
-    /// Takes the next piece of the answer and calls `sink` with what it is.
+    /// Takes the next piece of the answer and calls `sink` with its kind and text.
     pub fn push(&mut self, text: &str, mut sink: impl FnMut(Kind, &str)) {
         if self.place == Place::Answer {
             return sink(Kind::Text, text);
@@ -605,7 +605,7 @@ impl Thinking {
         self.held = rest.to_owned();
     }
 
-    /// The end of the answer: tells what was held back.
+    /// Ends the answer and forwards what was held back.
     pub fn finish(&mut self, mut sink: impl FnMut(Kind, &str)) {
         let held = std::mem::take(&mut self.held);
         match self.place {
@@ -616,7 +616,7 @@ impl Thinking {
         }
     }
 
-    /// Tells as much of the text as can be told, and gives back what has to wait.
+    /// Forwards as much of the text as possible, and returns the rest, which has to wait.
     fn read<'a>(&mut self, mut text: &'a str, sink: &mut impl FnMut(Kind, &str)) -> &'a str {
         loop {
             match self.place {

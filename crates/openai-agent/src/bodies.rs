@@ -1,13 +1,12 @@
-//! Bodies of answers, as servers send them, and what has to come of each: the updates, why the turn ends, what goes
+//! Bodies of answers, as servers send them, and the expected result of each: the updates, why the turn ends, what goes
 //! with the next prompt and what is logged. Each is played whole, byte by byte, and cut in two at every place.
 //!
-//! The first words of a row say whose habit it is. Where a row says of a server that it "may" do something, that was
-//! seen in a report of its users or of a client of it; rows of "anybody" are what the standard allows or what a broken
-//! proxy makes of it.
+//! The first words of a row name the server with this habit. Where a row says that a server "may" do something, users
+//! or a client of that server reported it; rows of "anybody" are what the standard allows or what a broken proxy sends.
 
 use serde_json::{Value as Json, json};
 
-/// A body and what must come of it.
+/// A body and its expected result.
 pub(super) struct Body {
     pub(super) whose: &'static str,
     pub(super) bytes: Vec<u8>,
@@ -17,7 +16,7 @@ pub(super) struct Body {
     pub(super) told: Vec<String>,
     pub(super) stop: &'static str,
     pub(super) then: Then,
-    /// The beginning of each event that was passed over.
+    /// The beginning of each skipped event.
     pub(super) log: &'static [&'static str],
 }
 
@@ -58,7 +57,7 @@ fn events(whose: &'static str, data: &[&str]) -> Body {
     raw(whose, data.iter().map(|data| format!("data: {data}\n\n")).collect::<String>())
 }
 
-/// This body as it stands.
+/// This body as it is.
 fn raw(whose: &'static str, body: impl AsRef<[u8]>) -> Body {
     Body {
         whose,
@@ -78,7 +77,7 @@ fn plain(whose: &'static str, body: impl AsRef<[u8]>) -> Body {
 }
 
 impl Body {
-    /// The updates; all text of them is the answer that is kept.
+    /// The updates; all their text is the answer that is kept.
     fn says(mut self, told: &[&str]) -> Self {
         self.told = told.iter().map(|text| (*text).to_owned()).collect();
         let answer: String = told.iter().filter(|text| !text.starts_with(['~', '#'])).copied().collect();
@@ -94,14 +93,14 @@ impl Body {
         self
     }
 
-    /// The turn fails with these words, after what it says.
+    /// The turn fails with these words after the answer's text.
     fn fails(mut self, words: &str) -> Self {
         self.aside(words);
         self.then = Then::Unanswered;
         self
     }
 
-    /// The agent says this of its own, after what the endpoint says.
+    /// The agent adds this message after the endpoint's text.
     fn aside(&mut self, words: &str) {
         let has_answer = self.told.iter().any(|text| !text.starts_with(['~', '#']));
         self.told.push(format!("{}{words}", if has_answer { "\n\n" } else { "" }));
@@ -139,7 +138,7 @@ impl Body {
     }
 }
 
-/// What came of a body.
+/// The result of a body.
 #[derive(Debug, PartialEq)]
 pub(super) struct Outcome {
     pub(super) told: Vec<String>,
@@ -191,7 +190,7 @@ pub(super) fn bodies() -> Vec<Body> {
     .collect()
 }
 
-/// What ends an answer, and how events are parted.
+/// How an answer ends, and how events are separated.
 fn endings() -> Vec<Body> {
     vec![
         events("OpenAI: role first, text, finish reason, counts, [DONE]", &[
@@ -256,7 +255,7 @@ fn endings() -> Vec<Body> {
     ]
 }
 
-/// What ends an answer, and how events are parted.
+/// How an answer ends, and how events are separated.
 fn more_endings() -> Vec<Body> {
     vec![
         raw(

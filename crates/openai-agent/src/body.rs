@@ -1,16 +1,16 @@
 //! The body of an answer: decompressed, and the fields of server-sent events in it, line by line. Pure.
 //!
-//! Nobody asks for compression, and some servers and proxies compress all the same. Of what they use gzip is read; everything
-//! else is named and refused. What can be decoded of the bytes that have come comes out at once, so that streams stay
-//! streams. A body that does not begin as gzip does is taken as it is, and one that does is decoded although nobody says
-//! so: no event stream and no JSON begins that way. The invariant: what comes out is at most `MOST_GROWTH` times what
-//! went in, beyond the first `FREE` bytes.
+//! The client never asks for compression, but some servers and proxies compress anyway. Gzip is decoded; every other
+//! coding is named and refused. Whatever can be decoded comes out at once, so that streams stay streams. A body that
+//! does not begin like gzip is taken as it is, and one that does is decoded even if no header says so: no event stream
+//! and no JSON begins that way. The invariant: the output is at most `MOST_GROWTH` times the input, beyond the first
+//! `FREE` bytes.
 //!
-//! Lines end with LF, CRLF or a lone CR; a chunk may end anywhere, inside a character or between CR and LF too. A
-//! byte order mark at the start, comments, and the fields id and retry are passed over. What makes an event of several
-//! lines is not settled here: servers leave out the empty line that ends an event, so that whoever reads the fields
-//! takes each line of data for an event if it can be one ([`super::answer`]). The invariant: the fields depend on the
-//! bytes alone, never on where the chunks were cut.
+//! Lines end with LF, CRLF or a lone CR; a chunk may end anywhere, even inside a character or between CR and LF. A byte
+//! order mark at the start, comments, and the fields id and retry are skipped. Which lines form an event is not decided
+//! here: servers leave out the empty line that ends an event, so the reader of the fields takes each line of data as an
+//! event if it can be one ([`super::answer`]). The invariant: the fields depend on the bytes alone, never on where the
+//! chunks were cut.
 
 use std::io::Write;
 
@@ -19,16 +19,16 @@ use flate2::write::MultiGzDecoder;
 
 use super::failure::Failure;
 
-/// How much longer than its compressed form a body may be. Streams of tokens reach 40.
+/// Maximum ratio of a body to its compressed form. Streams of tokens reach 40.
 const MOST_GROWTH: usize = 250;
 
-/// Bytes that may come out of anything.
+/// Bytes that may come out regardless of the input.
 const FREE: usize = 1 << 20;
 
-/// Bytes that are decoded at once before it is looked how many came out.
+/// Bytes decoded at once before the output is checked against its limit.
 const PIECE: usize = 4096;
 
-/// A body that is being decoded.
+/// A body being decoded.
 #[derive(Default)]
 pub struct Decoder {
     gzip: Option<Box<MultiGzDecoder<Vec<u8>>>>,
@@ -38,10 +38,10 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder for what a response names as its content codings.
+    /// A decoder for the content codings of a response.
     ///
     /// # Errors
-    /// The name of what cannot be read, for people.
+    /// The name of the coding that is not supported, for people.
     pub fn new(codings: &str) -> Result<Self, String> {
         let is_known =
             |name: &str| ["", "identity", "gzip", "x-gzip"].contains(&name.trim().to_ascii_lowercase().as_str());
@@ -52,10 +52,10 @@ impl Decoder {
         Err(format!("a body of the content coding {shown:?} (only gzip can be read)"))
     }
 
-    /// The content of the next bytes of the body.
+    /// Decodes the next bytes of the body.
     ///
     /// # Errors
-    /// The body is not what it says it is, or grows beyond measure.
+    /// The body is not what its coding says, or grows too much.
     pub fn decode(&mut self, bytes: Bytes) -> Result<Bytes, String> {
         if !bytes.is_empty() && !std::mem::replace(&mut self.has_begun, true) {
             let is_gzip = bytes.starts_with(&[0x1f, 0x8b]) || bytes == [0x1f][..];
@@ -80,9 +80,9 @@ impl Decoder {
     /// The end of the body.
     ///
     /// # Errors
-    /// It ends within its content.
+    /// It ends in the middle of its content.
     pub fn finish(&mut self) -> Result<(), String> {
-        // Checks the sum at the end, too.
+        // This also checks the checksum at the end.
         let ended = self.gzip.as_mut().map_or(Ok(()), |gzip| gzip.try_finish());
         ended.map_err(|_| "the gzip-compressed answer is cut off".to_owned())
     }
@@ -95,9 +95,9 @@ pub enum Field<'a> {
     Data(&'a [u8]),
     /// `event: …`, the name of the event.
     Event(&'a [u8]),
-    /// `error: …`, which the standard does not know and llama.cpp sends.
+    /// `error: …`, which is not in the standard but sent by llama.cpp.
     Error(&'a [u8]),
-    /// A line that is no field: JSON or words that stand in the stream as they are.
+    /// A line that is not a field: bare JSON or words in the stream.
     Stray(&'a [u8]),
     /// The empty line that ends an event.
     End,
@@ -108,11 +108,11 @@ pub enum Field<'a> {
 pub struct Parser {
     /// The line that has begun but not ended.
     line: Vec<u8>,
-    /// The last chunk ended with CR: a LF that follows belongs to it.
+    /// The last chunk ended with CR: an LF that follows belongs to it.
     after_cr: bool,
     /// The first line may begin with a byte order mark.
     at_start: bool,
-    /// Bytes that one line may have.
+    /// Maximum length of a line, in bytes.
     limit: usize,
 }
 
@@ -120,7 +120,7 @@ pub struct Parser {
 const KEPT: usize = 64 << 10;
 
 impl Parser {
-    /// A parser for one response; `limit` is the most bytes of a line.
+    /// A parser for one response; `limit` is the maximum length of a line in bytes.
     pub fn new(limit: usize) -> Self {
         Self { line: Vec::new(), after_cr: false, at_start: true, limit }
     }
@@ -128,7 +128,7 @@ impl Parser {
     /// Takes the next bytes and calls `field` with each line that ends within them.
     ///
     /// # Errors
-    /// [`Failure::TooLong`]; the stream cannot be followed any further.
+    /// [`Failure::TooLong`]; the stream cannot be read any further.
     pub fn push(&mut self, mut bytes: &[u8], mut field: impl FnMut(Field<'_>)) -> Result<(), Failure> {
         if self.after_cr && !bytes.is_empty() {
             self.after_cr = false;
@@ -155,7 +155,7 @@ impl Parser {
         self.extend_line(bytes)
     }
 
-    /// The end of the stream: gives the line that was still open, if there is one, and the end of its event.
+    /// Ends the stream: returns the line that was still open, if any, and the end of its event.
     ///
     /// # Errors
     /// [`Failure::TooLong`].
@@ -197,7 +197,7 @@ impl Parser {
     }
 }
 
-/// What a line says; nothing for a comment and for fields that do not matter here.
+/// The field in a line; `None` for a comment and for fields that do not matter here.
 fn read_line(line: &[u8]) -> Option<Field<'_>> {
     if line.is_empty() {
         return Some(Field::End);
@@ -297,7 +297,7 @@ mod compressed {
     const CODINGS: [&str; 4] = ["", "gzip", "identity", "identity, X-GZIP"];
 
     #[test]
-    fn what_is_not_compressed_after_all_is_taken_as_it_is() {
+    fn an_uncompressed_body_is_taken_as_it_is_whatever_its_coding() {
         for coding in CODINGS {
             let body = b"data: {\"choices\":[]}\n\n";
             assert_eq!(decode(coding, &[body]).unwrap(), body, "{coding}");
@@ -314,7 +314,7 @@ mod compressed {
     }
 
     #[test]
-    fn damage_and_cuts_are_told() {
+    fn damaged_and_truncated_bodies_are_errors() {
         let mut whole = gzip(&b"some content, some content, some more of it".repeat(20));
         let error = decode("gzip", &[&whole[..whole.len() - 3]]).unwrap_err();
         assert!(error.ends_with("is cut off"), "{error}");
@@ -325,7 +325,7 @@ mod compressed {
     }
 
     #[test]
-    fn a_bomb_is_given_up_after_a_bounded_amount() {
+    fn a_gzip_bomb_is_abandoned_after_a_bounded_amount() {
         let bomb = gzip(&vec![b' '; 64 << 20]);
         let (mut decoder, mut out) = (Decoder::new("gzip").unwrap(), 0);
         let error = bomb.chunks(16).find_map(|piece| match decoder.decode(Bytes::copy_from_slice(piece)) {

@@ -2,20 +2,20 @@
 //!
 //! Every server has its habits: `choices` empty or absent, `content` a string, null, an array of parts or one part,
 //! reasoning under one of five names (or under several: then it is taken once), counts beside the choices, in one of
-//! them or elsewhere. What is not understood is passed over.
+//! them or elsewhere. Members that are not understood are skipped.
 //!
-//! A choice says something new in its `delta`, or all of it in its `message`. Where it has both (Perplexity), the
-//! delta counts. Which messages are news is not settled here but by whoever knows what was said ([`super::answer`]).
+//! A choice has new text in its `delta`, or all text in its `message`. If it has both (Perplexity), the delta counts.
+//! Which messages are new is decided by the caller, which knows the previous text ([`super::answer`]).
 //!
-//! An answer is complete only for a reason that is known to mean so. A word that nobody here knows is an error that
-//! names it: an answer that broke off must not look like one that ended.
+//! An answer is complete only for a reason that is known to mean so. An unknown word is an error that names it: a
+//! truncated answer must not look like a complete one.
 
 use super::failure::{self, Complaint, ServerError};
 use super::json::Raw;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
-/// What a piece of text is.
+/// The kind of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The model's reasoning.
@@ -24,19 +24,19 @@ pub enum Kind {
     Text,
 }
 
-/// Where a piece of text stood.
+/// Where a piece of text comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// In a delta: it goes after what was said.
+    /// In a delta: it follows the previous text.
     Delta,
-    /// In a message: it may be all that was said.
+    /// In a message: it may be the whole text.
     Message,
 }
 
-/// What one JSON text says beside its text.
+/// Everything in one JSON text but its text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chunk {
-    /// Whether it has choices at all, be the list empty.
+    /// Whether it has choices at all, even an empty list.
     pub is_completion: bool,
     /// Whether it calls itself a part of a stream.
     pub is_part: bool,
@@ -59,7 +59,7 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Whether it says anything that is understood.
+    /// Whether it has anything that is understood.
     pub fn says_something(&self) -> bool {
         self.is_completion || self.error.is_some() || self.usage.is_some()
     }
@@ -95,7 +95,7 @@ pub fn decode(value: Raw<'_>, mut sink: impl FnMut(Origin, Kind, &[u8])) -> Chun
     }
     match choices {
         Some(choices) => {
-            // One choice is asked for; should a server send more, only the first is the answer.
+            // One choice is asked for; if a server sends more, only the first is the answer.
             let is_first = |choice: &Raw<'_>| choice.get("index").and_then(Raw::count).unwrap_or(0) == 0;
             if let Some(choice) = choices.items().find(is_first) {
                 read_choice(choice, &mut chunk, &mut counts, &mut sink);
@@ -127,7 +127,7 @@ fn read_choice<'a>(
             b"finish_reason" => {
                 chunk.finish = member.text().and_then(|word| Finish::read(&word)).or(chunk.finish.take());
             }
-            // Of the first models of OpenAI that saw images, and of proxies that speak to them.
+            // From the first models of OpenAI that took images, and from proxies for them.
             b"finish_details" => {
                 let told = || Finish::read(&member.get("type")?.text()?);
                 chunk.finish = chunk.finish.take().or_else(told);
@@ -176,7 +176,7 @@ fn read_speech(origin: Origin, speech: Raw<'_>, chunk: &mut Chunk, sink: &mut im
             b"reasoning_content" => thoughts[0] = Some(member),
             b"reasoning" => thoughts[1] = Some(member),
             b"thinking" => thoughts[2] = Some(member),
-            // OpenRouter and MiniMax: the same as in `reasoning`, in parts.
+            // OpenRouter and MiniMax: the same as `reasoning`, in parts.
             b"reasoning_details" => thoughts[3] = Some(member),
             b"refusal" => refusal = member.string().filter(|refusal| !refusal.is_empty()),
             b"tool_calls" => chunk.wants_tools |= member.items().next().is_some(),
@@ -210,7 +210,7 @@ fn read_speech(origin: Origin, speech: Raw<'_>, chunk: &mut Chunk, sink: &mut im
     chunk.refused |= refused;
 }
 
-/// The non-empty texts of a string, a part or an array of parts; whether there was any.
+/// Forwards the non-empty texts of a string, a part or an array of parts; returns whether there was any.
 fn read_text(value: Raw<'_>, sink: &mut dyn FnMut(Kind, &[u8])) -> bool {
     if !value.is_array() {
         return read_part(value, sink);
@@ -252,16 +252,17 @@ fn read_part(part: Raw<'_>, sink: &mut dyn FnMut(Kind, &[u8])) -> bool {
     false
 }
 
-/// Why the model stopped. A later one is the graver one: when a stream gives several, the gravest counts.
+/// Why the model stopped. The variants are ordered by severity: if a stream gives several reasons, the most severe one
+/// counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd)]
 pub enum Finish {
-    /// A word that is not known.
+    /// An unknown word.
     Unknown(String),
-    /// It had said everything.
+    /// The answer was complete.
     Stop,
     /// It waits for tools.
     Tools,
-    /// The limit of tokens.
+    /// The token limit.
     Length,
     /// A filter of the endpoint.
     Filtered,
@@ -295,7 +296,7 @@ static WORDS: [(Finish, &str); 5] = [
 ];
 
 impl Finish {
-    /// Reads a `finish_reason`; nothing if it says that the answer goes on.
+    /// Reads a `finish_reason`; `None` if the answer goes on.
     pub fn read(word: &str) -> Option<Self> {
         let lower = word.trim().to_ascii_lowercase();
         let name = lower.rsplit('.').next().unwrap_or_default();
@@ -310,7 +311,7 @@ impl Finish {
         })
     }
 
-    /// The graver of two.
+    /// The more severe of two.
     pub fn graver(self, other: Option<Self>) -> Self {
         match other {
             Some(other) if other > self => other,
@@ -319,7 +320,7 @@ impl Finish {
     }
 }
 
-/// Counts of tokens. What the endpoint did not say is absent, never zero.
+/// Token counts. A count that the endpoint did not send is absent, never zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[allow(missing_docs)]
@@ -334,7 +335,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Reads the `usage` member of a completion; nothing if it is null or says nothing.
+    /// Reads the `usage` member of a completion; `None` if it is null or holds nothing.
     pub fn read(value: Raw<'_>) -> Option<Self> {
         let count = |name: &str| value.get(name).and_then(Raw::count);
         let (input, output) = (count("prompt_tokens"), count("completion_tokens"));
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_stand_in_many_places() {
+    fn errors_are_found_in_many_places() {
         let error = |code, message: &str| Some(ServerError { code, message: message.to_owned() });
         assert_eq!(read(r#"{"error":null,"choices":[]}"#).0.error, None);
         assert_eq!(read(r#"{"error":{},"choices":[]}"#).0.error, None);
@@ -442,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_that_are_wanted_are_told() {
+    fn requested_tools_are_reported() {
         for some in [
             r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"look","arguments":""}}]}}]}"#,
             r#"{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]}}]}"#,

@@ -1,11 +1,11 @@
 //! The HTTP client: one endpoint, many requests at once, connections used again.
 //!
-//! The invariant: whatever this module says of an endpoint has gone through [`Secrets::mask`].
+//! The invariant: whatever this module reports of an endpoint has gone through [`Secrets::mask`].
 //!
-//! How the endpoint is reached: directly or through a proxy, with TLS where its URL says so, over connections that are used
-//! again. Each carries one request at a time (HTTP/1.1), so that no session waits for another.
+//! How the endpoint is reached: directly or through a proxy, with TLS if its URL says so, over connections that are
+//! reused. Each carries one request at a time (HTTP/1.1), so that no session waits for another.
 //!
-//! There is one endpoint, so the way to it is settled at the start. A proxy whose port does not exist is an error: its
+//! There is one endpoint, so the route to it is fixed at startup. A proxy whose port is out of range is an error: its
 //! credentials would go to port 80.
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -56,13 +56,13 @@ const LIST_BODY: usize = 4 << 20;
 /// How long an error's body or the list of models may take.
 const SIDE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How many reads of one stream may pass before other streams get their turn, whatever is there to read.
+/// Maximum number of reads of one stream before other streams get their turn, however much data is waiting.
 const BURST: usize = 32;
 
-/// Models of which something is remembered; clients name them.
+/// Models of which something is remembered; their names come from clients.
 const MOST_DIALECTS: usize = 1000;
 
-/// Headers in which servers name a request, for their support and ours.
+/// Headers in which servers send a request id, for their support and ours.
 const REQUEST_IDS: &str = "x-request-id request-id apim-request-id x-amzn-requestid x-generation-id cf-ray";
 
 /// A client of the configured endpoint.
@@ -71,18 +71,18 @@ pub struct Client {
     secrets: Rc<Secrets>,
     keyring: Keyring,
     proxy: Option<Proxy>,
-    /// Made when it is needed: it reads the certificates of the system.
+    /// Created on first use: it reads the system's certificates.
     dial: OnceCell<Rc<Dial>>,
     headers: HeaderMap,
-    /// The models that want something otherwise than is tried first.
+    /// The models that need something other than the default.
     dialects: RefCell<HashMap<Rc<str>, Dialect>>,
 }
 
-/// An answer whose first bytes have come.
+/// An answer whose first bytes have arrived.
 pub struct Opened {
     /// The first bytes of the body; none if it has none.
     pub first: Option<Bytes>,
-    /// What the response calls itself.
+    /// The content type of the response.
     pub content_type: String,
     body: Incoming,
     decoder: Decoder,
@@ -91,11 +91,11 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Reads the answer and calls `sink` with its pieces, and `forwarded` after those of a read. Gives how it ended, and
-    /// whether the endpoint said that it was over before the body ended.
+    /// Reads the answer, calling `sink` with its pieces, and `forwarded` after the pieces of each read. Returns how it
+    /// ended, and whether the endpoint said that it was over before the body ended.
     ///
     /// # Errors
-    /// What `forwarded` says.
+    /// The error of `forwarded`.
     pub async fn read(
         &mut self,
         limit: usize,
@@ -103,7 +103,7 @@ impl Opened {
         forwarded: impl AsyncFn() -> Result<(), Failure>,
     ) -> Result<(Result<Ending, Failure>, bool), Failure> {
         let mut answer = Answer::new(limit);
-        let (mut trouble, mut burst) = (None, 0);
+        let (mut classify, mut burst) = (None, 0);
         let mut next = self.first.take();
         while let Some(bytes) = next {
             answer.push(&bytes, &mut *sink);
@@ -115,28 +115,28 @@ impl Opened {
             if burst % BURST == 0 {
                 tokio::task::yield_now().await;
             }
-            // Silence where the endpoint seems to have finished is the end, too.
+            // If the endpoint seems to have finished, silence is the end, too.
             let read = match answer.grace() {
                 None => self.next().await,
                 Some(limit) => timeout(limit, self.next()).await.unwrap_or(Ok(None)),
             };
             next = read.unwrap_or_else(|message| {
-                trouble = Some(message);
+                classify = Some(message);
                 None
             });
         }
-        let is_over = answer.is_over() && trouble.is_none();
-        if trouble.is_none() {
+        let is_over = answer.is_over() && classify.is_none();
+        if classify.is_none() {
             answer.end(&mut *sink);
             forwarded().await?;
         }
-        Ok((answer.finish(trouble, &self.content_type, sink), is_over))
+        Ok((answer.finish(classify, &self.content_type, sink), is_over))
     }
 
     /// The next bytes of the body; none at its proper end.
     ///
     /// # Errors
-    /// What happened to the connection, for people.
+    /// The connection error, for people.
     pub async fn next(&mut self) -> Result<Option<Bytes>, String> {
         while let Some(data) = self.data().await? {
             let content = self.decoder.decode(data)?;
@@ -147,7 +147,7 @@ impl Opened {
         self.decoder.finish().map(|()| None)
     }
 
-    /// The next bytes of the body as they are sent.
+    /// The next bytes of the body as sent.
     async fn data(&mut self) -> Result<Option<Bytes>, String> {
         loop {
             let frame = match &mut self.idle {
@@ -156,7 +156,7 @@ impl Opened {
                     biased;
                     frame = self.body.frame() => frame,
                     () = timer.as_mut() => {
-                        // The timer is set anew only when it rings: a token costs no timer.
+                        // The timer is reset only when it fires: a token costs no timer.
                         let deadline = self.last + *limit;
                         if Instant::now() < deadline {
                             timer.as_mut().reset(deadline);
@@ -186,13 +186,13 @@ struct Trouble {
     again: Again,
 }
 
-/// What may become of a request without an answer.
+/// Whether a request without an answer is retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Again {
     Never,
     /// As often as configured.
     Perhaps,
-    /// At once and on a new connection: the server had closed the old one, which is no fault of the request.
+    /// At once and on a new connection: the server had closed the old one, which is not the request's fault.
     AtOnce,
 }
 
@@ -207,16 +207,15 @@ enum Answered {
     Refused { refused: Refused, detail: String, text: String },
 }
 
-/// Why a request was not answered, and whether its connection had served before: what a server does to such a one is no
-/// trouble of the request.
+/// Why a request was not answered, and whether its connection was a reused one: a server may close those at any time.
 type Unanswered = (BoxError, bool);
 
 impl Client {
-    /// A client for the configured endpoint. Nothing is connected yet, and no certificate of the system is read; files
-    /// that the configuration names are.
+    /// A client for the configured endpoint. It does not connect yet and reads no system certificates, but it reads the
+    /// files that the configuration names.
     ///
     /// # Errors
-    /// What of the configuration cannot be used: certificates, the file of the key, the proxy.
+    /// Which part of the configuration cannot be used: certificates, the key file, the proxy.
     pub fn new(config: Rc<Config>) -> Result<Self, String> {
         let proxy = proxy(&config)?;
         let mut secrets = Secrets::of(&config);
@@ -227,7 +226,7 @@ impl Client {
         let mut headers = HeaderMap::new();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream, application/json"));
-        // A stream that somebody compresses comes in lumps.
+        // A compressed stream arrives in lumps.
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         headers.insert(USER_AGENT, HeaderValue::from_static(concat!("openai-agent/", env!("CARGO_PKG_VERSION"))));
         let is_plain = config.endpoint.chat_url.scheme_str() != Some("https");
@@ -251,7 +250,7 @@ impl Client {
         Ok(client)
     }
 
-    /// What must not be told.
+    /// The secrets to mask.
     pub fn secrets(&self) -> &Rc<Secrets> {
         &self.secrets
     }
@@ -264,8 +263,8 @@ impl Client {
         Ok(self.dial.get_or_init(|| Rc::new(dial)))
     }
 
-    /// Posts a prompt and waits for the first bytes of the answer; sends it again as often as that is allowed and
-    /// promising. `body` writes the request in a dialect; nothing means that nobody wants the answer any more.
+    /// Posts a prompt and waits for the first bytes of the answer; retries as often as allowed and sensible. `body`
+    /// writes the request in a dialect; `None` means that the answer is no longer wanted.
     ///
     /// # Errors
     /// Why there is no answer.
@@ -312,7 +311,7 @@ impl Client {
         }
     }
 
-    /// Sends a request to the endpoint, on a connection that has served or on a new one.
+    /// Sends a request to the endpoint, on a reused connection or on a new one.
     async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
@@ -348,7 +347,7 @@ impl Client {
                 .await
                 .map_err(|_| Trouble::new(format!("no answer within {} s", limit.as_secs_f64()), Again::Never))?,
         };
-        let response = response.map_err(|(error, was_used)| self.trouble(&*error, was_used))?;
+        let response = response.map_err(|(error, was_used)| self.classify(&*error, was_used))?;
         let time = began.elapsed().as_millis();
         let content_type = self.secrets.mask(header(response.headers(), CONTENT_TYPE));
         let (status, id) = (response.status().as_u16(), request_id(response.headers()));
@@ -375,12 +374,12 @@ impl Client {
         })?;
         match opened.first {
             Some(_) => Ok(Answered::Opened(Box::new(opened))),
-            // Gateways answer so while the model behind them starts or dies.
+            // Gateways answer like this while the model behind them starts or dies.
             None => Err(Trouble::new("the answer is empty", Again::Perhaps)),
         }
     }
 
-    /// What a response that is no success says of it.
+    /// What an unsuccessful response says about the reason.
     fn detail(&self, status: u16, headers: &HeaderMap, text: &str) -> String {
         let location = self.secrets.mask(header(headers, LOCATION));
         if !(300..400).contains(&status) || location.is_empty() {
@@ -391,10 +390,10 @@ impl Client {
         format!("it redirects to {place}{query}; set OPENAI_BASE_URL accordingly")
     }
 
-    /// Gives a request its headers, the key among them.
+    /// Sets the headers of a request, including the key.
     fn sign(&self, headers: &mut HeaderMap, key: &str) {
         headers.clone_from(&self.headers);
-        // Azure takes its own keys as api-key and the tokens of Entra, which are JWTs, as everybody does.
+        // Azure takes its own keys as api-key and Entra tokens, which are JWTs, in the usual way.
         let (name, value) = if self.config.endpoint.is_azure && !key.starts_with("eyJ") {
             (HeaderName::from_static("api-key"), key.to_owned())
         } else {
@@ -403,18 +402,18 @@ impl Client {
         if key.is_empty() || self.config.endpoint.extra_headers.contains_key(&name) {
             return;
         }
-        // A key that no header can carry was refused when it was read.
+        // A key that a header cannot carry was refused when it was read.
         if let Ok(mut value) = HeaderValue::from_str(&value) {
             value.set_sensitive(true);
             headers.insert(name, value);
         }
     }
 
-    /// What became of a request that got no answer.
-    fn trouble(&self, error: &(dyn Error + Send + Sync + 'static), was_used: bool) -> Trouble {
+    /// Classifies a request that got no answer.
+    fn classify(&self, error: &(dyn Error + Send + Sync + 'static), was_used: bool) -> Trouble {
         let mut message = cause(error);
         let mut again = if was_used { Again::AtOnce } else { Again::Perhaps };
-        // What TLS says of it, in the words of rustls.
+        // TLS errors, in the words of rustls.
         for (words, advice) in [
             ("invalid peer certificate", "; OPENAI_CA_FILE can name a certificate to trust"),
             ("received corrupt message", "; does the endpoint speak TLS?"),
@@ -432,7 +431,7 @@ impl Client {
     ///
     /// # Errors
     /// Why there is no list.
-    pub async fn models(&self) -> Result<Vec<dialect::Model>, dialect::Lack> {
+    pub async fn models(&self) -> Result<Vec<dialect::Model>, dialect::Unavailable> {
         let fetching = async {
             let key = self.keyring.key().await?;
             let response =
@@ -453,24 +452,24 @@ impl Client {
     }
 }
 
-/// A header as text; empty if it is none.
+/// A header as text; empty if it is absent or not text.
 fn header(headers: &HeaderMap, name: HeaderName) -> &str {
     headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-/// What a response names as its content codings.
+/// The content codings of a response.
 fn codings(headers: &HeaderMap) -> String {
     let named: Vec<&str> = headers.get_all(CONTENT_ENCODING).iter().filter_map(|value| value.to_str().ok()).collect();
     named.join(",")
 }
 
-/// What the server calls a request, for the log.
+/// The server's id of the request, for the log.
 fn request_id(headers: &HeaderMap) -> String {
     let found = REQUEST_IDS.split(' ').find_map(|name| Some((name, headers.get(name)?.to_str().ok()?)));
     found.map_or_else(String::new, |(name, id)| format!(", {name} {}", id.chars().take(100).collect::<String>()))
 }
 
-/// Evenly spread over 0 to 1.
+/// Uniformly distributed over 0 to 1.
 fn dice() -> f64 {
     let [high, low, ..] = super::stdio::random();
     f64::from(u16::from_be_bytes([high, low])) / 65_536.0
@@ -495,7 +494,7 @@ async fn read_body(mut body: Incoming, codings: &str, limit: usize) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// An error and what lies under it, without saying anything twice.
+/// An error and its sources, without repetition.
 fn cause(error: &dyn Error) -> String {
     let mut said: Vec<String> = Vec::new();
     let mut next = Some(error);
@@ -516,20 +515,21 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// A connection to the endpoint.
 pub type Sender = SendRequest<Full<Bytes>>;
 
-/// How long a connection may take, TLS included.
+/// Time limit for a connection, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a connection is kept at least that is not used, and how many are.
+/// How long an idle connection is kept, and how many are kept.
 const KEPT: Duration = Duration::from_secs(60);
 const MOST_KEPT: usize = 1000;
 
-/// Largest read buffer of a connection, in bytes: a stream that is not read costs little and stops only its own sender.
+/// Largest read buffer of a connection, in bytes: a stream that is not read costs little and blocks only its own
+/// sender.
 const BUFFER: usize = 64 << 10;
 
-/// The proxy that the environment names for the endpoint.
+/// The proxy that the environment sets for the endpoint.
 ///
 /// # Errors
-/// It cannot be used, and why.
+/// Why it cannot be used.
 pub fn proxy(config: &Config) -> Result<Option<Proxy>, String> {
     let host = host(&config.endpoint.chat_url);
     let address = host.parse::<std::net::IpAddr>();
@@ -554,12 +554,12 @@ pub fn proxy(config: &Config) -> Result<Option<Proxy>, String> {
 #[derive(Clone)]
 pub struct Proxy {
     uri: Uri,
-    /// What it wants to see in every request that it sees.
+    /// The value it expects in every request that it sees.
     pub basic: Option<HeaderValue>,
 }
 
 impl Proxy {
-    /// Tells what of it must not be told.
+    /// Adds its secrets.
     pub fn hide(&self, secrets: &mut Secrets) {
         let credentials = self.basic.as_ref().and_then(|basic| Some(basic.to_str().ok()?.split_once(' ')?.1));
         let Some(credentials) = credentials else { return };
@@ -571,23 +571,23 @@ impl Proxy {
     }
 }
 
-/// The way to the configured endpoint, and the connections that wait to be used again.
+/// The route to the configured endpoint, and its idle connections.
 pub struct Dial {
     http: HttpConnector,
     proxy: Option<Proxy>,
     tls: Option<TlsConnector>,
     url: Uri,
-    /// Whether requests name the whole URL, since a proxy reads them.
+    /// Whether requests carry the whole URL, since a proxy reads them.
     pub is_forwarded: bool,
     kept: RefCell<Vec<(Sender, Instant)>>,
     has_sweeper: Cell<bool>,
 }
 
 impl Dial {
-    /// The way to the configured endpoint.
+    /// The route to the configured endpoint.
     ///
     /// # Errors
-    /// The configured certificates cannot be used, and why.
+    /// Why the configured certificates cannot be used.
     pub fn new(config: &Config, proxy: Option<Proxy>) -> Result<Self, String> {
         let mut http = HttpConnector::new();
         http.enforce_http(false);
@@ -600,13 +600,13 @@ impl Dial {
         Ok(Self { http, proxy, tls, url: config.endpoint.chat_url.clone(), is_forwarded, kept, has_sweeper })
     }
 
-    /// A connection that has served before and is still open.
+    /// An idle connection that is still open.
     pub fn kept(&self) -> Option<Sender> {
         let mut kept = self.kept.borrow_mut();
         std::iter::from_fn(|| kept.pop()).map(|(sender, _)| sender).find(Sender::is_ready)
     }
 
-    /// Has a connection kept when its answer has been read.
+    /// Keeps a connection for reuse once its answer has been read.
     pub fn keep(self: &Rc<Self>, mut sender: Sender) {
         let dial = self.clone();
         spawn_local(async move {
@@ -614,7 +614,7 @@ impl Dial {
                 return;
             }
             dial.kept.borrow_mut().push((sender, Instant::now()));
-            // One of these tasks looks after what all have kept.
+            // One such task sweeps all idle connections.
             if dial.has_sweeper.replace(true) {
                 return;
             }
@@ -639,7 +639,7 @@ impl Dial {
         let mut http = self.http.clone();
         let stream = match (&self.proxy, &self.tls) {
             (None, _) => http.call(self.url.clone()).await?,
-            // It is asked for the whole URL.
+            // The proxy needs the whole URL.
             (Some(proxy), None) => http.call(proxy.uri.clone()).await?,
             (Some(Proxy { uri, basic }), Some(_)) => {
                 let tunnel = Tunnel::new(uri.clone(), http);
@@ -664,12 +664,12 @@ fn host(url: &Uri) -> &str {
 
 async fn begin(stream: impl Read + Write + Unpin + 'static) -> Result<Sender, BoxError> {
     let (sender, connection) = http1::Builder::new().max_buf_size(BUFFER).handshake(stream).await?;
-    // What becomes of it is told to who sends.
+    // Its error reaches the sender.
     spawn_local(async move { drop(connection.await) });
     Ok(sender)
 }
 
-/// How TLS connections to the configured endpoint are made, if they are.
+/// The TLS configuration for the endpoint, if it uses TLS.
 fn client_config(config: &Config) -> Result<Option<ClientConfig>, String> {
     let unusable = |problem| format!("OPENAI_CA_FILE: {problem}");
     let own = match &config.endpoint.ca_file {
@@ -677,7 +677,7 @@ fn client_config(config: &Config) -> Result<Option<ClientConfig>, String> {
         None => Vec::new(),
     };
     if config.endpoint.chat_url.scheme_str() != Some("https") {
-        // No certificates of the system are read for a plain connection.
+        // A plain connection needs no system certificates.
         return Ok(None);
     }
     let unreadable = |error: &dyn std::fmt::Display| {

@@ -1,7 +1,7 @@
 //! The agent's configuration: environment variables only, read once at the start.
 //!
-//! Pure: the environment is a function from name to value. An empty value is an unset one. A value that cannot be
-//! used is an error that names the variable, the value and what was expected; nothing falls back silently.
+//! Pure: the environment is a function from name to value. An empty value counts as unset. An unusable value is an
+//! error that names the variable, the value and what was expected; nothing falls back silently.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, PathAndQuery, Scheme, Uri};
 use serde_json::{Map, Value as Json};
 
-/// Every variable that the agent reads, in the order of the manual: its name, what holds when it is unset, and what it
-/// does. `--help`, the manual page and the table of `docs/openai-agent.md` are these.
+/// Every variable that the agent reads, in the order of the manual: name, default and meaning. `--help`, the manual
+/// page and the table of `docs/openai-agent.md` are generated from it.
 const VARIABLES: &str = "\
 OPENAI_BASE_URL | https://api.openai.com/v1 | Base URL of the Chat Completions endpoint; a query string is kept.
 OPENAI_API_KEY | (empty) | API key. Empty: no authentication header is sent.
@@ -38,7 +38,7 @@ OPENAI_LOG | warn | What goes to stderr: off, error, warn, info or debug.
 HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY | (unset) | HTTP proxies, as curl reads them; this machine itself is never asked for through one.
 SSL_CERT_FILE, SSL_CERT_DIR | (unset) | Take the place of the system's root certificates.";
 
-/// The rows of the table: a name (or several), its default, and what it does.
+/// The rows of the table: a name (or several), its default, and its meaning.
 pub fn variables() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     VARIABLES.lines().filter_map(|row| {
         let (name, row) = row.split_once(" | ")?;
@@ -61,20 +61,20 @@ pub enum Level {
     Debug,
 }
 
-/// Whom the agent asks, and how it comes there.
+/// The endpoint and how to reach it.
 #[derive(Clone, Debug)]
 #[allow(missing_docs)]
 pub struct Endpoint {
-    /// As it may be told: without query string.
+    /// For display: without the query string.
     pub base_url: String,
-    /// Where prompts are posted, query string included.
+    /// Where prompts are posted, including the query string.
     pub chat_url: Uri,
-    /// Where the models are listed, query string included.
+    /// Where the models are listed, including the query string.
     pub models_url: Uri,
     pub api_key: Secret,
-    /// Where the key is read instead.
+    /// The file that the key is read from instead.
     pub api_key_file: Option<PathBuf>,
-    /// Whether the endpoint wants the key as `api-key`.
+    /// Whether the endpoint expects the key as `api-key`.
     pub is_azure: bool,
     pub extra_headers: HeaderMap,
     pub ca_file: Option<PathBuf>,
@@ -83,16 +83,16 @@ pub struct Endpoint {
     pub idle_timeout: Option<Duration>,
 }
 
-/// How much the agent keeps, in bytes. Of these the longest line alone can be set.
+/// How much the agent keeps, in bytes. Only the longest line can be configured.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// One line from the client, and one event from the endpoint.
     pub line: usize,
-    /// One conversation; the oldest turns are left out beyond it.
+    /// One conversation; beyond it the oldest turns are dropped.
     pub history: usize,
-    /// Memory for all conversations; turns of the longest unused ones go first.
+    /// Memory for all conversations; turns of the least recently used ones are dropped first.
     pub memory: usize,
-    /// How many sessions.
+    /// Number of sessions.
     pub sessions: usize,
 }
 
@@ -104,19 +104,19 @@ pub struct Config {
     pub limits: Limits,
     pub extra_body: Map<String, Json>,
     pub model: String,
-    /// The models offered, if they were listed.
+    /// The models offered, if they are configured.
     pub models: Option<Vec<String>>,
     pub fetch_models: bool,
     pub system_prompt: Option<String>,
     pub max_tokens: Option<u64>,
     pub temperature: Option<f64>,
-    /// In tokens, if it is told; 0 is none.
+    /// In tokens, if configured; 0 means none.
     pub context_window: Option<u64>,
     pub image_input: bool,
-    /// A failed turn is a JSON-RPC error of its prompt; else it is told as text and ends with `end_turn`.
+    /// A failed turn is a JSON-RPC error of its prompt; else it is reported as text and ends with `end_turn`.
     pub rpc_errors: bool,
     pub history_dir: Option<PathBuf>,
-    /// Whether session/list shows those of the directory.
+    /// Whether session/list shows the sessions in the directory.
     pub list_sessions: bool,
     pub log: Level,
 }
@@ -131,13 +131,13 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// A variable that cannot be used.
+/// A variable with an unusable value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: {problem}")]
 pub struct ConfigError {
     /// The variable.
     pub name: &'static str,
-    /// What is wrong with its value, and what would be right.
+    /// What is wrong with its value, and what is expected.
     pub problem: String,
 }
 
@@ -157,7 +157,7 @@ impl Env<'_> {
         self.text(name).map(PathBuf::from)
     }
 
-    /// A value that `read` takes; else it is told what would be one.
+    /// A value that `read` accepts, or an error that says what is expected.
     fn read<T>(
         &mut self,
         name: &'static str,
@@ -179,7 +179,7 @@ impl Env<'_> {
         self.read(name, wanted, |value| value.parse().ok().filter(fits))
     }
 
-    /// One of these words; the first one if there is none.
+    /// One of these words; the first one if unset.
     fn word<T: Copy>(&mut self, name: &'static str, words: &[(&str, T)]) -> Result<T, ConfigError> {
         let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
         let find = |value: &str| words.iter().find(|(word, _)| *word == value).map(|(_, meaning)| *meaning);
@@ -206,7 +206,7 @@ impl Config {
     /// Reads the configuration of this process.
     ///
     /// # Errors
-    /// The first variable that cannot be used.
+    /// The first variable with an unusable value.
     pub fn from_process() -> Result<Self, ConfigError> {
         Self::from_env(&mut |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
@@ -214,7 +214,7 @@ impl Config {
     /// Reads the configuration from an environment.
     ///
     /// # Errors
-    /// The first variable that cannot be used.
+    /// The first variable with an unusable value.
     pub fn from_env(env: &mut dyn FnMut(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let mut env = Env(env);
         let endpoint = Endpoint::from_env(&mut env)?;
@@ -253,13 +253,12 @@ impl Config {
                     ("debug", Level::Debug),
                 ],
             )?,
-            // The one value whose surrounding space may matter to somebody: it is passed as it is.
+            // The one value whose surrounding space may matter: it is passed unchanged.
             system_prompt: env.0("OPENAI_SYSTEM_PROMPT").filter(|prompt| !prompt.is_empty()),
         })
     }
 
-    /// The models that may be used, if `model` is none of them. A list in the configuration is the operator's word;
-    /// without one any name goes.
+    /// Returns the allowed models if `model` is not one of them. Only a configured list restricts the models.
     pub fn refuses_model(&self, model: &str) -> Option<&[String]> {
         let listed = self.models.as_deref()?;
         (model != self.model && !listed.iter().any(|known| known == model)).then_some(listed)
@@ -292,14 +291,14 @@ impl Endpoint {
         })
     }
 
-    /// The URL that people are told in errors: without query string, where some endpoints keep their keys.
+    /// The URL shown in errors: without the query string, where some endpoints keep their keys.
     pub fn shown_url(&self) -> String {
         let text = self.chat_url.to_string();
         text.split('?').next().unwrap_or_default().to_owned()
     }
 }
 
-/// The members of a JSON object. What is wrong is not quoted: it may well be a key.
+/// The members of a JSON object. The error does not quote the value: it may be a key.
 fn object(name: &'static str, value: &str) -> Result<Map<String, Json>, ConfigError> {
     serde_json::from_str(value)
         .map_err(|error| wrong(name, format!("is not a JSON object: line {}, column {}", error.line(), error.column())))
@@ -344,7 +343,7 @@ fn endpoint_url(base: &str, path: &str, api_version: Option<&str>) -> Result<Uri
         Some(authority) if !authority.host().is_empty() => authority.clone(),
         _ => return Err(wrong(name, format!("{shown:?} names no host"))),
     };
-    // Some people copy the whole address of the method: it is taken for what it is.
+    // Some users copy the whole address of the method, which is accepted.
     let root = uri.path().trim_end_matches('/');
     let root = root.strip_suffix("/chat/completions").unwrap_or(root);
     let mut query = uri.query().unwrap_or_default().to_owned();
@@ -367,7 +366,7 @@ fn endpoint_url(base: &str, path: &str, api_version: Option<&str>) -> Result<Uri
         .map_err(|error| wrong(name, format!("{shown:?} is not a URL: {error}")))
 }
 
-/// Whether the port of a URL exists; none is the scheme's. Libraries take one beyond 65535 for none.
+/// Whether the port of a URL is valid; without one it is the scheme's. Libraries take one beyond 65535 as none.
 pub fn has_port(authority: &Authority) -> bool {
     let port = authority.as_str().rsplit_once(']').map_or(authority.as_str(), |(_, after)| after);
     match port.rsplit_once(':') {
@@ -378,7 +377,7 @@ pub fn has_port(authority: &Authority) -> bool {
     }
 }
 
-/// A URL, or what somebody takes for one, without query string and credentials.
+/// A URL, or what the user takes for one, without query string and credentials.
 fn tellable(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
     let (scheme, rest) = url.split_at(url.find("://").map_or(0, |at| at + 3));
@@ -391,7 +390,7 @@ fn tellable(url: &str) -> String {
 
 fn headers(value: &str) -> Result<HeaderMap, ConfigError> {
     let name = "OPENAI_EXTRA_HEADERS";
-    // What is wrong is not quoted: it may well be a key.
+    // The error does not quote the value: it may be a key.
     let pairs: Vec<(String, String)> = if value.starts_with('{') {
         let strings = object(name, value)?.into_iter().map(|(key, value)| match value {
             Json::String(value) => Ok((key, value)),
@@ -413,7 +412,7 @@ fn headers(value: &str) -> Result<HeaderMap, ConfigError> {
             .map_err(|_| wrong(name, format!("header {} of it has a name that no header can have", index + 1)))?;
         let mut value = HeaderValue::from_str(&value)
             .map_err(|_| wrong(name, format!("the value of {key:?} cannot be a header")))?;
-        // It may well be a key: neither logs nor compression tables get it.
+        // It may be a key: it must not reach logs or compression tables.
         value.set_sensitive(true);
         headers.append(key_name, value);
     }
@@ -430,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_the_rfds() {
+    fn the_defaults_are_those_of_the_rfd() {
         let config = read(&[]).unwrap();
         assert_eq!(config.endpoint.chat_url, "https://api.openai.com/v1/chat/completions");
         assert_eq!(config.model, "gpt-4o");
@@ -473,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() {
+    fn unusable_values_are_named() {
         for (name, value) in [
             ("OPENAI_MAX_TOKENS", "many"),
             ("OPENAI_MAX_TOKENS", "0"),
@@ -534,7 +533,7 @@ mod tests {
         assert_eq!(models(" , "), Ok((None, false)));
     }
 
-    /// The table of the manual, in the page and as it is here.
+    /// The table of the manual, on the page and here.
     #[test]
     fn the_manual_has_every_variable_as_it_is() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openai-agent.md");

@@ -8,7 +8,7 @@
 //! | `image` | `[Image: {mimeType}]`, or an image part when images are on |
 //! | `audio` | `[Audio: {mimeType}]` |
 //!
-//! Blocks are joined by line breaks. A message is kept as the JSON text that is sent, so that a request is made by
+//! Blocks are joined by line breaks. A message is kept as the JSON text that is sent, so that a request is built by
 //! copying, and the history on disk holds the same text.
 
 use std::borrow::Cow;
@@ -20,19 +20,19 @@ use super::dialect::{Dialect, Limit};
 use super::json::{Raw, push_json, quoted};
 use super::rpc::RpcError;
 
-/// A message of the user, converted.
+/// A user message, converted.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UserMessage {
     /// The message as JSON.
     pub json: Box<str>,
-    /// Its first words, for lists of sessions.
+    /// Its first words, for session lists.
     pub title: String,
 }
 
-/// Characters of a title.
+/// Length of a title, in characters.
 const TITLE: usize = 80;
 
-/// A part of a message: a text, or an image, which is `data:` or what the client named.
+/// A part of a message: a text, or an image, which is a `data:` URL or the client's URL.
 enum Part {
     Text(String),
     Image(String),
@@ -50,7 +50,7 @@ impl Part {
 /// Converts the blocks of a prompt.
 ///
 /// # Errors
-/// -32602 with the place and the lack, if a block lacks what its type needs.
+/// -32602 with the block and what it lacks, if a block lacks what its type needs.
 pub fn user_message(prompt: Raw<'_>, images: bool) -> Result<UserMessage, RpcError> {
     if !prompt.is_array() {
         return Err(RpcError::invalid_params("prompt is not an array of content blocks"));
@@ -125,7 +125,7 @@ fn convert(block: Raw<'_>, images: bool) -> Result<Part, String> {
 /// How a message of the user begins.
 const HEAD: &str = "{\"role\":\"user\",\"content\":";
 
-/// Several messages of the user as one: many models take no two in a row. They are as [`user_message`] made them.
+/// Joins several user messages into one: many models reject two in a row. They are as [`user_message`] made them.
 pub fn join_user_messages<'a>(messages: impl Iterator<Item = &'a str>) -> Box<str> {
     let contents = messages.filter_map(|message| message.strip_prefix(HEAD)?.strip_suffix('}'));
     let contents: Vec<&str> = contents.collect();
@@ -145,7 +145,7 @@ pub fn join_user_messages<'a>(messages: impl Iterator<Item = &'a str>) -> Box<st
     format!("{HEAD}{joined}}}").into()
 }
 
-/// How an image begins in a message. Within a text its quotation marks were escaped.
+/// How an image begins in a message. Inside a text its quotation marks are escaped.
 const IMAGE: &str = "{\"type\":\"image_url\"";
 
 /// Whether a message of the user has images.
@@ -153,7 +153,7 @@ pub fn has_images(message: &str) -> bool {
     memchr::memmem::find(message.as_bytes(), IMAGE.as_bytes()).is_some()
 }
 
-/// A message of the user with its images named only, as it had been converted without them.
+/// A user message with each image replaced by its name, as if it had been converted without images.
 pub fn without_images(message: &str) -> Cow<'_, str> {
     let content =
         Raw::read(message.as_bytes()).filter(|_| has_images(message)).and_then(|message| message.get("content"));
@@ -211,7 +211,7 @@ pub fn request_body(config: &Config, model: &str, messages: &[Cow<'_, str>], dia
     out
 }
 
-/// What a request has beside its model and its messages.
+/// The members of a request other than its model and messages.
 fn members(config: &Config, dialect: Dialect) -> Map<String, Json> {
     let mut members = Map::new();
     members.insert("stream".to_owned(), true.into());
@@ -230,14 +230,14 @@ fn members(config: &Config, dialect: Dialect) -> Map<String, Json> {
         members.insert("temperature".to_owned(), temperature.into());
     }
     merge(&mut members, &config.extra_body);
-    // Servers refuse it where nothing is streamed.
+    // Servers reject it in requests that do not stream.
     if members.get("stream") != Some(&true.into()) && !config.extra_body.contains_key("stream_options") {
         members.remove("stream_options");
     }
     members
 }
 
-/// As RFC 7396 (JSON Merge Patch) says.
+/// Merges as RFC 7396 (JSON Merge Patch) specifies.
 fn merge(target: &mut Map<String, Json>, patch: &Map<String, Json>) {
     for (name, value) in patch {
         match value {
@@ -260,8 +260,8 @@ fn merge(target: &mut Map<String, Json>, patch: &Map<String, Json>) {
     }
 }
 
-/// The first message of a conversation with the system prompt before its words, for models without that role. Two
-/// messages of the user in a row would be refused by the same models.
+/// Appends the first message of a conversation with the system prompt before its text, for models without that role.
+/// Those models would also reject two user messages in a row.
 fn push_prompted(out: &mut Vec<u8>, prompt: &str, first: &str) {
     let prompt = format!("{HEAD}{}}}", quoted(prompt));
     if first.starts_with(HEAD) {
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_the_rfds() {
+    fn the_table_is_that_of_the_rfd() {
         let prompt = json!([
             {"type": "text", "text": "hi"},
             {"type": "resource_link", "name": "a", "uri": "file:///a"},
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_block_lacks_is_said() {
+    fn a_missing_member_of_a_block_is_named() {
         for (prompt, place) in [
             (json!("text"), "prompt is not"),
             (json!([]), "no content"),
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_role_the_system_prompt_stands_before_the_first_words() {
+    fn without_the_system_role_its_prompt_precedes_the_first_message() {
         let dialect = Dialect { system_role: false, ..Dialect::default() };
         let of = |messages: &[&str]| body(dialect, &Map::new(), messages)["messages"].clone();
         let (user, parts) = (r#"{"role":"user","content":"hi"}"#, r#"{"role":"user","content":[{"type":"x"}]}"#);
@@ -371,7 +371,7 @@ mod tests {
         );
         let text = json!({"type": "text", "text": "be \"kind\""});
         assert_eq!(of(&[parts]), json!([{"role": "user", "content": [text, {"type": "x"}]}]));
-        // A history that somebody has edited begins otherwise, perhaps.
+        // A history that was edited by hand may begin differently.
         let prompt = json!({"role": "user", "content": "be \"kind\""});
         assert_eq!(of(&[assistant]), json!([prompt, {"role": "assistant", "content": "ho"}]));
         assert_eq!(of(&[]), json!([prompt]));

@@ -1,16 +1,17 @@
-//! What an endpoint is like: how a model's requests are written, what its refusals teach about that, which models it has,
-//! and how much fits into them. Pure.
+//! What an endpoint is like: how a model's requests are written, what its refusals teach about that, which models it
+//! has, and how large their context windows are. Pure.
 //!
-//! Endpoints refuse members that others want: `stream_options`, `max_tokens`, `temperature`, the role `system`. Such a
-//! refusal is told by what the endpoint says of a member, never by the member's name alone: many endpoints repeat the
-//! request in the refusal of something else. It counts for the model that was asked, and the client remembers it once
-//! the endpoint has taken a request that was written accordingly.
+//! Endpoints refuse members that others need: `stream_options`, `max_tokens`, `temperature`, the role `system`. Such a
+//! refusal is recognised by what the endpoint says about a member, never by the member's name alone: many endpoints
+//! repeat the request in the refusal of something else. It applies to the model that was asked, and the client
+//! remembers it once the endpoint has accepted a request that was written accordingly.
 //!
 //! The invariant: [`Dialect::learn`] changes something each time it says so and never changes it back, so that no
-//! request is written anew for ever.
+//! request is rewritten forever.
 //!
-//! An endpoint has a list of models, with their context windows, and says when a request does not fit into one. Tokens are estimated: a conversation has as many for each byte as its last request had, which the endpoint told with
-//! its usage. Images count for what models make of them, not for their bytes.
+//! An endpoint has a list of models, with their context windows, and reports when a request does not fit into one.
+//! Tokens are estimated: the rate per byte of a conversation is that of its last request, from the endpoint's usage.
+//! Images count for what models make of them, not for their bytes.
 
 use std::time::Duration;
 
@@ -19,31 +20,31 @@ use serde_json::Value as Json;
 use super::config::Config;
 use super::failure::Failure;
 
-/// What the limit of tokens is called.
+/// The name of the token limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// `max_tokens`.
     Old,
     /// `max_completion_tokens`.
     New,
-    /// Not told: the model takes neither.
+    /// Omitted: the model accepts neither.
     Unsaid,
 }
 
-/// How the requests of a model are written.
+/// How requests to a model are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dialect {
-    /// Whether the counts are asked for.
+    /// Whether token counts are requested.
     pub include_usage: bool,
-    /// What the limit of tokens is called.
+    /// The name of the token limit.
     pub limit: Limit,
-    /// Whether the temperature is told.
+    /// Whether the temperature is sent.
     pub temperature: bool,
-    /// Whether there is a role `system`; else its prompt stands before the user's first words.
+    /// Whether there is a role `system`; else its prompt precedes the user's first message.
     pub system_role: bool,
 }
 
-/// What is tried first.
+/// The first attempt.
 impl Default for Dialect {
     fn default() -> Self {
         Self { include_usage: true, limit: Limit::Old, temperature: true, system_role: true }
@@ -51,8 +52,8 @@ impl Default for Dialect {
 }
 
 impl Dialect {
-    /// Takes a refusal's lesson, if it has one: what is done from now on, for the log.
-    /// Only what the agent itself has put there may be left out.
+    /// Learns from a refusal, if it teaches anything; returns what is done from now on, for the log. Only members that
+    /// the agent itself added may be left out.
     pub fn learn(&mut self, refusal: &Refusal, config: &Config) -> Option<&'static str> {
         let is_new = |refused: &[&str]| !config.extra_body.contains_key(refused[0]) && refusal.refuses(refused);
         if self.include_usage && is_new(&["stream_options", "include_usage"]) {
@@ -84,25 +85,25 @@ impl Dialect {
     }
 }
 
-/// Deepest nesting of an error that is looked into; some gateways wrap the model's own error as text.
+/// Deepest nesting of an error that is searched; some gateways wrap the model's own error as text.
 const MOST_DEPTH: usize = 6;
 
-/// Words for "I do not take this". Words about values that are too large are none of them.
+/// Words for "I do not accept this". Words about values that are too large are not among them.
 const REFUSALS: &str = "unsupported|not support|n't support|unrecognized|unknown|unexpected|extra_forbidden|\
     extra fields|extra inputs|additional properties|not permitted|not allowed|not accept|not enabled|not implemented|\
     not available|no longer|deprecated|not compatible|incompatible";
 
-/// What an endpoint says of a request that it refuses.
+/// What an endpoint says when it refuses a request.
 #[derive(Debug, Default)]
 pub struct Refusal {
     remarks: Vec<Remark>,
     codes: Vec<String>,
 }
 
-/// One object of the refusal, or the whole of one that is no JSON.
+/// One object of the refusal, or the whole of one that is not JSON.
 #[derive(Debug, Default)]
 struct Remark {
-    /// The members that it names as the culprits.
+    /// The members that it blames.
     params: Vec<String>,
     /// Code, type and message, in lower case.
     words: String,
@@ -123,7 +124,7 @@ impl Refusal {
         CODES.split(' ').any(|code| self.codes.iter().any(|known| known == code))
     }
 
-    /// Whether it says that one of these members is not taken.
+    /// Whether it says that one of these members is not accepted.
     fn refuses(&self, names: &[&str]) -> bool {
         self.remarks.iter().any(|remark| {
             let is_culprit = remark.params.iter().any(|param| names.contains(&leaf(param)));
@@ -133,12 +134,12 @@ impl Refusal {
         })
     }
 
-    /// Whether it says this word of its own.
+    /// Whether it uses this word outside of a quoted request.
     fn names(&self, name: &str) -> bool {
         self.remarks.iter().any(|remark| has_word(&remark.words, name))
     }
 
-    /// Whether it says that there is no role `system`, or that the roles should alternate, which it breaks.
+    /// Whether it says that there is no role `system`, or that roles must alternate, which `system` breaks.
     fn refuses_system(&self) -> bool {
         self.remarks.iter().any(|remark| {
             let is_role = |param: &String| param.starts_with("messages") && param.ends_with("role");
@@ -213,12 +214,12 @@ fn joined(place: &[Json]) -> String {
     steps.join(".")
 }
 
-/// The last name of a place: `messages[0].role` is about a role.
+/// The last name of a path: `messages[0].role` is about a role.
 fn leaf(place: &str) -> &str {
     place.rsplit(['.', '/', ']']).next().unwrap_or(place)
 }
 
-/// The places of errors that vLLM writes as Python would: `'loc': ('body', 'stream_options')`.
+/// The paths in errors that vLLM writes as Python does: `'loc': ('body', 'stream_options')`.
 fn python_places(text: &str) -> Vec<String> {
     let places = text.split("'loc': (").skip(1).filter_map(|rest| rest.split(')').next());
     places
@@ -229,8 +230,8 @@ fn python_places(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// A text in lower case and without what stands in braces, where the request is repeated; but a refusal in Python's
-/// words stands there, too, and keeps its kind.
+/// A text in lower case and without the parts in braces, where the request is repeated; but a refusal in Python syntax
+/// is in braces, too, and keeps its kind.
 fn own_words(text: &str) -> String {
     let mut words = String::with_capacity(text.len().min(4096));
     let mut depth = 0usize;
@@ -256,7 +257,7 @@ fn sentences(words: &str) -> impl Iterator<Item = &str> {
     words.split(['\n', ';']).flat_map(|line| line.split(". "))
 }
 
-/// Whether a name stands there as a word of its own.
+/// Whether a name occurs as a word of its own.
 fn has_word(words: &str, name: &str) -> bool {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
     words.match_indices(name).any(|(at, _)| {
@@ -265,24 +266,24 @@ fn has_word(words: &str, name: &str) -> bool {
     })
 }
 
-/// Models that are taken from a list.
+/// Maximum number of models taken from a list.
 const MOST_MODELS: usize = 1000;
 
-/// How long a list is believed before a client that asks has it fetched again.
+/// How long a list is valid before a client's request fetches it again.
 pub const FRESH: Duration = Duration::from_secs(300);
 
 /// How long an endpoint that did not answer is not asked again, so that its silence does not hold up every session.
 pub const REST: Duration = Duration::from_secs(60);
 
 /// Why there is no list, and how long the endpoint is not asked again.
-pub type Lack = (String, Duration);
+pub type Unavailable = (String, Duration);
 
 /// One model of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
-    /// What requests call it.
+    /// Its name in requests.
     pub id: String,
-    /// Its context window in tokens, where the list tells it.
+    /// Its context window in tokens, if the list has it.
     pub window: Option<u64>,
 }
 
@@ -293,23 +294,23 @@ impl Model {
     }
 }
 
-/// Where servers tell the context window: OpenRouter and Together, vLLM, Groq, Mistral and LM Studio, LiteLLM.
+/// Where servers put the context window: OpenRouter and Together, vLLM, Groq, Mistral and LM Studio, LiteLLM.
 const WINDOWS: [&str; 5] =
     ["context_length", "max_model_len", "context_window", "max_context_length", "max_input_tokens"];
 
-/// The window that an entry tells.
+/// The context window of an entry.
 fn window(entry: &Json) -> Option<u64> {
-    // llama.cpp has it one level deeper; OpenRouter's `top_provider` is what serves, and may have less.
+    // llama.cpp has it one level deeper; OpenRouter's `top_provider` is the server in use, and may have less.
     let places = [entry.get("top_provider"), entry.get("meta"), Some(entry)].into_iter().flatten();
     let told = places.flat_map(|place| WINDOWS.iter().chain(&["n_ctx"]).map(|name| place[*name].as_u64()));
     told.flatten().filter(|window| *window > 0).min()
 }
 
-/// The models of a list: `{"data": [{"id": …}]}` as OpenAI has it, `{"models": […]}` or a bare array. An entry without
-/// an id that is a text is left out, and so is one that was there before.
+/// The models of a list: `{"data": [{"id": …}]}` as in OpenAI's, `{"models": […]}` or a bare array. An entry without a
+/// string id is left out, and so is a duplicate.
 ///
 /// # Errors
-/// It is no list, or an empty one.
+/// It is not a list, or an empty one.
 pub fn read_models(text: &str) -> Result<Vec<Model>, String> {
     let json: Json = serde_json::from_str(text)
         .map_err(|error| format!("no list of models: no JSON at line {}, column {}", error.line(), error.column()))?;
@@ -328,10 +329,10 @@ pub fn read_models(text: &str) -> Result<Vec<Model>, String> {
     if models.is_empty() { Err("the list of models is empty".to_owned()) } else { Ok(models) }
 }
 
-/// Tokens for each byte of a conversation of which nothing is known yet: English has four bytes a token.
+/// Tokens per byte of a conversation of which nothing is known yet: in English a token has four bytes.
 pub const USUAL_RATE: f64 = 0.25;
 
-/// What an image counts for, in bytes of text: about a thousand tokens.
+/// The weight of an image, in bytes of text: about a thousand tokens.
 const IMAGE: usize = 4096;
 
 /// How many tokens of a window a request may fill, so that there is room for the answer.
@@ -340,16 +341,16 @@ pub fn budget(window: u64, max_tokens: Option<u64>) -> u64 {
     window.saturating_sub(answer).max(window / 2)
 }
 
-/// What a message, as JSON, counts for, in bytes of text.
+/// The weight of a message in JSON, in bytes of text.
 pub fn weight(message: &str) -> usize {
     const BEGINNING: &str = "{\"url\":\"data:";
     let mut pieces = message.split(BEGINNING);
     let first = pieces.next().map_or(0, str::len);
-    // Of a piece that begins within an image, only what follows the image's end is text.
+    // Of a piece that begins inside an image, only the part after the image's end is text.
     first + pieces.map(|piece| IMAGE + piece.find('"').map_or(0, |end| piece.len() - end)).sum::<usize>()
 }
 
-/// What an endpoint says of a request that does not fit.
+/// What an endpoint says about a request that does not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overflow {
     /// The size of the window, in tokens.
@@ -359,10 +360,10 @@ pub struct Overflow {
 }
 
 impl Overflow {
-    /// Reads a failure; nothing if it is about something else.
+    /// Reads a failure; `None` if it is about something else.
     pub fn of(failure: &Failure) -> Option<Self> {
         match failure.status() {
-            // A key, an address, a pace: other words, and some name tokens as well.
+            // A key, an address, a rate: other words, and some name tokens as well.
             Some(401 | 403 | 404 | 408 | 429) => None,
             _ => Self::read(failure.detail()),
         }
@@ -382,13 +383,13 @@ impl Overflow {
             None if words.contains("should be") || words.contains("limit: ") => {
                 Some(Self { window: most, asked: None })
             }
-            // A lonely number may be the code of the error, or what there is too much.
+            // A lone number may be the error code, or the size of what is too large.
             None => Some(Self::default()),
         }
     }
 }
 
-/// Words that stand together in the errors of endpoints when a request is longer than the window: of OpenAI, Azure, vLLM,
+/// Words that occur together in the errors of endpoints when a request exceeds the window: of OpenAI, Azure, vLLM,
 /// DeepSeek, OpenRouter, Together, Mistral, Ollama, LM Studio, llama.cpp, MiniMax, AWS Bedrock, Anthropic, xAI, Gemini,
 /// GitHub, Cohere, Groq, Hugging Face, Alibaba, Moonshot and Zhipu.
 const SIGNS: &str = "maximum context length|context_length_exceeded|exceed+context length|overflow+context|\
@@ -397,7 +398,7 @@ const SIGNS: &str = "maximum context length|context_length_exceeded|exceed+conte
     too many tokens|reduce the length of the messages|max_new_tokens+must be <=|must have less than+tokens|\
     range of input length should be|exceeded model token limit|prompt exceeds max length";
 
-/// The numbers of a text that may be counts of tokens, in their order.
+/// The numbers in a text that may be token counts, in order.
 fn numbers(words: &str) -> Vec<u64> {
     let is_part = |letter: char| letter.is_ascii_digit() || letter == ',' || letter == '_';
     let runs = words.split(|letter: char| !is_part(letter));

@@ -1,4 +1,5 @@
-//! What goes wrong: what an endpoint says of it, in whatever shape, the words for it, and whether it is tried again. Pure.
+//! Failures: what an endpoint says about one, in whatever shape, the message for the user, and whether it is retried.
+//! Pure.
 //!
 //! | shape | whose |
 //! |---|---|
@@ -13,8 +14,8 @@
 //! | `{"code":…,"message":…}`, `{"msg":…}`, `{"error_code":…,"error_msg":…}` | DashScope, gateways; Baidu |
 //! | text, or a web page with a title | proxies before the endpoint |
 //!
-//! Only a request of which no byte of the answer was seen is ever sent again, and at most as often as configured. A
-//! server that asks for more patience than [`LONGEST_WAIT`] is told to the user at once instead.
+//! A request is retried only if no byte of its answer was seen, and at most as often as configured. If a server asks
+//! for a wait longer than [`LONGEST_WAIT`], the user is told at once instead.
 
 use super::json::Raw;
 use super::rpc::{RpcError, floor};
@@ -30,25 +31,25 @@ pub enum Failure {
     Status {
         /// HTTP status.
         status: u16,
-        /// What the body says of it, if it does.
+        /// What the body says about it, if anything.
         detail: String,
     },
-    /// No connection, or one that broke off, or silence: what happened.
+    /// No connection, a broken connection or a timeout: what happened.
     Network(String),
     /// An error object within a successful response.
     Server(ServerError),
-    /// The model stopped for a reason that is no proper end: the endpoint's word for it.
+    /// The model stopped for a reason that is not a proper end: the endpoint's word for it.
     Ended(String),
-    /// A successful response that is no completion: its content type.
+    /// A successful response that is not a completion: its content type.
     NotACompletion(String),
-    /// An event or an answer was longer than the configured number of bytes.
+    /// An event or an answer exceeded the configured number of bytes.
     TooLong(usize),
-    /// There is no key to ask with: why.
+    /// There is no usable key: why.
     Key(String),
 }
 
 impl Failure {
-    /// The words for people. `url` is the address that was called.
+    /// The message for people. `url` is the address that was called.
     pub fn text(&self, url: &str) -> String {
         match self {
             Self::Status { status, detail } => status_text(*status, detail, url),
@@ -93,20 +94,20 @@ impl Failure {
         }
     }
 
-    /// Whether the endpoint will not have this prompt: it would not have it either beside the next one.
+    /// Whether the endpoint refuses this prompt: it would refuse it beside the next one, too.
     pub fn is_refusal(&self) -> bool {
         matches!(self.status(), Some(400 | 413 | 422)) || self.is_of_images()
     }
 
-    /// Whether the model takes no images, in the words of many servers. llama.cpp says so with 500 and OpenRouter with
-    /// 404.
+    /// Whether the model takes no images, in the words of many servers. llama.cpp reports that with 500 and OpenRouter
+    /// with 404.
     pub fn is_of_images(&self) -> bool {
         let words = self.detail().to_ascii_lowercase();
         !matches!(self.status(), Some(401 | 403 | 429))
             && NO_IMAGES.split('|').any(|signs| signs.split('+').all(|sign| words.contains(sign)))
     }
 
-    /// What the server said beside the words of [`Self::text`], for the log.
+    /// The server's words beyond those of [`Self::text`], for the log.
     pub fn detail(&self) -> &str {
         match self {
             Self::Status { detail, .. } => detail,
@@ -130,8 +131,8 @@ impl Failure {
     }
 }
 
-/// Words that stand together where a model takes no images: of llama.cpp, Ollama, OpenRouter, Mistral, OpenAI, Azure,
-/// vLLM, of DeepSeek and others by what they expect in the place of an image, and of proxies.
+/// Words that occur together where a model takes no images: of llama.cpp, Ollama, OpenRouter, Mistral, OpenAI, Azure,
+/// vLLM, of DeepSeek and others by what they expect in place of an image, and of proxies.
 const NO_IMAGES: &str = "image input|image_url+only supported by certain models|not a multimodal model|at most 0 image|\
     image_url+unknown|image_url+unsupported|image_url+not support|content must be a string|\
     input should be 'text'|vision+not support";
@@ -150,13 +151,13 @@ fn status_text(status: u16, detail: &str, url: &str) -> String {
 /// An error that an endpoint reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerError {
-    /// As an HTTP status, if it says one.
+    /// As an HTTP status, if it has one.
     pub code: Option<u16>,
     /// The server's words.
     pub message: String,
 }
 
-/// Something that no completion says.
+/// Something that a completion never contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Complaint {
     /// It is marked as an error.
@@ -165,17 +166,17 @@ pub enum Complaint {
     Words(String),
 }
 
-/// Characters of a server's words that are told.
+/// Maximum length of a server's words, in characters.
 const MOST_WORDS: usize = 1000;
 
-/// How deep words are looked for.
+/// How deep the search for words goes.
 const MOST_DEPTH: usize = 6;
 
-/// Where words stand, the most telling first.
+/// Members that hold words, the most specific first.
 const WORDS: &str = "message Message detail details msg error_msg error_message errorMessage status_msg \
                      error_description description faultstring reason error errors fault base_resp title text";
 
-/// The error that a JSON text marks as one, be it a completion beside it: what a stream can say at any time.
+/// The error that a JSON text marks as one, even beside a completion: it may come at any time in a stream.
 pub fn marked(value: Raw<'_>) -> Option<ServerError> {
     if let Some(error) = value.get("error").filter(|error| says_something(*error)) {
         let message = if error.boolean().is_some() { words(value, 0) } else { words(error, 0) };
@@ -209,7 +210,7 @@ pub fn marked(value: Raw<'_>) -> Option<ServerError> {
     None
 }
 
-/// What a JSON text that is no completion complains about.
+/// The error in a JSON text that is not a completion.
 pub fn read(value: Raw<'_>) -> Option<Complaint> {
     if value.is_array() {
         return value.items().take(8).find_map(read);
@@ -244,7 +245,7 @@ pub fn of_text(text: &str) -> Option<ServerError> {
             None => None,
         };
     }
-    // An error told as an event, though the response is none: its data.
+    // An error sent as an event, though the response is not a stream: its data.
     let data = plain.lines().find_map(|line| line.strip_prefix("data:").or_else(|| line.strip_prefix("error:")));
     match data.map(str::trim) {
         Some(data) if data.starts_with(['{', '[', '"']) || !data.is_empty() && data.len() < plain.len() => {
@@ -254,14 +255,14 @@ pub fn of_text(text: &str) -> Option<ServerError> {
     }
 }
 
-/// The text of the first words found, with what the server behind said.
+/// The text of the first words found, with those of the server behind.
 fn words(value: Raw<'_>, depth: usize) -> Option<String> {
     if depth > MOST_DEPTH {
         return None;
     }
     if let Some(text) = value.text() {
         let text = text.trim();
-        // JSON within a string: what one server quotes of another.
+        // JSON inside a string: what one server quotes of another.
         let quoted = Some(text).filter(|text| text.starts_with(['{', '['])).and_then(|text| Raw::read(text.as_bytes()));
         let said = quoted.and_then(|value| words(value, depth + 1)).unwrap_or_else(|| shorten(text));
         return Some(said).filter(|said| !said.is_empty());
@@ -289,7 +290,7 @@ fn words(value: Raw<'_>, depth: usize) -> Option<String> {
     })
 }
 
-/// Whether a value is more than a way to say that there is nothing.
+/// Whether a value is more than a way to say "nothing".
 fn says_something(value: Raw<'_>) -> bool {
     if let Some(text) = value.text() {
         return !text.trim().is_empty();
@@ -301,7 +302,7 @@ fn says_something(value: Raw<'_>) -> bool {
         || !value.is_array() && value.boolean().unwrap_or(!value.is_null() && value.number() != Some(0.0))
 }
 
-/// What servers call a status, and the status.
+/// Names of a status, and the status.
 const STATUSES: [(u64, &str); 8] = [
     (429, "rate_limit_exceeded rate_limit_error insufficient_quota RESOURCE_EXHAUSTED Throttling"),
     (401, "invalid_api_key authentication_error UNAUTHENTICATED InvalidApiKey"),
@@ -346,7 +347,7 @@ fn compact(value: Raw<'_>) -> String {
     shorten(&String::from_utf8_lossy(value.bytes()))
 }
 
-/// The words in one line, and not too many of them.
+/// The words in one line, shortened.
 pub fn shorten(text: &str) -> String {
     let mut out = String::new();
     for word in text.split_whitespace() {
@@ -366,7 +367,7 @@ pub fn shorten(text: &str) -> String {
 /// The longest wait before a retry.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// The first wait when the server names none; it doubles up to [`LONGEST_BACKOFF`].
+/// The first wait if the server names none; it doubles up to [`LONGEST_BACKOFF`].
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(8);
 
@@ -380,8 +381,8 @@ pub struct Refused {
     pub is_spent: bool,
 }
 
-/// How long to wait before the next attempt, or nothing if there is none: after a refusal, or without a connection.
-/// `attempt` counts from 0, `dice` is evenly spread over 0 to 1.
+/// How long to wait before the next attempt, or `None` if there is none: after a refusal, or without a connection.
+/// `attempt` counts from 0, `dice` is uniformly distributed over 0 to 1.
 pub fn decide(
     refused: Option<&Refused>,
     attempt: u32,
@@ -407,7 +408,7 @@ pub fn decide(
     (wait <= LONGEST_WAIT).then_some(wait)
 }
 
-/// What the server asks for: milliseconds, seconds or a date.
+/// The wait that the server asks for: milliseconds, seconds or a date.
 fn asked_wait(milliseconds: Option<&str>, seconds_or_date: Option<&str>, now: SystemTime) -> Option<Duration> {
     let number = |text: &str, unit: f64| {
         let number = text.parse::<f64>().ok().filter(|number| *number >= 0.0)?;
@@ -434,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_texts_are_the_rfds() {
+    fn the_texts_are_those_of_the_rfd() {
         let url = "http://h/v1/chat/completions";
         for (failure, text) in [
             (
@@ -514,7 +515,7 @@ mod tests {
             let has_status = text.contains(&format!("HTTP {code}"));
             prop_assert!(has_status && text.contains('U'));
             prop_assert_eq!(failure.rpc_error("U").code, if code == 401 || code == 403 { -32000 } else { -32603 });
-            // An error told inside a stream reads like the same error told by a status.
+            // An error inside a stream reads like the same error sent as a status.
             let inside = Failure::Server(ServerError { code: Some(code), message: detail });
             if code >= 400 {
                 prop_assert_eq!(inside.text("U"), text);
@@ -611,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_obeyed() {
+    fn the_servers_retry_time_is_obeyed() {
         assert_eq!(wait(429, &[("retry-after-ms", "20"), ("retry-after", "9")]), Some(Duration::from_millis(20)));
         assert_eq!(wait(429, &[("retry-after", "1.5")]), Some(Duration::from_millis(1500)));
         assert_eq!(wait(503, &[("retry-after", "Thu, 01 Jan 1970 00:00:07 GMT")]), Some(Duration::from_secs(7)));

@@ -1,10 +1,10 @@
-//! Sessions on disk: one file a session, one line a turn, only ever appended to.
+//! Sessions on disk: one file per session, one line per turn, append-only.
 //!
-//! `{dir}/{sessionId}.jsonl` begins with a line that names the session; every turn that ended well adds one line in
-//! one write, which is forced to the disk before the prompt is answered. The invariant: whatever is torn by a crash or
-//! a full disk is the end of the file after its last line end, which reading leaves out and the next turn overwrites.
-//! Nothing that has a line end is ever cut off: a line that cannot be read is passed over, and costs its turn alone.
-//! Writers take turns by a lock on the file, so several workers can serve one directory.
+//! `{dir}/{sessionId}.jsonl` begins with a line that names the session; every turn that ended well adds one line in one
+//! write, which is synced to disk before the prompt is answered. The invariant: whatever a crash or a full disk tears
+//! is the end of the file after its last line end, which readers ignore and the next turn overwrites. Nothing with a
+//! line end is ever cut off: an unreadable line is skipped, and loses only its own turn. Writers take turns by a lock
+//! on the file, so several workers can serve one directory.
 //!
 //! These functions block; the shell calls them on a thread of their own.
 
@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 
 use super::chunk::Usage;
 
-/// What the first line says.
+/// The content of the first line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Header {
@@ -37,7 +37,7 @@ pub struct Header {
     pub model: String,
 }
 
-/// A turn to be kept, as its line has it.
+/// A turn to be kept, as stored in its line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The user's message, as JSON.
@@ -46,9 +46,9 @@ pub struct Entry {
     /// The answer, as JSON.
     #[serde(with = "message")]
     pub assistant: String,
-    /// The model that gave it.
+    /// The model that answered.
     pub model: String,
-    /// The session's counts with this turn.
+    /// The session's token counts including this turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// The session's title.
@@ -57,7 +57,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// A turn that can be sent: both messages are what endpoints take for such.
+    /// Reads a turn that can be sent: both messages have the form that endpoints accept.
     fn read(line: &[u8]) -> Option<Self> {
         let entry: Self = serde_json::from_slice(line).ok()?;
         (is_message(&entry.user, "user") && is_message(&entry.assistant, "assistant")).then_some(entry)
@@ -68,7 +68,7 @@ impl Entry {
     }
 }
 
-/// A text that is JSON already, within JSON.
+/// Serializes a text that is JSON already, inside JSON.
 mod message {
     use serde::{Deserialize, Deserializer, Serialize, Serializer, ser::Error};
     use serde_json::value::RawValue;
@@ -94,7 +94,7 @@ fn is_message(json: &str, role: &str) -> bool {
     message.is_ok_and(|message| message.role == role && message.content.get().starts_with(['"', '[']))
 }
 
-/// A session as its file tells it.
+/// A session as read from its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// The first line.
@@ -103,11 +103,11 @@ pub struct Stored {
     pub entries: Vec<Entry>,
     /// When it was last written.
     pub updated: SystemTime,
-    /// What could not be read of it, for people.
+    /// What could not be read, for people.
     pub damage: Option<String>,
 }
 
-/// A line of a list of sessions.
+/// An entry of a list of sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// The first line of its file.
@@ -122,22 +122,23 @@ pub struct Listed {
 #[derive(Clone, Debug)]
 pub struct Store {
     dir: PathBuf,
-    /// Most bytes of a session's turns that are read; the oldest are left out beyond it.
+    /// Maximum number of bytes read of a session's turns; beyond it the oldest are dropped.
     most: usize,
 }
 
 impl Store {
-    /// Sessions kept in `dir`, which is made if it is not there (readable by its owner only). At most `most` bytes of
-    /// a session's turns are read.
+    /// A store in `dir`, which is created if needed (readable by its owner only). At most `most` bytes of a session's
+    /// turns are read.
     ///
     /// # Errors
-    /// The directory cannot be made or is none.
+    /// If the directory cannot be created or is not a directory.
     pub fn open(dir: &Path, most: usize) -> io::Result<Self> {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         Ok(Self { dir: dir.to_owned(), most })
     }
 
-    /// The file of a session; nothing for a name that we would not have given, which so cannot leave the directory.
+    /// The file of a session; `None` for a name that this agent would not have chosen, so that no name can leave the
+    /// directory.
     fn path(&self, session_id: &str) -> Option<PathBuf> {
         let is_ours = !session_id.is_empty()
             && session_id.len() <= 128
@@ -145,24 +146,24 @@ impl Store {
         is_ours.then(|| self.dir.join(format!("{session_id}.jsonl")))
     }
 
-    /// Makes the file of a session, if it is not there or has no whole line.
+    /// Creates the file of a session, if it is missing or has no whole line.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// If the file cannot be written.
     pub fn create(&self, header: &Header) -> io::Result<()> {
         self.open_session(header).map(drop)
     }
 
-    /// Adds a turn, after the last line end of the session's file, which is made if need be.
+    /// Adds a turn after the last line end of the session's file, which is created if needed.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// If the file cannot be written.
     pub fn append(&self, header: &Header, entry: &Entry) -> io::Result<()> {
         let (mut file, end) = self.open_session(header)?;
         write_line(&mut file, end, entry).map(drop)
     }
 
-    /// The locked file of a session, and its bytes up to its last line end: one at least.
+    /// The locked file of a session, and its length up to its last line end: one line at least.
     fn open_session(&self, header: &Header) -> io::Result<(File, u64)> {
         let path = self.path(&header.session_id).ok_or(io::ErrorKind::InvalidInput)?;
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
@@ -175,11 +176,11 @@ impl Store {
         Ok((file, end))
     }
 
-    /// Reads a session; nothing if there is none. Of its turns the newest are kept, within the bytes that the store
-    /// reads; the newest one always is.
+    /// Reads a session; `None` if there is none. The newest turns are kept, within the byte limit of the store; the
+    /// newest one always is.
     ///
     /// # Errors
-    /// The file cannot be read or its first line is not ours.
+    /// If the file cannot be read or its first line is not ours.
     pub fn load(&self, session_id: &str) -> io::Result<Option<Stored>> {
         let Some(path) = self.path(session_id) else { return Ok(None) };
         let file = match File::open(&path) {
@@ -225,10 +226,10 @@ impl Store {
         Ok(Some(Stored { header, entries: entries.into(), updated, damage }))
     }
 
-    /// All sessions of the directory, the last written first. A file that is not ours is passed over.
+    /// All sessions in the directory, the most recently written first. Foreign files are skipped.
     ///
     /// # Errors
-    /// The directory cannot be read.
+    /// If the directory cannot be read.
     pub fn list(&self) -> io::Result<Vec<Listed>> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(&self.dir)? {
@@ -247,7 +248,7 @@ impl Store {
     /// Removes a session's file. It is not an error if there is none.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// If it cannot be removed.
     pub fn delete(&self, session_id: &str) -> io::Result<()> {
         match self.path(session_id).map(std::fs::remove_file) {
             Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -261,7 +262,7 @@ fn list_one(path: &Path) -> io::Result<Listed> {
     let mut line = Vec::new();
     reader.read_until(b'\n', &mut line)?;
     let header = serde_json::from_slice(&line)?;
-    // The first turn has it; the next one, should that not be readable.
+    // The first turn has it; the next one if the first is unreadable.
     let title = loop {
         line.clear();
         if reader.read_until(b'\n', &mut line)? == 0 {
@@ -275,7 +276,7 @@ fn list_one(path: &Path) -> io::Result<Listed> {
     Ok(Listed { header, title, updated })
 }
 
-/// Bytes of the file up to its last line end.
+/// Length of the file up to its last line end.
 fn last_line_end(file: &mut File) -> io::Result<u64> {
     let (length, mut last) = (file.metadata()?.len(), [0]);
     if length > 0 {
@@ -291,7 +292,7 @@ fn last_line_end(file: &mut File) -> io::Result<u64> {
     Ok(bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at as u64 + 1))
 }
 
-/// Puts a line after `end` bytes of the file, in the place of whatever is torn there, and on the disk. Gives its end.
+/// Writes a line after `end` bytes of the file, over whatever is torn there, and syncs it. Returns the new end.
 fn write_line(file: &mut File, end: u64, line: &impl Serialize) -> io::Result<u64> {
     let mut text = serde_json::to_vec(line)?;
     text.push(b'\n');
@@ -299,7 +300,7 @@ fn write_line(file: &mut File, end: u64, line: &impl Serialize) -> io::Result<u6
     file.seek(SeekFrom::Start(end))?;
     let written = file.write_all(&text).and_then(|()| file.sync_data());
     if written.is_err() {
-        // Best effort: were the torn line to stay, reading would leave it out.
+        // Best effort: if the torn line stays, readers ignore it.
         let _ = file.set_len(end);
     }
     written.map(|()| end + text.len() as u64)
@@ -372,7 +373,7 @@ mod tests {
             b"{\"user\":{\"role\":\"us\n",
             b"\x00\x00\x00\n",
             b"{\"user\":{\"role\":\"user\",\"content\":\"\xff\"},\"assistant\":1,\"model\":\"m\"}\n",
-            // JSON, but nothing that an endpoint would take.
+            // Valid JSON, but nothing that an endpoint would accept.
             b"{\"user\":1,\"assistant\":2,\"model\":\"m\"}\n",
             b"{\"user\":{\"role\":\"user\",\"content\":7},\"assistant\":{\"role\":\"assistant\",\"content\":\"\"},\"model\":\"m\"}\n",
         ];
@@ -408,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn many_bad_lines_are_told_in_few_words() {
+    fn many_bad_lines_make_a_short_report() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
         say(&store, "one");
@@ -466,7 +467,7 @@ mod tests {
             }
             let before = length();
             say(&store, "last");
-            // The last write got to the disk only in part.
+            // The last write reached the disk only in part.
             let cut = before + torn.index((length() - before) as usize) as u64;
             OpenOptions::new().write(true).open(&file).unwrap().set_len(cut).unwrap();
             let stored = load(&store);

@@ -1,11 +1,11 @@
-//! JSON as it stands in a text: nothing is built of it, and a value is looked for when it is asked for. So a message
-//! costs no memory beside its own bytes, however many values it has. Pure.
+//! JSON in its text form: nothing is built from it, and a value is searched for when it is asked for. So a message
+//! costs no memory beyond its own bytes, however many values it has. Pure.
 //!
-//! [`Raw::strict`] takes JSON alone, as a client has to send it. [`Raw::read`] takes what servers write that is not quite
-//! JSON as it was meant: control characters and unknown escapes (`\'`, `\x41`) within a string stand as they are, a
-//! comma may stand before a closing bracket, and `NaN`, `None`, `True` and numbers that nothing holds are values that are
-//! no number. A string is bytes, for it may be cut within a character: half a surrogate pair is written as UTF-8 would
-//! have it, were it a character (WTF-8), and [`Characters`] puts halves together.
+//! [`Raw::strict`] accepts JSON only, as a client must send it. [`Raw::read`] also accepts the near-JSON that servers
+//! write, as it was meant: control characters and unknown escapes (`\'`, `\x41`) in a string are taken literally, a
+//! comma may precede a closing bracket, and `NaN`, `None`, `True` and numbers out of range are values that are not
+//! numbers. A string is bytes, for it may be cut inside a character: half a surrogate pair is encoded as if it were a
+//! character (WTF-8), and [`Characters`] joins the halves.
 
 use std::borrow::Cow;
 use std::str::from_utf8;
@@ -14,7 +14,7 @@ use memchr::{memchr, memchr2};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-/// Deepest nesting that is read.
+/// Deepest nesting that is accepted.
 pub const MAX_DEPTH: usize = 256;
 
 /// One value.
@@ -22,25 +22,25 @@ pub const MAX_DEPTH: usize = 256;
 pub struct Raw<'a>(&'a [u8]);
 
 impl<'a> Raw<'a> {
-    /// What stands for a member that is not there.
+    /// The value of an absent member.
     pub const NULL: Self = Self(b"null");
 
-    /// The value that a text is; nothing if it is not one value, or nested too deeply.
+    /// The value of a text; `None` if it is not one value, or nested too deeply.
     pub fn read(text: &'a [u8]) -> Option<Self> {
         is_value(text).then(|| Self(text.trim_ascii()))
     }
 
-    /// The value that a text is by the letter of RFC 8259.
+    /// The value of a text by strict RFC 8259.
     ///
     /// # Errors
-    /// It is no JSON, or nested too deeply: why, for people.
+    /// Why it is not JSON, or that it is nested too deeply, for people.
     pub fn strict(text: &'a [u8]) -> Result<Self, String> {
         let checked = from_utf8(text).map_err(|error| error.to_string())?;
         serde_json::from_str::<&RawValue>(checked).map_err(|error| error.to_string())?;
         Self::read(text).ok_or_else(|| "nested too deeply".to_owned())
     }
 
-    /// What may be cut, or no value at all: of an object those members are found that are whole.
+    /// A text that may be truncated or not a value at all: of an object, the complete members are found.
     pub fn begun(text: &'a [u8]) -> Self {
         Self(text.trim_ascii())
     }
@@ -74,7 +74,7 @@ impl<'a> Raw<'a> {
         self.0.starts_with(b"[")
     }
 
-    /// The members of an object; of anything else none.
+    /// The members of an object; of any other value none.
     pub fn members(self) -> impl Iterator<Item = (Cow<'a, [u8]>, Raw<'a>)> {
         let mut rest = if self.is_object() { &self.0[1..] } else { &[] };
         std::iter::from_fn(move || {
@@ -85,13 +85,13 @@ impl<'a> Raw<'a> {
         })
     }
 
-    /// The items of an array; of anything else none.
+    /// The items of an array; of any other value none.
     pub fn items(self) -> impl Iterator<Item = Raw<'a>> {
         let mut rest = if self.is_array() { &self.0[1..] } else { &[] };
         std::iter::from_fn(move || next(&mut rest))
     }
 
-    /// The member of this name.
+    /// The member with this name.
     pub fn get(self, name: &str) -> Option<Self> {
         self.members().find(|(found, _)| **found == *name.as_bytes()).map(|(_, value)| value)
     }
@@ -115,26 +115,25 @@ impl<'a> Raw<'a> {
         Some(text.into())
     }
 
-    /// The member of this name, if it is a string.
+    /// The member with this name, if it is a string.
     pub fn get_text(self, name: &str) -> Option<Cow<'a, str>> {
         self.get(name)?.text()
     }
 
-    /// A string, a number or null as it stands: what can be an id.
+    /// A string, a number or null, unparsed: a possible id.
     pub fn scalar(self) -> Option<&'a str> {
         let is_scalar = self.is_null() || matches!(self.0.first()?, b'"' | b'-' | b'0'..=b'9');
         from_utf8(self.0).ok().filter(|_| is_scalar)
     }
 
-    /// A number that a float holds.
+    /// A number that fits a float.
     pub fn number(self) -> Option<f64> {
         let digits = self.0.starts_with(b"-") || self.0.first()?.is_ascii_digit();
         let number: f64 = std::str::from_utf8(self.0).ok().filter(|_| digits)?.parse().ok()?;
         number.is_finite().then_some(number)
     }
 
-    /// A number that counts something: whole, not negative, and no larger than a float counts exactly. Some servers
-    /// write 5 as `5.0`.
+    /// A count: a whole number, not negative, and at most what a float counts exactly. Some servers write 5 as `5.0`.
     pub fn count(self) -> Option<u64> {
         const MOST: f64 = (1_u64 << 53) as f64;
         self.number()
@@ -158,7 +157,7 @@ fn next<'a>(rest: &mut &'a [u8]) -> Option<Raw<'a>> {
     Some(Raw(value))
 }
 
-/// Whether a text is one value, by and large: what is taken as it was meant is named above.
+/// Whether a text is one value; the tolerated deviations are named above.
 fn is_value(mut text: &[u8]) -> bool {
     let mut open = Vec::new();
     let mut wants_item = true;
@@ -203,7 +202,7 @@ fn is_value(mut text: &[u8]) -> bool {
     }
 }
 
-/// Bytes of the string at the beginning of a text, quotation marks included; nothing if there is none.
+/// Length of the string at the beginning of a text, quotation marks included; `None` if there is none.
 fn string_length(text: &[u8]) -> Option<usize> {
     let mut at = 1;
     text.strip_prefix(b"\"")?;
@@ -216,7 +215,7 @@ fn string_length(text: &[u8]) -> Option<usize> {
     }
 }
 
-/// Bytes of the number or the word at the beginning of a text.
+/// Length of the number or the word at the beginning of a text.
 fn word_length(text: &[u8]) -> usize {
     text.iter().take_while(|byte| byte.is_ascii_alphanumeric() || b"+-._".contains(byte)).count()
 }
@@ -233,7 +232,7 @@ fn is_word(word: &[u8]) -> bool {
     }
 }
 
-/// What stands between quotation marks.
+/// The content between quotation marks.
 fn unescape(text: &[u8]) -> Cow<'_, [u8]> {
     let Some(mut at) = memchr(b'\\', text) else { return text.into() };
     let mut out = Vec::with_capacity(text.len());
@@ -264,7 +263,7 @@ fn unescape(text: &[u8]) -> Cow<'_, [u8]> {
     out.into()
 }
 
-/// Copies what stands before the next escape: how much that was.
+/// Copies the text before the next escape; returns its length.
 fn copy_plain(text: &[u8], out: &mut Vec<u8>) -> usize {
     let length = memchr(b'\\', text).unwrap_or(text.len());
     out.extend_from_slice(&text[..length]);
@@ -277,7 +276,7 @@ fn unit(text: &[u8]) -> Option<u16> {
     digits.iter().try_fold(0, |unit, digit| Some(unit << 4 | char::from(*digit).to_digit(16)? as u16))
 }
 
-/// Adds a code unit of UTF-16: a character, or a half that becomes one with the half before it.
+/// Adds a UTF-16 code unit: a character, or a half that is joined with the half before it.
 fn push_unit(out: &mut Vec<u8>, unit: u16) {
     let before = out.len().checked_sub(3).and_then(|at| half(&out[at..]));
     let character = match (before, unit) {
@@ -293,7 +292,7 @@ fn push_unit(out: &mut Vec<u8>, unit: u16) {
     }
 }
 
-/// The half of a surrogate pair that these bytes begin with.
+/// The half of a surrogate pair at the beginning of these bytes.
 pub fn half(bytes: &[u8]) -> Option<u16> {
     match bytes {
         [0xed, middle @ 0xa0..0xc0, last @ 0x80..0xc0, ..] => {
@@ -303,12 +302,12 @@ pub fn half(bytes: &[u8]) -> Option<u16> {
     }
 }
 
-/// The character of which these are the halves.
+/// The character that these halves form.
 pub fn joined(high: u16, low: u16) -> Option<char> {
     char::decode_utf16([high, low]).next()?.ok()
 }
 
-/// What is known of a value between two pieces of it.
+/// The state of a value between two pieces of it.
 #[derive(Clone, Debug, Default)]
 pub struct Extent {
     depth: usize,
@@ -317,7 +316,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Takes the next bytes of the value; the number of them that belong to it if it ends within them.
+    /// Takes the next bytes of the value; returns how many of them belong to it if it ends within them.
     pub fn feed(&mut self, bytes: &[u8]) -> Option<usize> {
         for (index, byte) in bytes.iter().enumerate() {
             if self.in_string {
@@ -350,7 +349,7 @@ impl Extent {
 pub struct Characters(Vec<u8>);
 
 impl Characters {
-    /// Takes the next piece, and calls `sink` with what is whole.
+    /// Takes the next piece, and calls `sink` with the complete characters.
     pub fn push(&mut self, piece: &[u8], sink: &mut impl FnMut(&str)) {
         if self.0.is_empty()
             && let Ok(text) = from_utf8(piece)
@@ -374,7 +373,7 @@ impl Characters {
     }
 }
 
-/// The characters of these bytes, and how many bytes they take: all but what may be the beginning of one.
+/// The characters of these bytes, and how many bytes they take: all but the possible beginning of one.
 fn whole_characters(bytes: &[u8]) -> (String, usize) {
     let (mut text, mut rest) = (String::with_capacity(bytes.len()), bytes);
     while !rest.is_empty() {
@@ -404,7 +403,7 @@ fn whole_characters(bytes: &[u8]) -> (String, usize) {
 
 /// Appends a value as JSON.
 pub fn push_json(out: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
-    // serde_json fails only if the writer does, and a vector does not.
+    // serde_json fails only if the writer does, and a vector never does.
     let _ = serde_json::to_writer(out, value);
 }
 
@@ -444,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_quite_json_is_taken_as_it_was_meant() {
+    fn near_json_is_read_as_it_was_meant() {
         for (text, expected) in [
             (&br#"{"a":"\ud83d\ude00\u00e9\n\/\"\\\t\b\f\r"}"#[..], json!({"a": "\u{1f600}é\n/\"\\\t\u{8}\u{c}\r"})),
             (b"{\"a\":\"x\xffy\"}", json!({"a": "x\u{fffd}y"})),
@@ -460,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_value_is_none() {
+    fn invalid_values_are_rejected() {
         for text in [
             "",
             " ",
@@ -521,7 +520,7 @@ mod tests {
             let value = json!({ "a": [text.clone(), number, null], text: {"b": true} });
             let written = match ascii {
                 false => value.to_string(),
-                // As Python and others write it.
+                // The way Python and others write it.
                 true => value.to_string().chars().map(|letter| if letter.is_ascii() { letter.to_string() } else { letter.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect() }).collect(),
             };
             prop_assert_eq!(read(written.as_bytes()), value);
@@ -582,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn halves_become_a_character_and_what_stays_alone_is_told() {
+    fn surrogate_halves_are_joined_and_a_lone_one_is_kept() {
         for (bytes, text) in [
             ([b"a", HIGH, LOW, b"b"].concat(), "a\u{1f389}b"),
             ([HIGH, HIGH, LOW, LOW].concat(), "\u{fffd}\u{1f389}\u{fffd}"),

@@ -9,15 +9,15 @@
 //!            └──── serve: one task per turn, one thread ────┘
 //! ```
 //!
-//! Reading order: [`config`] (what can be set), [`rpc`] and [`acp`] (the methods and the turns), [`session`] and
+//! Reading order: [`config`] (the settings), [`rpc`] and [`acp`] (the methods and the turns), [`session`] and
 //! [`history`] (what is remembered), [`convert`] (what is sent), [`body`], [`chunk`] and [`answer`] (what comes back;
-//! [`json`] is how it is read), [`failure`] (what goes wrong), [`stdio`] (lines, and
-//! what happens when the reader is slow), [`serve`] (the only place where they meet the operating system). The way to the
-//! endpoint: [`client`] (connections and requests), [`secrets`] (keys, and who must not see them), [`dialect`] (how requests
-//! are written, which models there are, and how much fits into them). The command line is below.
+//! [`json`] reads it), [`failure`] (errors), [`stdio`] (lines, and slow readers), [`serve`] (the only place where they
+//! meet the operating system). The route to the endpoint: [`client`] (connections and requests), [`secrets`] (keys, and
+//! how they are kept secret), [`dialect`] (how requests are written, which models there are, and their context
+//! windows). The command line is below.
 //!
-//! The invariant of the whole: every request is answered exactly once, after its last update, whatever the endpoint
-//! or the disk does; and of a turn that did not end well only what the user said stays in its session.
+//! The overall invariant: every request is answered exactly once, after its last update, whatever the endpoint or the
+//! disk does; and of a turn that did not end well only the user's message stays in its session.
 
 pub mod acp;
 pub mod answer;
@@ -78,7 +78,7 @@ pub fn command() -> Command {
     Arguments::command().after_help(environment())
 }
 
-/// The part of `--help` that documents the environment.
+/// The section of `--help` that documents the environment.
 pub fn environment() -> String {
     let mut text = "Environment:\n".to_owned();
     for (name, default, help) in variables() {
@@ -111,9 +111,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Asks the endpoint for a token and says how that went; success is exit code 0.
+/// Asks the endpoint for a token and prints the result; success is exit code 0.
 pub fn check(mut config: Config) -> ExitCode {
-    // Whoever checks wants to know now.
+    // A user who runs `check` wants to know at once.
     config.endpoint.max_retries = 0;
     (config.system_prompt, config.temperature) = (None, None);
     config.max_tokens = Some(config.max_tokens.unwrap_or(16).min(16));
@@ -159,7 +159,7 @@ pub fn check(mut config: Config) -> ExitCode {
     }
 }
 
-/// What to do about it, if the words of the failure do not say so.
+/// Advice, if the failure's message has none.
 fn advice(failure: &Failure, config: &Config) -> Option<String> {
     Some(match failure {
         Failure::Status { status: 401 | 403, .. }

@@ -1,4 +1,4 @@
-//! Each of the bodies is played whole, byte by byte, and cut in two at every place.
+//! Plays each of the bodies whole, byte by byte, and cut in two at every place.
 
 use super::acp::trial::Trial;
 use super::acp::{Agent, Effect};
@@ -53,7 +53,7 @@ impl World {
     }
 }
 
-/// Plays an answer that comes in these pieces.
+/// Plays an answer that arrives in these pieces.
 fn play(world: &mut World, body: &Body, pieces: &[&[u8]]) -> Outcome {
     world.open();
     let turn = world.prompt("hi");
@@ -105,7 +105,7 @@ fn every_body_is_told_as_it_was_meant_however_it_is_cut() {
     for body in &bodies {
         assert!(seen.insert((&body.bytes, body.trouble, body.content_type)), "{} is there twice", body.whose);
     }
-    // Several at a time, each with an agent of its own.
+    // Several in parallel, each with its own agent.
     let parts = bodies.chunks(bodies.len().div_ceil(4));
     let wrong: Vec<String> = std::thread::scope(|scope| {
         let parts: Vec<_> = parts.map(|bodies| scope.spawn(|| play_all(bodies))).collect();
@@ -114,7 +114,7 @@ fn every_body_is_told_as_it_was_meant_however_it_is_cut() {
     assert!(wrong.is_empty(), "{} of {} bodies:\n{}", wrong.len(), bodies.len(), wrong.join("\n"));
 }
 
-/// Plays these bodies in every way, and says which of them were not told as they were meant.
+/// Plays these bodies in every way, and returns those with an unexpected result.
 fn play_all(bodies: &[Body]) -> Vec<String> {
     let (mut world, mut wrong) = (World::new(), Vec::new());
     for body in bodies {

@@ -1,11 +1,11 @@
-//! JSON-RPC 2.0: what kind of message a line is, and how answers and the lines of `session/update` are written. Pure.
+//! JSON-RPC 2.0: the kind of a message, and how answers and the lines of `session/update` are written. Pure.
 //!
-//! An id is kept as the JSON text that names it, so that 1 and "1" stay different and come back as they came. A
-//! top-level `sessionId` (the bus's extension) is kept beside it and comes back on the answer and on all updates of
-//! the request; without it nothing is added.
+//! An id is kept as its JSON text, so that 1 and "1" stay different and are returned unchanged. A top-level `sessionId`
+//! (the bus's extension) is kept beside it and returned with the answer and all updates of the request; without it
+//! nothing is added.
 //!
-//! A line may be too long to be kept, or be no JSON: its request has to be answered all the same. An [`Envelope`] is what
-//! can be read of it.
+//! A line may be too long to be kept, or not JSON: its request must still be answered. An [`Envelope`] is what can be
+//! read of it.
 
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -37,7 +37,7 @@ pub struct RpcError {
 }
 
 impl RpcError {
-    /// An error of this code.
+    /// An error with this code.
     pub fn new(code: i32, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), data: None }
     }
@@ -47,7 +47,7 @@ impl RpcError {
         Self::new(-32602, message)
     }
 
-    /// -32600: this cannot be asked (now).
+    /// -32600: this request is not possible (now).
     pub fn invalid_request(message: impl Into<String>) -> Self {
         Self::new(-32600, message)
     }
@@ -64,19 +64,19 @@ impl RpcError {
     }
 }
 
-/// What a line is.
+/// The kind of a line.
 pub enum Message<'a> {
-    /// Wants an answer.
+    /// Expects an answer.
     Request(Reply, Cow<'a, str>, Raw<'a>),
-    /// Wants none.
+    /// Expects none.
     Notification(Cow<'a, str>, Raw<'a>),
-    /// An answer. This agent asks nothing, so it is nobody's.
+    /// An answer. This agent asks nothing, so it is ignored.
     Response,
-    /// No JSON-RPC; the error goes to the id, or to null.
+    /// Not JSON-RPC; the error goes to the id, or to null.
     Invalid(Reply, RpcError),
 }
 
-/// The members of a message that say what it is.
+/// The members that determine the kind of a message.
 struct Members<'a> {
     id: Option<Raw<'a>>,
     route: Option<Box<str>>,
@@ -105,7 +105,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Tells what a line is.
+/// Determines the kind of a message.
 pub fn classify(value: Raw<'_>) -> Message<'_> {
     let Members { id, route, method, params, is_versioned, has_outcome } = Members::of(value.members());
     let is_odd = id.is_some_and(|id| id.scalar().is_none());
@@ -160,7 +160,7 @@ pub fn update_head(session_id: &str, route: Option<&str>) -> Vec<u8> {
     out
 }
 
-/// What closes a line begun by [`update_head`] (after its members).
+/// Closes a line begun by [`update_head`] (after its members).
 pub const UPDATE_TAIL: &[u8] = b"}}}\n";
 
 fn push_head(out: &mut Vec<u8>, reply: &Reply) {
@@ -172,19 +172,19 @@ fn push_head(out: &mut Vec<u8>, reply: &Reply) {
     }
 }
 
-/// Who asks in a line that is too long, or no JSON.
+/// The sender's id in a line that is too long or not JSON.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Where an answer goes: to `null` if there is no id that could be one.
+    /// Where an answer goes: to `null` if there is no valid id.
     pub reply: Reply,
-    /// It is an answer itself: nobody waits for one.
+    /// It is itself an answer, so none is expected.
     pub is_response: bool,
 }
 
 impl Envelope {
-    /// What is found in a line, as far as it can be read.
+    /// What can be found in a line, as far as it can be read.
     pub fn of(line: &[u8]) -> Self {
-        // A number that ends with the line may have been cut.
+        // A number at the end of the line may have been cut.
         let is_whole = |(_, value): &(_, Raw<'_>)| value.bytes().as_ptr_range().end != line.as_ptr_range().end;
         let found = Members::of(Raw::begun(line).members().take_while(is_whole));
         let scalar = |value: Raw<'_>| {
@@ -195,12 +195,12 @@ impl Envelope {
     }
 }
 
-/// Most bytes of text in one update. Escaped it stays below 1 MiB, the longest line that the bus takes by default and
-/// BenchFlow at all, unless it is made of control characters.
+/// Maximum number of text bytes in one update. Escaped it stays below 1 MiB, the longest line that the bus accepts by
+/// default and BenchFlow at all, unless it consists of control characters.
 pub const LONGEST_PIECE: usize = 256 << 10;
 
-/// Longest working directory and name of a model, in bytes: as long as the kernel's paths. They are kept as long as
-/// their session.
+/// Longest working directory and model name, in bytes: as long as the kernel's paths. They are kept as long as their
+/// session.
 const LONGEST_WORD: usize = 4096;
 
 /// Appends an update with these members.
@@ -223,7 +223,7 @@ pub fn push_text(out: &mut Vec<u8>, head: &[u8], kind: &str, message_id: &str, t
     out.extend_from_slice(UPDATE_TAIL);
 }
 
-/// Appends what the session is called from now on.
+/// Appends the new title of the session.
 pub fn push_title(out: &mut Vec<u8>, head: &[u8], title: &str, updated: SystemTime) {
     let (title, updated) = (serde_json::Value::from(title), to_the_second(updated));
     push_update(
@@ -233,9 +233,9 @@ pub fn push_title(out: &mut Vec<u8>, head: &[u8], title: &str, updated: SystemTi
     );
 }
 
-/// How much of `rest` goes into the next chunk. Open Design takes a chunk that begins with all text so far for a
-/// snapshot of the whole, and drops that beginning; such a piece is cut so that its chunks do not begin that way.
-/// After a single character nothing can be cut: that case is left as it is.
+/// How much of `rest` goes into the next chunk. Open Design takes a chunk that begins with all text so far as a
+/// snapshot of the whole, and drops that beginning; such a piece is cut so that its chunks do not begin that way. After
+/// a single character nothing can be cut: that case is left as it is.
 pub fn piece_length(told: &str, rest: &str) -> usize {
     if told.is_empty() || !rest.starts_with(told) {
         return rest.len();
@@ -246,7 +246,7 @@ pub fn piece_length(told: &str, rest: &str) -> usize {
     }
 }
 
-/// The end of the last character that lies within the first `most` bytes (str::floor_char_boundary from Rust 1.91).
+/// The end of the last character within the first `most` bytes (str::floor_char_boundary from Rust 1.91).
 pub fn floor(text: &str, most: usize) -> usize {
     if most >= text.len() {
         return text.len();
@@ -254,7 +254,7 @@ pub fn floor(text: &str, most: usize) -> usize {
     (0..=most).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
 }
 
-/// A parameter that has to be a string.
+/// A parameter that must be a string.
 pub fn text<'a>(params: Raw<'a>, name: &str) -> Result<Cow<'a, str>, RpcError> {
     params.get_text(name).ok_or_else(|| RpcError::invalid_params(format!("{name} is missing or not a string")))
 }
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_asker_is_found_in_what_cannot_be_read() {
+    fn the_id_is_found_in_an_unreadable_line() {
         for (line, id) in [
             (r#"{"jsonrpc":"2.0","id":7,"method":"m"}"#, "7"),
             (r#"{"id":"a\"b","method":"\ud83d"}"#, r#""a\"b""#),
@@ -300,7 +300,7 @@ mod tests {
             (r#"{"params":{"id":1,"text":"\"id\":9"},"id":-3,"x":tru"#, "-3"),
             (r#"{"method":"id","id":"x","params":"#, r#""x""#),
             (r#"{"id":null}"#, "null"),
-            // None of these is an id that could be answered.
+            // None of these is a valid id.
             (r#"{"id":NaN,"method":"m"}"#, "null"),
             (r#"{"id":{"id":4},"method":"m"}"#, "null"),
             (r#"{"id":[5],"method":"m"}"#, "null"),

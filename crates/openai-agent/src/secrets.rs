@@ -1,14 +1,14 @@
-//! The key of the endpoint, fixed or read from a file that may change; and what is never told: keys, credentials and the
-//! query strings of URLs.
+//! The key of the endpoint, fixed or read from a file that may change; and what is never shown: keys, credentials and
+//! the query strings of URLs.
 //!
 //! Endpoints quote what they were sent: the key in an error, the request's target in a page, a signed URL in a
-//! `Location`. Everything that an endpoint or a proxy says goes through [`Secrets::mask`] before anybody reads it, in
-//! the chat, on stderr or from `check`, and before it is cut to a bearable length. What a model says is not touched.
+//! `Location`. Everything that an endpoint or a proxy says goes through [`Secrets::mask`] before it is shown in the
+//! chat, on stderr or by `check`, and before it is shortened. A model's text is not touched.
 //!
-//! The invariant: no configured secret of [`SHORTEST`] bytes or more stands as a word in what [`Secrets::mask`] gives,
-//! nor the first [`PREFIX`] bytes of a long one anywhere, nor the query string or the user of any URL. A
-//! file is read before each request, beside this thread, so that a mounted secret may be rotated; every key that was ever
-//! read is known to [`Secrets`] before a request carries it.
+//! The invariant: in the output of [`Secrets::mask`] no configured secret of [`SHORTEST`] bytes or more occurs as a
+//! word, nor the first [`PREFIX`] bytes of a long one anywhere, nor the query string or the user of any URL. A file is
+//! read before each request, on another thread, so that a mounted secret may be rotated; every key that was ever read
+//! is known to [`Secrets`] before a request carries it.
 
 use std::cell::RefCell;
 use std::io::Read;
@@ -22,35 +22,35 @@ use serde_json::Value as Json;
 use super::config::Config;
 use super::stdio::note;
 
-/// What stands in the place of a secret.
+/// The replacement for a secret.
 pub const MASK: &str = "***";
 
-/// What stands in a URL as it is (RFC 3986, 2.3).
+/// Characters that a URL holds unescaped (RFC 3986, 2.3).
 const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Shorter values protect nothing, and would be found in any text. In bytes.
 pub const SHORTEST: usize = 4;
 
-/// Shorter secrets are masked only where they stand alone: a key `local` is no reason to mask `localhost`.
+/// Shorter secrets are masked only as whole words: a key `local` is no reason to mask `localhost`.
 const SHORT: usize = 8;
 
-/// Longer secrets are masked from this many bytes of their beginning on, since endpoints quote them in part.
+/// Longer secrets are masked from this many leading bytes on, since endpoints quote them in part.
 pub const PREFIX: usize = 12;
 
-/// Keys that a file or a command gave and that are remembered; an endpoint may quote the last but one.
+/// Number of keys from a file or a command that are remembered; an endpoint may quote the last but one.
 const MOST_LEARNED: usize = 16;
 
-/// Headers of `OPENAI_EXTRA_HEADERS` that say who calls and in which format, and are no secrets.
+/// Headers of `OPENAI_EXTRA_HEADERS` that name the caller and the format, and are not secrets.
 const OPEN_HEADERS: &str = "accept accept-encoding accept-language anthropic-beta anthropic-version content-type \
     http-referer openai-beta openai-organization openai-project referer user-agent x-title";
 
-/// The values that must not be told.
+/// The values to mask.
 #[derive(Default)]
 pub struct Secrets {
     known: RefCell<Vec<String>>,
-    /// So many of them were known from the start.
+    /// Number of secrets known from the start.
     fixed: usize,
-    /// The query string of the endpoint, with its question mark.
+    /// The query string of the endpoint, including the question mark.
     query: Option<String>,
 }
 
@@ -84,13 +84,13 @@ impl Secrets {
         secrets
     }
 
-    /// Adds a value that is known from the start, in all forms in which it may be quoted.
+    /// Adds a value known from the start, in all forms in which it may be quoted.
     pub fn add(&mut self, secret: &str) {
         self.learn(secret);
         self.fixed = self.known.borrow().len();
     }
 
-    /// Adds the values of members that are named like keys: some gateways take them in the body.
+    /// Adds the values of members named like keys: some gateways take them in the body.
     fn add_named(&mut self, members: &serde_json::Map<String, Json>) {
         for (name, value) in members {
             let name = name.to_ascii_lowercase();
@@ -104,7 +104,7 @@ impl Secrets {
         }
     }
 
-    /// Adds a key that was given later.
+    /// Adds a key read later.
     pub fn learn(&self, secret: &str) {
         let mut known = self.known.borrow_mut();
         for form in forms(secret) {
@@ -124,13 +124,13 @@ impl Secrets {
             text = text.replace(query, "?***");
         }
         let mut known = self.known.borrow().clone();
-        // One may be a part of another.
+        // One may be part of another.
         known.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
         mask_urls(&known.iter().fold(text, |text, secret| mask_secret(&text, secret)))
     }
 }
 
-/// A secret as it is, as it stands in JSON and as it stands in a URL.
+/// A secret literally, escaped for JSON and escaped for a URL.
 fn forms(secret: &str) -> Vec<String> {
     let secret = secret.trim();
     if secret.len() < SHORTEST {
@@ -145,7 +145,7 @@ fn forms(secret: &str) -> Vec<String> {
     forms
 }
 
-/// Masks a secret wherever the whole of it stands, a short one where it stands alone; and words that begin as a long one.
+/// Masks a secret wherever it occurs in full, a short one only as a word; and words that begin like a long one.
 fn mask_secret(text: &str, secret: &str) -> String {
     let is_long = secret.len() >= PREFIX + SHORTEST;
     let wanted = (PREFIX..secret.len()).find(|at| is_long && secret.is_char_boundary(*at)).unwrap_or(secret.len());
@@ -165,7 +165,7 @@ fn mask_secret(text: &str, secret: &str) -> String {
     out
 }
 
-/// Takes users and query strings out of all URLs.
+/// Removes users and query strings from all URLs.
 fn mask_urls(text: &str) -> String {
     if !text.contains("://") {
         return text.to_owned();
@@ -178,7 +178,7 @@ fn mask_urls(text: &str) -> String {
         let ends = |letter: char| letter.is_whitespace() || letter.is_control() || "\"'<>\\`{}|".contains(letter);
         let (url, more) = after.split_at(after.find(ends).unwrap_or(after.len()));
         let (place, query) = match url.split_once('?') {
-            // It was masked before, and stands at the end of a clause.
+            // It was masked before, and is at the end of a clause.
             Some((_, query)) if query.strip_prefix(MASK).is_some_and(|rest| !rest.contains(char::is_alphanumeric)) => {
                 url.split_at(url.len() - query.len() - 1)
             }
@@ -200,10 +200,10 @@ fn mask_urls(text: &str) -> String {
     out
 }
 
-/// Most bytes of a file; tokens of identity providers have some thousands.
+/// Maximum size of a key file; tokens of identity providers have a few thousand bytes.
 const LONGEST: u64 = 64 << 10;
 
-/// Where the key comes from, and the one that is used now.
+/// The source of the key, and the current key.
 pub struct Keyring {
     file: Option<PathBuf>,
     secrets: Rc<Secrets>,
@@ -211,10 +211,10 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// The keyring of a configuration. A key that lies in a file is read now, so that a mistake is told at the start.
+    /// The keyring of a configuration. A key file is read now, so that a mistake shows at startup.
     ///
     /// # Errors
-    /// The file cannot be used, and why.
+    /// Why the file cannot be used.
     pub fn new(config: &Config, secrets: Rc<Secrets>) -> Result<Self, String> {
         let current = RefCell::new(config.endpoint.api_key.0.as_str().into());
         let keyring = Self { file: config.endpoint.api_key_file.clone(), secrets, current };
@@ -224,11 +224,11 @@ impl Keyring {
         Ok(keyring)
     }
 
-    /// The key for a request; it may be empty. A file that cannot be read now costs nothing: whoever writes it anew may
-    /// have emptied it first.
+    /// The key for a request; it may be empty. A file that is unreadable now is not an error: it may be empty while it
+    /// is being rewritten.
     ///
     /// # Errors
-    /// The key cannot be used, and why; for people.
+    /// Why the key cannot be used, for people.
     pub async fn key(&self) -> Result<Rc<str>, String> {
         let Some(path) = self.file.clone() else { return Ok(self.current.borrow().clone()) };
         let read = tokio::task::spawn_blocking(move || read_file(&path)).await;
@@ -256,7 +256,7 @@ impl Keyring {
 fn read_file(path: &Path) -> Result<String, String> {
     let unusable = |problem: &dyn std::fmt::Display| format!("OPENAI_API_KEY_FILE: {}: {problem}", path.display());
     let mut text = String::new();
-    // Opening a named pipe would wait for whoever writes into it.
+    // Opening a named pipe would wait for a writer.
     if !std::fs::metadata(path).map_err(|error| unusable(&error))?.is_file() {
         return Err(unusable(&"is not a file"));
     }
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_key_is_masked_where_it_stands_alone() {
+    fn a_short_key_is_masked_only_as_a_word() {
         let secrets = secrets(&[("OPENAI_API_KEY", "local")]);
         assert_eq!(secrets.mask("key 'local' at localhost, nonlocal"), "key '***' at localhost, nonlocal");
         assert_eq!(secrets.mask("locallocal"), "locallocal");
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_word_that_begins_as_a_key_does_is_masked_to_its_end() {
-        // All tokens of an issuer begin alike: one that is known no more is masked all the same.
+        // All tokens of an issuer begin alike: one that is no longer remembered is still masked.
         let secrets = secrets(&[("OPENAI_API_KEY", "eyJhbGciOiJSUzI1NiIsImtpZCI6.new.new")]);
         assert_eq!(secrets.mask("(eyJhbGciOiJSUzI1NiIsImtpZCI6.old-token.x) refused"), "(***) refused");
     }

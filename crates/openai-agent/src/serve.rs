@@ -1,7 +1,7 @@
 //! The shell: the one place where the agent meets stdin, stdout, the network, the disk and the signals.
 //!
-//! One thread runs everything; each turn is a task of its own. What blocks (files of the history, name resolution)
-//! goes to a helper thread that lives as long as it is needed. The agent is borrowed only between two awaits.
+//! One thread runs everything; each turn is its own task. Blocking work (history files, name resolution) goes to a
+//! helper thread that lives as long as needed. The agent is never borrowed across an await.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -27,13 +27,13 @@ use super::history::Store;
 use super::session::TurnId;
 use super::stdio::{self, Line, Lines, STOP_READING, Stdio, note};
 
-/// How long the end of a response may take after its answer is complete, for the connection to be used again.
+/// How long to wait for the end of a response after its answer is complete, to reuse the connection.
 const TAIL: Duration = Duration::from_secs(1);
 
-/// How many sessions are read from the disk at once, so that the memory for it is bounded.
+/// Number of sessions read from disk at once, to bound the memory for it.
 const LARGE_WORKS: usize = 4;
 
-/// Lines that the log gets of events of one answer that are passed over.
+/// Maximum number of log lines about skipped events of one answer.
 const SKIPPED_LINES: usize = 3;
 
 struct Shell {
@@ -54,8 +54,8 @@ struct Task {
     resume: Rc<Notify>,
 }
 
-/// Allows as many open files as the system lets us have: a session that streams over HTTP/1.1 has a socket, and the
-/// usual soft limit of 1,024 is no more than a habit.
+/// Raises the limit of open files to the maximum: a session that streams over HTTP/1.1 has a socket, and the usual soft
+/// limit of 1,024 is only a convention.
 fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
@@ -64,8 +64,8 @@ fn raise_open_files() {
     }
 }
 
-/// Has what a large answer needed given back when it is freed. glibc by itself keeps tens of megabytes once it has seen
-/// one go: it takes the size for a habit (M_MMAP_THRESHOLD in mallopt(3)).
+/// Returns the memory of a large answer to the system when it is freed. glibc by itself keeps tens of megabytes once
+/// one was freed: it adapts its threshold to the size (M_MMAP_THRESHOLD in mallopt(3)).
 fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: mallopt(3) takes two numbers and is called before there is a second thread.
@@ -74,14 +74,14 @@ fn give_memory_back() {
     }
 }
 
-/// Whether whoever started this process wants hangups to be passed over (the first bit of a mask in proc(5)).
+/// Whether the parent process has SIGHUP ignored (the first bit of a mask in proc(5)).
 fn hangups_are_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
 }
 
-/// Runs the agent on stdin and stdout until the input ends, a signal comes or the reader goes.
+/// Runs the agent on stdin and stdout until the input ends, a signal arrives or stdout is closed.
 pub fn serve(config: Config) -> ExitCode {
     raise_open_files();
     give_memory_back();
@@ -91,23 +91,23 @@ pub fn serve(config: Config) -> ExitCode {
 /// Runs a task, and those that it starts, on this thread.
 ///
 /// # Errors
-/// There is no event loop, which was told.
+/// There is no event loop; that was logged.
 pub fn block_on<T>(task: impl Future<Output = T>) -> Result<T, ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
         eprintln!("openai-agent: error: The event loop cannot be started: {error}");
         ExitCode::FAILURE
     })?;
     let outcome = LocalSet::new().block_on(&runtime, task);
-    // What is still being written to the disk has had its time; nothing else is worth waiting for.
+    // Pending disk writes have had their time; nothing else is worth waiting for.
     runtime.shutdown_background();
     Ok(outcome)
 }
 
-/// What cannot be used, and what the process exits with.
+/// What cannot be used, and the exit code.
 type Unusable = (String, u8);
 
-/// All that is needed before the first line is read. Certificates, keys and proxies are looked at now, so that a mistake is
-/// told at the start and not at the first prompt.
+/// Prepares everything before the first line is read. Certificates, keys and proxies are checked now, so that a mistake
+/// shows at startup and not at the first prompt.
 fn prepare(config: Rc<Config>) -> Result<(Rc<Shell>, Stdio, Stdio, impl Future<Output = ()>), Unusable> {
     let store = config.history_dir.as_deref().map(|dir| Store::open(dir, config.limits.history)).transpose();
     let store = store.map_err(|error| (format!("OPENAI_HISTORY_DIR cannot be used: {error}"), 78))?;
@@ -155,7 +155,7 @@ async fn run(config: Config) -> ExitCode {
             }
         },
         () = signals => ExitCode::SUCCESS,
-        // The reader is gone: so is everybody who could be told.
+        // Stdout is closed, so nothing can be reported.
         _ = gone(&shell, &writer) => return ExitCode::SUCCESS,
     };
     shell.agent.borrow_mut().cancel_all();
@@ -165,13 +165,13 @@ async fn run(config: Config) -> ExitCode {
             shell.has_room.notified().await;
         }
     };
-    // The last lines may take so long.
+    // Time limit for the last lines.
     let _ = timeout(Duration::from_millis(500), farewell).await;
     code
 }
 
-/// Waits for one of the signals that end the process. A hangup is passed over if that is wanted: whoever starts the agent
-/// under nohup wants it to outlive the terminal.
+/// Waits for one of the signals that end the process. SIGHUP is ignored if it was ignored at startup: under nohup the
+/// agent must outlive the terminal.
 fn signals() -> io::Result<impl Future<Output = ()>> {
     let mut signals = vec![signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
     if !hangups_are_ignored() {
@@ -183,7 +183,7 @@ fn signals() -> io::Result<impl Future<Output = ()>> {
     }))
 }
 
-/// Waits for the end of the writer, which comes only when stdout is broken.
+/// Waits for the end of the writer, which ends only when stdout is broken.
 async fn gone(shell: &Shell, writer: &tokio::task::JoinHandle<()>) {
     while !writer.is_finished() {
         shell.has_room.notified().await;
@@ -191,7 +191,7 @@ async fn gone(shell: &Shell, writer: &tokio::task::JoinHandle<()>) {
 }
 
 impl Shell {
-    /// Does what the agent asks for, and has its lines written.
+    /// Performs the agent's effects and wakes the writer.
     fn act(self: &Rc<Self>) {
         loop {
             let effect = self.agent.borrow_mut().next_effect();
@@ -235,8 +235,8 @@ impl Shell {
         }
     }
 
-    /// Works on the history beside this thread, and goes on with what came of it. Reading whole sessions is large work:
-    /// so many of them are read at once as [`LARGE_WORKS`] says.
+    /// Runs work on the history on another thread, and continues with its result. Reading whole sessions is large work:
+    /// at most [`LARGE_WORKS`] run at once.
     fn on_disk<T: Send + 'static>(
         self: &Rc<Self>,
         is_large: bool,
@@ -246,7 +246,7 @@ impl Shell {
         let shell = self.clone();
         spawn_local(async move {
             let turnstile = if is_large { shell.large_works.acquire().await.ok() } else { None };
-            // One that does not listen has it read later.
+            // For a client that does not read, it is read later.
             while is_large && shell.agent.borrow().outbox().len() > STOP_READING {
                 shell.has_room.notified().await;
             }
@@ -273,7 +273,7 @@ impl Shell {
 async fn read(shell: &Rc<Shell>, stdin: &Stdio) -> io::Result<()> {
     let mut lines = Lines::new(shell.config.limits.line);
     loop {
-        // A client that asks without reading the answers is not listened to until it does.
+        // A client that asks without reading the answers is not read from until it reads.
         while shell.agent.borrow().outbox().len() > STOP_READING {
             shell.has_room.notified().await;
         }
@@ -312,7 +312,7 @@ async fn write(shell: Rc<Shell>, stdout: Stdio) {
         match outcome {
             Ok(Some((0, 0))) => shell.has_lines.notified().await,
             Ok(Some((count, asked))) => {
-                // A write that took only a part shows that the reader is behind, though it did not block.
+                // A partial write shows that the reader is behind, though it did not block.
                 shell.agent.borrow_mut().wrote(count, count < asked);
                 shell.has_room.notify_waiters();
                 shell.act();
@@ -329,7 +329,7 @@ async fn write(shell: Rc<Shell>, stdout: Stdio) {
             }
         }
     }
-    // Whoever waits for room looks whether we are still there; that is true only after this task has ended.
+    // Tasks that wait for room check whether the reader is gone; that is visible only after this task has ended.
     spawn_local(async move {
         tokio::task::yield_now().await;
         shell.has_room.notify_waiters();
@@ -351,7 +351,7 @@ async fn fetch_models(shell: Rc<Shell>) {
 async fn run_turn(shell: Rc<Shell>, turn: TurnId, resume: Rc<Notify>) {
     let header = shell.agent.borrow().header(turn);
     if let Some(header) = header {
-        // If that fails it is told when the turn is stored.
+        // If that fails, it is reported when the turn is stored.
         let _ = shell.store_work(move |store| store.create(&header)).await;
     }
     let outcome = loop {
@@ -381,7 +381,7 @@ async fn run_turn(shell: Rc<Shell>, turn: TurnId, resume: Rc<Notify>) {
     };
     shell.tasks.borrow_mut().remove(&turn);
     shell.act();
-    // The answer is out. What little follows it on the wire is read so that the connection can be used again.
+    // The answer is out. The rest of the response is read so that the connection can be reused.
     if let Some(mut opened) = tail {
         let _ = timeout(TAIL, async { while let Ok(Some(_)) = opened.next().await {} }).await;
     }
@@ -415,7 +415,7 @@ async fn ask(shell: &Rc<Shell>, turn: TurnId, resume: &Notify) -> Result<(Ending
     Ok((ending?, is_over.then_some(opened)))
 }
 
-/// Logs an event that was passed over: an endpoint that sends them by the hundred gets few lines.
+/// Logs a skipped event: an endpoint that sends hundreds of them gets few lines.
 fn note_skipped(count: usize, data: &[u8]) {
     if count <= SKIPPED_LINES {
         let shown = String::from_utf8_lossy(&data[..data.len().min(80)]);
@@ -423,7 +423,7 @@ fn note_skipped(count: usize, data: &[u8]) {
     }
 }
 
-/// Stores a turn if histories are kept, and has its prompt answered.
+/// Stores a turn if histories are kept, and then answers its prompt.
 async fn finish(shell: &Rc<Shell>, turn: TurnId, ending: Ending) {
     let to_store = shell.agent.borrow_mut().complete(turn, ending, SystemTime::now());
     shell.act();

@@ -1,10 +1,10 @@
-//! What is remembered of conversations: a session, and all that are open. Pure.
+//! What is remembered of conversations: a session, and all open sessions. Pure.
 //!
-//! The invariants of a session: the history holds whole turns only, each a message of the user and the answer to it, in
-//! the order in which they ended. What the user said in turns since then that failed or were cancelled waits beside it,
-//! and becomes part of the next message, so that "continue" has something to go on; what was refused leaves no trace.
+//! The invariants of a session: the history holds whole turns only, each a user message and its answer, in the order in
+//! which they ended. User messages of later turns that failed or were cancelled are kept beside it, and become part of
+//! the next message, so that "continue" has a context; a refused message leaves no trace.
 //!
-//! Of all of them: a session is changed through [`Sessions::change`] alone, so that the sum of what they hold is known.
+//! Of all sessions: they change only through [`Sessions::change`], so that their total size is known.
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -14,12 +14,12 @@ use super::chunk::Usage;
 use super::convert::join_user_messages;
 use super::dialect::weight;
 
-/// Memory of a session beside its texts, and of a message of it: estimates, in bytes.
+/// Memory of a session beyond its texts, and of one of its messages: estimates, in bytes.
 const SESSION: usize = 512;
 /// See [`SESSION`].
 const MESSAGE: usize = 48;
 
-/// Names one run of a prompt, for ever.
+/// Identifies one run of a prompt; never reused.
 pub type TurnId = u64;
 
 /// One turn of the conversation, as the JSON messages that are sent.
@@ -32,7 +32,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// What it counts for in the model's context, in bytes of text.
+    /// Its weight in the model's context, in bytes of text.
     pub fn weight(&self) -> usize {
         weight(&self.user) + weight(&self.assistant)
     }
@@ -45,7 +45,7 @@ pub struct Session {
     pub cwd: Box<str>,
     /// The model of the next turn.
     pub model: Rc<str>,
-    /// The model that has refused images of earlier turns: they are left out for it.
+    /// The model that has refused images of earlier turns: it gets none.
     pub blind: Option<Rc<str>>,
     /// First words of the first prompt.
     pub title: Option<Box<str>>,
@@ -53,16 +53,16 @@ pub struct Session {
     pub updated: SystemTime,
     /// Sum of the counts of all its turns.
     pub usage: Option<Usage>,
-    /// The turn that runs, if one does.
+    /// The running turn, if any.
     pub turn: Option<TurnId>,
-    /// Whether its client knows what `usage_update` is.
+    /// Whether its client understands `usage_update`.
     pub knows_usage_updates: bool,
-    /// Whether the log says that turns were dropped from memory.
+    /// Whether the log already says that turns were dropped from memory.
     is_told: bool,
     history: VecDeque<Exchange>,
-    /// So many of the oldest turns are not sent any more.
+    /// Number of oldest turns that are no longer sent.
     left_out: usize,
-    /// Messages of the user that have no answer.
+    /// User messages without an answer.
     unanswered: VecDeque<Rc<str>>,
     /// Bytes of all messages.
     bytes: usize,
@@ -88,20 +88,20 @@ impl Session {
         }
     }
 
-    /// Bytes of memory that it takes, about.
+    /// Its memory in bytes, estimated.
     fn memory(&self) -> usize {
         let words = self.cwd.len() + self.model.len() + self.title.as_ref().map_or(0, |title| title.len());
         SESSION + words + self.bytes + MESSAGE * (2 * self.history.len() + self.unanswered.len())
     }
 
-    /// Whether there is anything that [`Self::forget`] would drop: while a turn runs the newest one before it stays.
+    /// Whether [`Self::forget`] would drop anything: while a turn runs, the newest one before it stays.
     fn can_forget(&self) -> bool {
         let is_busy = self.turn.is_some();
         self.history.len() > usize::from(is_busy) || (!is_busy && !self.unanswered.is_empty())
     }
 
-    /// Drops the oldest turns, and then the oldest messages without an answer, until `excess` bytes are free or
-    /// nothing is left.
+    /// Drops the oldest turns, and then the oldest unanswered messages, until `excess` bytes are free or nothing is
+    /// left.
     fn forget(&mut self, excess: usize) {
         let most = self.memory().saturating_sub(excess);
         while self.memory() > most && self.can_forget() {
@@ -122,8 +122,7 @@ impl Session {
         self.bytes -= self.unanswered.pop_front().map_or(0, |oldest| oldest.len());
     }
 
-    /// The message to send for what the user says now: with what has no answer before it. Who says the same again
-    /// asks once.
+    /// The message to send for the user's new text, preceded by the unanswered messages. A repeated text is sent once.
     pub fn message(&self, own: &Rc<str>) -> Rc<str> {
         let before = self.unanswered.iter().filter(|message| *message != own);
         if self.unanswered.is_empty() {
@@ -133,7 +132,7 @@ impl Session {
         }
     }
 
-    /// What the user said has no answer. Of such messages the oldest are forgotten beyond `limit` bytes.
+    /// Keeps a user message that has no answer. Beyond `limit` bytes the oldest of them are dropped.
     pub fn leave(&mut self, own: Rc<str>, limit: usize) {
         if let Some(at) = self.unanswered.iter().position(|message| *message == own) {
             self.unanswered.remove(at);
@@ -147,20 +146,20 @@ impl Session {
         }
     }
 
-    /// What had no answer has one now, or was refused.
+    /// Clears the unanswered messages: they are answered now, or were refused.
     pub fn settle(&mut self) {
         while !self.unanswered.is_empty() {
             self.drop_oldest_unanswered();
         }
     }
 
-    /// The turns that are sent, oldest first.
+    /// The turns to send, oldest first.
     pub fn sent(&self) -> impl Iterator<Item = &Exchange> {
         self.history.iter().skip(self.left_out)
     }
 
-    /// Leaves so many of the oldest turns out of what is sent that at most `most` bytes are left of them, by their
-    /// weight. Gives how many that were.
+    /// Stops sending the oldest turns, until the weight of the rest is at most `most` bytes. Returns how many were left
+    /// out.
     pub fn leave_out(&mut self, most: usize) -> usize {
         let before = self.left_out;
         let mut left: usize = self.sent().map(Exchange::weight).sum();
@@ -171,7 +170,7 @@ impl Session {
         self.left_out - before
     }
 
-    /// Adds a turn that ended well, and forgets the oldest ones beyond `limit` bytes. The newest one always stays.
+    /// Adds a turn that ended well, and drops the oldest ones beyond `limit` bytes. The newest one always stays.
     pub fn remember(&mut self, exchange: Exchange, limit: usize) {
         self.bytes += exchange.user.len() + exchange.assistant.len();
         self.history.push_back(exchange);
@@ -196,43 +195,43 @@ pub struct Sessions {
 
 struct Place {
     session: Session,
-    /// Number of its last use.
+    /// Sequence number of its last use.
     used: u64,
 }
 
 impl Sessions {
-    /// How many are open.
+    /// Number of open sessions.
     pub fn count(&self) -> usize {
         self.places.len()
     }
 
-    /// Bytes of memory that they take, about.
+    /// Their memory in bytes, estimated.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// One of them.
+    /// The session with this name.
     pub fn get(&self, session_id: &str) -> Option<&Session> {
         self.places.get(session_id).map(|place| &place.session)
     }
 
-    /// One of them, and its name to keep.
+    /// The session with this name, and the name as a shared string.
     pub fn find(&self, session_id: &str) -> Option<(&Rc<str>, &Session)> {
         self.places.get_key_value(session_id).map(|(name, place)| (name, &place.session))
     }
 
-    /// All of them, in no order.
+    /// All sessions, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (&Rc<str>, &Session)> {
         self.places.iter().map(|(name, place)| (name, &place.session))
     }
 
-    /// The longest unused one of those in which no turn runs.
-    pub fn longest_unused(&self) -> Option<Rc<str>> {
+    /// The least recently used session without a running turn.
+    pub fn least_recently_used(&self) -> Option<Rc<str>> {
         let idle = self.places.iter().filter(|(_, place)| place.session.turn.is_none());
         idle.min_by_key(|(_, place)| place.used).map(|(name, _)| name.clone())
     }
 
-    /// Opens a session, in the place of one of its name if there is one.
+    /// Opens a session; it replaces one of the same name.
     pub fn insert(&mut self, session_id: Rc<str>, session: Session) {
         self.remove(&session_id);
         self.uses += 1;
@@ -245,7 +244,7 @@ impl Sessions {
         self.bytes -= self.places.remove(session_id).map_or(0, |place| place.session.memory());
     }
 
-    /// Changes a session; nothing if there is none of this name.
+    /// Changes a session; `None` if there is none with this name.
     pub fn change<T>(&mut self, session_id: &str, change: impl FnOnce(&mut Session) -> T) -> Option<T> {
         let session = &mut self.places.get_mut(session_id)?.session;
         let before = session.memory();
@@ -254,7 +253,7 @@ impl Sessions {
         Some(outcome)
     }
 
-    /// A session is being used.
+    /// Marks a session as used.
     pub fn touch(&mut self, session_id: &str) {
         self.uses += 1;
         if let Some(place) = self.places.get_mut(session_id) {
@@ -262,8 +261,9 @@ impl Sessions {
         }
     }
 
-    /// Drops turns until all sessions together hold `most` bytes, or no turn is left that can be dropped: those of the
-    /// longest unused session first, those of sessions in which a turn runs last. Names the sessions of which that was not told before.
+    /// Drops turns until all sessions together hold `most` bytes, or no turn can be dropped: those of the least
+    /// recently used session first, those of sessions with a running turn last. Returns the sessions for which that was
+    /// not logged before.
     pub fn shrink(&mut self, most: usize) -> Vec<Rc<str>> {
         let mut told = Vec::new();
         while self.bytes > most {
@@ -280,10 +280,10 @@ impl Sessions {
         told
     }
 
-    /// Every relation that must hold between two calls. For tests.
+    /// Checks every relation that must hold between two calls. For tests.
     ///
     /// # Panics
-    /// If one does not.
+    /// If one does not hold.
     #[cfg(test)]
     pub fn check_invariants(&self) {
         assert_eq!(self.bytes, self.iter().map(|(_, session)| session.memory()).sum::<usize>());
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(session.leave_out(29), 2);
         assert_eq!(sent(&session), "c d");
         assert_eq!(session.leave_out(29), 0);
-        // The oldest one is forgotten for good: it was left out before.
+        // The oldest one is dropped for good: it was left out before.
         session.remember(Exchange { user: "e".into(), assistant: "123456789".into() }, 45);
         assert_eq!(sent(&session), "c d e");
         assert_eq!(session.leave_out(0), 3);
@@ -360,7 +360,7 @@ mod tests {
         session.turn = None;
         session.forget(usize::MAX);
         assert!(kept(&session).is_empty() && !session.can_forget() && session.bytes == 0);
-        // What is not sent any more goes first, and is missed by nobody.
+        // Turns that are no longer sent are dropped first.
         let mut session = with_turns(&["a", "b", "c"]);
         assert_eq!(session.leave_out(2), 2);
         session.forget(1);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_of_the_longest_unused_session_go_first_and_those_of_running_ones_last() {
+    fn turns_of_the_least_recently_used_session_go_first_and_those_of_running_ones_last() {
         let mut sessions = Sessions::default();
         for name in ["a", "b", "c"] {
             open(&mut sessions, name);
@@ -409,7 +409,7 @@ mod tests {
         sessions.change("a", |session| session.turn = Some(1));
         let all = sessions.bytes();
         assert!(sessions.shrink(all).is_empty(), "nothing is too much");
-        assert_eq!(sessions.longest_unused().as_deref(), Some("c"), "a turn runs in the one before");
+        assert_eq!(sessions.least_recently_used().as_deref(), Some("c"), "a turn runs in the one before");
         assert_eq!(sessions.shrink(all - 1), ["c".into()]);
         assert_eq!([turns(&sessions, "a"), turns(&sessions, "b"), turns(&sessions, "c")], [3, 3, 2]);
         assert_eq!(sessions.shrink(all - 3500), ["b".into()], "who was told is not told again");
@@ -421,7 +421,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_books_are_right_whatever_happens(steps in proptest::collection::vec((0u8..9, 0usize..5, 0usize..3000), 1..200)) {
+        fn the_sums_are_right_whatever_happens(steps in proptest::collection::vec((0u8..9, 0usize..5, 0usize..3000), 1..200)) {
             let mut sessions = Sessions::default();
             for (step, slot, size) in steps {
                 let name = slot.to_string();

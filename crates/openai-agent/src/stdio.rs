@@ -1,17 +1,17 @@
 //! The standard streams: lines in, lines out, and the log on stderr, without threads.
 //!
-//! The flag `O_NONBLOCK` belongs to the open file, which other processes may share: setting it on an inherited pipe
-//! or terminal would break them. So pipes and terminals are opened a second time by way of `/proc/self/fd`, sockets
-//! are asked with `MSG_DONTWAIT`, and what never blocks (files, `/dev/null`) is read and written as it is.
+//! The flag `O_NONBLOCK` belongs to the open file, which other processes may share: setting it on an inherited pipe or
+//! terminal would break them. So pipes and terminals are reopened through `/proc/self/fd`, sockets are used with
+//! `MSG_DONTWAIT`, and what never blocks (files, `/dev/null`) is read and written directly.
 //!
-//! [`Lines`] and [`Outbox`] are pure. The invariant of the first: `start ≤ scanned ≤ end`; the limit is on the line,
-//! however it was cut, and one that is too long is passed over to its end and then reported with whoever asks in it.
-//! Whether the reader is slower than the models shows in the second: [`Outbox::is_congested`] is true from the moment
-//! that a write would have blocked (or [`FULL`] bytes wait) until no more than [`LOW`] bytes wait. While it is true, the
+//! [`Lines`] and [`Outbox`] are pure. The invariant of the first: `start ≤ scanned ≤ end`; the limit applies to the
+//! line, however it was cut, and a line that is too long is skipped to its end and then reported with the sender's id.
+//! The second shows whether the reader is slower than the models: [`Outbox::is_congested`] is true from the moment that
+//! a write would have blocked (or [`FULL`] bytes wait) until no more than [`LOW`] bytes wait. While it is true, the
 //! pieces of an answer are held and joined by their turn instead of becoming a line each.
 //!
-//! A client that does not read our stderr must not be able to stop us: a line of the log that does not fit at once is
-//! dropped and counted, and the next line that fits says how many were. Lines are short enough to be written whole.
+//! A client that does not read our stderr must not be able to block us: a log line that does not fit at once is dropped
+//! and counted, and the next line that fits says how many were dropped. Lines are short enough to be written whole.
 
 use super::config::Level;
 use super::rpc::{Envelope, floor};
@@ -47,7 +47,7 @@ impl Stdio {
     /// The process's stdin.
     ///
     /// # Errors
-    /// It is closed, or cannot be registered.
+    /// If it is closed, or cannot be registered.
     pub fn stdin() -> io::Result<Self> {
         Self::open(rustix::stdio::stdin(), 0, Interest::READABLE)
     }
@@ -55,7 +55,7 @@ impl Stdio {
     /// The process's stdout.
     ///
     /// # Errors
-    /// It is closed, or cannot be registered.
+    /// If it is closed, or cannot be registered.
     pub fn stdout() -> io::Result<Self> {
         Self::open(rustix::stdio::stdout(), 1, Interest::WRITABLE)
     }
@@ -73,7 +73,7 @@ impl Stdio {
                     .open(format!("/proc/self/fd/{number}"));
                 match again {
                     Ok(file) => OwnedFd::from(file),
-                    // No /proc, or somebody else's terminal: then the shared flag it is.
+                    // No /proc, or another user's terminal: use the shared flag.
                     Err(_) => {
                         let flags = rustix::fs::fcntl_getfl(fd)?;
                         rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK)?;
@@ -88,7 +88,7 @@ impl Stdio {
         let registered = unsafe { AsyncFd::register_with_interest(own, interest) };
         let fd = match registered {
             Ok(polled) => Fd::Polled(polled),
-            // EPERM: the kernel's way to say that this is always ready, as files are.
+            // EPERM: the kernel says that this is always ready, as files are.
             Err(error) => {
                 let (own, cause) = error.into_parts();
                 match cause.kind() {
@@ -100,10 +100,10 @@ impl Stdio {
         Ok(Self { fd, is_socket })
     }
 
-    /// Reads into `buffer`; 0 is the end of the input. It may be cancelled without loss.
+    /// Reads into `buffer`; 0 is the end of the input. Cancel safe.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of read(2).
     pub async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut read = |fd: &OwnedFd| -> io::Result<usize> {
             Ok(retry_on_intr(|| match self.is_socket {
@@ -121,10 +121,10 @@ impl Stdio {
         }
     }
 
-    /// Writes what fits at once; nothing if not a byte does.
+    /// Writes what fits at once; `None` if not a byte does.
     ///
     /// # Errors
-    /// The system's; a broken pipe says that the reader is gone.
+    /// The error of write(2); a broken pipe means that the reader is gone.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<Option<usize>> {
         let fd = match &self.fd {
             Fd::Ready(fd) => fd.as_fd(),
@@ -141,15 +141,15 @@ impl Stdio {
         }
     }
 
-    /// Waits until a write may fit again, after [`Self::try_write`] gave nothing.
+    /// Waits until a write may fit again, after [`Self::try_write`] returned `None`.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of poll(2).
     pub async fn writable(&self) -> io::Result<()> {
         let Fd::Polled(fd) = &self.fd else { return Ok(()) };
         loop {
             let mut ready = fd.writable().await?;
-            // Epoll told of the room that there was before the last write; ask the kernel of the room that is now.
+            // Epoll reported the room that there was before the last write; ask the kernel for the room there is now.
             let mut fds = [PollFd::new(fd.get_ref(), PollFlags::OUT)];
             if poll(&mut fds, Some(&NOW)).is_ok_and(|count| count == 0) {
                 ready.clear_ready();
@@ -179,7 +179,7 @@ pub struct Lines {
     scanned: usize,
     end: usize,
     limit: usize,
-    /// Beginning and end of a line that is being passed over.
+    /// Beginning and end of a line that is being skipped.
     skipped: Option<Vec<u8>>,
 }
 
@@ -189,7 +189,7 @@ impl Lines {
         Self { buffer: Vec::new(), start: 0, scanned: 0, end: 0, limit, skipped: None }
     }
 
-    /// Room for a read; [`Self::received`] says how much of it was used.
+    /// Space for a read; [`Self::received`] says how much of it was used.
     pub fn space(&mut self) -> &mut [u8] {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -197,7 +197,7 @@ impl Lines {
             self.end -= self.start;
             self.start = 0;
         }
-        // A long line doubles the buffer rather than growing it read by read, and leaves nothing behind when it is gone.
+        // A long line doubles the buffer rather than growing it read by read, and the buffer shrinks again afterwards.
         let wanted = self.end + SPACE.max(self.end);
         if self.buffer.len() < self.end + SPACE {
             self.buffer.resize(wanted, 0);
@@ -233,7 +233,7 @@ impl Lines {
         }
     }
 
-    /// What stands after the last line end when the input ends: a line that lacks only its end.
+    /// The rest after the last line end when the input ends: a line that lacks only its end.
     pub fn last_line(&mut self) -> Option<Line> {
         let line = self.start..self.end;
         self.start = self.end;
@@ -258,19 +258,19 @@ impl Lines {
         }
     }
 
-    /// The bytes of a range given by this type since the last call of [`Self::space`].
+    /// The bytes of a range returned by this type since the last call of [`Self::space`].
     pub fn bytes(&mut self, range: Range<usize>) -> &mut [u8] {
         &mut self.buffer[range]
     }
 }
 
-/// Bytes waiting from which on the outbox is congested, blocked or not.
+/// From this many waiting bytes on the outbox is congested, blocked or not.
 pub const FULL: usize = 256 << 10;
 
-/// Bytes waiting up to which held pieces are let out again.
+/// Down to this many waiting bytes held pieces are released again.
 pub const LOW: usize = 16 << 10;
 
-/// Bytes waiting from which on no more requests should be read.
+/// From this many waiting bytes on no more requests should be read.
 pub const STOP_READING: usize = 4 << 20;
 
 /// Capacity, in bytes, that is kept when everything is written.
@@ -285,7 +285,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Where whole lines are appended.
+    /// The buffer that whole lines are appended to.
     pub fn lines(&mut self) -> &mut Vec<u8> {
         if self.len() >= FULL {
             self.congested = true;
@@ -293,7 +293,7 @@ impl Outbox {
         &mut self.bytes
     }
 
-    /// Bytes that wait.
+    /// Number of waiting bytes.
     pub fn len(&self) -> usize {
         self.bytes.len() - self.written
     }
@@ -308,12 +308,12 @@ impl Outbox {
         self.congested || self.len() >= FULL
     }
 
-    /// What is to be written next.
+    /// The bytes to be written next.
     pub fn waiting(&self) -> &[u8] {
         &self.bytes[self.written..]
     }
 
-    /// `count` bytes were written; `blocked` says that the reader takes no more for now.
+    /// `count` bytes were written; `blocked` means that the reader takes no more for now.
     pub fn wrote(&mut self, count: usize, blocked: bool) {
         self.written = (self.written + count).min(self.bytes.len());
         if self.is_empty() {
@@ -328,7 +328,7 @@ impl Outbox {
     }
 }
 
-/// Most bytes of a line; a pipe takes that many at once or not at all.
+/// Maximum length of a log line; a pipe takes that many bytes at once or not at all.
 const LONGEST_NOTE: usize = 2048;
 
 /// No time to wait.
@@ -340,20 +340,20 @@ thread_local! {
     static MASK: RefCell<Option<Box<Mask>>> = const { RefCell::new(None) };
 }
 
-/// Takes out of a line what must not be told.
+/// Removes secrets from a line.
 type Mask = dyn Fn(&str) -> String;
 
-/// Every line goes through this from now on, whoever writes it.
+/// Masks every log line from now on.
 pub fn hide(mask: Box<Mask>) {
     MASK.set(Some(mask));
 }
 
-/// Sets what is logged from now on.
+/// Sets the log level.
 pub fn set_level(level: Level) {
     LEVEL.set(level);
 }
 
-/// Writes a line if its level is wanted and stderr takes it at once.
+/// Writes a line if its level is enabled and stderr takes it at once.
 pub fn log(level: Level, message: Arguments<'_>) {
     if level > LEVEL.get() {
         return;
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_in_a_long_line_is_found_wherever_it_stands_and_however_it_is_cut() {
+    fn the_id_in_a_long_line_is_found_at_any_position_and_with_any_cut() {
         for (head, tail) in [(r#"{"id":"a","x":""#, r#""}"#), (r#"{"x":""#, r#"","id":"a"}"#)] {
             for (size, end, length) in
                 [(1, "\n", 100), (7, "", 100), (50, "\n", 100), (SPACE, "\n", 9 * SPACE), (SPACE, "", 100)]

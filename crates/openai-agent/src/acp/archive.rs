@@ -1,7 +1,7 @@
-//! What the agent does with the sessions on the disk: loading, listing and deleting them, and keeping each turn.
+//! What the agent does with sessions on disk: loading, listing and deleting them, and storing each turn.
 //!
-//! It asks the shell for the disk by effects and goes on with what comes of it. Whatever the disk does, the answer of
-//! a turn that ended well reaches the client: a turn that cannot be stored is told in a message of its own.
+//! It asks the shell for disk access by effects and continues with the results. Whatever the disk does, the answer of a
+//! turn that ended well reaches the client: a turn that cannot be stored is reported in a separate message.
 
 use std::rc::Rc;
 
@@ -19,11 +19,11 @@ use crate::session::{Exchange, Session, TurnId};
 
 const STILL_RUNNING: &str = "A prompt of this session is still running";
 
-/// Sessions in a list, the newest of all.
+/// Maximum number of sessions in a list, the newest of all.
 const MOST_LISTED: usize = 1000;
 
 impl Agent {
-    /// Asks the shell for the disk; the request is answered when it has done its work.
+    /// Asks the shell for disk access; the request is answered when that is done.
     pub(super) fn ask_disk(&mut self, effect: Effect) -> Option<Json> {
         self.pending += 1;
         self.effects.push_back(effect);
@@ -43,7 +43,7 @@ impl Agent {
         Ok(self.ask_disk(Effect::Load(Load { reply: reply.clone(), session_id, cwd, replay })))
     }
 
-    /// What [`Effect::Load`] found.
+    /// The result of [`Effect::Load`].
     pub fn loaded(&mut self, load: Load, found: Result<Option<Stored>, String>) {
         self.pending -= 1;
         let Load { reply, session_id, cwd, replay } = load;
@@ -61,7 +61,7 @@ impl Agent {
                 self.adopt(&session_id, &cwd, stored, &head);
                 None
             }
-            // Open, but nothing was said in it so far: there is nothing to read.
+            // It is open, but still empty: there is nothing to read.
             Ok(None) if open.is_some() => None,
             Ok(None) => Some(RpcError::unknown_session(&session_id)),
             Err(problem) => Some(cannot("The session cannot be read", &problem)),
@@ -75,7 +75,7 @@ impl Agent {
         }
     }
 
-    /// Opens a session with what its file says.
+    /// Opens a session from its file.
     fn adopt(&mut self, session_id: &Rc<str>, cwd: &str, stored: Stored, head: &[u8]) {
         if let Some(damage) = &stored.damage {
             self.tell(Level::Warn, session_id, damage);
@@ -89,7 +89,7 @@ impl Agent {
             let exchange = Exchange { user: entry.user.into(), assistant: entry.assistant.into() };
             session.remember(exchange, self.config.limits.history);
         }
-        // A session whose model the operator does not offer any more goes on with the configured one.
+        // A session whose model the operator no longer offers continues with the configured one.
         if self.config.refuses_model(&session.model).is_some() {
             let before = std::mem::replace(&mut session.model, self.config.model.as_str().into());
             let words = format!("it goes on with {}, for {before} is not in OPENAI_MODELS", session.model);
@@ -106,13 +106,13 @@ impl Agent {
         self.effects.push_back(Effect::Log(level, format!("Session {session_id}: {words}.")));
     }
 
-    /// Tells the client what was said in a session, as session/load promises.
+    /// Replays a session to the client, as session/load promises.
     fn replay(&mut self, head: &[u8], stored: &Stored) {
         for entry in &stored.entries {
             for (kind, message) in [("user_message_chunk", &entry.user), ("agent_message_chunk", &entry.assistant)] {
                 let message_id = uuid((self.dice)());
                 let out = self.outbox.lines();
-                // What we wrote ourselves and cannot read is left out rather than failing the whole.
+                // A message of ours that we cannot read is left out rather than failing the whole.
                 let content = Raw::read(message.as_bytes()).and_then(|message| message.get("content"));
                 let Some(content) = content else { continue };
                 let text = content.text().unwrap_or_default();
@@ -144,14 +144,14 @@ impl Agent {
         Ok(Some(self.list(cwd.as_deref(), Vec::new())))
     }
 
-    /// What [`Effect::List`] found; those of another directory are left out, and open ones added.
+    /// The result of [`Effect::List`]; sessions of another directory are left out, and open ones added.
     pub fn listed(&mut self, reply: &Reply, cwd: Option<&str>, found: Result<Vec<Listed>, String>) {
         self.pending -= 1;
         let outcome = found.map(|stored| self.list(cwd, stored));
         self.reply(reply, outcome.map_err(|problem| cannot("The sessions cannot be listed", &problem)));
     }
 
-    /// The newest ones of these and of the open sessions.
+    /// The newest of these and the open sessions.
     fn list(&self, cwd: Option<&str>, mut stored: Vec<Listed>) -> Json {
         stored.retain(|listed| self.sessions.get(&listed.header.session_id).is_none());
         let stored = stored.into_iter().map(|it| (it.updated, it.header.session_id, it.header.cwd, it.title));
@@ -168,15 +168,15 @@ impl Agent {
         json!({ "sessions": infos.collect::<Vec<Json>>() })
     }
 
-    /// What came of [`Effect::Delete`].
+    /// The result of [`Effect::Delete`].
     pub fn deleted(&mut self, reply: &Reply, outcome: Result<(), String>) {
         self.pending -= 1;
         let outcome = outcome.map_err(|problem| cannot("The session cannot be deleted", &problem));
         self.reply(reply, outcome.map(|()| json!({})));
     }
 
-    /// A turn was stored, or why it was not. Then the client is told that too, in a message of its own: the answer and
-    /// its stop reason are what they are.
+    /// A turn was stored, or why it was not. In that case the client gets a separate message: the answer and its stop
+    /// reason stay as they are.
     pub fn stored(&mut self, number: TurnId, outcome: Result<(), String>) {
         let Some(turn) = self.turns.get_mut(&number) else { return };
         if let Err(problem) = outcome {
@@ -196,7 +196,7 @@ fn cannot(what: &str, problem: &str) -> RpcError {
     RpcError::new(-32603, format!("{what}: {problem}"))
 }
 
-/// An image part as the content block that it was.
+/// An image part as the original content block.
 fn image_content(url: &str) -> String {
     let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
     match data {

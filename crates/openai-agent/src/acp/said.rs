@@ -1,4 +1,4 @@
-//! What was said in a turn, and how much of that the client was told: it reads more slowly than the model writes.
+//! The text of a turn, and how much of it was sent to the client, which reads more slowly than the model writes.
 
 use crate::chunk::Kind;
 use crate::rpc::{LONGEST_PIECE, floor, piece_length, push_text, push_update, uuid};
@@ -7,7 +7,7 @@ use crate::stdio::Outbox;
 /// Makes the ids of messages.
 pub(super) type Dice<'a> = &'a mut dyn FnMut() -> [u8; 16];
 
-/// What was said in a turn.
+/// The text of a turn.
 #[derive(Default)]
 pub(super) struct Said {
     /// The beginning of its update lines.
@@ -34,12 +34,12 @@ impl Said {
         self.answer.is_empty() && self.thought_id.is_none() && self.held_thought.is_empty()
     }
 
-    /// Bytes that the client was not told yet.
+    /// Bytes not sent to the client yet.
     pub(super) fn held(&self) -> usize {
         self.answer.len() - self.told + self.held_thought.len()
     }
 
-    /// The model says something. Pieces of one kind are joined; what was held of the other kind goes first, to keep their
+    /// Takes text from the model. Pieces of one kind are joined; held text of the other kind goes first, to keep the
     /// order.
     pub(super) fn hear(&mut self, kind: Kind, text: &str, outbox: &mut Outbox, dice: Dice<'_>) {
         match kind {
@@ -55,7 +55,7 @@ impl Said {
         self.tell(outbox, dice, false);
     }
 
-    /// Puts what is held into the outbox: all of it, or until the outbox is full.
+    /// Moves held text into the outbox: all of it, or until the outbox is full.
     pub(super) fn tell(&mut self, outbox: &mut Outbox, dice: Dice<'_>, all: bool) {
         self.tell_thought(outbox, dice, all);
         if self.held_thought.is_empty() {
@@ -85,7 +85,7 @@ impl Said {
         }
     }
 
-    /// Tells a message of its own, so that nobody takes it for the end of what the model said.
+    /// Sends a separate message, so that it is not taken for the end of the model's answer.
     pub(super) fn say_aside(&mut self, text: &str, outbox: &mut Outbox, dice: Dice<'_>) {
         self.message_id = None;
         self.told = self.answer.len();
@@ -94,12 +94,12 @@ impl Said {
         self.tell_text(outbox, dice, true);
     }
 
-    /// Tells a message that is no part of the answer.
+    /// Sends a message that is not part of the answer.
     pub(super) fn note(&self, text: &str, outbox: &mut Outbox, dice: Dice<'_>) {
         push_text(outbox.lines(), &self.head, "agent_message_chunk", &uuid(dice()), text);
     }
 
-    /// Tells something else of the turn: the members of an update.
+    /// Sends another update of the turn: its members.
     pub(super) fn update(&self, members: &str, outbox: &mut Outbox) {
         push_update(outbox.lines(), &self.head, members);
     }

@@ -1,4 +1,4 @@
-//! What becomes of sessions: on the disk, and when there are too many or they hold too much.
+//! Sessions on disk, and what happens when there are too many or they hold too much.
 
 use std::time::UNIX_EPOCH;
 
@@ -13,7 +13,7 @@ use crate::history::{Store, Stored};
 
 const HISTORY: (&str, &str) = ("OPENAI_HISTORY_DIR", "/h");
 
-/// Loads a session that the disk has: all that was written.
+/// Loads a session from disk and returns all lines written.
 fn load(trial: &mut Trial, found: Stored) -> Vec<Json> {
     let session_id = found.header.session_id.clone();
     assert!(trial.ask("session/load", json!({"sessionId": session_id, "cwd": "/"})).is_empty());
@@ -86,7 +86,7 @@ fn a_title_is_told_when_it_is_new_and_when_a_session_is_loaded() {
 }
 
 #[test]
-fn what_the_disk_has_lost_is_logged() {
+fn damage_on_disk_is_logged() {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), usize::MAX).unwrap();
     let found = stored("s", "m", &["one", "two"]);
@@ -109,7 +109,7 @@ fn close(session: &str) -> Json {
 }
 
 #[test]
-fn the_longest_unused_session_makes_room_for_a_new_one() {
+fn the_least_recently_used_session_makes_room_for_a_new_one() {
     let mut trial = Trial::with(&[], |config| config.limits.sessions = 2);
     let sessions = [trial.session(), trial.session()];
     let turn = trial.begin(&sessions[0], "hi");
@@ -131,13 +131,13 @@ fn small() -> Trial {
     Trial::with(&[], |config| config.limits.memory = 36_000)
 }
 
-/// Ten thousand characters that begin with a name.
+/// Ten thousand characters that begin with `name`.
 fn long(name: &str) -> String {
     format!("{name:<8}{}", "x".repeat(10_000))
 }
 
 #[test]
-fn the_oldest_turns_of_the_longest_unused_session_are_forgotten_first() {
+fn the_oldest_turns_of_the_least_recently_used_session_are_forgotten_first() {
     let mut trial = small();
     let (left, right) = (trial.session(), trial.session());
     trial.say(&left, &long("left 1"));

@@ -1,4 +1,4 @@
-//! Whatever clients, endpoints and readers do, in any order.
+//! Clients, endpoints and readers do anything, in any order.
 
 use std::collections::HashMap;
 use std::time::UNIX_EPOCH;
@@ -49,7 +49,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What was said in the turn of a request.
+/// The text of a request's turn.
 #[derive(Default)]
 struct Said {
     session: String,
@@ -58,12 +58,12 @@ struct Said {
     has_failed: bool,
 }
 
-/// A client, an endpoint and a writer around an agent; it remembers what was asked and what was said.
+/// A client, an endpoint and a writer around an agent; it remembers requests and text.
 struct World {
     agent: Agent,
     read: Vec<u8>,
     sessions: Vec<String>,
-    /// The request and the turn that runs in each session.
+    /// The running request and turn of each session.
     running: Vec<Option<(u64, TurnId)>>,
     said: HashMap<u64, Said>,
     next_id: u64,
@@ -148,7 +148,7 @@ impl World {
                 if let Some((_, turn)) = self.running[slot].take() {
                     let ending = Ending { stop: StopReason::EndTurn, usage: None, wants_tools: false };
                     assert!(self.agent.complete(turn, ending, UNIX_EPOCH).is_none());
-                    // What comes late for it is dropped.
+                    // Late text for it is dropped.
                     self.agent.delta(turn, Kind::Text, "late");
                 }
             }

@@ -1,4 +1,4 @@
-//! An agent in a test: requests go in, lines and effects come out, and the clock is the test's.
+//! An agent in a test: requests go in, lines and effects come out, and the test sets the clock.
 
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,12 +13,12 @@ use crate::dialect::Dialect;
 use crate::history::{Entry, Header, Stored};
 use crate::session::TurnId;
 
-/// An agent and what is around it.
+/// An agent and its environment.
 pub(crate) struct Trial {
     pub(crate) agent: Agent,
     /// Seconds since 1970.
     pub(crate) seconds: u64,
-    /// What the agent asked for and nobody has looked at.
+    /// Effects of the agent that the test has not read.
     effects: Vec<Effect>,
     next_id: u64,
 }
@@ -29,7 +29,7 @@ impl Trial {
         Self::with(variables, |_| ())
     }
 
-    /// An agent with these variables and other limits.
+    /// An agent with these variables and changed limits.
     pub(crate) fn with(variables: &[(&str, &str)], limit: impl FnOnce(&mut Config)) -> Self {
         let mut count = 0u128;
         let dice = move || {
@@ -50,7 +50,7 @@ impl Trial {
         UNIX_EPOCH + Duration::from_secs(self.seconds)
     }
 
-    /// Sends a request: what was written since the last look, without what sessions are called.
+    /// Sends a request and returns the lines since the last call, without titles.
     pub(crate) fn ask(&mut self, method: &str, params: Json) -> Vec<Json> {
         self.next_id += 1;
         let line = json!({"jsonrpc": "2.0", "id": self.next_id, "method": method, "params": params}).to_string();
@@ -66,7 +66,7 @@ impl Trial {
         lines.remove(0)
     }
 
-    /// All that was written since the last look.
+    /// All lines since the last call.
     pub(crate) fn lines(&mut self) -> Vec<Json> {
         self.agent.check_invariants();
         while let Some(effect) = self.agent.next_effect() {
@@ -77,7 +77,7 @@ impl Trial {
         bytes.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
     }
 
-    /// What was asked for since the last look.
+    /// The effects since the last call.
     pub(crate) fn effects(&mut self) -> Vec<Effect> {
         while let Some(effect) = self.agent.next_effect() {
             self.effects.push(effect);
@@ -85,7 +85,7 @@ impl Trial {
         std::mem::take(&mut self.effects)
     }
 
-    /// What was logged since the last look; other effects are dropped.
+    /// The log since the last call; other effects are dropped.
     pub(crate) fn log(&mut self) -> Vec<(Level, String)> {
         let effects = self.effects().into_iter();
         let logged = effects.filter_map(|effect| match effect {
@@ -101,7 +101,7 @@ impl Trial {
         answer["result"]["sessionId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
     }
 
-    /// Has a prompt begin.
+    /// Begins a prompt.
     pub(crate) fn begin(&mut self, session: &str, text: &str) -> TurnId {
         let prompt = json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]});
         self.lines();
@@ -132,7 +132,7 @@ impl Trial {
         assert!(self.lines().last().is_some_and(|line| line["result"]["stopReason"] == "end_turn"));
     }
 
-    /// What the model would be asked in a turn: the first characters of each message.
+    /// The request for a turn: the first characters of each message.
     pub(crate) fn asked(&self, turn: TurnId) -> Vec<String> {
         let body = self.agent.request_body(turn, Dialect::default()).unwrap();
         let body: Json = serde_json::from_slice(&body).unwrap();
@@ -141,13 +141,13 @@ impl Trial {
     }
 }
 
-/// What a line says that a session is called.
+/// The session title in a line.
 pub(crate) fn title(line: &Json) -> Option<&str> {
     let update = &line["params"]["update"];
     (update["sessionUpdate"] == "session_info_update").then(|| update["title"].as_str().unwrap())
 }
 
-/// A session as a file has it: the user's words of each turn, all answered "fine" by this model.
+/// A session as stored in a file: the user's message of each turn, all answered "fine" by this model.
 pub(crate) fn stored(session_id: &str, model: &str, said: &[&str]) -> Stored {
     let header = Header { version: 1, session_id: session_id.into(), cwd: "/".into(), model: model.into() };
     let message = |role: &str, text: &str| json!({"role": role, "content": text}).to_string();

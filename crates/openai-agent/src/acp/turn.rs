@@ -1,5 +1,5 @@
-//! A turn: from the prompt to its answer, all that is told of it, and what of the conversation is sent: less when the
-//! endpoint says that it is too long, or that it takes no images.
+//! A turn: from the prompt to its answer, everything sent to the client, and how much of the conversation is sent to
+//! the endpoint: less if the endpoint says that it is too long, or that it takes no images.
 
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -21,10 +21,10 @@ use crate::json::Raw;
 use crate::rpc::{Reply, RpcError, push_result, push_title, update_head};
 use crate::session::{Exchange, Session, TurnId};
 
-/// What is told of tools that the model asked for.
+/// The message about tools that the model asked for.
 const NO_TOOLS: &str = "The endpoint asked for tools, which this agent does not run.";
 
-/// The context window that is told where none is known, in tokens.
+/// The context window assumed where none is known, in tokens.
 const USUAL_WINDOW: u64 = 128_000;
 
 impl Agent {
@@ -67,7 +67,7 @@ impl Agent {
         Ok(None)
     }
 
-    /// Drops turns from memory while all conversations together take more of it than they may.
+    /// Drops turns from memory while all conversations together exceed the memory limit.
     pub(super) fn make_room(&mut self) {
         let limit = self.config.limits.memory;
         for session_id in self.sessions.shrink(limit.saturating_sub(self.in_flight)) {
@@ -87,7 +87,7 @@ impl Agent {
     }
 
     fn cancel(&mut self, number: TurnId) {
-        // A turn that is being stored has been answered but for the last line, which is on its way.
+        // A turn that is being stored is already answered except for the last line, which is on its way.
         if self.turns.get(&number).is_none_or(|turn| turn.phase == Phase::Storing) {
             return;
         }
@@ -98,14 +98,14 @@ impl Agent {
         }
     }
 
-    /// Takes a running turn out and has its connection dropped. What the user said in it stays.
+    /// Removes a running turn and drops its connection. The user's message stays.
     pub(super) fn drop_turn(&mut self, number: TurnId) -> Option<Turn> {
         self.effects.push_back(Effect::Stop(number));
         self.leave_unanswered(number);
         self.take_turn(number)
     }
 
-    /// Keeps what the user said in a turn that has no answer.
+    /// Keeps the user's message of a turn without an answer.
     fn leave_unanswered(&mut self, number: TurnId) {
         let Some(turn) = self.turns.get(&number) else { return };
         let limit = self.config.limits.history;
@@ -115,7 +115,7 @@ impl Agent {
     fn take_turn(&mut self, number: TurnId) -> Option<Turn> {
         let turn = self.turns.remove(&number)?;
         self.in_flight -= turn.memory;
-        // While a turn is stored its session may be closed and loaded anew, and have a turn of its own.
+        // While a turn is stored its session may be closed and loaded anew, and run another turn.
         if self.sessions.get(&turn.session_id).is_some_and(|session| session.turn == Some(number)) {
             self.sessions.change(&turn.session_id, |session| session.turn = None);
             self.sessions.touch(&turn.session_id);
@@ -160,12 +160,12 @@ impl Agent {
         self.turns.get(&number).map_or(0, |turn| turn.said.answer().len())
     }
 
-    /// Whether a turn has to stop reading its stream until [`Effect::Resume`].
+    /// Whether a turn must stop reading its stream until [`Effect::Resume`].
     pub fn is_paused(&self, number: TurnId) -> bool {
         self.turns.get(&number).is_some_and(|turn| turn.is_paused)
     }
 
-    /// The shell wrote `count` bytes of the outbox; `blocked` says that the reader takes no more for now.
+    /// The shell wrote `count` bytes of the outbox; `blocked` means that the reader takes no more for now.
     pub fn wrote(&mut self, count: usize, blocked: bool) {
         self.outbox.wrote(count, blocked);
         while !self.outbox.is_congested() {
@@ -174,7 +174,7 @@ impl Agent {
         }
     }
 
-    /// Tells what a turn holds: all of it, or as much as the reader takes.
+    /// Sends what a turn holds: all of it, or as much as the reader takes.
     pub(super) fn flush(&mut self, number: TurnId, all: bool) {
         let Some(turn) = self.turns.get_mut(&number) else { return };
         turn.said.tell(&mut self.outbox, &mut *self.dice, all);
@@ -187,7 +187,7 @@ impl Agent {
         }
     }
 
-    /// A turn's answer is complete. If it is to be stored, the shell does that and calls [`Self::stored`]; else the
+    /// Completes a turn's answer. If it is to be stored, the shell does that and calls [`Self::stored`]; else the
     /// prompt is answered now.
     pub fn complete(&mut self, number: TurnId, ending: Ending, now: SystemTime) -> Option<ToStore> {
         self.flush(number, true);
@@ -195,8 +195,8 @@ impl Agent {
         let (is_refusal, is_empty) = (ending.stop == StopReason::Refusal, turn.said.answer().is_empty());
         let exchange =
             || Exchange { user: turn.user.clone(), assistant: Rc::from(assistant_message(turn.said.answer())) };
-        // ACP: what was refused, and the refusal, are not part of the next prompt. Of an empty answer (a call of a
-        // tool that was not offered, perhaps) nothing can be remembered that endpoints would take back.
+        // ACP: a refused message and the refusal are not part of the next prompt. An empty answer (a call of a tool
+        // that was not offered, perhaps) is not kept: endpoints would reject it.
         let exchange = (!is_refusal && !is_empty).then(exchange);
         if ending.wants_tools {
             turn.said.say_aside(NO_TOOLS, &mut self.outbox, &mut *self.dice);
@@ -226,13 +226,13 @@ impl Agent {
             return None;
         };
         turn.phase = Phase::Storing;
-        // What it held is remembered by its session now.
+        // Its session accounts for its bytes now.
         self.in_flight -= std::mem::take(&mut turn.memory);
         self.make_room();
         Some(to_store)
     }
 
-    /// The first line of a turn's file, if histories are kept: a session in which something was asked can be loaded.
+    /// The first line of a turn's file, if histories are kept: a session can be loaded once something was asked in it.
     pub fn header(&self, number: TurnId) -> Option<Header> {
         let turn = self.turns.get(&number).filter(|_| self.keeps_history())?;
         Some(header(turn, self.sessions.get(&turn.session_id)?))
@@ -258,8 +258,8 @@ impl Agent {
         push_result(self.outbox.lines(), &turn.reply, &result);
     }
 
-    /// A turn failed: it is told in the configured style, and of it only what the user said stays, unless the endpoint
-    /// would not have that: it would not have it with the next prompt either.
+    /// Fails a turn: the failure is reported in the configured style, and only the user's message stays, unless the
+    /// endpoint refused it: it would refuse it with the next prompt, too.
     pub fn fail(&mut self, number: TurnId, failure: &Failure) {
         self.flush(number, true);
         match self.turns.get(&number) {
@@ -282,7 +282,7 @@ fn header(turn: &Turn, session: &Session) -> Header {
     Header { version: 1, session_id, cwd, model: turn.model.to_string() }
 }
 
-/// The line of a turn in its session's file, and the first line, should it have to be made.
+/// The line of a turn in its session's file, and the first line, in case it has to be created.
 fn to_store(turn: &Turn, session: &Session, exchange: &Exchange) -> ToStore {
     ToStore {
         header: header(turn, session),
@@ -297,29 +297,29 @@ fn to_store(turn: &Turn, session: &Session, exchange: &Exchange) -> ToStore {
 }
 
 impl Agent {
-    /// How large the context window of a model is, in tokens, as far as anybody has said.
+    /// The context window of a model, in tokens, as far as it is known.
     fn window(&self, model: &str) -> Option<u64> {
         if let Some(told) = self.config.context_window {
             return Some(told).filter(|window| *window > 0);
         }
         let listed = self.models.known.iter().flatten().find(|known| known.id == model).and_then(|known| known.window);
-        // What an endpoint says while it refuses a request holds before any list.
+        // What an endpoint says while it refuses a request takes precedence over any list.
         [listed, self.windows.get(model).copied()].into_iter().flatten().min()
     }
 
-    /// A turn failed. If less of what was said before can be sent, and that promises more, it is to be asked again. That
-    /// is so once for each reason.
+    /// A turn failed. Returns whether it is asked again because less of the conversation can be sent and that may help.
+    /// That happens once for each reason.
     pub fn lighten(&mut self, number: TurnId, failure: &Failure) -> bool {
         let Some(turn) = self.turns.get(&number) else { return false };
         turn.said.is_nothing() && (self.leave_images_out(number, failure) || self.shorten(number, failure))
     }
 
-    /// Leaves out the images of the turns before, which another model has seen, if the model of this one takes none.
+    /// Leaves out the images of earlier turns, which another model has seen, if the model of this one takes none.
     fn leave_images_out(&mut self, number: TurnId, failure: &Failure) -> bool {
         let Some(turn) = self.turns.get(&number) else { return false };
         let Some(session) = self.sessions.get(&turn.session_id) else { return false };
         let has_before = || session.sent().any(|exchange| has_images(&exchange.user));
-        // What it says of an image in the prompt itself is for the user.
+        // A refusal of an image in the prompt itself is for the user.
         if !failure.is_of_images() || self.is_blind(turn, session) || has_images(&turn.user) || !has_before() {
             return false;
         }
@@ -329,12 +329,12 @@ impl Agent {
         true
     }
 
-    /// Whether the images of the turns before are left out of a turn's request.
+    /// Whether the images of earlier turns are left out of a turn's request.
     fn is_blind(&self, turn: &Turn, session: &Session) -> bool {
         !self.config.image_input || session.blind.as_ref() == Some(&turn.model)
     }
 
-    /// A turn failed. If that was because its request did not fit, and less can be sent, that is done.
+    /// A turn failed. Shortens its request if it did not fit and less can be sent.
     fn shorten(&mut self, number: TurnId, failure: &Failure) -> bool {
         let Some(overflow) = Overflow::of(failure) else { return false };
         let Some(turn) = self.turns.get_mut(&number) else { return false };
@@ -361,7 +361,7 @@ impl Agent {
         left_out > 0
     }
 
-    /// Tells the client, and the operator, that turns are not sent any more.
+    /// Tells the client and the operator that turns are no longer sent.
     fn tell_left_out(&mut self, number: TurnId, count: usize) {
         let Some(turn) = self.turns.get(&number).filter(|_| count > 0) else { return };
         let window = self.window(&turn.model).map_or_else(String::new, |window| format!(" ({window} tokens)"));
@@ -381,7 +381,7 @@ impl Agent {
     }
 }
 
-/// What the user said in a turn, for a model that takes images or takes none.
+/// The user's message of a turn, for a model that takes images or not.
 fn said(exchange: &Exchange, is_blind: bool) -> Cow<'_, str> {
     if is_blind { without_images(&exchange.user) } else { Cow::from(&*exchange.user) }
 }

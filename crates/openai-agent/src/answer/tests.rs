@@ -1,4 +1,4 @@
-//! What comes of answers, however they are cut.
+//! Answers, however they are cut.
 
 use super::*;
 
@@ -50,9 +50,9 @@ fn a_stream_that_breaks_off_is_an_error() {
     assert!(matches!(whole(": ping\n\n").1, Err(Failure::Network(_))));
     let broken = run(&[delta("hi").as_bytes()], Some("reset"));
     assert_eq!(broken.1, Err(Failure::Network("reset".into())));
-    // The model had finished: what is missing is only the farewell.
+    // The model had finished: only the end marker is missing.
     assert!(run(&[delta("hi").as_bytes(), STOP.as_bytes()], Some("reset")).1.is_ok());
-    // A torn event counts for nothing, be it the last one.
+    // A torn event does not count, even if it is the last one.
     assert!(run(&[delta("hi").as_bytes(), STOP.trim_end().as_bytes()], Some("reset")).1.is_err());
     assert!(run(&[b"{\"choices\":[{\"message\":{\"content\":\"x\"}}]}"], Some("reset")).1.is_err());
 }
@@ -75,7 +75,7 @@ fn an_error_within_the_stream_is_an_error() {
 }
 
 #[test]
-fn what_is_no_json_is_passed_over() {
+fn events_that_are_not_json_are_skipped() {
     let (text, ending) = whole(&format!("data: : keepalive\n\n{}data: {{oops\n\n{}{STOP}", delta("a"), delta("b")));
     assert_eq!((text.as_str(), stop(&ending)), ("ab", Some(StopReason::EndTurn)));
 }
@@ -191,7 +191,7 @@ fn said(pieces: &[(Origin, bool, &str)]) -> String {
 }
 
 #[test]
-fn nothing_is_told_twice() {
+fn nothing_is_forwarded_twice() {
     use Origin::{Delta, Message};
     assert_eq!(said(&[(Delta, true, "Hel"), (Delta, true, "lo"), (Message, false, "Hello")]), "Hello");
     assert_eq!(said(&[(Message, false, "Hello"), (Message, false, "Hello")]), "Hello");

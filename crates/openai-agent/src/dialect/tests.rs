@@ -126,7 +126,7 @@ fn refusals_are_understood_in_the_words_of_more_servers() {
 }
 
 #[test]
-fn who_merely_repeats_the_request_teaches_nothing() {
+fn an_error_that_only_repeats_the_request_teaches_nothing() {
     let request = r#"{"model":"m","stream_options":{"include_usage":true},"max_tokens":5,"temperature":0.5,
         "messages":[{"role":"system","content":"temperature is not supported"}]}"#;
     for body in [
@@ -211,7 +211,7 @@ fn windows_are_read_where_servers_tell_them() {
 }
 
 #[test]
-fn what_is_no_list_is_said_to_be_none() {
+fn a_text_that_is_not_a_list_is_an_error() {
     for text in ["", "<html>", "{}", r#"{"data":{}}"#, r#"{"data":[]}"#, "[]", "7", r#"[{"id":1}]"#] {
         assert!(read_models(text).is_err(), "{text}");
     }
@@ -324,7 +324,7 @@ fn an_overflow_is_recognised_in_the_words_of_more_servers() {
 }
 
 #[test]
-fn other_errors_are_none() {
+fn other_errors_are_not_an_overflow() {
     for words in [
         "",
         "max_tokens is too large: 999999. This model supports at most 4096 completion tokens.",

@@ -1,8 +1,8 @@
-//! Any answer of an endpoint with any habits, in any pieces: nothing is said twice, and nothing in order is lost.
+//! Any answer of an endpoint with any habits, in any pieces: nothing is forwarded twice, and nothing in order is lost.
 //!
-//! If the first byte is odd, the rest is a stream as it stands: however it is cut, the same comes of it. If it is even,
-//! the rest are choices: each byte has the endpoint say a word, or something beside, in one of its habits, and what has
-//! to be heard is known.
+//! If the first byte is odd, the rest is a stream: the result is the same however it is cut. If it is even, the rest
+//! are choices: each byte makes the endpoint send a word, or something beside, in one of its habits, and the expected
+//! result is known.
 
 use serde_json::{Value as Json, json};
 
@@ -11,7 +11,7 @@ use crate::answer::{Answer, Ending, Piece, StopReason};
 use crate::chunk::Kind;
 use crate::failure::Failure;
 
-/// What is heard of an answer.
+/// The received parts of an answer.
 #[derive(Debug, PartialEq)]
 struct Heard {
     thoughts: String,
@@ -23,7 +23,7 @@ struct Heard {
 /// Cuts the answer in three ways.
 ///
 /// # Panics
-/// If what is heard is not the same, or not what was said.
+/// If the result is not the same, or not what was sent.
 pub fn check(first: u8, rest: &[u8], cut: Cut<'_>) {
     let (stream, endpoint) = match first % 2 {
         1 => (rest.to_vec(), None),
@@ -64,14 +64,14 @@ fn hear(stream: &[u8], cuts: &[usize]) -> Heard {
     Heard { thoughts, text, skipped, ending }
 }
 
-/// An endpoint that speaks by choices, and what has to be heard of it.
+/// An endpoint driven by choices, and the expected result.
 struct Endpoint {
     stream: Vec<u8>,
     /// What ends a line, and then an event.
     line_end: &'static str,
     event_end: &'static str,
     words: usize,
-    /// All text of deltas, as it was sent.
+    /// All text of deltas, as sent.
     sent: String,
     text: String,
     thoughts: String,
@@ -110,7 +110,7 @@ impl Endpoint {
                 let word = self.text();
                 self.event(&chunk(json!({"content": [{"type": "text", "text": word}]})));
             }
-            // All that was sent so far, beside what is new.
+            // Everything sent so far, beside the new text.
             2 => {
                 let word = self.text();
                 let choice = json!({"delta": {"content": word}, "message": {"content": self.sent}});
@@ -229,7 +229,7 @@ impl Endpoint {
         }
     }
 
-    /// A word that was never said before.
+    /// A word that was not used before.
     fn word(&mut self) -> String {
         self.words += 1;
         format!("w{} é\u{1f600}\n", self.words)

@@ -1,13 +1,13 @@
-//! What has to hold for any bytes that an endpoint sends. A fuzzer (`fuzz/fuzz_targets`) and a property test (below) ask
-//! each of these for the same, so that every run of the tests covers what a fuzzer would look for, with fewer bytes.
+//! Properties that hold for any bytes that an endpoint sends. A fuzzer (`fuzz/fuzz_targets`) and a property test
+//! (below) check the same ones, so that every test run covers what a fuzzer would look for, with fewer bytes.
 //!
-//! Each file has one function, `check`, which panics when what it promises does not hold. What comes in pieces is cut
-//! where its caller says: `cut` gives the places for so many bytes.
+//! Each file has one function, `check`, which panics if its property does not hold. Input in pieces is cut where the
+//! caller says: `cut` returns the places for a number of bytes.
 
 pub mod answers;
 pub mod events;
 #[cfg(test)]
 mod tests;
 
-/// Where so many bytes are cut.
+/// Where this many bytes are cut.
 pub type Cut<'a> = &'a dyn Fn(usize) -> Vec<usize>;

@@ -1,4 +1,4 @@
-//! The same bodies with bytes that proptest makes of the words that the fuzzers try (`fuzz/words`).
+//! The same properties with bytes that proptest makes of the fuzzers' words (`fuzz/words`).
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use self::bytes::{cuts, parts};
 use self::strategies::{in_pieces, text};
 
-// The files alone: whoever changes the core has nothing to build here.
+// Only the files: a change of the core rebuilds nothing here.
 #[path = "../../../stdio-bus-sim/src/bytes.rs"]
 #[allow(unreachable_pub, reason = "it is public where it is at home")]
 mod bytes;

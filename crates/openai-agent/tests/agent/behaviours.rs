@@ -1,4 +1,4 @@
-//! Every behaviour of a server, gateway or proxy has its words, its retries and its log.
+//! Every behaviour of a server, gateway or proxy: the message, the retries and the log.
 
 use std::sync::Mutex;
 
@@ -20,7 +20,7 @@ fn every_behaviour_has_its_words_its_retries_and_its_log() {
             scope.spawn(|| {
                 loop {
                     let Some(row) = rows.lock().unwrap().pop() else { return };
-                    // Not while others wait for the list: they have rows of their own.
+                    // Not for endpoints that only serve the list: they have rows of their own.
                     let found = row.try_out();
                     wrong.lock().unwrap().extend(found);
                 }

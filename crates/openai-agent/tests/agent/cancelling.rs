@@ -1,4 +1,4 @@
-//! The ways to stop: session/cancel, $/cancel_request, session/close, the end of the input, signals, a reader that goes.
+//! The ways to stop: session/cancel, $/cancel_request, session/close, the end of the input, signals, a closed stdout.
 
 use std::io::Write;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -10,8 +10,8 @@ use super::client::{Client, PATIENCE, end_of, until};
 use super::endpoint::Endpoint;
 use super::many::Unread;
 
-/// An endpoint that says "a" and then nothing ("mute" is not even answered), and tells when its connection was closed.
-/// Prompts that contain "fine" are answered.
+/// An endpoint that says "a" and then nothing ("mute" is not even answered), and reports when its connection was
+/// closed. Prompts that contain "fine" are answered.
 fn stuck() -> (Endpoint, Receiver<()>) {
     let (closed, closings): (Sender<()>, _) = channel();
     let closed = Arc::new(Mutex::new(closed));
@@ -30,12 +30,12 @@ fn stuck() -> (Endpoint, Receiver<()>) {
     (endpoint, closings)
 }
 
-/// Waits until the endpoint has seen the end of the request. It would stay open for ever.
+/// Waits until the endpoint has seen the end of the request. Otherwise it would stay open forever.
 fn closed(closings: &Receiver<()>) {
     closings.recv_timeout(PATIENCE).expect("the endpoint sees the end of the request");
 }
 
-/// A prompt that such an endpoint has begun to answer: the endpoint, what it tells, the client, the session and the id.
+/// A prompt that such an endpoint has begun to answer: the endpoint, its reports, the client, the session and the id.
 fn stuck_in_a_prompt() -> (Endpoint, Receiver<()>, Client, String, u64) {
     let (endpoint, closings) = stuck();
     let mut client = Client::for_url(&endpoint.url());
@@ -71,7 +71,7 @@ fn cancel_with_an_id_is_answered_too() {
     assert_eq!(client.answer(prompt).stop(), "cancelled");
     assert_eq!(client.answer(cancel).answer["result"], json!({}));
     closed(&closings);
-    // Nothing runs any more: that is no error.
+    // Nothing is running any more: that is not an error.
     assert_eq!(client.result("session/cancel", json!({"sessionId": session})), json!({}));
     client.notify("session/cancel", json!({"sessionId": "unknown"}));
     client.notify("session/cancel", json!({}));
@@ -159,7 +159,7 @@ fn signals_end_the_process() {
 }
 
 #[test]
-fn an_agent_that_was_started_to_outlive_hangups_does() {
+fn an_agent_started_under_nohup_survives_a_hangup() {
     let (endpoint, _closings) = stuck();
     // As nohup starts it.
     let mut command = std::process::Command::new("/bin/sh");
@@ -172,7 +172,7 @@ fn an_agent_that_was_started_to_outlive_hangups_does() {
 }
 
 #[test]
-fn the_rfds_word_for_cancel_is_understood() {
+fn cancel_under_the_name_of_the_rfd_is_understood() {
     let (_endpoint, closings, mut client, session, prompt) = stuck_in_a_prompt();
     client.notify("cancel", json!({"sessionId": session}));
     assert_eq!(client.answer(prompt).stop(), "cancelled");
@@ -182,14 +182,14 @@ fn the_rfds_word_for_cancel_is_understood() {
 }
 
 #[test]
-fn a_reader_that_does_not_read_does_not_keep_the_process() {
+fn a_reader_that_stops_reading_does_not_keep_the_process_alive() {
     let endpoint = Endpoint::start(|_, conn| {
         conn.begin();
         conn.stream.set_write_timeout(Some(PATIENCE)).unwrap();
         let data = super::endpoint::delta(json!({"content": "x".repeat(1000)})).to_string();
         let event = format!("data: {data}\n\n");
         let chunk = format!("{:x}\r\n{event}\r\n", event.len());
-        // It goes on until the agent does not take any more, and then until the agent is gone.
+        // It writes until the agent takes no more, and then until the agent is gone.
         while conn.stream.write_all(chunk.as_bytes()).is_ok() {}
         conn.cut();
     });
@@ -203,13 +203,14 @@ fn a_reader_that_does_not_read_does_not_keep_the_process() {
 }
 
 #[test]
-fn a_reader_that_goes_ends_the_process() {
+fn a_closed_stdout_ends_the_process() {
     let mut command = super::client::program();
     command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
     let mut child = command.spawn().unwrap();
     drop(child.stdout.take());
     let mut stdin = child.stdin.take().unwrap();
-    // A process that another test starts just now holds a copy of what was closed until it has started, and reads as well.
+    // A process that another test is starting holds a copy of the closed descriptor until its exec, and reads from it
+    // as well.
     until("an answer meets nobody", || {
         let _ = stdin.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":0,\"method\":\"initialize\",\"params\":{}}\n");
         child.try_wait().unwrap().is_some()

@@ -12,10 +12,10 @@ use serde_json::{Value as Json, json};
 use super::transcript::Transcript;
 use super::waiting::comes_true;
 
-/// How long anything may take that must come.
+/// Time limit for anything that must happen.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits for what sends no event when it comes true.
+/// Waits for a condition that sends no event.
 pub fn until(what: &str, condition: impl FnMut() -> bool) {
     assert!(comes_true(PATIENCE, condition), "in vain: {what}");
 }
@@ -35,16 +35,15 @@ pub fn program() -> Command {
             command.env_remove(name);
         }
     }
-    // What the tests make go wrong is not worth a line of the log.
+    // Errors that the tests provoke need no log lines.
     command.env("OPENAI_LOG", "error");
     command
 }
 
 static HEED_SIGNALS: Once = Once::new();
 
-/// Whoever runs the tests in the background (nohup, CI) has these signals ignored, and ignored they are inherited. Those
-/// that are handled have their usual meaning in a new program; and where nothing is left to do between fork and exec, the
-/// memory of the tests is not copied for each agent.
+/// Tests run in the background (nohup, CI) inherit ignored signals. Handled ones are reset to their default in a new
+/// program; and with nothing left to do between fork and exec, the memory of the tests is not copied for each agent.
 fn heed_signals() {
     extern "C" fn handle(_: libc::c_int) {}
     for signal in [libc::SIGHUP, libc::SIGINT] {
@@ -69,14 +68,14 @@ pub struct Client {
     log: Option<JoinHandle<String>>,
     next_id: u64,
     told: Transcript,
-    /// What sessions are called, as it was told: name and title.
+    /// The session titles received: session and title.
     pub titles: Vec<(String, String)>,
 }
 
-/// What came of a request.
+/// The result of a request.
 #[derive(Debug)]
 pub struct Answered {
-    /// The `update` members of what came before the answer.
+    /// The `update` members received before the answer.
     pub updates: Vec<Json>,
     /// The whole answer.
     pub answer: Json,
@@ -115,7 +114,7 @@ impl Client {
         Self::run(command)
     }
 
-    /// Starts this command; its log goes where the tests' goes.
+    /// Starts this command; its log goes to the tests' stderr.
     pub fn spawn(mut command: Command) -> Self {
         command.stderr(Stdio::inherit());
         Self::run(command)
@@ -161,7 +160,7 @@ impl Client {
         self.child.id()
     }
 
-    /// Writes bytes as they are.
+    /// Writes raw bytes.
     pub fn write(&mut self, bytes: &[u8]) {
         self.told.keep(bytes);
         self.stdin.as_mut().unwrap().write_all(bytes).unwrap();
@@ -172,7 +171,7 @@ impl Client {
         self.write(format!("{message}\n").as_bytes());
     }
 
-    /// Sends a request and gives its id.
+    /// Sends a request and returns its id.
     pub fn ask(&mut self, method: &str, params: Json) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -185,7 +184,7 @@ impl Client {
         self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}));
     }
 
-    /// The next line. What a session is called stands in [`Self::titles`] and in no line.
+    /// The next line that is not a session title; titles go to [`Self::titles`].
     pub fn line(&mut self) -> Json {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) if line["params"]["update"]["sessionUpdate"] == "session_info_update" => {
@@ -242,7 +241,7 @@ impl Client {
         self.ask("session/prompt", json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]}))
     }
 
-    /// A prompt and what came of it.
+    /// A prompt and its result.
     pub fn prompt(&mut self, session: &str, text: &str) -> Answered {
         let id = self.ask_prompt(session, text);
         self.answer(id)
@@ -261,14 +260,14 @@ impl Client {
 
     /// Waits for the end of the process: its exit code.
     pub fn wait(&mut self) -> Option<i32> {
-        // Its stdout ends with it; whatever it still says is drained here.
+        // Its stdout ends with it; the rest is drained here.
         while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
             self.unread(line);
         }
         end_of(&mut self.child)
     }
 
-    /// Ends the agent: all that it logged.
+    /// Ends the agent and returns its whole log.
     pub fn log(mut self) -> String {
         self.close();
         self.wait();

@@ -7,10 +7,10 @@ use serde_json::{Value as Json, json};
 use super::client::{Answered, Client};
 use super::endpoint::{Conn, Endpoint, Request};
 
-/// What the agent tells of turns that are not sent any more.
+/// The message about turns that are no longer sent.
 const TOLD: &str = "no longer fit";
 
-/// What the user said in the requests that came, oldest first.
+/// The user messages of the last request, oldest first.
 fn said(request: &Request) -> Vec<String> {
     let messages = request.body["messages"].as_array().unwrap();
     let users = messages.iter().filter(|message| message["role"] == "user");
@@ -67,7 +67,7 @@ fn a_request_that_is_refused_for_its_length_is_sent_again_with_fewer_turns() {
     assert_eq!(said(&requests[2]), ["a", "b", "c"]);
     assert!(said(&requests[3]).len() < 3, "{:?}", said(&requests[3]));
     assert_eq!(requests.len(), 4);
-    // What was told is no part of the conversation.
+    // The message is not part of the conversation.
     assert!(client.prompt(&session, &long('d')).text().ends_with("ok"));
     let last = endpoint.requests().pop().unwrap();
     assert!(!last.body.to_string().contains(TOLD) && !said(&last).contains(&"a".to_owned()));

@@ -1,4 +1,4 @@
-//! An endpoint that does what a test tells it: one thread a connection, one call of the test's closure a request.
+//! An endpoint scripted by a test: one thread per connection, one call of the test's closure per request.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -24,7 +24,7 @@ impl Request {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// What the user said last. It may stand after what was said before and has no answer.
+    /// The last user message. Earlier unanswered messages may precede it.
     pub fn said(&self) -> String {
         let content = &self.body["messages"].as_array().unwrap().last().unwrap()["content"];
         content.as_str().and_then(|text| text.rsplit("\n\n").next()).unwrap_or_default().to_owned()
@@ -85,7 +85,7 @@ impl Conn {
         self.event(&json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}));
     }
 
-    /// `[DONE]` and the end of the stream, which come together: the connection can be used again at once.
+    /// `[DONE]` and the end of the stream in one write: the connection can be reused at once.
     pub fn done(&mut self) {
         self.raw(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n");
     }
@@ -94,7 +94,7 @@ impl Conn {
         self.raw(b"0\r\n\r\n");
     }
 
-    /// Breaks the connection off.
+    /// Closes the connection early.
     pub fn cut(&mut self) {
         self.closes = true;
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
@@ -106,7 +106,7 @@ impl Conn {
         rustix::net::sockopt::set_socket_linger(&self.stream, Some(std::time::Duration::ZERO)).unwrap();
     }
 
-    /// A stream of these texts, well ended.
+    /// A stream of these texts with a proper end.
     pub fn say(&mut self, texts: &[&str]) {
         self.begin();
         for text in texts {
@@ -172,17 +172,17 @@ impl Endpoint {
         format!("http://{}/v1", self.address)
     }
 
-    /// The address that errors name.
+    /// The address shown in errors.
     pub fn chat_url(&self) -> String {
         format!("{}/chat/completions", self.url())
     }
 
-    /// What was asked so far.
+    /// The requests so far.
     pub fn requests(&self) -> Vec<Request> {
         self.requests.lock().unwrap().clone()
     }
 
-    /// How many connections were made so far.
+    /// The number of connections so far.
     pub fn connections(&self) -> usize {
         *self.connections.lock().unwrap()
     }

@@ -1,8 +1,8 @@
-//! What is told at once, what is tried again, and what breaks off.
+//! What fails at once, what is retried, and what breaks off.
 
 use super::row::*;
 
-/// What is told at once.
+/// Failures that are reported at once.
 pub fn refused() -> Vec<Row> {
     let refusals = [
         (400, "OpenAI", "bad"),
@@ -30,7 +30,7 @@ pub fn refused() -> Vec<Row> {
                 .fails(&format!("Request refused (HTTP {code}) by {{url}}: {words}"))
         })
         .into();
-    // Nobody knows whether the key may go there: a redirect is told and not followed.
+    // The key may not be meant for the new address: a redirect is reported and not followed.
     for code in [301, 302, 303, 307, 308] {
         let head = format!("HTTP/1.1 {code} X\nlocation: https://elsewhere.test/v1/chat/completions?token=abc");
         let place = "https://elsewhere.test/v1/chat/completions?***";
@@ -143,7 +143,7 @@ fn refusals_of_members() -> Vec<Row> {
     ]
 }
 
-/// What is tried again, or would be.
+/// Failures that are retried, or would be.
 pub fn retried() -> Vec<Row> {
     let passing = [
         (408, "OpenAI"),
@@ -255,7 +255,7 @@ fn retries_by_the_servers_word() -> Vec<Row> {
     ]
 }
 
-/// Connections that end or stand still, and what is no HTTP.
+/// Connections that end or stall, and answers that are not HTTP.
 pub fn broken() -> Vec<Row> {
     [broken_heads(), broken_bodies(), broken_ends()].into_iter().flatten().collect()
 }

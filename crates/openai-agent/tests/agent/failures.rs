@@ -1,4 +1,4 @@
-//! What goes wrong at the endpoint, and the words for it.
+//! Failures of the endpoint, and the messages for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::client::Client;
 use super::endpoint::{Conn, Endpoint, Request, delta};
 
-/// Asks once in a fresh agent and gives (the text, the URL that was called, the number of requests).
+/// Asks once in a fresh agent and returns (the text, the URL that was called, the number of requests).
 fn fail(
     env: &[(&str, &str)],
     handler: impl Fn(&Request, &mut Conn) + Send + Sync + 'static,
@@ -26,7 +26,7 @@ fn fail(
 const NOW: (&str, &str) = ("retry-after-ms", "1");
 
 #[test]
-fn the_words_are_the_rfds() {
+fn the_failure_texts_are_those_of_the_rfd() {
     for status in [401, 403] {
         let (text, url, requests) = fail(&[], move |_, conn| conn.refuse(status, "bad key"));
         let expected = format!("Authentication error (HTTP {status}) calling {url}. Check your OPENAI_API_KEY.");
@@ -49,7 +49,7 @@ fn the_words_are_the_rfds() {
 }
 
 #[test]
-fn nobody_listening_is_a_network_error() {
+fn a_refused_connection_is_a_network_error() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut client = Client::start(&[("OPENAI_BASE_URL", &format!("http://{free}/v1")), ("OPENAI_MAX_RETRIES", "0")]);
     let session = client.session();
@@ -112,7 +112,7 @@ fn a_stream_that_breaks_off_is_an_error_and_is_not_tried_again() {
 }
 
 #[test]
-fn an_error_inside_the_stream_is_told_like_one_outside() {
+fn an_error_inside_the_stream_reads_like_one_outside() {
     for (error, expected) in [
         (json!({"error": {"message": "slow down", "type": null, "code": "429"}}), "Rate limit exceeded (HTTP 429)"),
         (json!({"error": {"message": "boom", "code": 500}}), "Server error (HTTP 500)"),
@@ -132,7 +132,7 @@ fn an_error_inside_the_stream_is_told_like_one_outside() {
 }
 
 #[test]
-fn what_is_no_completion_is_said_to_be_none() {
+fn a_response_that_is_not_a_completion_is_an_error() {
     let (text, ..) = fail(&[], |_, conn| conn.respond(200, &[("content-type", "text/html")], "<html>log in</html>"));
     assert!(text.contains("text/html instead of a chat completion") && text.contains("OPENAI_BASE_URL"), "{text}");
     let (text, ..) = fail(&[], |_, conn| conn.respond(200, &[("content-type", "application/json")], "{\"ok\":true}"));
@@ -205,7 +205,7 @@ fn a_failed_turn_leaves_the_history_as_it_was() {
     for text in ["break", "refuse", "two"] {
         client.prompt(&session, text);
     }
-    // What the endpoint would not have would be refused again with the next prompt.
+    // A prompt that the endpoint refused would be refused again with the next one.
     assert_eq!(said(&endpoint), ["one", "fine", "break\n\ngo on", "fine", "two"]);
 }
 
@@ -231,7 +231,7 @@ fn the_words_of_the_server_are_told_in_every_shape() {
 }
 
 #[test]
-fn what_is_passed_over_is_logged_and_not_by_the_hundred() {
+fn skipped_events_are_logged_in_a_few_lines() {
     let endpoint = Endpoint::start(|_, conn| {
         conn.begin();
         for _ in 0..100 {
@@ -271,7 +271,7 @@ fn old_servers_are_asked_without_counts_and_new_models_with_the_new_limit() {
     assert_eq!(client.prompt(&session, "two").text(), "ok");
     assert_eq!(refusals.load(Ordering::Relaxed), 2, "what was learned is remembered");
     assert_eq!(endpoint.requests().last().unwrap().body["max_completion_tokens"], 9);
-    // A server that goes on complaining is believed in the end.
+    // A server that keeps refusing is believed in the end.
     let (text, _, requests) = fail(&[("OPENAI_MAX_TOKENS", "9")], |_, conn| {
         conn.refuse(400, "stream_options and max_completion_tokens are both unsupported");
     });
@@ -280,7 +280,7 @@ fn old_servers_are_asked_without_counts_and_new_models_with_the_new_limit() {
 }
 
 #[test]
-fn what_one_model_refuses_the_others_are_asked_for() {
+fn a_refusal_of_one_model_does_not_affect_the_others() {
     let endpoint = Endpoint::start(|request, conn| {
         let body = &request.body;
         let refusal = |param: &str, words: &str| {
@@ -351,7 +351,7 @@ fn a_refusal_that_repeats_the_request_teaches_nothing() {
 
 #[test]
 fn a_lesson_that_does_not_help_is_forgotten() {
-    // It says that it does not take stream_options, and refuses the request without them as well.
+    // It says that it does not accept stream_options, but also refuses the request without them.
     let endpoint = Endpoint::start(|request, conn| match request.said().as_str() {
         "good" => conn.say(&["ok"]),
         _ => conn.refuse(400, "stream_options is not supported"),
@@ -393,7 +393,7 @@ fn a_connection_that_the_server_closed_after_an_answer_fails_no_prompt() {
         assert_eq!(client.prompt(&session, "hi").text(), "ok");
     }
     assert_eq!((endpoint.requests().len(), endpoint.connections()), (3, 2));
-    // A new connection that is closed without a word is a failure all the same.
+    // A new connection that is closed without an answer is still a failure.
     let endpoint = Endpoint::start(|_, conn| conn.cut());
     let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_MAX_RETRIES", "0")]);
     let session = client.session();

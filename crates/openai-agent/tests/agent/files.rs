@@ -1,4 +1,4 @@
-//! The files that others read: BenchFlow's manifest, the ACP registry's entry, the example configurations.
+//! Files for other programs: BenchFlow's manifest, the ACP registry's entry, the example configurations.
 
 use serde_json::Value as Json;
 

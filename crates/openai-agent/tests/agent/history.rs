@@ -27,7 +27,7 @@ fn said(endpoint: &Endpoint) -> Vec<String> {
 }
 
 #[test]
-fn a_session_goes_on_in_another_process() {
+fn a_session_continues_in_another_process() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::start(|request, conn| {
         conn.begin();
@@ -112,7 +112,7 @@ fn a_crash_loses_at_most_the_last_turn() {
     first.signal(libc::SIGKILL);
     first.wait();
     drop(open);
-    // What a crash of the machine leaves of a write, too.
+    // A machine crash, too, leaves part of a write.
     let path = dir.path().join(format!("{session}.jsonl"));
     let mut bytes = std::fs::read(&path).unwrap();
     bytes.extend_from_slice(b"{\"user\":{\"role\":\"us");
@@ -136,7 +136,7 @@ fn two_workers_may_serve_one_session_in_turn() {
     left.prompt(&session, "one");
     right.result("session/resume", load(&session));
     right.prompt(&session, "two");
-    // What the other one has added is there when the session is loaded.
+    // The turn of the other process is there when the session is loaded.
     left.result("session/load", load(&session));
     left.prompt(&session, "three");
     right.result("session/resume", load(&session));
@@ -201,19 +201,19 @@ fn a_bad_line_costs_its_turn_and_not_those_after_it() {
     let log = second.log();
     let told = format!("Session {session}: {}: line 3 cannot be read and is passed over", path.display());
     assert_eq!((log.lines().count(), log.contains(&told)), (1, true), "{log}");
-    // Nothing was cut off: whoever can mend the line has it still.
+    // Nothing was cut off: a user who can repair the line still has it.
     let text = std::fs::read_to_string(&path).unwrap();
     assert_eq!((text.lines().count(), text.lines().nth(2)), (5, Some(lines[2])));
 }
 
 #[test]
-fn a_full_disk_is_told_and_spoils_no_answer() {
+fn a_full_disk_is_reported_and_spoils_no_answer() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::start(|request, conn| match request.said().as_str() {
         "long" => conn.say(&["x".repeat(8000).as_str(), "y"]),
         _ => conn.say(&["fine"]),
     });
-    // No file may grow beyond 2 KiB (4 blocks of 512 bytes), and whoever tries gets an error.
+    // No file may grow beyond 2 KiB (4 blocks of 512 bytes); writes beyond get an error.
     let mut command = std::process::Command::new("sh");
     command.arg("-c").arg("trap '' XFSZ; ulimit -f 4; exec \"$0\" acp").arg(env!("CARGO_BIN_EXE_openai-agent"));
     command.env("OPENAI_BASE_URL", endpoint.url()).env("OPENAI_HISTORY_DIR", dir.path()).env("OPENAI_LOG", "error");
@@ -233,7 +233,7 @@ fn a_full_disk_is_told_and_spoils_no_answer() {
         aside[0]["content"]["text"].as_str().unwrap().starts_with("\n\nThis turn could not be stored: File too large")
     );
     assert_ne!(aside[0]["messageId"], answer[0]["messageId"]);
-    // What fits again is stored again, and what is not on the disk still goes with the next prompt.
+    // A turn that fits again is stored again, and one that is not on disk still goes with the next prompt.
     assert_eq!(first.prompt(&session, "three").text(), "fine");
     assert_eq!(said(&endpoint).len(), 5);
     let log = first.log();
@@ -245,7 +245,7 @@ fn a_full_disk_is_told_and_spoils_no_answer() {
 }
 
 #[test]
-fn a_directory_that_is_gone_is_told_and_spoils_no_answer() {
+fn a_deleted_directory_is_reported_and_spoils_no_answer() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::saying(&["fine"]);
     let mut client = client(&endpoint, dir.path());
@@ -290,7 +290,7 @@ fn a_session_whose_model_is_not_offered_any_more_goes_on_with_another() {
             "session/load" => {
                 log.contains(&format!("Session {session}: it goes on with new, for old is not in OPENAI_MODELS"))
             }
-            // By then its last turn was of the new one.
+            // By then its last turn was with the new one.
             _ => !log.contains("it goes on with"),
         };
         assert!(told, "{log}");
@@ -298,7 +298,7 @@ fn a_session_whose_model_is_not_offered_any_more_goes_on_with_another() {
 }
 
 #[test]
-fn the_sessions_of_a_directory_are_listed_unless_that_is_forbidden() {
+fn the_sessions_of_a_directory_are_listed_unless_disabled() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::saying(&["fine"]);
     let start = |scope: &str| {

@@ -1,4 +1,4 @@
-//! Keys in a file, which change.
+//! A key file that changes.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use super::client::{Client, program};
 use super::endpoint::Endpoint;
 
-/// An endpoint that takes one key, the last line of a file; it refuses every other.
+/// An endpoint that accepts one key, the last line of a file, and refuses every other.
 fn endpoint_with(valid: PathBuf) -> Endpoint {
     Endpoint::start(move |request, conn| {
         let valid = std::fs::read_to_string(&valid).unwrap();
@@ -42,17 +42,17 @@ fn a_key_in_a_file_is_read_again_when_it_changes() {
     );
     let session = client.session();
     assert_eq!(client.prompt(&session, "hi").text(), "ok");
-    // As secrets are rotated: another file takes its place.
+    // As secrets are rotated: the file is replaced.
     std::fs::write(&valid, "second-key-000").unwrap();
     std::fs::rename(path(&directory, "new", "second-key-000"), &file).unwrap();
     assert_eq!(client.prompt(&session, "hi").text(), "ok");
     assert_eq!(keys(&endpoint), ["Bearer first-key-0000", "Bearer second-key-000"]);
-    // Whoever writes it anew may be seen halfway.
+    // A reader may see the file while it is rewritten.
     std::fs::write(&file, "").unwrap();
     assert_eq!(client.prompt(&session, "hi").text(), "ok");
     std::fs::remove_file(&file).unwrap();
     assert_eq!(client.prompt(&session, "hi").text(), "ok");
-    // A key that is refused, and no other one: told once, without the key.
+    // A key that is refused, with no other one to try: reported once, without the key.
     std::fs::write(&valid, "third-key-0000").unwrap();
     let text = client.prompt(&session, "hi").text();
     assert!(text.starts_with("Authentication error (HTTP 401)"), "{text}");

@@ -1,19 +1,19 @@
-//! What large answers cost, and what becomes of what is cut: characters, and connections.
+//! What large answers cost, and what happens to cut characters and connections.
 
 use serde_json::json;
 
 use super::client::Client;
 use super::endpoint::{Conn, Endpoint, delta};
 
-/// The number that a line of /proc/PID/status has, in KiB.
+/// A value of /proc/PID/status, in KiB.
 fn status_kib(pid: u32, name: &str) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap().split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// What an answer of this body makes of the agent's memory: the peak and what is left of it beyond what it had before,
-/// in multiples of the body. It must say this, or something that begins so.
+/// The memory that an answer with this body costs the agent: the peak and the rest afterwards above the initial value,
+/// in multiples of the body. The answer must begin with `said`.
 fn cost(body: String, content_type: &'static str, said: &str) -> (f64, f64) {
     let length = body.len();
     let endpoint = Endpoint::start(move |request, conn: &mut Conn| match request.said().as_str() {
@@ -24,7 +24,7 @@ fn cost(body: String, content_type: &'static str, said: &str) -> (f64, f64) {
     let (session, other) = (client.session(), client.session());
     client.prompt(&other, "warm up");
     let before = status_kib(client.pid(), "VmRSS");
-    // 5: the peak begins anew (proc_pid_clear_refs(5)).
+    // 5: resets the peak (proc_pid_clear_refs(5)).
     std::fs::write(format!("/proc/{}/clear_refs", client.pid()), "5").unwrap();
     let answered = client.prompt(&session, "large");
     assert_eq!(answered.stop(), "end_turn");

@@ -1,6 +1,6 @@
-//! openai-agent as a user meets it: the program itself, a client on its pipes and an endpoint that misbehaves.
+//! openai-agent as a user sees it: the program itself, a client on its pipes and an endpoint that misbehaves.
 //!
-//! The client and the endpoint are driven by each test; nothing sleeps, everything waits for what it wants to see.
+//! Each test drives the client and the endpoint; nothing sleeps, everything waits for a condition.
 
 mod answered;
 mod behaviours;

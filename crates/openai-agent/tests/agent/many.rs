@@ -56,7 +56,7 @@ impl Unread {
         serde_json::from_slice(&line).unwrap()
     }
 
-    /// Makes a session and gives its name.
+    /// Creates a session and returns its name.
     pub fn session(&mut self, id: usize) -> String {
         let params = json!({"cwd": "/", "mcpServers": []});
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": "session/new", "params": params}));
@@ -85,7 +85,7 @@ fn resident_kib(pid: u32) -> u64 {
 #[test]
 fn a_thousand_sessions_stream_at_once_on_one_thread() {
     const SESSIONS: usize = 1000;
-    // No stream goes on before all have begun.
+    // No stream continues before all have begun.
     let barrier = Arc::new(Barrier::new(SESSIONS));
     let endpoint = Endpoint::start(move |request, conn| {
         let name = request.said();
@@ -98,7 +98,7 @@ fn a_thousand_sessions_stream_at_once_on_one_thread() {
         conn.finish_reason("stop");
         conn.done();
     });
-    // The agent gets along with the few open files that a login shell allows at first.
+    // The agent copes with the few open files that a login shell allows at first.
     let mut command = std::process::Command::new("sh");
     command.arg("-c").arg("ulimit -S -n 256; exec \"$0\" acp").arg(env!("CARGO_BIN_EXE_openai-agent"));
     command.env("OPENAI_BASE_URL", endpoint.url()).env("OPENAI_LOG", "error");
@@ -154,7 +154,8 @@ fn a_slow_reader_gets_everything_in_fewer_pieces_and_costs_little_memory() {
     for (id, session) in texts.keys().enumerate() {
         agent.ask_prompt(id, session);
     }
-    // Nobody reads until every stream has begun and the processor time of the agent stands still: it is stopped by us.
+    // The test reads nothing until every stream has begun and the agent uses no more processor time: it is blocked by
+    // us.
     until("every session asks the model", || endpoint.requests().len() >= SESSIONS);
     let pid = agent.child.id();
     let ticks = || {

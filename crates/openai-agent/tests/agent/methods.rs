@@ -1,4 +1,4 @@
-//! ACP's methods, and what is told of requests that cannot be understood.
+//! ACP's methods, and the answers to requests that cannot be understood.
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
@@ -25,7 +25,7 @@ fn initialize_tells_what_the_agent_can() {
         assert!(result["authMethods"][0].get("type").is_none());
     }
     assert_eq!(client.result("authenticate", json!({"methodId": "env-api-key"})), json!({}));
-    // There is nothing to do, whatever a client calls it (the RFD: "no-op").
+    // Any method id is accepted without effect (the RFD: "no-op").
     assert_eq!(client.result("authenticate", json!({"methodId": "face"})), json!({}));
     assert_eq!(client.result("authenticate", json!({})), json!({}));
 }
@@ -116,7 +116,7 @@ fn models_of(result: &Json) -> Vec<String> {
 
 #[test]
 fn models_are_fetched_again_when_that_failed() {
-    // The fetch of the start fails when a client waits for it, not before: then the client would have it made again.
+    // The fetch at startup fails while a client waits for it, not before: then the client would start another.
     let (asked, may_fail) = channel();
     let may_fail = Mutex::new(may_fail);
     let endpoint = Endpoint::start(move |request, conn| match request.number {
@@ -149,7 +149,7 @@ fn models_are_fetched_again_when_that_failed() {
 }
 
 #[test]
-fn what_does_not_exist_is_said() {
+fn unknown_methods_sessions_and_models_are_errors() {
     let mut client = Client::for_url("http://127.0.0.1:9/v1");
     assert_eq!(client.error("session/dance", json!({}))["code"], -32601);
     for method in ["session/load", "session/resume", "session/delete"] {
@@ -179,7 +179,7 @@ fn what_does_not_exist_is_said() {
 }
 
 #[test]
-fn what_is_no_request_is_told_so_and_the_next_line_is_read() {
+fn an_invalid_request_gets_an_error_and_the_next_line_is_read() {
     let mut client = Client::start(&[("OPENAI_MAX_LINE_BYTES", "100000")]);
     let mut expect = |bytes: &[u8], code: i64| {
         client.write(bytes);
@@ -198,7 +198,7 @@ fn what_is_no_request_is_told_so_and_the_next_line_is_read() {
     client.write(b"{\"jsonrpc\":\"1.0\",\"id\":\"a\",\"method\":\"initialize\"}\n");
     let line = client.line();
     assert_eq!((&line["error"]["code"], &line["id"]), (&json!(-32600), &json!("a")));
-    // Answers, unknown notifications and blank lines are nobody's business.
+    // Answers, unknown notifications and blank lines are ignored.
     client.write(b"{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":null}\n{\"jsonrpc\":\"2.0\",\"method\":\"x/y\"}\n\n");
     client.session();
 }
@@ -208,7 +208,7 @@ fn a_line_that_cannot_be_read_is_answered_under_its_id() {
     let endpoint = Endpoint::saying(&["ok"]);
     let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_MAX_LINE_BYTES", "100000")]);
     let session = client.session();
-    // What JSON allows and no float or string of ours holds.
+    // Valid JSON that no float or string of ours can hold.
     for (id, text, said) in [
         ("7.5", "cut \\ud83d", "cut \u{fffd}"),
         ("18446744073709551616", "big", "big"),
@@ -224,7 +224,7 @@ fn a_line_that_cannot_be_read_is_answered_under_its_id() {
         let last = endpoint.requests().pop().unwrap().body;
         assert_eq!(last["messages"].as_array().unwrap().last().unwrap()["content"], said);
     }
-    // What is no JSON, and what is too long.
+    // Lines that are not JSON, and lines that are too long.
     let long = "x".repeat(100_000);
     for (line, code) in [
         (r#"{"jsonrpc":"2.0","id":"a","method":"initialize",}"#.to_owned(), -32700),
@@ -236,7 +236,7 @@ fn a_line_that_cannot_be_read_is_answered_under_its_id() {
         let answer = client.line();
         assert_eq!((&answer["id"], &answer["error"]["code"]), (&json!("a"), &json!(code)), "{answer}");
     }
-    // An answer that is too long is nobody's business.
+    // An answer that is too long is ignored.
     client.write(format!("{{\"id\":\"a\",\"result\":\"{long}\"}}\n").as_bytes());
     client.session();
 }
@@ -266,7 +266,7 @@ fn open_sessions_are_listed_without_a_history_and_one_that_was_closed_is_not_kno
 }
 
 #[test]
-fn the_buss_session_id_comes_back_on_everything_and_nothing_is_added_without_it() {
+fn the_session_id_of_the_bus_is_on_every_line_if_it_was_sent() {
     let endpoint = Endpoint::saying(&["a", "b"]);
     let mut client = Client::for_url(&endpoint.url());
     let session = client.session();

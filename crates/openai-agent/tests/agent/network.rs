@@ -1,4 +1,4 @@
-//! TLS and proxies. The certificate (and its key, which protects nothing) lie beside this file.
+//! TLS and proxies. The certificate (and its key, which protects nothing) are in this directory.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,12 +16,12 @@ fn certificate_file() -> String {
     concat!(env!("CARGO_MANIFEST_DIR"), "/tests/agent/certificate.pem").to_owned()
 }
 
-/// What `openssl req -x509` makes of a name: authority and server in one.
+/// The certificate that `openssl req -x509` makes for a name: authority and server in one.
 fn self_signed(name: &str) -> String {
     format!("{}/tests/agent/self-signed/{name}.pem", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// An endpoint behind TLS with the certificate that the authorities of the tests have signed.
+/// An endpoint behind TLS with the certificate signed by the tests' authority.
 fn tls_endpoint() -> SocketAddr {
     tls_endpoint_with(&certificate_file(), concat!(env!("CARGO_MANIFEST_DIR"), "/tests/agent/key.pem")).0
 }
@@ -70,7 +70,7 @@ fn tls_endpoint_with(certificate: &str, key: &str) -> (SocketAddr, Arc<AtomicUsi
     (address, connections)
 }
 
-/// A proxy that knows both ways, sends everything to `target` and tells the first lines and the authentication.
+/// A proxy that tunnels and forwards, sends everything to `target` and reports the first lines and the authentication.
 fn proxy(target: SocketAddr) -> (SocketAddr, Receiver<(String, Option<String>)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -145,7 +145,7 @@ fn a_proxy_tunnels_tls_and_forwards_what_is_plain() {
     assert_eq!(first, "POST http://model.test/v1/chat/completions HTTP/1.1");
     assert!(auth.unwrap().ends_with("Basic dXNlcjpwYXNz"));
 
-    // This machine is asked without the proxy, and so is what NO_PROXY names.
+    // This machine is reached without the proxy, and so is what NO_PROXY names.
     let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("http_proxy", &proxy_url)]);
     let session = client.session();
     assert_eq!(client.prompt(&session, "hi").text(), "plain");
@@ -167,7 +167,7 @@ fn a_self_signed_certificate_is_trusted_when_it_is_named() {
         let (text, ..) = prompt(certificate, &[("OPENAI_CA_FILE", &self_signed(certificate))]);
         assert_eq!(text, "over TLS", "{certificate}");
     }
-    // Of another host, out of time, or not named at all: told at once, and never tried again.
+    // For another host, expired, or not configured: reported at once, and never retried.
     for (certificate, named, problem) in [
         ("elsewhere", "elsewhere", "localhost"),
         ("expired", "expired", "expired"),
@@ -181,7 +181,7 @@ fn a_self_signed_certificate_is_trusted_when_it_is_named() {
     }
     let (text, connections, _) = prompt("localhost", &[]);
     assert!(text.contains("invalid peer certificate") && connections == 1, "{text}");
-    // Whoever wants none of that is warned.
+    // A user who turns verification off is warned.
     let (text, _, log) = prompt("expired", &[("OPENAI_TLS_INSECURE", "1")]);
     assert_eq!(text, "over TLS");
     assert!(log.contains("warning: OPENAI_TLS_INSECURE=1: the endpoint's certificate is not checked"), "{log}");
@@ -214,7 +214,7 @@ fn a_file_without_certificates_stops_the_start() {
 
 #[test]
 fn an_endpoint_without_tls_is_no_endpoint_with_it() {
-    // As a server answers that takes the handshake for a request.
+    // The answer of a server that takes the handshake for a request.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}/v1", listener.local_addr().unwrap());
     let connections = Arc::new(AtomicUsize::new(0));

@@ -1,16 +1,16 @@
-//! What servers, gateways and proxies do with HTTP, and what must come of it: the words in the chat, how often was
-//! asked, and what is logged at level info. The turn ends with `end_turn` in each case. One row is one behaviour and
-//! says where it comes from: a server, a document or a mishap.
+//! What servers, gateways and proxies do with HTTP, and the expected result: the words in the chat, the number of
+//! requests, and the log at level info. The turn ends with `end_turn` in each case. One row is one behaviour and names
+//! its source: a server, a document or a mishap.
 //!
 //! In the expected texts `{url}` is the address that was called and `#` is any number. A row without words expects the
-//! answer `ok`, one request and no line of the log; there is one retry unless a row says otherwise.
+//! answer `ok`, one request and no log line; there is one retry unless a row says otherwise.
 
 use std::io::Write;
 
 use super::client::Client;
 use super::endpoint::{Conn, Endpoint};
 
-/// How the connection goes on after the bytes of an answer.
+/// What happens to the connection after the bytes of an answer.
 #[derive(Clone, Copy)]
 pub enum End {
     /// It can be used again.
@@ -19,7 +19,7 @@ pub enum End {
     Close,
     /// It is reset.
     Reset,
-    /// Nothing happens until the agent closes it.
+    /// Nothing is sent until the agent closes it.
     Hold,
 }
 
@@ -76,7 +76,7 @@ pub fn error(code: u16, headers: &str, message: &str) -> Answer {
     sized(&format!("HTTP/1.1 {code} X{headers}\ncontent-type: application/json"), body.to_string())
 }
 
-/// What an account without money gets, though a wait is named.
+/// The answer for an account without money, even with a retry time.
 pub fn spent(kind: &str) -> Answer {
     let body = serde_json::json!({"error": {"message": "the account is empty", "type": kind}});
     sized("HTTP/1.1 429 X\nretry-after-ms: 1", body.to_string())
@@ -96,7 +96,7 @@ pub fn chunked(head: &str, pieces: &[&str], end: &str) -> Vec<u8> {
     bytes.into_bytes()
 }
 
-/// Bytes as chunks of so many, and the last one.
+/// Bytes as chunks of `length`, and the last one.
 pub fn chunks(bytes: &[u8], length: usize) -> Vec<u8> {
     let mut out = Vec::new();
     for piece in bytes.chunks(length) {
@@ -114,11 +114,11 @@ pub fn gzip(text: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// A behaviour and what must come of it.
+/// A behaviour and the expected result.
 pub struct Row {
     pub name: String,
     pub source: &'static str,
-    /// The answer to each request; the last one to all that follow.
+    /// The answer to each request; the last one also to all that follow.
     pub answers: Vec<Answer>,
     pub env: &'static [(&'static str, &'static str)],
     pub text: String,
@@ -135,13 +135,13 @@ impl Row {
         Self { env, ..self }
     }
 
-    /// It is said before another attempt, after so many milliseconds.
+    /// It is logged before another attempt, after this many milliseconds.
     pub fn retried(mut self, text: &str, milliseconds: &str) -> Self {
         self.requests += 1;
         self.logs(&format!("info: {text}. Again in {milliseconds} ms."))
     }
 
-    /// So many requests, though not for a retry.
+    /// This many requests, but no retry.
     pub fn asked(self, requests: usize) -> Self {
         Self { requests, ..self }
     }
@@ -151,7 +151,7 @@ impl Row {
         self
     }
 
-    /// These are the words in the chat and in the log.
+    /// The words in the chat and in the log.
     pub fn fails(self, text: &str) -> Self {
         Self { text: text.to_owned(), ..self }.logs(&format!("warning: {text}"))
     }
@@ -168,7 +168,7 @@ impl Row {
         Self { text: format!("ok\n\n{text}"), ..self }.logs(&format!("warning: {text}"))
     }
 
-    /// What is wrong with what came of it, if anything is.
+    /// Runs the row; returns how the result differs from the expected one.
     pub fn try_out(self) -> Option<String> {
         let answers = self.answers;
         let endpoint = Endpoint::start(move |request, conn| answers[request.number.min(answers.len() - 1)].give(conn));

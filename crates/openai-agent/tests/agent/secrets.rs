@@ -19,7 +19,7 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn a_port_that_does_not_exist_is_no_other_port() {
+fn an_invalid_port_is_not_replaced_by_another() {
     for url in [
         "http://127.0.0.1:65536/v1",
         "http://127.0.0.1:99999/v1?key=AIzaSyQueryKey42",
@@ -46,7 +46,7 @@ fn a_port_that_does_not_exist_is_no_other_port() {
     }
 }
 
-/// All that the agent says to a prompt, in both styles of errors, in the log at its most talkative, and in `check`.
+/// Everything the agent says to a prompt, in both styles of errors, in the most detailed log, and in `check`.
 fn all_that_is_said(handler: impl Fn(&Request, &mut Conn) + Clone + Send + Sync + 'static) -> String {
     let endpoint = Endpoint::start(handler);
     let url = format!("{}?key={QUERY_KEY}&api-version=2024-10-21", endpoint.url());
@@ -116,7 +116,7 @@ fn a_key_that_is_quoted_in_part_is_masked_too() {
         });
         assert!(!all.contains(&KEY[..13]) && all.contains("Incorrect API key provided: ***"), "{all}");
     }
-    // The words are cut to a bearable length: not in the middle of a key.
+    // The words are shortened, but not in the middle of a key.
     for padding in [280, 290, 299] {
         let all = all_that_is_said(move |_, conn| conn.respond(400, &[], &format!("{}{KEY}", "x".repeat(padding))));
         assert!(!all.contains("sk-proj"), "{all}");

@@ -12,7 +12,7 @@ fn ask(handler: impl Fn(&Request, &mut Conn) + Send + Sync + 'static) -> Answere
     client.prompt(&session, "hi")
 }
 
-/// A body sent as it is, without a length, closed at its end.
+/// A body sent raw, without a length, closed at its end.
 fn ask_raw(content_type: &'static str, body: &'static [u8]) -> Answered {
     ask(move |_, conn| {
         conn.raw(format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\nconnection: close\r\n\r\n").as_bytes());
@@ -112,7 +112,7 @@ fn counts_are_told_with_the_result_and_summed_over_the_session() {
 }
 
 #[test]
-fn a_client_that_is_older_than_usage_update_is_spared_it() {
+fn a_client_older_than_usage_update_does_not_get_it() {
     let endpoint = Endpoint::start(|_, conn| {
         conn.begin();
         conn.text("x");
@@ -156,7 +156,7 @@ fn the_reason_to_finish_is_translated() {
 }
 
 #[test]
-fn a_refusal_is_told_and_forgotten() {
+fn a_refusal_is_shown_and_forgotten() {
     let endpoint = Endpoint::start(|request, conn| match request.number {
         0 => {
             conn.begin();
@@ -224,7 +224,7 @@ fn long_events_are_read_and_too_long_ones_are_an_error() {
     let session = client.session();
     let answered = client.prompt(&session, "hi");
     assert_eq!(answered.text().len(), 3 << 20);
-    // The bus by default and BenchFlow at all take no line above 1 MiB.
+    // The bus by default and BenchFlow at all accept no line above 1 MiB.
     assert!(answered.updates.iter().all(|update| update.to_string().len() < 1 << 20));
     let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_MAX_LINE_BYTES", "1000000")]);
     let session = client.session();
@@ -255,13 +255,13 @@ fn an_answer_that_is_over_ends_the_turn_though_the_connection_stays_open() {
             conn.chunk(sent.as_bytes());
             conn.wait_closed();
         });
-        // No silence would end it.
+        // A stall never ends it.
         let mut client = Client::start(&[("OPENAI_BASE_URL", &endpoint.url()), ("OPENAI_IDLE_TIMEOUT_SEC", "0")]);
         let session = client.session();
         let answered = client.prompt(&session, "hi");
         assert_eq!((answered.text().as_str(), answered.stop()), ("a", "end_turn"), "{body}");
     };
-    // All at once: the agent gives most of them two seconds for what may follow.
+    // All at once: the agent waits two seconds for the rest of most of them.
     std::thread::scope(|scope| {
         for body in &bodies {
             scope.spawn(|| ends(body));
@@ -336,7 +336,7 @@ fn reasoning_within_the_text_is_a_thought_and_stays_out_of_the_history() {
 }
 
 #[test]
-fn tools_that_nobody_runs_are_told_and_the_prompt_stays() {
+fn requested_tools_are_reported_and_the_prompt_stays() {
     let endpoint = Endpoint::start(|request, conn| match request.number {
         0 => {
             conn.begin();
@@ -357,7 +357,7 @@ fn tools_that_nobody_runs_are_told_and_the_prompt_stays() {
 }
 
 #[test]
-fn images_are_sent_when_they_may_be() {
+fn images_are_sent_if_enabled() {
     let endpoint = Endpoint::saying(&["ok"]);
     let prompt = json!([{"type": "text", "text": "what is this?"}, {"type": "image", "mimeType": "image/png", "data": "QUJD"},
         {"type": "resource_link", "uri": "file:///a", "name": "a"}]);
@@ -418,15 +418,15 @@ fn a_picture_of_an_answered_turn_is_left_out_for_a_model_without_vision_and_the_
     let messages = json!([{"role": "user", "content": "what is this?\n[Image: image/png]"},
         {"role": "assistant", "content": "ok"}, {"role": "user", "content": "are you sure?"}]);
     assert_eq!(endpoint.requests().last().unwrap().body["messages"], messages);
-    // The model is known by now, and the user too.
+    // The agent knows the model by now, and the user was told.
     let before = endpoint.requests().len();
     assert_eq!(client.prompt(&session, "really?").text(), "ok");
     assert_eq!(endpoint.requests().len(), before + 1);
-    // A picture in the prompt itself is for the user to hear of.
+    // A refusal of a picture in the prompt itself is shown to the user.
     let id = client.ask("session/prompt", picture(&session));
     assert!(client.answer(id).text().contains("support image input"));
     assert_eq!(client.prompt(&session, "and now?").text(), "ok");
-    // Who can see gets them again.
+    // A model with vision gets them again.
     client.result("session/set_model", json!({"sessionId": session, "modelId": "seeing"}));
     assert_eq!(client.prompt(&session, "look again").text(), "ok");
     let body = endpoint.requests().last().unwrap().body.clone();

@@ -1,5 +1,4 @@
-//! What the agents of the tests were told and what they wrote, for the check against ACP's schema
-//! (`tests/clients/agent/schema.mjs`).
+//! All input and output of the tests' agents, for the check against ACP's schema (`tests/clients/agent/schema.mjs`).
 //!
 //! `OPENAI_AGENT_TRANSCRIPTS` names a directory; each agent gets two files there, `NAME.in` with all bytes of its stdin
 //! and `NAME.out` with all bytes of its stdout. Without the variable nothing is kept.
@@ -14,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Transcript(Option<File>);
 
 impl Transcript {
-    /// The files for the next agent: for its stdin and for its stdout. Their name says which test it belongs to.
+    /// The files for the next agent: for its stdin and for its stdout. They are named after the test.
     pub fn pair() -> (Self, Self) {
         static AGENTS: AtomicUsize = AtomicUsize::new(0);
         let Some(directory) = std::env::var_os("OPENAI_AGENT_TRANSCRIPTS") else { return (Self(None), Self(None)) };
@@ -28,7 +27,7 @@ impl Transcript {
         (open("in"), open("out"))
     }
 
-    /// Keeps these bytes.
+    /// Writes these bytes.
     pub fn keep(&mut self, bytes: &[u8]) {
         if let Some(file) = &mut self.0 {
             file.write_all(bytes).unwrap();

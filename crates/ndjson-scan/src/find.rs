@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_string_in_params_is_found_wherever_it_stands() {
+    fn a_string_in_params_is_found_at_any_position() {
         for line in [
             r#"{"params":{"x":"v"}}"#,
             r#" { "a" : [ {"params":{"x":"no"}} , 1 ] , "params" : { "y" : {"x":"no"} , "x" : "v" } }"#,
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_string_in_params_is_not_found() {
+    fn a_member_of_params_that_is_not_a_string_is_not_found() {
         for line in
             ["{}", r#"{"params":{}}"#, r#"{"params":[{"x":"v"}]}"#, r#"{"params":"x"}"#, r#"{"params":{"x":7}}"#]
         {

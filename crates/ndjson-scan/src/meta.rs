@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_meta_says_which_requests_it_is_about() {
+    fn the_requests_named_in_meta_are_found() {
         for (line, expected) in [
             (r#"META {"progressToken":7}}"#, (Some("7"), None, false)),
             (

@@ -1,7 +1,7 @@
-//! The bytes that fuzzers and property tests try: how an input says where its stream is cut.
+//! Input bytes of fuzzers and property tests: how an input says where its stream is cut.
 
-/// Where a stream of `length` bytes is cut, as `pieces` says: their lengths in turn, a zero being a long one. Without
-/// them it is not cut.
+/// Where a stream of `length` bytes is cut: `pieces` holds the lengths of the pieces in turn, zero standing for a long
+/// one. Without pieces it is not cut.
 pub fn cuts(pieces: &[u8], length: usize) -> Vec<usize> {
     let mut at = 0;
     let ends = pieces.iter().cycle().map(|piece| {
@@ -11,10 +11,10 @@ pub fn cuts(pieces: &[u8], length: usize) -> Vec<usize> {
     ends.take_while(|end| *end < length).collect()
 }
 
-/// Bytes of a piece that is longer than a byte can say.
+/// Length of a piece that is too long for a byte.
 const LONG_PIECE: usize = 4000;
 
-/// The first byte of an input says how many of the next ones are lengths of pieces; the rest is the stream.
+/// The first byte of an input is the number of piece lengths that follow; the rest is the stream.
 pub fn pieces_and_stream(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (count, rest) = bytes.split_first()?;
     rest.split_at_checked(usize::from(*count) % 8)

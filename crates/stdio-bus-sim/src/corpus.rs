@@ -1,5 +1,5 @@
-//! Lines like those that agents, clients and tools exchange, the same on every run: what benchmarks measure and tests
-//! mutate. A class is a kind of traffic; a serializer's habits (spaces, escapes, order of members) come with it.
+//! Lines like those that agents, clients and tools exchange, the same on every run, for benchmarks to measure and tests
+//! to mutate. A class is a kind of traffic, in the style of a serializer (spaces, escapes, order of members).
 
 mod json;
 
@@ -7,11 +7,11 @@ use json::{Json, Style, object, plain, text};
 
 /// Lines of one kind of traffic.
 pub struct Corpus {
-    /// What the class is called.
+    /// The name of the class.
     pub name: &'static str,
     /// The lines, each with its newline.
     pub bytes: Vec<u8>,
-    /// How many lines there are.
+    /// Number of lines.
     pub lines: usize,
 }
 
@@ -42,7 +42,7 @@ pub fn all(size: usize) -> Vec<Corpus> {
     classes.collect()
 }
 
-/// Lines that cost the most for their bytes, each class about `size` bytes.
+/// The most expensive lines for their length, each class about `size` bytes.
 pub fn worst(size: usize) -> Vec<Corpus> {
     type Class = (&'static str, fn(&mut Source) -> String);
     let classes: [Class; 9] = [
@@ -168,7 +168,7 @@ const CJK: &str = "这是一个用于测试的中文文本片段包含常见的�
                    含まれています。カタカナ。한국어 문장도 있습니다.";
 const EMOJI: &[&str] = &["😀", "🚀", "✅", "🔧", "📦", "🎉", "👩‍💻", "🐛", "⚡️", "🔥", "  abc"];
 
-/// Where lines come from: sessions, counters, and numbers that look random.
+/// The generator of lines: sessions, counters, and pseudo-random numbers.
 pub struct Source {
     state: u64,
     ids: u64,
@@ -184,14 +184,14 @@ struct Session {
 }
 
 impl Session {
-    /// A member that names it.
+    /// The member that names it.
     fn named(&self) -> (&'static str, Json) {
         ("sessionId", text(&self.id))
     }
 }
 
 impl Source {
-    /// A source with so many sessions; the same seed gives the same lines.
+    /// A source with this many sessions; the same seed gives the same lines.
     pub fn new(seed: u64, sessions: u64) -> Self {
         let mut source = Self { state: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1, ids: 0, sessions: Vec::new() };
         for _ in 0..sessions {
@@ -201,7 +201,7 @@ impl Source {
                 1 | 2 => Style::Go,
                 _ => Style::Compact,
             };
-            // One stream alone is one agent, and that writes compactly.
+            // A single stream is one agent, which writes compactly.
             let style = if sessions == 1 { Style::Compact } else { style };
             let (has_meta, has_message_ids) = (sessions > 1 && source.one_in(7), sessions > 1 && source.one_in(3));
             source.sessions.push(Session { id, style, has_meta, has_message_ids });
@@ -222,7 +222,7 @@ impl Source {
         (self.number() >> 33) as usize % limit
     }
 
-    /// True once in so many times.
+    /// True once in `times` calls.
     pub fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
@@ -285,7 +285,7 @@ impl Source {
         out
     }
 
-    /// A piece of an answer as models stream it: some words, sometimes a line of code or something else.
+    /// A piece of a streamed answer: some words, sometimes a line of code or something else.
     fn token(&mut self) -> String {
         match self.below(1000) {
             0..30 => self.pick(&["\n", "\n\n", "```rust\n", "```\n", " {\n", "\t"]).to_owned(),
@@ -458,7 +458,7 @@ impl Source {
         ("session/set_mode", object([session.named(), ("modeId", text(mode)), ("_meta", meta)]))
     }
 
-    /// What is answered.
+    /// The result of a request.
     fn result(&mut self, session: &Session) -> Json {
         match self.below(8) {
             0 => object([("stopReason", text("end_turn"))]),
@@ -643,7 +643,7 @@ impl Source {
         }
     }
 
-    /// A short line that hardly any other looks like.
+    /// A short line of a rare shape.
     pub fn odd_shape(&mut self) -> String {
         let mut line = r#"{"id":1,"params":["#.to_owned();
         for _ in 0..20 {
@@ -652,7 +652,7 @@ impl Source {
         line + "0]}"
     }
 
-    /// What a bus carries in a day: nearly all token streams, some requests, little that is large.
+    /// The traffic of a day: nearly all token streams, some requests, few large lines.
     pub fn mixed(&mut self) -> String {
         match self.below(1000) {
             0..950 => self.small(),

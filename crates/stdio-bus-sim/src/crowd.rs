@@ -1,5 +1,5 @@
-//! Tables near their capacity, and hundreds of clients: a smaller mock kernel than [`super::simulator`] that moves whole
-//! lines, for scenes in which some are greedy and some are polite. A scene asserts what the polite ones see.
+//! Tables near their capacity, and hundreds of clients: a smaller mock kernel than [`super::simulator`] that moves
+//! whole lines, for scenes with greedy and polite clients. A scene asserts what the polite ones observe.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -19,18 +19,18 @@ struct Wire {
     paused: bool,
     /// Queued for it, not sent yet.
     queued: Vec<u8>,
-    /// Sent, not read yet: a worker's pipe.
+    /// Sent, not read yet: the content of a worker's pipe.
     pipe: Vec<u8>,
-    /// Lines that it has read, and when.
+    /// Lines that it has read, with their times.
     read: VecDeque<(Moment, Value)>,
-    /// It takes no bytes.
+    /// It accepts no bytes.
     stands_still: bool,
-    /// It reads its pipe only when it is told to.
+    /// It reads its pipe only when told to.
     reads_late: bool,
     gone: bool,
 }
 
-/// What fits into a pipe.
+/// Capacity of a pipe.
 const PIPE: usize = 64 * 1024;
 
 /// A bus with its peers.
@@ -41,7 +41,7 @@ pub(super) struct Crowd {
     wires: BTreeMap<u64, Wire>,
     peers: Vec<Peer>,
     workers: Vec<WorkerKey>,
-    /// Connections are taken.
+    /// The listener is not paused.
     pub accepts: bool,
 }
 
@@ -50,7 +50,7 @@ fn number_of(peer: Peer) -> u64 {
 }
 
 impl Crowd {
-    /// So many workers that all clients share.
+    /// A crowd with this many workers, shared by all clients.
     pub(super) fn new(workers: usize, limits: Limits) -> Self {
         let pool = Pool {
             id: "agents".into(),
@@ -81,7 +81,7 @@ impl Crowd {
         Peer::Worker(self.workers[at])
     }
 
-    /// A client of this user connects.
+    /// Connects a client of this user.
     pub(super) fn client(&mut self, user: u32) -> Peer {
         let (key, effects) = self.bus.connect(self.now, 0, Source::User(user));
         let (key, effects): (ClientKey, _) = (key.expect("there is room"), effects.collect());
@@ -143,12 +143,12 @@ impl Crowd {
         self.wire(peer).written.push(b'\n');
     }
 
-    /// A client's connection breaks.
+    /// Breaks a client's connection.
     pub(super) fn breaks(&mut self, peer: Peer) {
         self.handle(Input::Broken { peer, why: "reset by peer".into() });
     }
 
-    /// From now on a peer takes no bytes.
+    /// From now on a peer accepts no bytes.
     pub(super) fn stands_still(&mut self, peer: Peer) {
         self.wire(peer).stands_still = true;
     }
@@ -163,7 +163,7 @@ impl Crowd {
         self.wire(peer).gone
     }
 
-    /// Everything moves that can move without waiting.
+    /// Moves everything that can move without waiting.
     pub(super) fn settle(&mut self) {
         loop {
             let mut moved = false;
@@ -183,7 +183,7 @@ impl Crowd {
             if wire.paused || wire.gone || wire.written.is_empty() {
                 return moved;
             }
-            // As much as the shell reads at once.
+            // As much as the shell reads in one call.
             let bytes = wire.written.len().min(64 * 1024);
             let mut buffer = vec![0; PAD];
             buffer.extend_from_slice(&wire.written[..bytes]);
@@ -219,7 +219,7 @@ impl Crowd {
         true
     }
 
-    /// A peer reads one line that has reached it; false if there is none.
+    /// A peer reads one line; false if none has reached it.
     pub(super) fn reads(&mut self, peer: Peer) -> bool {
         let now = self.now;
         let wire = self.wire(peer);
@@ -229,12 +229,12 @@ impl Crowd {
         true
     }
 
-    /// The lines that a peer has read since the last look.
+    /// The lines that a peer has read since the last call.
     pub(super) fn lines(&mut self, peer: Peer) -> Vec<Value> {
         self.wire(peer).read.drain(..).map(|(_, line)| line).collect()
     }
 
-    /// Each worker answers what it has read, but for what `ignores` holds for.
+    /// Each worker answers what it has read, except where `ignores` returns true.
     pub(super) fn answer(&mut self, ignores: impl Fn(&Value) -> bool) {
         for worker in self.workers.clone() {
             for line in self.lines(Peer::Worker(worker)) {
@@ -247,7 +247,7 @@ impl Crowd {
         self.settle();
     }
 
-    /// Time passes, and the bus is told exactly when it asked for it.
+    /// Advances time; the bus is called exactly at its deadlines.
     pub(super) fn pass(&mut self, duration: Duration) {
         let end = self.now.after(duration);
         while let Some(deadline) = self.bus.next_deadline().filter(|deadline| *deadline <= end) {
@@ -273,8 +273,9 @@ mod tests {
         format!("{{\"id\":{id},\"method\":\"work\",\"params\":\"{what}\"}}")
     }
 
-    /// Three polite clients ask twenty times each, and every answer has to come. `greedy` requests are never answered.
-    fn polite_ones_are_served(crowd: &mut Crowd) {
+    /// Three polite clients send twenty requests each, and every answer must arrive. `greedy` requests are never
+    /// answered.
+    fn polite_clients_are_served(crowd: &mut Crowd) {
         let polite: Vec<Peer> = (0..3).map(|at| crowd.client(1000 + at)).collect();
         for id in 0..20 {
             for (at, client) in polite.iter().enumerate() {
@@ -299,24 +300,24 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_every_slot_for_requests_makes_room_for_the_others() {
+    fn a_client_that_holds_every_request_slot_makes_room_for_the_others() {
         for hogs in [&[1][..], &[1, 1], &[1, 2]] {
             let mut crowd = Crowd::new(2, Limits::default());
             for user in hogs {
                 let hog = crowd.client(*user);
                 floods(&mut crowd, hog, MAX_PENDING_REQUESTS + 100);
             }
-            // It has a turn each millisecond.
+            // It gets a turn each millisecond.
             for _ in 0..200 {
                 crowd.pass(MS);
             }
             assert!(crowd.bus.stats().pending >= MAX_PENDING_REQUESTS * 9 / 10, "the table is not full");
-            polite_ones_are_served(&mut crowd);
+            polite_clients_are_served(&mut crowd);
         }
     }
 
     #[test]
-    fn cancelled_requests_give_their_slots_back() {
+    fn cancelled_requests_free_their_slots() {
         let mut crowd = Crowd::new(2, Limits::default());
         let hog = crowd.client(1);
         for id in 0..4300 {
@@ -325,24 +326,24 @@ mod tests {
             crowd.write(hog, &format!("{cancellation}{id}}}}}"));
         }
         crowd.pass(200 * MS);
-        polite_ones_are_served(&mut crowd);
+        polite_clients_are_served(&mut crowd);
         crowd.pass(Duration::from_secs(6));
         assert_eq!(crowd.bus.stats().pending, 0, "slots of cancelled requests are kept");
     }
 
     #[test]
-    fn who_leaves_gives_its_slots_back() {
+    fn a_client_that_leaves_frees_its_slots() {
         let mut crowd = Crowd::new(2, Limits::default());
         let hog = crowd.client(1);
         floods(&mut crowd, hog, MAX_PENDING_REQUESTS);
         crowd.pass(200 * MS);
         crowd.breaks(hog);
-        polite_ones_are_served(&mut crowd);
+        polite_clients_are_served(&mut crowd);
     }
 
-    /// The ids of requests that had to leave the table are never used again, since their answers may still come.
+    /// The ids of evicted requests are never used again, since their answers may still arrive.
     #[test]
-    fn late_answers_reach_nobody_else_when_the_table_was_full() {
+    fn late_answers_reach_no_other_client_after_the_table_was_full() {
         let mut crowd = Crowd::new(1, Limits::default());
         let worker = crowd.worker(0);
         let mut owed = Vec::new();
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_every_session_makes_room_for_the_others() {
+    fn a_client_that_holds_every_session_makes_room_for_the_others() {
         let mut crowd = Crowd::new(2, Limits::default());
         let hog = crowd.client(1);
         for name in 0..2 * MAX_SESSIONS {
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_gets_the_first_slot_that_is_free() {
+    fn a_new_client_gets_the_first_free_slot() {
         let mut crowd = Crowd::new(1, Limits::default());
         let clients: Vec<Peer> = (0..MAX_CONNECTIONS).map(|at| crowd.client(at as u32 % 7)).collect();
         assert!(!crowd.accepts);
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_that_stand_still_hold_up_a_shared_worker_for_a_second_at_most() {
+    fn stalled_readers_hold_up_a_shared_worker_for_a_second_at_most() {
         let mut crowd = Crowd::new(1, Limits { max_output_queue: 64 * 1024, ..Limits::default() });
         let worker = crowd.worker(0);
         let (polite, slow) = (crowd.client(1), (0..6).map(|at| crowd.client(2 + at)).collect::<Vec<_>>());
@@ -452,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn notifications_without_end_do_not_stand_before_the_others() {
+    fn endless_notifications_do_not_delay_the_other_clients() {
         let mut crowd = Crowd::new(1, Limits::default());
         let worker = crowd.worker(0);
         let (polite, hog) = (crowd.client(1), crowd.client(2));
@@ -466,7 +467,7 @@ mod tests {
             crowd.write(polite, &request(id, "mine"));
             let asked = crowd.now;
             let mut done = None;
-            // It takes 0.2 ms for a line.
+            // It takes 0.2 ms per line.
             for _ in 0..100 {
                 crowd.pass(Duration::from_micros(200));
                 crowd.reads(worker);

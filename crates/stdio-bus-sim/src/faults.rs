@@ -1,4 +1,4 @@
-//! What the world of a seed is like: its configuration, and how often each thing happens in it.
+//! The world of a seed: its configuration, and how often each action happens in it.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::bus::settings::{
     Assignment, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings,
 };
 
-/// Something that the world can do next.
+/// An action of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A client connects.
@@ -21,35 +21,35 @@ pub enum Action {
     Arrive,
     /// Bytes that the bus queued reach a peer.
     Leave,
-    /// A worker's process starts, or does not.
+    /// A worker's process starts, or fails to.
     Spawn,
     /// Time passes.
     Wait,
     /// Time passes up to the next deadline.
     WaitForDeadline,
-    /// A peer begins or ends to read slowly or not at all.
+    /// A peer starts or stops reading slowly or not at all.
     ChangePace,
     /// A client ends its input.
     HalfClose,
     /// A client's connection breaks.
     Reset,
-    /// A client writes something that is no message, or too long.
+    /// A client writes a line that is malformed or too long.
     ClientBad,
-    /// The same of a worker.
+    /// A worker writes a line that is malformed or too long.
     WorkerBad,
-    /// A worker's process ends, with half a line at times.
+    /// A worker's process exits, sometimes after half a line.
     Exit,
-    /// A worker closes its stdout and lives.
+    /// A worker closes its stdout and stays alive.
     CloseStdout,
-    /// A worker closes its stdin and lives.
+    /// A worker closes its stdin and stays alive.
     CloseStdin,
-    /// Memory runs short, or not any more.
+    /// Memory runs short, or is available again.
     Crowd,
     /// SIGTERM.
     Shutdown,
 }
 
-/// Each action and how often it happens beside the others.
+/// The relative frequency of each action.
 pub fn weights(random: &mut Random) -> Vec<(Action, usize)> {
     use Action as A;
     let mut weights = vec![
@@ -67,7 +67,7 @@ pub fn weights(random: &mut Random) -> Vec<(Action, usize)> {
     {
         weights.push((fault, *random.pick(&[0, 0, 1, 2])));
     }
-    // Workers that end again and again while they are asked, and clients that read nothing while they are told much.
+    // Workers that keep crashing while requests are pending, and clients that read nothing while much is sent to them.
     match random.range(0..8) {
         0 | 3 => weights.extend([(A::Exit, 20), (A::Spawn, 40), (A::Wait, 12), (A::ClientWrites, 40)]),
         1 | 2 => weights.extend([(A::WorkerWrites, 60), (A::ClientWrites, 30), (A::Wait, 12)]),
@@ -147,8 +147,8 @@ fn milliseconds(random: &mut Random, range: Range<usize>) -> Duration {
     Duration::from_millis(random.range(range) as u64)
 }
 
-/// The settings that a reload brings: some things of those that hold now are changed. `first` is what the listeners of
-/// the seed offer while all pools are there.
+/// The settings of a reload: some of the current ones are changed. `first` holds what the listeners of the seed offer
+/// while all pools exist.
 pub fn reload(random: &mut Random, first: &Settings, now: &Settings) -> Settings {
     let mut next = now.clone();
     for _ in 0..random.range(1..4) {

@@ -1,20 +1,20 @@
 //! The simulator of the core: a world of clients, workers, pipes and time that is made from one number, the seed
-//! (`docs/conformance.md` says what it proves). It needs the core and the scanner, and nothing else of stdio-bus, so that
-//! a change of the core is tried without building the daemon. It is no part of the daemon, and is not published.
+//! (`docs/conformance.md` says what it proves). It needs only the core and the scanner, so a change of the core is
+//! tested without building the daemon. It is not part of the daemon, and not published.
 //!
-//! Reading order: [`faults`] draws what a seed's world is like; [`mod@line`] makes messages that can be recognised;
-//! [`simulator`] is the mock kernel with its peers, and drives the bus by its port alone; [`model`] knows what must
-//! become of each line, and panics when something else does; [`peers`] knows what real peers make of what reaches them,
-//! and panics when a line of one client is taken for another's. `twins` has each world run with two buses that have to
-//! agree, [`trace`] says in two numbers what it came to. `crowd` is a smaller world for hundreds of clients and
-//! full tables, and `door` one for a door for MCP with clients and workers of both eras.
+//! Reading order: [`faults`] draws the world of a seed; [`mod@line`] makes recognisable messages; [`simulator`] is the
+//! mock kernel with its peers, and drives the bus through its port alone; [`model`] predicts what happens to each line,
+//! and panics on anything else; [`peers`] interprets lines as real peers do, and panics if a line of one client is
+//! taken for another's. `twins` runs each world with two buses that must agree, [`trace`] hashes its results into two
+//! numbers. `crowd` is a smaller world for hundreds of clients and full tables, and `door` one for MCP with clients and
+//! workers of both eras.
 //!
-//! `fuzz` is beside them: what has to hold for any bytes, as fuzzers and property tests ask it, and [`bytes`] and
-//! `strategies`, of which they are made. `reading` and `oracle` look at the scanner from outside; `scanner` has its tests, with lines of
+//! Beside them, `fuzz` holds the properties that fuzzers and property tests check for any bytes, built from [`bytes`]
+//! and `strategies`. `reading` and `oracle` look at the scanner from outside; `scanner` has its tests, with lines of
 //! [`corpus`].
 //!
-//! A seed that fails is run again with as few steps as fail ([`shrink`]), and printed with the command that repeats it
-//! and the last things that happened.
+//! A failing seed is run again with the fewest steps that still fail ([`shrink`]), and printed with the command that
+//! repeats it and the last events.
 
 pub mod bytes;
 pub mod corpus;
@@ -48,19 +48,20 @@ use bus::report::Reason;
 use ndjson_scan as scan;
 use stdio_bus_core as bus;
 
-/// How much the simulator does.
+/// The size of a simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// The first seed.
     pub seed: u64,
-    /// How many seeds.
+    /// Number of seeds.
     pub seeds: u64,
-    /// Actions of each seed before the simulator heals.
+    /// Number of actions per seed before the simulator heals.
     pub steps: usize,
 }
 
 impl Plan {
-    /// `STDIO_BUS_SIM_SEED`, `STDIO_BUS_SIM_SEEDS` and `STDIO_BUS_SIM_STEPS`, or 256 seeds. A seed alone is run alone.
+    /// Reads `STDIO_BUS_SIM_SEED`, `STDIO_BUS_SIM_SEEDS` and `STDIO_BUS_SIM_STEPS`; the default is 256 seeds. If only a
+    /// seed is set, only that seed runs.
     pub fn from_env() -> Self {
         let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
         let seed = number("STDIO_BUS_SIM_SEED");
@@ -72,7 +73,7 @@ impl Plan {
         }
     }
 
-    /// Runs all seeds; gives how often each reason was counted, in the order of [`Reason::ALL`].
+    /// Runs all seeds; returns how often each reason was counted, in the order of [`Reason::ALL`].
     pub fn run(self) -> Vec<u64> {
         let mut counts = vec![0; Reason::ALL.len()];
         for seed in self.seed..self.seed + self.seeds {
@@ -86,7 +87,7 @@ impl Plan {
     }
 }
 
-/// Seeds unless the environment says otherwise, from the first one on, and actions of each.
+/// Default number of seeds, from the first one on, and of actions per seed.
 const SEEDS: u64 = 256;
 const STEPS: usize = 600;
 
@@ -98,8 +99,8 @@ mod tests {
     fn every_line_reaches_its_receiver_or_its_loss_is_counted_whatever_the_peers_do() {
         let plan = Plan::from_env();
         let counts = plan.run();
-        // A simulator that never reaches a fault proves nothing about it. The usual seeds lead to all of them; as many
-        // others may miss one that comes in one seed of two hundred.
+        // A simulator that never reaches a fault proves nothing about it. The default seeds reach all of them; other
+        // seeds may miss a fault that occurs in one seed of two hundred.
         let are_usual = plan.seed == 1 && plan.seeds >= SEEDS;
         if (are_usual || plan.seeds >= 16 * SEEDS) && plan.steps >= STEPS {
             let unreached: Vec<_> = Reason::ALL
@@ -110,12 +111,13 @@ mod tests {
         }
     }
 
-    /// Tables of a thousand entries are filled, and lines nested, by the tests of `bus::tests::limits` and of `crowd`, and
-    /// slow readers are closed in those of `crowd`. Few seeds have a stdin that ends before a line comes. Who is let in is
-    /// for those of `bus::tests::admission`; nobody operates a simulated daemon (`bus::tests::operator`) or speaks WebSocket
-    /// to it (`e2e::websocket`), and its doors are never closed for want of workers (`bus::tests::readiness`). No two of its
-    /// clients have one name at the same time, its sessions do not grow old, and few seeds lead to one that was lost and is
-    /// asked for (`bus::tests::sessions`). Events are kept by the shell (`e2e::mcp`).
+    /// Tables of a thousand entries are filled, and lines nested, by the tests of `bus::tests::limits` and of `crowd`,
+    /// and slow readers are closed in those of `crowd`. Few seeds have a stdin that ends before a line arrives.
+    /// Admission is tested by `bus::tests::admission`; a simulated daemon has no operator (`bus::tests::operator`) and
+    /// no WebSocket clients (`e2e::websocket`), and its listeners are never closed for lack of workers
+    /// (`bus::tests::readiness`). No two of its clients share a name at the same time, its sessions do not grow old,
+    /// and few seeds lead to a request for a lost one (`bus::tests::sessions`). Events are kept by the shell
+    /// (`e2e::mcp`).
     const UNREACHED: [Reason; 22] = [
         Reason::EventsLost,
         Reason::EraUnsupported,

@@ -1,5 +1,5 @@
-//! Messages that can be recognised: each carries its number, and is kept in pieces, so that what arrives can be
-//! compared to the byte with what was sent, but for the ids that the bus may replace.
+//! Recognisable messages: each carries its number, and is kept in pieces, so that received bytes can be compared
+//! exactly with the sent ones, except for the ids that the bus may replace.
 
 use std::ops::Deref;
 
@@ -7,36 +7,36 @@ use serde_json::Value;
 
 use super::Random;
 
-/// A peer of the world, by its place in the lists of the world.
+/// A peer of the world, by its index in the world's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Who {
+pub enum Party {
     /// A client.
     Client(usize),
     /// A worker.
     Worker(usize),
 }
 
-/// What a line is.
+/// The kind of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Wants an answer.
+    /// Expects an answer.
     Request,
-    /// Wants none.
+    /// Expects none.
     Notification,
-    /// Is one.
+    /// An answer.
     Response,
     /// White space: ignored.
     Blank,
-    /// Not a message: its sender is not heard any more.
+    /// Not a message: its sender is not read any more.
     Malformed,
-    /// Above max_input_buffer: the same.
+    /// Longer than max_input_buffer: the same.
     TooLong,
 }
 
 /// A part of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Piece {
-    /// Arrives as it is.
+    /// Arrives unchanged.
     Text(String),
     /// The token of `id`.
     Id(String),
@@ -46,7 +46,7 @@ pub enum Piece {
     ParamsId(String),
     /// The progress token in the `_meta` of a request.
     Token(String),
-    /// The token that progress is told under.
+    /// The progress token in a notification.
     Progress(String),
     /// The subscriptionId in `_meta`.
     Subscription(String),
@@ -68,16 +68,16 @@ pub struct Meant {
     pub name: String,
     /// The client for which it kept the session.
     pub owner: usize,
-    /// Whether it had made or loaded it, and not only heard of it.
+    /// Whether the worker had created or loaded it, not only seen its name.
     pub issued: bool,
 }
 
-/// A line that somebody wrote.
+/// A line written by a peer.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// Who.
-    pub from: Who,
-    /// What.
+    /// Its sender.
+    pub from: Party,
+    /// Its kind.
     pub kind: Kind,
     /// What was to be written.
     pub(crate) draft: Draft,
@@ -93,32 +93,32 @@ impl Deref for Line {
     }
 }
 
-/// What a line is made of.
+/// The content of a line.
 #[derive(Clone, Debug, Default)]
 pub struct Draft {
     /// Its tokens.
     pub ids: Ids,
-    /// The request that it is told for, if its sender knows that it is not over.
+    /// The request that it belongs to, if its sender knows that it is not over.
     pub told_for: Option<usize>,
-    /// The name that its sessionId at top level is, if it is one.
+    /// The name in its sessionId at top level, if it has one.
     pub top: Option<String>,
-    /// A token at top level in its place.
+    /// A token at top level instead of it.
     pub junk_on_top: Option<&'static str>,
-    /// The name that its sessionId in params is, if it is one.
+    /// The name in its sessionId in params, if it has one.
     pub inner: Option<String>,
-    /// A token in params in its place.
+    /// A token in params instead of it.
     pub junk_inside: Option<&'static str>,
     /// The pool it names.
     pub pool: Option<String>,
     /// Its method; empty for a response.
     pub method: &'static str,
-    /// A response with a result; the other ones have an error.
+    /// A response with a result; other responses have an error.
     pub result: bool,
     /// The session that its result names.
     pub result_session: Option<String>,
-    /// The line that a worker answers with this one; none if nobody asked.
+    /// The line that a worker answers with this one; none if the answer is unsolicited.
     pub answers: Option<usize>,
-    /// A worker has answered the same before.
+    /// A worker has already sent the same answer.
     pub again: bool,
     /// The session that a worker speaks in.
     pub meant_for: Option<Meant>,
@@ -126,7 +126,7 @@ pub struct Draft {
     pub padding: usize,
 }
 
-/// What stands in the `_meta` of a message, if it has one.
+/// The content of `_meta` of a message, if it has one.
 fn meta(draft: &Draft, random: &mut Random) -> Option<Vec<Piece>> {
     let token = draft.ids.token.iter().map(|token| ("progressToken", vec![Piece::Token(token.clone())]));
     let subscription = |id: &String| ("io.modelcontextprotocol/subscriptionId", vec![Piece::Subscription(id.clone())]);
@@ -140,8 +140,8 @@ fn meta(draft: &Draft, random: &mut Random) -> Option<Vec<Piece>> {
 }
 
 impl Line {
-    /// The line number `number`, of `from`.
-    pub fn new(number: usize, from: Who, mut draft: Draft, random: &mut Random) -> Self {
+    /// Line number `number` from peer `from`.
+    pub fn new(number: usize, from: Party, mut draft: Draft, random: &mut Random) -> Self {
         use Piece::{Id, ParamsId, Progress, RequestId, Text};
         let text = |text: String| vec![Text(text)];
         let mut members: Vec<(&str, Vec<Piece>)> = vec![("tag", text(format!("\"{number};\"")))];
@@ -156,7 +156,7 @@ impl Line {
         if let Some(id) = &draft.ids.params_id {
             inner.push(("id", vec![ParamsId(id.clone())]));
         } else if !is_cancellation(draft.method) && random.one_in(4) {
-            // It means nothing there, but such a line goes the long way.
+            // It has no meaning there, but such a line takes the slow path.
             inner.push(("id", text(format!("{}", random.range(0..9)))));
         }
         let places = [(&draft.top, draft.junk_on_top, &mut members), (&draft.inner, draft.junk_inside, &mut inner)];
@@ -195,8 +195,8 @@ impl Line {
         Self { from, kind, draft, pieces: merged(object(members, random)) }
     }
 
-    /// A line that is no message, or a blank one.
-    pub fn raw(from: Who, kind: Kind, text: String) -> Self {
+    /// A malformed line, or a blank one.
+    pub fn raw(from: Party, kind: Kind, text: String) -> Self {
         Self { from, kind, draft: Draft::default(), pieces: vec![Piece::Text(text)] }
     }
 
@@ -229,7 +229,7 @@ impl Line {
         (rest == b"\n").then_some(ids)
     }
 
-    /// The ids of `received`, if all else is as it was written.
+    /// The ids of `received`, if everything else is unchanged.
     pub fn ids_of(&self, received: &[u8]) -> Option<Ids> {
         let mut ids = Ids::default();
         let mut found = self.ids_in(received)?.into_iter();
@@ -247,7 +247,7 @@ impl Line {
         Some(ids)
     }
 
-    /// The session that decides the way: the one at top level, if there is one.
+    /// The session that determines the route: the one at top level, if there is one.
     pub fn way(&self) -> Option<&String> {
         self.top.as_ref().or(self.inner.as_ref())
     }
@@ -258,7 +258,7 @@ impl Line {
         self.top.iter().chain(inner).collect()
     }
 
-    /// What it is, for people.
+    /// A description for people.
     pub fn about(&self) -> String {
         let mut about = format!("{:?} {}", self.kind, self.method);
         let members = [
@@ -279,24 +279,24 @@ impl Line {
         about
     }
 
-    /// It tells that a list has changed, and nothing else: it is for everybody.
+    /// It only reports that a list has changed: it is a broadcast.
     pub fn list(&self) -> Option<usize> {
         let list = LISTS.iter().position(|list| self.method == *list)?;
         let is_short = self.pieces.iter().map(|piece| piece.text().len()).sum::<usize>() <= LONGEST_EMPTY;
         (self.kind == Kind::Notification && is_short).then_some(list)
     }
 
-    /// It asks the worker to go on with a session that it has kept.
+    /// It asks the worker to continue a session that it has kept.
     pub fn loads(&self) -> bool {
         self.kind == Kind::Request && matches!(self.method, "session/load" | "session/resume" | "session/fork")
     }
 
-    /// It asks the worker to make a session.
+    /// It asks the worker to create a session.
     pub fn creates(&self) -> bool {
         matches!(self.method, "session/new" | "session/fork")
     }
 
-    /// It has no answer before it is cancelled.
+    /// It is not answered before it is cancelled.
     pub fn listens(&self) -> bool {
         self.method == "subscriptions/listen"
     }
@@ -306,14 +306,14 @@ impl Line {
         matches!(self.method, "session/close" | "session/delete")
     }
 
-    /// The tokens that a cancellation gives for the request to cancel. None means that it is no cancellation.
+    /// The tokens by which a cancellation names its request. None means that it is not a cancellation.
     pub fn targets(&self) -> Vec<&String> {
         let targets = self.ids.request_id.iter().chain(&self.ids.params_id);
         if is_cancellation(self.method) { targets.collect() } else { Vec::new() }
     }
 }
 
-/// The tokens of a line, as it was written or as it has arrived.
+/// The tokens of a line, as written or as received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ids {
     /// Of `id`.
@@ -322,16 +322,16 @@ pub struct Ids {
     pub request_id: Option<String>,
     /// Of `params.id`, in a cancellation.
     pub params_id: Option<String>,
-    /// What a request wants its progress to be told under.
+    /// The progress token of a request.
     pub token: Option<String>,
-    /// What a notification tells progress under.
+    /// The progress token of a notification.
     pub progress: Option<String>,
-    /// The subscription that a worker tells something for, or that its result ends.
+    /// The subscription that a worker's message belongs to, or that its result ends.
     pub subscription: Option<String>,
 }
 
 impl Ids {
-    /// Those of a message that has an id alone.
+    /// The tokens of a message that has only an id.
     pub fn of(id: String) -> Self {
         Self { id: Some(id), ..Self::default() }
     }
@@ -344,18 +344,18 @@ pub const LISTS: [&str; 3] =
 /// A longer line has content.
 const LONGEST_EMPTY: usize = 1024;
 
-/// Whether a message of this method asks to give a request up.
+/// Whether a message with this method cancels a request.
 pub fn is_cancellation(method: &str) -> bool {
     matches!(method, "$/cancel_request" | "$/cancelRequest" | "notifications/cancelled")
 }
 
-/// The value of a line. Half a surrogate pair is read as most parsers do that do not refuse it.
+/// The value of a line. Half a surrogate pair is read the way most lenient parsers read it.
 pub fn value_of(received: &[u8]) -> Value {
     let text = std::str::from_utf8(received).expect("the bus writes UTF-8").replace(HALF, REPLACED);
     serde_json::from_str(&text).expect("the bus writes JSON")
 }
 
-/// The number of the line that these bytes are; none for one that the bus made itself.
+/// The number of the line with these bytes; none for one that the bus made itself.
 pub fn number_of(received: &[u8]) -> Option<usize> {
     value_of(received)["tag"].as_str().map(|tag| tag.trim_end_matches(';').parse().expect("a tag is a number"))
 }
@@ -374,11 +374,11 @@ pub fn own_id_of(received: &[u8]) -> Option<String> {
     Some(rest[..end].to_owned()).filter(|token| token != "null")
 }
 
-/// Half a surrogate pair, and what many a parser makes of it.
+/// Half a surrogate pair, and what many parsers make of it.
 const HALF: &str = "\\ud83d";
 const REPLACED: &str = "\\ufffd";
 
-/// What an id token means exactly: equal texts are equal ids.
+/// The exact meaning of an id token: equal texts are equal ids.
 pub fn meaning(token: &str) -> String {
     if token.starts_with('"') {
         if token.contains(HALF) {
@@ -411,10 +411,10 @@ pub fn reencoded(token: &str) -> String {
     if number == 0.0 { "0".into() } else { format!("{number}") }
 }
 
-/// Ids that the bus makes lie here.
+/// The range of ids made by the bus.
 pub const MADE: std::ops::Range<u64> = 5_000_000_000_000_000..6_000_000_000_000_000;
 
-/// Whether every parser reads an id alike, and the bus does not make it.
+/// Whether every parser reads an id alike, and it is not in the range of the bus.
 pub fn is_plain(token: &str) -> bool {
     if token.starts_with('"') {
         let made = |text: &str| text.parse::<u64>().is_ok_and(|number| MADE.contains(&number) && text.len() == 16);
@@ -426,7 +426,7 @@ pub fn is_plain(token: &str) -> bool {
     spelled && token != "-0" && number.is_some_and(|number| token.starts_with('-') || !MADE.contains(&number))
 }
 
-/// One of the ways to write an id: some parsers read the odd ones as another one.
+/// One of the ways to write an id: some parsers misread the odd ones.
 pub fn spell_id(number: usize, random: &mut Random) -> String {
     match random.range(0..32) {
         0 | 1 => format!("{number}.0"),

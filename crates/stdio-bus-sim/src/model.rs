@@ -1,8 +1,8 @@
-//! What must become of every line: lists, searched from the front, that know nothing of the tables of the core. The
-//! world tells the model what the bus was given and what it did; the model panics when that is wrong.
+//! Predicts what happens to every line, with lists that are searched linearly and without the core's tables. The world
+//! reports to the model what the bus received and did; the model panics if that is wrong.
 //!
-//! Where the bus has a choice (which worker takes a new session), the model knows who may be chosen and learns from
-//! the bus who was.
+//! Where the bus has a choice (which worker gets a new session), the model knows the candidates and learns the choice
+//! from the bus.
 
 mod clients;
 mod drain;
@@ -24,7 +24,7 @@ mod workers;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::line::{Line, Who};
+use super::line::{Line, Party};
 use crate::bus::port::{Moment, Source};
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, Settings};
@@ -38,31 +38,31 @@ use seats::Seats;
 use step::Step;
 use tally::Tally;
 
-/// For how long it may be believed that clients share a worker.
+/// For how long the bus may assume that clients share a worker.
 pub const BELIEVED: Duration = Duration::from_millis(10);
 
-/// Names of lost sessions that are remembered for each client.
+/// Number of lost session names remembered per client.
 const LOST_NAMES: usize = 64;
 
 /// A client as the model sees it.
 struct Client {
-    /// Whose token it has shown.
+    /// The owner of the token it has shown.
     name: Option<&'static str>,
     source: Source,
     listener: usize,
     group: usize,
-    /// Names of sessions that it lost with their workers, oldest first, and whether it is sure that it has not asked
-    /// for them since.
+    /// Names of sessions that it lost with their workers, oldest first, and whether it has certainly not asked for them
+    /// since.
     lost: Vec<(String, bool)>,
     penalty: Penalty,
     half_closed: bool,
     closed: bool,
-    /// What it hears of its lines since it is being closed.
+    /// The error that its lines get while it is being closed.
     refused_for: Reason,
     gone: bool,
     /// The line that it waits to send.
     waits_with: Option<usize>,
-    /// Since when it waits.
+    /// When it began to wait.
     waits_since: Option<Moment>,
     /// How long it has waited with the line that it sends next.
     has_waited: Duration,
@@ -74,21 +74,21 @@ struct Worker {
     pool: usize,
     /// Messages may be given to it.
     takes: bool,
-    /// Those of anybody, too.
+    /// From any client.
     serves: bool,
-    /// Clients that may keep to it, though it gets no new work.
+    /// Clients that may stay on it, though it gets no new work.
     perhaps_of: BTreeSet<usize>,
     owner: Option<usize>,
     released: bool,
     /// It was started.
     ran: bool,
-    /// Every id that it is sent is replaced.
+    /// Every id sent to it is replaced.
     fresh: bool,
-    /// It has answered what nobody waited for.
+    /// It has sent an unsolicited answer.
     answers_twice: bool,
     /// When each client used it last.
     used_at: BTreeMap<usize, Moment>,
-    /// Requests that have left the table, and that it may answer still.
+    /// Requests that have left the table, and that it may still answer.
     retired: Retired,
     /// One of them asked for a session.
     may_create: bool,
@@ -107,7 +107,7 @@ struct Early {
     in_doubt: bool,
 }
 
-/// How sure it is that a session belongs to its client.
+/// How certain it is that a session belongs to its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Claimed,
@@ -123,27 +123,27 @@ struct Session {
     name: String,
     rank: Rank,
     used: Moment,
-    /// It was named in a line that was refused, perhaps before anybody looked for the session.
+    /// It was named in a line that was refused, perhaps before the session was looked up.
     perhaps_used: Moment,
     /// The worker gave it out before, and its present owner has asked for it.
     was_issued: bool,
-    /// The worker knows it already, and has not said yet whether its present owner gets it.
+    /// The worker knows it already, but has not yet decided whether its present owner gets it.
     lent: bool,
     /// Its owner was the first to name it, when it asked the worker to load it.
     asked: bool,
-    /// The worker has made it for its owner, or has loaded it for it when it was bound to no other name.
+    /// The worker has created it for its owner, or has loaded it when it was bound to no other name.
     given: bool,
 }
 
-/// A name whose owner has left: it is kept from others.
+/// A name whose owner has left: it is reserved.
 #[derive(Debug)]
 struct Held {
     worker: usize,
     name: String,
-    /// The session that it was, or a number of its own.
+    /// The number of its former session, or a new one.
     serial: usize,
-    /// The worker has given it out or loaded it: it is held for as long as the worker lives. Another one is until none
-    /// of its requests is pending.
+    /// The worker has given it out or loaded it: it is reserved for the worker's lifetime. Any other name is reserved
+    /// until none of its requests is pending.
     is_issued: bool,
 }
 
@@ -151,27 +151,27 @@ struct Held {
 #[derive(Debug)]
 struct Request {
     line: usize,
-    asker: Option<Who>,
-    answerer: Who,
-    /// What the answerer knows it by: the meaning of its id.
+    asker: Option<Party>,
+    answerer: Party,
+    /// Its id for the answerer: the meaning of the id.
     wire: String,
-    /// What the asker knows it by: the token.
+    /// Its id for the asker: the token.
     token: String,
     /// The id was replaced.
     replaced: bool,
-    /// What its progress is told under.
+    /// Its progress token.
     progress: Option<Token>,
     sessions: Vec<usize>,
     expires: Option<Moment>,
-    /// When its client gave it up, and whether that is told when the slot goes.
+    /// When its client cancelled it, and whether that is reported when the slot is freed.
     cancelled: Option<(Moment, bool)>,
-    /// Since when nobody waits for it.
+    /// When its asker stopped waiting.
     orphaned: Option<Moment>,
 }
 
 impl Request {
-    /// A request in no session, that does not expire.
-    fn new(line: usize, asker: Who, answerer: Who) -> Self {
+    /// A request without a session that does not expire.
+    fn new(line: usize, asker: Party, answerer: Party) -> Self {
         Self {
             line,
             asker: Some(asker),
@@ -191,20 +191,20 @@ impl Request {
 /// A progress token.
 #[derive(Debug)]
 struct Token {
-    /// What the answerer knows it by: its meaning.
+    /// The meaning that the answerer knows.
     wire: String,
     /// As the asker has written it.
     token: String,
     replaced: bool,
 }
 
-/// What may become of a line.
+/// The possible outcomes of a line.
 #[derive(Default, Debug)]
 struct Fate {
-    to: Vec<Who>,
+    to: Vec<Party>,
     /// It may be dropped for one of these reasons.
     lost: Vec<Reason>,
-    /// A worker was chosen anew, so the client keeps to it where its group says so.
+    /// A worker was newly chosen, so the client stays on it where its group says so.
     group: Option<usize>,
 }
 
@@ -213,22 +213,22 @@ impl Fate {
         Self { lost: vec![reason], ..Self::default() }
     }
 
-    fn to(who: Who) -> Self {
-        Self { to: vec![who], ..Self::default() }
+    fn to(party: Party) -> Self {
+        Self { to: vec![party], ..Self::default() }
     }
 }
 
 /// The shadow of the bus.
 pub struct Model {
     settings: Settings,
-    /// Every line that was ever written.
+    /// Every line ever written.
     pub lines: Vec<Line>,
     clients: Vec<Client>,
     workers: Vec<Worker>,
     sessions: Vec<Session>,
     held: Vec<Held>,
     names: Names,
-    /// Ids that the bus has made.
+    /// Ids made by the bus.
     made: BTreeSet<String>,
     to_workers: Vec<Request>,
     to_clients: Vec<Request>,
@@ -266,12 +266,12 @@ impl Model {
         self.seats.replace();
     }
 
-    /// The bus shuts down, and may come so far in this step.
+    /// The bus shuts down, and may advance this far in this step.
     pub fn shuts_down(&mut self, is_quiescing: bool, is_refusing: bool) {
         self.drain.comes(is_quiescing, is_refusing);
     }
 
-    /// Whether the bus refuses all messages, since it shuts down, at the end of this step.
+    /// Whether the bus refuses all messages at the end of this step because it shuts down.
     pub fn is_refusing(&self) -> bool {
         self.drain.is_refusing()
     }
@@ -291,7 +291,8 @@ impl Model {
             let before = std::mem::replace(&mut self.clients[at].group, group);
             let mut assigned = std::mem::take(&mut self.clients[at].assigned);
             assigned.sort_by_key(|(of, _)| *of != before);
-            // Where two groups become one, a worker that it got for a line which was not delivered may be the one that stays.
+            // When two groups are merged, a worker assigned for a line that was not delivered may be the one that
+            // stays.
             let is_sure = before == group || assigned.iter().any(|(of, _)| *of == before);
             assigned.retain(|(of, worker)| is_sure || *of != group || self.is_own(at, *worker));
             for (of, worker) in assigned {
@@ -308,12 +309,12 @@ impl Model {
         self.tally.count(reason);
     }
 
-    /// Something was counted that the world sees by itself.
+    /// Something was counted that the world observes itself.
     pub fn counted(&mut self, reason: Reason) {
         self.count(reason);
     }
 
-    /// Compares with the bus, after each step.
+    /// Compares the model with the bus, after each step.
     pub fn check(&mut self, now: Moment, bus: &crate::bus::Bus) {
         self.drain.has_come(bus.stage());
         self.outputs.end_for_all();
@@ -330,7 +331,7 @@ impl Model {
         }
         for worker in 0..self.workers.len() {
             let worker = &self.workers[worker];
-            // With one that could not be started nothing was agreed on.
+            // A worker that could not be started has negotiated nothing.
             let outlives =
                 worker.ran && worker.released && worker.owner.is_some_and(|owner| !self.clients[owner].closed);
             assert!(
@@ -367,24 +368,24 @@ impl Model {
         self.tally.check_counts(bus);
     }
 
-    /// Whether nobody waits for anything.
+    /// Whether no peer waits for anything.
     pub fn is_idle(&self) -> bool {
         self.to_workers.is_empty() && self.to_clients.is_empty() && self.outputs.waiting().is_empty()
     }
 
-    /// What is still waited for, for people.
+    /// What is still awaited, for people.
     pub fn outstanding(&self) -> String {
         let queued = self.outputs.waiting();
         format!("to workers {:?}\nto clients {:?}\nqueued for {queued:?}", self.to_workers, self.to_clients)
     }
 
-    /// Nothing may be left at the end.
+    /// At the end nothing may be left.
     pub fn check_end(&self) {
         assert!(self.sessions.is_empty() && self.to_workers.is_empty() && self.to_clients.is_empty());
     }
 }
 
-/// What was counted for an error that gives this reason. A request that is lost with a worker which was replaced is told so.
+/// The reason counted for an error with this text. A request lost with a replaced worker has its own.
 fn reason_of(told: &str) -> Reason {
     let found = Reason::ALL.iter().find(|reason| reason.told() == told);
     match found.expect("a reason has a name") {
@@ -393,7 +394,7 @@ fn reason_of(told: &str) -> Reason {
     }
 }
 
-/// Whether this session of a client is called so on a worker.
+/// Whether this is the session that a client calls `name` on a worker.
 fn is_it(at: &Session, client: usize, worker: usize, name: &str) -> bool {
     at.client == client && at.worker == worker && at.name == name
 }

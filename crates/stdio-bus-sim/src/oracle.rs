@@ -1,22 +1,22 @@
-//! An independent judge: serde_json on bytes that were checked to be UTF-8 accepts exactly the valid lines and gives
+//! An independent oracle: serde_json on bytes that were checked to be UTF-8 accepts exactly the valid lines and returns
 //! their members in order, repeated keys included.
 
 use crate::scan::{Line, Span};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// What the judge says of a line.
+/// The oracle's verdict on a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
-    /// Not a message, or one with a routing key that stands twice.
+    /// Not a message, or one with a duplicate routing key.
     Malformed,
-    /// A message with these fields, in the order in which [`Line`] has them, and whether one of its `_meta` stands twice.
+    /// A message with these fields, in the order of [`Line`], and whether one of its `_meta` names occurs twice.
     Message(Box<[Option<String>; 11]>, u32, bool),
-    /// Valid, but with a key that serde_json cannot decode: a surrogate escape without its partner.
+    /// Valid, but with a key that serde_json cannot decode: a lone surrogate escape.
     Undecided,
 }
 
-/// Judges one line that is not blank. serde_json stops at 128 levels, so deeper lines are not for it.
+/// Judges one line that is not blank. serde_json stops at 128 levels, so deeper lines must be excluded.
 pub(super) fn judge(line: &[u8]) -> Judgement {
     let Ok(text) = std::str::from_utf8(line) else { return Judgement::Malformed };
     if serde_json::from_str::<IgnoredAny>(text).is_err() || !text.trim_ascii_start().starts_with('{') {
@@ -28,9 +28,9 @@ pub(super) fn judge(line: &[u8]) -> Judgement {
     }
 }
 
-/// The fields of a message, or `None` for a routing key that stands twice.
+/// The fields of a message, or `None` if a routing key occurs twice.
 fn fields(top: &[(String, Box<RawValue>)]) -> Option<Judgement> {
-    // The one member of this name, `Err` if there are two.
+    // The only member of this name, `Err` if there are two.
     fn one<'a>(members: &'a [(String, Box<RawValue>)], name: &str) -> Result<Option<&'a str>, ()> {
         let mut found = members.iter().filter(|(key, _)| key == name).map(|(_, value)| value.get());
         let first = found.next();
@@ -42,7 +42,7 @@ fn fields(top: &[(String, Box<RawValue>)]) -> Option<Judgement> {
     };
     let (params, result) = match (inner("params"), inner("result")) {
         (Ok(params), Ok(result)) => (params, result),
-        // Either a key stands twice, or one cannot be decoded.
+        // Either a key occurs twice, or one cannot be decoded.
         _ if one(top, "params").is_err() || one(top, "result").is_err() => return None,
         _ => return Some(Judgement::Undecided),
     };
@@ -85,7 +85,7 @@ fn fields(top: &[(String, Box<RawValue>)]) -> Option<Judgement> {
     Some(Judgement::Message(Box::new(tokens), flags, in_meta.iter().any(|values| values.len() > 1)))
 }
 
-/// What the scanner said, in the judge's words.
+/// The scanner's result in the oracle's terms.
 pub(super) fn as_judged(stream: &[u8], line: &Line) -> Judgement {
     let meta = &line.meta;
     let tokens = [
@@ -106,7 +106,7 @@ pub(super) fn as_judged(stream: &[u8], line: &Line) -> Judgement {
     Judgement::Message(Box::new(tokens.map(token)), line.flags, meta.twice > 0)
 }
 
-/// The members of an object in their order, or `None` if a key cannot be decoded.
+/// The members of an object in order, or `None` if a key cannot be decoded.
 fn members(object: &str) -> Option<Vec<(String, Box<RawValue>)>> {
     serde_json::from_str::<Members>(object).ok().map(|members| members.0)
 }

@@ -1,16 +1,16 @@
-//! What real peers make of what reaches them, whatever the bus and its model think: each worker keeps its sessions and
-//! the requests that it works on by itself, reads ids and sessionIds in its own way, and knows for which client it
-//! does so. A line of one client that it takes for another's is a breach, and panics.
+//! Interprets lines as real peers do, independently of the bus and the model: each worker keeps its own sessions and
+//! pending requests, reads ids and sessionIds in its own way, and knows the client of each. Taking a line of one client
+//! for another's is a breach, and panics.
 
 use std::time::Duration;
 
 use super::Random;
-use super::line::{Ids, Kind, Line, Meant, Who, meaning, reencoded};
+use super::line::{Ids, Kind, Line, Meant, Party, meaning, reencoded};
 use crate::bus::port::Moment;
 
-/// A session that was never given out may be had by another client after so long without a line of its owner's.
+/// Another client may get a session that was never given out after this long without a line of its owner.
 const CLAIM: Duration = Duration::from_secs(60);
-/// What is still worked on for a client that has left protects its session for so long.
+/// Pending work of a client that has left protects its session this long.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Which sessionId a worker reads.
@@ -21,14 +21,14 @@ enum Place {
     Either,
 }
 
-/// What a worker calls the sessions that it makes.
+/// How a worker names the sessions that it creates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Names {
-    /// It makes none.
+    /// It creates none.
     None,
-    /// 0, 1, 2: everybody knows the next one.
+    /// 0, 1, 2: the next one can be guessed.
     Counted,
-    /// Nobody knows them before they are given out.
+    /// They cannot be guessed before they are given out.
     Secret,
 }
 
@@ -39,11 +39,11 @@ struct Kept {
     owner: usize,
     /// The worker gave the name out, or has loaded it.
     issued: bool,
-    /// It has said so to its owner: what fails later does not end the session.
+    /// It has said so to its owner: a later failure does not end the session.
     sure: bool,
-    /// When its owner was told the name, as one of the lines that were passed on.
+    /// The forwarded line that told its owner the name.
     told: Option<usize>,
-    /// The worker may speak in it.
+    /// The worker may send messages in it.
     open: bool,
     /// When the last line of its owner was sent.
     used: Moment,
@@ -60,19 +60,19 @@ struct Work {
     cancelled: bool,
 }
 
-/// A line that a client sent a worker.
+/// A client's line that was forwarded to a worker.
 pub struct Heard<'a> {
     /// The client.
     pub client: usize,
     /// Its number.
     pub number: usize,
-    /// The line as it was written.
+    /// The line as written.
     pub line: &'a Line,
-    /// Its ids as they arrived.
+    /// Its ids as received.
     pub ids: &'a Ids,
-    /// When the bus passed it on.
+    /// When the bus forwarded it.
     pub sent: Moment,
-    /// How many lines it had passed on before: many go at one moment.
+    /// Number of lines forwarded before it: several may be forwarded at one moment.
     pub order: usize,
 }
 
@@ -81,40 +81,41 @@ pub struct Heard<'a> {
 pub struct Mind {
     place: Place,
     names: Names,
-    /// Takes a name that it does not know for a new session.
+    /// It takes an unknown name for a new session.
     trusting: bool,
-    /// Keeps ids as doubles and writes them anew.
+    /// It keeps ids as doubles and rewrites them.
     pub doubles: bool,
-    /// Answers a request twice at times, or one that it was never asked.
+    /// It sometimes answers a request twice, or sends an unsolicited answer.
     pub careless: bool,
-    /// Leaves most requests unanswered for long.
+    /// It leaves most requests unanswered for long.
     pub slow: bool,
-    /// Its requests are given up when they are late.
+    /// Its requests time out.
     hurried: bool,
     made: usize,
     sessions: Vec<Kept>,
-    /// Sessions that their owners have closed, or whose loading they never heard of: what they send behind that may begin
-    /// the session anew, and the bus knows of its end only.
+    /// Sessions that their owners have closed, or tried to load without getting an answer: a later line of theirs may
+    /// start the session anew, while the bus only knows of its end.
     closed: Vec<(String, usize)>,
-    /// Names that it gave out twice: nobody can say whose they are.
+    /// Names that it gave out twice: their owner is ambiguous.
     muddled: Vec<String>,
-    /// Names that it has spoken of before it refused the requests that it had made them for: nobody was told.
+    /// Names that it used before it refused the requests it had created them for: no client was told.
     unmade: Vec<String>,
-    /// Ids that it has answered without being asked, or once more: the bus may have taken that for the answer of what
-    /// it still works on, and its asker may use the id again.
+    /// Ids for which it sent an unsolicited or repeated answer: the bus may have taken that as the answer to a pending
+    /// request, and its asker may reuse the id.
     blurted: Vec<String>,
-    /// Lines that load a session which their client can only have guessed.
+    /// Lines that load a session whose name their client can only have guessed.
     guesses: Vec<usize>,
     work: Vec<Work>,
 }
 
 impl Mind {
-    /// Any worker's. `hurried` says that the bus gives its requests up after a while.
+    /// A random worker. `hurried` means that its requests time out.
     pub fn new(random: &mut Random, hurried: bool) -> Self {
         let place = *random.pick(&[Place::Params, Place::Params, Place::Top, Place::Either]);
         let names = match place {
             Place::Params => *random.pick(&[Names::None, Names::Counted, Names::Counted, Names::Secret]),
-            // A name at top level may be claimed before it is given out, so a worker that goes by those keeps them secret.
+            // A name at top level may be claimed before it is given out, so a worker that reads those keeps them
+            // secret.
             Place::Top | Place::Either => *random.pick(&[Names::None, Names::Secret]),
         };
         Self {
@@ -146,12 +147,12 @@ impl Mind {
         if self.doubles { reencoded(token) } else { token.to_owned() }
     }
 
-    /// Whether it finds the session that it is to load, as line `number` asks it to, and it is nobody else's.
+    /// Whether it finds the session that line `number` asks it to load, and no other client has it.
     pub fn can_load(&self, number: usize, line: &Line) -> bool {
         let Some(name) = self.session_of(line) else { return false };
-        // One that its owner has closed meanwhile may be somebody else's by now.
-        let is_given_away = |kept: &Kept| kept.name == name && line.from != Who::Client(kept.owner);
-        let was_closed = self.closed.iter().any(|(closed, by)| *closed == name && line.from == Who::Client(*by));
+        // A session that its owner has closed meanwhile may belong to another client by now.
+        let is_given_away = |kept: &Kept| kept.name == name && line.from != Party::Client(kept.owner);
+        let was_closed = self.closed.iter().any(|(closed, by)| *closed == name && line.from == Party::Client(*by));
         !(self.guesses.contains(&number) || was_closed && self.sessions.iter().any(is_given_away))
     }
 
@@ -168,7 +169,7 @@ impl Mind {
         self.sessions.iter_mut().find(|kept| kept.name == name)
     }
 
-    /// It works no more on what a line cancels.
+    /// Drops the work that a line cancels.
     fn cancels(&mut self, heard: &Heard<'_>) {
         let Heard { client, number, line, ids, .. } = heard;
         for target in line.targets().iter().zip([&ids.request_id, &ids.params_id].into_iter().flatten()) {
@@ -180,8 +181,8 @@ impl Mind {
         }
     }
 
-    /// It reads a request or a notification. `left` says when a client has gone, and `shared` whether everybody may
-    /// use every session.
+    /// Reads a request or a notification. `left` says when a client has left, and `shared` whether every client may use
+    /// every session.
     pub fn hears(&mut self, heard: &Heard<'_>, shared: bool, left: impl Fn(usize) -> Option<Moment>) {
         let Heard { client, number, line, ids, sent, order } = heard;
         self.cancels(heard);
@@ -193,14 +194,14 @@ impl Mind {
             self.closed.extend(line.names().into_iter().map(|name| (name.clone(), *client)));
         }
         if self.place == Place::Top && line.loads() && line.names().len() > 1 {
-            // The bus takes what stands in params for what is loaded.
+            // The bus takes the name in params for the one to load.
             self.muddled.extend(line.inner.clone());
         }
         let Some(name) = session.filter(|_| line.targets().is_empty()) else { return };
         if shared || self.is_muddled(&name) {
             return;
         }
-        // A fork does not change whose session it is.
+        // A fork does not change the owner of a session.
         let stays = line.method == "session/fork";
         let works_for = |owner: usize| {
             let of_session = |work: &&Work| work.client == owner && work.session.as_ref() == Some(&name);
@@ -210,7 +211,7 @@ impl Mind {
             if !stays && (self.trusting || line.loads()) {
                 let (issued, told) = (line.loads(), line.loads().then_some(*order));
                 let (sure, open, used) = (false, true, *sent);
-                // It may have refused that before it was asked.
+                // It may have sent the refusal before it was asked.
                 let blurted = issued && ids.id.as_ref().is_some_and(|id| self.has_blurted(id));
                 self.closed.extend(blurted.then(|| (name.clone(), *client)));
                 self.sessions.push(Kept { name, owner: *client, issued, sure, told, open, used });
@@ -227,7 +228,8 @@ impl Mind {
                 let busy = !self.hurried && works_for(kept.owner);
                 forgotten || gone.is_some_and(|left| line.loads() || !busy || sent.since(left) >= GRACE)
             };
-            // Who loads a name that nobody was told yet may be the first to say it: the worker refuses that itself.
+            // A client that loads a name before it was given out may be the first to use it: the worker refuses that
+            // itself.
             let guessed = line.loads() && kept.issued && kept.told.is_none_or(|told| told > *order);
             let closed = self.closed.contains(&(name, kept.owner));
             assert!(free || guessed || closed, "breach: line {number} of client {client} is in {kept:?}: {line:?}");
@@ -250,7 +252,7 @@ impl Mind {
         kept.open |= line.loads() || !kept.issued;
     }
 
-    /// It has something to do.
+    /// Starts work on a request.
     fn begins(&mut self, heard: &Heard<'_>, token: &str, session: Option<String>) {
         let Heard { client, number, line, .. } = heard;
         let id = self.read_id(token);
@@ -259,15 +261,15 @@ impl Mind {
         }
         let same = self.work.iter().find(|work| work.id == id);
         assert!(same.is_none(), "breach: line {number} came with the id {token}, which is {same:?}");
-        // Where two are named, the bus counts the request to the one that decided its way. A cancellation is no work in a
-        // session, and neither is a fork of one that was nobody's then.
+        // If a request names two sessions, the bus counts it to the one that determined its route. A cancellation is
+        // not work in a session, and neither is a fork of a session that had no owner then.
         let is_some = |name: &String| line.method != "session/fork" || self.kept(name).is_some();
         let session = session.filter(|_| line.names().len() == 1 && line.targets().is_empty());
         let session = session.filter(is_some);
         self.work.push(Work { id, line: *number, client: *client, session, cancelled: false });
     }
 
-    /// The name of the session that it makes for a client that asks for one.
+    /// The name of the session that it creates for a client that asks for one.
     pub fn makes(&mut self, worker: usize, client: usize, random: &mut Random) -> Option<String> {
         let name = match self.names {
             Names::None => return None,
@@ -285,35 +287,35 @@ impl Mind {
         self.sessions.last().map(|kept| kept.name.clone())
     }
 
-    /// It refuses the request that it has made a session for, which is none any more.
+    /// It refuses the request that it has created a session for, which thereby ceases to exist.
     pub fn unmakes(&mut self, name: &str) {
         let is_it = |kept: &mut Kept| kept.name == name && kept.issued && kept.told.is_none();
         self.unmade.extend(self.sessions.extract_if(.., is_it).map(|kept| kept.name));
     }
 
-    /// It gives out a name that may be somebody's already.
+    /// It gives out a name that may already be taken.
     pub fn muddles(&mut self, name: String) {
         self.unmakes(&name);
         self.sessions.retain(|kept| kept.name != name);
         self.muddled.push(name);
     }
 
-    /// Whether it has given out a name that may have been somebody's.
+    /// Whether it has given out a name that may have been taken.
     pub fn is_muddled(&self, name: &str) -> bool {
         self.muddled.iter().any(|muddled| muddled == name)
     }
 
-    /// It answers what it was not asked, or was asked once.
+    /// It sends an unsolicited or repeated answer.
     pub fn blurts(&mut self, token: &str) {
         self.blurted.push(self.read_id(token));
     }
 
-    /// Whether it has answered this id when it was not asked, or once more.
+    /// Whether it has sent an unsolicited or repeated answer with this id.
     pub fn has_blurted(&self, token: &str) -> bool {
         self.blurted.contains(&self.read_id(token))
     }
 
-    /// It has answered line `number` with a result, or with an error.
+    /// It has answered line `number` with a result or an error.
     pub fn answered(&mut self, number: usize, line: &Line, result: bool, made: Option<&str>) {
         let worked = self.work.len();
         self.work.retain(|work| work.line != number);
@@ -321,18 +323,18 @@ impl Mind {
         if let Some(kept) = made.and_then(|name| self.kept(name)) {
             kept.open = true;
         }
-        let Who::Client(client) = line.from else { return };
+        let Party::Client(client) = line.from else { return };
         let ends = if result { line.closes() } else { line.loads() };
-        // Of a name that stands where it does not look it knows nothing.
+        // It ignores a name in a place that it does not read.
         if let Some(name) = self.session_of(line).filter(|_| ends) {
             self.sessions.retain(|kept| kept.owner != client || kept.name != name || kept.sure && !result);
         }
         if line.loads() && !result {
-            // What was only claimed is over, whatever it did not look at.
+            // A claim ends, whatever place the worker reads.
             let names = line.names();
             self.sessions.retain(|kept| kept.owner != client || kept.issued || !names.contains(&&kept.name));
         }
-        // Who is told that it has loaded a session has it, though it may have been told before that it is closed.
+        // A client that is told that its session is loaded has it, even if it was told before that it is closed.
         let is_loaded = line.loads() && result && is_first && line.method != "session/fork";
         if let Some(name) = self.session_of(line).filter(|name| is_loaded && !self.is_muddled(name)) {
             if self.kept(&name).is_none() {
@@ -351,7 +353,7 @@ impl Mind {
         }
     }
 
-    /// The owner of a session has been told its name, by the line with this place among all that were passed on.
+    /// The owner of a session was told its name by this forwarded line.
     pub fn told(&mut self, name: &str, order: usize) {
         if let Some(kept) = self.kept(name) {
             kept.told.get_or_insert(order);
@@ -359,16 +361,16 @@ impl Mind {
         }
     }
 
-    /// A session that it may speak in, and for whom it keeps it.
+    /// A session that it may use, and its client.
     pub fn any_session(&self, random: &mut Random) -> Option<Meant> {
         let open: Vec<_> = self.sessions.iter().filter(|kept| kept.open).collect();
         let kept = (!open.is_empty()).then(|| random.pick(&open))?;
         Some(Meant { name: kept.name.clone(), owner: kept.owner, issued: kept.issued })
     }
 
-    /// Its answer to this request is lost: who has asked for a session does not hear that it has it.
+    /// Its answer to this request is lost: a client that asked for a session does not learn that it has it.
     pub fn is_unheard(&mut self, asked: &Line) {
-        let Who::Client(client) = asked.from else { return };
+        let Party::Client(client) = asked.from else { return };
         let name = self.session_of(asked).filter(|_| asked.loads());
         self.closed.extend(name.map(|name| (name, client)));
     }
@@ -378,7 +380,7 @@ impl Mind {
         self.closed.iter().any(|(closed, by)| closed == name && *by == owner)
     }
 
-    /// Whether it made this session for somebody who was never told its name.
+    /// Whether it created this session for a client that was never told its name.
     pub fn is_untold(&self, name: &str) -> bool {
         let is_untold = |kept: &Kept| kept.name == name && kept.issued && kept.told.is_none();
         self.unmade.iter().any(|unmade| unmade == name) || self.sessions.iter().any(is_untold)

@@ -1,5 +1,4 @@
-//! A small generator of numbers that look random and are the same in every run (splitmix64), or that somebody else has
-//! chosen.
+//! A small pseudo-random generator that is the same in every run (splitmix64), or returns choices made beforehand.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -7,24 +6,24 @@ use std::ops::Range;
 /// The source of every choice of a world.
 pub struct Random {
     state: u64,
-    /// What is chosen before the generator begins: each choice takes as many bytes as its range needs.
+    /// Choices to return before the generator begins: each takes as many bytes as its range needs.
     chosen: VecDeque<u8>,
 }
 
 impl Random {
     /// The sequence of this seed.
     pub fn new(seed: u64) -> Self {
-        // Without this the next seed would give the same numbers, but for the first one.
+        // Otherwise the next seed would give the same numbers, shifted by one.
         let mut mixed = Self { state: seed, chosen: VecDeque::new() };
         Self { state: mixed.number(), chosen: VecDeque::new() }
     }
 
-    /// The choices that these bytes make, then the sequence of a seed.
+    /// These bytes as choices, then the sequence of a seed.
     pub fn chosen(bytes: &[u8]) -> Self {
         Self { chosen: bytes.iter().copied().collect(), ..Self::new(0) }
     }
 
-    /// How many bytes are left of those that choose.
+    /// Number of choice bytes left.
     pub fn left(&self) -> usize {
         self.chosen.len()
     }
@@ -45,7 +44,7 @@ impl Random {
         range.start + (number % choices) as usize
     }
 
-    /// What the next bytes choose among so many that `most` is the last; the first byte is the lowest.
+    /// The choice of the next bytes among 0 to `most`; the first byte is the lowest.
     fn choice(&mut self, most: u64) -> u64 {
         let bytes = (8 - most.leading_zeros() as usize / 8).min(self.chosen.len());
         self.chosen.drain(..bytes).rev().fold(0, |number, byte| number << 8 | u64::from(byte))
@@ -61,7 +60,7 @@ impl Random {
         &choices[self.range(0..choices.len())]
     }
 
-    /// Puts them in any order.
+    /// Shuffles them.
     pub fn shuffle<T>(&mut self, things: &mut [T]) {
         for at in (1..things.len()).rev() {
             things.swap(at, self.range(0..at + 1));

@@ -1,4 +1,4 @@
-//! A connection as the scanner sees it: bytes that come in pieces, between pads that hold anything.
+//! A connection as the scanner sees it: bytes that arrive in pieces, between pads with arbitrary content.
 
 use crate::scan::{BATCH, Fault, InstructionSet, Line, Meta, Outcome, PAD, Partial, Scanner, Span, Window};
 
@@ -10,22 +10,22 @@ pub(super) fn sets() -> Vec<InstructionSet> {
         .collect()
 }
 
-/// What a stream of bytes came to: its lines, counted from the first byte of the stream, and where and why it ended
-/// if it was malformed.
+/// The result of scanning a stream: its lines, relative to the first byte of the stream, and where and why it ended if
+/// it was malformed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Reading {
     pub(super) lines: Vec<Line>,
     pub(super) malformed: Option<(usize, Fault)>,
 }
 
-/// Scans `stream` in the pieces that end at `cuts`, dropping what was consumed after each piece as the bus does. The
-/// pads, and the room that later pieces fill, hold `garbage`.
+/// Scans `stream` in the pieces that end at `cuts`, dropping consumed bytes after each piece as the bus does. The pads,
+/// and the room that later pieces fill, hold `garbage`.
 pub(super) fn read(scanner: &mut Scanner, stream: &[u8], cuts: &[usize], garbage: u8) -> Reading {
     let mut reading = Reading::default();
     let mut partial = Partial::new();
     let mut lines = Vec::with_capacity(BATCH);
     let mut buffer = vec![garbage; PAD + stream.len() + PAD];
-    // The stream byte that stands first in the window.
+    // The stream byte at the start of the window.
     let mut dropped = 0;
     let mut received = 0;
     for &cut in cuts.iter().chain([&stream.len()]) {

@@ -1,9 +1,9 @@
-//! Makes a failing seed smaller: the same seed with as few steps as still fail is easier to read.
+//! Shrinks a failing seed: the same seed with the fewest steps that still fail is easier to read.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind, set_hook, take_hook};
 
-/// Runs `life` with so many steps. If it panics, it runs once more with the fewest steps with which it does, as far as
-/// halving finds them, and panics with what that says. `life` is told whether it is that run, which somebody will read.
+/// Runs `life` with `steps` steps. If it panics, runs it once more with the fewest steps that do, as found by
+/// bisection, and panics with that message. `life` is told whether it is that last run, which is printed.
 pub fn run<T>(steps: usize, life: impl Fn(usize, bool) -> T) -> T {
     let panic = match catch_unwind(AssertUnwindSafe(|| life(steps, false))) {
         Ok(outcome) => return outcome,
@@ -18,7 +18,7 @@ pub fn run<T>(steps: usize, life: impl Fn(usize, bool) -> T) -> T {
     resume_unwind(panic)
 }
 
-/// The fewest of so many steps that fail, if more steps always fail where fewer do.
+/// The fewest of `steps` steps that fail, if more steps always fail where fewer do.
 fn fewest(steps: usize, fails: impl Fn(usize) -> bool) -> usize {
     let (mut passing, mut failing) = (0, steps);
     while failing - passing > 1 {
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_is_repeated_with_as_few_steps_as_fail() {
+    fn a_failure_is_repeated_with_the_fewest_steps_that_fail() {
         assert_eq!(fewest(600, |steps| steps >= 417), 417);
         assert_eq!(fewest(600, |_| true), 1);
         assert_eq!(fewest(1, |_| true), 1);

@@ -1,6 +1,6 @@
 //! The mock kernel, the clients and the workers of one seed. It carries out the effects of the bus as the shell does,
-//! tells the model what happens, and at the end heals: everybody reads and answers, and nothing may be left over. What
-//! happens follows from a seed, or from bytes that choose it.
+//! reports events to the model, and at the end heals: all peers read and answer, and nothing may be left over. A seed,
+//! or bytes, determine what happens.
 
 mod actions;
 mod clients;
@@ -22,7 +22,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::Random;
-use super::line::Who;
+use super::line::Party;
 use super::model::Model;
 use super::peers::Mind;
 use super::trace::Hashes;
@@ -36,7 +36,7 @@ use passage::Passage;
 use process::Process;
 use scenario::Scenario;
 
-/// In one step of so many the bus hears that it did not run.
+/// In one step of this many the bus is told that it did not run.
 const GAPS: usize = 97;
 
 /// The bytes between the bus and one peer.
@@ -46,25 +46,25 @@ struct End {
     wire: VecDeque<u8>,
     /// Read, not consumed yet.
     kept: Vec<u8>,
-    /// The lines that `kept` and then `wire` begin with: number and length. Half a line may follow them.
+    /// The lines at the start of `kept` followed by `wire`: number and length. Half a line may follow.
     lines: VecDeque<(usize, usize)>,
     paused: bool,
     resumed_at: Moment,
-    /// Its bytes are presented no more.
+    /// Its bytes are not presented any more.
     deaf: bool,
     /// The rest of its first line is skipped.
     skips: bool,
-    /// The peer writes no more.
+    /// The peer will write no more.
     ended: bool,
-    /// The bus was told so.
+    /// The bus was told that its input ended.
     end_told: bool,
     /// Queued by the bus, not sent yet.
     queue: VecDeque<u8>,
-    /// The tail of what was queued: half a line.
+    /// The tail of the queue: half a line.
     half_queued: Vec<u8>,
-    /// What was sent and not read: half a line, or what waits in a worker's pipe.
+    /// What was sent and not read: half a line, or the content of a worker's pipe.
     half_read: Vec<u8>,
-    /// The peer can be written to no more.
+    /// Writes to the peer fail.
     broken: bool,
     pace: Pace,
 }
@@ -80,23 +80,23 @@ enum Pace {
 
 struct SimClient {
     key: ClientKey,
-    /// Whose token it has shown.
+    /// The owner of the token it has shown.
     name: Option<&'static str>,
     end: End,
-    /// Tokens of requests without an answer, and their lines.
+    /// Tokens of unanswered requests, and their lines.
     waiting: Vec<(String, usize)>,
-    /// Tokens of requests it was asked, with their lines.
+    /// Tokens of requests that it received, with their lines.
     todo: VecDeque<(String, usize)>,
-    /// Tokens under which it may tell progress, with the lines that they came in.
+    /// Progress tokens that it may use, with the lines that they came in.
     telling: Vec<(String, usize)>,
     sessions: Vec<String>,
     closing: Option<Close>,
     /// When it was told that it is closed, or was closed.
     left: Option<Moment>,
-    /// Why.
+    /// The reason.
     left_for: Option<Reason>,
     reset: bool,
-    /// The bus was told that all is sent and that the input has ended.
+    /// The bus was told that everything was sent and the input has ended.
     flush_told: bool,
     closed: bool,
 }
@@ -104,7 +104,7 @@ struct SimClient {
 struct SimWorker {
     key: WorkerKey,
     name: WorkerName,
-    /// The command that it runs.
+    /// The generation of the command that it runs.
     generation: u32,
     end: End,
     process: Process,
@@ -114,11 +114,11 @@ struct SimWorker {
     /// Tokens of requests that it has answered.
     told: Vec<String>,
     next_id: usize,
-    /// How many lines had been passed on when it first answered what nobody asked.
+    /// Number of forwarded lines when it first sent an unsolicited answer.
     exposed: Option<usize>,
-    /// How long it was held up by slow readers while others used it, as far as that has not come back.
+    /// How long slow readers held it up while others used it, less what it has regained.
     waited: Duration,
-    /// It is held up by one that too much is queued for, or was when that began.
+    /// A client with too much queued output holds it up, or did when that began.
     has_moment: bool,
     /// The bus wants to know how much it has not read.
     probed: bool,
@@ -130,38 +130,38 @@ struct SimWorker {
 struct Todo {
     token: String,
     line: usize,
-    /// What it tells its progress under.
+    /// Its progress token.
     progress: Option<String>,
-    /// The session that it has made for it.
+    /// The session that it has created for it.
     made: Option<String>,
-    /// It was answered once.
+    /// It was already answered once.
     again: bool,
 }
 
-/// What a call of the bus was about, while its effects are carried out.
+/// One call of the bus, while its effects are carried out.
 struct Call {
-    /// Who is heard.
-    hearing: Option<Who>,
-    /// Lines that were taken of it and are still to be queued or dropped.
+    /// The peer whose input is handled.
+    hearing: Option<Party>,
+    /// Lines taken from it that are still to be queued or dropped.
     due: VecDeque<usize>,
-    /// It has sent what is no line.
+    /// It has sent something that is not a line.
     is_bad: bool,
     /// Workers that have stalled.
     stalled: Vec<usize>,
     /// Workers that are released, and by which effect.
     released: Vec<(usize, usize)>,
-    /// The bus has closed a client that took nothing, or too little.
+    /// The bus has closed a client that read nothing, or too little.
     has_stalled: bool,
 }
 
-/// Something that follows from what happened before.
+/// A consequence of an earlier event.
 type Reaction = Box<dyn FnOnce(&mut World)>;
 
-/// One seed, or what some bytes choose.
+/// The world of one seed, or of choices in bytes.
 pub struct World {
     scenario: Scenario,
     random: Random,
-    /// As they are now.
+    /// The current settings.
     settings: Settings,
     bus: Twins,
     now: Moment,
@@ -174,7 +174,7 @@ pub struct World {
     accept_paused: bool,
     drain: Drain,
     passage: Passage,
-    /// How often the bus had counted each reason when that was last asked for.
+    /// The bus's counters at the last query.
     counts: Vec<u64>,
     journal: Journal,
 }
@@ -196,18 +196,18 @@ impl Drop for World {
 }
 
 impl World {
-    /// The world that follows from a seed.
+    /// The world of a seed.
     pub fn new(seed: u64, steps: usize) -> Self {
         Self::of(Some(seed), Random::new(seed), steps)
     }
 
-    /// Has it tell what happened if it fails.
+    /// Makes it print its events if it fails.
     pub fn tell(mut self) -> Self {
         self.journal.open();
         self
     }
 
-    /// The world that these bytes choose: its settings, then what happens, up to their end or for so many steps.
+    /// The world chosen by these bytes: its settings, then its events, up to the end of the bytes or for `steps` steps.
     pub fn chosen(bytes: &[u8], steps: usize) -> Self {
         Self::of(None, Random::chosen(bytes), steps)
     }
@@ -235,13 +235,13 @@ impl World {
         }
     }
 
-    /// Lives through it. Gives how often each reason was counted.
+    /// Runs it. Returns how often each reason was counted.
     pub fn run(mut self) -> Vec<u64> {
         self.live();
         Reason::ALL.iter().map(|reason| self.bus.count(*reason)).collect()
     }
 
-    /// Lives through it with one bus alone. Gives what that came to, and all that happened if it is to tell.
+    /// Runs it with one bus alone. Returns its hashes, and all its events if they are to be printed.
     pub fn traced(mut self) -> (Hashes, Vec<String>) {
         self.bus.alone();
         self.journal.sum_up();
@@ -249,7 +249,7 @@ impl World {
         self.journal.take()
     }
 
-    /// Lives through it. Gives how many lines went the fast path.
+    /// Runs it. Returns how many lines took the fast path.
     #[cfg(test)]
     pub(super) fn fast_lines(mut self) -> u64 {
         self.live();
@@ -266,14 +266,14 @@ impl World {
             }
             let pause = Duration::from_micros(self.random.range(0..3000) as u64);
             self.pass(self.now.after(pause));
-            // That changes nothing but what is told, and a trace is of what depends on others.
+            // That changes only reports, and a trace covers what peers depend on.
             if (step + 1).is_multiple_of(GAPS) && !self.journal.is_summed_up() {
                 let gaps = [pause, Duration::ZERO, pause];
                 let (held_up, suspended) = (gaps[step / GAPS % 3], gaps[(step / GAPS + 1) % 3]);
                 self.handle("it did not run", None, Input::Gap { held_up, suspended });
             }
             self.tick_if_due();
-            // A trace has none, so that it is of the same things as ever.
+            // A trace has none, so that it stays comparable.
             if !self.journal.is_summed_up() && self.scenario.reloads_now(&mut self.random) {
                 self.reload();
             }
@@ -293,7 +293,7 @@ impl World {
         }
     }
 
-    /// How often the bus has counted a reason since this was asked the last time.
+    /// How often the bus has counted a reason since the last call.
     fn more(&mut self, reason: Reason) -> u64 {
         let count = self.bus.count(reason);
         count - std::mem::replace(&mut self.counts[reason as usize], count)
@@ -304,7 +304,7 @@ impl World {
         self.mention(text);
     }
 
-    /// Writes down what may have changed nothing.
+    /// Logs an event that may have changed nothing.
     fn mention(&mut self, text: impl FnOnce(&Self) -> String) {
         if self.journal.is_read() {
             let text = text(self);
@@ -312,10 +312,10 @@ impl World {
         }
     }
 
-    /// Calls the bus and carries out what it wants.
-    fn step(&mut self, what: impl Display, about: Option<Who>, call: impl FnOnce(&mut Twins, Moment) -> Vec<Effect>) {
+    /// Calls the bus and carries out its effects.
+    fn step(&mut self, what: impl Display, about: Option<Party>, call: impl FnOnce(&mut Twins, Moment) -> Vec<Effect>) {
         self.note(|_| match about {
-            Some(who) => format!("{who:?} {what}"),
+            Some(party) => format!("{party:?} {what}"),
             None => what.to_string(),
         });
         let effects = call(&mut self.bus, self.now);
@@ -323,7 +323,7 @@ impl World {
         self.check();
     }
 
-    fn handle(&mut self, what: impl Display, about: Option<Who>, input: Input) {
+    fn handle(&mut self, what: impl Display, about: Option<Party>, input: Input) {
         self.step(what, about, |bus, now| bus.handle(now, input));
     }
 
@@ -334,21 +334,20 @@ impl World {
         self.learn_roles();
         let soon = self.now.after(Duration::from_millis(1));
         let turns = self.bus.next_deadline().is_some_and(|at| at <= soon);
-        for who in self.everybody() {
-            let excused = match who {
-                // A client that is far ahead, or whose lines stand before a worker, lets others go first, and has its
-                // turn soon. One whose requests seem to end workers has to wait, and so has one for which nobody is there
-                // just now.
-                Who::Client(client) => {
+        for party in self.all_parties() {
+            let excused = match party {
+                // A client that is far ahead, or whose lines wait for a worker, yields to others, and gets its turn
+                // soon. A crash suspect has to wait, and so does a client without an available worker.
+                Party::Client(client) => {
                     turns || self.model.is_suspect(self.now, client) || self.model.awaits_worker(client)
                 }
-                Who::Worker(_) => false,
+                Party::Worker(_) => false,
             };
-            let waits = self.end(who).paused && !self.end(who).deaf;
+            let waits = self.end(party).paused && !self.end(party).deaf;
             assert!(
-                !waits || excused || self.is_crowded || self.model.somebody_is_full(),
-                "{who:?} is paused, and nobody's output is full; {}",
-                self.model.waiting_text(who)
+                !waits || excused || self.is_crowded || self.model.is_any_full(),
+                "{party:?} is paused, and nobody's output is full; {}",
+                self.model.waiting_text(party)
             );
         }
     }
@@ -367,35 +366,35 @@ impl World {
         (!live.is_empty()).then(|| *self.random.pick(&live))
     }
 
-    fn anybody(&mut self, client: Option<usize>, worker: Option<usize>) -> Option<Who> {
-        let (client, worker) = (client.map(Who::Client), worker.map(Who::Worker));
+    fn any_party(&mut self, client: Option<usize>, worker: Option<usize>) -> Option<Party> {
+        let (client, worker) = (client.map(Party::Client), worker.map(Party::Worker));
         if self.random.one_in(2) { client.or(worker) } else { worker.or(client) }
     }
 
-    fn everybody(&self) -> Vec<Who> {
-        let clients = (0..self.clients.len()).filter(|at| !self.clients[*at].closed).map(Who::Client);
-        let workers = (0..self.workers.len()).filter(|at| !self.workers[*at].released).map(Who::Worker);
+    fn all_parties(&self) -> Vec<Party> {
+        let clients = (0..self.clients.len()).filter(|at| !self.clients[*at].closed).map(Party::Client);
+        let workers = (0..self.workers.len()).filter(|at| !self.workers[*at].released).map(Party::Worker);
         clients.chain(workers).collect()
     }
 
-    fn end(&self, who: Who) -> &End {
-        match who {
-            Who::Client(at) => &self.clients[at].end,
-            Who::Worker(at) => &self.workers[at].end,
+    fn end(&self, party: Party) -> &End {
+        match party {
+            Party::Client(at) => &self.clients[at].end,
+            Party::Worker(at) => &self.workers[at].end,
         }
     }
 
-    fn end_mut(&mut self, who: Who) -> &mut End {
-        match who {
-            Who::Client(at) => &mut self.clients[at].end,
-            Who::Worker(at) => &mut self.workers[at].end,
+    fn end_mut(&mut self, party: Party) -> &mut End {
+        match party {
+            Party::Client(at) => &mut self.clients[at].end,
+            Party::Worker(at) => &mut self.workers[at].end,
         }
     }
 
-    fn peer(&self, who: Who) -> Peer {
-        match who {
-            Who::Client(at) => Peer::Client(self.clients[at].key),
-            Who::Worker(at) => Peer::Worker(self.workers[at].key),
+    fn peer(&self, party: Party) -> Peer {
+        match party {
+            Party::Client(at) => Peer::Client(self.clients[at].key),
+            Party::Worker(at) => Peer::Worker(self.workers[at].key),
         }
     }
 
@@ -407,8 +406,8 @@ impl World {
         worker_of(&self.workers, key)
     }
 
-    fn who(&self, peer: Peer) -> Who {
-        who(&self.clients, &self.workers, peer)
+    fn party(&self, peer: Peer) -> Party {
+        party(&self.clients, &self.workers, peer)
     }
 }
 
@@ -422,9 +421,9 @@ fn worker_of(workers: &[SimWorker], key: WorkerKey) -> usize {
     found.expect("an effect is about a worker that is there")
 }
 
-fn who(clients: &[SimClient], workers: &[SimWorker], peer: Peer) -> Who {
+fn party(clients: &[SimClient], workers: &[SimWorker], peer: Peer) -> Party {
     match peer {
-        Peer::Client(key) => Who::Client(client_of(clients, key)),
-        Peer::Worker(key) => Who::Worker(worker_of(workers, key)),
+        Peer::Client(key) => Party::Client(client_of(clients, key)),
+        Peer::Worker(key) => Party::Worker(worker_of(workers, key)),
     }
 }

@@ -4,10 +4,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// The words of a file, each of which stands in quotes, with `\"`, `\\` and `\x0a` for bytes that cannot.
+/// The words of a file, each in quotes, with `\"`, `\\` and `\x0a` for bytes that need an escape.
 ///
 /// # Panics
-/// If it is no such file.
+/// If the file has another format.
 pub fn words(file: &str) -> Vec<Vec<u8>> {
     let quoted = file.lines().filter_map(|line| line.strip_prefix('"')?.strip_suffix('"'));
     let words: Vec<Vec<u8>> = quoted
@@ -33,7 +33,7 @@ pub fn words(file: &str) -> Vec<Vec<u8>> {
     words
 }
 
-/// Bytes that are put together from words and, now and then, others.
+/// Bytes made of words and, now and then, others.
 pub fn text(file: &str, most: usize) -> impl Strategy<Value = Vec<u8>> + use<> {
     let piece = prop_oneof![
         8 => select(words(file)),

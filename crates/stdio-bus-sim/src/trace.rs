@@ -1,11 +1,12 @@
-//! What a world has come to, as two numbers: what every peer was delivered and why it was closed, and everything that the
-//! bus did. Numbers of all seeds are kept in `traces.txt`, so that a change of the bus says which of them it changes.
+//! Hashes the results of a world into two numbers: what every peer was delivered and why it was closed, and everything
+//! that the bus did. The hashes of all seeds are kept in `traces.txt`, so that a change of the bus shows which of them
+//! it changes.
 //!
-//! How an error or a report is worded is no part of them; its reason is.
+//! The wording of errors and reports is not part of them; their reasons are.
 
 use std::collections::BTreeMap;
 
-use super::line::Who;
+use super::line::Party;
 use crate::bus::port::{Close, Effect, Moment, Next, Peer, Received, Signal};
 use crate::bus::report::Report;
 
@@ -48,20 +49,20 @@ impl Hash {
         }
     }
 
-    /// Bytes of which the end shows.
+    /// Bytes with a terminator.
     fn text(&mut self, text: &[u8]) {
         self.number(text.len() as u64);
         self.bytes(text);
     }
 
-    fn who(&mut self, who: Who) {
-        self.number(match who {
-            Who::Client(at) => at as u64,
-            Who::Worker(at) => at as u64 | 1 << 63,
+    fn party(&mut self, party: Party) {
+        self.number(match party {
+            Party::Client(at) => at as u64,
+            Party::Worker(at) => at as u64 | 1 << 63,
         });
     }
 
-    /// Half as many bits, mixed.
+    /// Folded to half the bits.
     fn folded(self) -> u32 {
         (self.0 ^ (self.0 >> 32)) as u32
     }
@@ -70,23 +71,23 @@ impl Hash {
 /// The two numbers of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hashes {
-    /// What every peer was delivered, in its order, and how and why it was closed. What reaches different peers may
-    /// change places.
+    /// What every peer was delivered, in order, and how and why it was closed. Deliveries to different peers may swap
+    /// places.
     pub delivered: u32,
-    /// All that the bus did, in its order, and when.
+    /// All effects of the bus, in order, with their times.
     pub effects: u32,
 }
 
-/// See the top of the file.
+/// See the module's documentation.
 #[derive(Default)]
 pub struct Trace {
-    delivered: BTreeMap<Who, Hash>,
+    delivered: BTreeMap<Party, Hash>,
     effects: Hash,
 }
 
 impl Trace {
-    /// A whole line was queued for a peer; the bus has made it itself, or passed it on.
-    pub fn line(&mut self, to: Who, line: &[u8], is_own: bool) {
+    /// A whole line was queued for a peer; the bus has made it itself, or forwarded it.
+    pub fn line(&mut self, to: Party, line: &[u8], is_own: bool) {
         let delivered = self.delivered.entry(to).or_default();
         if !is_own {
             return delivered.text(line);
@@ -94,7 +95,7 @@ impl Trace {
         without_wording(line).iter().for_each(|part| delivered.text(part));
     }
 
-    /// What became of bytes that the bus was given.
+    /// The result of bytes that the bus received.
     pub fn received(&mut self, received: Received) {
         self.effects.number(received.consumed as u64);
         self.effects.number(match received.next {
@@ -104,13 +105,13 @@ impl Trace {
         });
     }
 
-    /// The bus wants this done. `who` knows its peers.
-    pub fn effect(&mut self, now: Moment, effect: &Effect, data: &[u8], who: impl Fn(Peer) -> Who) {
+    /// An effect of the bus. `party` maps its peers.
+    pub fn effect(&mut self, now: Moment, effect: &Effect, data: &[u8], party: impl Fn(Peer) -> Party) {
         let hash = &mut self.effects;
         hash.number(now.0);
         let mut peer = |kind: u8, peer: Peer| {
             hash.bytes(&[kind]);
-            hash.who(who(peer));
+            hash.party(party(peer));
         };
         match effect {
             Effect::Copy { to, span } => {
@@ -135,7 +136,7 @@ impl Trace {
             }
             Effect::Close { client, how, why } => {
                 peer(b'x', (*client).into());
-                let client = who((*client).into());
+                let client = party((*client).into());
                 for hash in [hash, self.delivered.entry(client).or_default()] {
                     hash.text(match how {
                         Close::Refuse => b"refuse",
@@ -162,18 +163,18 @@ impl Trace {
         }
     }
 
-    /// What it comes to.
+    /// The hashes.
     pub fn hashes(&self) -> Hashes {
         let mut all = Hash::default();
-        for (who, delivered) in &self.delivered {
-            all.who(*who);
+        for (party, delivered) in &self.delivered {
+            all.party(*party);
             all.number(delivered.0);
         }
         Hashes { delivered: all.folded(), effects: self.effects.folded() }
     }
 }
 
-/// What stands before and behind the sentence in an error reply.
+/// The parts of an error reply before and after its sentence.
 fn without_wording(line: &[u8]) -> [&[u8]; 2] {
     const MESSAGE: &[u8] = b"\"error\":{\"code\":";
     let Some(error) = memchr::memmem::find(line, MESSAGE) else { return [line, &[]] };
@@ -193,17 +194,17 @@ mod tests {
     use crate::{shrink, simulator::World};
 
     const SEEDS: u64 = 2000;
-    /// So many are looked at, unless `STDIO_BUS_SIM_SEEDS` says more.
+    /// Number of seeds compared, unless `STDIO_BUS_SIM_SEEDS` says more.
     const USUAL: u64 = 400;
     const STEPS: usize = 250;
-    /// Seeds that are named.
+    /// Maximum number of seeds named in a failure.
     const NAMED: usize = 12;
 
     fn file() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("src/traces.txt")
     }
 
-    /// What the first seeds come to, on as many threads as there are CPUs.
+    /// The hashes of the first seeds, computed on all CPUs.
     fn all(seeds: u64) -> BTreeMap<u64, Hashes> {
         let next = AtomicU64::new(1);
         let live = || {
@@ -251,7 +252,7 @@ mod tests {
         lines.map(entry).collect()
     }
 
-    /// Tells which seeds differ in what `of` takes of their hashes; none if they are the same.
+    /// Names the seeds that differ in the hash that `of` selects; none if they are the same.
     fn differing(what: &str, all: &BTreeMap<u64, Hashes>, of: impl Fn(&Hashes) -> u32) -> Option<String> {
         let recorded = read();
         let is_new = |(seed, hashes): &(&u64, &Hashes)| recorded.get(seed).map(&of) != Some(of(hashes));
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn every_seed_delivers_what_it_has_always_delivered_and_has_the_same_effects() {
+    fn every_seed_has_the_recorded_deliveries_and_effects() {
         let is_set = |name| std::env::var_os(name).is_some();
         if let (Ok(seed), false) = (std::env::var("STDIO_BUS_SIM_SEED"), is_set("STDIO_BUS_SIM_SEEDS")) {
             let seed = seed.parse().expect("STDIO_BUS_SIM_SEED");
@@ -295,14 +296,14 @@ mod tests {
     }
 
     #[test]
-    fn how_an_error_is_worded_is_no_part_of_a_trace() {
+    fn a_trace_does_not_depend_on_the_wording_of_errors() {
         let line = |message: &str| {
             let delivered = crate::bus::reply::Delivered::No;
             crate::bus::reply::error(b"7", Some(b"s"), -32010, message, "no_worker", None, delivered)
         };
         let hash = |line: &[u8]| {
             let mut trace = Trace::default();
-            trace.line(Who::Client(0), line, true);
+            trace.line(Party::Client(0), line, true);
             trace.hashes()
         };
         assert_eq!(hash(&line("no worker")), hash(&line("a \"data\":{ other, word")));
@@ -319,10 +320,10 @@ mod tests {
     }
 
     #[test]
-    fn what_reaches_two_peers_may_change_places() {
+    fn deliveries_to_two_peers_may_swap_places() {
         let trace = |order: [usize; 3]| {
             let mut trace = Trace::default();
-            let lines = [(Who::Client(0), "a\n"), (Who::Client(0), "b\n"), (Who::Worker(0), "c\n")];
+            let lines = [(Party::Client(0), "a\n"), (Party::Client(0), "b\n"), (Party::Worker(0), "c\n")];
             order.map(|at| lines[at]).into_iter().for_each(|(to, line)| trace.line(to, line.as_bytes(), false));
             trace.hashes()
         };

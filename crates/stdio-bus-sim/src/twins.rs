@@ -1,6 +1,5 @@
-//! One bus that is two: the second one looks up the way of every line in the general manner, where the first
-//! one takes the fast path if it can (`intake/fast_path.rs`). Both are told the same, and have to do
-//! the same at the same moment.
+//! Two buses as one: the second routes every line by the slow path, where the first takes the fast path if it can
+//! (`intake/fast_path.rs`). Both get the same input, and must do the same at the same moment.
 
 use std::ops::Deref;
 
@@ -10,7 +9,7 @@ use crate::bus::port::{ClientKey, Effect, Input, Moment, Origin, Peer, Received}
 use crate::bus::settings::Settings;
 use crate::scan::Window;
 
-/// See the top of the file. What is asked of it, the first one answers.
+/// See the module's documentation. Queries are answered by the first one.
 pub(super) struct Twins {
     bus: Bus,
     long_way: Option<Bus>,
@@ -29,13 +28,13 @@ impl Twins {
         Self { bus: Bus::new(settings.clone()), long_way: Some(Bus::new(settings).without_fast_path()) }
     }
 
-    /// Both keep records of requests, which have to be the same.
+    /// Both keep records of requests, which must be equal.
     pub(super) fn record_requests(mut self) -> Self {
         [Some(&mut self.bus), self.long_way.as_mut()].into_iter().flatten().for_each(|bus| bus.record_requests(true));
         self
     }
 
-    /// Leaves the second one out.
+    /// Removes the second one.
     pub(super) fn alone(&mut self) {
         self.long_way = None;
     }
@@ -110,7 +109,7 @@ impl Twins {
     }
 }
 
-/// What is told of the requests that have ended.
+/// The records of the requests that have ended.
 fn records(bus: &mut Bus) -> Vec<String> {
     let mut told = Vec::new();
     let lost = bus.take_ended(|ended, words| told.push(format!("{ended:?} {words:?}")));
@@ -126,9 +125,9 @@ fn sessions(bus: &Bus, now: Moment) -> impl Iterator<Item = SessionRow<'_>> {
 mod tests {
     use crate::simulator::World;
 
-    /// Where no line goes the short way, there is nothing to compare.
+    /// If no line takes the fast path, there is nothing to compare.
     #[test]
-    fn many_worlds_have_lines_that_go_the_fast_path() {
+    fn many_worlds_have_lines_that_take_the_fast_path() {
         let took_it = (1..=30).filter(|seed| World::new(*seed, 600).fast_lines() > 0).count();
         assert!(took_it > 7, "{took_it} of 30 worlds have any");
     }

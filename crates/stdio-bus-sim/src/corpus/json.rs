@@ -1,8 +1,8 @@
-//! JSON as several programs write it.
+//! JSON in the styles of several programs.
 
 use std::fmt::Write as _;
 
-/// How a program writes JSON.
+/// The style in which a program writes JSON.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Style {
     /// Compact, as most do.

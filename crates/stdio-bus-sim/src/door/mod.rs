@@ -1,7 +1,7 @@
-//! A small world for a door for MCP: clients of both eras, and of lines, before pools of every assignment, whose workers
-//! answer `server/discover`, refuse it, say nothing, or end with it. What must hold is looked at from outside: a worker is
-//! pinned to an era by the first line that it reads, one that is lent has one client at a time, every request is answered
-//! once, and what a client leaves behind is cancelled at its worker and told to nobody else.
+//! A small world around an MCP listener: clients of both eras, and of lines, before pools of every assignment, whose
+//! workers answer `server/discover`, refuse it, stay silent, or exit on it. The rules are checked from outside: the
+//! first line that a worker reads pins it to an era, a lent worker has one client at a time, every request is answered
+//! once, and what a client leaves behind is cancelled at its worker and reported to no other client.
 
 mod rules;
 mod worker;
@@ -22,23 +22,23 @@ use crate::bus::settings::{
 use crate::scan::{PAD, Window};
 use worker::{SimWorker, Wire, Work};
 
-/// How long a worker may take to answer the question, and how long a request that was given up may still be worked on.
+/// How long a worker may take to answer `server/discover`, and how long a cancelled request may still be worked on.
 const SILENT_FOR: Duration = Duration::from_secs(5);
-/// So many workers in a row that end when they are asked mean that their command is for sessions.
+/// After this many workers in a row that exit on `server/discover` the command counts as one for sessions.
 const MOST_ENDS: usize = 2;
-/// The listener of lines, and that for MCP.
+/// The listener for lines, and that for MCP.
 const LINES: usize = 0;
 const DOOR: usize = 1;
 
-/// What a command does when it is asked for its era.
+/// How a command reacts to `server/discover`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
     Answers,
     Refuses,
-    /// It says nothing, or answers when it is too late.
+    /// It stays silent, or answers too late.
     Silent,
     Dies,
-    /// It sends back what it gets.
+    /// It sends back its input.
     Echoes,
 }
 
@@ -49,9 +49,9 @@ struct SimClient {
     pool: usize,
     wire: Wire,
     next: usize,
-    /// Numbers of requests without an answer.
+    /// Numbers of unanswered requests.
     waiting: Vec<usize>,
-    /// The worker that its next line has to go to while that takes any.
+    /// The worker that its next line must go to while that takes any.
     bound: Option<usize>,
     closing: bool,
     closed: bool,
@@ -63,10 +63,10 @@ impl SimClient {
     }
 }
 
-/// What follows when all effects of a call are carried out.
+/// What follows once all effects of a call are carried out.
 #[derive(Default)]
 struct After {
-    /// Bytes for whom have left; none if a worker is to be looked at.
+    /// Peers that bytes were sent to; none if a worker is to be checked.
     sent: Vec<(Peer, usize)>,
     resumed: Vec<Peer>,
     closed: Vec<usize>,
@@ -81,11 +81,11 @@ struct World {
     now: Moment,
     clients: Vec<SimClient>,
     workers: Vec<SimWorker>,
-    /// What is known of each pool, if it is.
+    /// The known era of each pool.
     eras: Vec<PoolEra>,
-    /// How many workers of each pool in a row have ended when they were asked.
+    /// How many workers of each pool in a row have exited on `server/discover`.
     ends: Vec<usize>,
-    /// Requests that were answered.
+    /// Number of answered requests.
     answered: usize,
     log: Vec<String>,
 }
@@ -213,7 +213,7 @@ impl World {
                 self.pass(pause);
             }
         }
-        // What was told to stop stops.
+        // A worker that was told to stop stops.
         for worker in self.live_workers() {
             if self.workers[worker].terminated && self.workers[worker].runs() && self.random.one_in(4) {
                 self.exits(worker);
@@ -269,7 +269,7 @@ impl World {
         self.write(Peer::Client(self.clients[at].key), &line);
     }
 
-    /// A client goes on with what a worker has begun, or with nothing.
+    /// A client replies to a worker's request, or to nothing.
     fn binds(&mut self, at: usize) {
         let client = &self.clients[at];
         if client.era != Some(Era::Modern) {
@@ -356,7 +356,7 @@ impl World {
         self.handle(Input::Ended { peer: key.into(), partial: 0 });
     }
 
-    /// A worker does something: it answers, notifies, or asks.
+    /// A worker acts: it answers, notifies, or sends a request.
     fn works(&mut self, at: usize) {
         let worker = &self.workers[at];
         if !worker.runs() {
@@ -577,7 +577,7 @@ impl World {
         self.clients.iter().position(|client| client.key == key).expect("it is a client")
     }
 
-    /// Everybody reads the whole lines that have come.
+    /// All peers read the whole lines that have arrived.
     fn read_all(&mut self) {
         for at in 0..self.workers.len() {
             while let Some(end) = memchr::memchr(b'\n', &self.workers[at].wire.half) {
@@ -595,7 +595,7 @@ impl World {
         }
     }
 
-    /// Everybody answers until nobody waits for anything, then all leave.
+    /// Workers answer until no client waits for anything, then all clients leave.
     fn heal(&mut self) {
         self.note("everybody heals".into());
         for _ in 0..400 {
@@ -627,7 +627,7 @@ impl World {
         self.pass(Duration::from_secs(8));
         self.check();
         let stats = self.bus.stats();
-        // What a client of lines has left behind is not cancelled, and may still be answered.
+        // Requests left behind by a client of lines are not cancelled, and may still be answered.
         let is_left = |work: &&Work| self.clients[work.client].era.is_none();
         let live = self.workers.iter().filter(|worker| !worker.released);
         let left: usize = live.map(|worker| worker.work.iter().filter(is_left).count()).sum();
@@ -644,9 +644,9 @@ mod tests {
     use super::*;
     use crate::Plan;
 
-    /// With `STDIO_BUS_SIM_SEED` and `STDIO_BUS_SIM_SEEDS`, as the other worlds.
+    /// Reads `STDIO_BUS_SIM_SEED` and `STDIO_BUS_SIM_SEEDS`, as the other worlds do.
     #[test]
-    fn clients_of_both_eras_have_what_is_theirs() {
+    fn clients_of_both_eras_get_exactly_their_messages() {
         let plan = Plan::from_env();
         let mut answered: BTreeMap<bool, usize> = BTreeMap::new();
         for seed in plan.seed..plan.seed + plan.seeds {

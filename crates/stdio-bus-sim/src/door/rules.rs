@@ -1,5 +1,5 @@
-//! What must hold in the world of a door: what a worker may read, whom it may speak to, when it is told to stop, and how
-//! many there are.
+//! The rules in the world of an MCP listener: what a worker may read, which clients it may send to, when it is told to
+//! stop, and how many there are.
 
 use serde_json::{Value, json};
 
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// A worker has said something that names nobody, and this client hears it.
+    /// This client gets a message of a worker that names no client.
     fn check_audience(&self, client: usize, worker: usize) {
         let at = &self.workers[worker];
         let (era, assignment) = (self.clients[client].speaks(), self.settings.pools[at.pool].assignment);
@@ -112,13 +112,13 @@ impl World {
         }
     }
 
-    /// A worker is told to stop: only its own client's end is a reason for that.
+    /// A worker is told to stop: only the end of its own client is a reason for that.
     pub(super) fn check_stop(&self, at: usize) {
         let worker = &self.workers[at];
         let is_own =
             self.settings.pools[worker.pool].assignment == Assignment::Dedicated && worker.pinned != Some(Era::Modern);
         let is_left = is_own && worker.served.iter().all(|client| self.clients[*client].closing);
-        // One of many that nobody has needed for a while.
+        // A spare one that was not needed for a while.
         let is_spare = worker.pinned == Some(Era::Modern) && worker.work.iter().all(|work| work.given_up.is_some());
         let live = self.workers.iter().filter(|other| other.pool == worker.pool && !other.released);
         let is_extra = is_spare && live.count() > self.settings.pools[worker.pool].instances;
@@ -138,7 +138,7 @@ impl World {
             let of = |era: Era| live.iter().filter(|worker| worker.pinned == Some(era)).count();
             assert!(of(Era::Modern) <= here.max_instances && of(Era::Legacy) <= here.max_instances);
             assert!(live.len() <= 2 * here.max_instances);
-            // Of a client that has asked nothing, or waits, no worker is needed.
+            // A client that has sent no request, or waits, needs no worker.
             let uses = |era: Era| {
                 self.clients.iter().any(|client| client.pool == pool && client.next > 0 && client.speaks() == era)
             };
@@ -154,7 +154,7 @@ impl World {
                 let takes = worker.takes() && worker.pinned == Some(Era::Modern);
                 worker.pool == client.pool && takes && worker.work.is_empty()
             };
-            // Whose requests seem to end workers is not read for a while.
+            // A crash suspect is not read for a while.
             let has_suspects = self.bus.count(Reason::CrashSuspect) > 0;
             let waits = client.wire.paused && client.bound.is_none() && !has_suspects;
             assert!(

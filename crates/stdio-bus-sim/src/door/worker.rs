@@ -1,4 +1,4 @@
-//! The workers of the world of a door, and what lies between the bus and each peer.
+//! The workers in the world of an MCP listener, and the bytes between the bus and each peer.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(super) struct Wire {
     /// Written by the peer and not consumed.
     pub(super) written: Vec<u8>,
     pub(super) paused: bool,
-    /// Queued by the bus, and not a whole line yet.
+    /// Queued by the bus, but not a whole line yet.
     pub(super) half: Vec<u8>,
 }
 
@@ -25,10 +25,10 @@ pub(super) struct Work {
     pub(super) given_up: Option<Moment>,
 }
 
-/// How far the process of a worker has come.
+/// The state of a worker's process.
 enum Life {
     Starting,
-    /// Since when.
+    /// Start time.
     Running(Moment),
     Gone,
 }
@@ -38,11 +38,11 @@ pub(super) struct SimWorker {
     pub(super) pool: usize,
     pub(super) wire: Wire,
     life: Life,
-    /// The id of the question that it has not answered.
+    /// The id of the `server/discover` that it has not answered.
     pub(super) asked: Option<Value>,
     /// It did not answer that in time.
     pub(super) is_late: bool,
-    /// It has answered that with a result, or is late: it may serve 2026-07-28 alone.
+    /// It has answered that with a result, or is late: it may serve only 2026-07-28.
     pub(super) may_be_pinned: bool,
     /// It has answered anything.
     pub(super) has_answered: bool,
@@ -86,7 +86,7 @@ impl SimWorker {
         matches!(self.life, Life::Running(_))
     }
 
-    /// For how long it has run, if it does.
+    /// How long it has been running, if it is.
     pub(super) fn has_run_for(&self, now: Moment) -> Option<Duration> {
         match self.life {
             Life::Running(since) => Some(now.since(since)),

@@ -1,20 +1,20 @@
 //! Any bytes in any pieces: every instruction set finds the lines and the fault that the reference finds in one piece,
 //! and each line ends where skipping its value does.
 //!
-//! The first byte is what the pads hold; then come the pieces and the stream.
+//! The first byte is the content of the pads; then come the pieces and the stream.
 
 use super::SCANNERS;
 use crate::bytes::{cuts, parts};
 use crate::reading::read;
 use crate::scan::{InstructionSet, Scanner, SkipValue};
 
-/// Cuts the stream in two ways and looks at it with every instruction set.
+/// Cuts the stream in two ways and scans it with every instruction set.
 ///
 /// # Panics
 /// If one of them finds something else.
 pub fn check(bytes: &[u8]) {
     let Some((garbage, pieces, stream)) = parts(bytes) else { return };
-    // A fault in the last bytes of a line without end may be told later by one set than by another.
+    // One set may report a fault in the last bytes of an unfinished line later than another.
     let stream = &[stream, b"\n"].concat();
     let reference = &mut Scanner::with(InstructionSet::Reference).expect("it runs everywhere");
     let expected = read(reference, stream, &[], b' ');
@@ -32,7 +32,7 @@ pub fn check(bytes: &[u8]) {
     });
 }
 
-/// Bytes of the value that this text begins with, which comes in pieces.
+/// Length of the value at the start of this text, which arrives in pieces.
 fn skipped(text: &[u8], cuts: &[usize]) -> Option<usize> {
     let mut skip = SkipValue::default();
     let mut from = 0;

@@ -1,4 +1,4 @@
-//! Any line: every instruction set takes it for what serde_json and simd-json take it for, and finds the same fields.
+//! Any line: every instruction set judges it as serde_json and simd-json do, and finds the same fields.
 //!
 //! The bytes are the line; a newline counts as a carriage return, which is white space where a newline is.
 
@@ -14,17 +14,17 @@ use crate::scan::{Fault, Line, Scanner, Span, decoded};
 /// Brackets of a line that serde_json may find too deep: it stops at 128 levels.
 const DEEP: usize = 120;
 
-/// Asks all of them for one line.
+/// Checks one line with all of them.
 ///
 /// # Panics
-/// If they do not agree.
+/// If they disagree.
 pub fn check(bytes: &[u8]) {
     let line: Vec<u8> = bytes.iter().map(|byte| if *byte == b'\n' { b'\r' } else { *byte }).collect();
     let stream = [&line[..], b"\n"].concat();
     SCANNERS.with_borrow_mut(|scanners| scanners.iter_mut().for_each(|scanner| check_with(scanner, &line, &stream)));
 }
 
-/// Asks one instruction set and both parsers.
+/// Checks one instruction set against both parsers.
 fn check_with(scanner: &mut Scanner, line: &[u8], stream: &[u8]) {
     let set = scanner.set();
     let reading = read(scanner, stream, &[], b'"');
@@ -36,7 +36,7 @@ fn check_with(scanner: &mut Scanner, line: &[u8], stream: &[u8]) {
     }
     if line.iter().filter(|byte| b"[{".contains(byte)).count() < DEEP {
         match (judge(line), found) {
-            // A name that serde_json cannot represent may stand beside a routing key that stands twice.
+            // A name that serde_json cannot represent may accompany a duplicate routing key.
             (Judgement::Undecided, found) => {
                 assert!(found.is_some() || fault == Some(Fault::DuplicateKey), "{set:?}: {fault:?}");
             }
@@ -48,7 +48,7 @@ fn check_with(scanner: &mut Scanner, line: &[u8], stream: &[u8]) {
     let mut scratch = line.to_vec();
     match (simd_json::to_tape(&mut scratch), found) {
         (Ok(tape), Some(found)) => check_fields(stream, found, tape.as_value()),
-        // Depth, a routing key that stands twice, and a value that is no object are nothing to simd-json.
+        // simd-json does not check depth, duplicate routing keys, or that the value is an object.
         (Ok(_), None) => assert_ne!(fault, Some(Fault::Syntax), "{set:?}: simd-json reads it"),
         (Err(error), Some(_)) => {
             assert!(is_only_unreadable(error.error()), "{set:?}: simd-json refuses it: {error}");
@@ -57,12 +57,12 @@ fn check_with(scanner: &mut Scanner, line: &[u8], stream: &[u8]) {
     }
 }
 
-/// Whether simd-json could not represent a value: a number out of range, or a surrogate escape without its partner.
+/// Whether simd-json could not represent a value: a number out of range, or a lone surrogate escape.
 fn is_only_unreadable(error: &ErrorType) -> bool {
     matches!(error, ErrorType::InvalidNumber | ErrorType::Overflow | ErrorType::InvalidUnicodeCodepoint)
 }
 
-/// Compares the fields of a line to what simd-json has under their names.
+/// Compares the fields of a line with simd-json's members of the same names.
 fn check_fields(stream: &[u8], line: &Line, top: Value<'_, '_>) {
     let (params, result) = (top.get("params"), top.get("result"));
     let strings = [
@@ -104,7 +104,7 @@ fn check_fields(stream: &[u8], line: &Line, top: Value<'_, '_>) {
     assert_eq!(line.has(Line::ID_NULL), top.get("id").is_some_and(|id| id.is_null()));
 }
 
-/// The member of an object that may be something else or missing.
+/// A member of an optional object.
 fn inside<'t, 'i>(object: Option<&Value<'t, 'i>>, name: &str) -> Option<Value<'t, 'i>> {
     object.and_then(|object| object.get(name))
 }

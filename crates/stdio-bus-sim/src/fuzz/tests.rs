@@ -1,4 +1,4 @@
-//! The same bodies with bytes that proptest makes of the words that the fuzzers try (`fuzz/words`).
+//! The same properties with bytes that proptest makes of the fuzzers' words (`fuzz/words`).
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ const KEYS: &[&str] =
 const SCALARS: &[&str] =
     &["1", "-0.5e+7", "123456789012", "\"s\"", "\"\\ud83d\\ude00\"", "\"\\ud83d\"", "\"é😀\"", "null", "true"];
 
-/// Lines that are messages, but for some words that may stand in them where they do not belong.
+/// Lines that are messages, except for some misplaced words.
 fn messages(most: usize) -> impl Strategy<Value = Vec<u8>> {
     let object = |value: BoxedStrategy<String>| {
         vec((select(KEYS), value), 0..5).prop_map(|members| {
@@ -57,20 +57,20 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_chosen_no_line_is_lost(bytes in vec(any::<u8>(), 0..1500)) {
+    fn no_line_is_lost_whatever_the_choices(bytes in vec(any::<u8>(), 0..1500)) {
         super::core::check(&bytes);
     }
 }
 
-/// What a fuzzer of the core found, with all that happened before it: `STDIO_BUS_SIM_CHOICES` names its file.
+/// Replays a finding of the core's fuzzer with all its events: `STDIO_BUS_SIM_CHOICES` names its file.
 #[test]
-fn choices_of_a_file_are_lived_through() {
+fn choices_from_a_file_are_replayed() {
     if let Some(path) = std::env::var_os("STDIO_BUS_SIM_CHOICES") {
         super::core::check_and_tell(&std::fs::read(path).expect("STDIO_BUS_SIM_CHOICES names a file"));
     }
 }
 
 #[test]
-fn a_name_that_serde_json_cannot_read_may_stand_beside_a_key_that_stands_twice() {
+fn an_undecodable_name_may_accompany_a_duplicate_key() {
     super::scanner::check(br#"{"id":1,"\ud83d":1,"id":2}"#);
 }

@@ -1,4 +1,4 @@
-//! What the model knows of clients: the pools that they may use, what they wait for, and how long they have to rest.
+//! The model's clients: the pools that they may use, what they wait for, and how long they are not read.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::{Client, Fate, Model, Penalty};
 use crate::bus::port::{Close, Moment, Source};
 use crate::bus::report::Reason;
 use crate::bus::settings::Assignment;
-use crate::line::{Kind, Line, Who};
+use crate::line::{Kind, Line, Party};
 
 impl Model {
     /// A client has connected, with the token of `name` if it has one.
@@ -40,7 +40,7 @@ impl Model {
         let offered = self.offered(at);
         let shared: Vec<usize> = offered.iter().copied().filter(|pool| !self.is_dedicated(*pool)).collect();
         match (listener.pool, &shared[..], &listener.pools) {
-            // Where one pool alone is left to choose, it is all the same whether it is named.
+            // If only one pool is left to choose, it does not matter whether it is named.
             (Some(pool), ..) | (None, &[pool], _) => pool,
             (None, [], _) => offered[0],
             (None, _, None) => self.settings.pools.len(),
@@ -77,7 +77,7 @@ impl Model {
         !self.settings.pools[pool].is_gone && offered.as_ref().is_none_or(|pools| pools.contains(&pool))
     }
 
-    /// A client has got a worker of its own, by one of the lines `numbers` that was not delivered.
+    /// A client was assigned a worker by one of the lines `numbers`, which was not delivered.
     pub fn claimed(&mut self, now: Moment, client: usize, worker: usize, numbers: &[usize]) {
         if self.workers[worker].owner.is_some() {
             return;
@@ -97,7 +97,7 @@ impl Model {
         self.clients[client].assigned.push((group, worker));
     }
 
-    /// A client has got a worker of its own, or leaves: its source may get the next one some time later.
+    /// A client was assigned a worker, or leaves: its source has to wait before it gets the next one.
     pub fn counts_turn(&mut self, now: Moment, client: usize) {
         self.seats.count_turn(now, self.clients[client].source);
     }
@@ -115,7 +115,7 @@ impl Model {
         self.clients[client].half_closed = true;
     }
 
-    /// A client waits until it may send a line, or waits no more.
+    /// A client waits until it may send a line, or stops waiting.
     pub fn waits(&mut self, now: Moment, client: usize, line: Option<usize>) {
         let client = &mut self.clients[client];
         let since = client.waits_since.take();
@@ -138,23 +138,23 @@ impl Model {
         }
         let lacks = |fate: &Fate| fate.lost.contains(&Reason::NoWorker);
         let fate = self.fate_of_client_line(client, line);
-        // Why it will be refused may have come about while it waits.
-        let is_vacant = || self.group_of(client, line).is_some_and(|group| lacks(&self.anybody(client, group)));
-        // And so may a session of another client, which it may use.
+        // The reason for its refusal may have arisen while it waits.
+        let is_vacant = || self.group_of(client, line).is_some_and(|group| lacks(&self.any_worker_for(client, group)));
+        // And so may another client's session that it may use.
         let is_own = |name: &String| self.sessions.iter().any(|at| at.name == *name && at.client == client);
         lacks(&fate) || (fate.to.is_empty() || !line.way().is_some_and(is_own)) && is_vacant()
     }
 
-    /// Whether a client may have to wait for its turn to get a worker of its own.
+    /// Whether a client may have to wait for its turn to get a worker.
     fn awaits_turn(&self, client: usize, line: &Line) -> bool {
         let Some(group) = self.group_of(client, line) else { return false };
         let has = |(of, worker): &(usize, usize)| *of == group && self.workers[*worker].takes;
         self.pools_of(group).1 == Assignment::Dedicated && !self.clients[client].assigned.iter().any(has)
     }
 
-    /// What a client waits with, and what is thought to become of it.
-    pub fn waiting_text(&self, who: Who) -> String {
-        let Who::Client(client) = who else { return String::new() };
+    /// What a client waits with, and its predicted outcome.
+    pub fn waiting_text(&self, party: Party) -> String {
+        let Party::Client(client) = party else { return String::new() };
         let line = self.clients[client].waits_with;
         line.map_or_else(String::new, |line| {
             let fate = self.fate_of_client_line(client, &self.lines[line]);
@@ -164,14 +164,16 @@ impl Model {
 
     pub(super) fn waits_for(&self, client: usize, worker: usize) -> bool {
         let line = self.clients[client].waits_with.filter(|_| !self.clients[client].closed);
-        // Why it will be refused may have come about while it waits, and what it names is looked at once there is room.
+        // The reason for its refusal may have arisen while it waits, and its names are looked up once there is room.
         let is_awaited = |fate: Fate| {
-            fate.to.is_empty() || fate.to.contains(&Who::Worker(worker)) || fate.lost.contains(&Reason::UnknownRequest)
+            fate.to.is_empty()
+                || fate.to.contains(&Party::Worker(worker))
+                || fate.lost.contains(&Reason::UnknownRequest)
         };
         line.is_some_and(|line| is_awaited(self.fate_of_client_line(client, &self.lines[line])))
     }
 
-    /// Whether a client is read with pauses, since its requests seem to end their workers or it cancels nothing.
+    /// Whether a client is read with pauses, as a crash suspect or because its cancellations name nothing.
     pub fn is_suspect(&self, now: Moment, client: usize) -> bool {
         self.clients[client].penalty.holds(now)
     }
@@ -179,12 +181,13 @@ impl Model {
     /// A client's descriptor is closed.
     pub fn gone(&mut self, client: usize) {
         self.clients[client].gone = true;
-        self.outputs.close(Who::Client(client));
+        self.outputs.close(Party::Client(client));
     }
 
-    /// A client is being closed: what hung on it is settled. One that waits for answers needs an `excuse` for it.
+    /// A client is being closed: everything that depends on it is settled. If it waits for answers, it needs an
+    /// `excuse`.
     pub fn closing(&mut self, now: Moment, client: usize, how: Close, why: Reason, excuse: bool) {
-        let me = Who::Client(client);
+        let me = Party::Client(client);
         let waits = self.to_workers.iter().any(|request| request.asker == Some(me));
         let drains = (self.clients[client].half_closed || self.drain.is_quiescing()) && why != Reason::ListenerRemoved;
         assert!(!(waits && drains) || excuse, "client {client} is closed before its answers have come");
@@ -199,7 +202,7 @@ impl Model {
             self.step.console(client);
         }
         self.counts_turn(now, client);
-        // Who holds the memory by what is queued for it can be told nothing.
+        // A client that holds the memory by its queued output can be sent nothing.
         let is_mute = how == Close::Now && self.outputs.queued(me) > 0;
         let is_told = why == Reason::MemoryLimit && !is_mute;
         let lost_for = if is_told { why } else { Reason::RequestDiscarded };
@@ -222,7 +225,7 @@ impl Model {
         self.let_go();
     }
 
-    /// A client has cancelled nothing. Who is alone keeps nobody waiting.
+    /// A client's cancellation named nothing. A client that is alone keeps no other waiting.
     pub(super) fn rests(&mut self, now: Moment, client: usize) {
         if self.clients.iter().filter(|client| !client.gone).count() == 1 {
             return;
@@ -230,14 +233,14 @@ impl Model {
         self.clients[client].penalty.refused(now);
     }
 
-    /// What a line of a client may have done before it was refused.
+    /// The effects that a client's line may have had before it was refused.
     pub(super) fn perhaps_done(&mut self, now: Moment, client: usize, line: &Line) {
         if let Some(group) = self.group_of(client, line) {
             let (pools, assignment) = self.pools_of(group);
             let dedicated = pools.into_iter().filter(|_| assignment == Assignment::Dedicated);
             self.step.may_have_taken(dedicated);
         }
-        // It may have been looked at before it was refused.
+        // It may have been looked up before it was refused.
         let names = line.names();
         for session in self.sessions.iter_mut().filter(|at| at.client == client && names.contains(&&at.name)) {
             session.perhaps_used = now;
@@ -247,7 +250,7 @@ impl Model {
         }
     }
 
-    /// A client has got a worker in one of its groups.
+    /// A client was assigned a worker in one of its groups.
     pub(super) fn assigned(&mut self, now: Moment, client: usize, group: usize, worker: usize) {
         let assignment = self.pools_of(group).1;
         if assignment != Assignment::RoundRobin {

@@ -1,4 +1,4 @@
-//! What the model knows of lines of a worker that wait for the session that they name.
+//! The model's early lines: lines of a worker that wait for the session that they name.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use super::{Early, Model, Rank, Request, Session, Worker};
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::MAX_SESSION_ID_LEN;
-use crate::line::{Kind, Line, Who};
+use crate::line::{Kind, Line, Party};
 
-/// Lines that wait for the session that they name, of one worker, their bytes, and for how long.
+/// Limits for the early lines of one worker: their number, their bytes, and how long they wait.
 const EARLY_LINES: usize = 64;
 const EARLY_BYTES: usize = 1 << 20;
 
@@ -36,7 +36,7 @@ impl Model {
             && all + bytes <= most
     }
 
-    /// The lines of a worker wait for their sessions no longer, but for those of session `made`, which follow now.
+    /// The lines of a worker stop waiting for their sessions, except those for session `made`, which follow now.
     pub(super) fn ends_early(&mut self, worker: usize, made: Option<&str>) {
         let early = std::mem::take(&mut self.workers[worker].early);
         for early in early {
@@ -48,8 +48,8 @@ impl Model {
         }
     }
 
-    /// Sessions were loaded that lines of their worker may wait for: nobody can say whom those are for, unless the answer
-    /// has named the session, as `made`.
+    /// Sessions were loaded that lines of their worker may wait for: their owner is ambiguous, unless the answer has
+    /// named the session, as `made`.
     pub(super) fn loaded_otherwise(&mut self, worker: usize, loaded: &[usize], made: Option<&str>) {
         let is_it = |at: &&Session| loaded.contains(&at.serial) && at.rank == Rank::Issued;
         let names = self.sessions.iter().filter(is_it).map(|at| at.name.clone());
@@ -64,17 +64,17 @@ impl Model {
 
     /// Whether a request for a session is pending at a worker.
     pub(super) fn is_making(&self, worker: usize) -> bool {
-        let makes = |request: &Request| request.answerer == Who::Worker(worker) && self.lines[request.line].creates();
+        let makes = |request: &Request| request.answerer == Party::Worker(worker) && self.lines[request.line].creates();
         self.to_workers.iter().any(makes)
     }
 
     /// Whether this line waits for its session.
     pub fn is_early(&self, number: usize) -> bool {
-        let Who::Worker(worker) = self.lines[number].from else { return false };
+        let Party::Worker(worker) = self.lines[number].from else { return false };
         self.workers[worker].early.iter().any(|early| early.number == number)
     }
 
-    /// Lines that have waited for too long for their sessions wait no more.
+    /// Drops lines that have waited too long for their sessions.
     pub fn expire_early(&mut self, now: Moment) {
         for at in 0..self.workers.len() {
             let early = &mut self.workers[at].early;
@@ -86,9 +86,9 @@ impl Model {
         }
     }
 
-    /// What waits for its session waits for one that is still to be made.
+    /// Each waiting line names a session that is still to be made.
     pub(super) fn check_early(&mut self, bytes_waiting: usize) {
-        // Those that were dropped before a client was closed are the first ones of those that may have been.
+        // The lines dropped before a client was closed are the first of the possible ones.
         let waits = |workers: &[Worker]| workers.iter().flat_map(|worker| &worker.early).map(|early| early.bytes).sum();
         while waits(&self.workers) > bytes_waiting
             && let Some(worker) = self.workers.iter_mut().find(|worker| worker.early.iter().any(|early| early.in_doubt))
@@ -110,14 +110,14 @@ impl Model {
         }
     }
 
-    /// A line that has waited for its session is queued for its owner.
-    pub(super) fn early_line(&mut self, number: usize, to: Who) {
+    /// An early line is queued for the owner of its session.
+    pub(super) fn early_line(&mut self, number: usize, to: Party) {
         let line = &self.lines[number];
-        let Who::Worker(worker) = line.from else { panic!("line {number} never waited: {line:?}") };
+        let Party::Worker(worker) = line.from else { panic!("line {number} never waited: {line:?}") };
         let is_it = |at: &&Session| at.worker == worker && Some(&at.name) == line.way();
         let session = self.sessions.iter().find(is_it).expect("a line waits until its session is made");
-        assert_eq!(Who::Client(session.client), to, "line {number} waited for another");
-        // It was made, or the worker has said that it is loaded.
+        assert_eq!(Party::Client(session.client), to, "line {number} waited for another");
+        // It was created, or the worker has said that it is loaded.
         assert!(session.rank >= Rank::Confirmed, "line {number} waited for more than {session:?}");
         let early = std::mem::take(&mut self.workers[worker].early);
         let is_behind =

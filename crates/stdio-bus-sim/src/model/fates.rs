@@ -1,4 +1,4 @@
-//! What may become of a line: who may get it, and for which reasons it may be lost.
+//! The possible outcomes of a line: which peers may get it, and the reasons for which it may be lost.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use super::{Fate, Model, Request, Worker};
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, Pool, SessionAccess};
-use crate::line::{Kind, Line, Who, is_plain, meaning};
+use crate::line::{Kind, Line, Party, is_plain, meaning};
 
-/// A client waits for a worker of its own for so long.
+/// How long a client waits for a worker of its own.
 const TURN_AWAITED: Duration = Duration::from_secs(30);
 
 impl Model {
-    /// Who may take a message of `client` that belongs to no session.
-    pub(super) fn anybody(&self, client: usize, group: usize) -> Fate {
+    /// Which workers may take a message of `client` that belongs to no session.
+    pub(super) fn any_worker_for(&self, client: usize, group: usize) -> Fate {
         let (pools, assignment) = self.pools_of(group);
         if let Some((_, worker)) = self.clients[client].assigned.iter().find(|(of, _)| *of == group) {
             let is_its_own = self.is_own(client, *worker);
             if (is_its_own || assignment == Assignment::Client) && self.workers[*worker].takes {
-                return Fate { group: Some(group), ..Fate::to(Who::Worker(*worker)) };
+                return Fate { group: Some(group), ..Fate::to(Party::Worker(*worker)) };
             }
             if is_its_own {
                 return Fate::lost(Reason::RequestLost);
@@ -27,12 +27,17 @@ impl Model {
         let serves = |at: &Worker| at.serves && pools.contains(&at.pool);
         let may_keep = |worker: &Worker| assignment == Assignment::Client && worker.perhaps_of.contains(&client);
         let free = |worker: &Worker| worker.takes && worker.owner.is_none() && (serves(worker) || may_keep(worker));
-        let to: Vec<Who> =
-            self.workers.iter().enumerate().filter(|(_, worker)| free(worker)).map(|(at, _)| Who::Worker(at)).collect();
+        let to: Vec<Party> = self
+            .workers
+            .iter()
+            .enumerate()
+            .filter(|(_, worker)| free(worker))
+            .map(|(at, _)| Party::Worker(at))
+            .collect();
         let taken = self.step.has_perhaps_taken(&pools);
         let may_lack =
             assignment == Assignment::Dedicated && (taken || self.clients[client].has_waited >= TURN_AWAITED);
-        let any_serves = |to: &Who| matches!(to, Who::Worker(worker) if serves(&self.workers[*worker]));
+        let any_serves = |to: &Party| matches!(to, Party::Worker(worker) if serves(&self.workers[*worker]));
         let lost = if may_lack || !to.iter().any(any_serves) { vec![Reason::NoWorker] } else { Vec::new() };
         Fate { to, lost, group: Some(group) }
     }
@@ -41,7 +46,7 @@ impl Model {
         let mut fate = Fate::default();
         for worker in workers {
             if self.workers[worker].takes {
-                fate.to.push(Who::Worker(worker));
+                fate.to.push(Party::Worker(worker));
             } else {
                 fate.lost.push(Reason::RequestLost);
             }
@@ -50,13 +55,13 @@ impl Model {
     }
 
     pub(super) fn fate_of_client_line(&self, client: usize, line: &Line) -> Fate {
-        let me = Who::Client(client);
+        let me = Party::Client(client);
         if line.kind == Kind::Response {
             let id = line.ids.id.as_deref().map(meaning).unwrap_or_default();
             return match self.to_clients.iter().find(|request| request.answerer == me && request.wire == id) {
                 None => Fate::lost(Reason::UnknownId),
-                Some(Request { asker: Some(Who::Worker(worker)), .. }) if self.workers[*worker].takes => {
-                    Fate::to(Who::Worker(*worker))
+                Some(Request { asker: Some(Party::Worker(worker)), .. }) if self.workers[*worker].takes => {
+                    Fate::to(Party::Worker(*worker))
                 }
                 Some(_) => Fate::lost(Reason::LateAnswer),
             };
@@ -74,14 +79,14 @@ impl Model {
             self.fate_of_cancellation(client, line)
         } else if line.ids.progress.is_some() {
             match self.told_for(&self.to_clients, me, line).and_then(|request| request.asker) {
-                Some(Who::Worker(worker)) if self.workers[worker].takes => Fate::to(Who::Worker(worker)),
+                Some(Party::Worker(worker)) if self.workers[worker].takes => Fate::to(Party::Worker(worker)),
                 _ => Fate::lost(Reason::UnknownRequest),
             }
         } else if let Some(name) = line.way() {
             self.fate_in_session(client, line, name)
         } else {
             match self.group_of(client, line) {
-                Some(group) => self.anybody(client, group),
+                Some(group) => self.any_worker_for(client, group),
                 None => Fate::lost(Reason::UnknownPool),
             }
         };
@@ -97,7 +102,7 @@ impl Model {
         if fate.group.is_some_and(|group| self.pools_of(group).0.iter().all(denies)) {
             fate.lost.push(Reason::MethodDenied);
         }
-        // Which of several faults is told is all the same.
+        // It does not matter which of several faults is reported.
         if !line.names().is_empty() && !fate.lost.is_empty() {
             fate.lost.push(Reason::SessionDenied);
         }
@@ -111,29 +116,29 @@ impl Model {
         fate
     }
 
-    /// Leaves only those workers in the fate of a line that `may` get it.
+    /// Keeps only those workers in the outcome of a line for which `may` returns true.
     fn keep(&self, mut fate: Fate, reason: Reason, may: impl Fn(usize) -> bool) -> Fate {
         let before = fate.to.len();
-        fate.to.retain(|to| matches!(to, Who::Worker(worker) if may(*worker)));
+        fate.to.retain(|to| matches!(to, Party::Worker(worker) if may(*worker)));
         if fate.to.len() < before {
             fate.lost.push(reason);
         }
         fate
     }
 
-    /// A cancellation goes to the worker that has the request, if that is the sender's own.
+    /// A cancellation goes to the worker that has the request, if the request is the sender's own.
     fn fate_of_cancellation(&self, client: usize, line: &Line) -> Fate {
         let mut fate = Fate::default();
         for request in self.targets(client, line) {
             match request.answerer {
-                Who::Worker(worker) if self.workers[worker].takes => fate.to.push(request.answerer),
+                Party::Worker(worker) if self.workers[worker].takes => fate.to.push(request.answerer),
                 _ => fate.lost.extend([Reason::UnknownRequest, Reason::RequestLost]),
             }
         }
         if fate.to.is_empty() && fate.lost.is_empty() {
             fate.lost.push(Reason::UnknownRequest);
         }
-        // What else is wrong with it may be told in place of that.
+        // Another fault may be reported instead.
         if line.names().iter().any(|name| name.len() > MAX_SESSION_ID_LEN) {
             fate.lost.push(Reason::SessionIdTooLong);
         }
@@ -146,26 +151,26 @@ impl Model {
         fate
     }
 
-    /// The requests of its sender that a cancellation means.
+    /// The sender's requests that a cancellation may mean.
     pub(super) fn targets(&self, client: usize, line: &Line) -> Vec<&Request> {
         let meant: Vec<String> = line.targets().into_iter().map(|token| meaning(token)).collect();
         let is_meant = |request: &&Request| {
             let id = meaning(&request.token);
-            request.asker == Some(Who::Client(client)) && meant.iter().all(|meant| *meant == id)
+            request.asker == Some(Party::Client(client)) && meant.iter().all(|meant| *meant == id)
         };
         self.to_workers.iter().filter(is_meant).collect()
     }
 
-    /// Whether the request that a line is about may be named to this worker: it must not be somebody else's.
+    /// Whether a line may name its request to this worker: it must not be another client's.
     fn may_mean(&self, client: usize, line: &Line, worker: usize) -> bool {
         let Some(token) = &line.ids.request_id else { return true };
-        let mine = self.named(&self.to_workers, Who::Client(client), line);
-        let taken = |at: &Request| at.answerer == Who::Worker(worker) && at.wire == meaning(token);
-        mine.iter().any(|request| request.answerer == Who::Worker(worker))
+        let mine = self.named(&self.to_workers, Party::Client(client), line);
+        let taken = |at: &Request| at.answerer == Party::Worker(worker) && at.wire == meaning(token);
+        mine.iter().any(|request| request.answerer == Party::Worker(worker))
             || is_plain(token) && meaning(token).len() <= MAX_REQUEST_ID_LEN + 2 && !self.to_workers.iter().any(taken)
     }
 
-    /// Adds to the fate of a line that it may name a session that its client lost with its worker.
+    /// Adds to the outcome of a line that it may name a session that its client lost with its worker.
     fn may_be_lost(&self, client: usize, line: &Line, fate: &mut Fate) {
         let has = |name: &String| self.sessions.iter().any(|at| at.client == client && at.name == *name);
         for (lost, sure) in self.clients[client].lost.iter().filter(|(lost, _)| line.names().contains(&lost)) {
@@ -200,7 +205,7 @@ impl Model {
         let Some(group) = self.group_of(client, line) else { return Fate::lost(Reason::UnknownPool) };
         let (pools, assignment) = self.pools_of(group);
         if assignment == Assignment::Dedicated {
-            return self.anybody(client, group);
+            return self.any_worker_for(client, group);
         }
         let within = |worker: &usize| pools.contains(&self.workers[*worker].pool);
         let mine: Vec<usize> = mine.into_iter().filter(within).collect();
@@ -214,9 +219,9 @@ impl Model {
         let shared = self.settings.routing.session_access == SessionAccess::Shared;
         match (theirs.is_empty(), held.is_empty()) {
             (true, true) => match (&line.pool, self.worker_of_inner(client, line)) {
-                // A new name at top level joins the session that it comes with.
+                // A new name at top level joins the session in the same line.
                 (None, Some(worker)) => self.usable(std::iter::once(worker)),
-                _ => self.anybody(client, group),
+                _ => self.any_worker_for(client, group),
             },
             (false, _) if shared => self.usable(theirs.into_iter()),
             (true, false) if shared || line.loads() => self.usable(held.into_iter()),
@@ -224,21 +229,21 @@ impl Model {
         }
     }
 
-    /// The worker of the session that a line names in its params, if that is its sender's.
+    /// The worker of the session that a line names in its params, if its sender owns it.
     fn worker_of_inner(&self, client: usize, line: &Line) -> Option<usize> {
         let inner = line.top.as_ref().and(line.inner.as_ref())?;
         self.sessions.iter().find(|at| at.client == client && at.name == *inner).map(|session| session.worker)
     }
 
-    /// The requests of `asker` that a line's requestId means.
-    pub(super) fn named<'a>(&self, requests: &'a [Request], asker: Who, line: &Line) -> Vec<&'a Request> {
+    /// The requests of `asker` that a line's requestId may mean.
+    pub(super) fn named<'a>(&self, requests: &'a [Request], asker: Party, line: &Line) -> Vec<&'a Request> {
         let Some(id) = line.ids.request_id.as_deref().map(meaning) else { return Vec::new() };
         let is_named = |request: &&Request| request.asker == Some(asker) && meaning(&request.token) == id;
         requests.iter().filter(is_named).collect()
     }
 
-    /// The request that something is told for, among those that its sender has to answer.
-    pub(super) fn told_for<'a>(&self, requests: &'a [Request], from: Who, line: &Line) -> Option<&'a Request> {
+    /// The request that a message belongs to, among those that its sender has to answer.
+    pub(super) fn told_for<'a>(&self, requests: &'a [Request], from: Party, line: &Line) -> Option<&'a Request> {
         let (progress, subscription) =
             (line.ids.progress.as_deref().map(meaning), line.ids.subscription.as_deref().map(meaning));
         let is_it = |request: &&Request| {
@@ -250,7 +255,7 @@ impl Model {
     }
 
     pub(super) fn fate_of_worker_line(&self, worker: usize, line: &Line) -> Fate {
-        let me = Who::Worker(worker);
+        let me = Party::Worker(worker);
         if line.kind == Kind::Response {
             let id = line.ids.id.as_deref().map(meaning).unwrap_or_default();
             return match self.to_workers.iter().find(|request| request.answerer == me && request.wire == id) {
@@ -270,7 +275,7 @@ impl Model {
             session.map(|session| session.client).or(owner).ok_or(Reason::UnknownSession)
         } else if line.ids.progress.is_some() || line.ids.subscription.is_some() {
             match self.told_for(&self.to_workers, me, line).and_then(|request| request.asker) {
-                Some(Who::Client(client)) => Ok(client),
+                Some(Party::Client(client)) => Ok(client),
                 _ => owner.filter(|_| names_itself(line)).ok_or(Reason::UnknownRequest),
             }
         } else if line.ids.request_id.is_some() {
@@ -280,13 +285,13 @@ impl Model {
                 _ => request.asker,
             });
             match client {
-                Some(Who::Client(client)) => Ok(client),
+                Some(Party::Client(client)) => Ok(client),
                 _ => self.only_client(worker).ok_or(Reason::UnknownRequest),
             }
         } else {
             let all = self.told_all(worker, line);
             if !all.is_empty() {
-                return Fate { to: all.into_iter().map(Who::Client).collect(), ..Fate::default() };
+                return Fate { to: all.into_iter().map(Party::Client).collect(), ..Fate::default() };
             }
             self.only_client(worker).ok_or(Reason::Unroutable)
         };
@@ -298,11 +303,11 @@ impl Model {
             }
             Ok(client) if self.clients[client].closed => Fate::lost(Reason::UnknownSession),
             Ok(client) if self.names_anothers(worker, line, client) => Fate::lost(Reason::UnknownRequest),
-            Ok(client) => Fate::to(Who::Client(client)),
+            Ok(client) => Fate::to(Party::Client(client)),
         }
     }
 
-    /// Whom a line of a worker that names nobody is for, if that is everybody.
+    /// The recipients of a worker's line that names no client, if it is a broadcast.
     pub(super) fn told_all(&self, worker: usize, line: &Line) -> BTreeSet<usize> {
         let Worker { owner, served, .. } = &self.workers[worker];
         if line.list().is_none() || owner.is_some() || served.len() < 2 {
@@ -311,11 +316,11 @@ impl Model {
         served.iter().copied().filter(|client| !self.clients[*client].closed).collect()
     }
 
-    /// Whether a notification names what is no pending request of its sender, and may be that of another worker which
-    /// the client has still to answer.
+    /// Whether a notification names no pending request of its sender, but possibly another worker's that the client has
+    /// still to answer.
     fn names_anothers(&self, worker: usize, line: &Line, client: usize) -> bool {
         let (Kind::Notification, Some(token)) = (line.kind, &line.ids.request_id) else { return false };
-        let me = Who::Client(client);
+        let me = Party::Client(client);
         let is_it = |request: &&Request| request.answerer == me && (!is_plain(token) || request.wire == meaning(token));
         self.request_meant_by(worker, line).is_none_or(|request| request.answerer != me)
             && meaning(token).len() <= MAX_REQUEST_ID_LEN + 2
@@ -324,7 +329,7 @@ impl Model {
 
     /// A worker's notification is about a request of its own, its request about one of a client.
     pub(super) fn request_meant_by(&self, worker: usize, line: &Line) -> Option<&Request> {
-        let me = Who::Worker(worker);
+        let me = Party::Worker(worker);
         if line.kind == Kind::Notification {
             return self.named(&self.to_clients, me, line).first().copied();
         }
@@ -332,14 +337,14 @@ impl Model {
         self.to_workers.iter().find(|request| request.answerer == me && request.wire == id)
     }
 
-    /// Whether a response that no request waits for may answer one that has left the table.
+    /// Whether an unsolicited response may answer a request that has left the table.
     fn may_be_late(&self, worker: usize, line: &Line) -> bool {
         let id = line.ids.id.as_deref().map(meaning).filter(|id| id.len() <= MAX_REQUEST_ID_LEN + 2);
         id.is_some_and(|id| self.workers[worker].retired.may_have(&id))
     }
 }
 
-/// Whether a name that something is told under may be one that a client has given, and the worker was sent.
+/// Whether a progress token may be one that a client has chosen and the worker was sent.
 fn names_itself(line: &Line) -> bool {
     let name = line.ids.progress.as_ref().or(line.ids.subscription.as_ref());
     name.is_some_and(|name| is_plain(name) && meaning(name).len() <= MAX_REQUEST_ID_LEN + 2)

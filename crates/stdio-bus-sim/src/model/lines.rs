@@ -1,13 +1,13 @@
-//! What has become of a line: it was queued for somebody, it was dropped, or its sender was told why.
+//! The outcome of a line: it was queued for a peer, it was dropped, or its sender got an error.
 
 use super::{Early, Fate, Model, reason_of};
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
-use crate::line::{Kind, Who, is_cancellation, own_id_of, value_of};
+use crate::line::{Kind, Party, is_cancellation, own_id_of, value_of};
 
 impl Model {
     /// The bus has queued line `number` for `to`, as `text`.
-    pub fn forwarded(&mut self, now: Moment, number: usize, to: Who, text: &[u8]) {
+    pub fn forwarded(&mut self, now: Moment, number: usize, to: Party, text: &[u8]) {
         let line = self.lines[number].clone();
         if self.is_early(number) {
             assert!(line.ids_of(text).is_some(), "line {number} was changed:\n{line:?}\n{}", text.escape_ascii());
@@ -16,36 +16,36 @@ impl Model {
         }
         self.begins_for_all(number);
         let fate = match line.from {
-            Who::Client(client) => self.fate_of_client_line(client, &line),
-            Who::Worker(worker) => self.fate_of_worker_line(worker, &line),
+            Party::Client(client) => self.fate_of_client_line(client, &line),
+            Party::Worker(worker) => self.fate_of_worker_line(worker, &line),
         };
-        let is_for_all = matches!(line.from, Who::Worker(worker) if !self.told_all(worker, &line).is_empty());
-        if let (true, Who::Client(client)) = (is_for_all, to) {
+        let is_for_all = matches!(line.from, Party::Worker(worker) if !self.told_all(worker, &line).is_empty());
+        if let (true, Party::Client(client)) = (is_for_all, to) {
             self.outputs.tell_list(client, line.list().unwrap_or_default(), number, text.len());
         }
         assert!(fate.to.contains(&to), "line {number} went to {to:?}, but {fate:?}: {line:?}");
-        // What is for a slow reader must not hold up those with whom it shares a worker.
+        // Output for a slow reader must not hold up the clients that share its worker.
         let limit = self.settings.limits.max_output_queue;
         let queued = self.outputs.queued(to);
-        let may_be_full = matches!((line.from, to), (Who::Worker(worker), Who::Client(client))
+        let may_be_full = matches!((line.from, to), (Party::Worker(worker), Party::Client(client))
             if queued <= 4 * limit && (self.is_shared(worker, client) || self.was_shared(now, worker, client)));
         assert!(may_be_full || is_for_all || !self.is_full(to), "line {number} was queued for {to:?}, which is full");
         let Some(ids) = line.ids_of(text) else {
             panic!("line {number} was changed:\n{line:?}\n{}", text.escape_ascii());
         };
         self.outputs.pass(line.from, to, number);
-        if let (Who::Client(client), Who::Worker(worker)) = (line.from, to) {
+        if let (Party::Client(client), Party::Worker(worker)) = (line.from, to) {
             self.workers[worker].served.insert(client);
         }
         match (line.from, to) {
-            (Who::Client(client), Who::Worker(worker)) if line.kind != Kind::Response => {
+            (Party::Client(client), Party::Worker(worker)) if line.kind != Kind::Response => {
                 self.client_message(now, number, client, worker, &fate, &ids)
             }
-            (Who::Worker(worker), Who::Client(client)) if line.kind != Kind::Response => {
+            (Party::Worker(worker), Party::Client(client)) if line.kind != Kind::Response => {
                 self.worker_message(number, worker, client, &ids)
             }
-            (Who::Worker(worker), Who::Client(client)) => self.worker_response(now, number, worker, client, &ids),
-            (Who::Client(_), Who::Worker(_)) => {
+            (Party::Worker(worker), Party::Client(client)) => self.worker_response(now, number, worker, client, &ids),
+            (Party::Client(_), Party::Worker(_)) => {
                 let request = self.answered_by(number, false);
                 let expected = if request.replaced { Some(&request.token) } else { line.ids.id.as_ref() };
                 assert_eq!(ids.id.as_ref(), expected, "the id of a worker was not restored");
@@ -55,7 +55,7 @@ impl Model {
         self.queued(now, to, text.len());
     }
 
-    /// The bus has taken line `number` and queued it for nobody. Gives the reason that it must have had.
+    /// The bus has taken line `number` and queued it for no peer. Returns the reason that it must have had.
     pub fn dropped(&mut self, now: Moment, number: usize) -> Option<Reason> {
         let line = self.lines[number].clone();
         if line.kind == Kind::Blank {
@@ -64,23 +64,23 @@ impl Model {
         assert!(!matches!(line.kind, Kind::Malformed | Kind::TooLong), "a bad line passed: {line:?}");
         self.begins_for_all(number);
         self.outputs.end_for_all();
-        if let Who::Worker(worker) = line.from
+        if let Party::Worker(worker) = line.from
             && !self.told_all(worker, &line).is_empty()
         {
-            // All are still to be told the same.
+            // Some of them are still to get the same error.
             return None;
         }
         let mut fate = match line.from {
-            Who::Client(client) => self.fate_of_client_line(client, &line),
-            Who::Worker(worker) => self.fate_of_worker_line(worker, &line),
+            Party::Client(client) => self.fate_of_client_line(client, &line),
+            Party::Worker(worker) => self.fate_of_worker_line(worker, &line),
         };
-        if let Who::Client(client) = line.from
+        if let Party::Client(client) = line.from
             && fate.group.is_some()
             && self.is_paced(now, client, &line)
         {
             fate.lost.push(Reason::NoWorker);
         }
-        if let Who::Worker(worker) = line.from
+        if let Party::Worker(worker) = line.from
             && fate.lost == [Reason::UnknownSession]
             && self.waits_for_session(worker, &line)
         {
@@ -103,13 +103,13 @@ impl Model {
         if reason == Reason::LateAnswer {
             self.late_answer(number);
         }
-        if let Who::Client(client) = line.from {
+        if let Party::Client(client) = line.from {
             if is_cancellation(line.method) && reason != Reason::ShuttingDown {
                 self.rests(now, client);
             }
             self.perhaps_done(now, client, &line);
         }
-        if let (Reason::UnknownId, Who::Worker(worker)) = (reason, line.from) {
+        if let (Reason::UnknownId, Party::Worker(worker)) = (reason, line.from) {
             let worker = &mut self.workers[worker];
             worker.fresh = true;
             if !std::mem::replace(&mut worker.answers_twice, true) {
@@ -117,8 +117,8 @@ impl Model {
             }
         }
         let told = match line.from {
-            Who::Client(_) => true,
-            Who::Worker(worker) => self.workers[worker].takes,
+            Party::Client(_) => true,
+            Party::Worker(worker) => self.workers[worker].takes,
         };
         if line.kind == Kind::Request && told {
             let token = line.ids.id.clone().expect("a request has an id");
@@ -127,10 +127,10 @@ impl Model {
         Some(reason)
     }
 
-    /// Whether this line of the bus refuses a message that it is just hearing.
-    pub fn said_refusal(&mut self, hearing: Option<Who>, to: Who, text: &[u8]) -> bool {
+    /// Whether this line of the bus refuses a message that is being received.
+    pub fn said_refusal(&mut self, hearing: Option<Party>, to: Party, text: &[u8]) -> bool {
         let value = value_of(text);
-        // Those are told of what was asked before.
+        // Those are errors for earlier requests.
         let is_of_before = ["client_left", "request_discarded"]
             .contains(&value["error"]["data"]["reason"].as_str().unwrap_or_default());
         let refuses = hearing == Some(to) && !value["id"].is_null() && !is_of_before;
@@ -138,16 +138,16 @@ impl Model {
         refuses
     }
 
-    /// The bus has queued a line of its own for `to`. `hearing` is the peer whose bytes it was given.
-    pub fn said(&mut self, now: Moment, hearing: Option<Who>, to: Who, text: &[u8]) {
+    /// The bus has queued a line of its own for `to`. `hearing` is the peer whose bytes it received.
+    pub fn said(&mut self, now: Moment, hearing: Option<Party>, to: Party, text: &[u8]) {
         self.queued(now, to, text.len());
         let value = value_of(text);
         if value["method"] == "session/cancel" {
-            let Who::Worker(worker) = to else { panic!("a client was told to cancel") };
+            let Party::Worker(worker) = to else { panic!("a client was told to cancel") };
             let name = value["params"]["sessionId"].as_str().expect("a session has a name");
             assert!(self.settings.pools[self.workers[worker].pool].cancel_on_disconnect);
             let owned = self.sessions.iter().any(|session| session.worker == worker && session.name == name);
-            // The worker of one client alone may have been asked in a name that a late answer gave out.
+            // A dedicated worker may have been asked in a name that a late answer gave out.
             let held = self.held.iter().any(|held| held.worker == worker && held.name == name);
             assert!(owned || held && self.workers[worker].owner.is_some(), "{name} is cancelled, and nobody's");
             assert!(self.workers[worker].takes, "a worker that does not listen is spoken to");
@@ -155,14 +155,14 @@ impl Model {
         }
         let reason = value["error"]["data"]["reason"].as_str().expect("an error has a reason").to_owned();
         if value["id"].is_null() {
-            assert!(matches!(to, Who::Client(_)) && value["error"]["code"].is_i64());
+            assert!(matches!(to, Party::Client(_)) && value["error"]["code"].is_i64());
             return;
         }
         let id = own_id_of(text).expect("an error has an id");
         if reason == "client_left" {
             let at = self.to_clients.iter().position(|request| request.asker == Some(to) && request.token == id);
             let request = self.to_clients.remove(at.expect("a request of a worker was pending"));
-            let Who::Client(client) = request.answerer else { panic!("{request:?}") };
+            let Party::Client(client) = request.answerer else { panic!("{request:?}") };
             self.count(Reason::ClientLeft);
             assert!(self.is_there(to), "a worker that does not listen is spoken to");
             assert!(!self.clients[client].closed);
@@ -177,13 +177,13 @@ impl Model {
         self.gave_up(now, to, &id, reason, is_replaced);
     }
 
-    /// A client is closed while these lines of a worker are heard: nobody can say which of them came before.
+    /// A client is closed while these lines of a worker are received: which of them came before is unknown.
     pub fn closes_amid(&mut self, lines: impl Iterator<Item = usize>) {
         for number in lines {
-            if let Who::Worker(worker) = self.lines[number].from {
+            if let Party::Worker(worker) = self.lines[number].from {
                 let line = &self.lines[number];
                 let lost = self.fate_of_worker_line(worker, line).lost;
-                // One that waits for its session was not lost.
+                // A line that waits for its session was not lost.
                 if lost != [Reason::UnknownSession] || !self.waits_for_session(worker, line) {
                     self.step.may_be_lost(number, lost);
                 }
@@ -191,14 +191,14 @@ impl Model {
         }
     }
 
-    /// Who has to get a line that is for everybody: whoever has read the one before it.
+    /// The recipients of a broadcast: every client that has read the previous one.
     fn begins_for_all(&mut self, number: usize) {
         if self.outputs.is_for_all(number) {
             return;
         }
         self.outputs.end_for_all();
         let line = &self.lines[number];
-        let (Who::Worker(worker), Some(list)) = (line.from, line.list()) else { return };
+        let (Party::Worker(worker), Some(list)) = (line.from, line.list()) else { return };
         let clients = self.told_all(worker, line);
         self.outputs.begin_for_all(number, list, clients);
     }

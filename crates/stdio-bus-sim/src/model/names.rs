@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-/// What was given out.
+/// The names given out.
 #[derive(Default)]
 pub(super) struct Names {
-    /// Under whose name each session was made or loaded, by pool and session.
+    /// The user name under which each session was created or loaded, by pool and session.
     bonds: BTreeMap<(usize, String), &'static str>,
-    /// Pools of which a worker has given out a name.
+    /// Pools with a worker that has given out a name.
     issuing: Vec<usize>,
     next: usize,
 }
@@ -19,12 +19,12 @@ impl Names {
         self.next - 1
     }
 
-    /// Whether a session was made under another name than this.
+    /// Whether a session was created under another user name than this.
     pub(super) fn is_bound_to_another(&self, pool: usize, session: &str, name: Option<&str>) -> bool {
         self.bonds.get(&(pool, session.into())).is_some_and(|bond| Some(*bond) != name)
     }
 
-    /// A session is loaded under no other name.
+    /// Binds a session to a user name: it can be loaded under no other.
     pub(super) fn bind(&mut self, pool: usize, session: &str, name: &'static str) {
         self.bonds.entry((pool, session.into())).or_insert(name);
     }

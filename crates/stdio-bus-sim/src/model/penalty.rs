@@ -1,30 +1,30 @@
-//! For how long a client is not read, since it ends workers or cancels nothing.
+//! For how long a client is not read, as a crash suspect or because its cancellations name nothing.
 
 use std::time::Duration;
 
 use crate::bus::port::Moment;
 
-/// A client is read with pauses after so many crashes of its workers in a row.
+/// A client is read with pauses after this many crashes of its workers in a row.
 const SUSPECT_AFTER: usize = 3;
 
-/// The first pause; each one is twice as long as the one before, up to the longest.
+/// The first pause; each one is twice as long as the previous one, up to the longest.
 const PENALTY: Duration = Duration::from_secs(1);
 const LONGEST_PENALTY: Duration = Duration::from_secs(30);
 
-/// A client that has cancelled nothing is not read for so long; twice as long the next time, up to the longest, unless
-/// that is so long ago. Pauses end together.
+/// A client whose cancellation named nothing is not read for this long; twice as long the next time, up to the longest,
+/// unless the last time was long ago. Pauses end together.
 const REST: Duration = Duration::from_millis(1);
 const LONGEST_REST: Duration = Duration::from_millis(32);
 
 const REFUSALS_COUNT_FOR: Duration = Duration::from_secs(1);
 const REST_ROUND: u64 = 4_000_000;
 
-/// What a client has done, and for how long it is not read.
+/// A client's record, and for how long it is not read.
 #[derive(Default)]
 pub(super) struct Penalty {
-    /// Workers that exited in a row while it waited for them.
+    /// Number of workers in a row that crashed while it waited for them.
     crashes: usize,
-    /// Its cancellations in a row that went nowhere, and when the last one came.
+    /// Number of its cancellations in a row that named nothing, and the time of the last one.
     refusals: usize,
     refused_at: Moment,
     /// It is not read before this moment.
@@ -46,7 +46,7 @@ impl Penalty {
         self.crashes = 0;
     }
 
-    /// The client has cancelled nothing.
+    /// A cancellation of the client named nothing.
     pub(super) fn refused(&mut self, now: Moment) {
         if now.since(self.refused_at) > REFUSALS_COUNT_FOR {
             self.refusals = 0;

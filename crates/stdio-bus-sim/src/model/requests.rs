@@ -1,4 +1,4 @@
-//! What the model knows of requests: who has asked whom, by which ids, and when they leave the table.
+//! The model's requests: asker, answerer and ids of each, and when it leaves the table.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use super::{Fate, Model, Rank, Request, Token, is_in_use};
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, IdCollision};
-use crate::line::{Ids, Kind, Line, MADE, Who, is_plain, meaning};
+use crate::line::{Ids, Kind, Line, MADE, Party, is_plain, meaning};
 
-/// How long a request that nobody waits for, or that its client has cancelled, keeps its slot.
+/// How long an orphaned or cancelled request keeps its slot.
 const SLOT_KEPT: Duration = Duration::from_secs(5);
 
-/// It keeps it a little longer, so that several go together.
+/// It keeps it a little longer, so that several are freed together.
 const SLOT_ROUND: Duration = Duration::from_millis(100);
 
 impl Model {
-    /// Takes out the request that a response answers.
+    /// Removes the request that a response answers.
     pub(super) fn answered_by(&mut self, number: usize, of_client: bool) -> Request {
         let line = &self.lines[number];
         let requests = if of_client { &mut self.to_workers } else { &mut self.to_clients };
@@ -54,9 +54,9 @@ impl Model {
             }
         } else {
             let loud = line.method != "notifications/cancelled";
-            // Of several with one id it is the one that the worker is told.
+            // Of several with the same id it is the one whose id the worker gets.
             let told = ids.request_id.as_deref().or(ids.params_id.as_deref()).map(meaning);
-            let is_told = |at: &&Request| at.answerer == Who::Worker(worker) && Some(&at.wire) == told.as_ref();
+            let is_told = |at: &&Request| at.answerer == Party::Worker(worker) && Some(&at.wire) == told.as_ref();
             let target = self.targets(client, &line).into_iter().find(is_told);
             let target = target.map(|request| request.line).expect("it has a target");
             let found = self.to_workers.iter_mut().find(|request| request.line == target);
@@ -64,17 +64,17 @@ impl Model {
         }
         if line.kind == Kind::Notification {
             if let Some(seen) = &ids.progress {
-                let request = self.told_for(&self.to_clients, Who::Client(client), &line).expect("it was found");
+                let request = self.told_for(&self.to_clients, Party::Client(client), &line).expect("it was found");
                 assert_eq!(Some(seen), is_told_as(request, &line), "{line:?}");
             }
             return;
         }
-        // A subscription has no answer before it is cancelled.
+        // A subscription is not answered before it is cancelled.
         let timeout = self.settings.pools[self.workers[worker].pool].request_timeout.filter(|_| !line.listens());
         let request = Request {
             sessions,
             expires: timeout.map(|timeout| now.after(timeout)),
-            ..Request::new(number, Who::Client(client), Who::Worker(worker))
+            ..Request::new(number, Party::Client(client), Party::Worker(worker))
         };
         let worker = &self.workers[worker];
         let always = self.settings.routing.id_collision == IdCollision::Always
@@ -86,12 +86,15 @@ impl Model {
         self.to_workers.push(request);
     }
 
-    /// The requests that a client's line names arrive as its worker knows them.
+    /// The requests that a client's line names arrive with the ids that its worker knows.
     fn check_named(&self, line: &Line, client: usize, worker: usize, ids: &Ids) {
-        let is_there = |request: &&&Request| request.answerer == Who::Worker(worker);
+        let is_there = |request: &&&Request| request.answerer == Party::Worker(worker);
         let cancels = !line.targets().is_empty();
-        let mine =
-            if cancels { self.targets(client, line) } else { self.named(&self.to_workers, Who::Client(client), line) };
+        let mine = if cancels {
+            self.targets(client, line)
+        } else {
+            self.named(&self.to_workers, Party::Client(client), line)
+        };
         let mine: Vec<_> = mine.iter().filter(is_there).collect();
         for (written, seen) in [(&line.ids.request_id, &ids.request_id), (&line.ids.params_id, &ids.params_id)] {
             let Some(seen) = seen else { continue };
@@ -111,29 +114,29 @@ impl Model {
         let about = self.request_meant_by(worker, &line);
         let seen = ids.request_id.as_deref();
         match (line.kind, about) {
-            (Kind::Notification, Some(request)) if request.answerer == Who::Client(client) && request.replaced => {
+            (Kind::Notification, Some(request)) if request.answerer == Party::Client(client) && request.replaced => {
                 assert_eq!(seen.map(meaning).as_ref(), Some(&request.wire), "{line:?}");
             }
-            (Kind::Request, Some(request)) if request.asker == Some(Who::Client(client)) && request.replaced => {
+            (Kind::Request, Some(request)) if request.asker == Some(Party::Client(client)) && request.replaced => {
                 assert_eq!(seen, Some(request.token.as_str()), "{line:?}");
             }
             _ => assert_eq!(seen, line.ids.request_id.as_deref(), "{line:?}"),
         }
-        let told_for = self.told_for(&self.to_workers, Who::Worker(worker), &line);
-        let told_for = told_for.filter(|request| request.asker == Some(Who::Client(client)));
+        let told_for = self.told_for(&self.to_workers, Party::Worker(worker), &line);
+        let told_for = told_for.filter(|request| request.asker == Some(Party::Client(client)));
         let is_told = told_for.map_or(line.ids.progress.as_ref().or(line.ids.subscription.as_ref()), |request| {
             is_told_as(request, &line)
         });
         assert_eq!(ids.progress.as_ref().or(ids.subscription.as_ref()), is_told, "{line:?}");
         if line.kind == Kind::Request {
-            // A worker of one client asks it in a session that is held as well.
+            // A dedicated worker sends a request in a session that is reserved as well.
             let is_it = |of: usize, name: &String| of == worker && Some(name) == line.way();
             let owned = self.sessions.iter().find(|at| is_it(at.worker, &at.name)).map(|at| at.serial);
             let held = self.held.iter().find(|held| is_it(held.worker, &held.name)).map(|held| held.serial);
             let session = owned.or(held);
             let request = Request {
                 sessions: session.into_iter().collect(),
-                ..Request::new(number, Who::Worker(worker), Who::Client(client))
+                ..Request::new(number, Party::Worker(worker), Party::Client(client))
             };
             let request = translated(request, &line, ids, &self.to_clients, &mut self.made, [false; 2]);
             self.to_clients.push(request);
@@ -156,7 +159,7 @@ impl Model {
             if !request.sessions.contains(&session.serial) {
                 self.sessions.push(session);
             } else if !line.result && only_asks && session.rank == Rank::Claimed {
-                // Others of its requests keep it, and that it was claimed before.
+                // It stays lent or claimed as long as other requests of its owner are pending.
                 if !session.lent && !session.asked || is_in_use(&self.to_workers, &self.to_clients, session.serial) {
                     self.sessions.push(session);
                 } else if session.was_issued {
@@ -202,7 +205,7 @@ impl Model {
     pub(super) fn late_answer(&mut self, number: usize) {
         let line = &self.lines[number];
         let id = line.ids.id.as_deref().map(meaning).unwrap_or_default();
-        if let Who::Worker(worker) = line.from {
+        if let Party::Worker(worker) = line.from {
             let pending = self.to_workers.iter().any(|request| request.answerer == line.from && request.wire == id);
             if pending {
                 let request = self.answered_by(number, true);
@@ -226,12 +229,12 @@ impl Model {
     }
 
     /// A pending request was answered with an error.
-    pub(super) fn gave_up(&mut self, now: Moment, to: Who, id: &str, reason: Reason, is_replaced: bool) {
+    pub(super) fn gave_up(&mut self, now: Moment, to: Party, id: &str, reason: Reason, is_replaced: bool) {
         if reason == Reason::Cancelled {
             self.step.tell_cancelled(to, id);
             return self.count(reason);
         }
-        // Of several with one id a shutdown ends a subscription first.
+        // Of several with the same id a shutdown ends a subscription first.
         let lines = &self.lines;
         let is_it = |request: &&mut Request| request.asker == Some(to) && request.token == id;
         let ends_first =
@@ -244,10 +247,10 @@ impl Model {
         let Some(request) = request else { panic!("{to:?} was told {reason:?} about {id}, which is not pending") };
         request.asker = None;
         request.orphaned = Some(now);
-        let Who::Worker(worker) = request.answerer else { panic!("{request:?}") };
+        let Party::Worker(worker) = request.answerer else { panic!("{request:?}") };
         match reason {
             Reason::Timeout => {
-                let Who::Client(client) = to else { panic!("{to:?} waits for a client") };
+                let Party::Client(client) = to else { panic!("{to:?} waits for a client") };
                 let overdue = request.expires.is_some_and(|at| at <= now) || self.clients[client].half_closed;
                 assert!(overdue, "too early: {request:?}");
             }
@@ -265,7 +268,7 @@ impl Model {
                 }
             }
             Reason::RequestDiscarded | Reason::MemoryLimit | Reason::ListenerRemoved => {
-                let Who::Client(client) = to else { panic!("{to:?} waits for a client") };
+                let Party::Client(client) = to else { panic!("{to:?} waits for a client") };
                 self.step.bereave(client, reason);
             }
             _ => panic!("a request was given up for {reason:?}"),
@@ -273,7 +276,7 @@ impl Model {
         self.count(reason);
     }
 
-    /// When a request gives its slot back, if it was cancelled or nobody waits for it.
+    /// When a cancelled or orphaned request frees its slot.
     fn leaves_at(request: &Request) -> Option<Moment> {
         let round = |at: Moment| Moment(at.0.next_multiple_of(SLOT_ROUND.as_nanos() as u64));
         if let Some((at, _)) = request.cancelled {
@@ -283,8 +286,8 @@ impl Model {
         request.orphaned.map(|at| round(at.after(SLOT_KEPT)))
     }
 
-    /// Requests that were cancelled, or that nobody waits for, give their slots back. Their answers may still come, so
-    /// their workers are sent their ids no more until then.
+    /// Cancelled and orphaned requests free their slots. Their answers may still arrive, so their ids are not sent to
+    /// their workers again until then.
     pub fn leave_slots(&mut self, now: Moment) {
         let stays =
             |request: &Request| request.cancelled.is_none() || Self::leaves_at(request).is_none_or(|at| at > now);
@@ -296,8 +299,7 @@ impl Model {
         self.let_go();
     }
 
-    /// Of those that nobody waits for so many have given their slots back. The bus may let them keep theirs until
-    /// somebody needs one.
+    /// This many orphaned requests have freed their slots. The bus may leave them their slots until it needs one.
     pub(super) fn orphans_leave(&mut self, now: Moment, how_many: usize) {
         for _ in 0..how_many {
             let due = |request: &Request| Self::leaves_at(request).filter(|at| *at <= now && request.asker.is_none());
@@ -310,7 +312,7 @@ impl Model {
     }
 
     fn leaves(&mut self, request: Request) {
-        if let Who::Worker(worker) = request.answerer {
+        if let Party::Worker(worker) = request.answerer {
             let creates = self.lines[request.line].creates();
             let at = &mut self.workers[worker];
             at.fresh |= !at.retired.add(&request.wire, request.progress.as_ref().map(|token| &token.wire));
@@ -319,7 +321,7 @@ impl Model {
                 self.ends_early(worker, None);
             }
         }
-        // The worker may load it yet.
+        // The worker may still load it.
         if matches!(self.lines[request.line].method, "session/load" | "session/resume") {
             self.is_loaded(&request.sessions);
             for session in self.sessions.iter_mut().filter(|at| request.sessions.contains(&at.serial)) {
@@ -338,7 +340,7 @@ impl Model {
     pub fn leave_unanswered(&mut self, client: usize) {
         let (unanswered, rest) = std::mem::take(&mut self.to_clients)
             .into_iter()
-            .partition(|request| request.answerer == Who::Client(client));
+            .partition(|request| request.answerer == Party::Client(client));
         self.to_clients = rest;
         for request in unanswered {
             let Some(worker) = request.asker else { continue };
@@ -347,21 +349,21 @@ impl Model {
         }
     }
 
-    /// Panics if a request is overdue that somebody waits for.
+    /// Panics if a request is overdue and its asker still waits.
     pub fn check_overdue(&self, now: Moment) {
         for request in self.to_workers.iter().filter(|request| request.asker.is_some() && request.cancelled.is_none()) {
             assert!(request.expires.is_none_or(|expires| expires > now), "it is overdue: {request:?}");
         }
     }
 
-    /// How many requests of clients wait for an answer or an error that they would be told.
+    /// How many requests of clients wait for an answer or an error that their client would get.
     pub fn asked_by_clients(&self) -> usize {
         self.to_workers.iter().filter(|request| request.asker.is_some()).count()
     }
 }
 
-/// The id that the answerer sees: another one, never seen before, where it knows this one already, where parsers read
-/// this one differently, and where it may be answered by mistake (`fresh`).
+/// The id that the answerer sees: a new one, never used before, if it knows this one already, if parsers read this one
+/// differently, and if it may be answered by mistake (`fresh`).
 fn translated(
     mut request: Request,
     line: &Line,
@@ -406,7 +408,7 @@ fn translated(
     request
 }
 
-/// The name that something is told under for a request, as its asker knows it.
+/// The asker's token under which a message refers to a request.
 fn is_told_as<'a>(request: &'a Request, line: &'a Line) -> Option<&'a String> {
     let token = request.progress.as_ref().filter(|token| token.replaced);
     match (&line.ids.progress, &line.ids.subscription) {

@@ -1,20 +1,20 @@
-//! Requests that have left the table, and that their worker may answer still.
+//! Requests that have left the table, and that their worker may still answer.
 
-/// So many ids are remembered of what a worker may answer although it has left the table.
+/// Number of such ids that are remembered.
 const REMEMBERED: usize = 1024;
 
 /// The ids of one worker's requests that have left the table.
 #[derive(Default)]
 pub(super) struct Retired {
     ids: Vec<String>,
-    /// Tokens that the progress of such requests may be told under, if those are not their ids.
+    /// Progress tokens of such requests, if they differ from their ids.
     tokens: Vec<String>,
-    /// How many there are that were too many to be remembered.
+    /// How many more there are than can be remembered.
     more: usize,
 }
 
 impl Retired {
-    /// A request leaves the table. Says whether it is remembered by its id.
+    /// A request leaves the table. Returns whether it is remembered by its id.
     pub(super) fn add(&mut self, id: &str, token: Option<&String>) -> bool {
         self.tokens.extend(token.filter(|token| *token != id).cloned());
         let is_full = self.more > 0 || self.ids.len() == REMEMBERED;
@@ -26,7 +26,7 @@ impl Retired {
         !is_full
     }
 
-    /// What may be one of them is answered.
+    /// A request that may be one of them is answered.
     pub(super) fn answered(&mut self, id: &str) {
         self.ids.retain(|retired| retired != id);
         self.more = self.more.saturating_sub(1);
@@ -36,12 +36,12 @@ impl Retired {
         self.ids.iter().any(|retired| retired == id)
     }
 
-    /// Whether progress may still be told under this.
+    /// Whether progress with this token may still arrive.
     pub(super) fn has_token(&self, token: &str) -> bool {
         self.has_id(token) || self.tokens.iter().any(|retired| retired == token)
     }
 
-    /// Whether an answer with this id may be one to them.
+    /// Whether an answer with this id may belong to one of them.
     pub(super) fn may_have(&self, id: &str) -> bool {
         self.more > 0 || self.has_id(id)
     }

@@ -1,14 +1,14 @@
-//! Who may get a worker, and when.
+//! Which client may get a worker, and when.
 
 use std::time::Duration;
 
 use crate::bus::port::{Moment, Source};
-use crate::line::Who;
+use crate::line::Party;
 
-/// No worker is started again sooner than this.
+/// Minimum time before a worker is restarted.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 
-/// A source whose clients leave early gets the next worker so long after the last one.
+/// A source whose clients leave early waits this long between two workers.
 const PACE: Duration = Duration::from_millis(50);
 
 /// The seats of workers.
@@ -16,10 +16,10 @@ const PACE: Duration = Duration::from_millis(50);
 pub(super) struct Seats {
     /// Pools that a worker has left, and when.
     vacant: Vec<(usize, Moment)>,
-    /// When a client of each source has got a worker of its own, or has left, the last time.
+    /// When a client of each source was last assigned a worker or left.
     turns: Vec<(Source, Moment)>,
-    /// Workers that ended, and who waited for them.
-    blamed: Vec<(usize, Who)>,
+    /// Workers that ended, and the peers that waited for them.
+    blamed: Vec<(usize, Party)>,
     /// Workers are replaced, or their pools changed.
     replaces: bool,
 }
@@ -45,7 +45,7 @@ impl Seats {
         self.vacant.remove(seat.expect("a seat is vacant for as long as the first backoff"));
     }
 
-    /// A client of this source has got a worker of its own, or leaves.
+    /// A client of this source was assigned a worker, or leaves.
     pub(super) fn count_turn(&mut self, now: Moment, source: Source) {
         self.turns.retain(|(of, _)| *of != source);
         self.turns.push((source, now));
@@ -56,12 +56,12 @@ impl Seats {
         self.turns.iter().any(|(of, last)| *of == source && now.since(*last) < PACE)
     }
 
-    /// A worker has ended while this one waited for it.
-    pub(super) fn blame(&mut self, worker: usize, who: Who) {
-        self.blamed.push((worker, who));
+    /// A worker has ended while this peer waited for it.
+    pub(super) fn blame(&mut self, worker: usize, party: Party) {
+        self.blamed.push((worker, party));
     }
 
-    pub(super) fn is_blamed(&self, worker: usize, who: Who) -> bool {
-        self.blamed.contains(&(worker, who))
+    pub(super) fn is_blamed(&self, worker: usize, party: Party) -> bool {
+        self.blamed.contains(&(worker, party))
     }
 }

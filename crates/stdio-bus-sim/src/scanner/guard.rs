@@ -1,10 +1,10 @@
-//! The scanner reads nothing beyond the pads: windows between pages that may not be touched.
+//! The scanner reads nothing beyond the pads: windows between inaccessible pages.
 
 use super::sets;
 use ndjson_scan::{BATCH, Outcome, PAD, Partial, Scanner, Window};
 use std::ptr;
 
-/// Some pages of memory with one before and one after them that trap.
+/// Some pages of memory between two guard pages.
 struct Guarded {
     start: *mut u8,
     length: usize,
@@ -34,7 +34,7 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // SAFETY: the mapping of `new`, which nobody borrows any more.
+        // SAFETY: the mapping of `new`, which is not borrowed any more.
         unsafe { libc::munmap(self.start.sub(PAGE).cast(), self.length + 2 * PAGE) };
     }
 }

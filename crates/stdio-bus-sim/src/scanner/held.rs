@@ -1,21 +1,21 @@
-//! A caller that uses lines later than they were given: what stands before the line in use is dropped, the lines
-//! after it stay in the window, and more bytes come behind them.
+//! A caller that uses lines later than they were returned: the bytes before the line in use are dropped, later lines
+//! stay in the window, and more bytes arrive behind them.
 
 use super::{Reading, sets};
 use crate::reading::{counted_from, read};
 use ndjson_scan::{BATCH, Line, Outcome, PAD, Partial, Scanner, Window};
 use std::collections::VecDeque;
 
-/// A window that moves over a stream, and the lines in it that were given and not used yet.
+/// A window that moves over a stream, and its lines that were returned and not used yet.
 struct Caller<'a> {
     stream: &'a [u8],
     garbage: u8,
     buffer: Vec<u8>,
-    /// The stream byte that stands first in the window, and the one that comes next.
+    /// The stream byte at the start of the window, and the next one to arrive.
     dropped: usize,
     received: usize,
     partial: Partial,
-    /// Counted from the start of the window as it is now.
+    /// Relative to the current start of the window.
     held: VecDeque<Line>,
     reading: Reading,
 }
@@ -34,14 +34,14 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// Bytes of the stream come up to this one.
+    /// Bytes of the stream arrive up to `end`.
     fn receive(&mut self, end: usize) {
         let at = PAD + self.received - self.dropped;
         self.buffer[at..][..end - self.received].copy_from_slice(&self.stream[self.received..end]);
         self.received = end;
     }
 
-    /// Scans what has come; gives the number of bytes that were looked at for the first time.
+    /// Scans what has arrived; returns the number of bytes that were examined for the first time.
     fn scan(&mut self, scanner: &mut Scanner) -> usize {
         let before = self.partial.scanned();
         let mut lines = Vec::with_capacity(BATCH);
@@ -54,7 +54,7 @@ impl<'a> Caller<'a> {
                 Outcome::More => break,
                 Outcome::Malformed { line, fault, .. } => {
                     let found = Some((self.dropped + line, fault));
-                    // It is the same one however often it is found.
+                    // It is the same fault however often it is found.
                     assert!(self.reading.malformed.is_none() || self.reading.malformed == found);
                     self.reading.malformed = found;
                     return 0;
@@ -64,7 +64,7 @@ impl<'a> Caller<'a> {
         self.partial.scanned() - before
     }
 
-    /// Uses the first line that is held, where the window has it now, and drops it and all before it.
+    /// Uses the first held line at its current place in the window, and drops it and everything before it.
     fn use_one(&mut self) {
         let Some(line) = self.held.pop_front() else { return };
         let window = Window::new(&self.buffer, PAD, PAD + self.received - self.dropped);
@@ -74,7 +74,7 @@ impl<'a> Caller<'a> {
         self.drop_front(line.span.end as usize + 1);
     }
 
-    /// Drops the first bytes of the window; what is left moves to the front of the buffer.
+    /// Drops the first bytes of the window; the rest moves to the front of the buffer.
     fn drop_front(&mut self, bytes: usize) {
         let (consumed, scanned) = (self.partial.consumed(), self.partial.scanned());
         self.partial.drop_front(bytes);
@@ -87,7 +87,7 @@ impl<'a> Caller<'a> {
     }
 }
 
-/// Scans `stream` in the pieces that end at `cuts`; after each piece at most `uses` of the lines given are used, one
+/// Scans `stream` in the pieces that end at `cuts`; after each piece at most `uses` of the returned lines are used, one
 /// at a time, and the others stay.
 pub fn read_held(scanner: &mut Scanner, stream: &[u8], cuts: &[usize], garbage: u8, uses: usize) -> Reading {
     let mut caller = Caller::new(stream, garbage);
@@ -100,7 +100,7 @@ pub fn read_held(scanner: &mut Scanner, stream: &[u8], cuts: &[usize], garbage: 
     }
     while !caller.held.is_empty() {
         caller.use_one();
-        // Nothing new has come, so there is nothing new to say.
+        // Nothing new has arrived, so there is nothing new to return.
         let held = caller.held.len();
         caller.scan(scanner);
         assert_eq!(caller.held.len(), held);
@@ -148,8 +148,8 @@ fn lines_used_one_at_a_time_are_the_same_as_lines_used_at_once() {
 
 #[test]
 fn a_long_line_after_held_ones_is_not_read_again() {
-    // The last short line is used before the long one ends, or after that. The string is looked at 64 bytes at a
-    // time, and byte by byte after a key that is spelled with an escape.
+    // The last short line is used before the long one ends, or after that. The string is examined 64 bytes at a time,
+    // and byte by byte after an escaped key.
     for (count, key) in [(50, "id"), (600, "id"), (50, "i\\u0064"), (600, "i\\u0064")] {
         let short = "{\"id\":1,\"method\":\"m\"}\n".repeat(count);
         let before = format!("{short}{{\"{key}\":70,\"x\":\"");
@@ -163,7 +163,7 @@ fn a_long_line_after_held_ones_is_not_read_again() {
                 end = (end + 131).min(stream.len());
                 caller.receive(end);
                 looked_at += caller.scan(scanner);
-                // What was scanned of the string is made invalid: to read it again would be a fault.
+                // The scanned part of the string is made invalid: reading it again would be a fault.
                 let string = before.len() - caller.dropped;
                 let scanned = caller.partial.scanned();
                 if end < stream.len() && scanned > string {
@@ -185,7 +185,7 @@ fn a_long_line_after_held_ones_is_not_read_again() {
 }
 
 #[test]
-fn a_line_keeps_its_absent_fields_when_it_is_counted_anew() {
+fn absent_fields_stay_absent_when_a_line_is_moved() {
     let stream = b"{}\n{\"params\":{\"id\":7}}\n";
     let whole = read(&mut Scanner::new(), stream, &[], 0);
     let line = whole.lines[1];

@@ -1,5 +1,5 @@
-//! The scanner seen from outside: what it accepts, what it refuses, which fields it finds, however the bytes come and
-//! whichever instruction set looks at them.
+//! The scanner seen from outside: what it accepts, what it refuses, which fields it finds, however the bytes arrive and
+//! with every instruction set.
 
 mod cases;
 mod chunks;
@@ -15,7 +15,7 @@ use ndjson_scan::{Fault, Line, Scanner};
 
 use crate::reading::{Reading, read, sets};
 
-/// What one line, given without its newline, comes to: itself, nothing if it is blank, or its fault.
+/// The result for one line without its newline: the line, `None` if it is blank, or its fault.
 fn read_line(scanner: &mut Scanner, line: &[u8]) -> Result<Option<Line>, Fault> {
     let reading = read(scanner, &[line, b"\n"].concat(), &[], b'"');
     match reading.malformed {

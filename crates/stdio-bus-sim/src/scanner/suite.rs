@@ -1,9 +1,8 @@
-//! Nicolas Seriot's JSONTestSuite in the framings of a line. Its cases that are not UTF-8 have lost what is broken;
+//! Nicolas Seriot's JSONTestSuite embedded in lines. Its cases that are not UTF-8 have lost their broken bytes;
 //! `utf8.rs` has our own.
 //!
-//! A case that holds newlines is several lines for the bus, so it has no verdict as one; those cases are run with
-//! each newline turned into a carriage return, which is white space outside strings and an error inside them, just
-//! as a newline is.
+//! A case with newlines is several lines for the bus, so it has no verdict as one; such a case is run with each newline
+//! turned into a carriage return, which is white space outside strings and an error inside them, just as a newline is.
 
 use super::cases::{self, Case};
 use super::{read, read_line, sets};
@@ -23,8 +22,8 @@ fn cases() -> Vec<(&'static str, Vec<u8>, Option<bool>)> {
     cases::cases().iter().map(case).collect()
 }
 
-/// A case wherever a value can stand in a message: before and after it, keys long enough to put it at each place of
-/// a 64-byte block.
+/// A case wherever a value is allowed in a message: before and after it, keys long enough to put it at each place of a
+/// 64-byte block.
 fn framings(case: &[u8]) -> Vec<Vec<u8>> {
     let pads = [0, 1, 2, 3, 15, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 60, 61, 62, 63, 64, 65, 100];
     let mut framings = vec![[br#"{"jsonrpc":"2.0","id":1,"result":"#, case, b"}"].concat()];
@@ -38,7 +37,7 @@ fn framings(case: &[u8]) -> Vec<Vec<u8>> {
     framings
 }
 
-/// Cases deeper than serde_json looks.
+/// Cases too deep for serde_json.
 fn is_deep(name: &str) -> bool {
     ["100000", "500_nested", "open_array_object"].iter().any(|part| name.contains(part))
 }
@@ -58,7 +57,7 @@ fn the_suite_gets_its_verdicts() {
             match verdict {
                 Some(true) if case.trim_ascii().starts_with(b"{") => assert!(found.is_ok(), "{set:?} {name}"),
                 Some(true) => assert_eq!(found, Err(Fault::NotAnObject), "{set:?} {name}"),
-                // White space alone is no JSON text, but it is a blank line.
+                // White space alone is not a JSON text, but it is a blank line.
                 Some(false) if case.trim_ascii().is_empty() => assert_eq!(found, Ok(None), "{set:?} {name}"),
                 Some(false) => assert!(found.is_err(), "{set:?} {name}"),
                 None => {}
@@ -69,7 +68,7 @@ fn the_suite_gets_its_verdicts() {
 
 #[ignore = "npm has its cases: scripts/test suite"]
 #[test]
-fn the_suite_in_every_framing_is_judged_as_serde_does() {
+fn the_suite_in_every_framing_gets_serdes_verdict() {
     for set in sets() {
         let scanner = &mut Scanner::with(set).unwrap();
         for (name, case, _) in cases().into_iter().filter(|(name, ..)| !is_deep(name)) {

@@ -1,9 +1,9 @@
-//! Broken UTF-8 and what looks like it, with a verdict for each: the suite's own cases of this kind are lost in strings.
+//! Broken UTF-8 and bytes that look like it, with a verdict for each: the suite has lost its own cases of this kind.
 
 use super::{read_line, sets};
 use ndjson_scan::{Fault, Scanner};
 
-/// What it is, its bytes, and whether they may stand in a string. Outside strings none of them may.
+/// Description, bytes, and whether they are allowed in a string. Outside strings none of them is.
 const CASES: &[(&str, &[u8], bool)] = &[
     ("the last of two bytes, U+07FF", b"\xDF\xBF", true),
     ("the first of three bytes, U+0800", b"\xE0\xA0\x80", true),
@@ -100,7 +100,7 @@ fn broken_utf8_in_a_string_is_refused_and_what_only_looks_broken_is_not() {
 }
 
 #[test]
-fn no_byte_beyond_ascii_may_stand_outside_a_string_or_end_a_line() {
+fn no_byte_beyond_ascii_is_allowed_outside_a_string_or_at_the_end_of_a_line() {
     at_every_place(|what, bytes, _, pad, scanner| {
         let spaces = " ".repeat(pad.len());
         let (pad, spaces) = (pad.as_bytes(), spaces.as_bytes());

@@ -1,4 +1,4 @@
-//! What happens next: something that is drawn, or that follows from what happened before.
+//! The next event: a random action, or a consequence of an earlier event.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::bus::port::{Close, Exit, Input, Peer};
 use crate::bus::shutdown::Stage;
 use crate::faults;
 use crate::faults::Action;
-use crate::line::Who;
+use crate::line::Party;
 
 impl World {
     pub(super) fn act(&mut self) {
@@ -26,13 +26,13 @@ impl World {
                 }
             }
             (Action::Arrive, ..) => {
-                if let Some(who) = self.anybody(client, worker) {
-                    self.arrive_in_part(who);
+                if let Some(party) = self.any_party(client, worker) {
+                    self.arrive_in_part(party);
                 }
             }
             (Action::Leave, ..) => {
-                if let Some(who) = self.anybody(client, worker) {
-                    self.leave_at_its_pace(who);
+                if let Some(party) = self.any_party(client, worker) {
+                    self.leave_at_its_pace(party);
                 }
             }
             (Action::Spawn, ..) => {
@@ -46,16 +46,16 @@ impl World {
                 self.wait_for_deadline();
             }
             (Action::ChangePace, ..) => {
-                if let Some(who) = self.anybody(client, worker) {
-                    self.end_mut(who).pace = Self::any_pace(&mut self.random);
+                if let Some(party) = self.any_party(client, worker) {
+                    self.end_mut(party).pace = Self::any_pace(&mut self.random);
                 }
             }
             (Action::HalfClose, Some(client), _) => self.clients[client].end.ended = true,
             (Action::Reset, Some(client), _) => self.reset(client),
             (Action::ClientBad, Some(client), _) if !self.clients[client].end.ended => {
-                self.write_bad(Who::Client(client))
+                self.write_bad(Party::Client(client))
             }
-            (Action::WorkerBad, _, Some(worker)) if self.can_write(worker) => self.write_bad(Who::Worker(worker)),
+            (Action::WorkerBad, _, Some(worker)) if self.can_write(worker) => self.write_bad(Party::Worker(worker)),
             (Action::Exit, _, Some(worker)) if self.workers[worker].process.runs() => {
                 let exit = *self.random.pick(&[Exit::Code(0), Exit::Code(1), Exit::Signal(11)]);
                 self.exit(worker, exit);
@@ -68,27 +68,27 @@ impl World {
         }
     }
 
-    fn arrive_in_part(&mut self, who: Who) {
+    fn arrive_in_part(&mut self, party: Party) {
         let bytes = match self.random.range(0..4) {
             0 => self.random.range(1..8),
             1 => self.random.range(1..400),
             _ => usize::MAX,
         };
-        self.arrive(who, bytes);
+        self.arrive(party, bytes);
         if self.random.one_in(2) {
-            self.tell_end(who);
+            self.tell_end(party);
         }
     }
 
-    fn leave_at_its_pace(&mut self, who: Who) {
-        let pace = self.end(who).pace;
+    fn leave_at_its_pace(&mut self, party: Party) {
+        let pace = self.end(party).pace;
         let bytes = match pace {
             Pace::Never => 0,
             Pace::Slow => self.random.range(1..60),
             Pace::Fast if self.random.one_in(3) => self.random.range(1..300),
             Pace::Fast => usize::MAX,
         };
-        self.leave(who, bytes);
+        self.leave(party, bytes);
     }
 
     fn wait(&mut self) {
@@ -103,7 +103,7 @@ impl World {
         self.tick_if_due();
     }
 
-    /// Another configuration holds from now on, or the operator has workers replaced.
+    /// A new configuration is loaded, or the operator has workers replaced.
     pub(super) fn reload(&mut self) {
         self.model.replaces();
         let (pool, worker) = (self.random.range(0..self.settings.pools.len()), self.any_worker());
@@ -116,7 +116,7 @@ impl World {
                 } else {
                     Input::Grown { worker, mib: 1 }
                 };
-                self.handle("is to be replaced", Some(Who::Worker(at)), input);
+                self.handle("is to be replaced", Some(Party::Worker(at)), input);
             }
             _ => {
                 let next = faults::reload(&mut self.random, self.scenario.settings(), &self.settings);
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Tells the bus that memory is short, with holders of any size; or that it is not any more.
+    /// Tells the bus that memory is short, with holders of any size; or that it is available again.
     pub(super) fn crowd(&mut self) {
         let most = self.settings.limits.max_memory;
         let clients: Vec<_> = self.clients.iter().filter(|client| !client.closed).map(|client| client.key).collect();
@@ -168,7 +168,7 @@ impl World {
         }
     }
 
-    /// Lets one thing happen that follows from what happened before; says whether there was any.
+    /// Runs one consequence of an earlier event; returns whether there was any.
     pub(super) fn react(&mut self) -> bool {
         let mut todo: Vec<Reaction> = Vec::new();
         for (at, worker) in self.workers.iter().enumerate().filter(|(_, worker)| !worker.released) {
@@ -177,7 +177,7 @@ impl World {
                     let worker = &mut world.workers[at];
                     worker.probed = false;
                     let input = Input::Unread { worker: worker.key, bytes: worker.end.half_read.len() };
-                    world.handle("is looked at", Some(Who::Worker(at)), input);
+                    world.handle("is looked at", Some(Party::Worker(at)), input);
                 }));
             }
             if let Some(exit) = worker.process.ends(worker.end.queue.is_empty()) {
@@ -185,8 +185,8 @@ impl World {
             }
             if worker.end.ended && !worker.end.end_told && !worker.end.deaf && !worker.end.paused {
                 todo.push(Box::new(move |world| {
-                    world.arrive(Who::Worker(at), usize::MAX);
-                    world.tell_end(Who::Worker(at));
+                    world.arrive(Party::Worker(at), usize::MAX);
+                    world.tell_end(Party::Worker(at));
                 }));
             }
         }
@@ -199,15 +199,15 @@ impl World {
                         let client = &mut world.clients[at];
                         (client.end.ended, client.end.end_told, client.flush_told) = (true, true, true);
                         let input = Input::Ended { peer: Peer::Client(client.key), partial: 0 };
-                        world.handle("has ended after all", Some(Who::Client(at)), input);
+                        world.handle("has ended after all", Some(Party::Client(at)), input);
                     }));
                 }
                 _ => {}
             }
             if client.end.ended && !client.end.end_told && !client.end.deaf && !client.end.paused {
                 todo.push(Box::new(move |world| {
-                    world.arrive(Who::Client(at), usize::MAX);
-                    world.tell_end(Who::Client(at));
+                    world.arrive(Party::Client(at), usize::MAX);
+                    world.tell_end(Party::Client(at));
                 }));
             }
         }

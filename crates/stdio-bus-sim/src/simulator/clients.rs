@@ -1,4 +1,4 @@
-//! What clients do.
+//! The actions of clients.
 
 use std::collections::VecDeque;
 
@@ -6,11 +6,11 @@ use super::wires::any_token;
 use super::{End, SimClient, World};
 use crate::bus::port::{Close, Input, Origin, Peer, Source};
 use crate::bus::shutdown::Stage;
-use crate::line::{Draft, Ids, Kind, Line, Who, is_cancellation, meaning, spell_id};
+use crate::line::{Draft, Ids, Kind, Line, Party, is_cancellation, meaning, spell_id};
 
 impl World {
     pub(super) fn client_writes(&mut self, at: usize) {
-        let who = Who::Client(at);
+        let party = Party::Client(at);
         let padding = self.padding();
         let random = &mut self.random;
         let client = &mut self.clients[at];
@@ -47,9 +47,9 @@ impl World {
                 draft.method = "long/id";
                 draft.ids.id = Some(format!("\"{}\"", "i".repeat(129)));
             }
-            13 => return self.write(who, Line::raw(who, Kind::Blank, " \t\r".into())),
+            13 => return self.write(party, Line::raw(party, Kind::Blank, " \t\r".into())),
             14 if random.one_in(4) => {
-                // An answer that nobody waits for.
+                // An unsolicited answer.
                 draft = Draft { ids: Ids { id: draft.ids.id, ..Ids::default() }, result: true, ..Draft::default() };
             }
             15 | 16 if named => draft.method = *random.pick(&["session/load", "session/resume", "session/fork"]),
@@ -60,7 +60,7 @@ impl World {
             20 if !self.clients[at].telling.is_empty() => {
                 let (progress, line) = random.pick(&self.clients[at].telling).clone();
                 return self.tells(
-                    who,
+                    party,
                     Draft { ids: Ids { progress: Some(progress), ..Ids::default() }, padding, ..Draft::default() },
                     line,
                 );
@@ -75,14 +75,14 @@ impl World {
             let names = draft.top.iter().chain(&draft.inner).cloned();
             self.clients[at].sessions.extend(names.filter(|name| !name.is_empty()));
         }
-        self.draft(who, draft);
+        self.draft(party, draft);
     }
 
     /// A name that a client may try: one of its own, one that it can guess, or one that it has seen elsewhere.
     fn any_name(&mut self, at: usize) -> String {
         let random = &mut self.random;
         let other = random.range(0..self.clients.len());
-        // Where it matters whose a session is, all ask for the same few.
+        // Where the owner of a session matters, all clients ask for the same few.
         if self.scenario.has_names() && random.one_in(2) {
             return format!("s{}", random.range(0..2));
         }
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// Lets a client's message name sessions: at top level, in params, or different ones in both places.
+    /// Makes a client's message name sessions: at top level, in params, or different ones in both places.
     fn name_sessions(&mut self, at: usize, draft: &mut Draft) {
         let (name, other) = (self.any_name(at), self.any_name(at));
         let junk = *self.random.pick(&["\"\"", "7", "null", "[\"0\"]", "{\"sessionId\":\"0\"}"]);
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// Makes a message name a request: one of the client's own, or of somebody else.
+    /// Makes a message name a request: one of the client's own, or another client's.
     fn name_requests(&mut self, at: usize, number: usize, draft: &mut Draft) {
         let random = &mut self.random;
         let of = if random.one_in(3) { random.range(0..self.clients.len()) } else { at };
@@ -144,13 +144,13 @@ impl World {
         }
         let which = self.random.range(0..client.todo.len());
         let Some((token, asked)) = client.todo.remove(if self.healing { 0 } else { which }) else { return };
-        // What it tells from now on is told too late.
+        // From now on its progress is too late.
         client.telling.iter_mut().filter(|(_, line)| *line == asked).for_each(|(_, line)| *line = usize::MAX);
         if !self.healing && self.random.one_in(20) {
             self.clients[at].todo.push_back((token.clone(), 0));
         }
         let result = self.random.one_in(2);
-        self.draft(Who::Client(at), Draft { ids: Ids::of(token), result, padding, ..Draft::default() });
+        self.draft(Party::Client(at), Draft { ids: Ids::of(token), result, padding, ..Draft::default() });
     }
 
     pub(super) fn connect(&mut self) {
@@ -194,8 +194,9 @@ impl World {
         self.check();
     }
 
-    /// Whose token a client shows that connects now. Nobody else who is there has the same one: two of one name may take
-    /// sessions from each other (`bus::tests::sessions`), but who comes back finds what it has left.
+    /// The user of the token that a connecting client shows. No other connected client has the same one: two of one
+    /// user may take sessions from each other (`bus::tests::sessions`), but a client that reconnects finds its
+    /// sessions.
     fn free_name(&mut self) -> Option<&'static str> {
         let name = self.scenario.any_name(&mut self.random);
         let is_there = self.clients.iter().any(|client| !client.closed && client.name == name);
@@ -212,13 +213,13 @@ impl World {
         client.end.deaf = true;
         client.end.wire.clear();
         let peer = Peer::Client(client.key);
-        self.handle("breaks", Some(Who::Client(at)), Input::Broken { peer, why: "reset by peer".into() });
+        self.handle("breaks", Some(Party::Client(at)), Input::Broken { peer, why: "reset by peer".into() });
     }
 
     pub(super) fn close(&mut self, at: usize) {
         self.clients[at].closed = true;
         self.model.gone(at);
         let key = self.clients[at].key;
-        self.handle("is closed", Some(Who::Client(at)), Input::Closed(key));
+        self.handle("is closed", Some(Party::Client(at)), Input::Closed(key));
     }
 }

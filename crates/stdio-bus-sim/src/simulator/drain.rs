@@ -1,14 +1,14 @@
-//! How far the world has come with its shutdown, as its operator and its listeners see it.
+//! The progress of the shutdown, as the operator and the listeners see it.
 
 use std::time::Duration;
 
 use crate::bus::port::Moment;
 
-/// A shutdown: what was asked for, and what was said of it.
+/// A shutdown: what was requested, and what was reported.
 #[derive(Default)]
 pub(super) struct Drain {
     signals: usize,
-    /// When the first one came.
+    /// The time of the first one.
     signalled: Option<Moment>,
     listens_no_more: bool,
     done: usize,
@@ -20,7 +20,7 @@ impl Drain {
         self.signals < 2
     }
 
-    /// The operator sends a signal. Says whether it is not one with the first.
+    /// The operator sends a signal. Returns whether it counts as a further one after the first.
     pub(super) fn signal(&mut self, now: Moment) -> bool {
         self.signals += 1;
         let is_new = self.signalled.is_none_or(|at| now.since(at) >= Duration::from_secs(1));
@@ -28,7 +28,7 @@ impl Drain {
         is_new
     }
 
-    /// The operator has as many signals as at the start.
+    /// The operator may send as many signals as at the start.
     pub(super) fn renew_signals(&mut self) {
         self.signals = 0;
     }
@@ -37,7 +37,7 @@ impl Drain {
         assert!(!std::mem::replace(&mut self.listens_no_more, true));
     }
 
-    /// The bus says that it is over.
+    /// The bus reports that it is over.
     pub(super) fn ends(&mut self) {
         self.done += 1;
     }

@@ -1,16 +1,16 @@
-//! What the world does when the bus wants it done.
+//! How the world carries out the effects of the bus.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Call, End, Process, SimWorker, World, who};
+use super::{Call, End, Process, SimWorker, World, party};
 use crate::bus::overview::{Name, SessionRow};
 use crate::bus::port::{ClientKey, Close, Effect, Peer, Signal, WorkerKey};
 use crate::bus::report::{Reason, Report, WorkerName};
-use crate::line::Who;
+use crate::line::Party;
 use crate::peers::Mind;
 
-/// How long the stdout of a worker that has exited is read at least.
+/// Minimum time for which the stdout of an exited worker is read.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl World {
@@ -18,11 +18,11 @@ impl World {
         &mut self,
         effects: Vec<Effect>,
         data: &[u8],
-        hearing: Option<Who>,
+        hearing: Option<Party>,
         due: VecDeque<usize>,
         is_bad: bool,
     ) {
-        // The count tells what a report may keep back.
+        // The counter shows what a report may hold back.
         let has_stalled = self.more(Reason::ClientStalled) + self.more(Reason::ClientSlow) > 0;
         self.learn_expired(&effects);
         let released = effects.iter().enumerate().filter_map(|(at, effect)| match effect {
@@ -78,40 +78,40 @@ impl World {
         }
     }
 
-    /// Whether an effect ends a peer: it comes after all lines that were taken of it.
+    /// Whether an effect ends a peer: it comes after all lines that were taken from it.
     fn ends(&self, effect: &Effect, call: &Call) -> bool {
         match effect {
-            Effect::Close { client, .. } => call.hearing == Some(Who::Client(self.client(*client))),
-            Effect::Pause(peer) => call.is_bad && call.hearing == Some(self.who(*peer)),
+            Effect::Close { client, .. } => call.hearing == Some(Party::Client(self.client(*client))),
+            Effect::Pause(peer) => call.is_bad && call.hearing == Some(self.party(*peer)),
             // A client's own worker ends with it, and may be told so first.
-            Effect::Signal { .. } | Effect::CloseStdin(_) => matches!(call.hearing, Some(Who::Client(_))),
+            Effect::Signal { .. } | Effect::CloseStdin(_) => matches!(call.hearing, Some(Party::Client(_))),
             _ => false,
         }
     }
 
     fn pause(&mut self, peer: Peer, call: &mut Call) {
-        let who = self.who(peer);
-        self.end_mut(who).paused = true;
-        if let Who::Client(client) = who {
-            self.model.waits(self.now, client, self.front(who));
+        let party = self.party(peer);
+        self.end_mut(party).paused = true;
+        if let Party::Client(client) = party {
+            self.model.waits(self.now, client, self.front(party));
         }
-        if let (None, Who::Worker(worker)) = (call.hearing, who) {
-            // Nobody is heard, so it does not wait for somebody: it has stalled, and is heard no more.
+        if let (None, Party::Worker(worker)) = (call.hearing, party) {
+            // It is not read, so it does not wait for a peer: it has stalled, and is not read any more.
             self.model.unasks(worker);
             call.stalled.push(worker);
         }
     }
 
     fn resume(&mut self, peer: Peer) {
-        let who = self.who(peer);
+        let party = self.party(peer);
         let now = self.now;
-        if let Who::Client(client) = who {
-            let waits_with: Vec<usize> = self.front(who).into_iter().collect();
+        if let Party::Client(client) = party {
+            let waits_with: Vec<usize> = self.front(party).into_iter().collect();
             self.learn_owners_by(client, &waits_with);
             self.model.waits(now, client, None);
         }
-        let end = self.end_mut(who);
-        assert!(end.paused, "{who:?} is resumed, and was not paused");
+        let end = self.end_mut(party);
+        assert!(end.paused, "{party:?} is resumed, and was not paused");
         end.paused = false;
         end.resumed_at = now;
     }
@@ -125,7 +125,7 @@ impl World {
     fn close_client(&mut self, key: ClientKey, (how, why): (Close, Reason), place: usize, call: &Call) {
         let at = self.client(key);
         if why == Reason::OwnWorkerEnded && self.clients[at].closing.is_none() {
-            // Its worker has nothing to ask any more: the one that has stalled, that is heard no longer, or that goes next.
+            // Its worker can ask nothing any more: it has stalled, is not read any longer, or is stopped next.
             let has_stalled = call.stalled.iter().any(|worker| self.model.is_own(at, *worker));
             let is_own = |(behind, worker): &&(usize, usize)| *behind > place && self.model.is_own(at, *worker);
             let goes = call.released.iter().find(is_own);
@@ -133,7 +133,7 @@ impl World {
             match (goes, heard) {
                 _ if has_stalled => {}
                 (Some((_, worker)), _) => self.model.unasks(*worker),
-                (None, Some(Who::Worker(worker))) => self.model.unasks(worker),
+                (None, Some(Party::Worker(worker))) => self.model.unasks(worker),
                 _ => panic!("client {at} has lost no worker"),
             }
         }
@@ -144,14 +144,14 @@ impl World {
         let client = &mut self.clients[at];
         client.left.get_or_insert(now);
         client.left_for.get_or_insert(why);
-        // It is heard to the end where it is refused, whatever it has waited for.
+        // While it is refused it is read to the end, whatever it has waited for.
         client.end.deaf = how != Close::Refuse;
         client.end.paused &= client.end.deaf;
         if how == Close::Refuse {
             self.model.waits(self.now, at, None);
         }
-        let is_stalled = call.has_stalled && self.model.is_full(Who::Client(at));
-        let is_bad = call.is_bad && call.hearing == Some(Who::Client(at));
+        let is_stalled = call.has_stalled && self.model.is_full(Party::Client(at));
+        let is_bad = call.is_bad && call.hearing == Some(Party::Client(at));
         self.model.closes_amid(call.due.iter().copied());
         let excuse =
             self.clients[at].reset || is_stalled || why == Reason::MemoryLimit || self.model.is_refusing() || is_bad;
@@ -174,30 +174,30 @@ impl World {
         }
         let (clients, workers) = (&self.clients, &self.workers);
         if let Some(trace) = self.journal.trace() {
-            trace.effect(self.now, effect, data, |peer| who(clients, workers, peer));
+            trace.effect(self.now, effect, data, |peer| party(clients, workers, peer));
         }
     }
 
-    /// Claims may have been forgotten in a call of the bus with these effects: it says which sessions are left.
+    /// Claims may have expired in a call of the bus with these effects: the bus tells which sessions are left.
     fn learn_expired(&mut self, effects: &[Effect]) {
         let how_many = self.more(Reason::ClaimExpired);
         if how_many == 0 {
             return;
         }
         let over = effects.iter().filter_map(|effect| match effect {
-            Effect::Close { client, .. } => Some(Who::Client(self.client(*client))),
-            Effect::Pause(peer @ Peer::Worker(_)) => Some(self.who(*peer)),
-            Effect::Release(worker) => Some(Who::Worker(self.worker(*worker))),
+            Effect::Close { client, .. } => Some(Party::Client(self.client(*client))),
+            Effect::Pause(peer @ Peer::Worker(_)) => Some(self.party(*peer)),
+            Effect::Release(worker) => Some(Party::Worker(self.worker(*worker))),
             _ => None,
         });
-        let over: Vec<Who> = over.collect();
+        let over: Vec<Party> = over.collect();
         let (bus, workers) = (&*self.bus, &self.workers);
         let rows = || (0..bus.session_slots()).filter_map(|slot| bus.session_row(self.now, slot));
         let is_left = |worker: usize, name: &str| {
             let is_at = |row: &SessionRow<'_>| row.worker == Some(Name::Worker(workers[worker].name));
             rows().any(|row| is_at(&row) && row.client.is_some() && row.name == name.as_bytes())
         };
-        self.model.claims_expired(self.now, how_many, is_left, |who| over.contains(&who));
+        self.model.claims_expired(self.now, how_many, is_left, |party| over.contains(&party));
     }
 
     fn release(&mut self, key: WorkerKey) {

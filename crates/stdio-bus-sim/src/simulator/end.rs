@@ -1,14 +1,14 @@
-//! Everybody heals and leaves, and nothing may be left over.
+//! All peers heal and leave, and nothing may be left over.
 
 use super::{SimWorker, World};
 use crate::bus::overview::Role;
 use crate::bus::port::Input;
 use crate::bus::report::Reason;
 use crate::bus::shutdown::Stage;
-use crate::line::Who;
+use crate::line::Party;
 
 impl World {
-    /// Everybody reads and answers until nobody waits for anything.
+    /// All peers read and answer until none waits for anything.
     pub(super) fn heal(&mut self) {
         self.note(|_| "everybody heals".into());
         self.healing = true;
@@ -21,7 +21,7 @@ impl World {
             let empty = self.model.seats_empty() as u64;
             let manned =
                 self.model.is_refusing() || empty <= self.bus.count(Reason::PoolDegraded) && self.all_are_renewed();
-            if self.drain.has_ended() || manned && self.model.is_idle() && self.nobody_is_paused() {
+            if self.drain.has_ended() || manned && self.model.is_idle() && self.no_party_is_paused() {
                 return;
             }
             if !self.wait_for_deadline() {
@@ -31,8 +31,8 @@ impl World {
         panic!("it does not come to rest; there is left:\n{}", self.model.outstanding());
     }
 
-    /// Whether no worker runs a command that is not the newest one of its pool, but for those that leave, and pools
-    /// whose newest command cannot live.
+    /// Whether every worker runs the newest command of its pool, except for workers that leave, and pools whose newest
+    /// command cannot live.
     fn all_are_renewed(&self) -> bool {
         let is_renewed = |worker: &SimWorker| {
             let pool = &self.settings.pools[worker.name.pool];
@@ -45,11 +45,11 @@ impl World {
         self.workers.iter().filter(|worker| !worker.released).all(is_renewed)
     }
 
-    fn nobody_is_paused(&self) -> bool {
-        self.everybody().into_iter().all(|who| !self.end(who).paused || self.end(who).deaf)
+    fn no_party_is_paused(&self) -> bool {
+        self.all_parties().into_iter().all(|party| !self.end(party).paused || self.end(party).deaf)
     }
 
-    /// Lets everybody do what can be done without waiting.
+    /// Lets all peers do what can be done without waiting.
     pub(super) fn progress(&mut self) {
         loop {
             let before = (self.journal.noted(), self.model.lines.len());
@@ -58,7 +58,7 @@ impl World {
                 if self.workers[at].process.is_starting() && !self.workers[at].released {
                     self.spawned(at, true);
                 }
-                self.read_lines(Who::Worker(at));
+                self.read_lines(Party::Worker(at));
                 while !self.workers[at].todo.is_empty() && self.can_write(at) {
                     self.worker_answers(at);
                 }
@@ -71,12 +71,12 @@ impl World {
                     }
                 }
             }
-            for who in self.everybody() {
-                if !self.end(who).wire.is_empty() || !self.end(who).kept.is_empty() {
-                    self.arrive(who, usize::MAX);
+            for party in self.all_parties() {
+                if !self.end(party).wire.is_empty() || !self.end(party).kept.is_empty() {
+                    self.arrive(party, usize::MAX);
                 }
-                if !self.end(who).queue.is_empty() {
-                    self.leave(who, usize::MAX);
+                if !self.end(party).queue.is_empty() {
+                    self.leave(party, usize::MAX);
                 }
             }
             if before == (self.journal.noted(), self.model.lines.len()) || self.drain.has_ended() {

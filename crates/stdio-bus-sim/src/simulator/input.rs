@@ -1,23 +1,23 @@
-//! What a peer has sent comes to the bus.
+//! Input from peers is presented to the bus.
 
 use std::collections::VecDeque;
 
 use super::World;
 use crate::bus::port::{Close, Input, Next};
 use crate::bus::report::Reason;
-use crate::line::{Kind, Who};
+use crate::line::{Kind, Party};
 use crate::scan::{PAD, Window};
 
 impl World {
-    /// The first line that a peer has sent, is not blank and is not taken.
-    pub(super) fn front(&self, who: Who) -> Option<usize> {
-        let mut lines = self.end(who).lines.iter().map(|(number, _)| *number);
+    /// The first line of a peer that is not blank and not taken yet.
+    pub(super) fn front(&self, party: Party) -> Option<usize> {
+        let mut lines = self.end(party).lines.iter().map(|(number, _)| *number);
         lines.find(|number| self.model.lines[*number].kind != Kind::Blank)
     }
 
-    /// Presents what was read of a peer, after reading at most `bytes` more.
-    pub(super) fn arrive(&mut self, who: Who, bytes: usize) {
-        let end = self.end_mut(who);
+    /// Presents the bytes read from a peer, after reading at most `bytes` more.
+    pub(super) fn arrive(&mut self, party: Party, bytes: usize) {
+        let end = self.end_mut(party);
         if end.paused || end.deaf || end.end_told {
             return;
         }
@@ -25,24 +25,24 @@ impl World {
         let read: Vec<u8> = end.wire.drain(..bytes).collect();
         end.kept.extend(read);
         loop {
-            let next = self.present(who);
-            let end = self.end(who);
+            let next = self.present(party);
+            let end = self.end(party);
             match next {
                 Next::Again => continue,
                 Next::Read => {
-                    assert!(!end.kept.contains(&b'\n'), "a whole line of {who:?} was left");
-                    assert!(end.kept.len() <= self.longest_line(who), "too much is kept of {who:?}");
+                    assert!(!end.kept.contains(&b'\n'), "a whole line of {party:?} was left");
+                    assert!(end.kept.len() <= self.longest_line(party), "too much is kept of {party:?}");
                 }
-                Next::Wait => assert!(end.paused || end.deaf, "{who:?} waits, and was not paused"),
+                Next::Wait => assert!(end.paused || end.deaf, "{party:?} waits, and was not paused"),
             }
             return;
         }
     }
 
-    fn present(&mut self, who: Who) -> Next {
+    fn present(&mut self, party: Party) -> Next {
         let junk = b"\n\"}{:\\,\xff id".repeat(PAD / 8);
         let mut buffer = junk.clone();
-        buffer.extend_from_slice(&self.end(who).kept);
+        buffer.extend_from_slice(&self.end(party).kept);
         let stop = buffer.len();
         buffer.extend_from_slice(&junk);
         let window = Window::new(&buffer, junk.len(), stop);
@@ -51,90 +51,89 @@ impl World {
             [Reason::ClientMalformed, Reason::ClientLineTooLong, Reason::WorkerMalformed, Reason::WorkerLineTooLong];
         let bad_before: u64 = bad.iter().map(|reason| self.bus.count(*reason)).sum();
         if length > 0 {
-            // What stays where it is is presented again and again.
-            self.mention(|_| format!("{who:?} present {length} bytes"));
+            // Unconsumed input is presented again and again.
+            self.mention(|_| format!("{party:?} present {length} bytes"));
         }
         self.passage.take_dropped();
-        let peer = self.peer(who);
+        let peer = self.peer(party);
         let (received, effects) = self.bus.receive(self.now, peer, window);
         let is_bad = bad.iter().map(|reason| self.bus.count(*reason)).sum::<u64>() > bad_before;
 
         let mut due = VecDeque::new();
         let mut consumed = received.consumed;
-        while let Some((number, line_length)) = self.end(who).lines.front().copied() {
+        while let Some((number, line_length)) = self.end(party).lines.front().copied() {
             let kind = self.model.lines[number].kind;
             if is_bad && matches!(kind, Kind::Malformed | Kind::TooLong) {
-                let reason = match (who, kind) {
-                    (Who::Client(_), Kind::Malformed) => Reason::ClientMalformed,
-                    (Who::Client(_), _) => Reason::ClientLineTooLong,
-                    (Who::Worker(_), Kind::Malformed) => Reason::WorkerMalformed,
-                    (Who::Worker(_), _) => Reason::WorkerLineTooLong,
+                let reason = match (party, kind) {
+                    (Party::Client(_), Kind::Malformed) => Reason::ClientMalformed,
+                    (Party::Client(_), _) => Reason::ClientLineTooLong,
+                    (Party::Worker(_), Kind::Malformed) => Reason::WorkerMalformed,
+                    (Party::Worker(_), _) => Reason::WorkerLineTooLong,
                 };
                 self.model.counted(reason);
                 break;
             }
             if consumed < line_length {
-                assert!(!is_bad, "a good line of {who:?} was taken for a bad one");
-                if consumed > 0 && (self.end(who).skips || self.may_skip(who)) {
-                    let end = self.end_mut(who);
+                assert!(!is_bad, "a good line of {party:?} was taken for a bad one");
+                if consumed > 0 && (self.end(party).skips || self.may_skip(party)) {
+                    let end = self.end_mut(party);
                     end.lines[0].1 -= std::mem::take(&mut consumed);
                     end.skips = true;
                 }
                 break;
             }
             consumed -= line_length;
-            let end = self.end_mut(who);
+            let end = self.end_mut(party);
             end.lines.pop_front();
             if !std::mem::take(&mut end.skips) {
                 due.push_back(number);
             }
         }
-        let end = self.end_mut(who);
+        let end = self.end_mut(party);
         if is_bad {
             assert_eq!((received.consumed, received.next), (length, Next::Wait));
             end.deaf = true;
         } else {
-            assert_eq!(consumed, 0, "part of a line of {who:?} was consumed");
+            assert_eq!(consumed, 0, "part of a line of {party:?} was consumed");
         }
         end.kept.drain(..received.consumed);
         self.journal.trace().into_iter().for_each(|trace| trace.received(received));
-        self.carry_out(effects, window.data(), Some(who), due, is_bad);
-        match who {
-            Who::Worker(worker) if is_bad => self.model.settled(worker),
-            Who::Client(client) => self.learn_owners(client),
+        self.carry_out(effects, window.data(), Some(party), due, is_bad);
+        match party {
+            Party::Worker(worker) if is_bad => self.model.settled(worker),
+            Party::Client(client) => self.learn_owners(client),
             _ => {}
         }
         self.check();
         received.next
     }
 
-    /// Whether the rest of a line may be dropped that has not come as a whole: memory is short, or was, and the client is
-    /// being closed.
-    fn may_skip(&self, who: Who) -> bool {
-        let Who::Client(at) = who else { return false };
+    /// Whether the rest of a partial line may be dropped: memory is short, or was, and the client is being closed.
+    fn may_skip(&self, party: Party) -> bool {
+        let Party::Client(at) = party else { return false };
         let client = &self.clients[at];
         client.closing == Some(Close::Refuse) && (self.is_crowded || client.left_for == Some(Reason::MemoryLimit))
     }
 
-    /// A client that waits, or was refused, may have got a worker of its own before a line could be queued for it.
+    /// A client that waits, or was refused, may have been assigned a worker before a line could be queued for it.
     fn learn_owners(&mut self, client: usize) {
         let mut lines = self.passage.take_dropped();
-        lines.extend(self.front(Who::Client(client)));
+        lines.extend(self.front(Party::Client(client)));
         self.learn_owners_by(client, &lines);
     }
 
-    /// A client whose turn has come has got its worker, though it is not read yet where memory is short.
+    /// A client whose turn has come has its worker, though it is not read yet if memory is short.
     pub(super) fn learn_owners_who_wait(&mut self) {
         for client in 0..self.clients.len() {
-            let (who, at) = (Who::Client(client), &self.clients[client]);
+            let (party, at) = (Party::Client(client), &self.clients[client]);
             if at.end.paused && !at.closed && at.closing.is_none() {
-                let waits_with: Vec<usize> = self.front(who).into_iter().collect();
+                let waits_with: Vec<usize> = self.front(party).into_iter().collect();
                 self.learn_owners_by(client, &waits_with);
             }
         }
     }
 
-    /// Workers that are on their way in or out get no work that others may do.
+    /// Workers that are starting or stopping get no shared work.
     pub(super) fn learn_roles(&mut self) {
         for (at, worker) in self.workers.iter().enumerate().filter(|(_, worker)| !worker.released) {
             self.model.has_role(at, self.bus.role(worker.key).expect("it lives"));
@@ -150,19 +149,19 @@ impl World {
         }
     }
 
-    /// Tells the bus that a peer's input has ended, once it has all of it.
-    pub(super) fn tell_end(&mut self, who: Who) {
-        let end = self.end_mut(who);
-        if let Who::Client(client) = who
+    /// Tells the bus that a peer's input has ended, once it has received all of it.
+    pub(super) fn tell_end(&mut self, party: Party) {
+        let end = self.end_mut(party);
+        if let Party::Client(client) = party
             && end.ended
             && end.paused
             && !end.deaf
         {
             let key = self.clients[client].key;
             self.model.counts_turn(self.now, client);
-            return self.handle("sends no more", Some(who), Input::SendsNoMore(key));
+            return self.handle("sends no more", Some(party), Input::SendsNoMore(key));
         }
-        let end = self.end_mut(who);
+        let end = self.end_mut(party);
         if end.end_told || !end.ended || !end.wire.is_empty() || end.paused || end.deaf {
             return;
         }
@@ -171,15 +170,15 @@ impl World {
         if partial > 0 {
             self.model.counted(Reason::PartialLine);
         }
-        match who {
-            Who::Client(client) => self.model.half_closed(self.now, client),
-            Who::Worker(worker) => self.model.stops(worker),
+        match party {
+            Party::Client(client) => self.model.half_closed(self.now, client),
+            Party::Worker(worker) => self.model.stops(worker),
         }
-        let peer = self.peer(who);
-        self.note(|_| format!("{who:?} has ended, {partial} bytes left"));
+        let peer = self.peer(party);
+        self.note(|_| format!("{party:?} has ended, {partial} bytes left"));
         let effects = self.bus.handle(self.now, Input::Ended { peer, partial });
         self.carry_out(effects, &[], None, VecDeque::new(), false);
-        if let Who::Client(client) = who {
+        if let Party::Client(client) = party {
             self.model.leave_unanswered(client);
         }
         self.check();

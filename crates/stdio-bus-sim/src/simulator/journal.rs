@@ -1,22 +1,22 @@
-//! What has happened, written down for people and summed up for comparison.
+//! The journal of events, written for people and hashed for comparison.
 
 use std::collections::VecDeque;
 
 use crate::bus::port::Moment;
 use crate::trace::{Hashes, Trace};
 
-/// Things that a failing seed shows, unless `STDIO_BUS_SIM_LOG` says how many.
+/// Number of events shown for a failing seed, unless `STDIO_BUS_SIM_LOG` sets it.
 const SHOWN: usize = 50;
 
-/// What has happened.
+/// The events.
 pub(super) struct Journal {
-    /// The last things, if somebody wants to read them: to write them down takes half of the time.
+    /// The last events, if they are to be printed: writing them takes half of the time.
     log: Option<VecDeque<String>>,
-    /// How many of them.
+    /// Their maximum number.
     most: usize,
-    /// How many things have happened.
+    /// Number of events.
     noted: u64,
-    /// What all this comes to, if somebody wants to know.
+    /// The hashes of all this, if wanted.
     trace: Option<Trace>,
 }
 
@@ -26,7 +26,7 @@ impl Journal {
         Self { log: None, most, noted: 0, trace: None }
     }
 
-    /// It is to be read.
+    /// The events are to be printed.
     pub(super) fn open(&mut self) {
         self.log = Some(VecDeque::new());
     }
@@ -43,7 +43,7 @@ impl Journal {
         self.noted += 1;
     }
 
-    /// How many things have happened.
+    /// Number of events.
     pub(super) fn noted(&self) -> u64 {
         self.noted
     }
@@ -56,7 +56,7 @@ impl Journal {
         log.push_back(format!("{:>12.6} {text}", now.0 as f64 / 1e9));
     }
 
-    /// It is summed up, and all that is written down is kept.
+    /// The events are hashed, and all that is written is kept.
     pub(super) fn sum_up(&mut self) {
         (self.trace, self.most) = (Some(Trace::default()), usize::MAX);
     }
@@ -69,7 +69,7 @@ impl Journal {
         self.trace.as_mut()
     }
 
-    /// What it comes to, and all that is written down.
+    /// The hashes, and everything written.
     pub(super) fn take(&mut self) -> (Hashes, Vec<String>) {
         (self.trace.take().unwrap_or_default().hashes(), self.log.take().unwrap_or_default().into())
     }

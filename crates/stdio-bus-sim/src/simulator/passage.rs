@@ -1,11 +1,11 @@
-//! Which lines the bus has passed on, and when.
+//! Which lines the bus has forwarded, and when.
 
 use std::collections::BTreeMap;
 
 use crate::bus::port::Moment;
 use crate::line::Line;
 
-/// A line of a client that named a session to a worker.
+/// A client's line that named a session to a worker.
 pub(super) struct Visit {
     worker: usize,
     name: String,
@@ -14,32 +14,32 @@ pub(super) struct Visit {
     pub(super) loads: bool,
 }
 
-/// The lines that were passed on, and those that were dropped.
+/// The lines that were forwarded, and those that were dropped.
 #[derive(Default)]
 pub(super) struct Passage {
-    /// When each line was passed on, and as which one.
+    /// The time and sequence number of each forwarded line.
     sent: BTreeMap<usize, (Moment, usize)>,
     visits: Vec<Visit>,
     /// Lines that were dropped in this step.
     dropped: Vec<usize>,
-    /// The last line that was queued, if others may get it as well.
+    /// The last line that was queued, if it is a broadcast.
     for_all: Option<usize>,
 }
 
 impl Passage {
-    /// A line is passed on. Gives as which one.
+    /// A line is forwarded. Returns its sequence number.
     pub(super) fn passes(&mut self, now: Moment, number: usize) -> usize {
         let order = self.count();
         self.sent.insert(number, (now, order));
         order
     }
 
-    /// How many lines were passed on.
+    /// Number of forwarded lines.
     pub(super) fn count(&self) -> usize {
         self.sent.len()
     }
 
-    /// When a line was passed on, and as which one.
+    /// The time and sequence number of a forwarded line.
     pub(super) fn sent(&self, number: usize) -> Option<(Moment, usize)> {
         self.sent.get(&number).copied()
     }
@@ -50,17 +50,17 @@ impl Passage {
         self.visits.extend(line.names().into_iter().map(visit));
     }
 
-    /// Who has named a session to a worker, and when.
+    /// The clients that have named a session to a worker, and when.
     pub(super) fn visits_of(&self, worker: usize, name: &str) -> impl Iterator<Item = &Visit> + Clone {
         self.visits.iter().filter(move |visit| visit.worker == worker && visit.name == name)
     }
 
-    /// Whether others have got this line just before, and more of them may.
+    /// Whether other clients have just got this line, and more may.
     pub(super) fn is_for_all(&self, number: usize) -> bool {
         self.for_all == Some(number)
     }
 
-    /// The last line that was queued, if others may get it as well.
+    /// The last line that was queued, if it is a broadcast.
     pub(super) fn queued(&mut self, for_all: Option<usize>) {
         self.for_all = for_all;
     }
@@ -69,7 +69,7 @@ impl Passage {
         self.dropped.push(number);
     }
 
-    /// The lines that were dropped since this was asked the last time.
+    /// The lines dropped since the last call.
     pub(super) fn take_dropped(&mut self) -> Vec<usize> {
         std::mem::take(&mut self.dropped)
     }

@@ -1,4 +1,4 @@
-//! The process of a worker: what it was told, and when it ends.
+//! The process of a worker: the signals it got, and when it ends.
 
 use crate::Random;
 use crate::bus::port::{Exit, Moment, Signal};
@@ -17,13 +17,13 @@ pub(super) struct Process {
     terminated: bool,
     killed: bool,
     ignores_term: bool,
-    /// Its stdout is open in another process when it has exited.
+    /// Its stdout is still open in another process after its exit.
     holds_pipe: bool,
     exited_at: Moment,
 }
 
 impl Process {
-    /// Any one that is being started.
+    /// A random process that is being started.
     pub(super) fn new(random: &mut Random) -> Self {
         Self {
             state: State::Starting,
@@ -44,7 +44,7 @@ impl Process {
         self.state == State::Running
     }
 
-    /// When it has exited, if it has; one that could not be started has at once.
+    /// When it has exited, if it has; one that could not be started has exited at once.
     pub(super) fn exited_at(&self) -> Option<Moment> {
         Some(self.exited_at).filter(|_| self.state == State::Exited)
     }
@@ -66,12 +66,12 @@ impl Process {
         }
     }
 
-    /// It runs, and nobody has killed it.
+    /// It runs, and was not killed.
     pub(super) fn is_spared(&self) -> bool {
         self.runs() && !self.killed
     }
 
-    /// How it ends by what it was told, if it does. `is_dry` says that nothing is left for its stdin.
+    /// How it ends because of the signals it got, if it does. `is_dry` means that its stdin is drained.
     pub(super) fn ends(&self, is_dry: bool) -> Option<Exit> {
         match self.state {
             State::Running if self.killed => Some(Exit::Signal(9)),
@@ -82,7 +82,7 @@ impl Process {
         }
     }
 
-    /// It exits. Says whether its stdout ends with it.
+    /// It exits. Returns whether its stdout ends with it.
     pub(super) fn exits(&mut self, now: Moment) -> bool {
         (self.state, self.exited_at) = (State::Exited, now);
         !self.holds_pipe

@@ -1,4 +1,4 @@
-//! What the bus has queued for a peer, line by line, and what it has dropped.
+//! The lines that the bus has queued for a peer, and those that it has dropped.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,64 +8,64 @@ use super::passage::Visit;
 use crate::bus::port::{Close, Moment, Peer};
 use crate::bus::report::Reason;
 use crate::bus::settings::SessionAccess;
-use crate::line::{Kind, Meant, Who, is_plain, meaning, number_of};
+use crate::line::{Kind, Meant, Party, is_plain, meaning, number_of};
 
 impl World {
-    pub(super) fn queue(&mut self, to: Peer, bytes: &[u8], hearing: Option<Who>, due: &mut VecDeque<usize>) {
-        let who = self.who(to);
-        match who {
-            Who::Client(client) => {
-                let is_refused = hearing == Some(who) && self.clients[client].closing == Some(Close::Refuse);
-                assert!(is_refused || self.clients[client].closing.is_none(), "{who:?} is closing");
+    pub(super) fn queue(&mut self, to: Peer, bytes: &[u8], hearing: Option<Party>, due: &mut VecDeque<usize>) {
+        let party = self.party(to);
+        match party {
+            Party::Client(client) => {
+                let is_refused = hearing == Some(party) && self.clients[client].closing == Some(Close::Refuse);
+                assert!(is_refused || self.clients[client].closing.is_none(), "{party:?} is closing");
             }
-            Who::Worker(worker) => assert!(self.model.takes(worker), "{who:?} does not take messages"),
+            Party::Worker(worker) => assert!(self.model.takes(worker), "{party:?} does not take messages"),
         }
         let now = self.now;
-        let end = self.end_mut(who);
+        let end = self.end_mut(party);
         end.queue.extend(bytes);
         end.half_queued.extend_from_slice(bytes);
-        while let Some(at) = memchr::memchr(b'\n', &self.end(who).half_queued) {
-            let text: Vec<u8> = self.end_mut(who).half_queued.drain(..=at).collect();
+        while let Some(at) = memchr::memchr(b'\n', &self.end(party).half_queued) {
+            let text: Vec<u8> = self.end_mut(party).half_queued.drain(..=at).collect();
             let number = number_of(&text);
-            self.journal.trace().into_iter().for_each(|trace| trace.line(who, &text, number.is_none()));
+            self.journal.trace().into_iter().for_each(|trace| trace.line(party, &text, number.is_none()));
             let Some(number) = number else {
                 // A refusal: the lines up to the refused one were taken before it.
-                while self.model.said_refusal(hearing, who, &text) {
-                    let Some(line) = due.pop_front() else { panic!("{who:?} is refused what it did not ask") };
+                while self.model.said_refusal(hearing, party, &text) {
+                    let Some(line) = due.pop_front() else { panic!("{party:?} is refused what it did not ask") };
                     self.drop_line(line);
                     if self.model.lines[line].kind == Kind::Request {
                         break;
                     }
                 }
-                self.model.said(now, hearing, who, &text);
+                self.model.said(now, hearing, party, &text);
                 continue;
             };
             loop {
                 if self.model.is_early(number) {
-                    self.note(|_| format!("  line {number} has its session, and is queued for {who:?}"));
-                    self.passed_on(number, who, &text);
-                    break self.model.forwarded(now, number, who, &text);
+                    self.note(|_| format!("  line {number} has its session, and is queued for {party:?}"));
+                    self.passed_on(number, party, &text);
+                    break self.model.forwarded(now, number, party, &text);
                 }
                 if self.passage.is_for_all(number) {
-                    break self.model.forwarded(now, number, who, &text);
+                    break self.model.forwarded(now, number, party, &text);
                 }
                 let line = due.pop_front();
-                let Some(line) = line else { panic!("line {number} came to {who:?} unasked") };
+                let Some(line) = line else { panic!("line {number} came to {party:?} unasked") };
                 if line == number {
                     self.note(|world| {
-                        format!("  line {number}, {}, is queued for {who:?}", world.model.lines[number].about())
+                        format!("  line {number}, {}, is queued for {party:?}", world.model.lines[number].about())
                     });
-                    self.passed_on(number, who, &text);
+                    self.passed_on(number, party, &text);
                     self.passage.queued(self.model.lines[number].list().map(|_| number));
-                    break self.model.forwarded(now, number, who, &text);
+                    break self.model.forwarded(now, number, party, &text);
                 }
                 self.drop_line(line);
             }
         }
     }
 
-    /// Looks at a line that was queued for `to` as its peers would, whatever the model says of it.
-    fn passed_on(&mut self, number: usize, to: Who, text: &[u8]) {
+    /// Interprets a line that was queued for `to` as its peers would, independently of the model.
+    fn passed_on(&mut self, number: usize, to: Party, text: &[u8]) {
         let order = self.passage.passes(self.now, number);
         let line = &self.model.lines[number];
         if let Some(asked) = line.told_for.map(|asked| &self.model.lines[asked]) {
@@ -80,14 +80,14 @@ impl World {
             assert!(same && alike, "{to:?} is told {seen:?} for {asked:?}");
         }
         match (line.from, to) {
-            (Who::Client(client), Who::Worker(worker)) => {
+            (Party::Client(client), Party::Worker(worker)) => {
                 self.passage.visits(self.now, client, worker, line);
             }
-            (Who::Worker(worker), Who::Client(client)) if line.kind == Kind::Response => {
+            (Party::Worker(worker), Party::Client(client)) if line.kind == Kind::Response => {
                 let token = line.ids_of(text).and_then(|ids| ids.id);
                 let asked = line.answers.filter(|_| !line.again).map(|asked| &self.model.lines[asked]);
                 let blurted = line.ids.id.as_deref().is_some_and(|id| self.workers[worker].mind.has_blurted(id));
-                // What it had answered without being asked may have been taken for the answer, and the id used again.
+                // An unsolicited answer may have been taken for this one, and the id reused.
                 if let Some(asked) = asked.filter(|asked| asked.from == to || !blurted) {
                     assert_eq!(asked.from, to, "breach: {to:?} has the answer {line:?} to {asked:?}");
                     let same = asked.ids.id == token || asked.ids.id.as_deref().is_some_and(is_plain);
@@ -98,15 +98,15 @@ impl World {
                     }
                     return;
                 }
-                // Nobody asked for this. The first time nothing gives it away, but for requests sent before. Of several
-                // with one id nobody can say which it is for.
+                // An unsolicited answer. The first time nothing gives it away, except for requests sent before. Of
+                // several with the same id it is unknown which one it answers.
                 let alike = |waiting: &str| Some(meaning(waiting)) == token.as_deref().map(meaning);
                 let asked = self.clients[client].waiting.iter().filter(|(waiting, _)| alike(waiting));
                 let sent = asked.filter_map(|(_, asked)| self.passage.sent(*asked)).map(|(_, order)| order).min();
                 let known = self.workers[worker].exposed.is_some_and(|exposed| sent.is_none_or(|sent| sent >= exposed));
                 assert!(!known, "breach: {to:?} has the answer {line:?} of a worker that is known to answer twice");
             }
-            (Who::Worker(worker), Who::Client(client)) => {
+            (Party::Worker(worker), Party::Client(client)) => {
                 let Some(Meant { name, owner, issued }) = line.meant_for.as_ref().filter(|meant| meant.owner != client)
                 else {
                     return;
@@ -122,7 +122,7 @@ impl World {
                 };
                 let shared = self.settings.routing.session_access == SessionAccess::Shared;
                 let mind = &self.workers[worker].mind;
-                // What it has said in a session before it gave the name to somebody else, which waited for that.
+                // A message in a session before the worker gave the name to another client, which waited for that.
                 let muddled = self.model.is_early(number) && mind.is_muddled(name);
                 let inherited =
                     muddled || mind.is_closed(name, *owner) || mind.is_untold(name) || visits.clone().any(inherits);
@@ -135,10 +135,10 @@ impl World {
     pub(super) fn drop_line(&mut self, line: usize) {
         let reason = self.model.dropped(self.now, line);
         self.passage.drops(line);
-        if let (Who::Worker(worker), Some(Reason::UnknownId)) = (self.model.lines[line].from, reason) {
+        if let (Party::Worker(worker), Some(Reason::UnknownId)) = (self.model.lines[line].from, reason) {
             self.workers[worker].exposed.get_or_insert(self.passage.count());
         }
-        if let (Who::Worker(worker), Some(asked)) = (self.model.lines[line].from, self.model.lines[line].answers) {
+        if let (Party::Worker(worker), Some(asked)) = (self.model.lines[line].from, self.model.lines[line].answers) {
             self.workers[worker].mind.is_unheard(&self.model.lines[asked]);
         }
         self.note(|world| {

@@ -1,30 +1,30 @@
-//! What a world is like: drawn before anything happens in it.
+//! The scenario of a world: drawn before anything happens in it.
 
 use crate::Random;
 use crate::bus::port::Moment;
 use crate::bus::settings::{Assignment, Settings};
 use crate::faults::{self, Action};
 
-/// Whom tokens belong to.
+/// The owners of tokens.
 const NAMES: [&str; 5] = ["alice", "bob", "carol", "dave", "eve"];
-/// In one step of so many the configuration is changed, or workers are to be replaced.
+/// In one step of this many the configuration is changed, or workers are to be replaced.
 const RELOADS: usize = 40;
 
-/// What a world is like.
+/// The properties of a world.
 pub(super) struct Scenario {
-    /// None if bytes choose what happens: who has them can show them.
+    /// None if bytes choose what happens: the bytes can be shown instead.
     seed: Option<u64>,
     steps: usize,
-    /// The configuration at the start, and when that is.
+    /// The initial configuration and time.
     settings: Settings,
     start: Moment,
     /// The configuration is changed, and workers are replaced.
     reloads: bool,
     weights: Vec<(Action, usize)>,
     reuses_ids: bool,
-    /// Clients that may be connected at once.
+    /// Maximum number of clients connected at once.
     crowd: usize,
-    /// Whose tokens clients may show.
+    /// The owners of tokens that clients may show.
     names: &'static [&'static str],
 }
 
@@ -33,7 +33,7 @@ impl Scenario {
         let mut settings = faults::settings(random);
         let reuses_ids = random.one_in(6);
         if reuses_ids {
-            // With one worker there is no doubt which of two equal requests the bus means.
+            // With one worker it is clear which of two equal requests the bus means.
             settings.pools.truncate(1);
             settings.listeners.truncate(1);
             settings.listeners[0].pools = None;
@@ -46,7 +46,7 @@ impl Scenario {
         }
         let names = &NAMES[..*random.pick(&[0, 2, NAMES.len()])];
         if !names.is_empty() {
-            // Many come and go, since who owned a session shows when others ask for it.
+            // Many connect and leave, since the owner of a session matters when others ask for it.
             weights.extend([(Action::Connect, 10), (Action::HalfClose, 2), (Action::Spawn, 20)]);
             weights.extend([(Action::ClientWrites, 60), (Action::WorkerWrites, 60)]);
             weights.extend([(Action::Arrive, 100), (Action::Leave, 60)]);
@@ -54,7 +54,7 @@ impl Scenario {
                 share_names_alone(&mut settings);
             }
         }
-        // Of two requests with one id the bus may mean the one that an older worker has.
+        // Of two requests with the same id the bus may mean the one that an older worker has.
         let reloads = !reuses_ids && seed.map_or_else(|| random.one_in(2), |seed| Random::new(!seed).one_in(2));
         let start = Moment(random.range(0..1_000_000) as u64);
         let crowd = if random.one_in(8) { 40 } else { 12 };
@@ -74,7 +74,7 @@ impl Scenario {
         self.steps
     }
 
-    /// How to have it again, if it follows from a seed.
+    /// The command to repeat it, if it follows from a seed.
     pub(super) fn command(&self) -> Option<String> {
         let (seed, steps) = (self.seed?, self.steps);
         Some(format!("STDIO_BUS_SIM_SEED={seed} STDIO_BUS_SIM_STEPS={steps} cargo test -p stdio-bus-sim every_line"))
@@ -90,8 +90,8 @@ impl Scenario {
         self.seed.is_some_and(|seed| seed % 2 == 0)
     }
 
-    /// What is drawn in one step does not depend on how much was drawn in those before: what is the same in two versions
-    /// of the bus but for a small thing goes on being so. None if bytes choose, and go on doing so.
+    /// The draws of one step do not depend on the number of draws in earlier steps: so two versions of the bus that
+    /// differ in a detail stay comparable. None if bytes choose.
     pub(super) fn random_of(&self, step: usize) -> Option<Random> {
         self.seed.map(|seed| Random::new(seed ^ ((step as u64 + 1) << 40)))
     }
@@ -113,28 +113,28 @@ impl Scenario {
         self.reloads && random.one_in(RELOADS)
     }
 
-    /// Clients use an id again before it is answered.
+    /// Clients reuse an id before it is answered.
     pub(super) fn reuses_ids(&self) -> bool {
         self.reuses_ids
     }
 
-    /// Whether one more client may connect beside so many.
+    /// Whether one more client may connect beside this many.
     pub(super) fn has_room_beside(&self, clients: usize) -> bool {
         clients <= self.crowd
     }
 
-    /// Whether it matters whose a session is.
+    /// Whether the owner of a session matters.
     pub(super) fn has_names(&self) -> bool {
         !self.names.is_empty()
     }
 
-    /// Whose token a client shows.
+    /// The owner of the token that a client shows.
     pub(super) fn any_name(&self, random: &mut Random) -> Option<&'static str> {
         (self.has_names() && !random.one_in(4)).then(|| *random.pick(self.names))
     }
 }
 
-/// Each client has a worker of its own, and what they share is names.
+/// Each client has a worker of its own, and they share only names.
 fn share_names_alone(settings: &mut Settings) {
     settings.pools.truncate(1);
     settings.listeners.truncate(1);

@@ -1,4 +1,4 @@
-//! Time passes.
+//! Advances time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use super::World;
 use crate::bus::port::{Input, Moment};
 use crate::bus::shutdown::Stage;
-use crate::line::Who;
+use crate::line::Party;
 use crate::model::BELIEVED;
 
-/// How long a worker may be held up in all by slow readers while others use it, and which part of the time that passes
-/// comes back.
+/// How long slow readers may hold up a worker in total while others use it, and which part of the passing time is
+/// regained.
 const PATIENCE: Duration = Duration::from_millis(500);
 const PATIENCE_RETURNS: u32 = 100;
-/// And how long beyond that by clients for which too much is queued.
+/// The additional time for clients with too much queued output.
 const RESERVE: Duration = Duration::from_millis(500);
 
 impl World {
@@ -45,9 +45,9 @@ impl World {
         true
     }
 
-    /// Time passes. A worker that several clients use may not stand still for one of them for long in all.
+    /// Advances time. A worker that several clients use may not be held up by one of them for long in total.
     pub(super) fn pass(&mut self, until: Moment) {
-        // If the bus is told the time late, what happens meanwhile is no fault of it.
+        // If the bus is called late, what happens meanwhile is not its fault.
         let due = self.bus.next_deadline().map_or(until, |deadline| deadline.max(self.now).min(until));
         for at in 0..self.workers.len() {
             let is_held_up = self.is_held_up(at);
@@ -58,18 +58,18 @@ impl World {
             worker.has_moment = is_held_up.is_some_and(|is_too_long| worker.has_moment || is_too_long);
             let is_usual = is_held_up.is_some() && !worker.has_moment;
             let most = if is_usual { PATIENCE } else { PATIENCE + RESERVE };
-            // One that is held up when others come may have used up its time before: it goes on at once.
+            // A worker that is held up when others arrive may have used up its time before: it continues at once.
             let may_be = held_up.is_zero() || worker.waited <= most + BELIEVED;
             assert!(may_be, "worker {at} was held up for {:?}", worker.waited);
         }
         self.now = until;
     }
 
-    /// Whether a worker waits for a client that reads slowly, while others have something to expect of it, and if so,
-    /// whether too much is queued for that client.
+    /// Whether a worker waits for a slow reader while other clients expect something from it; and if so, whether too
+    /// much is queued for that reader.
     fn is_held_up(&self, at: usize) -> Option<bool> {
         let worker = &self.workers[at];
         let waits = worker.end.paused && !worker.end.deaf && !worker.released;
-        self.front(Who::Worker(at)).filter(|_| waits).and_then(|front| self.model.holds_up(at, front))
+        self.front(Party::Worker(at)).filter(|_| waits).and_then(|front| self.model.holds_up(at, front))
     }
 }

@@ -1,28 +1,28 @@
-//! What workers do.
+//! The actions of workers.
 
 use super::wires::any_token;
 use super::{Todo, World};
 use crate::bus::port::{Exit, Input, Peer};
 use crate::bus::settings::SessionAccess;
-use crate::line::{Draft, Ids, Kind, LISTS, Line, Meant, Who};
+use crate::line::{Draft, Ids, Kind, LISTS, Line, Meant, Party};
 use crate::peers::Heard;
 
 impl World {
     pub(super) fn spawned(&mut self, at: usize, runs: bool) {
         let short = self.random.one_in(3);
         let worker = &mut self.workers[at];
-        let (key, who) = (worker.key, Some(Who::Worker(at)));
+        let (key, party) = (worker.key, Some(Party::Worker(at)));
         if runs {
             worker.process.spawned(true);
             self.model.runs(at);
-            self.handle("runs", who, Input::Spawned { worker: key, pid: 1000 + at as u32 });
+            self.handle("runs", party, Input::Spawned { worker: key, pid: 1000 + at as u32 });
         } else {
             worker.process.spawned(false);
             worker.end.deaf = true;
             self.model.stops(at);
             self.handle(
                 "cannot be started",
-                who,
+                party,
                 Input::SpawnFailed { worker: key, why: "no such file".into(), short },
             );
         }
@@ -44,14 +44,14 @@ impl World {
         worker.end.half_read.clear();
         let key = worker.key;
         self.model.stops(at);
-        self.handle("exits", Some(Who::Worker(at)), Input::Exited { worker: key, exit });
+        self.handle("exits", Some(Party::Worker(at)), Input::Exited { worker: key, exit });
     }
 
     pub(super) fn worker_reads(&mut self, worker: usize, number: Option<usize>, ids: Ids) {
-        // What the bus says itself is about a session that the worker keeps, or an answer.
+        // A line of the bus itself is about a session that the worker keeps, or an answer.
         let Some(number) = number else { return };
         let line = self.model.lines[number].clone();
-        let (Who::Client(client), false) = (line.from, line.kind == Kind::Response) else { return };
+        let (Party::Client(client), false) = (line.from, line.kind == Kind::Response) else { return };
         let (sent, order) = self.passage.sent(number).expect("it was passed on");
         let shared = self.settings.routing.session_access == SessionAccess::Shared;
         let heard = Heard { client, number, line: &line, ids: &ids, sent, order };
@@ -65,12 +65,12 @@ impl World {
     }
 
     pub(super) fn worker_writes(&mut self, at: usize) {
-        let who = Who::Worker(at);
+        let party = Party::Worker(at);
         if !self.can_write(at) {
             return;
         }
         let padding = self.padding();
-        self.read_lines(who);
+        self.read_lines(party);
         let busy = if self.workers[at].mind.slow { 12 } else { 2 };
         if !self.workers[at].todo.is_empty() && self.random.one_in(busy) {
             return self.worker_answers(at);
@@ -108,7 +108,7 @@ impl World {
                 worker.mind.blurts(&token);
                 draft = Draft { ids: Ids::of(token), result, ..Draft::default() };
             }
-            14 => return self.write(who, Line::raw(who, Kind::Blank, String::new())),
+            14 => return self.write(party, Line::raw(party, Kind::Blank, String::new())),
             15 if random.one_in(5) => {
                 draft.method = "long/id";
                 draft.ids.id = Some(format!("\"{}\"", "i".repeat(129)));
@@ -124,21 +124,21 @@ impl World {
             draft.ids.token = any_token(random, draft.ids.id.as_deref());
             worker.next_id += 1;
         }
-        self.draft(who, draft);
+        self.draft(party, draft);
     }
 
-    /// A session that a worker may speak of, and whom it means by that.
+    /// A session that a worker may name, and the client it means.
     fn any_session(&mut self, at: usize, draft: &mut Draft) -> Option<String> {
         let (random, worker) = (&mut self.random, &mut self.workers[at]);
         match random.range(0..10) {
             0 => None,
             1 => Some("nobody's".to_owned()),
-            // One that it has made and not told of yet.
+            // One that it has created and not announced yet.
             2 if worker.todo.iter().any(|todo| todo.made.is_some()) => {
                 let made = worker.todo.iter().filter_map(|todo| Some((todo.made.clone()?, todo.line)));
                 let made: Vec<_> = made.filter(|(name, _)| worker.mind.is_untold(name)).collect();
                 let (name, line) = (!made.is_empty()).then(|| random.pick(&made).clone())?;
-                let Who::Client(client) = self.model.lines[line].from else { return None };
+                let Party::Client(client) = self.model.lines[line].from else { return None };
                 draft.meant_for = Some(Meant { name: name.clone(), owner: client, issued: true });
                 Some(name)
             }
@@ -149,7 +149,7 @@ impl World {
         }
     }
 
-    /// A worker tells something for a request: one that it works on, or one that is over or never was.
+    /// A worker sends a message for a request: one that it works on, or one that is over or never existed.
     fn worker_tells(&mut self, at: usize, padding: usize) {
         let (random, worker) = (&mut self.random, &mut self.workers[at]);
         let mut draft = Draft { padding, ..Draft::default() };
@@ -159,7 +159,7 @@ impl World {
             draft.ids.progress = over.filter(|_| !random.one_in(3)).or_else(|| Some(random.range(0..50).to_string()));
         } else {
             let todo = &worker.todo[random.range(0..worker.todo.len())];
-            // What it has answered without being asked may have been taken for the answer.
+            // An unsolicited answer may have been taken for this one.
             if !todo.again && !worker.mind.has_blurted(&todo.token) {
                 told_for = todo.line;
             }
@@ -168,7 +168,7 @@ impl World {
                 _ => draft.ids.subscription = Some(worker.mind.write_id(&todo.token)),
             }
         }
-        self.tells(Who::Worker(at), draft, told_for);
+        self.tells(Party::Worker(at), draft, told_for);
     }
 
     pub(super) fn can_write(&self, at: usize) -> bool {
@@ -207,7 +207,7 @@ impl World {
             && random.one_in(3)
         {
             if asked.method == "session/fork" {
-                // The original and its copy have one name.
+                // The original and its copy have the same name.
                 worker.mind.muddles(name.clone());
             }
             result_session = Some(name.clone());
@@ -227,7 +227,7 @@ impl World {
             again: todo.again,
             ..Draft::default()
         };
-        self.draft(Who::Worker(at), draft);
+        self.draft(Party::Worker(at), draft);
     }
 
     pub(super) fn break_stdin(&mut self, at: usize) {
@@ -238,8 +238,8 @@ impl World {
         worker.end.broken = true;
         let (worker, bytes) = (worker.key, worker.end.half_read.len());
         let peer = Peer::Worker(worker);
-        self.handle("is looked at", Some(Who::Worker(at)), Input::Unread { worker, bytes });
+        self.handle("is looked at", Some(Party::Worker(at)), Input::Unread { worker, bytes });
         self.model.stops(at);
-        self.handle("closes its stdin", Some(Who::Worker(at)), Input::Broken { peer, why: "broken pipe".into() });
+        self.handle("closes its stdin", Some(Party::Worker(at)), Input::Broken { peer, why: "broken pipe".into() });
     }
 }

@@ -3,7 +3,7 @@
 //! a descriptor under an operation, and remembers whose connection it has broken.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -23,7 +23,7 @@ use crate::io::{Io, Submission, result_of};
 #[derive(Default)]
 pub(crate) struct Wires {
     /// Connections that wait to be accepted, by listening socket.
-    pub(crate) connecting: HashMap<RawFd, VecDeque<OwnedFd>>,
+    pub(crate) connecting: BTreeMap<RawFd, VecDeque<OwnedFd>>,
     /// Nobody acts any more but time: it goes to the next deadline at once.
     pub(crate) is_quiet: bool,
     /// Nothing fails any more.
@@ -35,13 +35,13 @@ pub(crate) struct Wires {
     /// The time that has passed while the machine was awake.
     pub(crate) awake: Duration,
     /// Sockets that a fault has ended, by their inodes.
-    pub(crate) broken: HashSet<u64>,
+    pub(crate) broken: BTreeSet<u64>,
     /// What has come of all operations so far, as one number: two runs of a seed have the same at each turn.
     pub(crate) trace: u64,
     /// So many connections that came in through a listening socket may be open at once, if there are so few descriptors.
-    pub(crate) most_open: HashMap<RawFd, usize>,
+    pub(crate) most_open: BTreeMap<RawFd, usize>,
     /// Those that may be open, by their listening socket: their descriptors and inodes.
-    open: HashMap<RawFd, Vec<(RawFd, u64)>>,
+    open: BTreeMap<RawFd, Vec<(RawFd, u64)>>,
 }
 
 impl Wires {

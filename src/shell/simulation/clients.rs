@@ -1,7 +1,7 @@
 //! The clients of the simulation, over a plain connection or in frames of WebSocket: they ask, check what they get, stop
 //! reading, end what they say, misbehave, or leave.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -194,11 +194,11 @@ pub(super) struct Client {
     /// The first request that it asked when nothing failed any more, and whether one from then on was answered.
     pub(super) asked_in_peace: Option<u64>,
     pub(super) is_well: bool,
-    pub(super) asked: HashMap<u64, Asked>,
+    pub(super) asked: BTreeMap<u64, Asked>,
     pub(super) next: u64,
     pub(super) answers: usize,
     /// The last answer of each worker to it.
-    pub(super) heard: HashMap<usize, usize>,
+    pub(super) heard: BTreeMap<usize, usize>,
     pub(super) last_word: Option<LastWord>,
     pub(super) verdict: Option<Verdict>,
     /// When it last had taken all that there was, and for how long it had not at most.
@@ -239,10 +239,10 @@ impl Client {
             came_in: 0,
             asked_in_peace: None,
             is_well: false,
-            asked: HashMap::new(),
+            asked: BTreeMap::new(),
             next: 0,
             answers: 0,
-            heard: HashMap::new(),
+            heard: BTreeMap::new(),
             last_word: None,
             verdict: None,
             empty_at: Duration::ZERO,

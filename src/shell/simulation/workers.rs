@@ -1,7 +1,7 @@
 //! The workers of the simulation: processes that answer, write what comes into their heads, and die.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -29,7 +29,7 @@ pub(super) struct Worker {
     pub(super) goes: VecDeque<u8>,
     pub(super) is_dead: bool,
     /// The last request of each client.
-    pub(super) heard: HashMap<usize, u64>,
+    pub(super) heard: BTreeMap<usize, u64>,
     pub(super) answers: usize,
 }
 
@@ -93,7 +93,7 @@ impl Children {
             came: Vec::new(),
             goes: VecDeque::new(),
             is_dead: false,
-            heard: HashMap::new(),
+            heard: BTreeMap::new(),
             answers: 0,
         });
         Ok(Spawned { pid, stdin, stdout, stderr })

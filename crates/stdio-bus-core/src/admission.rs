@@ -1,6 +1,6 @@
-//! Which clients are let in: from where, as which user, through which proxies; and how many connections a listener takes,
-//! all together and from one source. One too many is told why and closed, and does not count itself. One that may not
-//! come in is closed without a word, and has never been a client.
+//! Admission of clients: by address, by user, through which proxies; and how many connections a listener takes in total
+//! and per source. A client above a limit is told why and closed, and does not count. A client that is not allowed is
+//! closed without a word, and never becomes a client.
 
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -18,41 +18,41 @@ use super::report::{Level, Reason, Report};
 use super::settings::{Entry, MAX_CONNECTIONS, Proxies};
 use super::table::{Key, Table};
 
-/// Refused clients that are told why at a time. More are closed without a word, so that refused ones never take the
-/// slots of others.
+/// Number of rejected clients that are told why at a time. Further ones are closed without a word, so that rejected
+/// clients never take the slots of others.
 const EXPLAINED_REFUSALS: usize = 16;
 
-/// Why a client is not taken in, for it to read.
+/// Why a client is not accepted, for it to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TurnedAway {
     /// The daemon shuts down.
     Draining,
-    /// It may not come in.
+    /// It is not allowed.
     NotAllowed(String),
     /// There is no room for it now.
     NoRoom(String),
 }
 
-/// What one source uses.
+/// The usage of one source.
 pub(super) struct Uses {
     source: Source,
-    /// How many connections each listener has let in, of those that have; none stands for those that are only there to be
-    /// told that there is no room.
+    /// Number of admitted connections per listener, if any; `None` counts those that are only told that there is no
+    /// room.
     let_in: Vec<(Option<usize>, usize)>,
-    /// When it got its last worker, in turns of all sources. One that has got none goes before the one that got the last,
-    /// and behind those that have waited since.
+    /// When it got its last worker, in turns of all sources. A source that has got none goes before the one that got
+    /// the last, and behind those that have waited since.
     turn: u64,
 }
 
-/// Names what one source uses, for as long as it has a connection.
+/// Key of a source's usage, for as long as it has a connection.
 pub(super) type UseKey = Key<Uses>;
 
-/// Who is there, and whether more may come.
+/// The usage of all sources, and whether accept is paused.
 #[derive(Default)]
 pub(super) struct Admission {
     pub listeners: Vec<ListenerState>,
     pub sources: Sources,
-    /// All slots are taken: nothing is accepted.
+    /// All slots are taken: accept is paused.
     pub is_paused: bool,
     /// The number of the next client.
     pub next_number: u32,
@@ -62,9 +62,9 @@ pub(super) struct Admission {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ListenerState {
     pub is_closed: bool,
-    /// A worker of its pools has run.
+    /// A worker of its pools has run before.
     pub has_opened: bool,
-    /// When the clients of one that is gone from the configuration are closed.
+    /// When the clients of a listener that is gone from the configuration are closed.
     pub ends: Option<Moment>,
 }
 
@@ -74,7 +74,7 @@ impl Admission {
     }
 }
 
-/// The connections that there are, by their sources.
+/// The current connections by source.
 pub(super) struct Sources {
     table: Table<Uses>,
     turns: u64,
@@ -105,7 +105,7 @@ impl Sources {
         Some(key)
     }
 
-    /// One connection less.
+    /// One connection of this source less.
     pub(super) fn leave(&mut self, key: UseKey, let_in: Option<usize>) {
         *counter(&mut self.uses(key).let_in, let_in) -= 1;
         if self.count(key) == 0 {
@@ -113,12 +113,12 @@ impl Sources {
         }
     }
 
-    /// How many connections a source has.
+    /// Number of connections of a source.
     pub(super) fn count(&self, key: UseKey) -> usize {
         self.table.get(key).map_or(0, |uses| uses.let_in.iter().map(|(_, count)| count).sum())
     }
 
-    /// How many clients a listener has let in, or are only there to be told that there is no room; all together or from
+    /// Number of clients that a listener has admitted, or that are only told that there is no room; in total or from
     /// one source.
     pub(super) fn let_in(&self, listener: Option<usize>, source: Option<Source>) -> usize {
         let is_meant = |uses: &&Uses| source.is_none_or(|source| uses.source == source);
@@ -126,13 +126,13 @@ impl Sources {
         counts.filter(|(of, _)| *of == listener).map(|(_, count)| count).sum()
     }
 
-    /// It has got a worker: all others that wait for one go before it.
+    /// It has got a worker: all other waiting sources go before it.
     pub(super) fn count_turn(&mut self, key: UseKey) {
         self.turns += 1;
         self.uses(key).turn = self.turns;
     }
 
-    /// The source with the lowest has waited longest for a worker.
+    /// The source with the lowest turn has waited longest for a worker.
     pub(super) fn turn(&self, key: UseKey) -> u64 {
         self.table.get(key).map_or(0, |uses| uses.turn)
     }
@@ -143,7 +143,7 @@ impl Sources {
 }
 
 impl Entry {
-    /// Whether this may be the other end of a connection. A client that comes through a proxy is somewhere else.
+    /// Whether this may be the peer of a connection. A client that comes through a proxy is somewhere else.
     fn lets_connect(&self, place: Place) -> bool {
         match (place, &self.peer_uids) {
             (Place::Process { user, .. }, Some(users)) => users.contains(&user),
@@ -152,7 +152,7 @@ impl Entry {
         }
     }
 
-    /// Whether this client may come in, and the key that keeps it out if not.
+    /// Whether this client is allowed, and the key that forbids it if not.
     fn lets_in(&self, origin: &Origin) -> Result<(), &'static str> {
         if !self.lets_connect(origin.via.as_deref().copied().unwrap_or(origin.place)) {
             return Err("listeners[].peer_uids");
@@ -163,8 +163,8 @@ impl Entry {
 }
 
 impl Bus {
-    /// Whether a connection from `place` begins with a PROXY header. It is to be read before [`Bus::connect`], which is
-    /// told what it says.
+    /// Whether a connection from `place` begins with a PROXY header. The caller reads it before [`Bus::connect`], which
+    /// takes its content.
     pub fn awaits_header(&self, listener: usize, place: Place) -> bool {
         let Some(listener) = self.settings.listeners.get(listener) else { return false };
         match &listener.entry.proxy {
@@ -174,25 +174,24 @@ impl Bus {
         }
     }
 
-    /// Whether who connects may begin with a PROXY header, if it comes from the right place.
+    /// Whether a connection may begin with a PROXY header, if it comes from the right place.
     pub fn is_behind_proxies(&self, listener: usize) -> bool {
         self.settings.listeners.get(listener).is_some_and(|listener| listener.entry.proxy.is_some())
     }
 
-    /// Whether a client may come in. If not, that is told.
+    /// Whether a client is allowed. If not, that is reported.
     pub(super) fn lets_in(&mut self, listener: usize, origin: &Origin) -> bool {
         let Err(key) = self.settings.listeners[listener].entry.lets_in(origin) else { return true };
         self.tell(Reason::NotAllowed, || {
             let text = format!("a client is turned away: {} is not in {key}", origin.place);
             let report = Report { origin: Some(Rc::new(origin.clone())), ..Report::new(Reason::NotAllowed, text) };
-            // It has gone before it could be seen where it came from.
+            // The peer left before its address could be read.
             if origin.place == Place::Inherited { report.at(Level::Debug) } else { report }
         });
         false
     }
 
-    /// Whether a client of this origin would be taken now. To be asked before a handshake is answered that can say
-    /// why not.
+    /// Whether a client of this origin would be accepted now, for handshakes whose answer can give the reason.
     ///
     /// # Errors
     /// Why not.
@@ -204,7 +203,7 @@ impl Bus {
         self.no_room(listener, origin.source()).map_or(Ok(()), |text| Err(TurnedAway::NoRoom(text)))
     }
 
-    /// Whether a client of this origin may come in at all.
+    /// Whether a client of this origin is allowed at all.
     ///
     /// # Errors
     /// Why not.
@@ -222,12 +221,12 @@ impl Bus {
         Ok(())
     }
 
-    /// How many clients more find a slot.
+    /// Number of free client slots.
     pub fn free_slots(&self) -> usize {
         self.most_clients() - self.client_count()
     }
 
-    /// How many connections more of this source a listener takes, where it takes only so many of one.
+    /// How many more connections of this source a listener takes, if that is limited.
     pub fn room_of_source(&self, listener: usize, source: Source) -> Option<usize> {
         let most = self.settings.listeners.get(listener)?.max_connections.per_source?;
         Some(most.saturating_sub(self.admission.sources.let_in(Some(listener), Some(source))))
@@ -240,7 +239,7 @@ impl Bus {
         let connections =
             |count: usize| if count == 1 { "1 connection".into() } else { format!("{count} connections") };
         let key = "listeners[].max_connections";
-        // What the client can do something about comes first.
+        // The reason that the client can act upon comes first.
         let text = match (most.per_source, most.total) {
             (Some(most), _) if let_in(Some(source)) >= most => {
                 format!("this listener takes {} from one source ({key}); close one of yours first", connections(most))
@@ -253,12 +252,12 @@ impl Bus {
         Some(text)
     }
 
-    /// Whether one more refused client can be told why.
+    /// Whether one more rejected client can be told why.
     pub(super) fn may_explain_refusal(&self) -> bool {
         self.admission.sources.let_in(None, None) < EXPLAINED_REFUSALS
     }
 
-    /// Tells that a client was refused, and the client too if it has a connection for that, which ends with it.
+    /// Reports that a client was rejected, and tells the client if it has a connection for that, which is then closed.
     pub(super) fn refuse_client(&mut self, client: Option<ClientKey>, source: Source, text: &str) {
         self.report(Reason::ConnectionLimit, client.map(Peer::Client), || {
             format!("a client from {source} is turned away: {text}")
@@ -269,7 +268,7 @@ impl Bus {
         }
     }
 
-    /// Panics if the connections that there are were not counted.
+    /// Panics if the current connections do not match their counts.
     pub(super) fn check_admission(&self) {
         let mut connections = BTreeMap::<_, Vec<_>>::new();
         for (_, client) in self.all_clients() {

@@ -1,5 +1,5 @@
-//! Which worker a message goes to that belongs to no session yet: the groups of slots, and how one of them is picked
-//! (spec 3.3, 6.1; decisions 6, 7).
+//! Which worker gets a message that belongs to no session yet: the groups of slots, and how one of them is picked (spec
+//! 3.3, 6.1; decisions 6, 7).
 use alloc::borrow::ToOwned;
 use alloc::format;
 use alloc::string::String;
@@ -20,13 +20,13 @@ use super::settings::{self, Assignment, Settings};
 pub(super) struct Group {
     /// Slots as (pool, slot), in the order of the configuration.
     slots: Vec<(usize, usize)>,
-    /// The pools that they are of.
+    /// Their pools.
     pools: Vec<usize>,
     /// How one of them is chosen.
     assignment: Assignment,
-    /// Where round robin goes on.
+    /// Where round robin continues.
     cursor: usize,
-    /// Since when a line waits for a worker of it, if one does.
+    /// Since when a line waits for one of its workers, if any does.
     vacant_since: Option<Moment>,
     /// Its workers are lent for the time of a request.
     lends: bool,
@@ -48,12 +48,12 @@ impl Group {
         self.lends
     }
 
-    /// Since when a line waits for a worker of it, which one does now.
+    /// Since when a line waits for one of its workers, as one does now.
     pub(super) fn vacant_since(&mut self, now: Moment) -> Moment {
         *self.vacant_since.get_or_insert(now)
     }
 
-    /// A worker of it was started.
+    /// One of its workers was started.
     pub(super) fn end_vacancy(&mut self) {
         self.vacant_since = None;
     }
@@ -64,7 +64,7 @@ impl Group {
         self.slots.get(self.cursor).copied()
     }
 
-    /// It has had its turn.
+    /// That slot has had its turn.
     #[inline]
     pub(super) fn advance(&mut self) {
         self.cursor = if self.cursor + 1 < self.slots.len() { self.cursor + 1 } else { 0 };
@@ -75,7 +75,7 @@ impl Group {
         self.assignment == Assignment::Dedicated
     }
 
-    /// The pools that its workers are of, each once.
+    /// The pools of its workers, each once.
     pub(super) fn pools(&self) -> impl Iterator<Item = usize> {
         self.pools.iter().copied()
     }
@@ -95,7 +95,7 @@ impl Group {
         Self::new(settings, vec![pool], settings.pools[pool].assignment, is_modern)
     }
 
-    /// Leaves dedicated pools out where there are others, since joining one by accident would start a process.
+    /// Leaves dedicated pools out if there are others, since joining one by accident would start a process.
     fn of_pools(settings: &Settings, pools: &[usize]) -> Self {
         let assignment = |pool: &usize| settings.pools[*pool].assignment;
         let shared: Vec<usize> =
@@ -108,13 +108,13 @@ impl Group {
         Self::new(settings, shared, assignment, false)
     }
 
-    /// The pool that all its workers are of, if they are.
+    /// The only pool of its workers, if there is just one.
     pub(super) fn only_pool(&self) -> Option<usize> {
         if let [pool] = self.pools[..] { Some(pool) } else { None }
     }
 }
 
-/// The groups, and who uses which.
+/// The groups, and the group of each listener.
 pub(super) struct Balancer {
     pub groups: Vec<Group>,
     /// The group that the clients of each listener use, unless a message names a pool.
@@ -127,9 +127,9 @@ pub(super) struct Balancer {
 
 impl Balancer {
     /// One group for each pool, one behind them for messages that name none, and one for each listener that offers some
-    /// pools and prefers none; and the group of each listener. Where one pool alone is left to choose, it is the same group
-    /// whether it is named or not: so a client has one worker there. The pools behind those that are `shown` are for
-    /// clients of 2026-07-28.
+    /// pools and prefers none; and the group of each listener. If only one pool is left to choose, the group is the
+    /// same whether it is named or not: so a client has one worker there. The pools behind those that are `shown` are
+    /// for clients of 2026-07-28.
     pub(super) fn new(settings: &Settings, shown: usize) -> Self {
         let all: Vec<usize> = (0..shown).filter(|pool| !settings.pools[*pool].is_gone).collect();
         let of_pool = |pool| Group::of_pool(settings, pool, pool >= shown);
@@ -165,7 +165,7 @@ impl Bus {
         Ok(self.group_of(client))
     }
 
-    /// A worker of a group for a line that belongs to no session yet, as its pool assigns them.
+    /// Picks a worker of a group for a line that belongs to no session yet, by its pool's assignment.
     pub(super) fn pick_worker_for_line(
         &mut self,
         client: ClientKey,
@@ -173,7 +173,7 @@ impl Bus {
         window: Window<'_>,
         line: &Line,
     ) -> Result<WorkerKey, Refusal> {
-        // No worker is picked or started for a client that asks for what it may not have.
+        // No worker is picked or started for a client that uses a denied method.
         if self.balancer.denies_methods
             && let Some(pool) = self.balancer.groups[group].only_pool()
             && let Some(denied) = self.denied_in(pool, window, line)
@@ -203,7 +203,7 @@ impl Bus {
             return Err(Refusal(Reason::RequestLost, "the worker of this connection has exited or is stopping".into()));
         }
         let worker = match assignment {
-            // What is lent goes back before another one is.
+            // A lent worker goes back before another one is lent.
             Assignment::Dedicated if lends && assigned.is_some() => None,
             Assignment::Dedicated => self.take_in_turn(client, group),
             Assignment::RoundRobin | Assignment::Client => self.next_in_turn(group),
@@ -215,7 +215,7 @@ impl Bus {
         Ok(worker)
     }
 
-    /// The group of a new client: its listener's, unless its token is good for other pools only.
+    /// The group of a new client: its listener's, unless its token is valid for other pools only.
     pub(super) fn group_of_client(&self, listener: usize, origin: &Origin) -> usize {
         let group = self.balancer.of_listeners[listener];
         let Some(pools) = &origin.pools else { return group };
@@ -225,7 +225,7 @@ impl Bus {
         if all_are_good { group } else { preferred.unwrap_or(group) }
     }
 
-    /// The one pool that a client of this origin uses that names none; none if there are several to choose from.
+    /// The pool that a client of this origin uses if it names none; none if there are several to choose from.
     pub fn default_pool(&self, listener: usize, origin: &Origin) -> Option<usize> {
         self.balancer.groups[self.group_of_client(listener, origin)].only_pool()
     }
@@ -237,7 +237,7 @@ impl Bus {
         !is_gone && [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
     }
 
-    /// The pool of this name. One that the client may not use is not told from one that does not exist.
+    /// The pool of this name. A pool that the client may not use looks like one that does not exist.
     fn named_pool(&self, client: ClientKey, name: &[u8]) -> Result<usize, Refusal> {
         let client = self.identity(client);
         let offers = |pool: &usize| client.is_some_and(|client| self.offers(client.listener, &client.origin, *pool));
@@ -249,7 +249,7 @@ impl Bus {
         })
     }
 
-    /// Why there is no worker of a group to give a client's message to.
+    /// Why no worker of a group is available for a client's message.
     fn no_worker(&self, client: ClientKey, group: usize) -> Refusal {
         if self.supervisor.queue.is_refused(client) {
             let text = "no worker is free: too many clients wait for one of their own; try again later";
@@ -287,7 +287,7 @@ impl Bus {
         Refusal(Reason::NoWorker, format!("no worker is {what}{why}"))
     }
 
-    /// When a group of shared workers has the next one, not one of those that were given up.
+    /// When a group of shared workers has the next worker, not counting slots that were given up.
     fn next_of_shared(&self, group: &Group) -> String {
         let slots = || group.slots.iter().map(|(pool, slot)| &self.supervisor.pools[*pool].slots[*slot]);
         let due = slots().filter(|slot| !slot.restarts.is_given_up()).filter_map(|slot| slot.restarts.due()).min();
@@ -300,7 +300,7 @@ impl Bus {
         }
     }
 
-    /// Why workers were given up, and what brings them back, which is tried at this moment.
+    /// Why workers were given up, and what brings them back; the next attempt is at `due`.
     fn how_given_up(&self, due: Option<Moment>) -> String {
         let limits = &self.settings.limits;
         let (restarts, window) = (limits.max_restarts, limits.restart_window.as_secs());
@@ -311,7 +311,7 @@ impl Bus {
         format!("given up after {restarts} restarts within {window} s (max_restarts); mend the command, {remedy}")
     }
 
-    /// Round robin over those that take messages (spec 6.1.1, 6.1.3).
+    /// Round robin over the workers that take messages (spec 6.1.1, 6.1.3).
     pub(super) fn next_in_turn(&mut self, group: usize) -> Option<WorkerKey> {
         for _ in 0..self.balancer.groups[group].slots.len() {
             let group = &mut self.balancer.groups[group];
@@ -326,7 +326,7 @@ impl Bus {
         None
     }
 
-    /// Whether a worker takes messages in one of the slots of a group.
+    /// Whether one of a group's slots has a worker that takes messages.
     pub(super) fn has_spare(&self, group: usize) -> bool {
         let worker = |(pool, slot): &(usize, usize)| self.supervisor.pools[*pool].slots[*slot].worker;
         self.balancer.groups[group].slots.iter().filter_map(worker).any(|worker| self.worker_takes_messages(worker))

@@ -21,16 +21,16 @@ use super::table::Table;
 use super::timers::Timer;
 use super::worker::Worker;
 
-/// How far a connection has come.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
     /// Both directions are open.
     Open,
     /// It has sent its last line and waits for answers (decision 10).
     HalfClosed,
-    /// It is being closed; what it still sends is refused (`closing.rs`).
+    /// It is being closed; input is refused (`closing.rs`).
     Refusing,
-    /// It is being closed after its last bytes are sent.
+    /// It is closed once its last bytes are sent.
     Flushing,
     /// It is being closed at once.
     Closing,
@@ -39,60 +39,60 @@ pub(super) enum Phase {
 /// How and why a client is being closed, or waits for its last answers.
 #[derive(Default)]
 pub(super) struct Closing {
-    /// Why, if it is.
+    /// The reason, if it is.
     pub why: Option<Reason>,
-    /// When that has lasted long enough.
+    /// When that times out.
     pub deadline: Option<Moment>,
-    /// Since when it is refused.
+    /// When refusing began.
     pub since: Moment,
-    /// Bytes that were taken since then.
+    /// Bytes received since then.
     pub bytes: usize,
-    /// It holds much while memory is short: no unfinished line of it is kept.
+    /// It holds much while memory is short: unfinished lines of it are not kept.
     pub saves_memory: bool,
     /// It is in the middle of a line that is not kept.
     pub skips: bool,
-    /// What it is told.
+    /// The error that it gets.
     pub refusal: Option<Refusal>,
 }
 
-/// Who a client is, and where it has come in.
+/// The identity of a client, and its listener.
 pub(super) struct Identity {
-    /// Its number for people: unique in the life of the daemon.
+    /// Its number for people: unique during the daemon's lifetime.
     pub number: u32,
     /// Whether it is the one client of `--stdio`.
     pub stdio: bool,
-    /// What it has in common with the other connections of its source.
+    /// The usage of its source.
     pub source_use: UseKey,
     /// Index of the listener that it came through.
     pub listener: usize,
-    /// Who it is, for people.
+    /// Its origin, for people.
     pub origin: Rc<Origin>,
-    /// It found no room, and is only here to be told so.
+    /// There was no room: it is only told so.
     pub turned_away: bool,
     /// When it connected.
     pub opened: Moment,
 }
 
 impl Identity {
-    /// What it has its share by.
+    /// The source that its shares are counted by.
     pub(super) fn source(&self) -> Source {
         self.origin.source()
     }
 
-    /// The listener that has let it in, if it did.
+    /// The listener that has admitted it, if any did.
     pub(super) fn let_in(&self) -> Option<usize> {
         (!self.turned_away).then_some(self.listener)
     }
 }
 
-/// What is known of a client of a door for MCP.
+/// What is known of a client of an MCP listener.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Door {
-    /// What it speaks; none if it is the client of another door.
+    /// Its era; none if it came through another listener.
     pub era: Option<Era>,
     /// Workers are lent to it.
     pub borrows: bool,
-    /// The worker that has answered it last.
+    /// The last worker that answered it.
     pub answered_by: Option<WorkerKey>,
     /// The worker that its next messages go to.
     pub preferred: Option<WorkerKey>,
@@ -108,18 +108,19 @@ impl Door {
 /// Kinds of lists.
 pub(super) const LISTS: usize = 3;
 
-/// What a client is told of lists that have changed: a line of which it need not get a second one while the first one waits
-/// in its output, since it asks for the list only when it has read that.
+/// Pending notifications of changed lists: a client needs no second one while the first is still in its output, since
+/// it fetches the list only after reading that.
 #[derive(Default)]
 pub(super) struct ListsTold(
-    /// Of each kind how many bytes will have left for a client when it has the newest such line.
+    /// For each kind, the number of bytes sent to the client once it has the newest such line.
     [u64; LISTS],
 );
 
 impl ListsTold {
     pub(super) const NONE: Self = Self([0; LISTS]);
 
-    /// Whether a client of which `left` bytes have left has to be told; then the line will end so many bytes behind them.
+    /// Whether a client to which `left` bytes were sent has to be notified; then the line will end `behind` bytes after
+    /// them.
     pub(super) fn is_due(&mut self, list: usize, left: u64, behind: usize) -> bool {
         let is_due = self.0[list] <= left;
         if is_due {
@@ -129,25 +130,25 @@ impl ListsTold {
     }
 }
 
-/// How a session of a door for MCP begins (`router/opening.rs`): its `initialize`, with the id of the bus, and the worker
-/// that got it last.
+/// The opening of an MCP session (`router/opening.rs`): its `initialize`, with the id of the bus, and the last worker
+/// that got it.
 #[derive(Default)]
 pub(super) struct Opening {
     pub line: Option<Box<[u8]>>,
     pub at: Option<WorkerKey>,
 }
 
-/// What few clients have, or each only for a while.
+/// State that few clients have, or each only for a while.
 pub(super) struct SeldomOfClient {
-    /// How it began, if it is a session of a door for MCP.
+    /// Its opening, if it is a session of an MCP listener.
     pub opening: Opening,
     /// How and why it is being closed.
     pub closing: Closing,
     /// Its worker in each group that assigns by client.
     pub assigned: Vec<(usize, WorkerKey)>,
-    /// Names of sessions that went with their workers.
+    /// Names of sessions that were lost with their workers.
     pub lost: LostNames,
-    /// What it has been told of lists that change.
+    /// Its pending notifications of changed lists.
     pub lists_told: ListsTold,
     /// The MCP servers that it offers.
     pub offers: Offers,
@@ -181,15 +182,15 @@ pub(super) struct Client {
     pub identity: Identity,
     /// The group of workers that its messages go to, unless they name a pool.
     pub group: usize,
-    /// What is known of it if it has come through a door for MCP.
+    /// What is known of it if it came through an MCP listener.
     pub door: Door,
-    /// How far it has come.
+    /// The state of its connection.
     pub phase: Phase,
-    /// What few clients have.
+    /// State that few clients have.
     pub seldom: Seldom<SeldomOfClient>,
-    /// When its last bytes came.
+    /// When its last bytes arrived.
     pub heard: Moment,
-    /// Lines, requests and sessions, since there were any.
+    /// Lines, requests and sessions, once there were any.
     pub end: Seldom<Endpoint>,
 }
 
@@ -200,17 +201,17 @@ impl Client {
         Self { identity, group, door, phase, seldom: Seldom::default(), heard, end: Seldom::default() }
     }
 
-    /// When something was last heard of it, or taken by it.
+    /// When it last sent or received something.
     pub(super) fn active_at(&self) -> Moment {
         self.heard.max(self.progress_at())
     }
 
-    /// When a line was taken from it, or it took bytes, for the last time; or it has only connected since.
+    /// When a line was last taken from it, or it last took bytes; else when it connected.
     pub(super) fn progress_at(&self) -> Moment {
         self.identity.opened.max(self.end.stream.progress_at())
     }
 
-    /// What it has come to in the time that it has `lasted`.
+    /// Its account after it has `lasted` this long.
     pub(super) fn account(&self, lasted: Duration) -> Account {
         let traffic = self.end.traffic;
         Account {
@@ -223,10 +224,10 @@ impl Client {
     }
 }
 
-/// The clients that there are.
+/// All clients.
 pub(super) type Clients = Table<Client, ClientMark>;
 
-/// The end of a peer, while other tables of the bus are borrowed too.
+/// The endpoint of a peer, while other tables of the bus are borrowed too.
 macro_rules! end {
     ($bus:ident, $peer:expr) => {
         $crate::client::end_of(&mut $bus.clients, &mut $bus.workers, $peer)
@@ -245,14 +246,15 @@ pub(super) fn end_of<'a>(
     }
 }
 
-/// What others ask of clients, and do to them: the table is touched here, in `clients.rs` and where lines come in.
+/// Queries and updates of clients for the rest of the core: the table is used only here, in `clients.rs` and where
+/// lines come in.
 impl Bus {
-    /// The end of a peer, to be changed.
+    /// The endpoint of a peer, mutable.
     pub(super) fn endpoint(&mut self, peer: Peer) -> Option<&mut Endpoint> {
         end!(self, peer)
     }
 
-    /// The end of a peer.
+    /// The endpoint of a peer.
     pub(super) fn peer_end(&self, peer: Peer) -> Option<&Endpoint> {
         match peer {
             Peer::Client(client) => self.clients.get(client).map(|client| &*client.end),
@@ -260,12 +262,12 @@ impl Bus {
         }
     }
 
-    /// A client that is refused.
+    /// A client whose input is refused.
     pub(super) fn refused(&mut self, client: ClientKey) -> Option<&mut Client> {
         self.clients.get_mut(client).filter(|client| client.phase == Phase::Refusing)
     }
 
-    /// How a client is closed to which nothing of that has happened yet.
+    /// The closing state of a client that is not yet being closed.
     pub(super) fn closing(&mut self, client: ClientKey) -> Option<&mut Closing> {
         self.clients
             .get_mut(client)
@@ -278,7 +280,7 @@ impl Bus {
         self.clients.iter()
     }
 
-    /// Slots that clients may be in.
+    /// Number of client slots in use, gaps included.
     pub fn client_slots(&self) -> usize {
         self.clients.slots()
     }
@@ -288,57 +290,57 @@ impl Bus {
         self.clients.get(client)
     }
 
-    /// The one in a slot.
+    /// The client in a slot.
     pub(super) fn client_in(&self, slot: usize) -> Option<(ClientKey, &Client)> {
         self.clients.at(slot)
     }
 
-    /// The number that people know a client by.
+    /// The number of a client for people.
     pub fn client_number(&self, client: ClientKey) -> Option<u32> {
         self.identity(client).map(|client| client.number)
     }
 
-    /// Whether somebody is connected.
+    /// Whether any client is connected.
     pub fn has_clients(&self) -> bool {
         !self.clients.is_empty()
     }
 
-    /// Their keys, while what follows may change the table.
+    /// Their keys, for loops that change the table.
     pub(super) fn client_keys(&self) -> Vec<ClientKey> {
         self.clients.keys()
     }
 
-    /// How many there are.
+    /// Number of clients.
     pub(super) fn client_count(&self) -> usize {
         self.clients.len()
     }
 
-    /// How many there may be.
+    /// Maximum number of clients.
     pub(super) fn most_clients(&self) -> usize {
         self.clients.capacity()
     }
 
-    /// Whether there is one alone: it keeps nobody waiting.
+    /// Whether there is only one: it keeps no other client waiting.
     pub(super) fn is_alone(&self) -> bool {
         self.clients.len() == 1
     }
 
-    /// Who a client is, if it is there.
+    /// The identity of a client, if it is connected.
     pub(super) fn identity(&self, client: ClientKey) -> Option<&Identity> {
         self.clients.get(client).map(|client| &client.identity)
     }
 
-    /// How far its connection has come.
+    /// The state of its connection.
     pub(super) fn phase(&self, client: ClientKey) -> Option<Phase> {
         self.clients.get(client).map(|client| client.phase)
     }
 
-    /// What is known of it if it has come through a door for MCP.
+    /// What is known of it if it came through an MCP listener.
     pub(super) fn door(&self, client: ClientKey) -> Door {
         self.clients.get(client).map(|client| client.door).unwrap_or_default()
     }
 
-    /// How it began, if it is a session of a door for MCP.
+    /// Its opening, if it is a session of an MCP listener.
     pub(super) fn opening(&mut self, client: ClientKey) -> Option<&mut Opening> {
         self.clients.get_mut(client).map(|client| &mut client.seldom.opening)
     }
@@ -353,7 +355,7 @@ impl Bus {
         self.clients.get(client).into_iter().flat_map(|client| &client.seldom.assigned).map(|(_, worker)| *worker)
     }
 
-    /// Its messages go to this group from now on.
+    /// Moves a client to another group.
     pub(super) fn move_client(&mut self, client: ClientKey, group: usize) {
         if let Some(client) = self.clients.get_mut(client) {
             (client.group, client.door.borrows) = (group, self.balancer.groups[group].lends());
@@ -366,7 +368,7 @@ impl Bus {
         assigned.iter().find(|(of, _)| *of == group).map(|(_, worker)| *worker)
     }
 
-    /// A worker is the client's in this group.
+    /// Assigns a worker to the client in this group.
     pub(super) fn assign(&mut self, client: ClientKey, group: usize, worker: WorkerKey) {
         if let Some(client) = self.clients.get_mut(client) {
             client.seldom.assigned.retain(|(of, _)| *of != group);
@@ -374,20 +376,21 @@ impl Bus {
         }
     }
 
-    /// A worker is the client's no more, in whatever group.
+    /// Unassigns a worker from the client in every group.
     pub(super) fn unassign(&mut self, client: ClientKey, worker: WorkerKey) {
         if let Some(client) = self.clients.get_mut(client).and_then(|client| client.seldom.get_mut()) {
             client.assigned.retain(|(_, assigned)| *assigned != worker);
         }
     }
 
-    /// A client has none of its workers any more.
+    /// Unassigns all workers of a client.
     pub(super) fn take_workers(&mut self, client: ClientKey) -> Vec<(usize, WorkerKey)> {
         let client = self.clients.get_mut(client).and_then(|client| client.seldom.get_mut());
         client.map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default()
     }
 
-    /// Whether a client that a worker has served is to be told that this list has changed, in a line of so many bytes.
+    /// Whether a client that a worker has served must be notified that this list has changed, in a line of `bytes`
+    /// bytes.
     pub(super) fn owes_list(&mut self, client: ClientKey, list: usize, bytes: usize) -> bool {
         self.clients.get_mut(client).is_some_and(|Client { seldom, end, .. }| {
             seldom.lists_told.is_due(list, end.traffic.bytes_out, end.output.queued() + bytes)
@@ -413,24 +416,24 @@ impl Bus {
         self.door(client).answered_by
     }
 
-    /// The next messages of a client of 2026-07-28 go to this worker as long as it lives and takes messages: they go on
-    /// with a request that it has begun to answer.
+    /// The next messages of a client of 2026-07-28 go to this worker as long as it lives and takes messages: they
+    /// continue a request that it has begun to answer.
     pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
         let Some(from) = self.clients.get_mut(client) else { return };
         if core::mem::replace(&mut from.door.preferred, worker) != worker && self.awaits_turn(client).is_some() {
-            // Another one may be free.
+            // The previous one may be free.
             self.timers.arm(Timer::WorkerQueue, self.time.now());
         }
     }
 
-    /// Gives a session that nobody owns to a client. Says whether it is there.
+    /// Gives a session without an owner to a client. Returns whether the client is still there.
     pub(super) fn give_session(&mut self, session: SessionKey, client: ClientKey) -> bool {
         let Some(owner) = self.clients.get_mut(client) else { return false };
         self.sessions.give(session, client, &mut owner.end.sessions);
         true
     }
 
-    /// A session has no owner any more.
+    /// Removes the owner of a session.
     pub(super) fn leave_owner(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
         let (worker, owner) = (session.worker, session.client.and_then(|owner| self.clients.get_mut(owner)));
@@ -438,7 +441,7 @@ impl Bus {
         self.notice_leaving(worker);
     }
 
-    /// A client has lost a session of this name, without having asked for that: it is told when it names it.
+    /// A client has lost a session of this name without asking for that: it gets an error when it names it.
     pub(super) fn note_lost(&mut self, client: ClientKey, name: &[u8]) {
         if let Some(client) = self.clients.get_mut(client) {
             client.seldom.lost.add(name);

@@ -1,5 +1,5 @@
-//! The life of a client connection: it is taken in, it half-closes, it is closed, and what hung on it ends
-//! (spec 4.1.2, 7.2, 7.3; decisions 9 to 11).
+//! The life of a client connection: it is accepted, it half-closes, it is closed, and everything that depends on it
+//! ends (spec 4.1.2, 7.2, 7.3; decisions 9 to 11).
 
 use super::client::{Client, Door, Identity, Phase};
 use super::flow::gate::Hold;
@@ -23,12 +23,13 @@ use core::time::Duration;
 
 /// How long a connection that was shut down may still send before it is closed for good.
 const LINGER: Duration = Duration::from_secs(1);
-/// What is told of a request whose client is closed, if there is no better reason.
+/// The message for a request whose client is closed, if there is no better reason.
 pub(super) const CLOSED_BEFORE: &str = "the connection was closed before its answer came";
 
 impl Bus {
-    /// A client has connected through the listener with this index. None when there is no room for it, or the
-    /// daemon shuts down: close it. One that is taken may still be refused by the effects that follow (`admission.rs`).
+    /// A client has connected through the listener with this index. Returns `None` if there is no room for it, or the
+    /// daemon shuts down: close it. A client that is accepted may still be rejected by the effects that follow
+    /// (`admission.rs`).
     pub fn connect(
         &mut self,
         now: Moment,
@@ -40,7 +41,7 @@ impl Bus {
         (client, self.effects())
     }
 
-    /// Takes a client in, one of a door for MCP with the group of its pool and its era.
+    /// Accepts a client; one of an MCP listener has the group of its pool and its era.
     pub(super) fn admit_client(
         &mut self,
         listener: usize,
@@ -74,7 +75,7 @@ impl Bus {
             Client::new(identity, group, door)
         });
         let Some(key) = client.and_then(|client| self.clients.insert(client)) else {
-            // It was on its way when the last slot was taken.
+            // The connection was on its way when the last slot was taken.
             self.report(Reason::ConnectionLimit, None, || "a client is turned away: no slot is left".into());
             return None;
         };
@@ -98,8 +99,8 @@ impl Bus {
         Some(key)
     }
 
-    /// Tells that a client has come or gone, with what it has come to. One that was only told that there is no room, and
-    /// a proxy that looks whether somebody is there, are no clients to people.
+    /// Reports that a client has connected or left, with its account. Connections that were only told that there is no
+    /// room, and health checks of a proxy, are not reported as clients.
     fn report_client(&mut self, reason: Reason, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         let lasted = self.time.lasted(client.identity.opened);
@@ -117,13 +118,13 @@ impl Bus {
             if is_nobody || client.door.is_modern() { report.at(Level::Debug) } else { report }
         };
         match client.door.is_modern() {
-            // It may come and go with each of its requests.
+            // It may connect anew for each of its requests.
             true => self.out.tell_quietly(reason, make),
             false => self.out.tell(self.time.now(), reason, make),
         }
     }
 
-    /// It has sent everything. It is closed when it has its answers (decision 10).
+    /// It has ended its input. It is closed when it has its answers (decision 10).
     pub(super) fn on_client_ended(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get_mut(key) else { return };
         match client.phase {
@@ -142,7 +143,7 @@ impl Bus {
         }
     }
 
-    /// One of its requests was answered: reads it again, or closes it, if that waited for it.
+    /// One of its requests was answered: reads it again, or closes it if it waited only for that.
     pub(super) fn wake_after_answer(&mut self, key: ClientKey) {
         if self.balancer.lends {
             self.give_back(key);
@@ -160,7 +161,7 @@ impl Bus {
         }
     }
 
-    /// The door that it has come through ends a client, or cannot read what it sends.
+    /// The listener ends a client, or cannot read its input.
     pub(super) fn end_client(&mut self, key: ClientKey, why: Reason, text: impl FnOnce() -> String) {
         if self.phase(key).is_some_and(|phase| phase < Phase::Flushing) {
             self.report(why, Some(Peer::Client(key)), text);
@@ -168,7 +169,7 @@ impl Bus {
         }
     }
 
-    /// It can be written to no more.
+    /// Writes to it fail.
     pub(super) fn on_client_broken(&mut self, key: ClientKey, why: &str) {
         let Some(client) = self.clients.get(key) else { return };
         if client.phase == Phase::Closing {
@@ -181,8 +182,8 @@ impl Bus {
         self.close_client(key, Close::Now, Reason::ClientBroken);
     }
 
-    /// Stops listening to a client and closes it. Its requests and sessions end at once (spec 7.2). The first reason
-    /// is the one that is told.
+    /// Stops reading a client and closes it. Its requests and sessions end at once (spec 7.2). The first reason is the
+    /// one that is reported.
     pub(super) fn close_client(&mut self, key: ClientKey, how: Close, why: Reason) {
         let Some(client) = self.clients.get_mut(key) else { return };
         let next = match how {
@@ -214,7 +215,7 @@ impl Bus {
         if how == Close::Refuse {
             self.begin_refusing(key);
         }
-        // Workers that waited for it can go on: what they send to it has nowhere to go now.
+        // Workers that waited for it can continue: what they send to it has no receiver now.
         self.release_waiters(Peer::Client(key));
         let nothing_left = self.clients.get(key).is_some_and(|client| client.end.output.queued() == 0);
         if how == Close::Flush && was_half_closed && nothing_left {
@@ -224,7 +225,8 @@ impl Bus {
         self.recheck_quiesced();
     }
 
-    /// A client that can still be spoken to is closed: all that it waits for fails, and its workers need not go on with it.
+    /// Closes a client that can still get messages: all its pending requests fail, and its workers may stop working on
+    /// them.
     pub(super) fn fail_requests_of(&mut self, key: ClientKey, why: Reason, text: &str) {
         self.tell_workers(key);
         for request in self.asked_by(key.into()) {
@@ -232,7 +234,7 @@ impl Bus {
         }
     }
 
-    /// Tells workers that nobody waits any more for what a client has asked them, where that is wanted.
+    /// Tells workers that the answers to a client's requests are no longer wanted, if that is configured.
     fn tell_workers(&mut self, key: ClientKey) {
         self.send_cancellations(key);
         self.cancel_requests(key);
@@ -243,7 +245,7 @@ impl Bus {
         self.tell_workers(key);
         for request in self.asked_by(key.into()) {
             let Some(pending) = self.pending.get(request) else { continue };
-            // Nothing is lost for who has cancelled it.
+            // A cancelled request is no loss for its client.
             let reason = if pending.cancelled().is_some() { Reason::Cancelled } else { Reason::RequestDiscarded };
             let id = self.pending.asker_text(request);
             self.report_request(reason, [Some(key.into()), None], || (Some(id), CLOSED_BEFORE.into()));
@@ -295,7 +297,7 @@ impl Bus {
         self.send(worker.into(), &bytes);
     }
 
-    /// A client loses a session to another connection: nobody waits for what is pending in it any more.
+    /// A client loses a session to another connection: its pending requests in it are no longer wanted.
     pub(super) fn end_use_of_session(&mut self, key: ClientKey, session: SessionKey) {
         let is_in_it = |request: &RequestKey| self.pending.sessions(*request).contains(&Some(session));
         let (mut outstanding, mut to_answer) = (self.asked_by(key.into()), self.asked_of(key.into()));
@@ -311,7 +313,7 @@ impl Bus {
         self.fail_requests_of_workers(key, to_answer);
     }
 
-    /// Answers requests of workers with errors that this client will not answer any more.
+    /// Answers workers' requests to this client with errors, since it will not answer them any more.
     fn fail_requests_to_client(&mut self, key: ClientKey) {
         let to_answer = self.asked_of(key.into());
         self.fail_requests_of_workers(key, to_answer);
@@ -331,7 +333,7 @@ impl Bus {
         }
     }
 
-    /// Bytes have left for a client: sees whether a closing one has all of its own.
+    /// Bytes were sent to a client: checks whether a closing one has all of its own.
     pub(super) fn check_flushed(&mut self, key: ClientKey) {
         let Some(client) = self.clients.get_mut(key).filter(|client| client.phase == Phase::Flushing) else { return };
         if client.end.output.queued() == 0 || client.end.output.flush_goes_on() {
@@ -346,7 +348,7 @@ impl Bus {
         self.be_patient(key, patience.max(LINGER));
     }
 
-    /// What a client waits for, or is waited for, may last so long from now on.
+    /// Whatever a client waits for, or is waited for, times out after `patience` from now.
     fn be_patient(&mut self, key: ClientKey, patience: Duration) {
         let deadline = self.time.now().after(patience);
         if let Some(client) = self.clients.get_mut(key) {
@@ -402,7 +404,7 @@ impl Bus {
         let Some(client) = self.clients.get_mut(key) else { return };
         let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
         if client.phase == Phase::HalfClosed {
-            // As long as answers come and are taken, there may be more.
+            // As long as answers arrive and are taken, there may be more.
             client.seldom.closing.deadline =
                 client.seldom.closing.deadline.max(Some(client.progress_at().after(drain_timeout)));
         }
@@ -415,7 +417,7 @@ impl Bus {
             self.close_client(key, Close::Now, Reason::ClientStalled);
         } else if deadline.is_some_and(|at| at <= now) && phase != Phase::Refusing {
             if phase == Phase::HalfClosed {
-                // It gets errors for answers, and is closed with the last one.
+                // Its answers become errors, and it is closed after the last one.
                 for request in self.asked_by(key.into()) {
                     let text = "the answer did not come within drain_timeout_sec after the end of the client's input";
                     self.fail_request(request, Reason::Timeout, text);

@@ -1,10 +1,9 @@
-//! The orderly close: what a client has sent before it can know of the close is heard to the end.
+//! The orderly close: everything that a client has sent before it can know of the close is read.
 //!
-//! What it waits for becomes errors at once. From then on it is read and everything that it sends is refused as not
-//! delivered, until it is silent for a moment or has sent its last byte; only then is its output shut down. Both the time
-//! and the bytes of that are bounded. Where memory is short, the rest of a line that has not come as a whole is skipped
-//! and not kept. A client that leaves, breaks off or sends what is no message is closed without it: there is nothing more
-//! to be heard.
+//! Its pending requests get errors at once. From then on it is read and everything it sends is refused as not
+//! delivered, until it is silent for a moment or has sent its last byte; only then is its output shut down. Time and
+//! bytes of that are bounded. If memory is short, the rest of an incomplete line is skipped and not kept. A client that
+//! leaves, breaks off or sends a malformed line is closed without this: there is nothing more to read.
 use alloc::format;
 use core::time::Duration;
 
@@ -18,16 +17,16 @@ use super::port::{Close, Next, Received};
 use super::reply::Delivered;
 use super::report::Reason;
 
-/// A client that has sent nothing for so long is taken to have been read to the end.
+/// A client that was silent for this long counts as read to the end.
 pub(super) const SILENCE: Duration = Duration::from_millis(100);
-/// How long a client is heard that is never silent, and how long it may rest in the middle of a line.
+/// How long a client that is never silent is read, and how long it may pause in the middle of a line.
 const LONGEST: Duration = Duration::from_secs(1);
-/// How many bytes are heard of it: what the kernels of both sides may hold of a connection, and somewhat more.
+/// How many bytes are read from it: what the kernels of both sides may hold for a connection, and somewhat more.
 const MOST_BYTES: usize = 32 << 20;
 
 impl Bus {
-    /// Closes a client that can still be spoken to, in an orderly way. `why` is what is told of the close and of its
-    /// pending requests, `text` a sentence for people.
+    /// Closes a client that can still get messages, in an orderly way. `why` is the reason of the close and of its
+    /// requests' errors, `text` a sentence for people.
     pub(super) fn close_orderly(&mut self, key: ClientKey, why: Reason, text: &str) {
         let refusal = match why {
             Reason::ShuttingDown => Refusal(why, text.into()),
@@ -40,7 +39,7 @@ impl Bus {
         *closing =
             Closing { why: why_at_first, since, saves_memory, refusal: Some(refusal), ..core::mem::take(closing) };
         self.fail_requests_of(key, why, text);
-        // It may have no request by whose error it would learn that the daemon goes on.
+        // It may have no request whose error would tell it that the daemon keeps running.
         if why != Reason::ShuttingDown {
             self.send_error(key.into(), b"null", None, why, text, Delivered::Nothing);
         }
@@ -48,9 +47,9 @@ impl Bus {
         self.close_client(key, if is_open { Close::Refuse } else { Close::Flush }, why);
     }
 
-    /// A client is refused from now on: nothing else keeps it from being read.
+    /// Refuses a client's input from now on: nothing else keeps it from being read.
     pub(super) fn begin_refusing(&mut self, key: ClientKey) {
-        // The end of the daemon has a deadline for all.
+        // The shutdown of the daemon has a deadline for all.
         let longest =
             if self.shutdown.has_deadline_for_clients() { None } else { Some(self.time.now().after(LONGEST)) };
         let Some(client) = self.refused(key) else { return };
@@ -63,7 +62,7 @@ impl Bus {
         self.wake_at(key.into(), self.time.now().after(SILENCE));
     }
 
-    /// Bytes of a client that is refused.
+    /// Bytes of a client whose input is refused.
     #[cold]
     pub(super) fn refuse_lines(&mut self, key: ClientKey, window: Window<'_>) -> Received {
         let bytes = window.data().len();
@@ -98,7 +97,7 @@ impl Bus {
         received
     }
 
-    /// So many bytes of a client were refused. One that goes on and on is heard no longer.
+    /// Counts refused bytes. A client that sends endlessly is not read any longer.
     fn count_refused(&mut self, key: ClientKey, bytes: usize) {
         let now = self.time.now();
         let Some(client) = self.refused(key) else { return };
@@ -110,10 +109,10 @@ impl Bus {
         self.wake_at(key.into(), if is_over { now } else { now.after(SILENCE) });
     }
 
-    /// Goes on with the close of a client that was heard to the end. Gives when to look at it again.
+    /// Continues the close of a client that was read to the end. Returns when to check it again.
     pub(super) fn tick_refusing(&mut self, key: ClientKey) -> Option<Moment> {
         let client = self.client(key).filter(|client| client.phase == Phase::Refusing)?;
-        // One that is not read, since it does not take its errors, is not silent.
+        // A client that is not read, because it does not take its errors, is not silent.
         let is_silent = (!client.end.gate.waits() && !client.end.stream.waits()).then(|| {
             let is_amid_a_line = client.seldom.closing.skips || client.end.stream.is_amid();
             client.heard.max(client.seldom.closing.since).after(if is_amid_a_line { LONGEST } else { SILENCE })
@@ -127,7 +126,7 @@ impl Bus {
         None
     }
 
-    /// Tells what of a client is neither answered nor refused, since it takes no answers.
+    /// Reports input of a client that is neither answered nor refused, since it takes no answers.
     pub(super) fn leave_unread(&mut self, key: ClientKey) {
         let waiting = self.endpoint(key.into()).map_or(0, |end| end.stream.drop_waiting());
         if waiting > 0 {
@@ -139,7 +138,7 @@ impl Bus {
         }
     }
 
-    /// Closes a client in an orderly way, unless it takes no bytes. Asked for again, it is closed at once.
+    /// Closes a client in an orderly way, unless it takes no bytes. On a second request, it is closed at once.
     pub(super) fn on_close_client(&mut self, key: ClientKey) {
         let Some(client) = self.client(key) else { return };
         let pending = client.end.outstanding.len();
@@ -153,7 +152,7 @@ impl Bus {
         self.close_orderly(key, Reason::ClientKilled, "the operator closed this connection");
     }
 
-    /// Closes a client whose token is good no more, in an orderly way: nothing of it is delivered from now on.
+    /// Closes a client whose token was removed, in an orderly way: nothing it sends is delivered from now on.
     pub(super) fn on_token_removed(&mut self, key: ClientKey) {
         let Some(client) = self.client(key).filter(|client| client.phase < Phase::Refusing) else { return };
         let pending = client.end.outstanding.len();

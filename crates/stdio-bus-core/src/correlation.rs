@@ -1,5 +1,5 @@
-//! Which answer means which request: a request is recorded with an id that its answerer has never seen for another one,
-//! and every answer finds its asker, or nobody (spec 6.2; decisions 4, 5).
+//! Which request an answer belongs to: a request is recorded with an id that its answerer has never seen for another
+//! one, and every answer finds its asker or is discarded (spec 6.2; decisions 4, 5).
 use alloc::format;
 use alloc::vec::Vec;
 
@@ -20,8 +20,8 @@ use super::tally::Outcome;
 use super::timers::Timer;
 
 impl Bus {
-    /// Records the request that a line is, with the token for its progress, if it has one. Its id and the token are replaced
-    /// if the answerer may not see the asker's (decision 4).
+    /// Records a request line, with its progress token if it has one. Id and token are replaced if the answerer may not
+    /// see the asker's (decision 4).
     pub(super) fn ask(
         &mut self,
         new: &NewRequest,
@@ -70,8 +70,8 @@ impl Bus {
         Ok(())
     }
 
-    /// Notes what the progress of a request will be told under: its token, unless that may be taken for another one's
-    /// there. One that is the request's id follows that.
+    /// Records the token that progress of the request will arrive under: its own, unless the answerer may confuse it
+    /// with another one's. A token that equals the request's id follows that.
     fn note_progress(
         &mut self,
         key: RequestKey,
@@ -81,7 +81,7 @@ impl Bus {
         edits: &mut Edits,
     ) {
         let token = window.get(at);
-        // TypeScript and Python take the id.
+        // The TypeScript and Python SDKs use the id.
         let is_the_same = token == window.get(line.id);
         let Ok(spelled) = (!is_the_same).then(|| Spelled::parse(token)).transpose() else { return };
         let other = spelled.as_ref().map(|spelled| &spelled.id).filter(|progress| *progress != id);
@@ -91,7 +91,7 @@ impl Bus {
             edits[3] = Some(Edit { at, with });
             return;
         }
-        // No other request has the id that passes.
+        // No other request has the id that is passed through.
         let taken = match other {
             Some(progress) => self.pending.find_by_token(answerer, progress),
             None => self.pending.find_by_other_token(answerer, id),
@@ -107,7 +107,7 @@ impl Bus {
         self.pending.note_token(key, Some(made), Some(token.into()));
     }
 
-    /// Whether `answerer` may still tell of the progress of a forgotten request under this token, or is not to be trusted.
+    /// Whether `answerer` may still send progress of a forgotten request under this token, or is not trusted.
     fn tells_late(&self, answerer: Peer, token: &Id) -> bool {
         self.is_untrusted(answerer)
             || self
@@ -115,20 +115,19 @@ impl Bus {
                 .is_some_and(|end| end.seldom.retired.has_token(|| self.pending.fingerprint(token)))
     }
 
-    /// Whether the id of a request to `answerer` is replaced, as an answer under it may be one to another request.
+    /// Whether the id of a request to `answerer` is replaced because an answer to it might belong to another request.
     fn wants_fresh_id(&self, answerer: Peer, id: &Id) -> bool {
         let Some(retired) = self.peer_end(answerer).map(|end| &end.seldom.retired) else { return false };
         !retired.is_empty() && retired.has(self.pending.fingerprint(id)) || self.is_untrusted(answerer)
     }
 
-    /// Whether it is a worker that others share, where no worker is trusted.
+    /// Whether it is a shared worker and no worker is trusted.
     fn is_untrusted(&self, answerer: Peer) -> bool {
         self.settings.routing.id_collision == IdCollision::Always
             && matches!(answerer, Peer::Worker(worker) if !self.has_owner(worker))
     }
 
-    /// Makes sure that one more request fits. Requests that nobody waits for go first, then one of the client that
-    /// holds most.
+    /// Makes sure that one more request fits. Orphaned requests go first, then one of the client that holds most.
     fn make_room(&mut self, &NewRequest { asker, answerer, .. }: &NewRequest) -> Result<(), Refusal> {
         let direction = Direction::from(answerer);
         let askers = match direction {
@@ -165,9 +164,9 @@ impl Bus {
         self.pending.find(from, &id)
     }
 
-    /// The pending request that a worker's line is, as it was sent to it: it sends back what it gets. The worker's own
-    /// requests have ids of the same kind, so nothing that it may have written itself is taken for that: it is the line
-    /// of that request in length and method, of a worker that has not answered anything otherwise.
+    /// The pending request that a worker's line echoes. The worker's own requests have ids of the same kind, so a line
+    /// that it may have written itself is never taken for an echo: it must match the request in length and method, from
+    /// a worker that has sent no real answer yet.
     pub(super) fn echoed(
         &self,
         worker: WorkerKey,
@@ -190,7 +189,7 @@ impl Bus {
         self.pending.find_asked(asker, &id, &mut end.outstanding)
     }
 
-    /// Takes an answered request out, and sends its answer to the asker, with the original id wherever that stands.
+    /// Removes an answered request, and sends its answer to the asker, with the original id restored everywhere.
     pub(super) fn deliver_answer(&mut self, key: RequestKey, to: Peer, window: Window<'_>, line: &Line) {
         let Some(request) = self.pending.get(key) else { return };
         let (answerer, since) = (request.answerer(), request.since());
@@ -213,8 +212,7 @@ impl Bus {
         self.forward(to, line, &mut edits);
     }
 
-    /// What is replaced in the `_meta` of an answer: a result may repeat the id of the request, and who sends the request
-    /// back its token.
+    /// The edit in the `_meta` of an answer: a result may repeat the id of the request, and an echo repeats its token.
     fn edit_in_meta(&self, key: RequestKey, window: Window<'_>, line: &Line) -> Option<Edit> {
         let meta = &line.meta;
         let answerer = self.pending.get(key)?.answerer();
@@ -226,7 +224,7 @@ impl Bus {
         self.pending.replaced_progress(key).map(|with| Edit { at: meta.progress, with })
     }
 
-    /// Forgets a request whose answer nobody wants, though it may still come. Some cancelled requests have to be
+    /// Forgets a request whose answer is not wanted, though it may still arrive. Some cancelled requests must be
     /// answered: those get an error.
     fn discard_unwanted(&mut self, key: RequestKey) {
         let Some(request) = self.pending.get(key) else { return };
@@ -249,7 +247,7 @@ impl Bus {
         }
     }
 
-    /// Forgets a request, on both its ends.
+    /// Forgets a request at both ends.
     pub(super) fn forget_request(&mut self, key: RequestKey) {
         let Some(request) = self.pending.get(key) else { return };
         let (answerer, creates) = (request.answerer(), request.verb.creates());
@@ -270,7 +268,7 @@ impl Bus {
         }
     }
 
-    /// The asker of a request does not wait any more, if it did.
+    /// The asker of a request stops waiting, if it did wait.
     fn leave_asker(&mut self, key: RequestKey) {
         let Some(request) = self.pending.get(key) else { return };
         let (Some(asker), answerer) = (request.asker(), request.answerer()) else { return };
@@ -284,7 +282,7 @@ impl Bus {
         }
     }
 
-    /// Forgets a request whose answer may still come: no other request of its answerer gets its id before.
+    /// Forgets a request whose answer may still arrive: no other request of its answerer gets its id before.
     pub(super) fn retire_request(&mut self, key: RequestKey) {
         let Some(request) = self.pending.get(key) else { return };
         let (answerer, verb) = (request.answerer(), request.verb);
@@ -307,7 +305,7 @@ impl Bus {
         }
     }
 
-    /// The asker does not wait any more. The id stays taken until the answer comes.
+    /// The asker stops waiting. The id stays reserved until the answer arrives.
     pub(super) fn orphan_request(&mut self, key: RequestKey) {
         let Some(asker) = self.pending.get(key).and_then(Request::asker) else { return };
         if let Some(end) = self.endpoint(asker) {
@@ -317,8 +315,7 @@ impl Bus {
         self.pending.orphan(key);
     }
 
-    /// A request of a client is not waited for any more, though it was not answered: its client gets an error that is
-    /// `said`, or nothing.
+    /// A client's request ends without an answer: its client gets the error `said`, or nothing.
     pub(super) fn count_outcome(&mut self, request: RequestKey, reason: Reason, said: Option<&Said>) {
         if self.out.keeps_records() {
             self.record_failure(request, reason, said);
@@ -329,7 +326,7 @@ impl Bus {
         }
     }
 
-    /// Answers requests that have waited too long, and forgets cancelled ones.
+    /// Answers requests that have timed out, and forgets cancelled ones.
     pub(super) fn tick_requests(&mut self) {
         let mut late = Vec::new();
         for key in self.pending.expired(self.time.now()) {
@@ -345,7 +342,7 @@ impl Bus {
                 }
             }
         }
-        // Only now, since what is due with them is dealt with first.
+        // Only now, after everything due with them was handled.
         for worker in late {
             self.count_timeout(worker);
         }
@@ -353,7 +350,7 @@ impl Bus {
         self.timers.arm(Timer::Requests, next);
     }
 
-    /// The asker of a client's request is told that no answer will come, and the loss is reported.
+    /// Tells the asker of a client's request that no answer will come, and reports the loss.
     pub(super) fn fail_request(&mut self, key: RequestKey, reason: Reason, text: &str) {
         let Some(request) = self.pending.get(key) else { return };
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
@@ -373,7 +370,7 @@ impl Bus {
         self.wake_after_answer(client);
     }
 
-    /// Panics if requests and what their ends know of them disagree.
+    /// Panics if requests disagree with what their endpoints know of them.
     pub(super) fn check_correlation(&self) {
         let mut asked = self.pending.iter().filter(|(_, request)| request.asker().is_some()).count();
         let mut listed = 0;

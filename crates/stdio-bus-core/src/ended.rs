@@ -1,7 +1,7 @@
-//! What is known of each request of a client when it has ended, for an operator who wants a line of each (`log.requests`).
+//! A record of each client request that has ended, for operators who want a log line for each (`log.requests`).
 //!
-//! Unless that is wanted nothing is kept. There is a bound to how many have records in a second, and to those that are not
-//! taken yet: what is above it is lost, and counted.
+//! Nothing is kept unless that is enabled. The records per second and those not yet taken are bounded: what is above
+//! the limit is lost, and counted.
 
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -22,27 +22,27 @@ use super::session::table::Session;
 use super::settings::{MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN};
 use super::tally::Outcome;
 
-/// Bytes of a method that are kept.
+/// Maximum number of bytes kept of a method.
 const LONGEST_METHOD: usize = 64;
-/// Requests that may have ended before they are taken, and the bytes of their names.
+/// Maximum number of ended requests that are not taken yet, and of bytes of their names.
 const MOST: usize = 4096;
 const MOST_BYTES: usize = 1 << 20;
-/// So many requests have records in so much time, 10,000 a second: a flood costs no more than these.
+/// This many requests have records per interval, 10,000 a second: a flood costs no more than these.
 const MOST_OF_EACH: u32 = 1_000;
 const EVERY: Duration = Duration::from_millis(100);
 
-/// How a request of a client has ended.
+/// How a client's request has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ending {
-    /// The name of its [`Outcome`]; [`REFUSED`] if no worker got it.
+    /// The name of its [`Outcome`]; [`REFUSED`] if it reached no worker.
     pub outcome: &'static str,
-    /// `error.code`, of a worker or of the daemon, if its client got an error with one.
+    /// `error.code`, from a worker or the daemon, if its client got an error with one.
     pub code: Option<i64>,
     /// Why the daemon has ended it: `error.data.reason`, if its client got an error.
     pub reason: Option<&'static str>,
 }
 
-/// The outcome of a request that no worker got.
+/// The outcome of a request that reached no worker.
 pub const REFUSED: &str = "refused";
 
 /// An error of the daemon on its way to a client.
@@ -53,7 +53,7 @@ pub(super) struct Said {
 }
 
 impl Ending {
-    /// Of a request that a worker has answered with this line.
+    /// The ending of a request that a worker has answered with this line.
     #[inline]
     pub(super) fn of_answer(window: Window<'_>, line: &Line) -> Self {
         let outcome = Outcome::of_answer(line);
@@ -61,65 +61,65 @@ impl Ending {
         Self { outcome: outcome.name(), code, reason: None }
     }
 
-    /// Of a request that the daemon has ended for this reason, with or without an error.
+    /// The ending of a request that the daemon has ended for this reason, with or without an error.
     pub(super) fn of(outcome: &'static str, reason: Reason, said: Option<&Said>) -> Self {
         let code = said.map(|said| said.code.into());
         Self { outcome, code, reason: Some(said.map_or(reason.told(), |said| said.reason)) }
     }
 }
 
-/// A request of a client that has ended.
+/// A client's request that has ended.
 #[derive(Clone, Debug)]
 pub struct Ended {
-    /// The client; it may have gone since.
+    /// The client; it may have left since.
     pub client: ClientKey,
     /// The client's number.
     pub number: u32,
-    /// Who that is.
+    /// The client's origin.
     pub origin: Rc<Origin>,
-    /// The pool that it was for, if no worker got it and it is known.
+    /// The pool that it was for, if it reached no worker and the pool is known.
     pub pool: Option<usize>,
     /// The worker that got it.
     pub worker: Option<WorkerName>,
-    /// What became of it.
+    /// How it ended.
     pub ending: Ending,
-    /// From passing it on until then.
+    /// Time from forwarding it until then.
     pub took: Duration,
     /// Bytes of its line.
     pub bytes_in: u64,
     /// Bytes of the answer.
     pub bytes_out: u64,
-    /// How long its words are.
+    /// The lengths of its words.
     pub(super) words: [usize; 3],
 }
 
-/// What others have named.
+/// Names chosen by clients and workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Words<'a> {
-    /// The id as its client wrote it: a token of JSON, or its begin.
+    /// The id as its client wrote it: a token of JSON, or its beginning.
     pub id: &'a [u8],
-    /// The begin of the method, decoded.
+    /// The beginning of the method, decoded.
     pub method: &'a [u8],
     /// The session, decoded; empty if there is none.
     pub session: &'a [u8],
 }
 
-/// See the top of the file.
+/// See the module's documentation.
 #[derive(Default)]
 pub(super) struct Records {
-    /// The method and the length of each request that waits for its answer, by its slot.
+    /// The method and the line length of each pending request, by slot.
     begun: Vec<Option<(Text, u64)>>,
     ended: Vec<Ended>,
-    /// Their words, one behind the other.
+    /// Their words, concatenated.
     text: Vec<u8>,
     lost: u64,
-    /// When records were last given out anew, and how many are left of them.
+    /// When the quota of records was last renewed, and what is left of it.
     renewed: Moment,
     left: u32,
 }
 
 impl Records {
-    /// Whether one more request may have a record. It is counted as lost otherwise.
+    /// Whether one more request may have a record. Otherwise it is counted as lost.
     fn admit(&mut self, now: Moment) -> bool {
         if self.left == 0 && now.since(self.renewed) >= EVERY {
             (self.renewed, self.left) = (now, MOST_OF_EACH);
@@ -147,13 +147,13 @@ impl Records {
         self.begun[key.index()] = Some((begin_of(&name, LONGEST_METHOD).into(), bytes_of(line)));
     }
 
-    /// A request has ended that a line is written of.
+    /// A request with a record has ended.
     fn end(&mut self, key: RequestKey, ended: Ended, words: Words<'_>) {
         let Some((method, bytes_in)) = self.begun.get_mut(key.index()).and_then(Option::take) else { return };
         self.add(Ended { bytes_in, ..ended }, Words { method: method.as_bytes(), ..words });
     }
 
-    /// A request was answered with this line, which is passed on as it is.
+    /// A request was answered with this line, which is forwarded unchanged.
     pub(super) fn answer(
         &mut self,
         key: RequestKey,
@@ -180,7 +180,7 @@ impl Records {
     }
 }
 
-/// The begin of decoded text, not more than so many bytes, without half a letter at its end.
+/// The beginning of decoded text, at most `most` bytes, without a truncated character at its end.
 fn begin_of(text: &[u8], most: usize) -> &[u8] {
     if text.len() <= most {
         return text;
@@ -193,13 +193,13 @@ fn bytes_of(line: &Line) -> u64 {
     line.span.len() as u64 + 1
 }
 
-/// The code of an error that a worker has answered with.
+/// The code of a worker's error answer.
 fn code_of(line: &[u8]) -> Option<i64> {
     core::str::from_utf8(member(member(line, b"error")?, b"code")?).ok()?.trim().parse().ok()
 }
 
 impl Bus {
-    /// Gives each request of a client that has ended since, and returns how many more there were.
+    /// Takes each client request that has ended since, and returns how many more there were.
     pub fn take_ended(&mut self, mut take: impl FnMut(&Ended, Words<'_>)) -> u64 {
         let Some(records) = self.out.records() else { return 0 };
         let mut text = &records.text[..];
@@ -219,7 +219,7 @@ impl Bus {
         self.out.keeps_records()
     }
 
-    /// Keeps a record of each request that is made from now on, or none.
+    /// Starts or stops keeping a record of each request.
     pub fn record_requests(&mut self, is_wanted: bool) {
         if self.out.keeps_records() != is_wanted {
             let records = || Box::new(Records { left: MOST_OF_EACH, ..Records::default() });
@@ -227,7 +227,7 @@ impl Bus {
         }
     }
 
-    /// A request that is still pending is answered with this line, its first edit being that of the id.
+    /// A pending request is answered with this line, whose first edit is that of the id.
     #[cold]
     pub(super) fn record_answer(&mut self, key: RequestKey, window: Window<'_>, line: &Line, edit: Option<&Edit>) {
         let id = edit.map_or(window.get(line.id), |edit| edit.with.as_bytes());
@@ -236,7 +236,7 @@ impl Bus {
         self.record_end(key, ending, (id, named.as_deref()), bytes_of(line));
     }
 
-    /// A request that is still pending gets no answer of its worker, but an error that is `said`, or nothing.
+    /// A pending request gets no answer from its worker, but the error `said`, or nothing.
     #[cold]
     pub(super) fn record_failure(&mut self, key: RequestKey, reason: Reason, said: Option<&Said>) {
         let ending = Ending::of(Outcome::of(reason).name(), reason, said);
@@ -261,7 +261,7 @@ impl Bus {
         }
     }
 
-    /// A request of a client goes nowhere, which got an error that is `said`, or nothing.
+    /// A client's request was not forwarded; its client got the error `said`, or nothing.
     #[cold]
     pub(super) fn record_refusal(
         &mut self,

@@ -1,5 +1,5 @@
-//! What a client connection and a worker's pipes have in common: the line they are in the middle of, what is queued
-//! for them, and the requests and sessions that hang on them.
+//! What a client connection and a worker's pipes have in common: the current line, the output queue, and their requests
+//! and sessions.
 use alloc::vec::Vec;
 
 use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
@@ -15,23 +15,23 @@ use super::port::{Next, Received};
 use super::seldom::{Seldom, blank};
 use super::stats::Traffic;
 
-/// One end of the bus. A client that has sent nothing has none yet ([`Seldom`]).
+/// One endpoint of the bus. A client that has sent nothing has none yet ([`Seldom`]).
 pub(super) struct Endpoint {
-    /// What comes from it.
+    /// Its input.
     pub stream: Stream,
-    /// What is queued for it.
+    /// Its output queue.
     pub output: Output,
     /// Whether it is read.
     pub gate: ReadGate,
-    /// Its requests that nobody has answered yet.
+    /// Its requests that are not answered yet.
     pub outstanding: Asked,
     /// Requests that it has not answered yet.
     pub unanswered: Unanswered,
     /// Sessions that it owns (a client) or that are bound to it (a worker).
     pub sessions: Vec<SessionKey>,
-    /// What has gone through it.
+    /// Its traffic counters.
     pub traffic: Traffic,
-    /// What few have.
+    /// State that few endpoints have.
     pub seldom: Seldom<SeldomOfEndpoint>,
 }
 
@@ -49,13 +49,13 @@ blank!(
     }
 );
 
-/// What few ends have, or only for a while.
+/// State that few endpoints have, or only for a while.
 pub(super) struct SeldomOfEndpoint {
-    /// What it may get a penalty for, if it is a client.
+    /// The record for its penalties, if it is a client.
     pub penalty: Penalty,
-    /// Whether it lets others go first, if it is a client.
+    /// Whether it yields to others, if it is a client.
     pub pace: Pace,
-    /// Its turn before a worker that others use, too, if it is a client.
+    /// Its turn for a shared worker, if it is a client.
     pub turn: Turn,
     /// The output that it waits for, and since when.
     pub blocked_on: Option<(Peer, Moment)>,
@@ -68,17 +68,17 @@ blank!(
     Self { penalty: Penalty::NONE, pace: Pace::NONE, turn: Turn::NONE, blocked_on: None, retired: Retired::NONE }
 );
 
-/// What comes from a peer, as far as it has come.
+/// The input of a peer so far.
 pub(super) struct Stream {
-    /// What is known of the line it is in the middle of.
+    /// The scan state of its current line.
     partial: Partial,
     /// Bytes that were presented and not consumed.
     kept: usize,
-    /// Lines that were found in its bytes and wait, counted from the first byte that is kept of it.
+    /// Lines that were found and wait, relative to the first byte that is kept.
     waiting: Seldom<Vec<Line>>,
-    /// When a line was taken from it, or it took bytes, for the last time.
+    /// When a line was last taken from it, or it last took bytes.
     progress_at: Moment,
-    /// When a line was taken from it for the last time.
+    /// When a line was last taken from it.
     spoke_at: Option<Moment>,
 }
 
@@ -96,12 +96,12 @@ impl Unanswered {
         self.count
     }
 
-    /// Those that somebody waits for.
+    /// Those whose asker still waits.
     pub(super) fn awaited(&self) -> u32 {
         self.awaited
     }
 
-    /// One more, which somebody waits for. Says whether there was none.
+    /// Adds one whose asker waits. Returns whether there was none.
     #[inline]
     pub(super) fn begin(&mut self) -> bool {
         self.count += 1;
@@ -109,13 +109,13 @@ impl Unanswered {
         self.count == 1
     }
 
-    /// Nobody waits for one of them any more.
+    /// The asker of one stops waiting.
     #[inline]
     pub(super) fn orphan(&mut self) {
         self.awaited -= 1;
     }
 
-    /// One less, for which nobody waits.
+    /// Removes one whose asker does not wait.
     #[inline]
     pub(super) fn end(&mut self) {
         self.count -= 1;
@@ -130,7 +130,7 @@ impl Endpoint {
 }
 
 impl Seldom<SeldomOfEndpoint> {
-    /// A worker lives and answers, so no request of the client has ended it.
+    /// A worker lives and answers, so no request of the client has crashed it.
     #[inline]
     pub(super) fn forget_crashes(&mut self) {
         if let Some(seldom) = self.get_mut() {
@@ -140,16 +140,16 @@ impl Seldom<SeldomOfEndpoint> {
 }
 
 impl Stream {
-    /// Nothing has come.
+    /// Nothing was received.
     const NOTHING: Self =
         Self { partial: Partial::new(), kept: 0, waiting: Seldom::unchanged(), progress_at: Moment(0), spoke_at: None };
 
-    /// That of a worker.
+    /// The input of a worker.
     pub(super) fn of_worker() -> Self {
         Self { partial: Partial::of_any_depth(), ..Self::NOTHING }
     }
 
-    /// The lines of a window. Lines that waited were found before.
+    /// Finds the lines of a window. Waiting lines were found before.
     #[inline(always)]
     pub(super) fn find_lines(&mut self, scanner: &mut Scanner, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
         if self.waiting.get().is_none_or(Vec::is_empty) {
@@ -160,19 +160,19 @@ impl Stream {
         }
     }
 
-    /// How many of its bytes stand behind the lines that were found in them.
+    /// How many of its bytes follow the lines that were found in them.
     #[inline(always)]
     pub(super) fn unfinished(&self, bytes: usize) -> usize {
         bytes - self.partial.consumed()
     }
 
-    /// Whether more has come of it than was presented before.
+    /// Whether more was received than was presented before.
     #[inline(always)]
     pub(super) fn has_more(&self, bytes: usize) -> bool {
         bytes > self.kept
     }
 
-    /// Whether it is in the middle of a line, or its lines wait.
+    /// Whether it is in the middle of a line, or has waiting lines.
     pub(super) fn is_amid(&self) -> bool {
         self.kept > 0
     }
@@ -182,17 +182,17 @@ impl Stream {
         !self.waiting.is_empty()
     }
 
-    /// Its lines that wait go nowhere. Gives how many there are.
+    /// Drops its waiting lines. Returns how many there are.
     pub(super) fn drop_waiting(&mut self) -> usize {
         core::mem::take(&mut self.waiting).len()
     }
 
-    /// When a line was taken from it for the last time.
+    /// When a line was last taken from it.
     pub(super) fn spoke_at(&self) -> Option<Moment> {
         self.spoke_at
     }
 
-    /// When a line was taken from it, or it took bytes, for the last time, if it ever was.
+    /// When a line was last taken from it, or it last took bytes, if ever.
     pub(super) fn progress_at(&self) -> Moment {
         self.progress_at
     }
@@ -209,7 +209,7 @@ impl Stream {
         self.spoke_at = Some(now);
     }
 
-    /// All its lines were dealt with, and what stands behind them is no error.
+    /// All its lines were handled, and the rest is no error.
     #[inline(always)]
     pub(super) fn finish(&mut self, bytes: usize, outcome: Outcome) -> Received {
         let consumed = self.partial.consume();
@@ -217,7 +217,7 @@ impl Stream {
         Received { consumed, next: if outcome == Outcome::Full { Next::Again } else { Next::Read } }
     }
 
-    /// Of its bytes the first ones are `done`; the lines behind them wait.
+    /// The first `done` bytes are handled; the lines after them wait.
     pub(super) fn wait(&mut self, bytes: usize, done: usize, lines: &[Line]) -> Received {
         *self.waiting = lines.iter().map(|line| line.counted_after(done)).collect();
         self.partial.drop_front(done);
@@ -225,7 +225,7 @@ impl Stream {
         Received { consumed: done, next: Next::Wait }
     }
 
-    /// What has come of it does not count any more.
+    /// Discards its input.
     pub(super) fn discard(&mut self, bytes: usize) -> Received {
         self.partial.reset();
         self.kept = 0;
@@ -237,28 +237,28 @@ impl Stream {
 /// (`Pending::fingerprint`).
 #[derive(Default)]
 pub(super) struct Retired {
-    /// In order.
+    /// Sorted.
     ids: Vec<u64>,
-    /// How many there are that were too many to be remembered, with those before them.
+    /// How many more there are than can be remembered, older ones included.
     more: u64,
-    /// It may answer under any id: it has answered what nobody asked, or more than is remembered.
+    /// It may answer under any id: it has sent an unsolicited answer, or owes more than is remembered.
     distrusted: bool,
-    /// Tokens that the progress of forgotten requests may be told under, where they are not their ids, in order. Who
-    /// answers nothing that was cancelled never says that it tells no more.
+    /// Sorted progress tokens of forgotten requests, where they differ from the ids. A worker that does not answer
+    /// cancelled requests never says when their progress ends.
     tokens: Vec<u64>,
     /// It has more of them than are remembered.
     may_tell_any: bool,
 }
 
-/// So many are remembered: 8 KiB for each peer.
+/// Maximum number of ids: 8 KiB for each peer.
 const MOST_RETIRED: usize = 1024;
-/// And so many tokens.
+/// Maximum number of tokens.
 const MOST_TOKENS: usize = 256;
 
 impl Retired {
     const NONE: Self = Self { ids: Vec::new(), more: 0, distrusted: false, tokens: Vec::new(), may_tell_any: false };
 
-    /// It has answered what nobody asked.
+    /// It has sent an unsolicited answer.
     pub(super) fn distrust(&mut self) {
         self.distrusted = true;
     }
@@ -269,18 +269,18 @@ impl Retired {
         self.ids.is_empty() && !self.distrusted
     }
 
-    /// Whether any id, and any progress token, may be used for another request.
+    /// Whether any id and any progress token may be used for another request.
     #[inline]
     pub(super) fn doubts_nothing(&self) -> bool {
         self.is_empty() && self.tokens.is_empty() && !self.may_tell_any
     }
 
-    /// Whether it may answer another request under this id.
+    /// Whether it may still answer a forgotten request with this id.
     pub(super) fn has(&self, id: u64) -> bool {
         self.distrusted || self.ids.binary_search(&id).is_ok()
     }
 
-    /// Whether it may tell of the progress of a forgotten request under a token with this fingerprint.
+    /// Whether it may still send progress of a forgotten request under a token with this fingerprint.
     pub(super) fn has_token(&self, token: impl FnOnce() -> u64) -> bool {
         if self.doubts_nothing() {
             return false;
@@ -298,7 +298,7 @@ impl Retired {
         }
     }
 
-    /// Adds one. If it cannot be remembered, all are only counted.
+    /// Adds an id. If there is no space for it, it is only counted.
     pub(super) fn add(&mut self, id: u64) {
         match self.ids.binary_search(&id) {
             Ok(_) => {}
@@ -308,7 +308,7 @@ impl Retired {
         self.distrusted |= self.more > 0;
     }
 
-    /// An answer that no request waits for has this id. Whether it may be a late one; then it is one less.
+    /// An unsolicited answer has this id. Returns whether it may be a late one; then one less is remembered.
     pub(super) fn take(&mut self, id: u64) -> bool {
         let found = self.ids.binary_search(&id);
         if let Ok(at) = found {

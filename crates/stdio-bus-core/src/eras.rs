@@ -1,9 +1,9 @@
-//! Clients of a door for MCP over HTTP (`settings::Listener::mcp`), and the eras that they speak.
+//! Clients of MCP listeners over HTTP (`settings::Listener::mcp`), and their eras.
 //!
-//! A worker serves clients of one era, that of the first request that it gets. So a pool that such a door offers has two
-//! sides, each with its own slots: one for clients that begin with `initialize`, and for those of all other doors, and
-//! one for clients of 2026-07-28. The workers that are started with the daemon are at the disposal of both: the first
-//! client that needs one decides whose they are. Those of the other side are started when its first client comes.
+//! A worker serves clients of one era, that of its first request. So a pool that such a listener offers has two sides,
+//! each with its own slots: one for clients that begin with `initialize`, and for those of all other listeners, and one
+//! for clients of 2026-07-28. The workers that are started with the daemon may go to either: the first client that
+//! needs one decides. Those of the other side are started for its first client.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -21,8 +21,9 @@ use super::timers::Timer;
 use super::worker::Worker;
 
 impl Bus {
-    /// A client of an MCP door has come: a session, or one that sends requests of 2026-07-28. Its messages go to `pool`
-    /// alone. None when there is no room for it, as with [`Bus::connect`], or it may not use that pool.
+    /// A client of an MCP listener has connected: a session, or one that sends requests of 2026-07-28. Its messages go
+    /// only to `pool`. Returns `None` if there is no room for it, as with [`Bus::connect`], or it may not use that
+    /// pool.
     pub fn connect_mcp(
         &mut self,
         now: Moment,
@@ -45,17 +46,17 @@ impl Bus {
         (client, self.effects())
     }
 
-    /// The pools in which the workers of a pool are that people see.
+    /// The pools that hold the workers of a configured pool.
     pub(super) fn sides_of(&self, pool: usize) -> impl Iterator<Item = usize> + use<> {
         [Some(pool), self.supervisor.pools[pool].side.twin].into_iter().flatten()
     }
 
-    /// A pool of a group whose workers nobody has needed yet: they may be elsewhere, or not started.
+    /// A pool of a group whose side is still unused: its workers may be on the other side, or not started.
     pub(super) fn unused_pool(&self, group: usize) -> Option<usize> {
         self.balancer.groups[group].pools().find(|pool| !self.supervisor.pools[*pool].side.is_used)
     }
 
-    /// A client needs a worker of one side of a pool, the first one.
+    /// The first client needs a worker of this side of a pool.
     pub(super) fn use_side(&mut self, pool: usize) -> Result<(), Refusal> {
         let side = self.supervisor.pools[pool].side;
         if side.era == Era::Modern {
@@ -89,7 +90,7 @@ impl Bus {
         }
     }
 
-    /// The workers that were started with the daemon, which nobody has used, are the other side's.
+    /// The unused workers that were started with the daemon move to the other side.
     fn hand_over(&mut self, from: usize, to: usize) {
         let pools = self.supervisor.pools.get_disjoint_mut([from, to]);
         let [giver, taker] = pools.expect("a pool and its other side are two");
@@ -109,7 +110,7 @@ impl Bus {
         let Some(twin) = self.supervisor.pools[pool].side.twin else { return };
         let is_only_side = self.supervisor.pools[pool].side.is_dormant;
         let was_used = core::mem::take(&mut self.supervisor.pools[twin].side.is_used);
-        // What was started for nobody yet, or by the new command, is the other side's if that has no workers.
+        // Unused workers, and those with the new command, move to the other side if that has none.
         self.retire_those(twin, |bus, worker| !is_only_side || was_used && bus.is_outdated(worker));
         if is_only_side {
             return self.hand_over(twin, pool);
@@ -118,8 +119,9 @@ impl Bus {
         self.restart_roll(twin);
     }
 
-    /// A client of an MCP door leaves, or is ended: its workers are told not to go on with what it has asked them. Who
-    /// speaks 2026-07-28 cancels its requests by that, and nobody else waits for those of a session that has ended.
+    /// A client of an MCP listener leaves, or is ended: its workers are told to stop working on its requests. In
+    /// 2026-07-28 a disconnect cancels the client's requests, and the requests of a session that has ended have no
+    /// other reader.
     pub(super) fn cancel_requests(&mut self, key: ClientKey) {
         if self.door(key).era.is_none() {
             return;

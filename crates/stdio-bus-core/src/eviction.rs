@@ -1,15 +1,15 @@
-//! Which client goes, or gives something up, when something is short: connections, slots for sessions and requests, or
-//! memory. One order says which: [`Standing`].
+//! Which client is closed, or gives something up, when something is short: connections, slots for sessions and
+//! requests, or memory. One order decides: [`Standing`].
 //!
 //! Slots for sessions and requests: when a table is full, the source that holds most, and within it the connection that
 //! holds most, has to give something up, no matter which came first.
 //!
-//! Connections: while all are taken, one that does nothing makes room. And a listener may close those that are idle.
+//! Connections: when all slots are taken, an idle one makes room. And a listener may close idle connections.
 //!
-//! Memory: above three quarters of `max_memory`, clients that hold more than their share are not read, and one that moves
-//! nothing is closed now and then, so that none waits for ever for those that will never finish. Above `max_memory` the
-//! largest are closed until there is room again. A client that holds little is never touched, and neither is a worker:
-//! what waits for it keeps its clients waiting (`flow/delivery.rs`).
+//! Memory: above three quarters of `max_memory`, clients that hold more than their share are not read, and one that
+//! makes no progress is closed now and then, so that none waits forever for those that will never finish. Above
+//! `max_memory` the largest are closed until there is room again. A client that holds little is never touched, and
+//! neither is a worker: a line that waits for it keeps its clients waiting (`flow/delivery.rs`).
 
 use alloc::format;
 use alloc::string::String;
@@ -27,54 +27,58 @@ use super::report::Reason;
 use super::settings::{Era, MAX_CONNECTIONS};
 use super::timers::Timer;
 
-/// While all slots are taken, a client that has never sent a line may be sent away after so long.
+/// When all slots are taken, a client that has never sent a line may be closed after this time.
 const FIRST_LINE: Duration = Duration::from_millis(500);
-/// And so long it may take over its first line, if it goes on with it.
+/// And this is how long its first line may take, if it keeps sending.
 const WHOLE_LINE: Duration = Duration::from_secs(10);
-/// And one that has, of a source that holds more than half of the slots, when it has been idle for so long.
+/// A client that has sent lines may be closed after being idle for this long, if its source holds more than half of the
+/// slots.
 const IDLE: Duration = Duration::from_secs(10);
-/// No client is held back that holds no more than a chunk and some small blocks.
+/// A client is never held back if it holds no more than a chunk and some small blocks.
 const SMALL_SHARE: usize = 80 << 10;
-/// Nor is one closed that holds no more than this, even when there are so many that they are too much together.
+/// A client is never closed if it holds no more than this, even when there are so many that they exceed the limit
+/// together.
 const TRIFLE: usize = 24 << 10;
 /// A share is this part of the memory, divided by all clients.
 const SHARE_PART: usize = 4;
-/// A client that has moved nothing for so long makes no progress; and memory may be short for so long before one is closed.
+/// A client without traffic for this long makes no progress; and memory may be short for this long before one is
+/// closed.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// So many of those that are held back are read all the same, in turn, so that whole lines can be finished and the end
-/// of those that have gone is seen.
+/// This many of the clients held back are read anyway, in turn, so that whole lines can be finished and disconnects are
+/// seen.
 const CHANCES: usize = 32;
-/// How long such a turn is. A client that sends nothing in it is closed.
+/// Length of such a turn. A client that sends nothing in it is closed.
 const CHANCE: Duration = Duration::from_millis(50);
-/// How often one is closed while it stays short.
+/// Interval between such closes while memory stays short.
 const CLOSE_EVERY: Duration = Duration::from_millis(100);
-/// This part of what is held is freed at least when the system refuses more.
+/// At least this part of the memory in use is freed when the system refuses more.
 const FREED_PART: usize = 8;
 
-/// The one order in which clients go: the least goes first. What does not count for what is short is left out.
+/// The one order in which clients are closed: the least goes first. Criteria that do not apply to the resource are left
+/// out.
 #[derive(Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Standing {
     /// It makes progress.
     moves: bool,
-    /// What its source holds. Of those that hold the same, the one goes first that asks, then that of the lowest slot.
+    /// What its source holds. Among equals, the asker goes first, then the lowest slot.
     source: (Reverse<usize>, bool, usize),
     /// What it holds itself.
     holds: Reverse<usize>,
-    /// When it did something for the last time.
+    /// Time of its last activity.
     since: Moment,
 }
 
-/// What the bus remembers of memory being short.
+/// State of a memory shortage.
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
     since: Option<Moment>,
-    /// When it was short for the last time. A pause that was no relief does not count: the clients that were held back go
-    /// on at once, and it is short again.
+    /// When memory was last short. A pause without relief does not count: the clients held back would continue at once,
+    /// and it would be short again.
     last: Moment,
     closed_at: Moment,
-    /// Those that are held back and have their turn, and since when.
+    /// Clients held back that have their turn, and since when.
     chances: Vec<(ClientKey, Moment)>,
-    /// The index of the one that had it last.
+    /// The index of the last one that had it.
     last_chance: usize,
     /// It is short now.
     is_on: bool,
@@ -86,7 +90,7 @@ impl Shortage {
         self.is_on
     }
 
-    /// It is short now. Says whether it has been for a while.
+    /// Memory is short now. Returns whether it has been for a while.
     fn lasts(&mut self, now: Moment) -> bool {
         if now.since(self.last) > PATIENCE {
             self.since = None;
@@ -104,7 +108,7 @@ struct Holder {
     heard: Moment,
 }
 
-/// Puts those first that go first. One sort serves whatever is short.
+/// Sorts by the order of closing. One sort serves every resource.
 fn in_order(holders: &mut [Holder], standing: fn(&Holder) -> Standing) {
     holders.sort_by_key(standing);
 }
@@ -123,13 +127,13 @@ impl Client {
         !self.end.outstanding.is_empty() || self.end.unanswered.count() > 0
     }
 
-    /// Whether no other peer would miss it.
+    /// Whether no other peer depends on it.
     fn does_nothing(&self) -> bool {
         let is_free = !self.has_requests() && self.end.sessions.is_empty() && self.end.gate.is_open();
         is_free && self.phase == Phase::Open && !self.identity.stdio && !self.is_mcp_session()
     }
 
-    /// Whether it is a session of a door for MCP, which knows better when one is idle: it may have streams open.
+    /// Whether it is a session of an MCP listener, which tracks idle sessions itself: they may have open streams.
     fn is_mcp_session(&self) -> bool {
         self.door.era == Some(Era::Legacy)
     }
@@ -150,17 +154,17 @@ impl Bus {
             Standing { source, holds: Reverse(of(client)), ..Standing::default() }
         };
         let (key, heaviest) = self.all_clients().min_by_key(|(_, client)| standing(client))?;
-        // If the asker held as many as the other one afterwards, nothing would be gained.
+        // If the asker held as many afterwards as the other one, nothing would be gained.
         (heaviest.identity.source_use != own.identity.source_use || of(heaviest) > of(own) + 1).then_some(key)
     }
 
-    /// When a client has to be looked at for being idle, if its listener says so.
+    /// When a client must be checked for being idle, if its listener limits that.
     pub(super) fn idle_deadline(&self, client: &Client) -> Option<Moment> {
         let after = self.settings.listeners.get(client.identity.listener)?.idle_timeout?;
         (client.phase == Phase::Open && !client.is_mcp_session()).then(|| client.active_at().after(after))
     }
 
-    /// Closes a client that has done nothing for too long. Gives when to look at it again.
+    /// Closes a client that was idle for too long. Returns when to check it again.
     pub(super) fn tick_idle(&mut self, key: ClientKey) -> Option<Moment> {
         let now = self.time.now();
         let client = self.client(key)?;
@@ -169,7 +173,7 @@ impl Bus {
             return Some(due);
         }
         let after = self.settings.listeners[client.identity.listener].idle_timeout?;
-        // It may have said something that was not read yet.
+        // It may have sent something that was not read yet.
         if client.has_requests() || !client.end.sessions.is_empty() || !client.end.gate.is_open() {
             return Some(now.after(after / 8));
         }
@@ -179,8 +183,8 @@ impl Bus {
         None
     }
 
-    /// Since when a client does nothing, and when it may be sent away for that while all slots are taken. One that has
-    /// spoken goes only if it comes from where more than half of all come from.
+    /// Since when a client is idle, and when it may be closed for that while all slots are taken. One that has sent
+    /// lines is closed only if its source has more than half of all connections.
     fn idle_since(&self, client: &Client) -> Option<(Moment, Moment)> {
         let active_at = client.active_at();
         if client.has_spoken() {
@@ -189,14 +193,14 @@ impl Bus {
         }
         let due = match client.end.stream.is_amid() {
             false => client.identity.opened.after(FIRST_LINE),
-            // Its first line may be long, and then it goes on; but not byte by byte for ever.
+            // Its first line may be long and still in progress; but it may not trickle in byte by byte forever.
             true => active_at.after(FIRST_LINE).min(client.identity.opened.after(WHOLE_LINE)),
         };
         Some((client.identity.opened, due))
     }
 
-    /// All slots are taken: sends away a client that does nothing, so that others can come in. One at a time, and one that
-    /// has never said anything first.
+    /// All slots are taken: closes an idle client to make room for others. One at a time, and those without a line
+    /// first.
     pub(super) fn make_room_at_the_door(&mut self) {
         let now = self.time.now();
         if !self.admission.is_paused || self.free_slots() > 0 {
@@ -211,7 +215,7 @@ impl Bus {
         };
         let goes = idle().filter(|(_, due, _)| *due <= now).min_by(|(one, ..), (other, ..)| one.cmp(other));
         let Some((Standing { moves, since, .. }, _, key)) = goes else {
-            // One may become idle before.
+            // Another may become idle before.
             let next = idle().map(|(_, due, _)| due).min().unwrap_or(Moment::NEVER);
             return self.timers.arm(Timer::Slots, next.min(now.after(FIRST_LINE)));
         };
@@ -224,7 +228,7 @@ impl Bus {
         self.close_client(key, Close::Now, Reason::ClientIdle);
     }
 
-    /// Memory is short, or not any more if no peer is named.
+    /// Memory is short, or available again if no peer is named.
     pub(super) fn on_memory(&mut self, used: usize, held: &[(Peer, usize)], waiting: &[Peer]) {
         self.shortage.is_on = !held.is_empty();
         if held.is_empty() {
@@ -249,7 +253,7 @@ impl Bus {
         }
         let share_to_keep = share(most, self.client_count(), TRIFLE);
         let due = lasts && self.time.now() >= self.shortage.closed_at.after(CLOSE_EVERY);
-        // While it is only short, one at least goes, and as many as it takes that those that have a chance can finish
+        // Before the limit is reached, at least one is closed, and as many as needed for those with a chance to finish
         // their lines: they need larger blocks for it. The one that was silent for longest goes first.
         let one_goes = used <= most && due;
         if one_goes {
@@ -266,7 +270,7 @@ impl Bus {
         }
     }
 
-    /// Closes those of these clients that go first, until so many bytes are freed. Says whether any had to go.
+    /// Closes the first of these clients, until `bytes` bytes are freed. Returns whether any had to be closed.
     fn close_some(&mut self, holders: &[Holder], bytes: usize, text: impl Fn(usize) -> String) -> bool {
         let mut freed = 0;
         for holder in holders {
@@ -279,8 +283,7 @@ impl Bus {
         freed > 0
     }
 
-    /// Holds those back that hold more than their share, but for those that have a chance. Gives those that have missed
-    /// theirs.
+    /// Holds back clients above their share, except those that have a chance. Returns those that did not use theirs.
     fn hold_largest_back(&mut self, holders: &[Holder], waiting: &[Peer], lasts: bool) -> Vec<ClientKey> {
         let share = share(self.settings.limits.max_memory, self.client_count(), SMALL_SHARE);
         let mut too_much: Vec<ClientKey> =
@@ -295,8 +298,8 @@ impl Bus {
         missed
     }
 
-    /// Lets some of those that are held back be read for a while, one after the other. Gives those that had their turn
-    /// and sent nothing; one that waits for memory keeps it until there is some.
+    /// Lets some of the clients held back be read for a while, in turn. Returns those that had their turn and sent
+    /// nothing; one that waits for memory keeps its turn until there is some.
     fn rotate_chances(&mut self, held_back: &[ClientKey], waiting: &[Peer]) -> Vec<ClientKey> {
         let (over, mut running): (Vec<_>, Vec<_>) =
             core::mem::take(&mut self.shortage.chances).into_iter().partition(|(client, since)| {
@@ -307,7 +310,7 @@ impl Bus {
             held_back.contains(client) && self.client(*client).is_some_and(|client| client.heard < *since)
         });
         let missed: Vec<ClientKey> = missed.map(|(client, _)| *client).collect();
-        // Round after round by their places in the table.
+        // Round robin by their places in the table.
         let after = held_back.partition_point(|client| client.index() <= self.shortage.last_chance);
         for client in held_back[after..].iter().chain(&held_back[..after]) {
             if running.len() >= CHANCES {
@@ -323,7 +326,7 @@ impl Bus {
         missed
     }
 
-    /// The system has refused memory: for bytes of `client`, which are lost, or for some that can wait.
+    /// The system has refused memory: for bytes of `client`, which are lost, or for bytes that can wait.
     pub(super) fn on_memory_refused(&mut self, client: Option<ClientKey>, held: &[(Peer, usize)]) {
         let text = |bytes: usize| {
             let why = if client.is_some() { " for what it sends or is sent" } else { "" };
@@ -342,8 +345,8 @@ impl Bus {
         self.close_some(&holders, (all / FREED_PART + 1).saturating_sub(leaving), text);
     }
 
-    /// The clients among those that hold something, in the order in which they are closed. And how much of it goes with
-    /// those that are being closed.
+    /// The clients that hold memory, in the order in which they are closed, and how much is freed with those already
+    /// being closed.
     fn holders(&self, held: &[(Peer, usize)]) -> (Vec<Holder>, usize) {
         let mut leaving = 0;
         let mut holders = Vec::with_capacity(held.len());
@@ -353,7 +356,7 @@ impl Bus {
                 leaving += bytes;
                 continue;
             };
-            // One that waits for a worker has sent whole lines, and it is not in its hands when they are taken.
+            // A client that waits for a worker has sent whole lines, and cannot influence when they are taken.
             let moves = self.time.now().since(client.progress_at()) < PATIENCE || client.end.gate.waits();
             holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
         }
@@ -370,7 +373,7 @@ impl Bus {
             return;
         };
         let (phase, queued) = (client.phase, client.end.output.queued());
-        // What is queued for it may be all that it holds: then nothing can be said to it any more.
+        // Its own output may be all that it holds: then it can be sent nothing more.
         let can_be_told = queued == 0 || queued < holder.bytes / 4;
         self.report(Reason::MemoryLimit, Some(Peer::Client(holder.client)), || format!("a client is closed: {text}"));
         match phase {

@@ -1,11 +1,11 @@
-//! Other protocols, by how they begin: who speaks one of them to a listener or a bridge, or from a worker, has mostly
-//! taken the wrong address, and is told which one it is. Nothing is read here but the first bytes, and of those no more is
-//! told than names the protocol.
+//! Recognises other protocols by their first bytes: a peer that speaks one of them to a listener or a bridge, or from a
+//! worker, usually has the wrong address, and is told which protocol it is. Only the first bytes are examined, and only
+//! as much is reported as names the protocol.
 
 use alloc::string::String;
 use alloc::string::ToString;
 
-/// What people call bytes that begin like this, if they belong to a protocol that is often found at a wrong port.
+/// The common name of a protocol that begins like this, if it is often found at a wrong port.
 pub fn protocol(bytes: &[u8]) -> Option<&'static str> {
     const OF_HTTP: [&[u8]; 12] = [
         b"GET ",
@@ -18,7 +18,7 @@ pub fn protocol(bytes: &[u8]) -> Option<&'static str> {
         b"CONNECT ",
         b"PRI * HTTP/",
         b"HTTP/",
-        // What some servers say to one that has named no version.
+        // The answer of some servers to a request without a version.
         b"<!DOCTYPE ",
         b"<html",
     ];
@@ -44,10 +44,10 @@ pub fn protocol(bytes: &[u8]) -> Option<&'static str> {
 pub const HTTP: &str = "HTTP";
 /// Records of TLS.
 pub const TLS: &str = "TLS";
-/// Headers before each message, as the Language Server Protocol has them.
+/// Headers before each message, as in the Language Server Protocol.
 pub const HEADERS: &str = "headers before a message (as in LSP)";
 
-/// The first line of a protocol, as far as it may be shown: of a URL no query, and nothing binary but its beginning.
+/// The first line of a protocol, as far as it may be shown: URLs without their query, and binary data only in part.
 pub fn begin(bytes: &[u8]) -> String {
     let is_binary = |byte: &u8| !matches!(byte, b' '..=b'~' | b'\t');
     let is_url = protocol(bytes) == Some(HTTP);

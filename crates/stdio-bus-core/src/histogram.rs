@@ -1,10 +1,10 @@
-//! How long things took, counted in classes that a monitor can add up over time and over daemons.
+//! Durations, counted in buckets that a monitor can add up over time and over daemons.
 
 use core::time::Duration;
 
-/// Upper bounds of the classes in nanoseconds, each included: 1, 2.5 and 5 times each power of ten from 10 µs to 1,000 s.
-/// Whatever is longer is in one class more.
-/// No two of them lie in one octave, so the class of a duration follows from its highest bit and one comparison.
+/// Inclusive upper bounds of the buckets in nanoseconds: 1, 2.5 and 5 times each power of ten from 10 µs to 1,000 s.
+/// Longer durations are in one more bucket. No two bounds lie in one octave, so the bucket of a duration follows from
+/// its highest bit and one comparison.
 pub const BOUNDS: [u64; 25] = bounds();
 
 const fn bounds() -> [u64; 25] {
@@ -16,7 +16,7 @@ const fn bounds() -> [u64; 25] {
     bounds
 }
 
-/// For each octave how many bounds lie below it, and the next one.
+/// For each octave the number of bounds below it, and the next one.
 const OCTAVES: [(u8, u64); 64] = octaves();
 
 const fn octaves() -> [(u8, u64); 64] {
@@ -31,7 +31,7 @@ const fn octaves() -> [(u8, u64); 64] {
     octaves
 }
 
-/// Durations by class.
+/// Durations by bucket.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; BOUNDS.len() + 1],
@@ -49,17 +49,17 @@ impl Histogram {
         self.sum += nanoseconds;
     }
 
-    /// How many there are.
+    /// Number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// All of them together.
+    /// Their sum.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum)
     }
 
-    /// For each bound how many are not longer, in rising order.
+    /// For each bound the number of durations up to it, in rising order.
     pub fn cumulative(&self) -> impl Iterator<Item = (Duration, u64)> {
         let counts = self.counts.iter().scan(0, |sum, count| {
             *sum += count;

@@ -1,5 +1,5 @@
-//! Request ids. Two tokens are one id when they are the same JSON value: `1`, `1.0` and `1e0` are, `1` and `"1"` are
-//! not (decision 4). What is compared is the canonical form: most ids are counted, and are a number.
+//! Request ids. Two tokens are one id if they are the same JSON value: `1`, `1.0` and `1e0` are, `1` and `"1"` are not
+//! (decision 4). The canonical form is compared: most ids are counters, and are a number.
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::ToString;
@@ -10,9 +10,10 @@ use ndjson_scan::decoded;
 use super::peer::Text;
 use super::settings::MAX_REQUEST_ID_LEN;
 
-/// Whole numbers of up to this many digits stand for themselves; longer ones are written with an exponent, like fractions.
+/// Whole numbers of up to this many digits are written plainly; longer ones are written with an exponent, like
+/// fractions.
 const PLAIN_DIGITS: usize = 40;
-/// Whole numbers of up to this many digits are kept as such.
+/// Whole numbers of up to this many digits are stored as numbers.
 const NUMBER_DIGITS: usize = 18;
 
 /// The canonical form of an id.
@@ -26,22 +27,22 @@ pub enum Id {
     String(Text),
 }
 
-/// An id and how it is written.
+/// An id and its spelling.
 pub(super) struct Spelled {
     pub id: Id,
-    /// Every parser reads it as the same value, and the bus never makes it: a whole number between ±(2⁵³ − 1), or a string
-    /// without half a surrogate pair. Others are always replaced on their way.
+    /// Every parser reads it as the same value, and the bus never makes it: a whole number between ±(2⁵³ − 1), or a
+    /// string without half a surrogate pair. Others are always replaced in transit.
     pub is_plain: bool,
-    /// It is a string that is written with escapes: an error in place of its answer repeats them.
+    /// It is a string written with escapes: an error in place of its answer repeats them.
     pub is_escaped: bool,
 }
 
-/// The ids that the bus makes lie here: whole numbers that doubles hold exactly, and that no client counts up to. Ids
-/// of clients in this range are replaced, so one that was made was never seen by a worker before.
+/// The range of ids made by the bus: whole numbers that doubles hold exactly, and that no client counts up to. Ids of
+/// clients in this range are replaced, so a made id was never seen by a worker before.
 const MADE: core::ops::Range<u64> = 5_000_000_000_000_000..6_000_000_000_000_000;
 /// Digits of each number in [`MADE`].
 const MADE_DIGITS: usize = 16;
-/// Largest whole number up to which doubles tell all whole numbers apart, 2⁵³ − 1 (Number.MAX_SAFE_INTEGER).
+/// Largest whole number up to which doubles are exact for all whole numbers, 2⁵³ − 1 (Number.MAX_SAFE_INTEGER).
 const LARGEST_EXACT: u64 = (1 << 53) - 1;
 
 /// An id is longer than [`MAX_REQUEST_ID_LEN`] bytes.
@@ -49,16 +50,15 @@ const LARGEST_EXACT: u64 = (1 << 53) - 1;
 pub struct TooLong;
 
 impl Id {
-    /// The id that a valid JSON token, a string or a number, stands for.
+    /// The id of a valid JSON token, a string or a number.
     ///
     /// # Errors
-    /// [`TooLong`] when the decoded string or the number's text has more than [`MAX_REQUEST_ID_LEN`] bytes
-    /// (spec 8.2).
+    /// [`TooLong`] if the decoded string or the number's text has more than [`MAX_REQUEST_ID_LEN`] bytes (spec 8.2).
     pub fn parse(token: &[u8]) -> Result<Self, TooLong> {
         Spelled::parse(token).map(|spelled| spelled.id)
     }
 
-    /// The `count`th id that the bus makes. No other id is equal to it.
+    /// The `count`th id made by the bus. No other id equals it.
     pub fn made(count: u64, string: bool) -> Self {
         debug_assert!(count < MADE.end - MADE.start);
         let number = MADE.start + count;
@@ -96,7 +96,7 @@ impl Id {
     }
 }
 
-/// The number that a token is, if it is written as a whole one that fits.
+/// The number in a token that is a whole number and fits.
 #[inline(always)]
 fn number(token: &[u8]) -> Option<u64> {
     match token.len() {
@@ -109,11 +109,11 @@ fn number(token: &[u8]) -> Option<u64> {
     }
 }
 
-/// The same of four to eight bytes, which most ids have: all digits at once.
+/// The same for four to eight bytes, which most ids have: all digits at once.
 #[inline(always)]
 fn short_number(token: &[u8]) -> Option<u64> {
     let (first, last) = (u32::from_le_bytes(*token.first_chunk()?), u32::from_le_bytes(*token.last_chunk()?));
-    // The last digit is in the highest byte; below the first one there are zeros. Where both chunks have a digit, it is the same.
+    // The last digit is in the highest byte; below the first one there are zeros. A digit in both chunks is the same.
     let unused = 8 * (8 - token.len());
     let text = u64::from(first) << unused | u64::from(last) << 32;
     let digits = text ^ (u64::MAX / 255 * u64::from(b'0')) >> unused << unused;
@@ -146,7 +146,7 @@ impl Spelled {
             if text.len() > MAX_REQUEST_ID_LEN {
                 return Err(TooLong);
             }
-            // What was written without an escape has no half of a pair.
+            // Text written without an escape has no half of a pair.
             let is_escaped = matches!(text, Cow::Owned(_));
             let is_whole = !is_escaped || !has_lone_surrogate(&text);
             let is_plain = is_whole && !is_made(&text);
@@ -178,24 +178,24 @@ impl core::fmt::Display for Id {
     }
 }
 
-/// Whether a JSON number is written as a negative whole number that doubles hold exactly. Those that are not negative are
-/// judged as numbers, and -0 is 0 to some, and something else to others.
+/// Whether a JSON number is a negative whole number that doubles hold exactly. Others are checked as numbers, and
+/// parsers disagree about -0.
 fn is_exact_negative(token: &[u8]) -> bool {
     token.strip_prefix(b"-").and_then(number).is_some_and(|number| (1..=LARGEST_EXACT).contains(&number))
 }
 
-/// Whether this text is a number that the bus makes.
+/// Whether this text is in the range of ids made by the bus.
 fn is_made(text: &[u8]) -> bool {
     text.len() == MADE_DIGITS && text[0] == b'5' && text.iter().all(u8::is_ascii_digit)
 }
 
-/// Whether a decoded string has half a surrogate pair in it (WTF-8).
+/// Whether a decoded string contains half a surrogate pair (WTF-8).
 fn has_lone_surrogate(text: &[u8]) -> bool {
     text.windows(2).any(|pair| pair[0] == 0xed && pair[1] >= 0xa0)
 }
 
-/// Digits without zeros at either end, and the power of ten of the last one. A number whose exponent does not fit in
-/// 64 bits keeps its own text: such ids are equal only when they are spelled alike.
+/// Digits without zeros at either end, and the power of ten of the last one. A number whose exponent does not fit in 64
+/// bits keeps its own text: such ids are equal only if spelled alike.
 fn canonical_number(token: &[u8]) -> Vec<u8> {
     let (negative, unsigned) = match token.strip_prefix(b"-") {
         Some(rest) => (true, rest),
@@ -310,7 +310,7 @@ mod tests {
         for token in [r#""1""#, r#""\u0061""#, r#""\ud83d\ude00""#, r#""é""#, "\"\""] {
             assert!(is_plain(token), "{token}");
         }
-        // Bytes that are those of half a pair in part only.
+        // Bytes that belong to half a pair only in part.
         for token in [r#""\u00e9""#, r#""\u0061한""#] {
             assert!(is_plain(token), "{token}");
         }

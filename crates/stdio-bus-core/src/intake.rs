@@ -1,4 +1,4 @@
-//! Where bytes come in: they are cut into lines, each line goes its way, and what was not dealt with is kept.
+//! Input: bytes are cut into lines, each line is routed, and the unhandled rest is kept.
 
 use alloc::vec::Vec;
 
@@ -20,15 +20,15 @@ use super::supervisor::pool::Pool;
 use super::time::Time;
 use super::timers::Timers;
 
-/// See the top of the file.
+/// See the module's documentation.
 #[derive(Default)]
 pub(super) struct Intake {
     scanner: Scanner,
     batch: Vec<Line>,
-    /// Lines that went the fast path.
+    /// Lines that took the fast path.
     #[cfg(any(test, feature = "testing"))]
     fast_lines: u64,
-    /// All lines go the general way.
+    /// All lines take the slow path.
     #[cfg(any(test, feature = "testing"))]
     is_plain: bool,
 }
@@ -41,7 +41,7 @@ impl Intake {
         stream.find_lines(&mut self.scanner, window, &mut self.batch)
     }
 
-    /// So many lines have gone the fast path. None if there is more, or what stands behind them is wrong.
+    /// This many lines have taken the fast path. Returns `None` if there are more, or the rest is malformed.
     #[inline(always)]
     fn finish(
         &mut self,
@@ -65,30 +65,30 @@ impl Intake {
     }
 }
 
-/// What became of one line.
+/// The result of routing one line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flow {
-    /// It was dealt with.
+    /// It was handled.
     Next,
     /// Its receiver is full: its sender waits, and the line is presented again.
     Blocked,
-    /// Its sender is not listened to any more.
+    /// Its sender is not read any more.
     Over,
 }
 
-/// How long the line is that begins at `line`, as far as it has come.
+/// Length of the line that begins at `line`, as far as it was received.
 pub(super) fn length_of_line(window: Window<'_>, line: usize) -> usize {
     let rest = &window.data()[line..];
     memchr::memchr(b'\n', rest).unwrap_or(rest.len())
 }
 
-/// Bytes of these lines of a window, which are its first ones.
+/// Length of these lines, the first of a window.
 #[inline(always)]
 fn bytes_of(lines: &[Line]) -> usize {
     lines.last().map_or(0, |last| last.span.end as usize + 1)
 }
 
-/// These lines of a window, which are its first ones, were taken from a peer.
+/// These lines, the first of a window, were taken from a peer.
 #[inline(always)]
 fn take_lines(end: &mut Endpoint, now: Moment, lines: &[Line]) {
     if !lines.is_empty() {
@@ -98,7 +98,7 @@ fn take_lines(end: &mut Endpoint, now: Moment, lines: &[Line]) {
     }
 }
 
-/// What of the bus a line on the fast path may need, beside its sender (`intake/fast_path.rs`).
+/// The parts of the bus that a line on the fast path may need, besides its sender (`intake/fast_path.rs`).
 struct FastPath<'a> {
     time: &'a Time,
     window: Window<'a>,
@@ -109,13 +109,13 @@ struct FastPath<'a> {
     groups: &'a mut [Group],
     timers: &'a mut Timers,
     out: &'a mut Out,
-    /// How many clients there are.
+    /// Number of clients.
     clients: usize,
-    /// A worker does better than before.
+    /// A worker's health has improved.
     workers_changed: bool,
 }
 
-/// The client that lines come from, without its [`Endpoint`], which is borrowed apart.
+/// The client that lines come from, without its [`Endpoint`], which is borrowed separately.
 struct Sender<'a> {
     key: ClientKey,
     identity: &'a Identity,
@@ -124,7 +124,7 @@ struct Sender<'a> {
     seldom: Option<&'a SeldomOfClient>,
 }
 
-/// What the fast path needs of a bus of which one peer is borrowed already.
+/// The parts of the bus that the fast path needs while one peer is already borrowed.
 macro_rules! fast_path {
     ($bus:ident, $window:ident, $clients:ident) => {
         FastPath {
@@ -144,10 +144,10 @@ macro_rules! fast_path {
 }
 
 impl Bus {
-    /// Bytes have come from `from`: `window` holds everything of it that was not consumed yet.
+    /// Bytes have arrived from `from`: `window` holds everything of it that was not consumed yet.
     ///
-    /// Handles at most [`BATCH`](ndjson_scan::BATCH) lines, so that one peer cannot hold up the others; [`Received::next`]
-    /// says how to go on. The effects refer to the window.
+    /// Handles at most [`BATCH`](ndjson_scan::BATCH) lines, so that one peer cannot hold up the others;
+    /// [`Received::next`] says how to continue. The effects refer to the window.
     pub fn receive(&mut self, now: Moment, from: Peer, window: Window<'_>) -> (Received, Effects<'_>) {
         self.begin_call(now);
         let received = match from {
@@ -176,7 +176,7 @@ impl Bus {
             self.yield_to_others(key);
             return Received { consumed: 0, next: Next::Wait };
         }
-        // What was kept is presented again.
+        // The kept bytes are presented again.
         if end.stream.has_more(window.data().len()) {
             *heard = now;
         }
@@ -234,7 +234,7 @@ impl Bus {
         self.route_lines(key.into(), window, found, lines)
     }
 
-    /// Whether lines may go the fast path, which asks neither for methods nor for a shutdown.
+    /// Whether lines may take the fast path, which checks neither methods nor the shutdown.
     #[inline(always)]
     fn may_take_fast_path(&self) -> bool {
         #[cfg(any(test, feature = "testing"))]
@@ -244,7 +244,7 @@ impl Bus {
         !self.balancer.denies_methods && !self.shutdown.refuses_requests()
     }
 
-    /// The next lines of a client, for which there is no other way than to be refused.
+    /// The next lines of a client, all of which are refused.
     pub(super) fn find_lines(&mut self, key: ClientKey, window: Window<'_>) -> Outcome {
         match self.clients.get_mut(key) {
             Some(client) => self.intake.find_lines(&mut client.end.stream, window),
@@ -262,8 +262,8 @@ impl Bus {
         self.refuse_lines(key, window)
     }
 
-    /// Sends lines on their way, one after the other, until one of them has to wait or is the last of its sender. The first
-    /// `lines` have gone already.
+    /// Routes lines one after the other, until one of them has to wait or is the last of its sender. The first `lines`
+    /// are already routed.
     pub(super) fn route_lines(
         &mut self,
         from: Peer,
@@ -303,13 +303,13 @@ impl Bus {
         received
     }
 
-    /// What becomes of the sender for what stands behind its whole lines: a line that is no message, or is too long.
+    /// The consequence for the sender of what follows its whole lines: a malformed line, or one that is too long.
     #[inline(always)]
     fn check_rest(&mut self, from: Peer, window: Window<'_>, outcome: Outcome) -> Flow {
         let limit = self.longest_line(from);
         let unfinished = self.peer_end(from).map_or(0, |end| end.stream.unfinished(window.data().len()));
         match outcome {
-            // Read in pieces, it would have been too long before what is wrong with it was seen.
+            // Read in pieces, it would have been too long before the fault was seen.
             Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => self.line_too_long(from),
             Outcome::Malformed { line, at, fault } => self.malformed(from, window, line, at, fault),
             Outcome::More if unfinished > limit => self.line_too_long(from),
@@ -317,7 +317,7 @@ impl Bus {
         }
     }
 
-    /// Remembers what is known of the bytes that were not dealt with, and says how to go on.
+    /// Keeps the scan state of the unhandled bytes, and says how to continue.
     #[inline(always)]
     fn keep_rest(
         &mut self,
@@ -346,14 +346,14 @@ impl Bus {
         }
     }
 
-    /// Has all lines go the general way: what they lead to has to be the same.
+    /// Makes all lines take the slow path, which must have the same results.
     #[cfg(any(test, feature = "testing"))]
     pub fn without_fast_path(mut self) -> Self {
         self.intake.is_plain = true;
         self
     }
 
-    /// Lines that went the fast path.
+    /// Number of lines that took the fast path.
     #[cfg(any(test, feature = "testing"))]
     pub fn fast_lines(&self) -> u64 {
         self.intake.fast_lines

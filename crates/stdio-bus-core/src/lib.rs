@@ -1,23 +1,22 @@
-//! The core of the bus: it decides where every line goes and touches nothing of the world. No descriptor, no clock,
-//! no thread; the ring, a simulator, a fuzzer or a benchmark can run it and it cannot tell which.
+//! The core of the bus: it decides where every line goes and has no side effects. No descriptor, no clock, no thread;
+//! the ring, a simulator, a fuzzer or a benchmark can run it and it cannot tell which.
 //!
-//! Reading order: [`port`] is the contract, [`peer`] what everybody speaks of, [`settings`] what the core is told, and
-//! this file the front door.
+//! Reading order: [`port`] is the contract, [`peer`] the common vocabulary, [`settings`] the configuration of the core,
+//! and this file the entry point.
 //!
-//! - Ways: `router/` sends each line on its way. `balancer.rs` chooses a worker for it, `refusals.rs` says why it went
-//!   nowhere.
+//! - Routes: `router/` sends each line on its way. `balancer.rs` chooses a worker for it, `refusals.rs` reports why a
+//!   line was not delivered.
 //! - Tables: `session/`, and the requests in `pending.rs` with the rules of `correlation.rs`.
-//! - Lives: `admission.rs`, `clients.rs` and `closing.rs` for clients, `supervisor/` for workers and pools, and
+//! - Life cycles: `admission.rs`, `clients.rs` and `closing.rs` for clients, `supervisor/` for workers and pools, and
 //!   [`shutdown`] for the daemon.
-//! - Who has to wait: `flow/`; and `eviction.rs` says which client goes when something is short.
+//! - Waiting: `flow/`; and `eviction.rs` decides which client goes when something is short.
 //!
-//! What others may look at: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in
-//! `closing.rs`.
+//! For monitoring: [`overview`], [`readiness`], [`stats`] and [`tally`]; what an operator may do is in `closing.rs`.
 //!
 //! [`id`] compares request ids, and [`ndjson_scan`] reads JSON.
 //!
-//! The crate has no standard library, but an allocator, so the compiler proves that it touches nothing of the world.
-//! `examples/core.rs` of the package `stdio-bus` runs it in a loop of its own, on plain values.
+//! The crate has no standard library, only an allocator, so the compiler proves that it has no side effects.
+//! `examples/core.rs` of the package `stdio-bus` runs it in its own loop, on plain values.
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
@@ -95,7 +94,7 @@ use time::Time;
 use timers::{Timer, Timers};
 use worker::{Event, Worker};
 
-/// The bus. Whatever it is told, it answers with [`Effects`], which are carried out in order.
+/// The bus. It answers every input with [`Effects`], which are carried out in order.
 pub struct Bus {
     time: Time,
     settings: Settings,
@@ -116,7 +115,7 @@ pub struct Bus {
 impl Bus {
     /// A bus whose workers are not started yet.
     pub fn new(mut settings: Settings) -> Self {
-        // For clients of each era a door for MCP has workers of their own: those pools are there twice.
+        // An MCP listener has separate workers for clients of each era: those pools exist twice.
         let twins = settings.pools_of_both_eras();
         let copies: Vec<_> = twins.iter().map(|pool| settings.pools[*pool].clone()).collect();
         settings.pools.extend(copies);
@@ -148,7 +147,7 @@ impl Bus {
         self.effects()
     }
 
-    /// Something other than bytes has happened.
+    /// Handles any event other than received bytes.
     pub fn handle(&mut self, now: Moment, input: Input) -> Effects<'_> {
         self.begin_call(now);
         self.dispatch(input);
@@ -211,13 +210,13 @@ impl Bus {
         }
     }
 
-    /// Lines are lost with effects that nobody carries out.
+    /// Lines are lost with effects that are not carried out.
     fn begin_call(&mut self, now: Moment) {
         self.time.begin(now);
         debug_assert!(self.out.effects().is_empty(), "effects were left behind: {:?}", self.out.effects());
     }
 
-    /// What a call has led to. In debug builds everything is checked first: with full tables not every time.
+    /// The effects of a call. In debug builds everything is checked first: with full tables not every time.
     fn effects(&mut self) -> Effects<'_> {
         if self.supervisor.has_changed {
             self.go_on_replacing();
@@ -251,7 +250,7 @@ impl Bus {
         }
     }
 
-    /// Lines that were taken from clients and workers so far.
+    /// Number of lines taken from clients and workers so far.
     pub fn lines_taken(&self) -> u64 {
         self.out.counted().client_side.lines_in + self.out.counted().worker_side.lines_in
     }
@@ -261,14 +260,14 @@ impl Bus {
         self.out.count(reason)
     }
 
-    /// Has a peer looked at when this moment comes.
+    /// Checks a peer at this moment.
     fn wake_at(&mut self, peer: Peer, at: Moment) {
         if self.peer_end(peer).is_some() {
             self.timers.arm(peer.into(), at);
         }
     }
 
-    /// Does what is due.
+    /// Runs what is due.
     fn on_tick(&mut self) {
         for timer in self.timers.take_due(self.time.now()) {
             self.timers.disarm(timer);
@@ -287,18 +286,17 @@ impl Bus {
         }
     }
 
-    /// Counts something and tells it, as far as it is not told too often.
+    /// Counts an event and reports it, within the rate limit.
     fn tell(&mut self, reason: Reason, report: impl FnOnce() -> Report) {
         self.out.tell(self.time.now(), reason, report);
     }
 
-    /// Counts and tells that something happened to `peer`.
+    /// Counts and reports an event of `peer`.
     fn report(&mut self, reason: Reason, peer: Option<Peer>, text: impl FnOnce() -> String) {
         self.report_request(reason, [peer, None], || (None, text()));
     }
 
-    /// Counts and tells that something happened between these peers. What is told is a request's id, if it is about
-    /// one, and a sentence.
+    /// Counts and reports an event between these peers: a request's id, if it is about one, and a sentence.
     fn report_request(
         &mut self,
         reason: Reason,
@@ -322,7 +320,7 @@ impl Bus {
         });
     }
 
-    /// Panics if the tables, the lists and the counters disagree. For tests: it looks at everything.
+    /// Panics if the tables, the lists and the counters disagree. For tests: it checks everything.
     pub fn check_invariants(&self) {
         self.sessions.check_invariants();
         self.pending.check_invariants();
@@ -339,7 +337,7 @@ impl Bus {
         self.check_early();
     }
 
-    /// The requests that a peer has asked and that nobody has answered, the oldest first.
+    /// The unanswered requests of a peer, the oldest first.
     fn asked_by(&self, peer: Peer) -> Vec<RequestKey> {
         self.peer_end(peer).map(|end| self.pending.asked(&end.outstanding).collect()).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! What a line is: its kind, what its method means to the bus, the names it carries, and the pieces of it that are
-//! replaced on its way (spec 6, decisions 1, 2). It reads one line and knows nothing of the bus.
+//! The meaning of a line: its kind, what its method means to the bus, the names in it, and the pieces of it that are
+//! replaced in transit (spec 6, decisions 1, 2). It reads one line and knows nothing of the bus.
 use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::String;
@@ -12,48 +12,47 @@ use super::peer::Text;
 use super::report::Reason;
 use super::settings::MAX_REQUEST_ID_LEN;
 
-/// An id longer than this is not repeated in the error that refuses it.
+/// A longer id is not repeated in the error that refuses it.
 const LONGEST_ECHOED_ID: usize = 1024;
 
-/// A piece of a line that is replaced on its way.
+/// A piece of a line that is replaced in transit.
 pub(super) struct Edit {
     pub at: Span,
     pub with: Text,
 }
 
-/// What is replaced in one line: its id, what names another request in two places, and its progress token.
+/// The replacements in one line: its id, the reference to another request in two places, and its progress token.
 pub(super) type Edits = [Option<Edit>; 4];
 
 /// Nothing is replaced.
 pub(super) const UNCHANGED: Edits = [const { None }; 4];
 
-/// Why a message goes nowhere.
+/// Why a message is not delivered.
 #[derive(Clone)]
 pub(super) struct Refusal(pub Reason, pub String);
 
-/// Whether a line is no request or notification, by its members (decision 2). One that has an id and neither method nor
-/// result nor error is taken for a request: the spec calls everything with an id one (6.2), and leaves the method to the
-/// worker (4.3.3).
+/// Whether a line is a response, by its members (decision 2). A line with an id and neither method nor result nor error
+/// is taken for a request: the spec calls everything with an id one (6.2), and leaves the method to the worker (4.3.3).
 pub(super) fn is_response(line: &Line) -> bool {
     !line.method.is_some() && line.flags & (Line::RESULT | Line::ERROR) != 0
 }
 
-/// Methods that mean something to the bus.
+/// Methods with a meaning to the bus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verb {
     /// Any other one.
     Other,
-    /// `initialize`: it names the version of the protocol.
+    /// `initialize`: it contains the protocol version.
     Initialize,
     /// `session/new`: a result names a new session.
     New,
-    /// `session/load`, `session/resume`: the worker decides who gets the session that is named.
+    /// `session/load`, `session/resume`: the worker decides which client gets the session.
     Load,
     /// `session/fork`: the same, and a result names a new session.
     Fork,
     /// `session/close`, `session/delete`: a result ends the session.
     Close,
-    /// `subscriptions/listen`: it has no answer before it is cancelled.
+    /// `subscriptions/listen`: it is not answered before it is cancelled.
     Listen,
     /// A request is not wanted any more.
     Cancel(Cancel),
@@ -62,7 +61,7 @@ pub(super) enum Verb {
 }
 
 impl Verb {
-    /// Whether it asks a worker for a session that may be nobody's, or somebody else's.
+    /// Whether it asks a worker for a session that may have no owner, or another one.
     pub(super) fn asks_for_session(self) -> bool {
         matches!(self, Self::Load | Self::Fork)
     }
@@ -94,8 +93,8 @@ pub(super) fn verb(window: Window<'_>, line: &Line) -> Verb {
     if may_mean { verb_of(token) } else { Verb::Other }
 }
 
-/// Whether a method may be one of those that mean something, by the first letter that tells most of them from others. An
-/// escape may stand for any letter.
+/// Whether a method may be one with a meaning, by the first letter that distinguishes most of them from others. An
+/// escape may be any letter.
 #[inline]
 fn may_mean_something(method: &[u8]) -> bool {
     match method.strip_prefix(b"session/") {
@@ -106,7 +105,7 @@ fn may_mean_something(method: &[u8]) -> bool {
 
 fn verb_of(token: &[u8]) -> Verb {
     match verb_named(&token[1..token.len() - 1]) {
-        // Whoever escapes a letter means the same method.
+        // A method with an escaped letter means the same.
         Verb::Other if has_escape(token) => verb_named(&decoded(token)),
         verb => verb,
     }
@@ -115,7 +114,7 @@ fn verb_of(token: &[u8]) -> Verb {
 /// Whether a string is written with an escape.
 #[inline]
 pub(super) fn has_escape(token: &[u8]) -> bool {
-    // Eight bytes at a time: most strings that are asked about are short.
+    // Eight bytes at a time: most of these strings are short.
     const ONES: u64 = u64::MAX / 255;
     let escapes = |bytes: [u8; 8]| {
         let differs = u64::from_ne_bytes(bytes) ^ (ONES * u64::from(b'\\'));
@@ -143,8 +142,8 @@ fn verb_named(name: &[u8]) -> Verb {
     }
 }
 
-/// What a line looks like but for its id and the `progress` token: its length and its method. A line that a worker sends
-/// back as it got it has the same print, however those were replaced on the way.
+/// A hash of a line without its id and `progress` token: of its length and its method. A line that a worker echoes has
+/// the same hash, however those were replaced in transit.
 #[inline]
 pub(super) fn print_of(window: Window<'_>, line: &Line, progress: Span) -> u32 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -166,7 +165,7 @@ pub(super) fn print_of(window: Window<'_>, line: &Line, progress: Span) -> u32 {
 /// Whether the method of a line is this one.
 pub(super) fn has_method(window: Window<'_>, line: &Line, name: &[u8]) -> bool {
     let token = window.get(line.method);
-    // No spelling of it is shorter, and only another one is longer.
+    // No spelling of it is shorter, and only an escaped one is longer.
     match token.len().cmp(&(name.len() + 2)) {
         Ordering::Less => false,
         Ordering::Equal => token[1..=name.len()] == *name,
@@ -183,7 +182,7 @@ pub(super) fn request_id(window: Window<'_>, line: &Line) -> Result<Option<Spell
         .map_err(|_| Refusal(Reason::IdTooLong, format!("the id is longer than {MAX_REQUEST_ID_LEN} bytes")))
 }
 
-/// The session that stands in a span, decoded; an empty name is none.
+/// The session in a span, decoded; an empty name is none.
 pub(super) fn session_name<'a>(window: Window<'a>, span: Span) -> Option<Cow<'a, [u8]>> {
     // Quotes with nothing between them.
     if span.len() <= 2 {
@@ -198,7 +197,7 @@ pub(super) fn session_named<'a>(window: Window<'a>, line: &Line) -> Option<Cow<'
     session_name(window, line.session).or_else(|| session_name(window, line.params_session))
 }
 
-/// The id to answer a refused request with: the client's own token.
+/// The id for the answer to a refused request: the client's own token.
 pub(super) fn echoed_id<'a>(window: Window<'a>, line: &Line) -> &'a [u8] {
     if line.id.len() <= LONGEST_ECHOED_ID { window.get(line.id) } else { b"null" }
 }

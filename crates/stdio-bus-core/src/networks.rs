@@ -1,21 +1,20 @@
-//! Networks as operators write them: `10.0.0.0/8`, `2001:db8::/32`, or a single address (CIDR, RFC 4632).
+//! Networks in CIDR notation: `10.0.0.0/8`, `2001:db8::/32`, or a single address (RFC 4632).
 
 use alloc::format;
 use alloc::string::String;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Addresses that begin with the same bits. IPv4 and IPv6 are apart: `::/0` holds no IPv4 address, however that is
-/// written.
+/// Addresses with a common prefix. IPv4 and IPv6 are separate: `::/0` holds no IPv4 address, in any notation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    /// The lowest address in it.
+    /// Its lowest address.
     first: IpAddr,
-    /// How many bits all of them begin with.
+    /// Length of the prefix in bits.
     prefix: u32,
 }
 
 impl Network {
-    /// Reads one.
+    /// Parses a network.
     ///
     /// # Errors
     /// What is wrong with it and what to write instead.
@@ -43,7 +42,7 @@ impl Network {
                 "{address} has bits beyond the first {prefix}; write {first}/{prefix}, or {address} alone"
             ));
         }
-        // What is mapped into IPv6 is IPv4.
+        // An IPv4 address mapped into IPv6 is IPv4.
         let canonical = first.to_canonical();
         let mapped = width - self::width(canonical);
         Ok(match prefix.checked_sub(mapped) {
@@ -59,7 +58,7 @@ impl Network {
     }
 }
 
-/// Bits of an address of this kind.
+/// Number of bits of such an address.
 fn width(address: IpAddr) -> u32 {
     if address.is_ipv4() { Ipv4Addr::BITS } else { Ipv6Addr::BITS }
 }

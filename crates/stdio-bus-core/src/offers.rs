@@ -1,21 +1,21 @@
-//! The MCP servers that one client offers its workers over ACP, by the names that it has given them.
+//! The MCP servers that one client offers its workers over ACP, by the client's names for them.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 
 use super::peer::WorkerKey;
 
-/// So many are remembered of a client; beyond them the oldest one goes.
+/// Maximum number remembered per client; beyond it the oldest one is dropped.
 const MOST: usize = 64;
-/// And so many bytes of names.
+/// Maximum number of bytes of names.
 const MOST_BYTES: usize = 2048;
 /// A longer name is not remembered.
 pub(super) const LONGEST_NAME: usize = 256;
-/// What is remembered of one client takes up no more bytes than this.
+/// Upper bound of the memory for one client's offers.
 #[cfg(test)]
 pub(super) const MOST_MEMORY: usize = MOST_BYTES + MOST * size_of::<(WorkerKey, Box<[u8]>)>();
 
-/// See the top of the file. The oldest one is in front.
+/// See the module's documentation. The oldest one is in front.
 #[derive(Default)]
 pub(super) struct Offers(VecDeque<(WorkerKey, Box<[u8]>)>);
 
@@ -27,7 +27,7 @@ impl Offers {
         self.0.is_empty()
     }
 
-    /// It offers a worker a server of this name, of at most [`LONGEST_NAME`] bytes.
+    /// It offers a worker a server with this name, of at most [`LONGEST_NAME`] bytes.
     pub(super) fn note(&mut self, worker: WorkerKey, name: &[u8]) {
         self.0.retain(|(of, known)| *of != worker || **known != *name);
         let room = MOST_BYTES.saturating_sub(name.len());
@@ -37,12 +37,12 @@ impl Offers {
         self.0.push_back((worker, name.into()));
     }
 
-    /// Whether it offers this worker a server of this name.
+    /// Whether it offers this worker a server with this name.
     pub(super) fn has(&self, worker: WorkerKey, name: &[u8]) -> bool {
         self.0.iter().any(|(of, known)| *of == worker && **known == *name)
     }
 
-    /// The workers to which it offers a server of this name, the one that was told last first.
+    /// The workers to which it offers a server with this name, the most recent first.
     pub(super) fn workers_of(&self, name: &[u8]) -> impl Iterator<Item = WorkerKey> {
         self.0.iter().rev().filter(move |(_, known)| **known == *name).map(|(worker, _)| *worker)
     }

@@ -1,5 +1,5 @@
-//! Who a client is, as far as anybody can tell: where its connection comes from, and what a proxy before it has said of
-//! it, or a token. For rules of admission, for people, and for what a name may have: its pools, and its sessions.
+//! The origin of a client: where its connection comes from, and what a proxy or a token says about it. Used for
+//! admission, for people, and for what belongs to a name: pools and sessions.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -12,7 +12,7 @@ use super::seldom::{Seldom, blank};
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Place {
-    /// It was there from the start, or the other end has gone and nobody knows any more.
+    /// It was there from the start, or the peer has left and its address is unknown.
     #[default]
     Inherited,
     /// An address and a port of the network.
@@ -27,7 +27,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// What it has its share by.
+    /// The source that its shares are counted by.
     pub fn source(self) -> Source {
         match self {
             Self::Inherited => Source::Inherited,
@@ -41,7 +41,7 @@ impl Place {
         self.address().is_some_and(|address| networks.iter().any(|network| network.contains(address)))
     }
 
-    /// Its address; an IPv4 address that is mapped into IPv6 is one of IPv4.
+    /// Its address; an IPv4 address mapped into IPv6 is IPv4.
     pub fn address(self) -> Option<IpAddr> {
         match self {
             Self::Address(address) => Some(address.ip().to_canonical()),
@@ -50,7 +50,7 @@ impl Place {
     }
 }
 
-/// One source for all that one host may call itself.
+/// One source for all addresses of one host.
 fn network(address: IpAddr) -> [u8; 16] {
     match address.to_canonical() {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -84,23 +84,23 @@ impl From<Source> for Place {
     }
 }
 
-/// See the top of the file.
+/// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// Where the client is. With a PROXY header this is what the header says.
+    /// The client's place. With a PROXY header this is what the header says.
     pub place: Place,
-    /// The proxy that brought it, if it came through one that is believed.
+    /// The trusted proxy that it came through, if any.
     pub via: Option<Box<Place>>,
     /// It is the proxy itself, not a client of it: a health check.
     pub is_proxy: bool,
-    /// What it is called.
+    /// Its names.
     pub names: Seldom<Names>,
-    /// Indexes of the pools that its token is good for, the first one preferred; none means all of its listener.
+    /// Indexes of the pools that its token is valid for, the first one preferred; none means all of its listener.
     pub pools: Option<Arc<[usize]>>,
 }
 
 impl Origin {
-    /// What it has its share by: its token's name, or else where it comes from.
+    /// The source that its shares are counted by: its token's name, or else its place.
     pub fn source(&self) -> Source {
         match &self.names.token {
             Some(name) => Source::Name(hash_of_name(name.as_bytes())),
@@ -109,31 +109,31 @@ impl Origin {
     }
 }
 
-/// What a client is called: by its token, and by a proxy beside its address. Text without control characters, of at most
-/// 255 characters each.
+/// The names of a client: from its token, and from a proxy. Text without control characters, of at most 255 characters
+/// each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// The common name of the certificate that the client showed to the proxy, which has verified it.
     pub common_name: Option<Box<str>>,
     /// The name that the client asked the proxy for (SNI).
     pub server_name: Option<Box<str>>,
-    /// What the proxy calls this connection in its own log.
+    /// The proxy's log id of this connection.
     pub unique_id: Option<Box<str>>,
-    /// Whose token the client has shown.
+    /// The name of the token that the client has shown.
     pub token: Option<Arc<str>>,
-    /// What a WebSocket's client was told that its connection is called (`Acp-Connection-Id`).
+    /// The connection id that a WebSocket client was given (`Acp-Connection-Id`).
     pub connection_id: Option<Box<str>>,
 }
 
 blank!(Names, Self { common_name: None, server_name: None, unique_id: None, token: None, connection_id: None });
 
 impl Names {
-    /// Whom its sessions belong to beyond the connection: the name of its token, or that of its certificate.
+    /// The owner of its sessions beyond the connection: the name of its token, or that of its certificate.
     pub fn owner(&self) -> Option<&str> {
         self.token.as_deref().or(self.common_name.as_deref())
     }
 
-    /// Whether both have shown the token, or both the certificate, of one name.
+    /// Whether both have shown the token, or both the certificate, of the same name.
     pub fn are_the_same_owner(&self, other: &Self) -> bool {
         self.owner().is_some() && self.owner() == other.owner() && self.token.is_some() == other.token.is_some()
     }

@@ -1,5 +1,5 @@
-//! What an operator may see of clients, workers, sessions and requests: one row at a time by its slot, so that whoever
-//! looks at full tables can do so in pieces. It reads and changes nothing.
+//! What an operator can see of clients, workers, sessions and requests: one row at a time by slot, so that full tables
+//! can be read in pieces. It changes nothing.
 
 use alloc::rc::Rc;
 use alloc::string::String;
@@ -18,21 +18,21 @@ pub use super::supervisor::tenure::Role;
 use super::tally::{Errors, Tally};
 use super::worker::{State, Worker};
 
-/// Somebody at either end, as people call them.
+/// The name of a peer, for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
     /// A client by its number.
     Client(u32),
     /// A worker.
     Worker(WorkerName),
-    /// The pool with this index, of which the next worker is waited for.
+    /// The pool with this index, whose next worker is awaited.
     Pool(usize),
 }
 
 /// What a client and a worker have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
-    /// Its requests that nobody has answered.
+    /// Its unanswered requests.
     pub asked: usize,
     /// Requests that it has not answered.
     pub to_answer: usize,
@@ -42,9 +42,10 @@ pub struct Link {
     pub queued: usize,
     /// For how long its queue has been full.
     pub full: Option<Duration>,
-    /// Whom it waits for, and for how long: it is not read meanwhile. Or a worker of its own that has answered nothing yet.
+    /// The peer it waits for, and how long: it is not read meanwhile. Or a worker of its own that has not answered
+    /// anything yet.
     pub waits: Option<(Name, Duration)>,
-    /// How long ago it moved something.
+    /// Time since its last activity.
     pub idle: Duration,
 }
 
@@ -55,9 +56,9 @@ pub struct ClientRow {
     pub number: u32,
     /// Index of its listener.
     pub listener: usize,
-    /// Who it is.
+    /// Its origin.
     pub origin: Rc<Origin>,
-    /// What it has sent and got.
+    /// Its traffic so far.
     pub account: Account,
     /// `open`, `half_closed` or `closing`.
     pub state: &'static str,
@@ -68,38 +69,38 @@ pub struct ClientRow {
 /// A worker.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkerRow {
-    /// What people call it, and its pool.
+    /// Its name for people, and its pool.
     pub name: WorkerName,
     /// Its process; 0 before it runs.
     pub pid: u32,
-    /// Where it stands.
+    /// Its state.
     pub state: State,
-    /// What it is there for.
+    /// Its role.
     pub role: Role,
-    /// How long ago it was started.
+    /// Time since it was started.
     pub age: Duration,
     /// The client that it belongs to alone.
     pub owner: Option<u32>,
-    /// Bytes that were sent to it and that it has not read, as far as that is known.
+    /// Bytes that were sent to it and that it has not read, as far as known.
     pub unread: u64,
     /// Requests, sessions and bytes.
     pub link: Link,
 }
 
-/// A session, or a name that is held.
+/// A session, or a reserved name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionRow<'a> {
     /// Its name, decoded: bytes of a client or a worker.
     pub name: &'a [u8],
-    /// Who owns it; none while the name is held.
+    /// Its owner; none while the name is reserved.
     pub client: Option<u32>,
     /// The worker that it is bound to.
     pub worker: Option<Name>,
     /// `claimed`, `confirmed` or `issued`.
     pub rank: &'static str,
-    /// Requests in it that are not answered.
+    /// Its unanswered requests.
     pub pending: u32,
-    /// How long ago its owner used it.
+    /// Time since its owner used it.
     pub idle: Duration,
 }
 
@@ -108,13 +109,13 @@ pub struct SessionRow<'a> {
 pub struct RequestRow {
     /// The token of its id as its asker wrote it: text of a client or a worker.
     pub id: String,
-    /// Who asked; none once it does not wait any more.
+    /// Its asker; none once that stopped waiting.
     pub asker: Option<Name>,
-    /// Who has to answer.
+    /// Its answerer.
     pub answerer: Option<Name>,
     /// How long it has waited.
     pub age: Duration,
-    /// When it is given up, from now.
+    /// Time until it times out.
     pub expires: Option<Duration>,
     /// Its asker has cancelled it.
     pub is_cancelled: bool,
@@ -123,22 +124,22 @@ pub struct RequestRow {
 /// A pool.
 #[derive(Clone, Debug)]
 pub struct PoolRow<'a> {
-    /// What the configuration says of it.
+    /// Its configuration.
     pub settings: &'a Pool,
-    /// Slots that wait until the next worker is started.
+    /// Slots that wait for their next worker to be started.
     pub waiting: usize,
     /// Slots that were given up.
     pub given_up: usize,
-    /// What was counted.
+    /// Its counters.
     pub tally: &'a Tally,
 }
 
-/// A table and how full it is.
+/// A table's fill level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
     /// Entries.
     pub used: usize,
-    /// The most entries.
+    /// Maximum number of entries.
     pub most: usize,
 }
 
@@ -149,7 +150,7 @@ pub struct Levels {
     pub clients: Level,
     /// Sessions that have an owner.
     pub sessions: Level,
-    /// Names that are held for nobody.
+    /// Names that are reserved for no client.
     pub held: usize,
     /// Requests of clients.
     pub requests: Level,
@@ -189,8 +190,7 @@ impl Bus {
         })
     }
 
-    /// The pool of which a client waits for a worker of its own, or the one that it waits for since it has answered nothing
-    /// yet.
+    /// The pool of which a client waits for a worker of its own, or the worker whose first answer it waits for.
     fn waits_for_own(&self, now: Moment, key: ClientKey, client: &Client) -> Option<(Name, Duration)> {
         if let Some((group, since)) = self.awaits_turn(key) {
             let pool = self.balancer.groups[group].pools().next()?;
@@ -202,7 +202,7 @@ impl Bus {
         Some((self.name(Peer::Worker(worker))?, now.since(self.workers.get(worker)?.answering.claimed_at())))
     }
 
-    /// Slots that workers may be in.
+    /// Number of worker slots in use, gaps included.
     pub fn worker_slots(&self) -> usize {
         self.workers.slots()
     }
@@ -217,10 +217,10 @@ impl Bus {
             role: self.role(key)?,
             age: self.lasted(now, worker.process.started()),
             owner: worker.owner.and_then(|owner| self.client_number(owner)),
-            // How much of it was read is looked at only while somebody waits for its turn.
+            // How much it has read is probed only while a client waits for its turn.
             unread: if worker.end.unanswered.count() == 0 { 0 } else { worker.window.backlog() },
             link: Link {
-                // Names that are held are nobody's session.
+                // Reserved names are not sessions.
                 sessions: worker.end.sessions.iter().filter_map(|session| self.sessions.get(*session)?.client).count(),
                 ..self.link(now, &worker.end, worker.process.started())
             },
@@ -239,12 +239,12 @@ impl Bus {
         }
     }
 
-    /// Slots that sessions may be in.
+    /// Number of session slots in use, gaps included.
     pub fn session_slots(&self) -> usize {
         self.sessions.slots()
     }
 
-    /// The session or held name in a slot.
+    /// The session or reserved name in a slot.
     pub fn session_row(&self, now: Moment, slot: usize) -> Option<SessionRow<'_>> {
         let (_, session) = self.sessions.at(slot)?;
         Some(SessionRow {
@@ -257,7 +257,7 @@ impl Bus {
         })
     }
 
-    /// Slots that requests may be in, those of clients and those of workers alike.
+    /// Number of request slots in use in either direction, gaps included.
     pub fn request_slots(&self) -> usize {
         self.pending.slots()
     }
@@ -299,7 +299,7 @@ impl Bus {
         &self.supervisor.errors_of_no_pool
     }
 
-    /// The client of this number.
+    /// The client with this number.
     pub fn client_numbered(&self, number: u32) -> Option<ClientKey> {
         self.all_clients().find(|(_, client)| client.identity.number == number).map(|(key, _)| key)
     }
@@ -322,7 +322,7 @@ impl Bus {
         &self.settings.limits
     }
 
-    /// Every reason with how often it has happened.
+    /// Every reason with its count.
     pub fn reasons(&self) -> impl Iterator<Item = (Reason, u64)> {
         Reason::ALL.iter().map(|reason| (*reason, self.count(*reason)))
     }

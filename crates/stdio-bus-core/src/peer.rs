@@ -1,5 +1,5 @@
-//! What the whole core speaks of: who is at either end, what names a session or a request, moments, and short texts.
-//! It knows none of the tables that the keys lead into.
+//! The vocabulary of the whole core: both ends of a conversation, keys of sessions and requests, moments, and short
+//! texts. It knows none of the tables that the keys belong to.
 
 use alloc::boxed::Box;
 use core::net::Ipv6Addr;
@@ -17,13 +17,13 @@ pub enum SessionMark {}
 /// Marks the keys of requests.
 pub enum RequestMark {}
 
-/// Names one client connection.
+/// Key of a client connection.
 pub type ClientKey = Key<ClientMark>;
-/// Names one incarnation of a worker; a restarted worker has a new key.
+/// Key of one incarnation of a worker; a restarted worker has a new key.
 pub type WorkerKey = Key<WorkerMark>;
-/// Names one session.
+/// Key of a session.
 pub type SessionKey = Key<SessionMark>;
-/// Names one request that waits for its answer, among those of its direction.
+/// Key of a pending request, among those of its direction.
 pub type RequestKey = Key<RequestMark>;
 
 /// One end of a conversation.
@@ -84,22 +84,22 @@ impl From<PeerBits> for Peer {
     }
 }
 
-/// Where a client comes from. What all share is shared out by source first, then by connection.
+/// The source of a client. Shared resources are divided by source first, then by connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
-    /// It was there from the start: the client of `--stdio`, or nobody knows.
+    /// It was there from the start: the client of `--stdio`, or unknown.
     #[default]
     Inherited,
-    /// A network address: an IPv4 address mapped into IPv6, or an IPv6 address of which the last 64 bits are zero,
-    /// since one host has as many of those as it likes.
+    /// A network address: an IPv4 address mapped into IPv6, or an IPv6 address whose last 64 bits are zero, since one
+    /// host has as many of those as it likes.
     Address([u8; 16]),
     /// A user of this machine, at the other end of a Unix socket (SO_PEERCRED, unix(7)).
     User(u32),
-    /// Whoever has a token of one name, by the name's hash.
+    /// Every client with a token of this name, by the name's hash.
     Name(u64),
 }
 
-/// A name in 64 bits (FNV-1a). Nobody gains by two names of one hash where this is used.
+/// A name in 64 bits (FNV-1a). A collision is of no use to an attacker where this is used.
 pub(super) fn hash_of_name(name: &[u8]) -> u64 {
     name.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
@@ -129,7 +129,7 @@ impl Moment {
     /// Never comes.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The moment `duration` later; the end of time when that overflows.
+    /// The moment `duration` later; the end of time if that overflows.
     pub fn after(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
     }
@@ -140,8 +140,7 @@ impl Moment {
     }
 }
 
-/// A few bytes of the bus' own: an id that replaces another, or an error reply. As many as a UUID in quotes has are
-/// kept without an allocation.
+/// A short text of the bus: a replaced id or an error reply. Up to the length of a UUID in quotes is stored inline.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Text(Repr);
 
@@ -177,7 +176,7 @@ impl From<&[u8]> for Text {
         }
         let mut inline = [0; Self::INLINE];
         match word(bytes) {
-            // Written at once, it can be read on at once: most ids are short, and are moved right after this.
+            // Written at once, it can be read at once: most ids are short, and are moved right after this.
             Some(word) => inline[..16].copy_from_slice(&word.to_le_bytes()),
             None => inline[..bytes.len()].copy_from_slice(bytes),
         }

@@ -1,9 +1,9 @@
 //! stdio-bus: a message bus for AI agents that speak JSON-RPC over stdin and stdout.
 //!
-//! Most people want the programs, `stdio_bus` and `openai-agent`. For a loop of your own there is the core: [`bus::Bus`]
-//! takes lines and events and answers with effects, with [`scan`] to read lines and [`config`] for its settings.
-//! `examples/core.rs` runs it with nothing around it. These three modules are the library's face; the others are public for
-//! the programs alone, are not shown here, and may change at any time.
+//! Most people want the programs, `stdio_bus` and `openai-agent`. To write your own event loop, use the core:
+//! [`bus::Bus`] takes lines and events and answers with effects, with [`scan`] to read lines and [`config`] for its
+//! settings. `examples/core.rs` runs it with nothing around it. These three modules are the library's face; the others
+//! are public for the programs alone, are not shown here, and may change at any time.
 //!
 //! A pure core decides and a thin shell does:
 //!
@@ -14,15 +14,15 @@
 //! ```
 //!
 //! Reading order:
-//! 1. [`bus::port`]: the whole contract between the two, and [`bus::settings`], what the core is told.
+//! 1. [`bus::port`]: the whole contract between the two, and [`bus::settings`], the core's settings.
 //! 2. [`bus`]: the front door of the core; its own page leads through the rest of it.
 //! 3. [`scan`]: how a line is validated and its routing fields are found.
-//! 4. [`shell`]: the loop. It decides nothing. [`proxy`]: who a proxy says that a client is; [`http1`] and
-//!    [`websocket`]: what requests and frames say.
-//! 5. [`config`], [`cli`], [`check`], [`activation`], [`error`]: what happens before the loop; [`reserve`]: memory for when there is none
-//!    left.
+//! 4. [`shell`]: the event loop, which makes no decisions. [`proxy`]: the PROXY protocol; [`http1`] and [`websocket`]:
+//!    the syntax of requests and frames.
+//! 5. [`config`], [`cli`], [`check`], [`activation`], [`error`]: everything before the loop starts; [`reserve`]: memory
+//!    for when the allocator runs out.
 //! 6. [`bridge`] and [`echo`]: the bridge that editors spawn, and the built-in worker; [`control`]: the commands of
-//!    operators; [`init`]: configurations to begin with.
+//!    operators; [`init`]: starter configurations.
 
 #![warn(unreachable_pub)]
 

@@ -1,4 +1,4 @@
-//! The `stdio_bus` program: reads the command line and becomes what it asks for.
+//! The `stdio_bus` program: parses the command line and dispatches to the command.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use stdio_bus::reserve::Allocator;
 use stdio_bus::shell::reloads::{Again, Source};
 use stdio_bus::{activation, bridge, check, control, echo, init, shell};
 
-/// What peers send must not end the daemon, however little memory there is.
+/// Input from peers must never abort the daemon, however little memory is left.
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
             Err(_) => return ExitCode::from(exit::FAILURE),
         },
     };
-    // The codes of the daemon and the bridge tell what their logs say at length.
+    // The daemon's and the bridge's exit codes summarize what their logs explain.
     let result = match command {
         Command::Run(options) => return run(options),
         Command::Check { config, environment } => check(&config, environment).map(|()| exit::OK),
@@ -46,10 +46,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Is the daemon. What keeps it from starting is told in the format of its log, as far as that is known then.
+/// Runs the daemon. Start-up errors are written in the configured log format, as far as it is known by then.
 fn run(mut options: Options) -> ExitCode {
     let mut format = options.log_format;
-    // SAFETY: nothing was opened yet.
+    // SAFETY: no descriptor has been opened yet.
     let result = unsafe { activation::take() }.and_then(|inherited| {
         options.debug(std::env::var_os("DEBUG_STDIO").as_deref());
         options.carry(std::env::var_os("STDIO_BUS_IO").as_deref())?;
@@ -71,12 +71,12 @@ fn run(mut options: Options) -> ExitCode {
 }
 
 fn failed(error: &StartError, format: LogFormat) -> ExitCode {
-    // Where nobody takes it, the code is all that is left.
+    // If stderr cannot be written, only the exit code is left.
     let _ = io::stderr().write_all(&shell::last_line(error, format));
     ExitCode::from(error.exit_code())
 }
 
-/// Our own program file, which the built-in workers are started from.
+/// The path of our own executable, from which the built-in workers are spawned.
 fn program() -> Result<PathBuf, StartError> {
     std::env::current_exe().map_err(StartError::io("find the daemon's own program file"))
 }

@@ -7,7 +7,7 @@ use memchr::{memchr, memrchr};
 
 use super::terms::BLOCK;
 
-/// See the top of the file.
+/// See the module documentation.
 #[derive(Default)]
 pub(super) struct BegunLine {
     /// Its bytes.

@@ -1,5 +1,5 @@
-//! Reads and writes of what cannot be asked not to wait, a terminal or a file: threads do them, so that the loop goes on
-//! whatever becomes of them. There is one thread, and another one while that is held up.
+//! Blocking reads and writes (terminals and files, which have no non-blocking mode) on helper threads, so that they
+//! never block the loop. There is one thread, and another is added while the first is blocked.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
@@ -10,41 +10,41 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::result::result_of;
 use crate::channel::{Receiver, Sender, channel};
 
-/// What such a thread needs is little.
+/// These threads need little stack.
 const STACK: usize = 64 * 1024;
-/// One for stdin, one for stdout and one for stderr: each has one operation at a time.
+/// The maximum number of threads: one each for stdin, stdout and stderr, which have one operation at a time.
 const MOST: usize = 3;
 
-/// What is to be done.
+/// A blocking operation.
 #[derive(Clone, Copy)]
 pub(super) enum Task {
     /// read(2).
     Read {
         /// A file or a terminal.
         from: RawFd,
-        /// Where to.
+        /// The buffer to read into.
         into: *mut u8,
-        /// How much fits.
+        /// Its capacity.
         bytes: usize,
     },
     /// write(2).
     Write {
         /// A file or a terminal.
         to: RawFd,
-        /// From where.
+        /// The bytes to write.
         from: *const u8,
-        /// How much.
+        /// Their number.
         bytes: usize,
     },
 }
 
-/// A task with its token. It is sent to the thread with the promise that the memory stays until the result has come back.
+/// A task with its token. The sender guarantees that the memory stays valid until the result is back.
 struct Job(u64, Task);
 
-// SAFETY: nobody else touches or frees the memory while the job is on its way, as [`Aside::begin`] demands.
+// SAFETY: nothing else touches or frees the memory while the job is in flight, as [`Aside::begin`] requires.
 unsafe impl Send for Job {}
 
-/// What became of a task, and by which thread.
+/// The result of a task, and the thread that ran it.
 struct Done {
     token: u64,
     result: i32,
@@ -53,13 +53,13 @@ struct Done {
 
 struct Thread {
     jobs: Sender<Job>,
-    /// Jobs that it was given and has not told the end of.
+    /// Jobs given to the thread whose results have not been collected.
     busy: usize,
 }
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct Aside {
-    /// Readable when a task has ended.
+    /// Readable when a task has finished.
     wakes: Arc<OwnedFd>,
     threads: Vec<Thread>,
     results: Receiver<Done>,
@@ -67,7 +67,7 @@ pub(super) struct Aside {
 }
 
 impl Aside {
-    /// Without a thread yet.
+    /// Starts without any thread.
     ///
     /// # Errors
     /// As eventfd(2).
@@ -77,34 +77,34 @@ impl Aside {
         Ok(Self { wakes: Arc::new(wakes), threads: Vec::new(), results, tell })
     }
 
-    /// Readable when [`Aside::finished`] has something to tell.
+    /// Readable when [`Aside::finished`] has results to report.
     pub(super) fn wakes(&self) -> BorrowedFd<'_> {
         self.wakes.as_fd()
     }
 
-    /// Makes a thread while there is room for it among the processes that we may have. One serves several descriptors
-    /// while none of them holds it up, as it is with the ring.
+    /// Starts a thread while the process limit has room for one. One thread serves several descriptors as long as none
+    /// of them blocks it, as with the ring.
     pub(super) fn prepare(&mut self) {
         if self.threads.is_empty() {
-            // What fails here fails again when it is needed, and is told then.
+            // A failure here recurs when the thread is needed, and is reported then.
             let _ = self.make_thread();
         }
     }
 
-    /// Hands a task over.
+    /// Hands over a task.
     ///
     /// # Safety
-    /// The memory stays as it is until [`Aside::finished`] has told the result.
+    /// The memory stays valid until [`Aside::finished`] has reported the result.
     ///
     /// # Errors
-    /// There is no thread, and none can be made.
+    /// There is no thread, and none can be started.
     pub(super) unsafe fn begin(&mut self, token: u64, task: Task) -> io::Result<()> {
         let idle = self.threads.iter().position(|thread| thread.busy == 0);
         let number = match idle {
             Some(number) => number,
             None => match if self.threads.len() < MOST { self.make_thread() } else { Ok(()) } {
                 Ok(()) => self.threads.len() - 1,
-                // It waits for its turn.
+                // The task is queued behind a busy thread.
                 Err(_) if !self.threads.is_empty() => 0,
                 Err(error) => return Err(error),
             },
@@ -114,9 +114,9 @@ impl Aside {
         thread.jobs.send(Job(token, task)).map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// Tells the tokens and results of all tasks that have ended.
+    /// Reports the tokens and results of all finished tasks.
     pub(super) fn finished(&mut self, mut tell: impl FnMut(u64, i32)) {
-        // Read before the results are looked at: whoever comes later wakes us again.
+        // Drained before the results are collected: a later result wakes us again.
         let _ = rustix::io::read(&self.wakes, &mut [0; 8]);
         for Done { token, result, thread } in self.results.try_iter() {
             self.threads[thread].busy -= 1;
@@ -134,9 +134,9 @@ impl Aside {
     }
 }
 
-/// Signals are for the loop, and not for the thread that calls this.
+/// Blocks all signals in the calling thread: only the loop handles them.
 pub(crate) fn leave_signals_to_the_loop() {
-    // SAFETY: the set is made before it is used, and lives until the call returns.
+    // SAFETY: the set is initialized before it is used, and lives until the call returns.
     unsafe {
         let mut all = std::mem::zeroed();
         libc::sigfillset(&mut all);
@@ -144,11 +144,11 @@ pub(crate) fn leave_signals_to_the_loop() {
     }
 }
 
-/// Does the tasks that are sent, one after the other, until nobody sends any more.
+/// Runs the tasks in order until the channel is closed.
 fn serve(thread: usize, jobs: &Receiver<Job>, tell: &Sender<Done>, wakes: &OwnedFd) {
     leave_signals_to_the_loop();
     for Job(token, task) in jobs.iter() {
-        // SAFETY: the memory stays until the result is told.
+        // SAFETY: the memory stays valid until the result is reported.
         let moved = unsafe {
             match task {
                 Task::Read { from, into, bytes } => libc::read(from, into.cast(), bytes),

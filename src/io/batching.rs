@@ -1,12 +1,11 @@
 //! How many completions a busy turn waits for, so that they share its cost: one system call, one wake-up, and one write
-//! for each output that several of them lead to.
+//! for each output that several of them feed.
 //!
-//! A turn that begins with the first completion handles one message where a few microseconds later it could handle
-//! ten, and whoever waits for the answers then wakes up ten times as well. But to wait is good only where there is
-//! much to do, and if somebody comes. So it is tried while the daemon uses a good part of its CPU in turns that move
-//! little; if the completions come, more are waited for the next time, and if they do not, fewer, then none, and it is
-//! tried again ever more rarely. Below that load nothing is ever held up, nor is a client that talks alone with its
-//! worker.
+//! A turn that starts at the first completion handles one message where it could handle ten a few microseconds later,
+//! and the readers of the answers then wake up ten times as well. Waiting pays only under load, and only if more
+//! completions arrive. So it is tried while the daemon uses much CPU in turns that move little. If the completions
+//! arrive, the next turn waits for more; if they do not, for fewer, then for none, and waiting is retried ever more
+//! rarely. Below that load nothing is ever delayed, nor is a client that is alone with its worker.
 
 use std::time::{Duration, Instant};
 
@@ -14,33 +13,34 @@ use rustix::time::ClockId;
 
 use super::clocks::time;
 
-/// How long each completion is waited for: where they come more slowly, to wait for them costs more than it saves.
+/// The wait for each completion: where they arrive more slowly, waiting costs more than it saves.
 const EACH: Duration = Duration::from_micros(24);
-/// How long the most are waited for. Where so many come, they come in waves, clients' and workers', and it pays to wait
-/// from one to the next.
+/// The wait for the largest batch. At that rate completions arrive in waves, from clients and from workers, and it pays
+/// to wait from one wave to the next.
 const LONGEST: Duration = Duration::from_micros(600);
-/// It begins above this part of the CPU's time and ends below that: where it helps, the daemon needs less.
+/// Batching begins above this share of the CPU's time and ends below a lower one, since batching itself lowers the
+/// load.
 const BEGINS_ABOVE: u32 = 3;
 const ENDS_BELOW: u32 = 8;
-/// The load is looked at once in so many turns.
+/// The load is sampled once in this many turns.
 const TURNS: u32 = 64;
-/// Turns that carry more lines or move more bytes than this, on the average, carry enough already.
+/// Turns that on average carry more lines or move more bytes than this are batched well enough.
 const ENOUGH_LINES: u64 = 7;
 const ENOUGH_BYTES: u64 = 16 * 1024;
-/// Turns that the average looks back on.
+/// The number of turns that the moving average covers.
 const AVERAGE: u64 = 16;
-/// The fewest completions that are worth it, and the most: of sixty clients that talk in lockstep, a quarter.
+/// The smallest batch worth waiting for, and the largest: a quarter of sixty clients that talk in lockstep.
 const FEWEST: u32 = 2;
 const MOST: u32 = 16;
-/// Turns until it is tried again after a failure: doubled up to the most, and the fewest again after a success.
+/// Turns before batching is retried after a failure: doubled up to the maximum, reset to the minimum by a success.
 const FEWEST_SKIPPED: u32 = 64;
 const MOST_SKIPPED: u32 = 4096;
 
-/// See the top of the file.
+/// See the module documentation.
 #[derive(Default)]
 pub struct Batching {
     wanted: u32,
-    /// What a turn carries and moves on the average, times [`AVERAGE`].
+    /// The average lines and bytes of a turn, times [`AVERAGE`].
     lines: u64,
     bytes: u64,
     skip: u32,
@@ -50,7 +50,7 @@ pub struct Batching {
     is_busy: bool,
 }
 
-/// Time on the CPU until some moment.
+/// CPU time used up to some moment.
 #[derive(Clone, Copy)]
 struct Load {
     used: Duration,
@@ -64,7 +64,7 @@ impl Load {
 }
 
 impl Batching {
-    /// How many completions to wait for in the turn that begins now, beyond those that come at once.
+    /// Returns how many completions to wait for in the turn that starts now, beyond those that are ready.
     pub fn wanted(&mut self) -> u32 {
         self.turns += 1;
         if self.turns.is_multiple_of(TURNS) {
@@ -79,22 +79,22 @@ impl Batching {
         self.wanted
     }
 
-    /// How long to wait for so many.
+    /// Returns how long to wait for that many.
     pub fn patience(wanted: u32) -> Duration {
         if wanted < MOST { EACH * wanted } else { LONGEST }
     }
 
-    /// A turn has carried so many lines.
+    /// Records the lines that a turn carried.
     pub fn carried(&mut self, lines: u64) {
         self.lines = self.lines - self.lines / AVERAGE + lines;
     }
 
-    /// A turn has moved so many bytes, in and out.
+    /// Records the bytes that a turn moved, in and out.
     pub fn moved(&mut self, bytes: u64) {
         self.bytes = self.bytes - self.bytes / AVERAGE + bytes;
     }
 
-    /// How many came of those waited for.
+    /// Records how many of the awaited completions arrived.
     pub fn came(&mut self, completions: u32) {
         if completions >= self.wanted {
             self.wanted = (2 * self.wanted).min(MOST);
@@ -109,7 +109,7 @@ impl Batching {
         }
     }
 
-    /// So many came that buffers ran out.
+    /// Stops batching: so many completions arrived that the buffers ran out.
     pub fn back_off(&mut self) {
         self.wanted = 0;
         self.skip = MOST_SKIPPED;
@@ -129,7 +129,7 @@ impl Batching {
 mod tests {
     use super::*;
 
-    /// Time passes, of which `percent` are used.
+    /// Lets time pass, with `percent` of it spent on the CPU.
     fn works(batching: &mut Batching, percent: u32) {
         let last = *batching.load.get_or_insert_with(|| Load { used: Duration::ZERO, at: Instant::now() });
         let second = Duration::from_secs(1);
@@ -142,7 +142,7 @@ mod tests {
         batching
     }
 
-    /// So many turns in which `come` of those waited for come: how many of the turns wait.
+    /// Runs `turns` turns in which `come` of the awaited completions arrive, and returns how many of the turns waited.
     fn waits(batching: &mut Batching, turns: usize, come: impl Fn(u32) -> u32) -> usize {
         let mut waits = 0;
         for _ in 0..turns {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn more_are_waited_for_as_long_as_they_come() {
+    fn batches_grow_as_long_as_completions_arrive() {
         let mut batching = busy();
         let waited = waits(&mut batching, 1000, |wanted| wanted);
         assert!(waited > 900, "{waited} turns of 1000");
@@ -165,14 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_waited_for_as_mostly_come() {
+    fn batches_settle_at_the_number_that_usually_arrives() {
         let mut batching = busy();
         waits(&mut batching, 1000, |wanted| wanted.min(7));
         assert_eq!(batching.wanted, 8);
     }
 
     #[test]
-    fn who_talks_alone_hardly_ever_waits() {
+    fn a_client_that_is_alone_hardly_ever_waits() {
         let mut batching = busy();
         waits(&mut batching, 10_000, |_| 1);
         let waited = waits(&mut batching, 100_000, |_| 1);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_waited_for_before_there_is_much_to_do_nor_when_it_is_over() {
+    fn there_is_no_wait_before_the_load_is_high_nor_after_it() {
         let mut batching = Batching::default();
         works(&mut batching, 30);
         assert_eq!(waits(&mut batching, 1000, |wanted| wanted), 0);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_waited_for_when_buffers_ran_out() {
+    fn there_is_no_wait_after_buffers_ran_out() {
         let mut batching = busy();
         waits(&mut batching, 1000, |wanted| wanted);
         batching.back_off();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_waited_for_when_turns_carry_enough() {
+    fn there_is_no_wait_while_turns_carry_enough() {
         for (lines, bytes) in [(2 * ENOUGH_LINES, 0), (1, 2 * ENOUGH_BYTES)] {
             let mut batching = busy();
             let turns = |batching: &mut Batching, lines, bytes| {

@@ -1,9 +1,9 @@
-//! Memory that the kernel reads from and writes to: blocks with pads for the scanner, some of them registered, and
-//! the ring of provided buffers for the sockets. Blocks are lent and given back; idle connections hold none.
+//! Memory that the kernel reads and writes: padded blocks for the scanner, some of them registered, and the
+//! provided-buffer ring for the sockets. Blocks are lent and given back; idle connections hold none.
 //!
-//! One count says how much is lent. All of it comes from the system by the page, around the allocator, so that what
-//! is given back can go back: spare blocks serve a busy daemon, and go when nobody has needed them for a while.
-//! Lending fails when the system has no memory left, and then it is for the caller to do without.
+//! One counter tracks all lent memory. All of it is mapped from the system in pages, bypassing the allocator, so that
+//! it can be returned to the system: spare blocks serve a busy daemon, and are freed when they have not been needed for
+//! a while. Lending fails when the system is out of memory; the caller has to cope.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -16,45 +16,45 @@ use crate::io::ring::Ring;
 use crate::reserve;
 use crate::scan::{PAD, Window};
 
-/// Bytes that fit into a chunk of an output.
+/// Capacity in bytes of a chunk of an output.
 pub const CHUNK: usize = 64 * 1024;
-/// Bytes that fit into the first chunk of a client's output, and into the beginning of a line: what a thousand
-/// connections may need at once should stay in the cache.
+/// Capacity in bytes of a client output's first chunk, and of the beginning of a line: what a thousand connections may
+/// need at once should stay in the cache.
 pub const SMALL: usize = 4 * 1024;
-/// Bytes that fit into the second chunk of a client's output, and twice as many as into what a line goes on in: most
-/// of what does not fit into the first is far from filling a whole chunk.
+/// Capacity in bytes of a client output's second chunk, and twice that of a line's continuation: most output that
+/// exceeds the first chunk is far from filling a full one.
 pub const MEDIUM: usize = 16 * 1024;
-/// Bytes that one read of a worker's stdout may bring.
+/// Maximum number of bytes that one read of a worker's stdout returns.
 pub const READ: usize = 128 * 1024;
-/// Bytes that one receive of a socket may bring.
+/// Maximum number of bytes that one receive from a socket returns.
 pub const RECEIVE: usize = 16 * 1024;
-/// Buffers that all sockets share: together a set that stays in the cache.
+/// The number of buffers that all sockets share: small enough for all of them to stay in the cache.
 pub const RECEIVE_BUFFERS: u16 = 64;
-/// The group that the kernel knows them by.
+/// The buffer group ID that the kernel knows them by.
 pub const GROUP: u16 = 1;
-/// Registered blocks: registered memory is pinned, and has to be there before the daemon begins, so what goes beyond uses
-/// ordinary memory. What comes for a worker is gathered while it is written to. It is read on while a long line of it is
-/// being sent, into ordinary memory: that costs little beside the line.
+/// Registered blocks per worker. Registered memory is pinned and has to exist before the daemon starts, so anything
+/// beyond it uses ordinary memory. Input for a worker is gathered while another write is in flight. While a long line
+/// of it is being sent, the worker is read on into ordinary memory, which costs little beside the line.
 const READS_PER_WORKER: usize = 1;
 const CHUNKS_PER_WORKER: usize = 2;
 const REGISTERED_READS: usize = 16;
 const REGISTERED_CHUNKS: usize = 8;
-/// Small and medium blocks that are cut from one stretch of pages.
+/// The number of small or medium blocks cut from one stretch of pages.
 const SMALL_TOGETHER: u32 = 31;
 const MEDIUM_TOGETHER: u32 = 15;
-/// Ordinary blocks that are kept for the next one who needs them.
+/// Ordinary blocks kept for reuse.
 const SPARE_CHUNKS: usize = 32;
 const SPARE_READS: usize = 16;
-/// Bytes in larger blocks that are kept.
+/// Bytes in larger blocks kept for reuse.
 const SPARE_LONG_BYTES: usize = 8 * 1024 * 1024;
-/// Chunks, reads and stretches of smaller blocks that are kept even when nobody has needed them for a while: with no
-/// more than these nobody has to look after them.
+/// Chunks, reads and stretches of smaller blocks that are kept even when unused for a while: at or below this count, no
+/// trimming is scheduled.
 const KEPT: usize = 8;
 const KEPT_STRETCHES: usize = 3;
 
 const PAGE: usize = 4096;
 
-/// Zeroed pages of their own.
+/// Zeroed pages in a mapping of their own.
 struct Pages {
     start: NonNull<u8>,
     bytes: usize,
@@ -64,7 +64,7 @@ impl Pages {
     fn new(bytes: usize) -> io::Result<Self> {
         let bytes = bytes.next_multiple_of(PAGE);
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps no other.
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps no other.
         let start = unsafe { libc::mmap(ptr::null_mut(), bytes, access, kind, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -76,15 +76,15 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this length, and whoever has a pointer into it holds it, too.
+        // SAFETY: mapped in `new` with this length, and every holder of a pointer into it also holds a reference to it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// Where a block goes when it is given back.
+/// Where a block returns to when it is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Home {
-    /// Its stretch and its place there: see [`Place`].
+    /// Its stretch and its index there: see [`Place`].
     Small(Place),
     Medium(Place),
     Chunks,
@@ -92,14 +92,14 @@ enum Home {
     Long,
 }
 
-/// The number of a stretch, times 64, and the number of a block in it.
+/// The index of a stretch, times 64, plus the index of a block in it.
 type Place = u32;
 
 /// A stretch of memory with [`PAD`] bytes before and after it.
 pub struct Block {
-    /// The memory that it lies in, alone or beside others.
+    /// The mapping that it lies in, alone or with others.
     pages: Rc<Pages>,
-    /// Where its first pad begins.
+    /// The start of its first pad.
     start: NonNull<u8>,
     capacity: usize,
     home: Home,
@@ -112,12 +112,12 @@ impl Block {
         Ok(Self { start: pages.start, pages, capacity, home, registered: None })
     }
 
-    /// How many bytes fit.
+    /// The capacity in bytes.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// How many bytes of memory it takes up.
+    /// The memory that it takes up, in bytes.
     pub fn weight(&self) -> usize {
         match self.home {
             Home::Small(_) | Home::Medium(_) => self.capacity + 2 * PAD,
@@ -151,12 +151,12 @@ impl Block {
         Window::new(all, PAD + start, PAD + end)
     }
 
-    /// Writes `bytes` at `offset`, where nobody reads.
+    /// Writes `bytes` at `offset`, which must not be borrowed or read by the kernel.
     #[inline]
     pub fn write(&mut self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.capacity);
-        // SAFETY: the target lies inside the block, and a borrowed slice cannot overlap memory that we own alone but
-        // through this block, of which no slice is alive.
+        // SAFETY: the target lies inside the block, and the source cannot overlap it: we own the memory exclusively,
+        // and no slice of this block is alive.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at(offset), bytes.len()) };
     }
 
@@ -168,10 +168,10 @@ impl Block {
     }
 }
 
-/// Spare blocks of one size, the last one given back first.
+/// Spare blocks of one size, used as a stack.
 struct Shelf {
     blocks: Vec<Block>,
-    /// So few there were at the least since the last look: so many nobody has needed.
+    /// The minimum number of spares since the last trim: that many were not needed.
     least: usize,
 }
 
@@ -187,7 +187,7 @@ impl Shelf {
         block
     }
 
-    /// Frees what nobody has needed, but for `kept` blocks. True if more than those are left.
+    /// Frees the blocks that were not needed, but keeps `kept`. Returns true if more than those are left.
     fn trim(&mut self, kept: usize) -> bool {
         let unneeded = self.least.min(self.blocks.len().saturating_sub(kept));
         self.blocks.drain(..unneeded);
@@ -201,8 +201,8 @@ impl Shelf {
     }
 }
 
-/// Blocks of one small size, cut from stretches of pages, so that they lie close together and the pages can go back
-/// when all of a stretch are free. The stretch that was used last is used first.
+/// Blocks of one small size, cut from stretches of pages so that they lie close together, and so that the pages can be
+/// freed when all blocks of a stretch are free. The most recently used stretch is used first.
 struct Stretches {
     capacity: usize,
     together: u32,
@@ -210,15 +210,15 @@ struct Stretches {
     stretches: Vec<Stretch>,
     /// Stretches with free blocks.
     open: Vec<u32>,
-    /// Numbers of stretches that are gone.
+    /// Indexes of freed stretches.
     vacant: Vec<u32>,
-    /// Free blocks in all of them, now and at the least since the last look.
+    /// Free blocks in all of them, now and at minimum since the last trim.
     free: usize,
     least: usize,
 }
 
 struct Stretch {
-    /// None once it is gone.
+    /// None once it was freed.
     pages: Option<Rc<Pages>>,
     /// A bit for each block.
     free: u64,
@@ -239,7 +239,7 @@ impl Stretches {
         (1 << self.together) - 1
     }
 
-    /// A free block, if there is one.
+    /// Takes a free block, if there is one.
     #[inline]
     fn take(&mut self) -> Option<Block> {
         let number = *self.open.last()?;
@@ -264,12 +264,12 @@ impl Stretches {
         })
     }
 
-    /// How many bytes of pages a stretch has.
+    /// The length of a stretch's pages in bytes.
     fn length(&self) -> usize {
         self.together as usize * self.stride()
     }
 
-    /// Adds a stretch with these pages, all of it free.
+    /// Adds a stretch made of these pages, all of it free.
     fn add(&mut self, pages: Rc<Pages>) {
         assert!(pages.bytes >= self.length());
         let stretch = Stretch { pages: Some(pages), free: self.all() };
@@ -299,14 +299,14 @@ impl Stretches {
         self.free += 1;
     }
 
-    /// Frees stretches that nobody has needed, but for some blocks. True if more than those are left.
+    /// Frees the stretches that were not needed, but keeps some blocks. Returns true if more than those are left.
     fn trim(&mut self) -> bool {
         self.release(self.least.min(self.free.saturating_sub(self.kept())));
         self.least = self.free;
         self.has_spares()
     }
 
-    /// Blocks that are kept even when nobody has needed them for a while.
+    /// Blocks that are kept even when unused for a while.
     fn kept(&self) -> usize {
         KEPT_STRETCHES * self.together as usize
     }
@@ -315,7 +315,7 @@ impl Stretches {
         self.free > self.kept()
     }
 
-    /// Frees stretches with at most so many blocks together.
+    /// Frees whole stretches, of at most `blocks` blocks in total.
     fn release(&mut self, mut blocks: usize) {
         let (all, together) = (self.all(), self.together as usize);
         let (stretches, vacant, free) = (&mut self.stretches, &mut self.vacant, &mut self.free);
@@ -338,18 +338,18 @@ impl Stretches {
 pub struct Buffers {
     small: Stretches,
     medium: Stretches,
-    /// Registered ones and ordinary ones.
+    /// Registered and ordinary ones.
     chunks: [Shelf; 2],
     reads: [Shelf; 2],
     long: Shelf,
     receive: ReceiveRing,
-    /// Bytes that are lent.
+    /// Lent bytes.
     used: usize,
-    /// While more is lent, nothing is kept as a spare.
+    /// While more than this is lent, no spares are kept.
     plenty: usize,
-    /// There may be spares that nobody needs.
+    /// There may be spares to trim.
     has_spares: bool,
-    /// What could not be registered and why, for the log.
+    /// Why registration failed, for the log.
     pub unregistered: Option<io::Error>,
 }
 
@@ -357,8 +357,8 @@ const REGISTERED: usize = 0;
 const ORDINARY: usize = 1;
 
 impl Buffers {
-    /// Allocates, and registers with a ring, if there is one, what the kernel lets us register. `workers` is how many
-    /// may run at once.
+    /// Allocates the memory and registers as much of it as the kernel permits, if there is a ring. `workers` is how
+    /// many may run at once.
     ///
     /// The caller drops the ring first.
     pub fn new(ring: Option<&Ring>, workers: usize) -> io::Result<Self> {
@@ -392,12 +392,12 @@ impl Buffers {
         Ok(buffers)
     }
 
-    /// Bytes of all blocks that are lent.
+    /// The number of lent bytes.
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// While more than `bytes` are lent, nothing is kept as a spare.
+    /// Keeps no spares while more than `bytes` are lent.
     pub fn keep_spares_below(&mut self, bytes: usize) {
         self.plenty = bytes;
     }
@@ -407,7 +407,7 @@ impl Buffers {
         self.has_spares
     }
 
-    /// Frees what nobody has needed since the last call.
+    /// Frees the spares that were not needed since the last call.
     pub fn trim(&mut self) {
         let left = [
             self.small.trim(),
@@ -419,7 +419,7 @@ impl Buffers {
         self.has_spares = left.contains(&true);
     }
 
-    /// Frees all that is not lent. Registered memory stays: the kernel has it.
+    /// Frees all that is not lent. Registered memory stays: the kernel holds it.
     pub fn drop_spares(&mut self) {
         self.small.release(usize::MAX);
         self.medium.release(usize::MAX);
@@ -437,7 +437,7 @@ impl Buffers {
         Some(self.lend(block))
     }
 
-    /// Ordinary memory for `needed` bytes; where none of the kept blocks fits, for `generous` bytes.
+    /// Ordinary memory for `needed` bytes. If no spare block fits, a new one for `generous` bytes.
     pub fn take(&mut self, needed: usize, generous: usize) -> Option<Block> {
         if needed <= SMALL {
             return self.take_small();
@@ -446,7 +446,7 @@ impl Buffers {
         if needed <= MEDIUM / 2 {
             return self.take_medium();
         }
-        // Who has filled a buffer has more to send, and where there is plenty one read may bring all of it.
+        // A sender that filled a buffer has more to send, and if memory is plentiful one read may take all of it.
         let block = if needed > READ {
             self.long_block(needed, generous)
         } else if needed < RECEIVE || (needed <= CHUNK && self.used > self.plenty) {
@@ -458,7 +458,7 @@ impl Buffers {
         block.map(|block| self.lend(block))
     }
 
-    /// Memory for an output that may stay short.
+    /// Memory for an output that may stay small.
     #[inline]
     pub fn take_small(&mut self) -> Option<Block> {
         if self.small.free == 0 {
@@ -469,7 +469,7 @@ impl Buffers {
         Some(self.lend(block))
     }
 
-    /// Memory for an output that is not so short after all.
+    /// Memory for an output that outgrew its first chunk.
     pub fn take_medium(&mut self) -> Option<Block> {
         if self.medium.free == 0 {
             let pages = self.pages(self.medium.length(), Need::Urgent)?;
@@ -528,7 +528,7 @@ impl Buffers {
         Some(Block { start: pages.start, pages, capacity, home, registered: None })
     }
 
-    /// New memory, at the cost of all spares and at last of the reserve.
+    /// Maps new memory, at the cost of all spares and finally of the reserve.
     fn pages(&mut self, bytes: usize, need: Need) -> Option<Rc<Pages>> {
         if need == Need::Large && reserve::is_spent() {
             return None;
@@ -580,49 +580,49 @@ impl Buffers {
         }
     }
 
-    /// What the kernel received into the provided buffer `buffer`.
+    /// The bytes that the kernel received into provided buffer `buffer`.
     ///
     /// # Safety
-    /// The window must not be looked at after [`Buffers::return_received`], nor after these buffers are gone. Its
-    /// lifetime is the caller's to choose, because other buffers are lent while it is in use.
+    /// The window must not be used after [`Buffers::return_received`], nor after these buffers are gone. Its lifetime
+    /// is the caller's to choose, because other buffers are lent while it is in use.
     #[inline]
     pub unsafe fn received<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
-        // SAFETY: as promised by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.receive.window(buffer, bytes) }
     }
 
-    /// The bytes of the provided buffer `buffer`, with one more than the kernel writes: what is received may be decoded
-    /// where it lies, and [`Buffers::received`] be asked for so much of it.
+    /// The bytes of provided buffer `buffer`, plus one more than the kernel writes: received bytes may be decoded in
+    /// place, and [`Buffers::received`] called with the decoded length.
     ///
     /// # Safety
     /// As for [`Buffers::received`], and no window of it is alive.
     pub unsafe fn received_bytes<'bytes>(&mut self, buffer: u16) -> &'bytes mut [u8] {
-        // SAFETY: as promised by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.receive.bytes(buffer) }
     }
 
-    /// Where a provided buffer begins, for whoever receives without a ring.
+    /// The start of a provided buffer, for receiving without a ring.
     pub fn provided(&self, buffer: u16) -> *mut u8 {
         // SAFETY: the buffer lies within the memory.
         unsafe { self.receive.memory.start.as_ptr().add(self.receive.start(buffer) + PAD) }
     }
 
-    /// Lets the kernel use a provided buffer again.
+    /// Returns a provided buffer to the kernel.
     pub fn return_received(&mut self, buffer: u16) {
         self.receive.give(buffer);
     }
 }
 
-/// How much depends on a piece of memory.
+/// How urgently memory is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
-    /// Little is asked for, or a worker cannot do without: the reserve is there for this.
+    /// A small amount, or a worker's: the reserve exists for these.
     Urgent,
-    /// One peer has much to keep, and can be told to wait.
+    /// A large amount for one peer, which can be made to wait.
     Large,
 }
 
-/// The provided buffers, and the ring through which the kernel takes them.
+/// The provided buffers, and the ring that hands them to the kernel.
 struct ReceiveRing {
     entries: Pages,
     memory: Pages,
@@ -630,14 +630,14 @@ struct ReceiveRing {
 }
 
 impl ReceiveRing {
-    /// One byte more than is received, and what keeps the buffers on lines of the cache.
+    /// One byte more than can be received, padded so that buffers are aligned to cache lines.
     const STRIDE: usize = RECEIVE + 3 * PAD;
 
     fn new(ring: Option<&Ring>) -> io::Result<Self> {
         let entries = Pages::new(usize::from(RECEIVE_BUFFERS) * size_of::<BufRingEntry>())?;
         let memory = Pages::new(usize::from(RECEIVE_BUFFERS) * Self::STRIDE)?;
         if let Some(ring) = ring {
-            // SAFETY: the array is page-aligned, large enough, and dropped after the ring.
+            // SAFETY: the array is page-aligned, large enough, and outlives the ring.
             unsafe { ring.register_buffer_ring(entries.start.as_ptr() as u64, RECEIVE_BUFFERS, GROUP)? };
         }
         let mut provided = Self { entries, memory, tail: 0 };
@@ -654,8 +654,8 @@ impl ReceiveRing {
     fn give(&mut self, buffer: u16) {
         let address = self.memory.start.as_ptr() as usize + self.start(buffer) + PAD;
         let base: *mut BufRingEntry = self.entries.start.as_ptr().cast();
-        // SAFETY: the slot at the tail belongs to us until the tail is moved past it; the array has a power of two
-        // entries, and the tail that the kernel reads lies in the first of them.
+        // SAFETY: the slot at the tail is ours until the tail moves past it; the array has a power of two of entries,
+        // and the tail that the kernel reads lies in its first entry.
         unsafe {
             let entry = &mut *base.add(usize::from(self.tail & (RECEIVE_BUFFERS - 1)));
             entry.set_addr(address as u64);
@@ -671,8 +671,8 @@ impl ReceiveRing {
     /// As for [`Buffers::received`].
     unsafe fn window<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
         assert!(bytes <= RECEIVE + 1);
-        // SAFETY: the buffer was handed to us by a completion, so the kernel does not write to it until it is
-        // returned; the slice covers its pads, which nobody writes while it is used, and no other buffer.
+        // SAFETY: a completion handed us the buffer, so the kernel does not write to it until it is returned; the slice
+        // covers its pads, which are not written while it is in use, and no other buffer.
         let all =
             unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr().add(self.start(buffer)), Self::STRIDE) };
         Window::new(all, PAD, PAD + bytes)
@@ -681,7 +681,7 @@ impl ReceiveRing {
     /// # Safety
     /// As for [`Buffers::received_bytes`].
     unsafe fn bytes<'bytes>(&mut self, buffer: u16) -> &'bytes mut [u8] {
-        // SAFETY: as for a window, without the pads; the memory was zeroed, so every byte is initialized.
+        // SAFETY: as for a window, but without the pads; the memory was zeroed, so every byte is initialized.
         unsafe {
             let start = self.memory.start.as_ptr().add(self.start(buffer) + PAD);
             std::slice::from_raw_parts_mut(start, RECEIVE + 1)

@@ -1,12 +1,13 @@
-//! The kernel by epoll(7), where it has no io_uring or a sandbox blocks it. What is ready is read and written at once,
-//! by this thread, and told as the ring would tell it.
+//! The epoll(7) backend, for systems where io_uring is missing or blocked by a sandbox. Ready descriptors are read and
+//! written at once, on this thread, and reported as the ring would.
 //!
-//! Writes are tried first, since there mostly is room; reads are waited for first, since there mostly is nothing yet. What
-//! was waited for once stays registered, so that the next wait costs no call; if it wakes us while nobody waits for it, it
-//! goes. Sockets that listen are registered for one event at a time (EPOLLONESHOT): others may share them, and then they
-//! stay registered when we close ours.
+//! Writes are tried first, since there usually is room; reads wait first, since there usually is nothing yet. A
+//! descriptor stays registered after a wait, so that the next wait costs no system call; if it wakes us when nothing
+//! waits for it, it is deregistered. Listening sockets are registered for one event at a time (EPOLLONESHOT): other
+//! processes may share them, and then they stay registered when we close ours.
 //!
-//! As the ring, a busy daemon waits for several events where that pays ([`Batching`]): it sleeps a little before it looks.
+//! Like the ring, a busy daemon waits for several events where that pays ([`Batching`]): it sleeps briefly before it
+//! polls.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -20,37 +21,39 @@ use super::ring::Completion;
 use super::{Io, Submission, result_of};
 use crate::error::StartError;
 
-/// When it is tried again to wait for what could not be waited for.
+/// Interval of retries after a failed registration.
 const ARM_AGAIN: Duration = Duration::from_millis(100);
-/// The first of the sleeps in which events gather.
+/// The first of the sleeps during which events accumulate.
 const FIRST_SLEEP: Duration = Duration::from_micros(48);
-/// How long to sleep where nothing but closed descriptors has woken us, which goes on until a process has started.
+/// The sleep after a wake-up by closed descriptors alone, which recur until a process that is being spawned has
+/// started.
 const STALE_SLEEP: Duration = Duration::from_millis(1);
-/// A pipe that has room has room for so much (pipe(7), PIPE_BUF): more might have to wait, if it may.
+/// A writable pipe has room for at least this many bytes (pipe(7), PIPE_BUF); a larger blocking write might block.
 const PIECE: usize = 4096;
 /// RWF_NOWAIT (preadv2(2)).
 const NOWAIT: libc::c_int = libc::RWF_NOWAIT;
 const READABLE: u32 = libc::EPOLLIN as u32;
-/// What the threads wake us by.
+/// The token of the wake-up by helper threads.
 const ASIDE: u64 = u64::MAX;
 
-/// An operation that waits.
+/// A pending operation.
 type Waiting = Option<(u64, Submission)>;
 
-/// What waits for one descriptor.
+/// The operations that wait for one descriptor.
 #[derive(Clone, Copy, Default)]
 struct Waiters {
     input: Waiting,
     output: Waiting,
     watch: Waiting,
-    /// The events that the kernel knows it by, if it does.
+    /// The events that it is registered for, if it is registered.
     registered: Option<u32>,
-    /// How often its number has come to belong to another file. What is closed here stays registered while a process that
-    /// is being started holds it, too (epoll(7), question 6), and its events are not those of who has the number now.
+    /// How often the number was reused for another file. A closed descriptor stays registered while a process that is
+    /// being spawned holds a copy (epoll(7), question 6), and its events do not belong to the file that has the number
+    /// now.
     generation: u32,
 }
 
-/// What an event is known by.
+/// The user data of an event.
 fn data(descriptor: RawFd, generation: u32) -> u64 {
     u64::from(generation) << 32 | u64::from(descriptor as u32)
 }
@@ -60,7 +63,7 @@ impl Waiters {
         [&mut self.input, &mut self.output, &mut self.watch]
     }
 
-    /// The events that they wait for; none when nobody waits.
+    /// The events that they wait for; none if there are no waiters.
     fn events(&self) -> Option<u32> {
         let wanted = |waiting: &Waiting, event| waiting.map(|_| event);
         let watch = self.watch.map(|(_, submission)| watched(submission));
@@ -69,25 +72,25 @@ impl Waiters {
     }
 }
 
-/// What a [`Submission::Watch`] waits for, beside [`GONE`]: that the other side sends no more, unless that is known.
+/// The event that a [`Submission::Watch`] waits for besides [`GONE`]: the peer's half-close, unless that is known.
 fn watched(submission: Submission) -> u32 {
     if matches!(submission, Submission::Watch { half_closed: false, .. }) { libc::EPOLLRDHUP as u32 } else { 0 }
 }
 
-/// See the top of the file.
+/// See the module documentation.
 pub struct Epoll {
     poll: Instance,
     buffers: Buffers,
-    /// Provided buffers that hold nothing.
+    /// Free provided buffers.
     free: Vec<u16>,
-    /// Operations that were not looked at yet.
+    /// Operations that were not tried yet.
     new: Vec<(u64, Submission)>,
     /// By descriptor.
     waiting: Vec<Waiters>,
-    /// What ended without an event.
+    /// Operations that ended without an event.
     done: Vec<Completion>,
     aside: Aside,
-    /// Descriptors that could not be waited for, for want of memory or of what this user may watch.
+    /// Descriptors that could not be registered, for lack of memory or because of the user's watch limit.
     unarmed: Vec<RawFd>,
     batching: Batching,
     events: Vec<libc::epoll_event>,
@@ -95,17 +98,16 @@ pub struct Epoll {
 }
 
 impl Epoll {
-    /// With memory for so many workers.
+    /// Allocates memory for `workers` workers.
     ///
     /// # Errors
-    /// There are no descriptors or no memory left.
+    /// The system is out of descriptors or memory.
     pub fn new(workers: usize) -> Result<Self, StartError> {
         let poll = Instance::new().map_err(StartError::io("make an epoll instance"))?;
         let aside = Aside::new().map_err(StartError::io("make an eventfd"))?;
         poll.control(libc::EPOLL_CTL_ADD, aside.wakes().as_raw_fd(), READABLE, ASIDE)
             .map_err(StartError::io("wait for an eventfd"))?;
-        // Short sleeps are meant: see [`Batching`].
-        // SAFETY: the call takes no memory. What it may fail with matters little.
+        // Short sleeps are intended: see [`Batching`]. SAFETY: the call takes no memory. A failure matters little.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
         Ok(Self {
             poll,
@@ -122,7 +124,7 @@ impl Epoll {
         })
     }
 
-    /// Looks at an operation for the first time.
+    /// Tries an operation for the first time.
     fn begin(&mut self, token: u64, submission: Submission) {
         use Submission as S;
         if let S::WriteAside { to, from, bytes } = submission {
@@ -130,7 +132,7 @@ impl Epoll {
         }
         let is_tried = match submission {
             S::Send { .. } | S::SendMany { .. } | S::Write { .. } | S::WriteMany { .. } => true,
-            // Where buffers are short, who has more to read takes turns with those who have waited.
+            // While buffers are short, a peer with more to send takes turns with those that have waited.
             S::Receive { was_empty, .. } => !was_empty && self.free.len() > usize::from(RECEIVE_BUFFERS) / 2,
             S::Read { now_or_never, .. } => now_or_never,
             _ => false,
@@ -141,15 +143,15 @@ impl Epoll {
         }
     }
 
-    /// Has a thread do what the loop must not wait for.
+    /// Hands a blocking operation to a thread.
     fn hand_over(&mut self, token: u64, task: Task) {
-        // SAFETY: whoever submitted the operation has promised that its memory stays until it completes.
+        // SAFETY: the submitter guarantees that the memory stays valid until the operation completes.
         if unsafe { self.aside.begin(token, task) }.is_err() {
             self.done.push(Completion::of(token, -libc::ECANCELED, None, false));
         }
     }
 
-    /// Lets an operation wait for its descriptor.
+    /// Queues an operation until its descriptor is ready.
     fn wait(&mut self, token: u64, submission: Submission) {
         use Submission as S;
         let descriptor = submission.descriptor();
@@ -172,7 +174,7 @@ impl Epoll {
         }
     }
 
-    /// Has the kernel tell what is waited for at a descriptor.
+    /// Registers the events that the waiters of a descriptor need.
     fn arm(&mut self, descriptor: RawFd) -> io::Result<()> {
         use Submission as S;
         let waiters = &mut self.waiting[descriptor as usize];
@@ -198,27 +200,28 @@ impl Epoll {
         self.poll.control(how, descriptor, events, data(descriptor, generation))
     }
 
-    /// Takes what waits for a descriptor. Of what is registered by its number nothing is heard any more.
+    /// Takes the waiters of a descriptor. Events of its current registration are ignored from then on.
     fn forget(&mut self, descriptor: RawFd) -> Waiters {
         let waiters = &mut self.waiting[descriptor as usize];
         let generation = waiters.generation.wrapping_add(1);
         std::mem::replace(waiters, Waiters { generation, ..Waiters::default() })
     }
 
-    /// What waits for the descriptor of an event; none if that is closed.
+    /// The waiters that an event is for; none if its descriptor was closed.
     fn waiters(&self, event: &libc::epoll_event) -> Option<&Waiters> {
         let waiters = self.waiting.get(event.u64 as u32 as usize)?;
         (u64::from(waiters.generation) == event.u64 >> 32).then_some(waiters)
     }
 
-    /// Whether the kernel knows the descriptor by what it is taken to.
+    /// Whether the registered descriptor still is the open file that we think it is.
     fn is_registered(&self, descriptor: RawFd) -> bool {
         let registered = self.waiting[descriptor as usize].registered;
         registered.is_some_and(|events| self.control(libc::EPOLL_CTL_MOD, descriptor, events).is_ok())
     }
 
-    /// A file never makes anybody wait, in its own opinion (EPERM): it is tried as if it was ready, and read aside, since it
-    /// may lie on a disk that hangs. What the kernel has no room for now is asked for again later.
+    /// Handles a failed registration. Files are always ready as far as epoll is concerned (EPERM): they are tried at
+    /// once, and read on a helper thread since the disk may hang. Out of kernel resources, the registration is retried
+    /// later.
     fn cannot_wait(&mut self, descriptor: RawFd, error: &io::Error) {
         let code = error.raw_os_error().unwrap_or(libc::EIO);
         if matches!(code, libc::ENOSPC | libc::ENOMEM) {
@@ -234,11 +237,11 @@ impl Epoll {
                 _ if code != libc::EPERM => Completion::of(token, -code, None, false),
                 Submission::Read { from, into, bytes, .. } => {
                     let bytes = bytes as usize;
-                    // SAFETY: whoever submitted it has promised that the memory stays until it completes.
+                    // SAFETY: the submitter guarantees that the memory stays valid until the operation completes.
                     if unsafe { self.aside.begin(token, Task::Read { from, into, bytes }) }.is_ok() {
                         continue;
                     }
-                    // SAFETY: the same. Where there is no thread, waiting for a disk is better than reading nothing.
+                    // SAFETY: the same. Without a thread, blocking on a disk is better than reading nothing.
                     Completion::of(token, result_of(unsafe { libc::read(from, into.cast(), bytes) }), None, false)
                 }
                 _ => self.run(token, submission).unwrap_or(Completion::of(token, -libc::EAGAIN, None, false)),
@@ -247,7 +250,7 @@ impl Epoll {
         }
     }
 
-    /// Does what waits for a descriptor that is ready in this way.
+    /// Runs the operations that these events of a descriptor allow.
     fn ready(&mut self, descriptor: RawFd, events: u32) {
         let is_ready = |event: u32| events & (event | GONE) != 0;
         let waiters = self.waiting[descriptor as usize];
@@ -276,21 +279,21 @@ impl Epoll {
         }
     }
 
-    /// A descriptor has woken us for what nobody waits for, and would go on so.
+    /// Deregisters a descriptor that woke us although nothing waits for it, and that would keep doing so.
     fn withdraw(&mut self, descriptor: RawFd) {
         let waiters = &mut self.waiting[descriptor as usize];
         let was_registered = waiters.registered.take().is_some();
         if was_registered && waiters.events().is_none() {
-            // One that is closed is not known any more.
+            // A closed one is not registered any more.
             let _ = self.control(libc::EPOLL_CTL_DEL, descriptor, 0);
         }
     }
 
-    /// Tries an operation; none when it has to wait.
+    /// Tries an operation; returns none if it has to wait.
     fn run(&mut self, token: u64, submission: Submission) -> Option<Completion> {
         use Submission as S;
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: whoever submitted it has promised that the memory and the descriptor are there until it completes.
+        // SAFETY: the submitter guarantees that the memory and the descriptor stay valid until the operation completes.
         let result = unsafe {
             match submission {
                 S::Receive { socket, .. } => return self.receive(token, socket),
@@ -320,20 +323,20 @@ impl Epoll {
 
     fn receive(&mut self, token: u64, socket: RawFd) -> Option<Completion> {
         let Some(&buffer) = self.free.last() else { return Some(Completion::of(token, -libc::ENOBUFS, None, false)) };
-        // SAFETY: the buffer holds nothing, and has room for so much.
+        // SAFETY: the buffer is free and has this capacity.
         let received = unsafe { libc::recv(socket, self.buffers.provided(buffer).cast(), RECEIVE, libc::MSG_DONTWAIT) };
         match result_of(received) {
             result if result == -libc::EAGAIN => None,
             result if result > 0 => {
                 self.free.pop();
-                // Who has not filled it has sent all that there was.
+                // A peer that did not fill the buffer has sent all there was.
                 Some(Completion::of(token, result, Some(buffer), result as usize == RECEIVE))
             }
             result => Some(Completion::of(token, result, None, false)),
         }
     }
 
-    /// Waits for events, for several where that pays, and does what they allow.
+    /// Waits for events, for several where that pays, and runs the operations that they allow.
     fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let waits = timeout != Some(Duration::ZERO);
         let several = if waits { self.batching.wanted() } else { 0 };
@@ -364,7 +367,7 @@ impl Epoll {
         Ok(())
     }
 
-    /// Sleeps, longer and longer, while more events come and until there are several.
+    /// Sleeps, for longer and longer, while more events arrive and until there are `several`.
     fn gather(&mut self, several: usize, timeout: Option<Duration>) -> io::Result<()> {
         let patience = Batching::patience(several as u32);
         let patience = timeout.map_or(patience, |timeout| timeout.min(patience));
@@ -383,10 +386,10 @@ impl Epoll {
         Ok(())
     }
 
-    /// Takes the events that there are, or waits for one. Those that were taken before and not looked at come again, but
-    /// for those that come once.
+    /// Takes the events that are ready, or waits for one. Events taken earlier but not handled are reported again,
+    /// except one-shot ones.
     fn look(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        // A millisecond that has begun is waited for to its end.
+        // Rounds up to whole milliseconds.
         let timeout = timeout.map_or(-1, |timeout| timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32);
         let mut events = std::mem::take(&mut self.events);
         events.retain(|event| self.waiters(event).is_some_and(|waiters| waiters.registered.is_none()));
@@ -473,39 +476,39 @@ impl Io for Epoll {
     }
 }
 
-/// Whether a descriptor is ready now, in this way or because its other side has gone.
+/// Whether a descriptor is ready for these events now, or its peer has gone.
 fn is_ready(descriptor: RawFd, events: libc::c_short) -> bool {
     let mut poll = libc::pollfd { fd: descriptor, events, revents: 0 };
     // SAFETY: the structure lives until the call returns.
     unsafe { libc::poll(&mut poll, 1, 0) > 0 }
 }
 
-/// Whether reads and writes of it never wait.
+/// Whether its reads and writes never block.
 fn is_nonblocking(descriptor: RawFd) -> bool {
     // SAFETY: the call takes no memory.
     unsafe { libc::fcntl(descriptor, libc::F_GETFL) & libc::O_NONBLOCK != 0 }
 }
 
-/// Whether a call that was asked not to wait has failed because this kernel, or this kind of file, cannot be asked that.
+/// Whether a call with RWF_NOWAIT failed because this kernel, or this kind of file, does not support it.
 fn cannot_be_asked(result: i32) -> bool {
     matches!(-result, libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL)
 }
 
-/// Reads what is there, from whatever it is: EAGAIN if that is nothing.
+/// Reads what is available, from any kind of file: EAGAIN if that is nothing.
 ///
 /// # Safety
-/// There is room for so many bytes.
+/// `into` has room for `bytes` bytes.
 unsafe fn read(from: RawFd, into: *mut u8, bytes: usize) -> i32 {
     let vector = libc::iovec { iov_base: into.cast(), iov_len: bytes };
-    // SAFETY: as promised by the caller. Where it is read from is where the file is (an offset of -1).
+    // SAFETY: guaranteed by the caller. An offset of -1 reads at the file's position.
     let result = result_of(
         unsafe { libc::syscall(libc::SYS_preadv2, from, &raw const vector, 1, -1i64, -1i64, NOWAIT) } as isize,
     );
-    // SAFETY: as promised by the caller.
+    // SAFETY: guaranteed by the caller.
     if cannot_be_asked(result) { unsafe { read_if_ready(from, into, bytes) } } else { result }
 }
 
-/// The same where the call cannot be asked not to wait.
+/// The same without RWF_NOWAIT.
 ///
 /// # Safety
 /// As for [`read`].
@@ -513,35 +516,35 @@ unsafe fn read_if_ready(from: RawFd, into: *mut u8, bytes: usize) -> i32 {
     if !is_nonblocking(from) && !is_ready(from, libc::POLLIN) {
         return -libc::EAGAIN;
     }
-    // SAFETY: as promised by the caller.
+    // SAFETY: guaranteed by the caller.
     result_of(unsafe { libc::read(from, into.cast(), bytes) })
 }
 
-/// Writes what there is room for, to whatever it is: EAGAIN if that is nothing.
+/// Writes what there is room for, to any kind of file: EAGAIN if there is none.
 ///
 /// # Safety
-/// The vectors and their memory are there.
+/// The vectors and their memory are valid.
 unsafe fn write(to: RawFd, vectors: *const libc::iovec, count: u32) -> i32 {
-    // SAFETY: as promised by the caller.
+    // SAFETY: guaranteed by the caller.
     let result =
         result_of(unsafe { libc::syscall(libc::SYS_pwritev2, to, vectors, count, -1i64, -1i64, NOWAIT) } as isize);
-    // SAFETY: as promised by the caller.
+    // SAFETY: guaranteed by the caller.
     if cannot_be_asked(result) { unsafe { write_what_fits(to, vectors, count) } } else { result }
 }
 
-/// The same where the call cannot be asked not to wait: a piece that surely fits, if there is room at all.
+/// The same without RWF_NOWAIT: writes a piece that is sure to fit, if there is room at all.
 ///
 /// # Safety
-/// As for [`write`]; there is one vector at least.
+/// As for [`write`]; there is at least one vector.
 unsafe fn write_what_fits(to: RawFd, vectors: *const libc::iovec, count: u32) -> i32 {
     if is_nonblocking(to) {
-        // SAFETY: as promised by the caller.
+        // SAFETY: guaranteed by the caller.
         return result_of(unsafe { libc::writev(to, vectors, count as libc::c_int) });
     }
     if !is_ready(to, libc::POLLOUT) {
         return -libc::EAGAIN;
     }
-    // SAFETY: as promised by the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let first = *vectors;
         result_of(libc::write(to, first.iov_base, first.iov_len.min(PIECE)))

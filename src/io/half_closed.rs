@@ -1,5 +1,5 @@
-//! Waits at descriptors whose other side sends no more. The ring's own poll cannot: it asks for POLLRDHUP whatever it is
-//! told, and that is there already. An epoll(7) instance is asked for less, and the ring waits for the instance.
+//! Waits on descriptors whose peer has half-closed. The ring's own poll cannot: it always asks for POLLRDHUP as well,
+//! which is already set. An epoll(7) instance can be asked for less, and the ring polls the instance.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -10,7 +10,7 @@ use super::Submission;
 use super::instance::{GONE, Instance, WRITABLE};
 use super::ring::Completion;
 
-/// The operations that wait for one descriptor, by their tokens.
+/// The tokens of the operations that wait for one descriptor.
 #[derive(Clone, Copy, Default)]
 struct Waiters {
     room: Option<u64>,
@@ -22,19 +22,19 @@ impl Waiters {
         [self.room, self.watch].into_iter().flatten()
     }
 
-    /// Takes those that these events are for.
+    /// Takes the waiters that these events are for.
     fn take(&mut self, events: u32) -> Self {
         let room = self.room.take_if(|_| events & (WRITABLE | GONE) != 0);
         Self { room, watch: self.watch.take_if(|_| events & GONE != 0) }
     }
 }
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct HalfClosed {
-    /// None where it could not be made: then nobody is told anything.
+    /// None if it could not be created: then waiters are never notified.
     poll: Option<Instance>,
     waiting: HashMap<RawFd, Waiters>,
-    /// What ended without an event.
+    /// Operations that ended without an event.
     done: Vec<Completion>,
     events: Vec<libc::epoll_event>,
 }
@@ -46,17 +46,18 @@ impl Default for HalfClosed {
 }
 
 impl HalfClosed {
-    /// What becomes readable when something here has come true; none if nothing is waited for.
+    /// The descriptor that becomes readable when a waiter's event occurs; none if there are no waiters.
     pub(super) fn descriptor(&self) -> Option<RawFd> {
         self.poll.as_ref().filter(|_| !self.waiting.is_empty()).map(Instance::descriptor)
     }
 
-    /// Whether something is to be told without waiting.
+    /// Whether there is something to report without waiting.
     pub(super) fn has_news(&self) -> bool {
         !self.done.is_empty()
     }
 
-    /// Lets a [`Submission::AwaitRoom`] or a [`Submission::Watch`] wait. It completes with nothing where nobody would tell.
+    /// Queues a [`Submission::AwaitRoom`] or a [`Submission::Watch`]. It completes with nothing if it could never be
+    /// notified.
     pub(super) fn wait(&mut self, token: u64, submission: Submission) {
         let descriptor = submission.descriptor();
         let is_new = !self.waiting.contains_key(&descriptor);
@@ -69,13 +70,13 @@ impl HalfClosed {
         *place = Some(token);
         let how = if is_new { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
         let Err(refused) = self.control(how, descriptor) else { return };
-        // Files have room always, and epoll(7) takes none (EPERM).
+        // Files always have room, and epoll(7) refuses them (EPERM).
         let result = if refused.raw_os_error() == Some(libc::EPERM) { WRITABLE as i32 } else { 0 };
         let waiters = self.waiting.remove(&descriptor).unwrap_or_default();
         self.done.extend(waiters.tokens().map(|token| Completion::of(token, result, None, false)));
     }
 
-    /// Ends an operation, if it waits here.
+    /// Cancels an operation, if it waits here.
     pub(super) fn cancel(&mut self, token: u64, descriptor: RawFd) -> bool {
         let Some(waiters) = self.waiting.get_mut(&descriptor) else { return false };
         let place = if waiters.room == Some(token) { &mut waiters.room } else { &mut waiters.watch };
@@ -87,12 +88,12 @@ impl HalfClosed {
         true
     }
 
-    /// Adds what has come true to `completions`.
+    /// Adds completed waits to `completions`.
     pub(super) fn take(&mut self, completions: &mut Vec<Completion>) {
         completions.append(&mut self.done);
         let Some(poll) = self.poll.as_ref().filter(|_| !self.waiting.is_empty()) else { return };
         let mut events = std::mem::take(&mut self.events);
-        // What cannot be asked for now is asked for again when the ring says that there is something.
+        // What cannot be fetched now is fetched when the ring polls the instance again.
         let _ = poll.wait(&mut events, 0);
         for event in events.drain(..) {
             let (descriptor, events) = (event.u64 as RawFd, event.events);
@@ -104,17 +105,17 @@ impl HalfClosed {
         self.events = events;
     }
 
-    /// Goes on waiting for what is left at a descriptor.
+    /// Keeps waiting for the remaining events of a descriptor.
     fn go_on(&mut self, descriptor: RawFd) {
         let is_over = self.waiting.get(&descriptor).is_none_or(|left| left.tokens().next().is_none());
-        // It is known there, and asked for no more than before.
+        // It is registered, and asked for no more than before.
         let _ = self.control(if is_over { libc::EPOLL_CTL_DEL } else { libc::EPOLL_CTL_MOD }, descriptor);
         if is_over {
             self.waiting.remove(&descriptor);
         }
     }
 
-    /// Tells the kernel what is waited for at a descriptor.
+    /// Registers the events that a descriptor's waiters need.
     fn control(&self, how: libc::c_int, descriptor: RawFd) -> io::Result<()> {
         let Some(poll) = &self.poll else { return Err(io::ErrorKind::Unsupported.into()) };
         let awaits_room = self.waiting.get(&descriptor).is_some_and(|waiters| waiters.room.is_some());
@@ -134,7 +135,7 @@ mod tests {
     use crate::io::uring::Uring;
     use crate::io::{Io, tells_half_closed};
 
-    /// A full socket whose other side sends no more.
+    /// A full socket whose peer has half-closed.
     fn full() -> (UnixStream, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         theirs.shutdown(std::net::Shutdown::Write).expect("it is connected");
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn room_and_the_end_are_told_each_to_who_waits_for_it() {
+    fn room_and_the_end_are_each_reported_to_their_waiter() {
         let (ours, theirs) = full();
         let mut half_closed = HalfClosed::default();
         half_closed.wait(1, room(&ours));
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cancelled_is_told_so_and_the_rest_goes_on() {
+    fn a_cancelled_wait_says_so_and_the_others_go_on() {
         let (ours, theirs) = full();
         let mut half_closed = HalfClosed::default();
         half_closed.wait(1, room(&ours));
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_room_and_where_nobody_would_tell_that_is_told() {
+    fn a_file_has_room_and_a_wait_that_could_never_be_notified_ends() {
         let file = tempfile::tempfile().expect("a file");
         let mut half_closed = HalfClosed::default();
         half_closed.wait(1, Submission::AwaitRoom { descriptor: file.as_raw_fd(), half_closed: true });
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_knows_of_a_half_closed_socket_sleeps_until_there_is_room() {
+    fn a_ring_with_a_half_closed_socket_sleeps_until_there_is_room() {
         let mut ring = Uring::new(1).expect("the tests need io_uring");
         let (ours, theirs) = full();
         let mut turn = |submission: Option<Submission>, patience: u64| {

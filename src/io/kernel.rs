@@ -1,4 +1,4 @@
-//! Which door to the kernel is taken: the ring, or epoll where it cannot be had and nobody insists on it.
+//! Selects the I/O backend: io_uring, or epoll where io_uring is unavailable and not required.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -11,28 +11,29 @@ use super::uring::Uring;
 use super::{Io, Submission};
 use crate::error::StartError;
 
-/// What was asked for (`--io`).
+/// The requested backend (`--io`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// The ring, or else epoll.
+    /// io_uring, with epoll as a fallback.
     #[default]
     Auto,
-    /// The ring, or no daemon.
+    /// io_uring, or fail to start.
     Ring,
     /// Epoll.
     Epoll,
 }
 
-/// What was opened. There is one, so the room that the smaller one leaves costs nothing, and a box would cost each call.
+/// The open backend. There is only one, so the unused room of the smaller variant costs nothing, while a box would cost
+/// every call.
 #[allow(clippy::large_enum_variant)]
 pub enum Kernel {
     /// io_uring.
     Ring(Uring),
-    /// epoll, and why it is not the ring, if that was tried.
+    /// epoll, and why io_uring was refused, if it was tried.
     Epoll(Epoll, Option<Refused>),
 }
 
-/// Why there is no ring.
+/// Why io_uring is unavailable.
 pub struct Refused {
     /// One sentence.
     pub why: String,
@@ -49,10 +50,10 @@ impl From<StartError> for Refused {
 }
 
 impl Kernel {
-    /// Opens what was chosen, with memory for so many workers.
+    /// Opens the requested backend, with memory for `workers` workers.
     ///
     /// # Errors
-    /// As [`Uring::new`] where the ring is insisted on, and as [`Epoll::new`] otherwise.
+    /// As [`Uring::new`] if the ring is required, otherwise as [`Epoll::new`].
     pub fn open(choice: Choice, workers: usize) -> Result<Self, StartError> {
         let refused = match choice {
             Choice::Epoll => None,
@@ -66,7 +67,7 @@ impl Kernel {
     }
 }
 
-/// What the one that was opened says.
+/// Delegates to the open backend.
 macro_rules! opened {
     ($kernel:expr, $io:ident => $call:expr) => {
         match $kernel {
@@ -76,7 +77,7 @@ macro_rules! opened {
     };
 }
 
-/// The shell is compiled once for both: asking which one it is costs less than a second shell's room.
+/// The shell is compiled once for both: a branch on each call costs less than a second copy of the shell.
 impl Io for Kernel {
     fn name(&self) -> &'static str {
         opened!(self, io => io.name())
@@ -84,7 +85,7 @@ impl Io for Kernel {
 
     #[inline]
     unsafe fn submit(&mut self, submission: Submission, token: u64) {
-        // SAFETY: as promised by the caller.
+        // SAFETY: guaranteed by the caller.
         opened!(self, io => unsafe { io.submit(submission, token) });
     }
 

@@ -1,8 +1,8 @@
-//! The door to the kernel: what the shell may ask of it ([`Io`]), and who answers: the ring ([`uring`]), epoll where there
-//! is none ([`epoll`]), or in tests a kernel whose order of things follows from a seed (`testing/kernel.rs`).
+//! The interface to the kernel, [`Io`], and its implementations: the ring ([`uring`]), epoll as the fallback
+//! ([`epoll`]), and in tests a kernel whose order of events follows from a seed (`testing/kernel.rs`).
 //!
-//! Whoever answers owns all memory that the kernel may touch on its own account, so that none of it is given back while
-//! an operation may still write there.
+//! The implementation owns all memory that the kernel may touch asynchronously, so that none of it is freed while an
+//! operation may still write to it.
 
 mod aside;
 pub mod batching;
@@ -32,70 +32,70 @@ use crate::scan::Window;
 use buffers::Buffers;
 use ring::Completion;
 
-/// One operation. Files are pipes and terminals here: nobody seeks in them.
+/// One operation. Files are pipes and terminals here: there are no offsets.
 #[derive(Clone, Copy, Debug)]
 pub enum Submission {
     /// recv(2) into a provided buffer, which the completion names.
     Receive {
         /// A connected socket.
         socket: RawFd,
-        /// It was empty the last time: it is waited for before it is tried.
+        /// It was empty the last time: poll before trying.
         was_empty: bool,
     },
-    /// recv(2) into memory of the caller.
+    /// recv(2) into the caller's memory.
     ReceiveInto {
         /// A connected socket.
         socket: RawFd,
-        /// Where to.
+        /// The buffer.
         into: *mut u8,
-        /// How much fits.
+        /// Its capacity.
         bytes: u32,
     },
     /// read(2).
     Read {
         /// A pipe or a terminal.
         from: RawFd,
-        /// Where to.
+        /// The buffer.
         into: *mut u8,
-        /// How much fits.
+        /// Its capacity.
         bytes: u32,
-        /// The index that the memory is registered under.
+        /// The index of the registered buffer.
         registered: Option<u16>,
-        /// Take what is there; EAGAIN if that is nothing (RWF_NOWAIT, preadv2(2)).
+        /// Take what is available; EAGAIN if that is nothing (RWF_NOWAIT, preadv2(2)).
         now_or_never: bool,
     },
     /// send(2) without SIGPIPE.
     Send {
         /// A connected socket.
         socket: RawFd,
-        /// From where.
+        /// The bytes.
         from: *const u8,
-        /// How much.
+        /// Their number.
         bytes: u32,
-        /// Send what there is room for; EAGAIN if there is none. To wait for room is [`Submission::AwaitRoom`]'s: a ring
-        /// that has to wait for it at a socket whose other side sends no more makes a thread that does.
+        /// Send what there is room for; EAGAIN if there is none. Waiting for room is left to [`Submission::AwaitRoom`]:
+        /// to wait on a half-closed socket, the ring would start a thread that blocks.
         now_or_never: bool,
-        /// More follows at once, if only the end: the kernel may wait for that with what it sends (MSG_MORE).
+        /// More follows at once, if only the close: the kernel may hold back these bytes until then (MSG_MORE).
         more: bool,
     },
-    /// sendmsg(2) without SIGPIPE, of what there is room for; EAGAIN if there is none.
+    /// sendmsg(2) without SIGPIPE, of as much as there is room for; EAGAIN if there is none.
     SendMany {
         /// A connected socket.
         socket: RawFd,
-        /// The vectors.
+        /// The message header.
         message: *const libc::msghdr,
-        /// More follows at once, if only the end: the kernel may wait for that with what it sends (MSG_MORE).
+        /// More follows at once, if only the close: the kernel may hold back these bytes until then (MSG_MORE).
         more: bool,
     },
     /// write(2).
     Write {
         /// A pipe, a file or a terminal.
         to: RawFd,
-        /// From where.
+        /// The bytes.
         from: *const u8,
-        /// How much.
+        /// Their number.
         bytes: u32,
-        /// The index that the memory is registered under.
+        /// The index of the registered buffer.
         registered: Option<u16>,
     },
     /// writev(2).
@@ -104,44 +104,44 @@ pub enum Submission {
         to: RawFd,
         /// The vectors.
         vectors: *const libc::iovec,
-        /// How many.
+        /// Their number.
         count: u32,
     },
-    /// write(2) that must not make the loop wait, to what cannot be asked not to: a terminal, a file.
-    /// A thread of the kernel does it; ECANCELED if none can be made.
+    /// write(2) that must not block the loop, to a file that has no non-blocking mode: a terminal, a regular file. A
+    /// kernel thread does it; ECANCELED if none can be started.
     WriteAside {
-        /// What is written to.
+        /// A file or a terminal.
         to: RawFd,
-        /// From where.
+        /// The bytes.
         from: *const u8,
-        /// How much.
+        /// Their number.
         bytes: u32,
     },
-    /// Completes when something can be written, or never will be: poll(2) for POLLOUT. With POLLRDHUP alone where the
-    /// other side sends no more, unless that is known; with nothing where nobody would tell.
+    /// Completes when the descriptor is writable or never will be: poll(2) for POLLOUT. Completes with POLLRDHUP alone
+    /// when the peer half-closes, unless that is known; with nothing if it could never be notified.
     AwaitRoom {
         /// Any descriptor.
         descriptor: RawFd,
-        /// The other side is known to send no more.
+        /// The peer is known to have half-closed.
         half_closed: bool,
     },
-    /// Completes when there is a connection to be accepted: poll(2) for POLLIN.
+    /// Completes when a connection can be accepted: poll(2) for POLLIN.
     AwaitConnection {
         /// A listening socket.
         socket: RawFd,
     },
-    /// Completes when the other side has gone: poll(2) for nothing but POLLERR and POLLHUP. With POLLRDHUP alone where it
-    /// sends no more, unless that is known; with nothing where nobody would tell.
+    /// Completes when the peer has gone: poll(2) for only POLLERR and POLLHUP. Completes with POLLRDHUP alone when the
+    /// peer half-closes, unless that is known; with nothing if it could never be notified.
     Watch {
         /// Any descriptor.
         descriptor: RawFd,
-        /// The other side is known to send no more.
+        /// The peer is known to have half-closed.
         half_closed: bool,
     },
 }
 
 impl Submission {
-    /// Whether it completes with EAGAIN where others wait.
+    /// Whether it completes with EAGAIN where other operations wait.
     pub fn is_now_or_never(self) -> bool {
         matches!(
             self,
@@ -149,7 +149,7 @@ impl Submission {
         )
     }
 
-    /// What it is done to.
+    /// The descriptor that it operates on.
     pub fn descriptor(self) -> RawFd {
         match self {
             Self::AwaitConnection { socket: descriptor }
@@ -167,16 +167,16 @@ impl Submission {
     }
 }
 
-/// Whether the end of a [`Submission::AwaitRoom`] or a [`Submission::Watch`] says no more than that the other side sends no
-/// more.
+/// Whether the result of a [`Submission::AwaitRoom`] or a [`Submission::Watch`] reports nothing but the peer's
+/// half-close.
 pub fn tells_half_closed(result: i32) -> bool {
     let more = i32::from(libc::POLLOUT | libc::POLLERR | libc::POLLHUP);
     result > 0 && result & i32::from(libc::POLLRDHUP) != 0 && result & more == 0
 }
 
-/// What the shell needs of a kernel. Each submission completes once, whatever happens.
+/// What the shell needs from a kernel. Each submission completes exactly once, whatever happens.
 pub trait Io {
-    /// What it is called, for operators.
+    /// The backend's name, for operators.
     fn name(&self) -> &'static str;
 
     /// Queues an operation for the next turn.
@@ -185,96 +185,96 @@ pub trait Io {
     /// Memory and descriptors that it names stay valid until its completion was taken.
     unsafe fn submit(&mut self, submission: Submission, token: u64);
 
-    /// Says that a descriptor was opened: its number may have belonged to another file.
+    /// Notes that a descriptor was opened: its number may have belonged to another file.
     fn opened(&mut self, descriptor: RawFd);
 
-    /// Accepts a connection that waits at a listening socket, which is non-blocking, with the address that it comes from.
+    /// Accepts a pending connection of a listening socket, which is non-blocking, with the peer's address.
     ///
     /// # Errors
-    /// As accept(2): `AGAIN` where nobody waits.
+    /// As accept(2): `AGAIN` if no connection is pending.
     fn accept_now(&mut self, socket: BorrowedFd<'_>) -> Result<(OwnedFd, Option<SocketAddr>), Errno> {
         let (accepted, address) = rustix::net::acceptfrom_with(socket, SocketFlags::CLOEXEC)?;
         self.opened(accepted.as_raw_fd());
         Ok((accepted, address.and_then(|address| address.try_into().ok())))
     }
 
-    /// Takes what has come already to a socket that nothing receives from: 0 if that is nothing, or shows by the next
-    /// receive only.
+    /// Takes bytes that have already arrived on a socket without a pending receive: 0 if there are none, or if only the
+    /// next receive will show them.
     fn receive_now(&mut self, socket: BorrowedFd<'_>, into: &mut [u8]) -> usize {
         rustix::net::recv(socket, into, RecvFlags::DONTWAIT).map_or(0, |(received, _)| received)
     }
 
-    /// Asks for the end of the operation with this token, which is about this descriptor; it completes with ECANCELED, or
-    /// as usual.
+    /// Requests cancellation of the operation with this token on this descriptor; it completes with ECANCELED, or as
+    /// usual.
     fn cancel(&mut self, token: u64, descriptor: RawFd);
 
-    /// Submits what is queued, waits for a completion or until `timeout` has passed (none: for ever), and adds all
+    /// Submits what is queued, waits for a completion or until `timeout` has passed (none: for ever), and appends all
     /// completions to `completions`.
     ///
     /// # Errors
-    /// Only when no operation will ever complete again.
+    /// Only if no operation will ever complete again.
     fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()>;
 
-    /// Has made whatever [`Submission::WriteAside`] to this needs, and keeps it from then on: later there may be no room
-    /// for a thread among the processes that this user or service may have.
+    /// Creates what [`Submission::WriteAside`] to this descriptor needs, and keeps it: later the process limit of this
+    /// user or service may leave no room for a thread.
     fn prepare_aside(&mut self, to: RawFd);
 
-    /// Whether the next turn would bring something at once.
+    /// Whether the next turn would return at once.
     fn has_news(&mut self) -> bool;
 
-    /// Says how many lines were carried since the last turn: whether waiting for more completions pays depends on it.
+    /// Records the lines carried since the last turn, which [`Batching`] needs.
     fn carried(&mut self, lines: u64);
 
-    /// Time since some moment, on a clock that nobody sets.
+    /// Time since a fixed moment, on a clock that cannot be set.
     fn elapsed(&self) -> Duration;
 
-    /// What that was when the last turn ended.
+    /// That time when the last turn ended.
     fn turned_at(&self) -> Duration {
         self.elapsed()
     }
 
-    /// For how long the machine was suspended since its start (CLOCK_BOOTTIME, clock_gettime(2)).
+    /// How long the machine was suspended since boot (CLOCK_BOOTTIME, clock_gettime(2)).
     fn asleep(&self) -> Duration {
-        // Between the two the clocks go on.
+        // The clocks advance between the two reads.
         let running = clocks::monotonic();
         clocks::time(ClockId::Boottime).saturating_sub(running)
     }
 
-    /// The memory to read into and to write from.
+    /// The memory to read into and write from.
     fn buffers(&mut self) -> &mut Buffers;
 
-    /// The same, to look at.
+    /// The same, read-only.
     fn memory(&self) -> &Buffers;
 
-    /// Bytes of this memory that are lent.
+    /// Lent bytes of this memory.
     fn lent(&self) -> usize {
         self.memory().used()
     }
 
-    /// What was received into a provided buffer.
+    /// The bytes received into a provided buffer.
     ///
     /// # Safety
-    /// The window is not looked at after [`Io::return_received`], nor after this is gone. Its lifetime is the caller's
+    /// The window is not used after [`Io::return_received`], nor after `self` is dropped. Its lifetime is the caller's
     /// to choose, because other memory is lent while it is in use.
     #[inline]
     unsafe fn received<'window>(&self, buffer: u16, bytes: usize) -> Window<'window> {
-        // SAFETY: as promised by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.memory().received(buffer, bytes) }
     }
 
-    /// The bytes of a provided buffer, with one more than was received at most: see [`Buffers::received_bytes`].
+    /// The bytes of a provided buffer, plus one more than can be received: see [`Buffers::received_bytes`].
     ///
     /// # Safety
     /// As for [`Io::received`], and no window of it is alive.
     #[inline]
     unsafe fn received_bytes<'bytes>(&mut self, buffer: u16) -> &'bytes mut [u8] {
-        // SAFETY: as promised by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.buffers().received_bytes(buffer) }
     }
 
-    /// Lets a provided buffer be used again.
+    /// Returns a provided buffer to the kernel.
     fn return_received(&mut self, buffer: u16);
 
-    /// For the log: what is in use, and why memory is not registered if it is not.
+    /// For the log: the backend in use, and why memory is not registered, if it is not.
     fn describe(&self) -> (String, Option<&io::Error>);
 }

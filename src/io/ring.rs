@@ -1,5 +1,5 @@
-//! The ring: the only door to the kernel while the daemon runs. It submits what the other files build and hands back
-//! completions; it knows nothing of clients or workers.
+//! The ring: the only path to the kernel while the daemon runs. It submits the entries that other files build and
+//! returns completions; it knows nothing of clients or workers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,12 +12,12 @@ use super::clocks::monotonic;
 use crate::error::StartError;
 use crate::io::batching::Batching;
 
-/// Entries of the two queues. Their memory counts against the limit of locked memory of the user, whom other daemons may
-/// belong to as well: where it does not suffice, smaller queues do the same in more calls.
+/// Sizes of the two queues. Their memory counts against the user's limit of locked memory, which other daemons may
+/// share: if it is exceeded, smaller queues do the same in more calls.
 const SIZES: [(u32, u32); 3] = [(1024, 4096), (256, 1024), (64, 256)];
 
-/// All that the ring is ever asked for, and the flags of its entries: the kernel refuses the rest with EACCES. It cannot
-/// open a file, make a socket or connect one.
+/// All operations that the ring may submit, and the flags of its entries: the kernel refuses any other with EACCES. It
+/// cannot open a file, create a socket or connect one.
 const OPERATIONS: [u8; 12] = [
     opcode::Nop::CODE,
     opcode::Timeout::CODE,
@@ -41,7 +41,7 @@ const CQE_F_SOCK_NONEMPTY: u32 = 4;
 /// A completed operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
-    /// What the operation was submitted with.
+    /// The token that the operation was submitted with.
     pub token: u64,
     /// Its result: a count, a descriptor, or a negative errno.
     pub result: i32,
@@ -49,7 +49,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// One that no ring has brought.
+    /// A completion that does not come from a ring.
     pub fn of(token: u64, result: i32, buffer: Option<u16>, more_to_read: bool) -> Self {
         let buffer = buffer.map_or(0, |buffer| CQE_F_BUFFER | u32::from(buffer) << 16);
         let completion = Self { token, result, flags: buffer | if more_to_read { CQE_F_SOCK_NONEMPTY } else { 0 } };
@@ -77,57 +77,57 @@ struct GetEventsArgument {
     timeout: u64,
 }
 
-/// More alarms than these are not set at a time.
+/// The maximum number of pending alarms.
 const MOST_ALARMS: usize = 4;
 
-/// Timeouts that are operations of the ring. Most turns find one that ends their wait in time; if each brought its own, the
-/// kernel would set a timer up and take it down whenever it sleeps, and in a virtual machine that leaves the machine.
+/// Timeouts that are operations of the ring. Most turns find one pending that ends their wait in time. If each turn had
+/// its own, the kernel would arm and cancel a timer on every sleep, which in a virtual machine causes an exit.
 #[derive(Default)]
 struct Alarms {
-    /// When they ring ([`monotonic`]), the next one last. One may ring where nothing is due any more.
+    /// When they expire ([`monotonic`]), the next one last. One may expire when nothing is due any more.
     at: Vec<Duration>,
-    /// After how long the last one does; the kernel reads it when that is submitted.
+    /// The timeout of the last one; the kernel reads it on submission.
     after: types::Timespec,
-    /// The kernel has refused one: each wait has its own timeout.
+    /// The kernel refused one: each wait has its own timeout.
     are_refused: bool,
-    /// When the last turn ended: a timeout is reckoned from then on.
+    /// When the last turn ended: timeouts count from then.
     turned_at: Duration,
 }
 
 impl Alarms {
-    /// The next one has rung, or was refused.
+    /// The next one expired, or was refused.
     fn has_rung(&mut self, result: i32) {
         self.at.pop();
         self.are_refused |= result != -libc::ETIME;
     }
 }
 
-/// An io_uring that one thread submits to.
+/// An io_uring with a single submitter thread.
 pub struct Ring {
     ring: IoUring,
     wait: EnterFlags,
-    /// They stay where they are: the kernel reads a time from there.
+    /// Boxed, since the kernel reads a time from this address.
     alarms: Box<Alarms>,
-    /// Whether the kernel can wait for several completions for a while and then for one (6.12).
+    /// Whether the kernel can wait first for several completions and then for one (6.12).
     can_batch: bool,
     batching: Batching,
-    /// Operations that the queue had no room for.
+    /// Operations that did not fit into the queue.
     waiting: VecDeque<squeue::Entry>,
-    /// Operations queued that mostly complete while they are submitted.
+    /// Queued operations that usually complete on submission.
     prompt: u32,
-    /// What was submitted as [`ROUSE`] has completed.
+    /// The operation submitted as [`ROUSE`] has completed.
     pub was_roused: bool,
-    /// What is in use, for the log.
+    /// The features in use, for the log.
     pub description: String,
 }
 
 impl Ring {
-    /// Sets the ring up with the best flags that this kernel takes. Memory is registered next; nothing is submitted
+    /// Sets up the ring with the best flags that this kernel supports. Memory is registered next; nothing is submitted
     /// before [`Ring::enable`].
     ///
     /// # Errors
-    /// [`StartError::NoIoUring`] when the kernel lacks io_uring or something blocks it, [`StartError::RingTooOld`]
-    /// when it lacks what the daemon cannot do without: DEFER_TASKRUN (6.1).
+    /// [`StartError::NoIoUring`] if the kernel lacks io_uring or it is blocked, [`StartError::RingTooOld`] if the
+    /// kernel lacks DEFER_TASKRUN (6.1), which the daemon requires.
     pub fn new() -> Result<Self, StartError> {
         let mut last = None;
         for (submissions, completions) in SIZES {
@@ -180,10 +180,10 @@ impl Ring {
         }
         let mut allowed: Vec<_> = OPERATIONS.into_iter().map(Restriction::sqe_op).collect();
         allowed.push(Restriction::sqe_flags_allowed(FLAGS.bits()));
-        // Registering anything is not among it: that is over once the ring is enabled.
+        // Registrations are not on the list: they are over once the ring is enabled.
         match ring.submitter().register_restrictions(&mut allowed) {
             Ok(()) => description.push_str(" RESTRICTED"),
-            // It is a second line of defence: without it the ring does the same.
+            // This is a second line of defence: without it the ring works the same.
             Err(error) => description.push_str(&format!(", not restricted ({error})")),
         }
         Ok(Self {
@@ -199,11 +199,11 @@ impl Ring {
         })
     }
 
-    /// Opens the ring to the calling thread, the only one that may use it from now on, closes it to registrations, and
-    /// proves that it works.
+    /// Binds the ring to the calling thread, its only user from now on, disables registrations, and proves that it
+    /// works.
     ///
     /// # Errors
-    /// [`StartError::NoIoUring`] when the kernel does not do a no-op.
+    /// [`StartError::NoIoUring`] if the kernel does not complete a no-op.
     pub fn enable(&mut self) -> Result<(), StartError> {
         self.ring.submitter().register_enable_rings().map_err(|source| StartError::NoIoUring { source })?;
         // SAFETY: a no-op touches no memory.
@@ -217,7 +217,7 @@ impl Ring {
     /// # Safety
     /// The memory must outlive the ring.
     pub unsafe fn register_buffers(&self, buffers: &[libc::iovec]) -> io::Result<()> {
-        // SAFETY: as promised by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.ring.submitter().register_buffers(buffers) }
     }
 
@@ -226,23 +226,23 @@ impl Ring {
     /// # Safety
     /// `address` must point at a page-aligned array of `entries` buffer entries that outlives the ring.
     pub unsafe fn register_buffer_ring(&self, address: u64, entries: u16, group: u16) -> io::Result<()> {
-        // SAFETY: as promised by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.ring.submitter().register_buf_ring_with_flags(address, entries, group, 0) }
     }
 
     /// Queues an operation for the next turn.
     ///
     /// # Safety
-    /// Memory and descriptors that the operation names must stay valid until its completion was taken.
+    /// Memory and descriptors that the operation names stay valid until its completion was taken.
     pub unsafe fn submit(&mut self, entry: squeue::Entry) {
         if self.waiting.is_empty() {
-            // SAFETY: as promised by the caller.
+            // SAFETY: guaranteed by the caller.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
             }
-            // The queue is full: it is handed over. What fails here fails again in the next turn, which reports.
+            // The queue is full: submit it. A failure here recurs in the next turn, which reports it.
             let _ = self.ring.submit();
-            // SAFETY: as promised by the caller.
+            // SAFETY: guaranteed by the caller.
             if unsafe { self.ring.submission().push(&entry) }.is_ok() {
                 return;
             }
@@ -255,22 +255,22 @@ impl Ring {
         self.alarms.turned_at
     }
 
-    /// Whether the next turn would bring something at once.
+    /// Whether the next turn would return at once.
     pub fn has_news(&mut self) -> bool {
         !self.ring.completion().is_empty() || self.ring.submission().taskrun()
     }
 
-    /// The same for a write, which mostly completes at once.
+    /// The same for a write, which usually completes at once.
     ///
     /// # Safety
     /// As for [`Ring::submit`].
     pub unsafe fn submit_write(&mut self, entry: squeue::Entry) {
         self.prompt += 1;
-        // SAFETY: as promised by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.submit(entry) };
     }
 
-    /// Says how many lines were carried since the last turn.
+    /// Records the lines carried since the last turn.
     pub fn carried(&mut self, lines: u64) {
         self.batching.carried(lines);
     }
@@ -282,7 +282,7 @@ impl Ring {
         unsafe { self.submit(entry) };
     }
 
-    /// Whether an alarm ends a wait within this time. If none does, one is set.
+    /// Whether an alarm ends a wait within this time. If none does, sets one.
     fn rings_within(&mut self, timeout: Duration) -> bool {
         let alarms = &mut *self.alarms;
         let due = alarms.turned_at + timeout;
@@ -294,7 +294,7 @@ impl Ring {
         }
         alarms.after = due.saturating_sub(monotonic()).into();
         let entry = opcode::Timeout::new(&raw const alarms.after).build().user_data(ALARM);
-        // SAFETY: the time stays where it is; one that is set anew before it was read is sooner.
+        // SAFETY: the time stays in place; a time overwritten before the kernel read it is replaced by an earlier one.
         let is_set = unsafe { self.ring.submission().push(&entry) }.is_ok();
         if is_set {
             alarms.at.push(due);
@@ -302,13 +302,14 @@ impl Ring {
         is_set
     }
 
-    /// Submits what is queued, waits for a completion, or for some when that pays ([`Batching`]), or until `timeout`
-    /// has passed (none: for ever), and adds all completions to `completions`.
+    /// Submits what is queued, waits for a completion, or for several where that pays ([`Batching`]), or until
+    /// `timeout` has passed (none: for ever), and appends all completions to `completions`.
     pub fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
         let waits = timeout != Some(Duration::ZERO);
         let batching = if waits && self.can_batch { self.batching.wanted() } else { 0 };
-        // A write that completes at once ends the wait behind it. Who was woken by it runs then, and what it says is there
-        // when the next turn begins to wait; to wait for that at once is a sleep more, and costs more than a turn.
+        // A write that completes at once ends the wait that follows it. The reader that it woke runs then, and its
+        // answer is there when the next turn begins to wait; waiting at once would cost an extra sleep, which is more
+        // than a turn.
         let want = match batching {
             _ if !waits => 0,
             0 => 1,
@@ -316,13 +317,13 @@ impl Ring {
         };
         self.prompt = 0;
         while let Some(entry) = self.waiting.front() {
-            // SAFETY: as promised when it was submitted.
+            // SAFETY: guaranteed when it was submitted.
             if unsafe { self.ring.submission().push(entry) }.is_err() {
                 break;
             }
             self.waiting.pop_front();
         }
-        // Who waits for several completions, and then for one, needs the time for both.
+        // A wait for several completions and then for one needs the time for both.
         let rings_in_time = batching == 0 && timeout.is_none_or(|timeout| !waits || self.rings_within(timeout));
         let timespec = timeout.map(types::Timespec::from);
         let argument = GetEventsArgument {
@@ -342,7 +343,7 @@ impl Ring {
         match entered {
             Ok(_) => {}
             Err(error) => match error.raw_os_error() {
-                // The time is up, a signal came, or completions wait to be taken first.
+                // The timeout expired, a signal arrived, or completions have to be taken first.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
                 _ => return Err(error),
             },
@@ -374,10 +375,10 @@ impl Ring {
     }
 }
 
-/// The token of operations whose completion means nothing.
+/// The token of operations whose completion is ignored.
 pub const IGNORE: u64 = u64::MAX;
 
-/// The token of an operation whose completion is told by [`Ring::was_roused`].
+/// The token of an operation whose completion sets [`Ring::was_roused`].
 pub const ROUSE: u64 = IGNORE - 1;
 
 /// The token of alarms.
@@ -388,7 +389,7 @@ mod tests {
     use super::*;
 
     fn result_of(ring: &mut Ring, entry: squeue::Entry) -> i32 {
-        // SAFETY: the tests' operations name no memory that does not live for ever.
+        // SAFETY: the tests' operations name only static memory.
         unsafe { ring.submit(entry.user_data(7)) };
         let mut completions = Vec::new();
         let deadline = std::time::Instant::now() + Duration::from_secs(120);
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_refuses_whatever_the_daemon_never_asks_of_the_ring() {
+    fn the_kernel_refuses_operations_that_the_daemon_never_submits() {
         let mut ring = enabled();
         let file = c"/dev/null";
         let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), file.as_ptr()).build();
@@ -416,14 +417,14 @@ mod tests {
         for forbidden in [open, socket, opcode::Close::new(types::Fd(-1)).build(), linked] {
             assert_eq!(result_of(&mut ring, forbidden), -libc::EACCES);
         }
-        // What comes behind a refusal is done.
+        // Operations after a refused one still run.
         assert_eq!(result_of(&mut ring, opcode::Nop::new().build()), 0);
         let nothing = opcode::AsyncCancel::new(1).build();
         assert_eq!(result_of(&mut ring, nothing), -libc::ENOENT);
     }
 
-    /// A turn of a ring, in which a no-op completes if that is wanted: how many completions came, and how many alarms are
-    /// set then.
+    /// Runs one turn of a ring, in which a no-op completes if `has_news`. Returns the number of completions and of
+    /// alarms set.
     fn turn(ring: &mut Ring, timeout: Duration, has_news: bool) -> (usize, usize) {
         if has_news {
             // SAFETY: a no-op touches no memory.
@@ -435,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_in_time_by_an_alarm_that_was_set_before_or_by_one_of_its_own() {
+    fn a_wait_ends_in_time_by_an_earlier_alarm_or_its_own() {
         let mut ring = enabled();
         let (hour, moment) = (Duration::from_secs(3600), Duration::from_millis(1));
         assert_eq!(turn(&mut ring, Duration::ZERO, false), (0, 0), "nothing is waited for");
@@ -450,17 +451,17 @@ mod tests {
     }
 
     #[test]
-    fn the_first_alarm_is_noted_for_the_time_at_which_it_rings() {
+    fn the_first_alarm_is_recorded_with_the_time_when_it_expires() {
         let mut ring = Ring::new().expect("the tests need io_uring");
         assert!(ring.rings_within(Duration::from_secs(3600)));
         assert!(ring.alarms.at[0] > monotonic(), "it would be in time for all that is due later, and is not");
     }
 
     #[test]
-    fn a_wait_ends_where_the_kernel_has_refused_an_alarm() {
+    fn a_wait_ends_although_the_kernel_refused_an_alarm() {
         let mut ring = enabled();
         let refused = opcode::Timeout::new(std::ptr::null()).build().user_data(ALARM);
-        // SAFETY: the kernel finds no time there, which this is about.
+        // SAFETY: the point is that the kernel finds no time there.
         unsafe { ring.submit(refused) };
         ring.alarms.at.push(monotonic());
         assert_eq!(turn(&mut ring, Duration::from_secs(3600), false), (0, 0));
@@ -469,11 +470,11 @@ mod tests {
     }
 
     #[test]
-    fn nothing_can_be_registered_with_a_ring_that_is_enabled() {
+    fn nothing_can_be_registered_with_an_enabled_ring() {
         let ring = enabled();
         let mut byte = 0u8;
         let memory = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-        // SAFETY: nothing is registered, which this is about; if it were, nothing would use it.
+        // SAFETY: the point is that nothing gets registered; if it were, nothing would use it.
         let refused = unsafe { ring.register_buffers(&[memory]) };
         assert_eq!(refused.map_err(|error| error.raw_os_error()), Err(Some(libc::EACCES)));
     }

@@ -1,5 +1,5 @@
-//! The kernel by its ring, with all memory that it may touch. The ring goes first, always; and what is not idle then is
-//! left to the end of the process, because a ring that is closed cancels in its own time.
+//! The io_uring backend, with all memory that the kernel may touch. The ring is always dropped first; any memory still
+//! in use then is leaked until the process ends, because closing a ring cancels its operations asynchronously.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -17,26 +17,26 @@ use crate::error::StartError;
 
 /// IORING_RECVSEND_POLL_FIRST (io_uring_enter(2)).
 const POLL_FIRST: u16 = 1;
-/// Where reads and writes of what has no places begin (io_uring_enter(2)).
+/// The offset of reads and writes on files without offsets (io_uring_enter(2)).
 const HERE: u64 = u64::MAX;
 
-/// See the top of the file.
+/// See the module documentation.
 pub struct Uring {
     ring: ManuallyDrop<Ring>,
     buffers: ManuallyDrop<Buffers>,
     half_closed: HalfClosed,
-    /// The ring waits for `half_closed`.
+    /// The ring polls `half_closed`.
     awaits_half_closed: bool,
-    /// Operations whose completion was not taken.
+    /// Operations whose completion was not taken yet.
     in_flight: usize,
     origin: Duration,
 }
 
 impl Uring {
-    /// A ring, and memory for so many workers.
+    /// Opens a ring, and memory for `workers` workers.
     ///
     /// # Errors
-    /// As [`Ring::new`] and [`Ring::enable`]; or there is no memory.
+    /// As [`Ring::new`] and [`Ring::enable`]; or the system is out of memory.
     pub fn new(workers: usize) -> Result<Self, StartError> {
         let mut ring = Ring::new()?;
         let buffers = Buffers::new(Some(&ring), workers).map_err(|source| StartError::NoIoUring { source })?;
@@ -78,7 +78,7 @@ impl Io for Uring {
             return self.half_closed.wait(token, submission);
         }
         let entry = entry(submission).user_data(token);
-        // SAFETY: as promised by the caller.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             if is_write(submission) {
                 self.ring.submit_write(entry);
@@ -100,7 +100,7 @@ impl Io for Uring {
         let before = completions.len();
         if let Some(descriptor) = self.half_closed.descriptor().filter(|_| !self.awaits_half_closed) {
             let poll = opcode::PollAdd::new(types::Fd(descriptor), libc::POLLIN as u32).build();
-            // SAFETY: the operation has no memory, and the descriptor is closed after the ring.
+            // SAFETY: the operation names no memory, and the descriptor is closed after the ring.
             unsafe { self.ring.submit(poll.user_data(ROUSE)) };
             self.awaits_half_closed = true;
         }
@@ -117,9 +117,9 @@ impl Io for Uring {
 
     fn prepare_aside(&mut self, to: RawFd) {
         let nothing = Submission::WriteAside { to, from: std::ptr::null(), bytes: 0 };
-        // SAFETY: nothing is written, and it does not matter what becomes of it.
+        // SAFETY: nothing is written, and the result does not matter.
         unsafe { self.ring.submit(entry(nothing).user_data(IGNORE)) };
-        // What fails here fails again in the first turn, which reports.
+        // A failure here recurs in the first turn, which reports it.
         let _ = self.ring.turn(Some(Duration::ZERO), &mut Vec::new());
     }
 
@@ -157,7 +157,7 @@ impl Io for Uring {
     }
 }
 
-/// Whether it mostly completes while it is submitted.
+/// Whether it usually completes on submission.
 fn is_write(submission: Submission) -> bool {
     use Submission as S;
     matches!(submission, S::Send { .. } | S::SendMany { .. } | S::Write { .. } | S::WriteMany { .. })
@@ -200,8 +200,8 @@ fn entry(submission: Submission) -> squeue::Entry {
             opcode::Writev::new(fd(to), vectors, count).offset(HERE).build()
         }
         Submission::WriteAside { to, from, bytes } => {
-            // Tried at once, as the ring does, a terminal that has room for a byte would hold the loop until it has
-            // taken all of them.
+            // Tried inline, as the ring does by default, a write to a terminal with room for one byte would block the
+            // loop until all bytes were taken.
             opcode::Write::new(fd(to), from, bytes).offset(HERE).build().flags(squeue::Flags::ASYNC)
         }
         Submission::AwaitRoom { descriptor, .. } => opcode::PollAdd::new(fd(descriptor), libc::POLLOUT as u32).build(),

@@ -15,7 +15,7 @@ pub enum Verb {
     Delete,
 }
 
-/// See the top of the file.
+/// See the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// What is to be done.

@@ -28,7 +28,7 @@ impl Event {
     }
 }
 
-/// See the top of the file.
+/// See the module documentation.
 #[derive(Default)]
 pub struct Log {
     events: VecDeque<Event>,

@@ -74,7 +74,7 @@ impl Stream {
     }
 }
 
-/// See the top of the file.
+/// See the module documentation.
 pub struct Session {
     /// `Mcp-Session-Id`.
     pub id: Box<str>,

@@ -22,7 +22,7 @@ const HEARING: Duration = Duration::from_secs(1);
 /// A turn that was shorter cannot hide a suspended machine: freezing its processes alone takes longer.
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct Clock {
     now: Duration,
     /// How long the machine had been suspended since its start when that was last looked at.

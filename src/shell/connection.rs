@@ -83,7 +83,7 @@ pub(super) struct Queued {
     pub resumed: bool,
 }
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct Connection {
     /// Who it is.
     pub peer: Peer,

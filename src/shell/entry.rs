@@ -36,7 +36,7 @@ impl Look {
     }
 }
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct Entry {
     look: Look,
     level: Level,

@@ -17,7 +17,7 @@ const MOST_URGENT: usize = 2048;
 const KEPT: usize = 512;
 const KEPT_URGENT: usize = 128;
 
-/// See the top of the file.
+/// See the module documentation.
 #[derive(Default)]
 pub(super) struct Framing {
     /// The begin of a line.

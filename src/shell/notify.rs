@@ -34,7 +34,7 @@ pub(super) struct Condition {
     pub clients: usize,
 }
 
-/// See the top of the file. Moments are times since the loop's clock began, and go on while the machine's does.
+/// See the module documentation. Moments are times since the loop's clock began, and go on while the machine's does.
 pub(super) struct Notify {
     /// None if nobody wants to know.
     to: Option<(OwnedFd, SocketAddrUnix)>,

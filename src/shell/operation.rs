@@ -1,6 +1,6 @@
 //! What a submission was for. With the slot of its connection it makes the token that its completion brings back.
 
-/// See the top of the file.
+/// See the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Operation {

@@ -14,7 +14,7 @@ pub(super) struct Outcome {
     pub lines: Vec<String>,
 }
 
-/// See the top of the file.
+/// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Outcomes {
     pub last: Outcome,

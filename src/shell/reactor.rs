@@ -27,7 +27,7 @@ use crate::bus::settings::MAX_CONNECTIONS;
 use crate::config::{Config, Pool};
 use crate::io::Io;
 
-/// See the top of the file. The backend is dropped first: nothing that it can write to goes before it.
+/// See the module documentation. The backend is dropped first: nothing that it can write to goes before it.
 pub(super) struct Reactor<I: Io> {
     pub io: I,
     pub clock: Clock,

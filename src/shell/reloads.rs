@@ -37,7 +37,7 @@ pub(super) struct Prepared {
     pub allowance: Option<Allowance>,
 }
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct Reloads {
     source: Source,
     pub running: Arc<Config>,

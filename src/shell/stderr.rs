@@ -25,7 +25,7 @@ pub(super) enum Said<'a> {
     LeftOut(u64, u64),
 }
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct Stderr {
     /// The pipe.
     pub pipe: OwnedFd,

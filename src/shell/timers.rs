@@ -38,7 +38,7 @@ pub(super) enum Timer {
     Reload,
 }
 
-/// See the top of the file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     queue: BTreeSet<(Moment, Timer)>,

@@ -31,7 +31,7 @@ pub(super) enum Whose {
 /// What has been read, and for which list of files.
 pub(super) type Read = (u64, Whose, io::Result<Vec<u8>>);
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct Rereading {
     read: Receiver<Read>,
     /// Has a byte when something was read.

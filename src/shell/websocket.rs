@@ -10,7 +10,7 @@ use crate::websocket::Role;
 use crate::websocket::close::{self, Fault};
 use crate::websocket::frame::{Decoder, Event, Received};
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct WebSocket {
     decoder: Decoder,
     /// By whose token it came in, and through which listener.

@@ -22,7 +22,7 @@ const BLOCK: usize = 16 * 1024;
 /// Longest body of an answer, or of a stream.
 const LONGEST_BODY: u64 = u64::MAX;
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct Connection {
     socket: TcpStream,
     tls: Option<Tls>,

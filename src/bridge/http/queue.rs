@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::message::{Kind, Message};
 
-/// See the top of the file.
+/// See the module documentation.
 #[derive(Default)]
 pub(super) struct Queue {
     waiting: VecDeque<Message>,

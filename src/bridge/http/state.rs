@@ -72,7 +72,7 @@ pub(super) struct Way {
     pub trust: Option<Trust>,
 }
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct State {
     pub way: Way,
     pub session: RefCell<Session>,

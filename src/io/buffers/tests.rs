@@ -1,4 +1,4 @@
-//! Blocks are lent, given back and kept, and no two of them share a byte.
+//! Blocks are lent, given back and kept, and never overlap.
 
 use super::*;
 
@@ -6,14 +6,14 @@ fn buffers() -> Buffers {
     Buffers::new(None, 0).expect("there is memory")
 }
 
-/// Takes so many blocks that hold `bytes` each.
+/// Takes `count` blocks of `bytes` bytes each.
 fn take(buffers: &mut Buffers, count: usize, bytes: usize) -> Vec<Block> {
     let mut one = || if bytes == CHUNK { buffers.take_chunk() } else { buffers.take(bytes, bytes) };
     (0..count).map(|_| one().expect("there is memory")).collect()
 }
 
 #[test]
-fn what_is_lent_is_counted_until_it_is_given_back() {
+fn lent_bytes_are_counted_until_they_are_given_back() {
     let mut buffers = buffers();
     let mut lent = Vec::new();
     for bytes in [1, SMALL, SMALL + 1, MEDIUM, CHUNK, READ, 3 * READ] {
@@ -56,7 +56,7 @@ fn a_block_that_was_given_back_is_lent_again() {
 }
 
 #[test]
-fn spares_that_nobody_has_needed_go_back_and_those_in_use_stay() {
+fn unneeded_spares_are_freed_and_those_in_use_stay() {
     let mut buffers = buffers();
     for bytes in [SMALL, MEDIUM / 2, CHUNK, READ, 2 * READ] {
         let lent = take(&mut buffers, 200, bytes);
@@ -79,7 +79,7 @@ fn spares_that_nobody_has_needed_go_back_and_those_in_use_stay() {
 }
 
 #[test]
-fn spares_are_told_of_whatever_their_size() {
+fn spares_of_every_size_are_reported() {
     for bytes in [SMALL, MEDIUM / 2, CHUNK, READ, 2 * READ] {
         let mut buffers = buffers();
         let lent = take(&mut buffers, 200, bytes);
@@ -97,7 +97,7 @@ fn each_provided_buffer_has_an_entry_of_its_own() {
     let buffers = buffers();
     let base: *const BufRingEntry = buffers.receive.entries.start.as_ptr().cast();
     for buffer in 0..RECEIVE_BUFFERS {
-        // SAFETY: there is one for each buffer, and no kernel knows of them.
+        // SAFETY: there is an entry for each buffer, and no kernel shares them.
         let entry = unsafe { &*base.add(usize::from(buffer)) };
         assert_eq!((entry.bid(), entry.len()), (buffer, RECEIVE as u32));
         assert_eq!(entry.addr(), buffers.provided(buffer) as u64);
@@ -105,7 +105,7 @@ fn each_provided_buffer_has_an_entry_of_its_own() {
 }
 
 #[test]
-fn a_stretch_of_which_one_block_is_lent_stays_and_its_others_are_lent_first() {
+fn a_stretch_with_a_lent_block_stays_and_is_used_first() {
     let mut buffers = buffers();
     let mut lent = take(&mut buffers, 10 * SMALL_TOGETHER as usize, SMALL);
     let stays = lent.swap_remove(0);
@@ -120,7 +120,7 @@ fn a_stretch_of_which_one_block_is_lent_stays_and_its_others_are_lent_first() {
 }
 
 #[test]
-fn while_much_is_lent_nothing_is_kept() {
+fn no_spares_are_kept_while_much_is_lent() {
     let mut buffers = buffers();
     buffers.keep_spares_below(10 * CHUNK);
     let mut lent = take(&mut buffers, 20, CHUNK);
@@ -131,7 +131,7 @@ fn while_much_is_lent_nothing_is_kept() {
 }
 
 #[test]
-fn what_the_system_refuses_is_none() {
+fn a_refused_allocation_is_none() {
     let mut buffers = buffers();
     assert!(buffers.take(usize::MAX / 4, usize::MAX / 4).is_none());
     assert_eq!(buffers.used(), 0);

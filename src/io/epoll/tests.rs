@@ -1,4 +1,4 @@
-//! What a kernel without io_uring is made to do: who is woken, by what, and that nobody waits for another.
+//! The epoll backend: which operation is woken by which event, and that no operation blocks another.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 
@@ -12,18 +12,18 @@ fn epoll() -> Epoll {
 }
 
 fn submit(epoll: &mut Epoll, submission: Submission, token: u64) {
-    // SAFETY: the tests keep what they name until it completes.
+    // SAFETY: the tests keep what the operation names until it completes.
     unsafe { epoll.submit(submission, token) };
 }
 
-/// The completions of the next turn, which does not wait.
+/// The completions of the next turn, without waiting.
 fn turn(epoll: &mut Epoll) -> Vec<(u64, i32)> {
     let mut completions = Vec::new();
     epoll.turn(Some(Duration::ZERO), &mut completions).expect("it works");
     completions.iter().map(|completion| (completion.token, completion.result)).collect()
 }
 
-/// The completions of the first turn that has some.
+/// The completions of the first turn that has any.
 fn wait(epoll: &mut Epoll) -> Vec<(u64, i32)> {
     let deadline = Instant::now() + Duration::from_secs(120);
     while Instant::now() < deadline {
@@ -41,8 +41,8 @@ fn receive(socket: &UnixStream) -> Submission {
 }
 
 #[test]
-fn a_number_that_belongs_to_another_file_by_now_is_waited_for_anew() {
-    // A high one, which no other test is given meanwhile.
+fn a_reused_descriptor_number_is_registered_again() {
+    // A high number, which no other test is given meanwhile.
     const NUMBER: RawFd = 700;
     let mut epoll = epoll();
     for round in 0..3u64 {
@@ -59,13 +59,13 @@ fn a_number_that_belongs_to_another_file_by_now_is_waited_for_anew() {
 }
 
 #[test]
-fn a_closed_socket_that_another_process_still_holds_ends_nobody_who_has_its_number_next() {
+fn a_closed_socket_held_by_another_process_does_not_end_the_next_with_its_number() {
     const NUMBER: RawFd = 701;
     let number =
         |socket: &UnixStream| UnixStream::from(rustix::io::fcntl_dupfd_cloexec(socket, NUMBER).expect("there is room"));
     let mut epoll = epoll();
     let watch = Submission::Watch { descriptor: NUMBER, half_closed: false };
-    // What a process holds until it has started.
+    // A copy that a process being spawned holds until it has started.
     let (held, gone) = UnixStream::pair().expect("a pair");
     let first = number(&held);
     assert_eq!(first.as_raw_fd(), NUMBER);
@@ -84,7 +84,7 @@ fn a_closed_socket_that_another_process_still_holds_ends_nobody_who_has_its_numb
 }
 
 #[test]
-fn a_socket_that_is_read_written_and_watched_wakes_each_for_its_own_reason() {
+fn the_read_write_and_watch_of_a_socket_each_wake_for_their_own_event() {
     let mut epoll = epoll();
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     let full = vec![0u8; 1 << 20];
@@ -115,13 +115,13 @@ fn a_socket_that_is_read_written_and_watched_wakes_each_for_its_own_reason() {
 }
 
 #[test]
-fn that_the_other_side_sends_no_more_is_told_once() {
+fn a_half_close_is_reported_once() {
     let mut epoll = epoll();
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     let watch = |half_closed| Submission::Watch { descriptor: ours.as_raw_fd(), half_closed };
     submit(&mut epoll, watch(false), 1);
     assert_eq!(turn(&mut epoll), []);
-    // It has something to say before, which nobody reads for now.
+    // It has data first, which is not read for now.
     rustix::io::write(&theirs, b"a").expect("there is room");
     theirs.shutdown(std::net::Shutdown::Write).expect("a socket");
     let [(1, events)] = turn(&mut epoll)[..] else { panic!("it is told") };
@@ -134,13 +134,13 @@ fn that_the_other_side_sends_no_more_is_told_once() {
 }
 
 #[test]
-fn what_nobody_waits_for_wakes_nobody_for_ever() {
+fn an_event_without_a_waiter_does_not_wake_the_loop_for_ever() {
     let mut epoll = epoll();
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     submit(&mut epoll, receive(&ours), 1);
     rustix::io::write(&theirs, b"a").expect("there is room");
     assert_eq!(turn(&mut epoll), [(1, 1)]);
-    // More comes while nobody reads, and then the other side goes.
+    // More data arrives unread, and then the peer goes.
     rustix::io::write(&theirs, b"b").expect("there is room");
     assert_eq!(turn(&mut epoll), []);
     assert_eq!(epoll.waiting[ours.as_raw_fd() as usize].registered, None);
@@ -156,7 +156,7 @@ fn what_nobody_waits_for_wakes_nobody_for_ever() {
 }
 
 #[test]
-fn what_is_cancelled_completes_once_and_what_is_over_is_not_cancelled() {
+fn a_cancelled_operation_completes_once_and_a_finished_one_is_not_cancelled() {
     let mut epoll = epoll();
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     submit(&mut epoll, receive(&ours), 5);
@@ -172,7 +172,7 @@ fn what_is_cancelled_completes_once_and_what_is_over_is_not_cancelled() {
 }
 
 #[test]
-fn a_pipe_of_somebody_else_is_written_without_waiting_and_keeps_its_flags() {
+fn a_shared_pipe_is_written_without_blocking_and_keeps_its_flags() {
     let mut epoll = epoll();
     let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
     let bytes = vec![7u8; 1 << 20];
@@ -192,19 +192,19 @@ fn a_pipe_of_somebody_else_is_written_without_waiting_and_keeps_its_flags() {
 }
 
 #[test]
-fn where_a_call_cannot_be_asked_not_to_wait_only_what_fits_is_written_and_what_is_there_read() {
+fn without_nowait_only_what_fits_is_written_and_what_is_available_read() {
     let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
     let mut bytes = [7u8; 3 * PIECE];
     let vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut written = 0;
-    // SAFETY: the vector and its bytes are there.
+    // SAFETY: the vector and its bytes are alive.
     while let result @ 1.. = unsafe { write_what_fits(ours.as_raw_fd(), &vector, 1) } {
         assert_eq!(result as usize, PIECE);
         written += PIECE;
     }
     assert!(written >= PIECE, "and then it is full");
     while written > 0 {
-        // SAFETY: there is room for so many.
+        // SAFETY: there is room for this many bytes.
         let result = unsafe { read_if_ready(theirs.as_raw_fd(), bytes.as_mut_ptr(), bytes.len()) };
         written -= usize::try_from(result).expect("there is something");
     }
@@ -214,7 +214,7 @@ fn where_a_call_cannot_be_asked_not_to_wait_only_what_fits_is_written_and_what_i
 }
 
 #[test]
-fn a_socket_that_listens_no_more_ends_the_wait_for_connections() {
+fn a_socket_that_stops_listening_ends_the_wait_for_connections() {
     let directory = tempfile::tempdir().expect("a directory");
     let listening = UnixListener::bind(directory.path().join("s")).expect("it can be bound");
     let mut epoll = epoll();
@@ -226,7 +226,7 @@ fn a_socket_that_listens_no_more_ends_the_wait_for_connections() {
 }
 
 #[test]
-fn a_file_is_read_and_written_although_nobody_can_wait_for_it() {
+fn a_file_is_read_and_written_although_epoll_refuses_it() {
     let file = tempfile::tempfile().expect("a file");
     let mut epoll = epoll();
     let fd = file.as_raw_fd();
@@ -246,7 +246,7 @@ fn a_file_is_read_and_written_although_nobody_can_wait_for_it() {
 }
 
 #[test]
-fn a_write_that_hangs_aside_holds_nothing_up() {
+fn a_blocked_write_on_a_helper_thread_delays_nothing_else() {
     let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
     let bytes = vec![7u8; 1 << 20];
     let mut epoll = epoll();
@@ -265,7 +265,7 @@ fn a_write_that_hangs_aside_holds_nothing_up() {
 }
 
 #[test]
-fn a_read_that_must_not_wait_says_that_there_is_nothing() {
+fn a_nonblocking_read_reports_that_there_is_nothing() {
     let (ours, _theirs) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
     let mut epoll = epoll();
     let mut byte = [0u8; 1];
@@ -276,7 +276,7 @@ fn a_read_that_must_not_wait_says_that_there_is_nothing() {
 }
 
 #[test]
-fn when_all_buffers_are_in_use_a_receive_says_so() {
+fn a_receive_without_a_free_buffer_says_so() {
     let mut epoll = epoll();
     let pairs: Vec<_> = (0..=RECEIVE_BUFFERS).map(|_| UnixStream::pair().expect("a pair")).collect();
     for (number, (ours, theirs)) in pairs.iter().enumerate() {

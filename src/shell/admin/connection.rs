@@ -166,7 +166,7 @@ impl Outgoing {
     }
 }
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct Connection {
     pub socket: OwnedFd,
     pub origin: Origin,

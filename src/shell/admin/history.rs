@@ -22,7 +22,7 @@ pub(super) struct Sample {
     pub busy: Duration,
 }
 
-/// See the top of the file.
+/// See the module documentation.
 #[derive(Default)]
 pub(super) struct History {
     samples: VecDeque<Sample>,

@@ -49,7 +49,7 @@ pub(super) const MOST_CONNECTIONS: usize = 64;
 /// Sockets that one name may lead to.
 pub(super) const MOST_SOCKETS: usize = 8;
 
-/// See the top of the file. Without an admin listener there is nothing in it.
+/// See the module documentation. Without an admin listener there is nothing in it.
 pub(super) struct Admin {
     pub is_on: bool,
     /// Every user of this machine may connect.

@@ -1,6 +1,6 @@
 //! A listener for clients, as people call it.
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct Place {
     /// As it stands in the configuration or on the command line.
     pub asked: String,

@@ -22,7 +22,7 @@ pub(in crate::shell) struct Trouble {
     pub text: String,
 }
 
-/// See the top of the file.
+/// See the module documentation.
 #[derive(Default)]
 pub(in crate::shell) struct Recent(VecDeque<Trouble>);
 

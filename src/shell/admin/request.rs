@@ -29,7 +29,7 @@ impl Manner {
     pub(super) const LAST: Self = Self { is_old: true, keeps_alive: false, is_head: false };
 }
 
-/// See the top of the file.
+/// See the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub method: Method,

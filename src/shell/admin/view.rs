@@ -10,7 +10,7 @@ use crate::bus::port::Moment;
 use crate::shell::outcomes::Outcomes;
 use crate::shell::reactor::Workers;
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct View<'a> {
     pub bus: &'a Bus,
     pub now: Moment,

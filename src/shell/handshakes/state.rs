@@ -159,7 +159,7 @@ impl PendingHandshake {
     }
 }
 
-/// See the top of the file.
+/// See the module documentation.
 pub(in crate::shell) struct Handshakes {
     pending: Slab<PendingHandshake>,
     /// How many of each source wait to say something.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::tokens::Tokens;
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct TokensFile {
     path: PathBuf,
     /// What the pools are called that a line may name.

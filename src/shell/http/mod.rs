@@ -39,7 +39,7 @@ const SESSION_IDLE: Duration = Duration::from_secs(1800);
 /// So much is received at once from a connection that was just accepted: most requests are shorter.
 const FIRST: usize = 4096;
 
-/// See the top of the file.
+/// See the module documentation.
 pub(super) struct Http {
     connections: Slab<Connection>,
     pub members: Members,

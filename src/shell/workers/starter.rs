@@ -19,7 +19,7 @@ use crate::channel::{Receiver, Sender, channel};
 /// What became of a start.
 pub(crate) type Started = (WorkerKey, Result<Spawned, NotStarted>);
 
-/// See the top of the file.
+/// See the module documentation.
 pub(crate) struct Starter {
     jobs: Sender<(WorkerKey, Job)>,
     results: Receiver<Started>,

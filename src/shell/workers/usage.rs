@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 const DESCRIPTORS: &str = "/proc/self/fd";
 
-/// See the top of the file. What cannot be seen here, where /proc is not mounted for instance, is none.
+/// See the module documentation. What cannot be seen here, where /proc is not mounted for instance, is none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     pub cpu_seconds: f64,

@@ -1,32 +1,32 @@
-//! Bodies (RFC 9112, sections 6 and 7): where they end, and what they hold. Nothing is kept but numbers, so a body is read
-//! in whatever pieces it comes.
+//! Message bodies (RFC 9112, sections 6 and 7): their framing and contents. Only numbers are kept, so a body can be
+//! read in pieces of any size.
 
 use super::error::Error;
 use super::fields::Fields;
 use super::status::Status;
 
-/// Digits of the length of a chunk.
+/// Maximum number of digits of a chunk size.
 const MOST_DIGITS: u8 = 16;
-/// Bytes of one chunk's extensions, which mean nothing here, and of all fields behind the last chunk.
+/// Maximum bytes of one chunk's extensions, which are ignored here, and of the trailer section.
 const MOST_EXTENSION: usize = 256;
 const MOST_TRAILER: usize = 8 * 1024;
 
-/// How the end of a body is told.
+/// How the end of a body is determined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// By its length in bytes, which is 0 if there is none.
+    /// By its length in bytes; 0 if there is no body.
     Length(u64),
-    /// It comes in chunks.
+    /// By chunked coding.
     Chunked,
-    /// By the end of the connection.
+    /// By the close of the connection.
     UntilEnd,
 }
 
 impl Framing {
-    /// What the fields of a head say; none if they say nothing.
+    /// Determines the framing from a head's fields; none if they do not say.
     ///
     /// # Errors
-    /// They could be understood in two ways, or not at all.
+    /// The fields are ambiguous or malformed.
     pub(super) fn told_by(fields: &Fields<'_>, is_old: bool) -> Result<Option<Self>, Error> {
         let length = fields.only("content-length").map_err(|_| Error::bad("more than one Content-Length"))?;
         let coding = fields.only("transfer-encoding").map_err(|_| Error::bad("more than one Transfer-Encoding"))?;
@@ -43,7 +43,7 @@ impl Framing {
     }
 }
 
-/// Digits that are written in one way only: others might read another number.
+/// Parses digits in their only valid form: other parsers might read another number.
 fn read_length(digits: &[u8]) -> Result<u64, Error> {
     let is_number = digits.iter().all(u8::is_ascii_digit) && (digits == b"0" || !digits.starts_with(b"0"));
     if digits.is_empty() || !is_number {
@@ -64,9 +64,9 @@ pub(super) enum Piece<'b> {
 #[derive(Clone, Debug)]
 pub(super) struct Body {
     stage: Stage,
-    /// So many bytes may still come.
+    /// How many bytes may still come.
     room: u64,
-    /// Bytes of the line that is being read, if they count.
+    /// Length of the current line, if it is limited.
     line: usize,
 }
 
@@ -90,10 +90,10 @@ enum Stage {
 const BEGIN_OF_CHUNK: Stage = Stage::Size { digits: 0, size: 0 };
 
 impl Body {
-    /// One of `most` bytes at most.
+    /// Reads a body of at most `most` bytes.
     ///
     /// # Errors
-    /// It says that it is longer.
+    /// The announced length is greater.
     pub(super) fn new(framing: Framing, most: u64) -> Result<Self, Error> {
         let stage = match framing {
             Framing::Length(length) if length > most => return Err(Error::LONG_BODY),
@@ -110,7 +110,7 @@ impl Body {
         matches!(self.stage, Stage::UntilEnd | Stage::Over)
     }
 
-    /// The next piece of what has come, and how many bytes of it are dealt with.
+    /// Returns the next piece of the received bytes, and how many of them were consumed.
     pub(super) fn read<'b>(&mut self, bytes: &'b [u8]) -> Result<(Piece<'b>, usize), Error> {
         for (at, byte) in bytes.iter().enumerate() {
             let rest = &bytes[at..];
@@ -124,7 +124,7 @@ impl Body {
         Ok((if self.stage == Stage::Over { Piece::End } else { Piece::More }, bytes.len()))
     }
 
-    /// Takes data of which so much is left. It begins at `at`.
+    /// Takes data, of which `left` bytes remain, starting at `at`.
     fn take<'b>(&mut self, bytes: &'b [u8], left: u64, at: usize) -> Result<(Piece<'b>, usize), Error> {
         let data = &bytes[..bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX))];
         let taken = data.len() as u64;
@@ -139,7 +139,7 @@ impl Body {
         Ok((Piece::Data(data), at + data.len()))
     }
 
-    /// One byte around the data of chunks.
+    /// Handles one byte of chunk framing.
     fn step(&mut self, stage: Stage, byte: u8) -> Result<Stage, Error> {
         let is_text = byte == b'\t' || !byte.is_ascii_control();
         Ok(match (stage, byte) {
@@ -186,7 +186,7 @@ impl Body {
 mod tests {
     use super::*;
 
-    /// What a body holds that comes in pieces of `step` bytes, and what stands behind it.
+    /// Reads a body in pieces of `step` bytes, and returns its contents and the bytes after it.
     fn read(framing: Framing, most: u64, bytes: &[u8], step: usize) -> Result<(Vec<u8>, Vec<u8>), &'static str> {
         let mut body = Body::new(framing, most).map_err(|error| error.why)?;
         let (mut data, mut at) = (Vec::new(), 0);
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_read_with_what_may_stand_around_them() {
+    fn chunks_are_read_with_extensions_and_trailers() {
         for text in [
             "3\r\nabc\r\n2\r\nde\r\n0\r\n\r\nGET",
             "00000003\r\nabc\r\n2;a=b;c=\"d\"\r\nde\r\n000\r\n\r\nGET",
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_others_might_read_otherwise_are_refused() {
+    fn ambiguous_chunks_are_refused() {
         let extension = format!("1;{}\r\na\r\n0\r\n\r\n", "x".repeat(MOST_EXTENSION + 1));
         let trailer = format!("0\r\n{}\r\n", "A: b\r\n".repeat(MOST_TRAILER / 4 + 1));
         for text in [
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn no_body_is_longer_than_it_may_be() {
+    fn no_body_exceeds_its_limit() {
         let why = Error::LONG_BODY.why;
         assert_eq!(every_way(Framing::Length(4), 3, b"abcd"), Err(why));
         assert_eq!(every_way(Framing::UntilEnd, 3, b"abcd"), Err(why));

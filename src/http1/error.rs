@@ -1,11 +1,11 @@
-//! Why bytes cannot be read as HTTP/1.
+//! Why bytes are not valid HTTP/1.
 
 use super::status::Status;
 
-/// What is wrong with what the other side has sent. Nothing behind it can be read on the same connection.
+/// An error in what the peer sent. Nothing after it can be read on the same connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// What a server answers with.
+    /// The status that a server answers with.
     pub status: Status,
     /// What is wrong, in one line.
     pub why: &'static str,
@@ -23,9 +23,9 @@ impl Error {
     pub(super) const CHUNK: Self = Self::bad("the body is no sequence of chunks");
     pub(super) const LONG_CHUNK_LINE: Self =
         Self::bad("a chunk has too long an extension, or too many fields follow it");
-    /// The connection has ended before anything came.
+    /// The connection was closed before any byte arrived.
     pub const NOTHING: Self = Self::bad("it closed without an answer");
-    /// The connection has ended in the middle of a message.
+    /// The connection was closed in the middle of a message.
     pub const CUT_OFF: Self = Self::bad("its answer was cut off");
 
     pub(super) const fn new(status: Status, why: &'static str) -> Self {

@@ -1,26 +1,26 @@
-//! The fields of a head (RFC 9110, section 5).
+//! The header fields of a message (RFC 9110, section 5).
 
-/// Most fields of a head, whatever its limit.
+/// Maximum number of fields of a head, whatever its limit in bytes.
 pub(super) const MOST_FIELDS: usize = 100;
 
-/// The fields of a head, in their order. They borrow from its bytes.
+/// The fields of a head, in order, borrowed from its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fields<'b>(pub(super) Vec<httparse::Header<'b>>);
 
-/// A field that may stand once stands twice.
+/// A field that may occur only once occurs twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Twice;
 
 impl<'b> Fields<'b> {
-    /// The values of a field, one for each line of it.
+    /// The values of a field, one for each field line.
     pub fn values(&self, name: &str) -> impl Iterator<Item = &'b [u8]> {
         self.0.iter().filter(move |field| is_same_name(field.name, name)).map(|field| field.value)
     }
 
-    /// The value of a field that may stand once.
+    /// The value of a field that may occur only once.
     ///
     /// # Errors
-    /// It stands more than once.
+    /// It occurs more than once.
     pub fn only(&self, name: &str) -> Result<Option<&'b [u8]>, Twice> {
         let mut only = None;
         for field in &self.0 {
@@ -31,28 +31,28 @@ impl<'b> Fields<'b> {
         Ok(only)
     }
 
-    /// The elements of a list, which may be written in one line or in several.
+    /// The elements of a list, which may span several field lines.
     pub fn elements(&self, name: &str) -> impl Iterator<Item = &'b [u8]> {
         self.values(name).flat_map(elements_of)
     }
 
-    /// Whether an element of a list is like that.
+    /// Whether any element of a list matches.
     pub fn any(&self, name: &str, mut is_it: impl FnMut(&'b [u8]) -> bool) -> bool {
         self.values(name).any(|value| elements_of(value).any(&mut is_it))
     }
 
-    /// Whether a list has this element, in whatever case.
+    /// Whether a list has this element, ignoring case.
     pub fn has(&self, name: &str, element: &str) -> bool {
         self.any(name, |other| other.eq_ignore_ascii_case(element.as_bytes()))
     }
 
-    /// Names and values, in their order.
+    /// Names and values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&'b str, &'b [u8])> {
         self.0.iter().map(|field| (field.name, field.value))
     }
 }
 
-/// Whether two names are of one field. Most have another length, which is seen without a call.
+/// Compares field names, ignoring case. Most differ in length, which is checked without a call.
 #[inline]
 pub fn is_same_name(one: &str, other: &str) -> bool {
     one.len() == other.len() && one.eq_ignore_ascii_case(other)
@@ -65,13 +65,13 @@ fn elements_of(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     elements.filter(|element| !element.is_empty())
 }
 
-/// A value without what would hide in a log or on a terminal, and no longer than 255 characters.
+/// A value without characters that a log or terminal would hide, truncated to 255 characters.
 pub fn printable(text: &[u8]) -> String {
     let visible = |letter: char| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter };
     String::from_utf8_lossy(text).chars().take(255).map(visible).collect()
 }
 
-/// Whether it can be sent within one word of a head.
+/// Whether the text can be sent as one word of a head.
 pub fn is_word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }

@@ -1,7 +1,8 @@
-//! Heads (RFC 9112, sections 2 to 5): the first line and the fields, up to the empty line. A head is read when all of it
-//! has come, so that it is the same however it is cut.
+//! Heads (RFC 9112, sections 2 to 5): the first line and the fields, up to the empty line. A head is parsed once it is
+//! complete, so that the result does not depend on how it is cut.
 //!
-//! Invariant: what is read has one meaning, so nobody in front of us reads its host, its target or its end elsewhere.
+//! Invariant: a head has only one meaning, so that no proxy in front of us can read its host, target or end
+//! differently.
 
 use std::mem::MaybeUninit;
 use std::sync::LazyLock;
@@ -12,7 +13,7 @@ use super::body::Framing;
 use super::error::Error;
 use super::fields::{Fields, MOST_FIELDS};
 
-/// What a request asks for.
+/// A request method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "RFC 9110 says what they mean")]
 pub enum Method {
@@ -21,7 +22,7 @@ pub enum Method {
     Post,
     Delete,
     Options,
-    /// Another one of RFC 9110 or RFC 5789.
+    /// Any other method of RFC 9110 or RFC 5789.
     Other,
     Unknown,
 }
@@ -43,56 +44,56 @@ impl Method {
 /// The head of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request<'b> {
-    /// Bytes of the head.
+    /// Length of the head in bytes.
     pub length: usize,
-    /// What is to be done.
+    /// The method.
     pub method: Method,
-    /// Where, as it was written: ASCII, without the query. It begins with a slash, but for `*` and for CONNECT.
+    /// The path as it was written: ASCII, without the query. It begins with a slash, except for `*` and CONNECT.
     pub path: &'b str,
-    /// What stands behind a question mark.
+    /// The part after the question mark.
     pub query: &'b str,
-    /// It is of HTTP/1.0, which has no chunks.
+    /// It is HTTP/1.0, which has no chunked coding.
     pub is_old: bool,
-    /// Whether another request may follow on the connection.
+    /// Whether the connection may carry another request.
     pub keeps_alive: bool,
-    /// `Host`: a name or an address, and perhaps a port. Only HTTP/1.0 may leave it out.
+    /// `Host`: a name or an address, with an optional port. Only HTTP/1.0 may omit it.
     pub host: Option<&'b str>,
-    /// How long the body is.
+    /// The framing of the body.
     pub body: Framing,
     /// All fields.
     pub fields: Fields<'b>,
 }
 
-/// The head of an answer.
+/// The head of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response<'b> {
-    /// Bytes of the head.
+    /// Length of the head in bytes.
     pub length: usize,
-    /// Its status, as a number.
+    /// The status code.
     pub status: u16,
-    /// What the server calls that.
+    /// The reason phrase.
     pub reason: &'b str,
-    /// How long the body is.
+    /// The framing of the body.
     pub body: Framing,
     /// All fields.
     pub fields: Fields<'b>,
 }
 
-/// What the bytes so far are.
+/// What the bytes so far contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found<'b> {
     /// The beginning of a head.
     More,
-    /// A head, which is all of these bytes.
+    /// A complete head, which is all of these bytes.
     Whole(&'b [u8]),
-    /// More than a head may have, and its end is not there.
+    /// More bytes than a head may have, without its end.
     Endless(&'b [u8]),
 }
 
-/// Looks for the end of a head, at each byte once.
+/// Searches for the end of a head, looking at each byte once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Search {
-    /// Up to here the end does not begin.
+    /// The end does not begin before this offset.
     from: usize,
 }
 
@@ -110,25 +111,25 @@ impl Search {
     }
 }
 
-/// How long the head at the front is, if its end is there. Of the bytes before `from` it is known that it is not.
+/// The length of the head at the front, if its end is present. It is known not to begin before `from`.
 fn end_of_head(bytes: &[u8], from: usize) -> Option<usize> {
     static USUAL: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("\n\r\n"));
     let usual = USUAL.find(&bytes[from..]).map(|newline| from + newline + 3);
     let before = &bytes[from..usual.unwrap_or(bytes.len())];
-    // What has a newline alone is refused, and ends where its sender thinks.
+    // A bare newline is refused, and ends the head as its sender intended.
     let other = if has_newline_alone(before) { memchr::memmem::find(before, b"\n\n") } else { None };
     other.map(|newline| from + newline + 2).or(usual)
 }
 
-/// Whether a newline stands behind anything but a carriage return.
+/// Whether a newline follows anything but a carriage return.
 fn has_newline_alone(bytes: &[u8]) -> bool {
     let behind = bytes.get(1..).unwrap_or_default();
     let is_alone = |(before, byte): (&u8, &u8)| u8::from((*byte == b'\n') & (*before != b'\r'));
-    // One after the other, without looking whether it is known already, is what vector instructions do.
+    // Folding over all bytes, without an early exit, lets the compiler vectorize.
     bytes.first() == Some(&b'\n') || bytes.iter().zip(behind).map(is_alone).fold(0, |any, it| any | it) != 0
 }
 
-/// Every newline stands behind a carriage return; that nothing else does is seen to by the parser.
+/// Checks that every newline follows a carriage return; the parser checks the reverse.
 fn check_line_ends(bytes: &[u8]) -> Result<(), Error> {
     if has_newline_alone(bytes) { Err(Error::LINE_END) } else { Ok(()) }
 }
@@ -142,7 +143,7 @@ fn malformed(error: httparse::Error) -> Error {
 }
 
 impl<'b> Request<'b> {
-    /// Reads a head, which is all of `bytes` if `is_whole`, and else the beginning of one that is too long.
+    /// Parses a head, which is all of `bytes` if `is_whole`, and otherwise the beginning of one that is too long.
     pub(super) fn read(bytes: &'b [u8], most_fields: usize, is_whole: bool) -> Result<Self, Error> {
         let mut fields = [const { MaybeUninit::uninit() }; MOST_FIELDS];
         let mut head = httparse::Request::new(&mut []);
@@ -176,7 +177,7 @@ impl<'b> Request<'b> {
 }
 
 impl Request<'_> {
-    /// Whether the other side waits to be told that its body is wanted ([`CONTINUE`]).
+    /// Whether the client waits for [`CONTINUE`] before it sends its body.
     ///
     /// [`CONTINUE`]: super::CONTINUE
     pub fn expects_continue(&self) -> bool {
@@ -185,7 +186,7 @@ impl Request<'_> {
 }
 
 impl<'b> Response<'b> {
-    /// Reads a head, which is all of `bytes`, if its end is there. It answers a request by this method.
+    /// Parses a head, which is all of `bytes`, if it is complete. It answers a request with this method.
     pub(super) fn read(bytes: &'b [u8], to: Method) -> Result<Self, Error> {
         let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
         let mut head = httparse::Response::new(&mut fields);
@@ -208,15 +209,15 @@ pub fn ascii(value: &[u8]) -> Option<&str> {
     str::from_utf8(value).ok().filter(|text| text.is_ascii())
 }
 
-/// A host and a port (RFC 3986, section 3.2), with nothing in it that would name another host elsewhere. It may be empty.
+/// A host and port (RFC 3986, section 3.2), free of anything that others would read as another host. It may be empty.
 fn read_host(value: &[u8]) -> Result<&str, Error> {
     let belongs = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%:[]".contains(&byte);
     let host = ascii(value).filter(|host| host.bytes().all(belongs));
     host.ok_or(Error::bad("Host is not a host and a port"))
 }
 
-/// Path and query of a target, which may be written with scheme and authority (RFC 9112, section 3.2). What that says is
-/// what `Host` says.
+/// Path and query of a target, which may be in absolute form (RFC 9112, section 3.2). Its authority has to match
+/// `Host`.
 fn read_target<'b>(verb: &str, target: &'b str, host: Option<&str>) -> Result<(&'b str, &'b str), Error> {
     const NO_PATH: Error = Error::bad("the target of the request is not a path");
     let place_of = |byte: u8| memchr::memchr(byte, target.as_bytes());
@@ -250,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_ends_with_an_empty_line_wherever_the_search_for_it_goes_on() {
+    fn the_end_of_a_head_is_found_wherever_the_search_resumes() {
         for (bytes, end) in [(&b"a\r\n\r\nrest\r\n\r\n"[..], 5), (b"a\n\nb", 3), (b"a\r\nb\r\n\r\n", 8)] {
             assert_eq!(end_of_head(bytes, 0), Some(end));
             for cut in 0..end {
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_a_path_and_perhaps_a_query() {
+    fn a_target_is_a_path_with_an_optional_query() {
         let read = |target| read_target("GET", target, Some("h:1"));
         for (target, path, query) in [
             ("/a?b=c?d", "/a", "b=c?d"),

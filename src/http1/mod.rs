@@ -1,28 +1,27 @@
-//! HTTP/1.1 and HTTP/1.0 without I/O (RFC 9110, RFC 9112): what the bytes of a connection say, and which bytes say what is
-//! to be said. The listeners for WebSockets and for operators read requests by it, the bridge and the commands of operators
-//! answers.
+//! HTTP/1.1 and HTTP/1.0 without I/O (RFC 9110, RFC 9112): parses the bytes of a connection and writes messages. The
+//! WebSocket and admin listeners read requests with it, the bridge and the operators' commands read responses.
 //!
-//! It reads bytes and writes bytes. It knows no socket and no clock (what time it is, is an argument), keeps nothing of
-//! what it has read but numbers, and decides nothing about what is asked.
+//! It turns bytes into events and messages into bytes. It knows no socket and no clock (time is an argument), keeps
+//! nothing of what it has read but numbers, and makes no decisions about requests.
 //!
 //! # A server
 //!
-//! [`RequestReader::next`] is shown what has come of a connection and says what that is: a head ([`Request`]), pieces of
-//! its body, the end. What an event has dealt with is not shown again. An answer is a [`Head`], and a body that comes
-//! with it or in parts ([`chunk`]); when it is out, [`RequestReader::answered`] says so, and the next request may have
-//! come meanwhile. [`RequestReader::deadline`] says when the other side has taken too long.
+//! [`RequestReader::next`] is given the received bytes of a connection and returns an event: a head ([`Request`]), a
+//! piece of its body, the end. Bytes that an event has consumed are not passed again. A response is a [`Head`], and a
+//! body that is sent with it or in chunks ([`chunk`]); once it is out, call [`RequestReader::answered`]; the next
+//! request may have arrived meanwhile. [`RequestReader::deadline`] is when the client has taken too long.
 //!
 //! # A client
 //!
-//! [`Head::request`] asks, and a [`ResponseReader`] reads the answer.
+//! [`Head::request`] writes a request, and a [`ResponseReader`] reads the response.
 //!
 //! # What is refused
 //!
-//! Whatever another reader might take for something else: two lengths, a length beside a coding, numbers that can be
-//! written in other ways, lines that do not end with CR LF, lines that go on in the next one, a target that names another
-//! host than `Host`. After an [`Error`] a connection is answered and closed.
+//! Whatever another parser might read differently: two lengths, a length beside a transfer coding, numbers with several
+//! spellings, lines that do not end with CR LF, folded lines, a target that names another host than `Host`. After an
+//! [`Error`] the connection is answered and closed.
 //!
-//! Invariant: what is read is the same however the bytes are cut.
+//! Invariant: the result does not depend on how the bytes are cut.
 
 mod body;
 mod error;

@@ -1,5 +1,5 @@
-//! The messages of one connection, one after the other: heads, pieces of bodies, ends. The caller keeps the
-//! bytes, shows what is not dealt with yet, and goes on behind what an event says that it has taken.
+//! The messages of one connection in order: heads, pieces of bodies, ends. The caller keeps the bytes, passes those
+//! that are not consumed yet, and continues after the ones that an event consumed.
 
 use std::time::Duration;
 
@@ -8,58 +8,58 @@ use super::error::Error;
 use super::head::{Found, Method, Request, Response, Search};
 use crate::bus::port::Moment;
 
-/// Longest head of a request in bytes, with the empty line at its end, and most fields of it.
+/// Maximum length of a request head in bytes, including the final empty line, and its maximum number of fields.
 pub const LONGEST_HEAD: usize = 8 * 1024;
 const MOST_FIELDS: usize = 64;
-/// Longest head of an answer in bytes.
+/// Maximum length of a response head in bytes.
 pub const LONGEST_ANSWER: usize = 16 * 1024;
 
-/// What comes next on a connection. `H` is the head of a request or of an answer.
+/// The next event on a connection. `H` is the head of a request or of a response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<'b, H> {
-    /// Nothing before more bytes come. So many of these are dealt with.
+    /// More bytes are needed. This many were consumed.
     More(usize),
-    /// A head, which says how many bytes it has.
+    /// A head, which knows its length.
     Head(H),
     /// A piece of a body.
     Data {
         /// The piece itself.
         data: &'b [u8],
-        /// How many bytes are dealt with: with what told of its length, they may be more.
+        /// How many bytes were consumed: more than the data if chunk framing came with it.
         length: usize,
     },
-    /// The end of a message, with so many bytes of it.
+    /// The end of a message, and how many bytes of it were consumed.
     End(usize),
-    /// Nothing that comes can be understood any more.
+    /// The bytes are invalid, and nothing after them can be read.
     Wrong(Error),
 }
 
-/// What a request may take.
+/// The limits of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Bytes of a body.
     pub body: u64,
-    /// From the first byte of a head, or from the begin of the connection, to its end.
+    /// Maximum time from the first byte of a head, or from the start of the connection, to its end.
     pub head_time: Duration,
-    /// How long a body may stand still.
+    /// Maximum time without progress of a body.
     pub body_time: Duration,
-    /// Between the end of an answer and the next request.
+    /// Maximum time between the end of an answer and the next request.
     pub idle_time: Duration,
 }
 
-/// Reads one head, however it comes.
+/// Reads one head, in pieces of any size.
 #[derive(Clone, Debug, Default)]
 pub struct HeadReader {
     search: Search,
 }
 
 impl HeadReader {
-    /// Reads what has come so far, all of it each time; none if the head goes on.
+    /// Reads all bytes received so far, on each call; none if the head is incomplete.
     ///
     /// # Errors
-    /// It is no head that can be answered otherwise.
+    /// The head is malformed.
     pub fn read<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<Request<'b>>, Error> {
-        // What speaks something else (TLS, NDJSON) should not have to say 8 KiB of it.
+        // A client that speaks another protocol (TLS, NDJSON) should not have to send 8 KiB of it first.
         if bytes.first().is_some_and(|first| !first.is_ascii_uppercase()) {
             return Err(Error::NOT_HTTP);
         }
@@ -71,15 +71,15 @@ impl HeadReader {
     }
 }
 
-/// Reads the requests of a connection. A caller that answers one before it asks for the event after its end lets pipelined
-/// requests wait where they are.
+/// Reads the requests of a connection. A caller that answers a request before it asks for the event after its end
+/// leaves pipelined requests unread.
 #[derive(Clone, Debug)]
 pub struct RequestReader {
     limits: Limits,
     stage: Stage,
-    /// Since when that is waited for which comes next.
+    /// When the wait for the next event began.
     since: Moment,
-    /// Nothing of the next request has come since the last one ended.
+    /// Nothing of the next request has arrived since the last one ended.
     is_idle: bool,
     /// It was the last request of the connection.
     is_last: bool,
@@ -94,13 +94,13 @@ enum Stage {
 }
 
 impl RequestReader {
-    /// One of a connection that begins now.
+    /// A reader for a connection that starts now.
     pub fn new(now: Moment, limits: Limits) -> Self {
         let stage = Stage::Head(HeadReader::default());
         Self { limits, stage, since: now, is_idle: false, is_last: false }
     }
 
-    /// When what is waited for takes too long.
+    /// The deadline of the current wait.
     pub fn deadline(&self) -> Moment {
         self.since.after(match self.stage {
             Stage::Body(_) => self.limits.body_time,
@@ -109,30 +109,31 @@ impl RequestReader {
         })
     }
 
-    /// Whether nothing of a request has come since the last one was answered.
+    /// Whether nothing of a request has arrived since the last one was answered.
     pub fn is_idle(&self) -> bool {
         self.is_idle
     }
 
-    /// Whether the last request of the connection has come, all of it.
+    /// Whether the last request of the connection was read completely.
     pub fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Over)
     }
 
-    /// The last request was answered, and so many bytes of what follows it wait: the next one's time begins.
+    /// Records that the last request was answered and that `bytes` bytes after it are pending: the next request's time
+    /// begins.
     pub fn answered(&mut self, now: Moment, bytes: usize) {
-        // An empty line begins no request.
+        // An empty line does not begin a request.
         (self.since, self.is_idle) = (now, bytes <= b"\r\n".len());
     }
 
-    /// What the first of the bytes are that are not dealt with yet.
+    /// Returns the event that the unconsumed bytes begin with.
     pub fn next<'b>(&mut self, now: Moment, bytes: &'b [u8]) -> Event<'b, Request<'b>> {
         let event = match &mut self.stage {
             Stage::Over => Event::More(0),
             Stage::Wrong(error) => Event::Wrong(*error),
             Stage::Body(body) => piece(body, bytes),
             Stage::Head(reader) => {
-                // Some clients end a body with an empty line that is no part of it (RFC 9112, section 2.2).
+                // Some clients end a body with an empty line that does not belong to it (RFC 9112, section 2.2).
                 let begun = match bytes {
                     [b'\r', b'\n', begun @ ..] => begun,
                     [b'\r'] => &[],
@@ -154,7 +155,7 @@ impl RequestReader {
         self.follow(now, event)
     }
 
-    /// Comes to the stage that an event leads to.
+    /// Moves to the state that follows an event.
     fn follow<'b>(&mut self, now: Moment, event: Event<'b, Request<'b>>) -> Event<'b, Request<'b>> {
         match &event {
             Event::Head(head) => {
@@ -210,7 +211,7 @@ impl ResponseReader {
         if self.has_switched {
             return Event::End(0);
         }
-        // The parser would pass over an empty line, which may be the end of a head to others.
+        // The parser would skip an empty line, which others may take for the end of a head.
         if bytes.first().is_some_and(|first| *first != b'H') {
             return Event::Wrong(Error::NOT_HTTP);
         }

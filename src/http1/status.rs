@@ -1,19 +1,19 @@
-//! The statuses of RFC 9110, section 15, that are sent here.
+//! The status codes of RFC 9110, section 15, that are sent here.
 
 macro_rules! statuses {
     ($($variant:ident $code:literal $name:literal,)*) => {
-        /// How a request ended.
+        /// An HTTP status.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[allow(missing_docs, reason = "their names say what they are")]
         pub enum Status { $($variant,)* }
 
         impl Status {
-            /// As a number.
+            /// The status code.
             pub fn code(self) -> u16 {
                 match self { $(Self::$variant => $code,)* }
             }
 
-            /// As it is called.
+            /// The reason phrase.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }

@@ -1,4 +1,4 @@
-//! What connections say, however they are cut, and what is refused of it.
+//! What connections yield, however they are cut, and what is refused.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const LIMITS: Limits = Limits {
     idle_time: Duration::from_secs(60),
 };
 
-/// What a connection has said: a line for each event.
+/// The events of a connection, one line each.
 fn said(bytes: &[u8], ends: impl IntoIterator<Item = usize>) -> Vec<String> {
     let mut reader = RequestReader::new(Moment::default(), LIMITS);
     let (mut all, mut at, mut data) = (Vec::new(), 0, Vec::new());
@@ -55,7 +55,7 @@ fn every_way(text: &str) -> Vec<String> {
     whole
 }
 
-/// The status with which something is refused, and a word of why.
+/// The status of a refusal, and its reason.
 fn refused(text: &str) -> String {
     every_way(text).pop().unwrap_or_default()
 }
@@ -81,7 +81,7 @@ fn requests_follow_each_other_with_their_bodies() {
 }
 
 #[test]
-fn an_empty_line_before_a_request_is_no_part_of_it() {
+fn an_empty_line_before_a_request_is_skipped() {
     let post = "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc\r\n";
     let once = ["Post /a Length(3) true", "\"abc\""];
     assert_eq!(every_way(&format!("\r\n{post}{post}")), [once, once].concat());
@@ -89,7 +89,7 @@ fn an_empty_line_before_a_request_is_no_part_of_it() {
 }
 
 #[test]
-fn what_could_be_read_in_two_ways_is_refused() {
+fn ambiguous_requests_are_refused() {
     let with = |fields: &str| refused(&format!("POST / HTTP/1.1\r\nHost: h\r\n{fields}\r\n\r\nxyz"));
     for (fields, why) in [
         ("Content-Length: 3\r\nContent-Length: 3", "400 more than one Content-Length"),
@@ -140,7 +140,7 @@ fn what_could_be_read_in_two_ways_is_refused() {
 }
 
 #[test]
-fn a_head_has_eight_kibibytes_and_sixty_four_fields_at_most() {
+fn a_head_has_at_most_eight_kibibytes_and_sixty_four_fields() {
     let with = |fields: String| format!("GET / HTTP/1.1\r\nHost: h\r\n{fields}\r\n");
     let long = |bytes: usize| with(format!("A: {}\r\n", "a".repeat(bytes - with("A: \r\n".into()).len())));
     let last = |text: &str| said(text.as_bytes(), []).pop().unwrap_or_default();
@@ -152,7 +152,7 @@ fn a_head_has_eight_kibibytes_and_sixty_four_fields_at_most() {
 }
 
 #[test]
-fn a_request_may_ask_before_it_sends_its_body() {
+fn a_request_may_wait_for_continue_before_its_body() {
     let expects = |version: &str, fields: &str| {
         let text = format!("POST / HTTP/{version}\r\nHost: h\r\n{fields}\r\n");
         HeadReader::default().read(text.as_bytes()).ok().flatten().map(|head| head.expects_continue())
@@ -162,7 +162,7 @@ fn a_request_may_ask_before_it_sends_its_body() {
 }
 
 #[test]
-fn each_part_of_a_request_has_its_time() {
+fn each_part_of_a_request_has_its_timeout() {
     let at = |seconds: u64| Moment(seconds * 1_000_000_000);
     let mut reader = RequestReader::new(at(0), LIMITS);
     assert_eq!((reader.next(at(1), b"POST / HT"), reader.deadline()), (Event::More(0), at(10)));
@@ -184,7 +184,7 @@ fn each_part_of_a_request_has_its_time() {
     assert_eq!((reader.is_idle(), reader.deadline()), (false, at(90)), "the next one has begun to come");
 }
 
-/// What an answer is, of which no more comes: its statuses, and its body.
+/// A complete response: its statuses, and its body.
 fn answered(text: &str, to: Method, step: usize) -> Result<(Vec<u16>, String), &'static str> {
     let mut reader = ResponseReader::new(to, 1000);
     let (mut statuses, mut data, mut at) = (Vec::new(), Vec::new(), 0);

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 
 use super::status::Status;
 
-/// What tells a client that has asked first (`Expect: 100-continue`) to send its body.
+/// Tells a client that waits for it (`Expect: 100-continue`) to send its body.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
 /// A head that is being written.
@@ -12,17 +12,17 @@ pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 pub struct Head(String);
 
 impl Head {
-    /// That of an answer.
+    /// The head of a response.
     pub fn answer(status: Status) -> Self {
         Self(format!("HTTP/1.1 {} {}\r\n", status.code(), status.name()))
     }
 
-    /// That of a request. Neither word may have blanks or control characters in it.
+    /// The head of a request. Neither word may contain blanks or control characters.
     pub fn request(method: &str, target: &str, host: &str) -> Self {
         Self(format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n"))
     }
 
-    /// With one more field.
+    /// Adds a field.
     #[must_use]
     pub fn field(mut self, name: &str, value: impl fmt::Display) -> Self {
         let begin = self.0.len();
@@ -32,7 +32,7 @@ impl Head {
         self
     }
 
-    /// With one more field, if there is a value for it.
+    /// Adds a field if there is a value for it.
     #[must_use]
     pub fn field_if(self, name: &str, value: Option<impl fmt::Display>) -> Self {
         match value {
@@ -41,21 +41,21 @@ impl Head {
         }
     }
 
-    /// All of it.
+    /// Completes the head.
     pub fn end(mut self) -> String {
         self.0.push_str("\r\n");
         self.0
     }
 
-    /// All of it, with a body, whose length it tells.
+    /// Completes the head and adds a body with its length.
     pub fn body(self, body: &str) -> String {
         self.field("Content-Length", body.len()).end() + body
     }
 }
 
-/// Adds what `fill` writes as one chunk, if it writes anything, and the end of the body if that says that it was all.
+/// Appends what `fill` writes as one chunk, if it writes anything, and the end of the body if `fill` returns true.
 pub fn chunk(out: &mut Vec<u8>, fill: impl FnOnce(&mut Vec<u8>) -> bool) -> bool {
-    /// Digits of the length, with zeros before it.
+    /// Digits of the chunk size, with leading zeros.
     const DIGITS: usize = 8;
     let begin = out.len();
     out.extend_from_slice(b"00000000\r\n");

@@ -1,26 +1,26 @@
-//! What the head of a request asks for.
+//! What a request's head asks for.
 
 use super::fault::Fault;
 use super::versions::MODERN_VERSION;
 use crate::http1::{Fields, Method, Request, Status, is_same_name};
 
-/// What is to be done.
+/// The operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Messages are brought.
+    /// Sends messages.
     Post,
-    /// A stream is opened, or gone on with.
+    /// Opens or resumes a stream.
     Get,
-    /// A session ends.
+    /// Ends a session.
     Delete,
 }
 
 /// See the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// What is to be done.
+    /// The operation.
     pub verb: Verb,
-    /// The pool that the path names; none is the listener's own.
+    /// The pool that the path names; none means the listener's own.
     pub pool: Option<Box<str>>,
     /// `Mcp-Session-Id`.
     pub session: Option<Box<str>>,
@@ -32,16 +32,16 @@ pub struct Asked {
     pub name: Option<Box<str>>,
     /// `Last-Event-ID`.
     pub last_event: Option<Box<str>>,
-    /// HTTP/1.0 knows no chunks.
+    /// HTTP/1.0, which has no chunked coding.
     pub is_old: bool,
 }
 
 impl Asked {
-    /// What a request asks for at a listener whose path is this one. A slash at the end of its path says nothing: what other
-    /// servers are mounted at is often written with one.
+    /// Reads what a request asks for at a listener with this path. A trailing slash is ignored: other servers' mount
+    /// points are often written with one.
     ///
     /// # Errors
-    /// What nobody can be served with whatever its body is: 400, 404, 405, 406, 415.
+    /// The request cannot be served whatever its body is: 400, 404, 405, 406, 415.
     pub fn of(head: &Request<'_>, path: &str) -> Result<Self, Fault> {
         let pool = match head.path.strip_prefix(path) {
             Some("" | "/") => None,
@@ -63,7 +63,7 @@ impl Asked {
         Ok(Self { verb, pool, session, version, method, name, last_event, is_old: head.is_old })
     }
 
-    /// Whether its head says that it is of 2026-07-28.
+    /// Whether the head claims 2026-07-28.
     pub fn says_modern(&self) -> bool {
         self.version.as_deref() == Some(MODERN_VERSION)
     }
@@ -75,12 +75,12 @@ fn nothing_here(path: &str) -> Fault {
 
 const JSON: &str = "application/json";
 
-/// A media type without what stands behind a semicolon.
+/// A media type without its parameters.
 fn without_parameters(kind: &[u8]) -> &[u8] {
     kind[..memchr::memchr(b';', kind).unwrap_or(kind.len())].trim_ascii()
 }
 
-/// The types that a request sends and takes.
+/// Checks the media types that a request sends and accepts.
 fn check_types(verb: Verb, fields: &Fields<'_>) -> Result<(), Fault> {
     let (mut takes_json, mut takes_events) = (false, false);
     let takes_both = fields.any("accept", |element| {
@@ -110,7 +110,7 @@ fn check_types(verb: Verb, fields: &Fields<'_>) -> Result<(), Fault> {
     }
 }
 
-/// The fields of MCP, each of which may stand once.
+/// MCP's fields, each of which may occur once.
 const FIELDS: [&str; 5] = ["mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name", "last-event-id"];
 
 /// Their values: ASCII without control characters.
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_and_taken_has_to_be_what_is_spoken() {
+    fn a_request_has_to_send_and_accept_the_right_media_types() {
         let status = |line: &str, fields: &str| asked(line, fields).map(|_| ()).map_err(|it| it.status);
         let json = "Content-Type: application/json; charset=utf-8\r\n";
         for accept in ["text/event-stream;q=0.5, application/json", "*/*", "application/*, text/*"] {

@@ -1,4 +1,4 @@
-//! Why a request is not served: a status of HTTP, and an error of JSON-RPC that says what to do.
+//! Why a request is not served: an HTTP status, and a JSON-RPC error that says what to do.
 
 use std::borrow::Cow;
 
@@ -10,12 +10,12 @@ use crate::bus::reply::code;
 use crate::http1::Status;
 use crate::websocket::answer::Refusal;
 
-/// Codes of JSON-RPC 2.0, and of MCP 2026-07-28 ("Error codes").
+/// Error codes of JSON-RPC 2.0 and of MCP 2026-07-28 ("Error codes").
 pub const PARSE_ERROR: i32 = -32700;
 pub const INVALID_REQUEST: i32 = -32600;
 pub const METHOD_NOT_FOUND: i32 = -32601;
 pub const INVALID_PARAMS: i32 = -32602;
-/// Of the transport, as the SDKs use it.
+/// The code for transport errors that the SDKs use.
 pub const TRANSPORT: i32 = -32000;
 pub const HEADER_MISMATCH: i32 = -32020;
 pub const MISSING_CAPABILITY: i32 = -32021;
@@ -24,48 +24,49 @@ pub const UNSUPPORTED_VERSION: i32 = -32022;
 /// See the module documentation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
-    /// What HTTP says.
+    /// The HTTP status.
     pub status: Status,
-    /// What JSON-RPC says.
+    /// The JSON-RPC error code.
     pub code: i32,
-    /// What is wrong, and what to do.
+    /// What is wrong, and what to do about it.
     pub why: Cow<'static, str>,
-    /// More for programs.
+    /// Machine-readable details.
     pub data: Option<Value>,
-    /// In how many seconds it may be asked again.
+    /// Seconds after which to retry.
     pub retry_after: Option<u32>,
 }
 
 impl Fault {
-    /// One of the transport.
+    /// A transport error.
     pub fn new(status: Status, why: impl Into<Cow<'static, str>>) -> Self {
         Self { status, code: TRANSPORT, why: why.into(), data: None, retry_after: None }
     }
 
-    /// The request is wrong, with this code.
+    /// An invalid request, with this code.
     pub fn bad(code: i32, why: impl Into<Cow<'static, str>>) -> Self {
         Self { code, ..Self::new(Status::BadRequest, why) }
     }
 
-    /// There is no room now.
+    /// There is no capacity now.
     pub fn busy(why: impl Into<Cow<'static, str>>) -> Self {
         Self { retry_after: Some(1), ..Self::new(Status::Unavailable, why) }
     }
 
-    /// No version that is asked for is spoken.
+    /// None of the requested versions is supported.
     pub fn version(requested: &str) -> Self {
         let why = format!("protocol version {requested:?} is not spoken here");
         let data = json!({ "supported": [MODERN_VERSION], "requested": requested });
         Self { data: Some(data), ..Self::bad(UNSUPPORTED_VERSION, why) }
     }
 
-    /// What makes clients of 2026-07-28 begin with `initialize`.
+    /// Makes clients of 2026-07-28 fall back to `initialize`.
     pub fn legacy_server() -> Self {
         let why = "this server speaks MCP up to 2025-11-25; begin with initialize";
         Self { code: METHOD_NOT_FOUND, ..Self::new(Status::BadRequest, why) }
     }
 
-    /// Why it is counted. That a client asks for the newer era first is how it learns which one it meets.
+    /// The reason it is counted under. A client that asks for the newer era first only wants to learn which era the
+    /// server speaks.
     pub fn reason(&self) -> Reason {
         match (self.status, self.code) {
             (Status::BadRequest, METHOD_NOT_FOUND) => Reason::EraUnsupported,
@@ -73,13 +74,13 @@ impl Fault {
         }
     }
 
-    /// The session is not there, or not the sender's.
+    /// The session does not exist, or belongs to another client.
     pub fn no_session() -> Self {
         Self { code: -32001, ..Self::new(Status::NotFound, "there is no such session; begin with initialize") }
     }
 
-    /// The session has ended before a request of it was answered. With 404 some clients would ask again in a new session,
-    /// and a worker may have acted on it.
+    /// The session ended before one of its requests was answered. On a 404 some clients would repeat the request in a
+    /// new session, although a worker may have acted on it.
     pub fn session_ended() -> Self {
         let why = Reason::RequestDiscarded;
         let data = json!({ "reason": why.name(), "delivered": true });
@@ -87,14 +88,14 @@ impl Fault {
         Self { code: code(why), data: Some(data), ..Self::new(Status::Ok, text) }
     }
 
-    /// The session is another daemon's.
+    /// The session belongs to another daemon.
     pub fn session_of_another_node() -> Self {
         let why = "there is no such session: another node has begun it, which has gone, or a balancer brings its requests to \
                    the wrong daemon; begin with initialize";
         Self { why: why.into(), ..Self::no_session() }
     }
 
-    /// The body that says it, with this id, a token of JSON.
+    /// The response body, with this id, which is a JSON token.
     pub fn body(&self, id: &[u8]) -> Vec<u8> {
         let mut body = b"{\"jsonrpc\":\"2.0\",\"id\":".to_vec();
         body.extend_from_slice(id);
@@ -116,7 +117,7 @@ impl From<Refusal> for Fault {
     }
 }
 
-/// The status of an answer that is an error with this code, where MCP 2026-07-28 says one ("Streamable HTTP").
+/// The HTTP status for an error response with this code, where MCP 2026-07-28 defines one ("Streamable HTTP").
 pub fn status_of(code: i64) -> Status {
     match i32::try_from(code) {
         Ok(METHOD_NOT_FOUND) => Status::NotFound,

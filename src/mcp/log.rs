@@ -1,27 +1,27 @@
-//! The last events of a session: what a client that lost a connection is sent again, and what nobody was there to take.
-//! It is bounded; what has to go is the oldest.
+//! The latest events of a session: those to resend to a client that lost its connection, and those that were never
+//! delivered. It is bounded; the oldest events are dropped.
 
 use std::collections::VecDeque;
 
 use super::write::EventId;
 
-/// Events that are kept of a session.
+/// Maximum number of events kept for a session.
 const MOST_EVENTS: usize = 256;
 
 /// One event.
 pub struct Event {
-    /// Where it stands.
+    /// Its position.
     pub id: EventId,
     /// Its message.
     pub data: Box<[u8]>,
-    /// No connection has taken it.
+    /// It was not delivered on any connection.
     pub is_untaken: bool,
-    /// Nothing was ever sent on its stream, so no client can ask for what follows there.
+    /// Nothing was ever sent on its stream, so no client can ask to resume it.
     pub is_nameless: bool,
 }
 
 impl Event {
-    /// A connection takes it.
+    /// Marks it as delivered.
     pub fn taken(&mut self) -> (EventId, Box<[u8]>) {
         self.is_untaken = false;
         (self.id, self.data.clone())
@@ -36,7 +36,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// Keeps an event, and so many bytes of all at most. Says how many went for it that nobody had taken.
+    /// Keeps an event, within `most` bytes in total. Returns how many undelivered events were dropped for it.
     pub fn keep(&mut self, event: Event, most: usize) -> usize {
         self.bytes += event.data.len();
         self.events.push_back(event);
@@ -53,37 +53,37 @@ impl Log {
         usize::from(event.is_untaken)
     }
 
-    /// Keeps nothing. Says how many events are lost that nobody had taken.
+    /// Drops everything. Returns how many undelivered events are lost.
     pub fn clear(&mut self) -> usize {
         let lost = self.events.iter().filter(|event| event.is_untaken).count();
         *self = Self::default();
         lost
     }
 
-    /// Bytes that it takes up.
+    /// Memory used, in bytes.
     pub fn weight(&self) -> usize {
         self.bytes + self.events.len() * size_of::<Event>()
     }
 
-    /// The events of a stream behind a place.
+    /// The events of a stream after a position.
     pub fn behind(&mut self, id: EventId) -> impl Iterator<Item = &mut Event> {
         let is_behind = move |event: &&mut Event| event.id.stream == id.stream && event.id.place > id.place;
         self.events.iter_mut().filter(is_behind)
     }
 
-    /// Whether every event of a stream behind a place is there, up to the last one, which has this place.
+    /// Whether the log still has every event of a stream after a position, up to the last one, `last`.
     pub fn has_all(&self, id: EventId, last: u32) -> bool {
         let is_behind = |event: &&Event| event.id.stream == id.stream && event.id.place > id.place;
         id.place <= last && self.events.iter().filter(is_behind).count() == (last - id.place) as usize
     }
 
-    /// The last place of a stream that is known of.
+    /// The last known position of a stream.
     pub fn last_of(&self, stream: u32) -> Option<u32> {
         self.events.iter().rev().find(|event| event.id.stream == stream).map(|event| event.id.place)
     }
 
-    /// Gives events that nobody has taken to the stream of GET, behind this place and so behind all others there: all of
-    /// them, or those that no client can ask for. Says its last place.
+    /// Moves undelivered events to the GET stream, after `place` and so after all others there: all of them, or only
+    /// those that no client can ask for. Returns its last position.
     pub fn adopt(&mut self, mut place: u32, all: bool) -> u32 {
         let moves = |event: &Event| event.is_untaken && event.id.stream != 0 && (all || event.is_nameless);
         let (adopted, others): (VecDeque<_>, VecDeque<_>) =
@@ -97,12 +97,13 @@ impl Log {
         place
     }
 
-    /// The events of the stream of GET that nobody has taken.
+    /// The undelivered events of the GET stream.
     pub fn untaken(&mut self) -> impl Iterator<Item = &mut Event> {
         self.events.iter_mut().filter(|event| event.is_untaken && event.id.stream == 0)
     }
 
-    /// These events were not taken after all. Of the first one of a stream nobody has heard then.
+    /// Marks these events as undelivered again. A stream whose first event is among them counts as unknown to the
+    /// client.
     pub fn give_back(&mut self, ids: &[EventId]) {
         for event in self.events.iter_mut().filter(|event| ids.contains(&event.id)) {
             (event.is_untaken, event.is_nameless) = (true, event.is_nameless || event.id.place == 1);
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_first_and_those_that_nobody_took_are_counted() {
+    fn the_oldest_events_are_dropped_first_and_undelivered_ones_counted() {
         const MOST: usize = 1000;
         let mut log = Log::default();
         assert_eq!(log.keep(event(1, 1, 10, true), MOST), 0);
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_stream_of_get_takes_over_stands_behind_what_it_has() {
+    fn events_moved_to_the_get_stream_follow_its_own() {
         let mut log = Log::default();
         for (stream, place) in [(3, 1), (0, 1), (0, 2)] {
             log.keep(event(stream, place, 1, true), 1000);

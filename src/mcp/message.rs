@@ -1,4 +1,4 @@
-//! What the body of a POST holds: one message, or in a batch of 2025-03-26 several. Each becomes a line.
+//! The body of a POST: one message, or several in a batch (2025-03-26). Each becomes a line.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -9,24 +9,24 @@ use serde_json::value::RawValue;
 use super::fault::{Fault, INVALID_REQUEST, PARSE_ERROR};
 use crate::scan::{Line, Outcome, PAD, Partial, Scanner, Window, decoded, member};
 
-/// What a message is, by its members.
+/// The kind of a message, by its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It is to be answered.
+    /// It expects an answer.
     Request,
-    /// It is not.
+    /// It expects no answer.
     Notification,
-    /// It answers a worker.
+    /// It answers a worker's request.
     Response,
 }
 
-/// One message, as a line with room around it.
+/// One message, as a line with padding around it.
 pub struct Message {
     padded: Vec<u8>,
     line: Line,
 }
 
-/// What a body holds.
+/// The contents of a body.
 pub enum Body {
     /// One message.
     One(Message),
@@ -34,19 +34,19 @@ pub enum Body {
     Batch(Vec<Message>),
 }
 
-/// Reads one line after the other, each of which is all of what it is shown.
+/// Reads lines one at a time, each of which is the whole input.
 #[derive(Default)]
 pub struct LineReader {
-    /// Its tables have 160 KB, and most daemons serve nobody over HTTP: it is made for the first line.
+    /// Its tables take 160 KB and most daemons serve no HTTP clients, so it is created for the first line.
     scanner: Option<Scanner>,
     lines: Vec<Line>,
 }
 
 impl LineReader {
-    /// The one line in a window; none if there is no line in it, or more than one.
+    /// The only line in a window; none if there is no line, or more than one.
     ///
     /// # Errors
-    /// It is malformed, and why.
+    /// The line is malformed.
     pub fn read(&mut self, mut partial: Partial, window: Window<'_>) -> Result<Option<Line>, String> {
         self.lines.clear();
         let scanner = self.scanner.get_or_insert_with(Scanner::new);
@@ -58,22 +58,22 @@ impl LineReader {
     }
 }
 
-/// Room for a body of which so many bytes have come.
+/// A buffer with room for a body of `bytes` bytes.
 pub fn room(bytes: usize) -> Vec<u8> {
     let mut room = Vec::with_capacity(PAD + bytes + 1 + PAD);
     room.resize(PAD, 0);
     room
 }
 
-/// So many bytes of the body have been received.
+/// The number of bytes of the body received so far.
 pub fn received(body: &[u8]) -> usize {
     body.len().saturating_sub(PAD)
 }
 
-/// Reads a body that stands behind the [`room`] before it.
+/// Reads a body that follows the [`room`] before it.
 ///
 /// # Errors
-/// It is no message, nor an array of messages.
+/// It is neither a message nor an array of messages.
 pub fn read(mut body: Vec<u8>, reader: &mut LineReader) -> Result<Body, Fault> {
     let text = body.get(PAD..).unwrap_or_default().trim_ascii();
     if text.starts_with(b"[") {
@@ -90,14 +90,14 @@ pub fn read(mut body: Vec<u8>, reader: &mut LineReader) -> Result<Body, Fault> {
         };
     }
     if memchr::memchr2(b'\n', b'\r', text).is_some() {
-        // Between tokens a newline is a blank. Within a string there may be none.
+        // Between tokens a newline is white space. Within a string it is invalid.
         serde_json::from_slice::<serde::de::IgnoredAny>(text).map_err(|error| malformed(&error.to_string()))?;
         body.iter_mut().filter(|byte| matches!(**byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
     }
     line_of(body, reader).map(Body::One)
 }
 
-/// The message that is all of a body without newlines.
+/// The message that makes up a whole body without newlines.
 fn line_of(mut body: Vec<u8>, reader: &mut LineReader) -> Result<Message, Fault> {
     body.push(b'\n');
     let end = body.len();
@@ -120,7 +120,7 @@ fn malformed(why: &str) -> Fault {
 }
 
 impl Message {
-    /// What it is.
+    /// Its kind.
     pub fn kind(&self) -> Kind {
         let answers = self.line.flags & (Line::RESULT | Line::ERROR) != 0;
         match self.line.id.is_some() {
@@ -141,7 +141,7 @@ impl Message {
         &window[..window.len() - 1]
     }
 
-    /// Its id, as it is written.
+    /// Its id, verbatim.
     pub fn id(&self) -> Option<&[u8]> {
         self.line.id.is_some().then(|| self.window().get(self.line.id))
     }
@@ -154,30 +154,30 @@ impl Message {
         }
     }
 
-    /// Its `params`, as they are written.
+    /// Its `params`, verbatim.
     pub fn params(&self) -> Option<&[u8]> {
         member(self.text(), b"params")
     }
 
-    /// `params._meta`, as it is written.
+    /// `params._meta`, verbatim.
     pub fn meta(&self) -> Option<&[u8]> {
         member(self.params()?, b"_meta")
     }
 
-    /// The token that notifications of its progress name, as it is written.
+    /// The token that its progress notifications carry, verbatim.
     pub fn progress_token(&self) -> Option<&[u8]> {
         static TOKEN: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("progressToken"));
         TOKEN.find(self.text())?;
         member(self.meta()?, b"progressToken")
     }
 
-    /// Bytes that it takes up.
+    /// Memory used, in bytes.
     pub fn weight(&self) -> usize {
         self.padded.capacity()
     }
 }
 
-/// The decoded string that a member of an object is, if it is one.
+/// The decoded value of an object's member, if it is a string.
 pub fn string<'a>(object: &'a [u8], name: &[u8]) -> Option<Cow<'a, [u8]>> {
     let value = member(object, name)?;
     value.starts_with(b"\"").then(|| decoded(value))
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_refused_with_its_code() {
+    fn an_invalid_message_is_refused_with_its_code() {
         let code = |text: &str| body(text).map(|_| ()).map_err(|fault| fault.code);
         for text in
             ["", " \n", "x", "{\"a\":\"x\ny\"}", "{} {}", "{}\n{}", "7", "\"a\"", "{\"id\":1,\"id\":2}", "[7]", "["]
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_message_carries_is_found() {
+    fn the_members_of_a_message_are_found() {
         let text = r#"{"id":1,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":"a\u0062","b":1}}}"#;
         let messages = body(text).expect("it is a message");
         assert_eq!(messages[0].progress_token(), Some(&br#""a\u0062""#[..]));

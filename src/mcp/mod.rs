@@ -1,12 +1,13 @@
-//! Streamable HTTP of MCP without I/O: what a request asks for, which lines its body holds, and what is written in
-//! answer. Both eras: sessions (2025-03-26 to 2025-11-25), and requests that stand for themselves (2026-07-28).
+//! MCP's Streamable HTTP without I/O: what a request asks for, the lines in its body, and the responses to it. Both
+//! eras: sessions (2025-03-26 to 2025-11-25), and self-contained requests (2026-07-28).
 //!
-//! It knows no socket and no clock, and decides nothing about workers. Heads and bodies are read by [`crate::http1`].
+//! It knows no socket and no clock, and makes no decisions about workers. Heads and bodies are read by
+//! [`crate::http1`].
 //!
 //! # Reading order
-//! `versions.rs`, `fault.rs` (what is told when a request is not served), `asked.rs` (a head), `message.rs` (a body), `modern.rs` (what
-//! 2026-07-28 wants of both), `session.rs` with `log.rs` (which stream a line goes to, and what is kept of it), and
-//! `write.rs` (answers and events).
+//! `versions.rs`, `fault.rs` (error responses), `asked.rs` (a head), `message.rs` (a body), `modern.rs` (what
+//! 2026-07-28 requires of both), `session.rs` with `log.rs` (which stream a line goes to, and what is kept of it), and
+//! `write.rs` (responses and events).
 
 pub mod asked;
 pub mod fault;

@@ -1,5 +1,5 @@
-//! What MCP 2026-07-28 wants of a request: each one says in its `params._meta` what it is, and its head repeats that for
-//! those in between ("Streamable HTTP", "Versioning").
+//! What MCP 2026-07-28 requires of a request: its `params._meta` describes it, and its head repeats that for
+//! intermediaries ("Streamable HTTP", "Versioning").
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -17,24 +17,24 @@ use crate::scan::{Twice, decoded, only_member};
 
 const VERSION_KEY: &[u8] = b"io.modelcontextprotocol/protocolVersion";
 
-/// The version that a message says itself.
+/// The version that the message itself declares.
 fn version(message: &Message) -> Result<Option<Cow<'_, [u8]>>, Fault> {
     static NAME: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("io.modelcontextprotocol"));
     let meta = NAME.find(message.text()).and_then(|_| message.meta());
     meta.map_or(Ok(None), |meta| only_string(meta, VERSION_KEY))
 }
 
-/// The decoded string that the only member of this name is. Where there are two, a worker may read another one.
+/// The decoded value of the only member of this name, if it is a string. Given two, a worker may read the other one.
 fn only_string<'a>(object: &'a [u8], name: &[u8]) -> Result<Option<Cow<'a, [u8]>>, Fault> {
     let twice = |Twice| Fault::bad(INVALID_PARAMS, format!("\"{}\" stands twice", name.escape_ascii()));
     let value = only_member(object, name).map_err(twice)?;
     Ok(value.filter(|value| value.starts_with(b"\"")).map(decoded))
 }
 
-/// Whether a message that was posted is of 2026-07-28 or later, and not of a session.
+/// Whether a posted message is of 2026-07-28 or later and belongs to no session.
 ///
 /// # Errors
-/// The version in its head is known to nobody.
+/// The version in its head is unknown.
 pub fn is_modern(asked: &Asked, message: &Message) -> Result<bool, Fault> {
     if asked.says_modern() || version(message)?.is_some() {
         return Ok(true);
@@ -42,10 +42,10 @@ pub fn is_modern(asked: &Asked, message: &Message) -> Result<bool, Fault> {
     check_legacy(asked).map(|()| false)
 }
 
-/// Sees to it that the head of what belongs to a session names a version with sessions, or none.
+/// Checks that the head of a session's request names a version with sessions, or none.
 ///
 /// # Errors
-/// It names another one.
+/// It names another version.
 pub fn check_legacy(asked: &Asked) -> Result<(), Fault> {
     match asked.version.as_deref() {
         Some(version) if !LEGACY_VERSIONS.contains(&version) => {
@@ -55,10 +55,10 @@ pub fn check_legacy(asked: &Asked) -> Result<(), Fault> {
     }
 }
 
-/// Sees to it that a batch may be one of a session, by its head and by what it holds.
+/// Checks that a session may receive this batch, by its head and its messages.
 ///
 /// # Errors
-/// It may not, and why.
+/// The batch is not allowed.
 pub fn check_batch(asked: &Asked, messages: &[Message]) -> Result<(), Fault> {
     if asked.says_modern() {
         return Err(Fault::bad(INVALID_REQUEST, "2026-07-28 has no batches: post one message"));
@@ -70,10 +70,10 @@ pub fn check_batch(asked: &Asked, messages: &[Message]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Compares a message of 2026-07-28 with its head.
+/// Checks a message of 2026-07-28 against its head.
 ///
 /// # Errors
-/// One of them lacks what it has to say, or they do not agree.
+/// Either lacks required information, or they disagree.
 pub fn check(asked: &Asked, message: &Message) -> Result<(), Fault> {
     let mismatch = |why: String| Err(Fault::bad(HEADER_MISMATCH, why));
     let kind = message.kind();
@@ -100,7 +100,7 @@ pub fn check(asked: &Asked, message: &Message) -> Result<(), Fault> {
     }
     let method = message.method();
     if *method == *b"initialize" {
-        // It would pin the worker, which is others' too, to the older era.
+        // It would pin the worker, which other clients share, to the older era.
         let why = "2026-07-28 has no initialize; begin with server/discover, or name an older version";
         return Err(Fault { code: METHOD_NOT_FOUND, ..Fault::new(Status::NotFound, why) });
     }
@@ -114,7 +114,7 @@ pub fn check(asked: &Asked, message: &Message) -> Result<(), Fault> {
     check_name(asked, message, &method)
 }
 
-/// What a request calls by its name or address, in whose head that has to stand, too.
+/// Checks that the head repeats the name or address of what a request calls.
 fn check_name(asked: &Asked, message: &Message, method: &[u8]) -> Result<(), Fault> {
     let key: &[u8] = match method {
         b"tools/call" | b"prompts/get" => b"name",
@@ -131,7 +131,7 @@ fn check_name(asked: &Asked, message: &Message, method: &[u8]) -> Result<(), Fau
     }
 }
 
-/// What a value of `Mcp-Name` stands for: itself, or `=?base64?…?=`.
+/// Decodes a value of `Mcp-Name`, which is literal or `=?base64?…?=`.
 fn decode(value: &str) -> Option<Cow<'_, [u8]>> {
     match value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?=")) {
         Some(coded) => STANDARD.decode(coded).ok().map(Cow::Owned),
@@ -139,7 +139,7 @@ fn decode(value: &str) -> Option<Cow<'_, [u8]>> {
     }
 }
 
-/// What a request carries of an answer before it, so that its worker is to be found again.
+/// State from an earlier answer that a request carries, by which its worker is found again.
 pub fn request_state(message: &Message) -> Option<Cow<'_, [u8]>> {
     memchr::memmem::find(message.text(), b"requestState")?;
     string(message.params()?, b"requestState")
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_and_a_body_say_the_same() {
+    fn head_and_body_have_to_agree() {
         let new = Some(MODERN_VERSION);
         let code = |asked: &Asked, message: &Message| check(asked, message).map_err(|fault| fault.code);
         let ours = call(MODERN_VERSION, "\"x\"");

@@ -1,9 +1,8 @@
-//! A session of the revisions with sessions: which requests of its client wait for an answer, on which streams, and where
-//! each line that comes for it goes.
+//! A session of the revisions that have sessions: which requests of its client are pending, on which streams, and where
+//! each line for it goes.
 //!
-//! A stream is a POST with requests, until the last one is answered, or that of GET, which has the number 0. It may have
-//! lost its connection: what comes for it is kept then (`log.rs`), for a GET that goes on behind an event, or for the
-//! next GET.
+//! A stream is a POST with requests, until the last one is answered, or the GET stream, which is number 0. It may have
+//! lost its connection: then its lines are kept (`log.rs`) for a GET that resumes after an event, or for the next GET.
 //!
 //! Invariant: a line goes to one stream (MCP 2025-11-25, "Multiple connections").
 
@@ -14,44 +13,44 @@ use super::write::EventId;
 use crate::bus::id::Id;
 use crate::http1::Status;
 
-/// Names a connection to its holder.
+/// The holder's name for a connection.
 pub type Connection = usize;
 
-/// Requests of one session that may wait for their answers at once: they are looked through for each other one.
+/// Maximum number of pending requests of one session, since each new one is compared with them all.
 pub const MOST_REQUESTS: usize = 1024;
 
-/// What a line for a client is.
+/// The kind of a line for a client.
 #[derive(Clone, Debug)]
 pub enum Line<'a> {
     /// The answer to a request of this id.
     Answer(&'a [u8]),
-    /// How far the request has come that gave this token.
+    /// The progress of the request that gave this token.
     Progress(&'a [u8]),
-    /// Something that comes of no request: a list has changed, a resource was updated.
+    /// A message that belongs to no request: a list changed, a resource was updated.
     Unrelated,
-    /// Anything else: it belongs to what the worker does now.
+    /// Anything else, which belongs to whatever the worker is doing.
     Other,
 }
 
 /// Where a line goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// The connection that takes it; none if it is kept.
+    /// The connection to send it on; none if it is kept.
     pub connection: Option<Connection>,
-    /// Where it stands.
+    /// Its position.
     pub id: EventId,
-    /// It is an answer, before which nothing has been said, and behind which nothing follows: it needs no event.
+    /// It is an answer with nothing before or after it: it needs no event.
     pub is_whole: bool,
-    /// Nothing follows on its stream.
+    /// It is the last line of its stream.
     pub is_last: bool,
-    /// Nothing was sent on its stream before.
+    /// It is the first line of its stream.
     pub is_first: bool,
 }
 
-/// A request that waits for its answer.
+/// A pending request.
 struct Exchange {
     id: Id,
-    /// The token of its progress, as it is written.
+    /// Its progress token, verbatim.
     token: Option<Box<[u8]>>,
     stream: u32,
 }
@@ -59,11 +58,11 @@ struct Exchange {
 struct Stream {
     number: u32,
     connection: Option<Connection>,
-    /// Requests that wait for their answers.
+    /// The number of pending requests.
     pending: usize,
-    /// The place of its last event.
+    /// The position of its last event.
     place: u32,
-    /// Events were sent, or its client asked for several answers.
+    /// Events were sent, or its client expects several answers.
     has_events: bool,
 }
 
@@ -78,11 +77,11 @@ impl Stream {
 pub struct Session {
     /// `Mcp-Session-Id`.
     pub id: Box<str>,
-    /// The version that was agreed upon, once it is known.
+    /// The negotiated version, once known.
     pub version: Option<&'static str>,
-    /// The request that began it, until it is answered.
+    /// The initialize request, until it is answered.
     pub initialize: Option<Id>,
-    /// The first one is that of GET.
+    /// The first one is the GET stream.
     streams: Vec<Stream>,
     exchanges: Vec<Exchange>,
     next: u32,
@@ -90,33 +89,34 @@ pub struct Session {
 }
 
 impl Session {
-    /// The stream of the request that begins it.
+    /// The stream of the initialize request.
     pub const FIRST: u32 = 1;
 
-    /// A session that a request has just begun.
+    /// A session that a request has just started.
     pub fn new(id: Box<str>, initialize: Option<Id>) -> Self {
         let general = Stream { number: 0, connection: None, pending: 0, place: 0, has_events: true };
         let (streams, exchanges) = (vec![general], Vec::new());
         Self { id, version: None, initialize, streams, exchanges, next: Self::FIRST, log: Log::default() }
     }
 
-    /// What was agreed upon is this version, if it is one.
+    /// Records the negotiated version, if it is a known one.
     pub fn agree(&mut self, version: &[u8]) {
         self.version = LEGACY_VERSIONS.into_iter().find(|known| known.as_bytes() == version);
     }
 
-    /// Whether streams begin with an event from which they can be gone on with. Clients of older versions take its empty
+    /// Whether streams start with an event from which they can be resumed. Clients of older versions take its empty
     /// data for a message.
     pub fn primes(&self) -> bool {
         self.version == Some(LEGACY_VERSIONS[0])
     }
 
-    /// Whether it takes batches. Only one revision has them.
+    /// Whether it accepts batches, which only one revision has.
     pub fn takes_batches(&self) -> bool {
         self.version == Some("2025-03-26")
     }
 
-    /// A connection brings requests: their ids, and the tokens of their progress. Says on which stream they are answered.
+    /// Adds the requests that a connection brings, with their ids and progress tokens. Returns the stream of their
+    /// answers.
     pub fn begin<'a>(
         &mut self,
         connection: Connection,
@@ -133,17 +133,17 @@ impl Session {
         number
     }
 
-    /// Whether so many requests more may wait for their answers.
+    /// Whether it has room for this many more pending requests.
     pub fn has_room_for(&self, requests: usize) -> bool {
         requests <= MOST_REQUESTS.saturating_sub(self.exchanges.len())
     }
 
-    /// Whether a request with this id waits for its answer.
+    /// Whether a request with this id is pending.
     pub fn waits_for(&self, id: &Id) -> bool {
         self.exchanges.iter().any(|exchange| exchange.id == *id)
     }
 
-    /// A line has come for its client.
+    /// Decides where a line for the client goes.
     pub fn deliver(&mut self, line: &Line<'_>) -> Delivery {
         let exchange = match *line {
             Line::Answer(id) => {
@@ -179,7 +179,8 @@ impl Session {
         delivery
     }
 
-    /// The stream for a line that names no request: that of the newest request whose client is there, or that of GET.
+    /// The stream of a line that names no request: that of the newest request whose client is connected, or that of
+    /// GET.
     fn stream_of_no_request(&self, line: &Line<'_>) -> u32 {
         let general = &self.streams[0];
         if matches!(line, Line::Unrelated) && general.connection.is_some() {
@@ -189,24 +190,25 @@ impl Session {
         newest.find(|stream| stream.connection.is_some()).map_or(0, |stream| stream.number)
     }
 
-    /// Keeps what was sent as an event; of all that, so many bytes at most. Says how many others are lost for it.
+    /// Keeps a sent line as an event, within `most` bytes in total. Returns how many undelivered ones are dropped for
+    /// it.
     pub fn keep(&mut self, id: EventId, data: &[u8], most: usize) -> usize {
         self.log.keep(Event { id, data: data.into(), is_untaken: false, is_nameless: false }, most)
     }
 
-    /// Keeps what could not be sent. `is_nameless` says that nothing was ever sent on its stream.
+    /// Keeps a line that could not be sent. `is_nameless` if nothing was ever sent on its stream.
     pub fn keep_untaken(&mut self, id: EventId, data: &[u8], is_nameless: bool, most: usize) -> usize {
         self.log.keep(Event { id, data: data.into(), is_untaken: true, is_nameless }, most)
     }
 
-    /// Its stream has begun to be one of events before there was any.
+    /// Notes that its stream became an event stream before its first event.
     pub fn begin_events(&mut self, stream: u32) {
         if let Some(stream) = self.streams.iter_mut().find(|it| it.number == stream) {
             stream.has_events = true;
         }
     }
 
-    /// A connection has gone. These events it has not taken.
+    /// Detaches a closed connection, which did not deliver these events.
     pub fn detach(&mut self, connection: Connection, untaken: &[EventId]) {
         self.streams.iter_mut().filter(|it| it.connection == Some(connection)).for_each(|it| it.connection = None);
         if !untaken.is_empty() {
@@ -214,20 +216,20 @@ impl Session {
         }
     }
 
-    /// The place of the last event of a stream.
+    /// The position of a stream's last event.
     pub fn place(&self, stream: u32) -> u32 {
         self.streams.iter().find(|it| it.number == stream).map_or(0, |stream| stream.place)
     }
 
-    /// A GET takes the general stream over. Says whose it was.
+    /// Lets a GET take over the general stream. Returns the connection that it replaces.
     pub fn open(&mut self, connection: Connection) -> Option<Connection> {
         self.streams[0].connection.replace(connection)
     }
 
-    /// A GET goes on behind an event. Says with which stream, and whose that was.
+    /// Lets a GET resume after an event. Returns the stream, and the connection that it replaces.
     ///
     /// # Errors
-    /// What stands behind that event is not known any more.
+    /// The events after that one are not all kept any more.
     pub fn resume(&mut self, connection: Connection, id: EventId) -> Result<Option<Connection>, Fault> {
         let stream = self.streams.iter_mut().find(|stream| stream.number == id.stream);
         let last = stream.as_ref().map(|stream| stream.place).or_else(|| self.log.last_of(id.stream));
@@ -238,51 +240,51 @@ impl Session {
         Ok(stream.and_then(|stream| stream.connection.replace(connection)))
     }
 
-    /// Whether a stream has still something to come.
+    /// Whether more will come on a stream.
     pub fn goes_on(&self, stream: u32) -> bool {
         self.streams.iter().any(|it| it.number == stream)
     }
 
-    /// What a GET is sent that goes on behind an event.
+    /// The events to send to a GET that resumes after an event.
     pub fn events_behind(&mut self, id: EventId) -> impl Iterator<Item = &mut Event> {
         self.log.behind(id)
     }
 
-    /// What a GET is sent that takes the general stream: events that nobody has taken. One that goes on with it is sent
-    /// those of other streams that nobody can ask for, a new one all.
+    /// The undelivered events to send to a GET that takes over the general stream. A resumed one gets those of other
+    /// streams that no client can ask for, a new one gets all.
     pub fn untaken(&mut self, is_new: bool) -> impl Iterator<Item = &mut Event> {
         let place = self.streams[0].place;
         self.streams[0].place = self.log.adopt(place, is_new);
         self.log.untaken()
     }
 
-    /// Whether its client waits for its id no more, and has not been told it.
+    /// Whether its client no longer waits for the session id and never received it.
     pub fn is_unheard(&self) -> bool {
         let first = self.streams.iter().find(|stream| stream.number == Self::FIRST);
         self.initialize.is_some() && first.is_some_and(|stream| stream.connection.is_none() && !stream.has_events)
     }
 
-    /// Whether somebody is there, with a request or a stream.
+    /// Whether a client is connected, with a request or a stream.
     pub fn is_in_use(&self) -> bool {
         self.streams.iter().any(|stream| stream.connection.is_some())
     }
 
-    /// The connections that wait for something of it.
+    /// The connections that wait for a message of it.
     pub fn connections(&self) -> Vec<Connection> {
         self.streams.iter().filter_map(|stream| stream.connection).collect()
     }
 
-    /// The ids of requests on a stream that are not answered.
+    /// The ids of a stream's unanswered requests.
     pub fn unanswered_on(&self, stream: u32) -> impl Iterator<Item = &Id> {
         self.exchanges.iter().filter(move |exchange| exchange.stream == stream).map(|exchange| &exchange.id)
     }
 
-    /// Forgets what it keeps. Says how many events are lost that nobody had taken.
+    /// Drops all kept events. Returns how many undelivered ones are lost.
     pub fn forget(&mut self) -> usize {
         self.log.clear()
     }
 
-    /// Bytes that it keeps.
+    /// Memory used by kept events, in bytes.
     pub fn weight(&self) -> usize {
         self.log.weight()
     }
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_comes_first_is_whole_and_one_behind_progress_is_an_event() {
+    fn an_answer_alone_is_a_whole_response_and_one_after_progress_an_event() {
         let mut session = session();
         assert_eq!((post(&mut session, 10, 1, None), post(&mut session, 11, 2, Some(b"7"))), (1, 2));
         let progress = session.deliver(&Line::Progress(b"7"));
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_request_goes_to_the_newest_one_or_to_get() {
+    fn a_line_without_a_request_goes_to_the_newest_stream_or_to_get() {
         let mut session = session();
         assert_eq!(session.deliver(&Line::Other).connection, None, "nobody is there");
         assert_eq!(session.open(20), None);
@@ -329,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_gone_on_with_behind_an_event_as_long_as_that_is_known() {
+    fn a_stream_is_resumed_after_an_event_while_that_is_kept() {
         let mut session = session();
         post(&mut session, 10, 1, None);
         let first = session.deliver(&Line::Other);

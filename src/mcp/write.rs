@@ -1,4 +1,4 @@
-//! What is sent: heads, events and comments. Events of a session have ids that name their stream and their place in it.
+//! Responses: heads, events and comments. A session's event ids name the stream and the position in it.
 
 use std::fmt::Write as _;
 use std::rc::Rc;
@@ -6,17 +6,17 @@ use std::rc::Rc;
 use super::fault::Fault;
 use crate::http1::Status;
 
-/// Where an event stands: its stream, and its place there.
+/// The position of an event: its stream, and its place there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventId {
     /// The stream; 0 is that of GET.
     pub stream: u32,
-    /// Its place. Where a stream begins is 0.
+    /// Its place; 0 is the start of the stream.
     pub place: u32,
 }
 
 impl EventId {
-    /// What `Last-Event-ID` says.
+    /// Parses `Last-Event-ID`.
     pub fn parse(text: &str) -> Option<Self> {
         let (stream, place) = text.split_once('-')?;
         let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -25,22 +25,22 @@ impl EventId {
     }
 }
 
-/// What an answer says beside its body.
+/// What a response carries besides its body.
 #[derive(Clone, Debug, Default)]
 pub struct Manner<'a> {
     /// `Mcp-Session-Id`.
     pub session: Option<&'a str>,
-    /// No request follows on this connection.
+    /// It is the last response on this connection.
     pub is_last: bool,
-    /// Its end is told by the end of the connection.
+    /// The close of the connection ends it.
     pub is_old: bool,
-    /// It answers HEAD: what it would have as a body is only described.
+    /// It answers HEAD: the body is only described.
     pub is_head: bool,
-    /// The page in a browser that may read it (CORS, fetch.spec.whatwg.org).
+    /// The origin of the browser page that may read it (CORS, fetch.spec.whatwg.org).
     pub page: Option<Rc<str>>,
 }
 
-/// What a browser asks before a page of another origin may send a request: that it may.
+/// Answers a browser's preflight request, which precedes a cross-origin request.
 pub fn preflight(out: &mut Vec<u8>, manner: &Manner<'_>) {
     head(out, Status::NoContent, manner);
     out.extend_from_slice(
@@ -68,10 +68,10 @@ fn head(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>) {
     }
 }
 
-/// Room that suffices for most heads.
+/// Capacity that suffices for most heads.
 const USUAL_HEAD: usize = 256;
 
-/// A whole answer.
+/// Writes a complete response.
 pub fn json(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>, body: &[u8]) {
     out.reserve(USUAL_HEAD + body.len());
     head(out, status, manner);
@@ -81,7 +81,7 @@ pub fn json(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>, body: &[u8])
     out.extend_from_slice(body);
 }
 
-/// A whole answer without a body.
+/// Writes a complete response without a body.
 pub fn empty(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>) {
     head(out, status, manner);
     out.extend_from_slice(match status {
@@ -90,7 +90,7 @@ pub fn empty(out: &mut Vec<u8>, status: Status, manner: &Manner<'_>) {
     });
 }
 
-/// That a request is not served, and why. `id` is that of its message, if it is known.
+/// Writes an error response. `id` is that of the request's message, if it is known.
 pub fn fault(out: &mut Vec<u8>, fault: &Fault, manner: &Manner<'_>, id: Option<&[u8]>) {
     let body = fault.body(id.unwrap_or(b"null"));
     head(out, fault.status, manner);
@@ -110,7 +110,7 @@ pub fn fault(out: &mut Vec<u8>, fault: &Fault, manner: &Manner<'_>, id: Option<&
     }
 }
 
-/// The head of a stream of events.
+/// Writes the head of an event stream.
 pub fn begin_events(out: &mut Vec<u8>, manner: &Manner<'_>) {
     head(out, Status::Ok, manner);
     out.extend_from_slice(
@@ -119,7 +119,7 @@ pub fn begin_events(out: &mut Vec<u8>, manner: &Manner<'_>) {
     out.extend_from_slice(if manner.is_old { b"\r\n" } else { b"Transfer-Encoding: chunked\r\n\r\n" });
 }
 
-/// An event with a message, which has no newline in it.
+/// Writes an event with a message, which contains no newline.
 pub fn event(out: &mut Vec<u8>, id: Option<EventId>, data: &[u8], is_old: bool) {
     let mut before = String::new();
     if let Some(EventId { stream, place }) = id {
@@ -129,18 +129,19 @@ pub fn event(out: &mut Vec<u8>, id: Option<EventId>, data: &[u8], is_old: bool) 
     piece(out, &[before.as_bytes(), data, b"\n\n"], is_old);
 }
 
-/// The first event of a stream, from which a client can go on that has seen nothing else (2025-11-25), and when it may.
+/// Writes the first event of a stream, from which a client can resume that has received no other (2025-11-25), and the
+/// retry interval.
 pub fn prime(out: &mut Vec<u8>, id: EventId, is_old: bool) {
     let text = format!("id: {}-{}\nretry: 1000\ndata: \n\n", id.stream, id.place);
     piece(out, &[text.as_bytes()], is_old);
 }
 
-/// A sign of life.
+/// Writes a keep-alive comment.
 pub fn keep_alive(out: &mut Vec<u8>, is_old: bool) {
     piece(out, &[b": keep-alive\n\n"], is_old);
 }
 
-/// The end of a stream of events.
+/// Writes the end of an event stream.
 pub fn end_events(out: &mut Vec<u8>, is_old: bool) {
     if !is_old {
         out.extend_from_slice(b"0\r\n\r\n");
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_tells_its_length_and_what_follows() {
+    fn a_response_has_its_length_and_says_whether_it_is_the_last() {
         let manner = Manner { session: Some("abc"), is_last: true, ..Manner::default() };
         assert_eq!(
             written(|out| json(out, Status::Ok, &manner, b"{}")),

@@ -1,5 +1,4 @@
-//! What a server answers to the request of a WebSocket: 101 and what belongs to it, or a refusal, which says in one line
-//! of JSON why.
+//! A server's answer to a WebSocket handshake: 101 and its fields, or a refusal with one line of JSON that says why.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,14 +6,14 @@ use std::fmt;
 use super::key::Key;
 use crate::http1::{Error, Head, Status, is_word};
 
-/// What a connection is told that becomes a WebSocket. What is written by [`fmt::Display`] is the whole head.
+/// A successful handshake. [`fmt::Display`] writes the whole head.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted<'a> {
-    /// Of the request.
+    /// The request's key.
     pub key: Key<'a>,
-    /// `Acp-Connection-Id`: visible ASCII that nobody can guess.
+    /// `Acp-Connection-Id`: visible ASCII that cannot be guessed.
     pub connection_id: &'a str,
-    /// The subprotocol that was chosen among those that were offered.
+    /// The subprotocol chosen from those offered.
     pub protocol: Option<&'a str>,
 }
 
@@ -31,15 +30,14 @@ impl fmt::Display for Accepted<'_> {
     }
 }
 
-/// Why a request is refused. What is written by [`fmt::Display`] is the whole answer, after which the connection is to be
-/// closed.
+/// A refused handshake. [`fmt::Display`] writes the whole response, after which the connection is closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What kind of refusal it is.
+    /// Its status.
     pub status: Status,
-    /// What is wrong, for whoever has asked and for the log.
+    /// What is wrong, for the client and for the log.
     pub why: Cow<'static, str>,
-    /// In how many seconds it may be asked again.
+    /// Seconds after which to retry.
     pub retry_after: Option<u32>,
 }
 
@@ -49,7 +47,7 @@ impl Refusal {
         Self { status, why: why.into(), retry_after: None }
     }
 
-    /// Nobody is let in now, but perhaps in so many seconds.
+    /// No connection is admitted now; retry in this many seconds.
     pub fn unavailable(why: impl Into<Cow<'static, str>>, retry_after: u32) -> Self {
         Self { retry_after: Some(retry_after), ..Self::new(Status::Unavailable, why) }
     }
@@ -61,7 +59,7 @@ impl Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        // To who asks for a WebSocket it is all the same what of its head is too long.
+        // For a WebSocket client it makes no difference which part of the head is too long.
         let Error { status, why } = if error == Error::LONG_TARGET { Error::LONG_HEAD } else { error };
         Self::new(status, why)
     }
@@ -77,7 +75,7 @@ impl fmt::Display for Refusal {
             Status::UpgradeRequired => head.field("Upgrade", "websocket").field("Sec-WebSocket-Version", 13),
             _ => head,
         };
-        // RFC 9110, section 7.8: who sends Upgrade names it here.
+        // RFC 9110, section 7.8: a sender of Upgrade lists it here.
         let connection = if self.status == Status::UpgradeRequired { "close, Upgrade" } else { "close" };
         let head = head
             .field_if("Retry-After", self.retry_after)

@@ -1,4 +1,4 @@
-//! The other end of the handshake: what a client asks, and what it makes of the answer.
+//! The client's side of the handshake: writes the request and reads the response.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::key::{accept, written};
 pub use crate::http1::LONGEST_ANSWER;
 use crate::http1::{Error, Event, Fields, Head, Method, Response, ResponseReader, is_word, printable};
 
-/// What a client asks. What is written by [`fmt::Display`] is the whole request.
+/// A client's request. [`fmt::Display`] writes all of it.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     host: &'a str,
@@ -16,11 +16,11 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A request to `host` (with its port, unless that is the usual one) for `target`, a path and perhaps a query. The key
+    /// A request to `host` (with its port, unless that is the default) for `target`, a path and optional query. The key
     /// is 16 random bytes, the token is sent as `Authorization: Bearer`.
     ///
     /// # Errors
-    /// Which of them cannot stand in a request.
+    /// One of them is not allowed in a request.
     pub fn new(host: &'a str, target: &'a str, key: [u8; 16], token: Option<&'a str>) -> Result<Self, &'static str> {
         if !is_word(host) {
             return Err("the host has characters that cannot stand in a URL");
@@ -48,39 +48,39 @@ impl fmt::Display for Request<'_> {
     }
 }
 
-/// What the bytes so far are.
+/// What the bytes so far contain.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// The beginning of an answer.
+    /// An incomplete response.
     More,
     /// The connection is a WebSocket.
     Accepted {
-        /// Bytes of the head; what stands behind it are frames.
+        /// Length of the head; the bytes after it are frames.
         length: usize,
         /// `Acp-Connection-Id`, without control characters.
         connection_id: Option<String>,
     },
-    /// The server says no.
+    /// The server refused.
     Refused(Refused),
-    /// It is no answer to this request, and why.
+    /// It is not a valid response to this request.
     Malformed(&'static str),
 }
 
-/// Why a server says no.
+/// A server's refusal.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// Its status: 401, say.
+    /// Its status code, such as 401.
     pub status: u16,
-    /// What it says beside that, in a line without control characters: the `message` of a JSON body, else the first line
-    /// of a text, else what the status is called. It may be empty.
+    /// Its explanation, in a line without control characters: the `message` of a JSON body, else the first line of a
+    /// text, else the reason phrase. It may be empty.
     pub message: String,
-    /// In how many seconds it may be asked again.
+    /// Seconds after which to retry.
     pub retry_after: Option<u32>,
-    /// Where it may be asked instead.
+    /// The address to try instead.
     pub location: Option<String>,
 }
 
-/// Reads what has come of the answer to a request with this key. `has_ended` says that nothing more will come.
+/// Reads the response so far to a request with this key. `has_ended` if nothing more will come.
 pub fn read(bytes: &[u8], key: [u8; 16], has_ended: bool) -> Reading {
     let bytes = &bytes[..bytes.len().min(LONGEST_ANSWER)];
     let is_all = has_ended || bytes.len() == LONGEST_ANSWER;
@@ -88,7 +88,7 @@ pub fn read(bytes: &[u8], key: [u8; 16], has_ended: bool) -> Reading {
     loop {
         match reader.next(&bytes[begin..], is_all) {
             Event::Head(head) if head.status == 101 => return read_acceptance(&head.fields, begin + head.length, key),
-            // What the answer is comes later.
+            // An interim response: the final one follows.
             Event::Head(head) if head.status < 200 => begin += head.length,
             Event::Head(head) => {
                 let rest = &bytes[begin + head.length..];
@@ -106,7 +106,7 @@ pub fn read(bytes: &[u8], key: [u8; 16], has_ended: bool) -> Reading {
     }
 }
 
-/// What there is of a body, once that is all there will be.
+/// The body, once it is complete.
 fn read_body(reader: &mut ResponseReader, bytes: &[u8], is_all: bool) -> Option<Vec<u8>> {
     let (mut body, mut at) = (Vec::new(), 0);
     loop {
@@ -149,7 +149,7 @@ fn read_refusal(head: &Response<'_>, body: &[u8]) -> Reading {
     Reading::Refused(Refused { status: head.status, message, retry_after, location })
 }
 
-/// What a body of this kind (`Content-Type`) says to people.
+/// The human-readable message in a body of this `Content-Type`.
 pub fn message(kind: &[u8], body: &[u8]) -> Option<String> {
     let is_text = kind.get(..10).is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/plain"));
     let text = match serde_json::from_slice::<serde_json::Value>(body) {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_what_our_own_server_takes() {
+    fn our_own_server_accepts_our_request() {
         for (token, path) in [(None, "/acp"), (Some("s3cret"), "/")] {
             let text = Request::new("bus.example:9000", path, KEY, token).unwrap().to_string();
             let Asked::Request(request) = Reader::default().read(text.as_bytes()) else { panic!("{text}") };
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_that_would_be_read_as_something_else() {
+    fn a_request_that_would_be_read_differently_is_not_sent() {
         let new = |host, target, token| Request::new(host, target, KEY, token).err();
         for host in ["", "a b", "a\r\nX: y", "b\u{fc}s"] {
             assert!(new(host, "/", None).unwrap().starts_with("the host"), "{host:?}");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_taken_however_it_is_cut_and_what_follows_is_left() {
+    fn a_response_is_read_however_it_is_cut_and_what_follows_is_left() {
         let answers = [
             (format!("{ACCEPTED}\r\n"), Reading::Accepted { length: 0, connection_id: None }),
             (
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_none_is_said_to_be_none() {
+    fn an_invalid_response_is_reported_as_such() {
         let wrong = |text: String| match read(text.as_bytes(), KEY, true) {
             Reading::Malformed(why) => why,
             other => panic!("{text:?}: {other:?}"),

@@ -1,17 +1,17 @@
-//! Frames that are sent, as the bytes that stand before a payload, or all of them for a control frame. A message is one
-//! frame, or several fragments if its length is not known yet when its beginning is sent.
+//! Encodes frames: the bytes that precede a payload, or a whole control frame. A message is one frame, or several
+//! fragments if its length is unknown when its beginning is sent.
 //!
-//! A client gives each frame a mask of its own, which nobody can foresee; a server gives none.
+//! A client masks each frame with a new unpredictable key; a server does not mask.
 
 use std::ops::Deref;
 
 use super::header::{Header, LONGEST, LONGEST_CONTROL, Opcode};
 use super::mask::Mask;
 
-/// Longest reason of a close frame in bytes.
+/// Maximum length of a close reason in bytes.
 pub const LONGEST_REASON: usize = LONGEST_CONTROL - 2;
 
-/// The head of a frame, as it is sent.
+/// An encoded frame header.
 #[derive(Clone, Copy)]
 pub struct Head {
     bytes: [u8; LONGEST],
@@ -27,15 +27,14 @@ impl Deref for Head {
     }
 }
 
-/// The head of a text message of `length` bytes, which follow it: 2, 4 or 10 bytes, and 4 more with a mask. Then the
-/// payload needs [`Mask::apply`].
+/// The header of a text message of `length` bytes, which follow it: 2, 4 or 10 bytes, and 4 more with a mask. A masked
+/// payload then needs [`Mask::apply`].
 #[inline]
 pub fn text(length: usize, mask: Option<Mask>) -> Head {
     head(Opcode::Text, true, length, mask)
 }
 
-/// The head of one of several frames that are a text message together: the first, the last, or one between them. It is
-/// otherwise like [`text`].
+/// The header of a fragment of a text message: the first, the last, or one in between. Otherwise like [`text`].
 #[inline]
 pub fn fragment(length: usize, is_first: bool, is_last: bool, mask: Option<Mask>) -> Head {
     head(if is_first { Opcode::Text } else { Opcode::Continuation }, is_last, length, mask)
@@ -48,7 +47,7 @@ fn head(opcode: Opcode, is_final: bool, length: usize, mask: Option<Mask>) -> He
     Head { bytes, length }
 }
 
-/// A whole control frame, as it is sent.
+/// A whole encoded control frame.
 #[derive(Clone, Copy)]
 pub struct Control {
     bytes: [u8; LONGEST + LONGEST_CONTROL],
@@ -71,7 +70,7 @@ pub fn ping(payload: &[u8], mask: Option<Mask>) -> Control {
     control(Opcode::Ping, &[payload], mask)
 }
 
-/// The answer to a ping, which carries what that did.
+/// The answer to a ping, which echoes its payload.
 ///
 /// # Panics
 /// If it has more than 125 bytes, which a ping cannot have.
@@ -79,11 +78,11 @@ pub fn pong(payload: &[u8], mask: Option<Mask>) -> Control {
     control(Opcode::Pong, &[payload], mask)
 }
 
-/// A close frame with a code and as much of the reason as fits: 123 bytes, cut between two characters. Without a code it
-/// says nothing, as one that answers such a one does.
+/// A close frame with a code and as much of the reason as fits: 123 bytes, cut between two characters. Without a code
+/// it has no payload, as the answer to a close frame without one.
 ///
 /// # Panics
-/// If this code may not be sent: see [`super::close::may_be_sent`].
+/// If this code must not be sent: see [`super::close::may_be_sent`].
 pub fn close(code: Option<u16>, reason: &str, mask: Option<Mask>) -> Control {
     let Some(code) = code else { return control(Opcode::Close, &[], mask) };
     assert!(super::close::may_be_sent(code), "{code} does not stand in a frame");
@@ -111,7 +110,7 @@ mod tests {
     const MASK: Option<Mask> = Some(Mask::new([0x37, 0xFA, 0x21, 0x3D]));
 
     #[test]
-    fn the_examples_of_the_rfc_are_written_as_they_stand_there() {
+    fn the_rfc_examples_are_encoded_as_in_the_rfc() {
         // Section 5.7.
         assert_eq!(*text(5, None), [0x81, 0x05]);
         let mut hello = *b"Hello";
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_says_its_code_and_as_much_of_its_reason_as_fits() {
+    fn a_close_has_its_code_and_as_much_of_its_reason_as_fits() {
         assert_eq!(*close(None, "not said", None), [0x88, 0]);
         assert_eq!(*close(Some(1001), "", None), [0x88, 2, 0x03, 0xE9]);
         assert_eq!(*close(Some(1009), "long", None), *b"\x88\x06\x03\xf1long");
@@ -150,7 +149,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "1005 does not stand in a frame")]
-    fn a_code_that_is_never_sent_is_not_sent() {
+    fn a_reserved_code_is_not_sent() {
         close(Some(1005), "", None);
     }
 }

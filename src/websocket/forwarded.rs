@@ -1,12 +1,13 @@
-//! Whom a proxy says that it brings: `X-Forwarded-For`, and `Forwarded` (RFC 7239). Each proxy adds itself at the end, and
-//! anybody can send what stands before: the client is the last address that is not a trusted proxy's.
+//! The client's address as reported by a proxy: `X-Forwarded-For`, and `Forwarded` (RFC 7239). Each proxy appends its
+//! peer, and clients can forge what precedes: the client is the last address that is not a trusted proxy.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The client of a request that a trusted proxy has sent; none if it says of nobody. `is_trusted` says whose word counts.
+/// The client of a request that a trusted proxy forwarded; none if it names no client. `is_trusted` tells trusted
+/// proxies.
 ///
 /// # Errors
-/// Both fields are there and disagree, so that one of them may be the client's own.
+/// Both fields are present and disagree, so that one of them may be forged.
 pub fn client(
     forwarded_for: &[&[u8]],
     forwarded: &[&[u8]],
@@ -22,13 +23,13 @@ pub fn client(
     }
 }
 
-/// The elements of all values of a list, the last one first.
+/// The elements of all values of a list, in reverse order.
 fn elements<'b>(values: &[&'b [u8]]) -> impl Iterator<Item = &'b [u8]> {
     let values = values.iter().rev().copied();
     values.flat_map(|value| value.rsplit(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
-/// Behind an address that is hidden or unknown nobody is believed.
+/// Nothing before a hidden or unknown address is believed.
 fn last_untrusted(
     addresses: impl Iterator<Item = Option<SocketAddr>>,
     is_trusted: impl Fn(IpAddr) -> bool,
@@ -44,7 +45,7 @@ fn last_untrusted(
     last
 }
 
-/// What stands behind `for=` in an element of `Forwarded`.
+/// The value of `for=` in an element of `Forwarded`.
 fn for_of(element: &[u8]) -> Option<&[u8]> {
     element.split(|byte| *byte == b';').find_map(|pair| {
         let (name, value) = pair.trim_ascii().split_at_checked(4)?;
@@ -52,7 +53,7 @@ fn for_of(element: &[u8]) -> Option<&[u8]> {
     })
 }
 
-/// An address, with a port or without, quoted or not: `192.0.2.1`, `192.0.2.1:47`, `[2001:db8::1]:47`, `2001:db8::1`.
+/// An address, with or without a port, quoted or not: `192.0.2.1`, `192.0.2.1:47`, `[2001:db8::1]:47`, `2001:db8::1`.
 fn address(text: &[u8]) -> Option<SocketAddr> {
     let text = str::from_utf8(text).ok()?.trim_matches('"');
     let alone = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
@@ -67,7 +68,7 @@ fn address(text: &[u8]) -> Option<SocketAddr> {
 mod tests {
     use super::*;
 
-    /// Proxies are of 10.0.0.0/8.
+    /// The reported client, where proxies are in 10.0.0.0/8.
     fn told(forwarded_for: &[&str], forwarded: &[&str]) -> Result<Option<String>, &'static str> {
         let bytes = |values: &[&str]| values.iter().map(|value| value.as_bytes().to_vec()).collect::<Vec<_>>();
         let (old, new) = (bytes(forwarded_for), bytes(forwarded));
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_is_the_last_address_that_is_no_trusted_proxy() {
+    fn the_client_is_the_last_address_that_is_not_a_trusted_proxy() {
         assert_eq!(told(&[], &[]), Ok(None));
         assert_eq!(told(&["192.0.2.1"], &[]), is("192.0.2.1:0"));
         assert_eq!(told(&["198.51.100.1, 192.0.2.1, 10.0.0.2"], &[]), is("192.0.2.1:0"), "the first one lies");
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hidden_or_malformed_is_nobody() {
+    fn a_hidden_or_malformed_address_is_no_client() {
         for value in ["unknown", "_hidden", "", "192.0.2.256", "example.org", ",", "192.0.2.1, unknown"] {
             assert_eq!(told(&[value], &[]), Ok(None), "{value}");
             assert_eq!(told(&[], &[&format!("for={value}")]), Ok(None), "{value}");

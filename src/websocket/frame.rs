@@ -1,10 +1,10 @@
-//! Frames become lines where they lie: the payloads of text messages move to the front of the memory that they were
-//! received into, without their masks, one message a line. What is not text comes as an event.
+//! Decodes frames to lines in place: the unmasked payloads of text messages move to the front of the receive buffer,
+//! one message a line. Everything but text is reported as an event.
 //!
-//! It keeps no byte of a message. What it remembers between two calls is the beginning of a head, or of a control frame.
+//! It buffers no part of a message. Between two calls it only keeps a partial header or control frame.
 //!
-//! Invariant, for the bytes that were received at once: `text ≤ read + 1` and `read ≤ received`. The events and the lines
-//! depend on the bytes alone, never on how they were cut; only a piece of a text may come as several.
+//! Invariant, for each receive: `text ≤ read + 1` and `read ≤ received`. Events and lines depend on the bytes alone,
+//! not on how they are cut, except that a piece of text may be split.
 
 use std::ops::Range;
 
@@ -13,24 +13,24 @@ use super::close::{self, Fault};
 use super::header::{Header, LONGEST, LONGEST_CONTROL, Opcode};
 use super::mask::Mask;
 
-/// So many frames of a message may be empty. They cost their sender little, and no limit on bytes ends them.
+/// Maximum number of empty frames in a message. They cost their sender little, and no limit on bytes stops them.
 pub const MOST_EMPTY_FRAGMENTS: u32 = 64;
 
 /// Received bytes, which a [`Decoder`] turns into lines.
 pub struct Received<'b> {
     bytes: &'b mut [u8],
     received: usize,
-    /// So many were decoded.
+    /// Bytes decoded so far.
     read: usize,
-    /// So many at the front are text by now.
+    /// Bytes at the front that are text.
     text: usize,
-    /// A message is over, and the byte that its newline belongs to was not read yet.
+    /// A message is complete, but the byte that its newline replaces was not read yet.
     owes_newline: bool,
 }
 
 impl<'b> Received<'b> {
-    /// The first `received` bytes of `bytes`, which has room for at least one more. What stands there does not matter, and
-    /// is written over at most in its first byte.
+    /// The first `received` bytes of `bytes`, which has room for at least one more. Of the bytes after them, at most
+    /// the first is overwritten.
     ///
     /// # Panics
     /// If there is no such room.
@@ -39,13 +39,13 @@ impl<'b> Received<'b> {
         Self { bytes, received, read: 0, text: 0, owes_newline: false }
     }
 
-    /// How many bytes at the front are lines by now, each with its newline, and perhaps the beginning of one more. What
-    /// stands behind them is of no use once [`Decoder::next`] has said that there is nothing more.
+    /// How many bytes at the front are lines, each with its newline, and possibly the beginning of another. The bytes
+    /// after them are meaningless once [`Decoder::next`] has returned none.
     pub fn text(&self) -> usize {
         self.text
     }
 
-    /// These lines.
+    /// Those lines.
     pub fn lines(&self) -> &[u8] {
         &self.bytes[..self.text]
     }
@@ -54,7 +54,7 @@ impl<'b> Received<'b> {
         &self.bytes[self.read..self.received]
     }
 
-    /// So many bytes are decoded. They may have made room for a newline.
+    /// Consumes decoded bytes, which may make room for a newline.
     #[inline]
     fn advance(&mut self, bytes: usize) {
         self.read += bytes;
@@ -78,82 +78,81 @@ impl<'b> Received<'b> {
     }
 }
 
-/// What was found.
+/// A decoded event.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'d> {
-    /// The next piece of a text message. It is part of the line that it belongs to already: whoever takes the lines of
-    /// [`Received`] need not look at it.
+    /// The next piece of a text message. It is already part of its line: users of [`Received`]'s lines can ignore this
+    /// event.
     Text {
-        /// Where it stands in the lines.
+        /// Its position in the lines.
         piece: Range<usize>,
-        /// It is the last one of its message, and its newline stands behind it, or will before anything else does. It may
+        /// It is the last piece of its message, and its newline follows it, or will before anything else does. It may
         /// be empty.
         is_last: bool,
     },
-    /// A binary message has gone by. Nothing of it was kept.
+    /// A binary message, which was discarded.
     Binary {
-        /// Bytes of its payload.
+        /// Length of its payload.
         bytes: u64,
     },
-    /// A ping, to be answered by a pong that carries the same: at most 125 bytes.
+    /// A ping, to be answered by a pong with the same payload: at most 125 bytes.
     Ping(&'d [u8]),
-    /// A pong, with what it carries: at most 125 bytes.
+    /// A pong, with its payload: at most 125 bytes.
     Pong(&'d [u8]),
-    /// The other end closes. Nothing that comes after it is looked at. It is answered by a close frame, unless it answers
-    /// one.
+    /// The peer closes. Nothing after it is decoded. Unless it answers ours, it is answered by a close frame.
     Close {
-        /// Its code, if it says one.
+        /// Its code, if it has one.
         code: Option<u16>,
-        /// What it says beside that, at most 123 bytes.
+        /// Its reason, at most 123 bytes.
         reason: &'d str,
     },
-    /// The other end has done something wrong. Nothing that comes after it is looked at.
+    /// The peer violated the protocol. Nothing after it is decoded.
     Fault(Fault),
 }
 
-/// What a message is made of.
+/// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
     Binary,
 }
 
-/// A message that has begun.
+/// A partial message.
 #[derive(Clone, Copy)]
 struct Message {
     kind: Kind,
-    /// Bytes of its frames so far, the present one in full.
+    /// Length of its frames so far, including all of the current one.
     bytes: u64,
     empty_fragments: u32,
 }
 
-/// A frame whose head was read.
+/// A frame whose header was read.
 #[derive(Clone, Copy)]
 struct Frame {
     opcode: Opcode,
     is_final: bool,
-    /// Bytes of its payload that are still to come.
+    /// Bytes of its payload still to come.
     left: u64,
-    /// The mask of the first of them.
+    /// The mask for the first of them.
     mask: Mask,
 }
 
-/// What is known of one connection's frames. It is some 250 bytes, and the same for messages of any length.
+/// The decoder of one connection: some 250 bytes, for messages of any length.
 pub struct Decoder {
     role: Role,
     longest: u64,
-    /// The beginning of a head that was cut.
+    /// A partial header.
     head: [u8; LONGEST],
     head_length: usize,
     frame: Option<Frame>,
     message: Option<Message>,
-    /// The payload of a control frame, as far as it has come.
+    /// The payload of a control frame so far.
     control: [u8; LONGEST_CONTROL],
     control_length: usize,
     is_over: bool,
 }
 
-/// An event that does not borrow yet.
+/// An event that borrows nothing yet.
 enum Found {
     Text { piece: Range<usize>, is_last: bool },
     Binary { bytes: u64 },
@@ -161,8 +160,8 @@ enum Found {
 }
 
 impl Decoder {
-    /// For what the other end of this one sends, from its first frame on. A message may have `longest` bytes, however
-    /// many frames it comes in.
+    /// A decoder for the frames of the other end, from the first one on. `longest` is the maximum length of a message,
+    /// in however many frames.
     pub fn new(role: Role, longest: u64) -> Self {
         Self {
             role,
@@ -177,18 +176,18 @@ impl Decoder {
         }
     }
 
-    /// Whether a close frame or a fault has come, so that whatever follows is nothing.
+    /// Whether a close frame or a fault was decoded, after which everything is ignored.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Whether the other end is in the middle of something: if it goes now, it has been cut off.
+    /// Whether the peer is in the middle of a message: a close now would cut it off.
     pub fn is_in_message(&self) -> bool {
         !self.is_over && (self.message.is_some() || self.frame.is_some() || self.head_length > 0)
     }
 
-    /// Decodes on and says what comes next. None when all that was received is decoded: it has to be asked so often,
-    /// then [`Received::text`] holds.
+    /// Decodes until the next event. None when all received bytes are decoded: call it until then, after which
+    /// [`Received::text`] is valid.
     #[inline]
     pub fn next<'d>(&'d mut self, received: &mut Received<'_>) -> Option<Event<'d>> {
         if self.is_over {
@@ -273,7 +272,7 @@ impl Decoder {
         }
     }
 
-    /// The next head, if all of it is there. What is there of it is kept.
+    /// Reads the next header if it is complete, and keeps it if it is not.
     #[inline]
     fn read_head(&mut self, received: &mut Received<'_>) -> Result<Option<Header>, Fault> {
         if self.head_length == 0
@@ -294,7 +293,7 @@ impl Decoder {
         Ok(None)
     }
 
-    /// A frame begins, if it may.
+    /// Begins a frame, if it is allowed now.
     #[inline]
     fn begin(&mut self, Header { opcode, is_final, length, mask }: Header) -> Result<(), Fault> {
         let begun = |kind| Message { kind, bytes: 0, empty_fragments: 0 };
@@ -327,7 +326,7 @@ impl Decoder {
     }
 }
 
-/// What a close frame says.
+/// Decodes the payload of a close frame.
 fn read_close(payload: &[u8]) -> Result<Event<'_>, Fault> {
     let Some((code, reason)) = payload.split_first_chunk() else {
         return match payload {

@@ -1,22 +1,22 @@
-//! The head of a frame (RFC 6455, section 5.2): what it says, and which bytes say it.
+//! The frame header (RFC 6455, section 5.2): parsing and writing.
 
 use super::Role;
 use super::close::Fault;
 use super::mask::Mask;
 
-/// Longest head in bytes: two, eight of a length, four of a mask.
+/// Maximum length of a header in bytes: two, eight of a length, four of a mask.
 pub(super) const LONGEST: usize = 14;
-/// Longest payload of a control frame in bytes.
+/// Maximum length of a control frame's payload in bytes.
 pub(super) const LONGEST_CONTROL: usize = 125;
 
 const FINAL: u8 = 0x80;
 const RESERVED: u8 = 0x70;
 const MASKED: u8 = 0x80;
-/// Lengths that say where the length stands.
+/// Length values that say where the real length is.
 const IN_TWO_BYTES: u8 = 126;
 const IN_EIGHT_BYTES: u8 = 127;
 
-/// What a frame is for.
+/// A frame's opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opcode {
     Continuation = 0,
@@ -45,23 +45,23 @@ impl Opcode {
     }
 }
 
-/// What the head of a frame says.
+/// A parsed frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub opcode: Opcode,
     /// It is the last frame of its message.
     pub is_final: bool,
-    /// Bytes of payload.
+    /// Length of the payload.
     pub length: u64,
     pub mask: Option<Mask>,
 }
 
 impl Header {
-    /// Reads the head at the front of what the other end of this one has sent, and says how long it is. None if it goes
-    /// on behind these bytes.
+    /// Parses the header at the front of the other end's bytes, and returns it with its length. None if it is
+    /// incomplete.
     ///
     /// # Errors
-    /// What is wrong with it, as soon as that can be seen.
+    /// The header is invalid; reported as early as possible.
     #[inline]
     pub(super) fn read(bytes: &[u8], role: Role) -> Result<Option<(Self, usize)>, Fault> {
         let Some(&first) = bytes.first() else { return Ok(None) };
@@ -110,7 +110,7 @@ impl Header {
         Ok(Some((Self { opcode, is_final, length, mask }, size)))
     }
 
-    /// Writes it to the front of `bytes`, and says how long it is.
+    /// Writes it to the front of `bytes`, and returns its length.
     #[inline]
     pub(super) fn write(self, bytes: &mut [u8; LONGEST]) -> usize {
         let masked = if self.mask.is_some() { MASKED } else { 0 };
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_is_read_as_it_was_written_once_its_last_byte_is_there() {
+    fn a_header_is_read_back_once_its_last_byte_is_there() {
         let lengths = [0, 1, 125, 126, 127, 128, 65_535, 65_536, 1 << 32, i64::MAX as u64];
         for (length, size) in lengths.into_iter().zip([2, 2, 2, 4, 4, 4, 4, 10, 10, 10]) {
             for (mask, role) in [(None, Role::Client), (Some(Mask::new([1, 2, 3, 4])), Role::Server)] {

@@ -1,4 +1,4 @@
-//! The key of a handshake, and what answers it (RFC 6455, sections 4.1 and 4.2.2).
+//! The handshake key and the answer to it (RFC 6455, sections 4.1 and 4.2.2).
 
 use base64::Engine as _;
 use base64::alphabet::STANDARD as ALPHABET;
@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use sha1::{Digest, Sha1};
 
-/// Four of its last bits mean nothing, and not everybody leaves them out.
+/// Its last four bits are unused, and some clients do not clear them.
 const KEYS: GeneralPurpose = GeneralPurpose::new(
     &ALPHABET,
     GeneralPurposeConfig::new()
@@ -14,28 +14,28 @@ const KEYS: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::RequireCanonical),
 );
 
-/// The key of a request: 16 bytes in base64, as they were written.
+/// A request's key: 16 bytes in base64, verbatim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key<'b>(&'b [u8]);
 
 impl<'b> Key<'b> {
-    /// The key that is written so, if it is one.
+    /// The key with this encoding, if it is valid.
     pub(super) fn new(written: &'b [u8]) -> Option<Self> {
         (KEYS.decode_slice(written, &mut [0; 18]) == Ok(16)).then_some(Self(written))
     }
 
-    /// What `Sec-WebSocket-Accept` says to it.
+    /// The value of `Sec-WebSocket-Accept` for this key.
     pub(super) fn accept(self) -> String {
         accept(self.0)
     }
 }
 
-/// What a client sends as its key.
+/// Encodes a client's key.
 pub(super) fn written(key: [u8; 16]) -> String {
     STANDARD.encode(key)
 }
 
-/// What answers a key that is written so.
+/// The answer to an encoded key.
 pub(super) fn accept(written: &[u8]) -> String {
     let mut sha1 = Sha1::new();
     sha1.update(written);
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_to_the_key_of_the_rfc_is_the_one_that_stands_there() {
+    fn the_rfc_key_gets_the_rfc_answer() {
         let key = Key::new(b"dGhlIHNhbXBsZSBub25jZQ==").expect("it has 16 bytes");
         assert_eq!(key.accept(), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }

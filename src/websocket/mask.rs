@@ -1,24 +1,24 @@
-//! The mask of a frame (RFC 6455, section 5.3): taken off, or put on, at the speed of memory.
+//! Masks and unmasks payloads (RFC 6455, section 5.3) at memory speed.
 //!
-//! Taking it off a text does two more things on the way. The bytes may move towards the front of their slice, so that the
-//! payloads of frames come to stand one behind the other; and newlines become tabs, so that a message stays one line.
+//! Unmasking a text does two more things in the same pass. The bytes may move towards the front of their slice, so that
+//! payloads become adjacent; and newlines become tabs, so that a message stays one line.
 //!
-//! Invariant: what comes out depends on the bytes and the mask alone, not on how they are cut, how far they move, or what
-//! the CPU has.
+//! Invariant: the result depends on the bytes and the mask alone, not on how they are cut, how far they move, or the
+//! CPU's instruction sets.
 
-/// Four bytes that a payload is combined with, over and over, from the next byte of the payload on.
+/// Four bytes that a payload is XORed with repeatedly, starting at its next byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mask(u32);
 
-/// What newlines and carriage returns of a text become. All three are white space between the tokens of JSON, and none
-/// may stand in a string: what was valid stays valid, and what was not does not become so.
+/// The replacement of newlines and carriage returns in a text. All three are white space between JSON tokens and
+/// invalid in strings, so that replacing them does not change whether a text is valid.
 const IN_PLACE_OF_NEWLINES: u8 = b'\t';
 
 impl Mask {
-    /// The mask of a payload that has none.
+    /// The mask of an unmasked payload.
     pub const NONE: Self = Self(0);
 
-    /// The mask that these four bytes are, before the first byte of its payload.
+    /// The mask with these four bytes, at the start of the payload.
     pub const fn new(key: [u8; 4]) -> Self {
         Self(u32::from_le_bytes(key))
     }
@@ -28,13 +28,13 @@ impl Mask {
         self.0.to_le_bytes()
     }
 
-    /// The mask for what comes after `bytes` more of the payload.
+    /// The mask at a position `bytes` further into the payload.
     #[inline]
     const fn after(self, bytes: usize) -> Self {
         Self(self.0.rotate_right(8 * (bytes as u32 % 4)))
     }
 
-    /// Puts the mask on bytes, or takes it off, and returns it as it is for the bytes behind them.
+    /// Masks or unmasks bytes, and returns the mask for those that follow.
     #[inline]
     pub fn apply(self, bytes: &mut [u8]) -> Self {
         let length = bytes.len();
@@ -42,11 +42,11 @@ impl Mask {
         self.after(length)
     }
 
-    /// Takes the mask off the `length` bytes of a text that begin at `from`, puts them to `to`, which is not behind
-    /// `from`, with newlines replaced, and returns the mask for the bytes behind them.
+    /// Unmasks the `length` bytes of a text at `from` and moves them to `to`, which is not after `from`, with newlines
+    /// replaced. Returns the mask for the bytes that follow.
     ///
     /// # Panics
-    /// If a byte is to come from or go to a place outside the slice, or to one behind its own.
+    /// If the source or the target is outside the slice, or the target is after the source.
     #[inline]
     pub(super) fn take_off_text(self, bytes: &mut [u8], from: usize, to: usize, length: usize) -> Self {
         run::<true>(bytes, from, to, length, self.0);
@@ -54,7 +54,7 @@ impl Mask {
     }
 }
 
-/// Does it with what this CPU has.
+/// Uses the best instruction set of this CPU.
 #[inline]
 fn run<const TEXT: bool>(bytes: &mut [u8], from: usize, to: usize, length: usize, mask: u32) {
     assert!(to <= from, "what was not read yet would be written over");
@@ -67,7 +67,7 @@ fn run<const TEXT: bool>(bytes: &mut [u8], from: usize, to: usize, length: usize
     portable::<TEXT>(bytes, from, to, mask);
 }
 
-/// The same with plain words.
+/// The same with plain integers.
 #[inline]
 fn portable<const TEXT: bool>(bytes: &mut [u8], from: usize, to: usize, mask: u32) {
     match bytes.len() - from {
@@ -81,19 +81,19 @@ fn portable<const TEXT: bool>(bytes: &mut [u8], from: usize, to: usize, mask: u3
     }
 }
 
-/// Bytes that are looked at together.
+/// Bytes that are processed together.
 trait Group: Copy {
-    /// Those that begin at `at`, which all lie in the slice.
+    /// Loads the bytes at `at`, which are all inside the slice.
     fn load(bytes: &[u8], at: usize) -> Self;
 
-    /// Puts them to `at`, where there is room for them in the slice.
+    /// Stores them at `at`; all of the target is inside the slice.
     fn store(self, bytes: &mut [u8], at: usize);
 
-    /// Without their mask, or with it; of a text, with newlines replaced.
+    /// Applies the mask; in a text, replaces newlines.
     fn masked<const TEXT: bool>(self, mask: u32) -> Self;
 }
 
-/// From as many bytes as one group has to twice as many: the first ones and the last ones, which may be the same in part.
+/// For between one and two groups of bytes: the first group and the last one, which may overlap.
 #[inline(always)]
 fn ends<G: Group, const TEXT: bool>(bytes: &mut [u8], from: usize, to: usize, mask: u32) {
     let last = bytes.len() - from - size_of::<G>();
@@ -102,9 +102,9 @@ fn ends<G: Group, const TEXT: bool>(bytes: &mut [u8], from: usize, to: usize, ma
     tail.masked::<TEXT>(mask.rotate_right(8 * (last as u32 % 4))).store(bytes, to + last);
 }
 
-/// As many bytes as one group has, or more.
+/// For one group of bytes or more.
 ///
-/// This goes forward and loads before it stores, so it reads no byte that it has written. The last bytes are loaded
+/// It goes forward and loads before it stores, so that it never reads a byte that it wrote. The last bytes are loaded
 /// before all others, and some are stored twice with the same value.
 #[inline(always)]
 fn many<G: Group, const TEXT: bool>(bytes: &mut [u8], from: usize, to: usize, mask: u32) {
@@ -145,12 +145,12 @@ macro_rules! words {
                 const fn all(byte: u8) -> $word {
                     <$word>::from_le_bytes([byte; size_of::<$word>()])
                 }
-                // The mask as often as it fits, or as much of it as does.
+                // The mask repeated, or as much of it as fits.
                 let plain = self ^ (u128::from(mask) * 0x1_0000_0001_0000_0001_0000_0001) as $word;
                 if !TEXT {
                     return plain;
                 }
-                // The upper bit of each byte that is not this one.
+                // The high bit of each byte that differs from this one.
                 let differs = |byte| {
                     let difference = plain ^ all(byte);
                     (((difference & all(0x7F)) + all(0x7F)) | difference) & all(0x80)
@@ -171,7 +171,7 @@ mod avx2 {
 
     use super::{Group, IN_PLACE_OF_NEWLINES, many};
 
-    /// What the bits of a byte below 0x10 change by.
+    /// The XOR that each byte below 0x10 needs.
     const CHANGES: [u8; 16] = {
         let mut changes = [0; 16];
         changes[b'\n' as usize] = b'\n' ^ IN_PLACE_OF_NEWLINES;
@@ -179,11 +179,11 @@ mod avx2 {
         changes
     };
 
-    /// 32 bytes. Nothing makes one but what `run` calls.
+    /// 32 bytes. Only the callees of `run` create it.
     #[derive(Clone, Copy)]
     pub(super) struct Vector(__m256i);
 
-    /// Does it 32 bytes at a time; there must be as many.
+    /// Processes 32 bytes at a time; there must be at least 32.
     #[target_feature(enable = "avx2")]
     pub(super) fn run<const TEXT: bool>(bytes: &mut [u8], from: usize, to: usize, mask: u32) {
         many::<Vector, TEXT>(bytes, from, to, mask);
@@ -193,27 +193,27 @@ mod avx2 {
         #[inline(always)]
         fn load(bytes: &[u8], at: usize) -> Self {
             let bytes: &[u8; 32] = bytes[at..].first_chunk().expect("they lie in the slice");
-            // SAFETY: called by `run` alone, whose caller has made sure of AVX2; the load is of 32 bytes.
+            // SAFETY: only called by `run`, whose caller has checked for AVX2; the load is of 32 bytes.
             Self(unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) })
         }
 
         #[inline(always)]
         fn store(self, bytes: &mut [u8], at: usize) {
             let bytes: &mut [u8; 32] = bytes[at..].first_chunk_mut().expect("there is room");
-            // SAFETY: there is a vector, so there is AVX2; the store is of 32 bytes.
+            // SAFETY: a vector exists, so there is AVX2; the store is of 32 bytes.
             unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), self.0) }
         }
 
         #[inline(always)]
         fn masked<const TEXT: bool>(self, mask: u32) -> Self {
-            // SAFETY: there is a vector, so there is AVX2; the load is of 16 bytes.
+            // SAFETY: a vector exists, so there is AVX2; the load is of 16 bytes.
             unsafe {
                 let plain = _mm256_xor_si256(self.0, _mm256_set1_epi32(mask as i32));
                 if !TEXT {
                     return Self(plain);
                 }
-                // A shuffle looks up the lower half of a byte, and gives zero where the upper bit is set: which it is for
-                // all from 0x10 on, when 0x70 is added.
+                // A shuffle looks up the low half of a byte, and returns zero if the high bit is set, which adding 0x70
+                // does for all bytes from 0x10 on.
                 let places = _mm256_adds_epu8(plain, _mm256_set1_epi8(0x70));
                 let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(CHANGES.as_ptr().cast()));
                 Self(_mm256_xor_si256(plain, _mm256_shuffle_epi8(table, places)))
@@ -228,13 +228,13 @@ mod tests {
 
     use super::*;
 
-    /// What must come of it, byte by byte.
+    /// The expected result, byte by byte.
     fn expected<const TEXT: bool>(bytes: &[u8], key: [u8; 4]) -> Vec<u8> {
         let plain = bytes.iter().zip(key.iter().cycle()).map(|(byte, key)| byte ^ key);
         plain.map(|byte| if TEXT && matches!(byte, b'\n' | b'\r') { b'\t' } else { byte }).collect()
     }
 
-    /// Bytes that become all others, and many newlines, under `key`.
+    /// Bytes that take all values, and many newlines, under `key`.
     fn sample(length: usize, key: [u8; 4]) -> Vec<u8> {
         let plain = (0..length).map(|at| match at % 7 {
             2 => b'\n',
@@ -246,7 +246,7 @@ mod tests {
 
     type Way = fn(&mut [u8], usize, usize, u32);
 
-    /// All that may do it on this CPU, for at least as many bytes.
+    /// All implementations for this CPU, with their minimum lengths.
     fn ways<const TEXT: bool>() -> Vec<(usize, Way)> {
         let mut ways: Vec<(usize, Way)> = vec![(0, portable::<TEXT>)];
         #[cfg(target_arch = "x86_64")]
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_of_all_lengths_lose_their_mask_wherever_they_go() {
+    fn payloads_of_all_lengths_are_unmasked_wherever_they_move() {
         for length in (0..=140).chain([160, 255, 256, 257, 300, 1000]) {
             for (from, to) in [(0, 0), (1, 0), (4, 0), (6, 0), (8, 1), (14, 13), (15, 15), (31, 0), (40, 3), (200, 2)] {
                 check::<true>(length, from, to, [0x37, 0xFA, 0x21, 0x3D]);
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_comes_out_as_it_is_but_for_newlines() {
+    fn every_byte_but_newlines_comes_out_unchanged() {
         let all: Vec<u8> = (0..=255).collect();
         for key in [0, 0x0A, 0x0D, 0x20, 0x80, 0xFF] {
             for length in [256, 31, 15, 7, 3, 1] {
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn putting_a_mask_on_and_taking_it_off_changes_nothing() {
+    fn masking_twice_changes_nothing() {
         let mask = Mask::new([1, 2, 3, 0xFF]);
         for length in 0..200 {
             let plain = sample(length, [0; 4]);

@@ -1,8 +1,8 @@
-//! The request that a WebSocket begins with (RFC 6455, section 4), as a server reads it. It says what was asked, not whether
-//! it is granted.
+//! The request of a WebSocket handshake (RFC 6455, section 4), as a server reads it. It reports what was requested, and
+//! does not decide whether it is granted.
 //!
-//! Invariant: what is read has one meaning ([`crate::http1`]) and no body, so nobody in front of us reads its end, its
-//! token or its origin elsewhere. What a connection says is the same however it is cut.
+//! Invariant: a request has one meaning ([`crate::http1`]) and no body, so that no proxy in front of us can read its
+//! end, token or origin differently. The result does not depend on how the bytes are cut.
 
 use std::fmt;
 
@@ -12,62 +12,62 @@ use crate::http1::{self, Fields, Framing, HeadReader, Status, ascii};
 
 pub use crate::http1::{LONGEST_HEAD, Method};
 
-/// The subprotocols of ACP and MCP, one of which is chosen where it is offered. Browsers and the SDKs of MCP give a
-/// connection up that has offered some and got none.
+/// The subprotocols of ACP and MCP, one of which is chosen if it is offered. Browsers and MCP's SDKs give up a
+/// connection if they offered some and none was chosen.
 pub const PROTOCOLS: [&str; 2] = ["acp", "mcp"];
-/// What stands before a token that comes as a subprotocol: a page in a browser can send no `Authorization`.
+/// The prefix of a token that is sent as a subprotocol: a browser page cannot set `Authorization`.
 const BEARER_PROTOCOL: &str = "bearer.";
 
-/// What the bytes so far are.
+/// What the bytes so far contain.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reading<'b> {
-    /// The beginning of a head. It is to be read again when more has come.
+    /// An incomplete head, to be read again when more has arrived.
     More,
     /// A request.
     Request(Request<'b>),
-    /// No request that can be answered otherwise.
+    /// An invalid or unsupported request.
     Refused(Refusal),
 }
 
-/// What a request says.
+/// A parsed request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Request<'b> {
-    /// Bytes of the head; what stands behind it are frames.
+    /// Length of the head; the bytes after it are frames.
     pub length: usize,
-    /// What is to be done.
+    /// The method.
     pub method: Method,
-    /// Where, as it was written: ASCII, without the query. It begins with a slash, but for `*` and for CONNECT.
+    /// The path as it was written: ASCII, without the query. It begins with a slash, except for `*` and CONNECT.
     pub path: &'b str,
-    /// A query that is not empty stands behind the path.
+    /// A non-empty query follows the path.
     pub has_query: bool,
-    /// Who asks.
+    /// The identity and credentials of the sender.
     pub caller: Caller<'b>,
-    /// The first of the [`PROTOCOLS`] that is offered.
+    /// The first offered protocol that is one of [`PROTOCOLS`].
     pub protocol: Option<&'static str>,
     handshake: Handshake<'b>,
 }
 
-/// What a request says of who sends it, and to whom.
+/// A request's sender and destination.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Caller<'b> {
-    /// `Host`: a name or an address, and perhaps a port. Only HTTP/1.0 may leave it out.
+    /// `Host`: a name or an address, with an optional port. Only HTTP/1.0 may omit it.
     pub host: Option<&'b str>,
-    /// `Origin`, if the request comes from a page in a browser.
+    /// `Origin`, if a browser page sent the request.
     pub origin: Option<&'b str>,
     /// The token of `Authorization: Bearer` or of the subprotocol `bearer.TOKEN`: visible ASCII. Other credentials count
     /// as none.
     pub token: Option<Token<'b>>,
-    /// The values of `X-Forwarded-For`, a line each. Anybody can send one.
+    /// The values of `X-Forwarded-For`, one per field line. Any client can forge them.
     pub forwarded_for: Vec<&'b [u8]>,
-    /// The values of `Forwarded` (RFC 7239), a line each. Anybody can send one.
+    /// The values of `Forwarded` (RFC 7239), one per field line. Any client can forge them.
     pub forwarded: Vec<&'b [u8]>,
 }
 
 impl<'b> Caller<'b> {
-    /// What a head says; a token may have come otherwise.
+    /// Reads them from a head; the token may come from elsewhere.
     ///
     /// # Errors
-    /// It could be understood in two ways, or not at all.
+    /// The fields are ambiguous or malformed.
     pub fn of(head: &http1::Request<'b>, other_token: Option<&'b str>) -> Result<Self, Refusal> {
         if head.host == Some("") {
             return Err(Refusal::bad("Host is not a host and a port"));
@@ -93,7 +93,7 @@ impl<'b> Caller<'b> {
     }
 }
 
-/// What only a WebSocket's request has.
+/// The fields that only a WebSocket handshake has.
 #[derive(Debug, PartialEq, Eq)]
 struct Handshake<'b> {
     is_old_http: bool,
@@ -101,11 +101,11 @@ struct Handshake<'b> {
     asks_to_upgrade: bool,
     version: Option<&'b [u8]>,
     key: Option<&'b [u8]>,
-    /// A token is offered as a subprotocol, and none of the [`PROTOCOLS`] beside it.
+    /// A token is offered as a subprotocol without any of the [`PROTOCOLS`].
     offers_token_alone: bool,
 }
 
-/// What a client shows to be let in: visible ASCII. It is not written where somebody may read it.
+/// A client's credential: visible ASCII. It is never shown in logs or debug output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Token<'b>(pub &'b str);
 
@@ -116,15 +116,15 @@ impl fmt::Debug for Token<'_> {
 }
 
 impl<'b> Request<'b> {
-    /// The key, if this asks for a WebSocket of the version that is spoken here.
+    /// The key, if this is a WebSocket handshake of the supported version.
     ///
     /// # Errors
-    /// What it lacks: 405, 426 or 400.
+    /// The response to an incomplete handshake: 405, 426 or 400.
     pub fn upgrade(&self) -> Result<Key<'b>, Refusal> {
         let Handshake { is_old_http, asks_for_websocket, asks_to_upgrade, version, key, offers_token_alone } =
             self.handshake;
         let refused = |status, why: &'static str| Err(Refusal::new(status, why));
-        // Streamable HTTP asks by POST, and by GET for a stream; its clients look for 405 to know that it is not here.
+        // Streamable HTTP clients send POST, or GET for a stream, and conclude from a 405 that it is not served here.
         if self.method != Method::Get || !asks_for_websocket {
             let (host, path) = (self.caller.host.unwrap_or("HOST"), self.path);
             let lack = match self.method {
@@ -155,14 +155,14 @@ impl<'b> Request<'b> {
     }
 }
 
-/// Reads one head, however it comes.
+/// Reads one head, in pieces of any size.
 #[derive(Default)]
 pub struct Reader {
     head: HeadReader,
 }
 
 impl Reader {
-    /// Reads what has come so far: all of it, each time.
+    /// Reads all bytes received so far, on each call.
     pub fn read<'b>(&mut self, bytes: &'b [u8]) -> Reading<'b> {
         match self.head.read(bytes) {
             Ok(None) => Reading::More,
@@ -175,8 +175,8 @@ impl Reader {
 impl<'b> Request<'b> {
     fn of(head: &http1::Request<'b>) -> Result<Self, Refusal> {
         let fields = &head.fields;
-        // What stands behind the head of a GET is frames, and nobody in front of us may take it for something else. What
-        // is no GET is refused whatever its body is, and nothing is read behind it.
+        // The bytes after a GET's head are frames, which no proxy in front of us may read differently. Other methods
+        // are refused whatever their body, and nothing after them is read.
         match head.body {
             _ if head.method != Method::Get => {}
             Framing::Length(0) => {}
@@ -221,7 +221,7 @@ fn read_credentials(value: &[u8]) -> Result<Option<&str>, Refusal> {
     Ok(Some(token).filter(|token| !token.is_empty()))
 }
 
-/// The first of our protocols that is offered, and the token that comes as a subprotocol.
+/// The first offered protocol that we support, and the token sent as a subprotocol.
 fn read_protocols<'b>(fields: &Fields<'b>) -> Result<(Option<&'static str>, Option<&'b str>), Refusal> {
     let (mut ours, mut token) = (None, None);
     for protocol in fields.elements("sec-websocket-protocol") {
@@ -248,11 +248,11 @@ mod tests {
 
     const KEY: &str = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
-    /// What a head is, and a word of why it is refused.
+    /// The expected result for a head, with a word of the reason for a refusal.
     #[derive(Clone, Debug, PartialEq)]
     enum Is {
         Upgrade,
-        /// A request, which asks for no WebSocket.
+        /// A request that is not a WebSocket handshake.
         Other(u16, &'static str),
         Refused(u16, &'static str),
     }
@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    /// A head that is right but for what takes the place of some of it.
+    /// A valid head with one line replaced.
     fn head_with(line: &str, more: &str) -> String {
         format!(
             "{line}\r\nHost: bus.example:9000\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n{KEY}\
@@ -306,7 +306,7 @@ mod tests {
         [meant(), asking_otherwise(), of_two_meanings(), malformed(), misnaming(), none_or_too_much()].concat()
     }
 
-    /// What is sent by those who mean it.
+    /// Valid handshakes.
     fn meant() -> Vec<(String, Is)> {
         vec![
             (with(""), Upgrade),
@@ -332,7 +332,7 @@ mod tests {
         ]
     }
 
-    /// What asks for something else.
+    /// Requests for something else.
     fn asking_otherwise() -> Vec<(String, Is)> {
         vec![
             ("GET /healthz HTTP/1.0\r\n\r\n".into(), Other(405, "no Upgrade: websocket")),
@@ -368,7 +368,7 @@ mod tests {
         ]
     }
 
-    /// What one reads so and another one otherwise.
+    /// Requests that parsers read differently.
     fn of_two_meanings() -> Vec<(String, Is)> {
         vec![
             (with("Host: other.example\r\n"), Refused(400, "more than one Host")),
@@ -388,7 +388,7 @@ mod tests {
         ]
     }
 
-    /// What some forgive in a line, and others do not.
+    /// Line errors that some parsers forgive.
     fn malformed() -> Vec<(String, Is)> {
         vec![
             (with("A: b\r\n c\r\n"), Refused(400, "malformed")),
@@ -419,7 +419,7 @@ mod tests {
         ]
     }
 
-    /// What names a host, a page, a token or a protocol as none is named.
+    /// Invalid hosts, origins, tokens and protocols.
     fn misnaming() -> Vec<(String, Is)> {
         vec![
             (without("Host"), Refused(400, "needs a Host")),
@@ -436,7 +436,7 @@ mod tests {
         ]
     }
 
-    /// What is none, or too much.
+    /// Missing or excessive parts.
     fn none_or_too_much() -> Vec<(String, Is)> {
         vec![
             ("{\"jsonrpc\":\"2.0\",\"id\":1}\n".into(), Refused(400, "not HTTP")),
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_of_the_table_is_what_it_is_however_it_is_cut() {
+    fn each_request_of_the_table_gives_its_result_however_it_is_cut() {
         assert!(table().len() >= 60);
         for (text, expected) in table() {
             let bytes = text.as_bytes();
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_says_who_asks_for_what() {
+    fn a_request_names_its_caller_and_its_target() {
         let head = head_with(
             "GET /a/b%20c?d=e?f HTTP/1.1",
             "Origin: https://page.example\r\nX-Forwarded-For: 192.0.2.1, 192.0.2.2\r\nx-forwarded-for: unknown\r\n\
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_a_path_and_perhaps_a_query() {
+    fn a_target_is_a_path_with_an_optional_query() {
         for (target, path, has_query) in [
             ("/", "/", false),
             ("/acp?", "/acp", false),
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_comes_as_a_field_or_as_a_subprotocol_and_is_not_shown() {
+    fn a_token_is_a_field_or_a_subprotocol_and_is_not_shown() {
         for (more, token, protocol) in [
             ("Authorization: Bearer s3cret\r\n", Some("s3cret"), None),
             ("authorization: bearer   s3cret= \r\nSec-WebSocket-Protocol: acp\r\n", Some("s3cret="), Some("acp")),

@@ -1,7 +1,7 @@
 //! The cases of the Autobahn testsuite (<https://github.com/crossbario/autobahn-testsuite>), sections 1 to 7, as bytes
-//! and what must come of them. Its clients send them; each is decoded whole, byte by byte, and cut anywhere.
+//! with the expected events. Its clients send them; each is decoded whole, byte by byte, and cut anywhere.
 //!
-//! Texts of section 6 are strings of JSON here, for their UTF-8 is what the scanner looks at.
+//! Texts of section 6 are JSON strings here, since the scanner validates their UTF-8.
 
 use super::{Role, Seen, decode_in_all_ways, frame, line, shown};
 use crate::scan::{Fault, Outcome, PAD, Partial, Scanner, Window};
@@ -40,7 +40,7 @@ fn partial(text: &str) -> Seen {
 
 const FAULT: Seen = Seen::Fault(1002);
 
-/// Names a case, what is sent in it, and what must come of that.
+/// A case: its name, the bytes sent, and the expected events.
 type Case = (&'static str, Vec<Vec<u8>>, Vec<Seen>);
 
 fn check(cases: Vec<Case>) {
@@ -102,7 +102,7 @@ fn section_3_reserved_bits() {
 }
 
 #[test]
-fn section_4_opcodes_that_mean_nothing() {
+fn section_4_reserved_opcodes() {
     for opcode in [3, 4, 5, 6, 7, 11, 12, 13, 14, 15] {
         check(vec![
             ("4.1.1, 4.2.1", vec![sent(FINAL | opcode, "")], vec![FAULT]),
@@ -179,7 +179,7 @@ fn section_6_a_text_that_is_not_utf_8_is_a_line_that_the_scanner_refuses() {
     }
 }
 
-/// Whether the scanner takes this for a line; if not, it is for its UTF-8.
+/// Whether the scanner accepts this line; if not, it is because of its UTF-8.
 fn is_message(line: &[u8]) -> bool {
     let padded = [&[b' '; PAD][..], line, b"\n", &[b' '; PAD]].concat();
     let window = Window::new(&padded, PAD, PAD + line.len() + 1);
@@ -190,7 +190,7 @@ fn is_message(line: &[u8]) -> bool {
     }
 }
 
-/// The texts of section 6, and whether they are UTF-8.
+/// The texts of section 6, and whether they are valid UTF-8.
 const UTF8: &[(bool, &[u8])] = &[
     // 6.1, 6.2
     (true, b""),
@@ -205,7 +205,7 @@ const UTF8: &[(bool, &[u8])] = &[
     (false, b"\xce\xba\xe1"),
     (false, b"\xce\xba\xe1\xbd"),
     (false, b"\xce\xba\xe1\xbd\xb9\xcf"),
-    // 6.7, 6.8: the first and the last character of each length, and what was never one.
+    // 6.7, 6.8: the first and last character of each length, and invalid ones.
     (true, b"\x7f"),
     (true, b"\xc2\x80"),
     (true, b"\xe0\xa0\x80"),
@@ -224,12 +224,12 @@ const UTF8: &[(bool, &[u8])] = &[
     (true, b"\xee\x80\x80"),
     (true, b"\xef\xbf\xbd"),
     (false, b"\xf4\x90\x80\x80"),
-    // 6.12, 6.13: bytes that continue nothing.
+    // 6.12, 6.13: unexpected continuation bytes.
     (false, b"\x80"),
     (false, b"\xbf"),
     (false, b"\x80\xbf"),
     (false, b"\x80\xbf\x80\xbf\x80\xbf"),
-    // 6.14: beginnings without an end.
+    // 6.14: truncated sequences.
     (false, b"\xc0 \xc1 \xc2 \xdf "),
     (false, b"\xe0 \xe1 \xef "),
     (false, b"\xf0 \xf1 \xf7 "),
@@ -247,7 +247,7 @@ const UTF8: &[(bool, &[u8])] = &[
     (false, b"\xfe"),
     (false, b"\xff"),
     (false, b"\xfe\xfe\xff\xff"),
-    // 6.18, 6.19: longer than need be.
+    // 6.18, 6.19: overlong encodings.
     (false, b"\xc0\xaf"),
     (false, b"\xe0\x80\xaf"),
     (false, b"\xf0\x80\x80\xaf"),
@@ -263,7 +263,7 @@ const UTF8: &[(bool, &[u8])] = &[
     (false, b"\xed\xae\x80"),
     (false, b"\xed\xbf\xbf"),
     (false, b"\xed\xa0\x80\xed\xb0\x80"),
-    // 6.22, 6.23: no characters, but UTF-8 all the same.
+    // 6.22, 6.23: noncharacters, which are valid UTF-8.
     (true, b"\xef\xbf\xbe"),
     (true, b"\xf0\x9f\xbf\xbe"),
     (true, b"\xf0\xaf\xbf\xbf"),
@@ -312,7 +312,7 @@ fn section_7_closing() {
 }
 
 #[test]
-fn a_server_is_held_to_the_same_rules_and_to_having_no_mask() {
+fn a_server_has_to_follow_the_same_rules_without_a_mask() {
     let sent = |first, payload: &str| frame(Role::Client, first, payload.as_bytes());
     let cases = [
         (

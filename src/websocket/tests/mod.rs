@@ -1,5 +1,5 @@
-//! What any bytes come to: the cases of the Autobahn testsuite, any cutting, and what another implementation makes of
-//! them.
+//! What arbitrary bytes decode to: the cases of the Autobahn testsuite, any cutting, and comparison with another
+//! implementation.
 
 mod autobahn;
 mod others;
@@ -61,7 +61,7 @@ fn line(text: &str) -> Seen {
 }
 
 #[test]
-fn newlines_in_a_message_become_white_space_that_ends_no_line() {
+fn newlines_in_a_message_become_tabs() {
     let text = "{\r\n  \"a\": [1,\n2]\r}\n";
     for role in [Role::Server, Role::Client] {
         let seen = decode_in_all_ways(role, &frame(role, 0x81, text.as_bytes()));
@@ -70,7 +70,7 @@ fn newlines_in_a_message_become_white_space_that_ends_no_line() {
 }
 
 #[test]
-fn what_is_no_text_is_not_changed() {
+fn control_payloads_are_not_changed() {
     let bytes = b"\r\n\0\n\xFF";
     let all = [frame(Role::Server, 0x89, bytes), frame(Role::Server, 0x8A, bytes)].concat();
     assert_eq!(decode_in_all_ways(Role::Server, &all), [Seen::Ping(bytes.to_vec()), Seen::Pong(bytes.to_vec())]);
@@ -97,7 +97,7 @@ fn messages_become_lines_where_they_were_received() {
 }
 
 #[test]
-fn the_newline_of_a_message_whose_header_came_before_takes_the_room_for_one_byte() {
+fn the_newline_after_an_earlier_header_takes_the_spare_byte() {
     let (first, second) = (frame(Role::Server, 0x81, b"Hello"), frame(Role::Server, 0x81, b"you"));
     for rest in [&[][..], &second[..1], &second[..4], &second[..]] {
         let mut decoder = Decoder::new(Role::Server, LONGEST);
@@ -115,12 +115,12 @@ fn the_newline_of_a_message_whose_header_came_before_takes_the_room_for_one_byte
 
 #[test]
 #[should_panic(expected = "a byte more than was received")]
-fn room_for_one_byte_is_asked_for() {
+fn a_spare_byte_is_required() {
     Received::new(&mut [0; 4], 4);
 }
 
 #[test]
-fn a_message_may_be_as_long_as_it_may_in_however_many_frames() {
+fn the_message_limit_holds_in_however_many_frames() {
     for role in [Role::Server, Role::Client] {
         for longest in [0_u64, 5, 125, 126, 70_000] {
             let text = vec![b'x'; longest as usize + 1];
@@ -149,7 +149,7 @@ fn a_message_may_be_as_long_as_it_may_in_however_many_frames() {
 }
 
 #[test]
-fn a_message_has_only_so_many_empty_fragments() {
+fn the_empty_fragments_of_a_message_are_limited() {
     for first in [0x01, 0x02] {
         let empty = frame(Role::Server, 0x00, b"");
         let most = [frame(Role::Server, first, b"x"), empty.repeat(MOST_EMPTY_FRAGMENTS as usize)].concat();
@@ -176,7 +176,7 @@ fn a_decoder_knows_whether_it_is_in_the_middle_of_something() {
 }
 
 #[test]
-fn codes_that_mean_something_else_than_a_frame_are_not_sent() {
+fn codes_that_no_frame_may_carry_are_not_sent() {
     for code in 0..=u16::MAX {
         let expected = match code {
             1000..=1003 | 1007..=1014 | 3000..=4999 => Seen::Close(Some(code), "why".into()),
@@ -188,7 +188,7 @@ fn codes_that_mean_something_else_than_a_frame_are_not_sent() {
     }
 }
 
-/// One thing that is sent.
+/// One item to send.
 #[derive(Clone, Debug)]
 enum Sent {
     Text(Vec<u8>),
@@ -204,7 +204,7 @@ fn sent() -> impl Strategy<Value = Sent> {
     prop_oneof![4 => text, 1 => payload().prop_map(Sent::Ping), 1 => payload().prop_map(Sent::Pong)]
 }
 
-/// What our own encoder makes of it, as the other end of `role`.
+/// Our encoding of it, as sent by the other end of `role`, and the expected event.
 fn encoded(role: Role, sent: &Sent, key: [u8; 4]) -> (Vec<u8>, Seen) {
     let mask = (role == Role::Server).then(|| Mask::new(key));
     match sent {
@@ -222,7 +222,7 @@ fn role() -> impl Strategy<Value = Role> {
     select(vec![Role::Server, Role::Client])
 }
 
-/// Frames that keep to the rules more often than not.
+/// Frames that are valid more often than not.
 fn any_frames(role: Role) -> impl Strategy<Value = Vec<u8>> {
     let first = prop_oneof![8 => select(vec![0x01, 0x00, 0x80, 0x81, 0x02, 0x82, 0x89, 0x8A]), 1 => any::<u8>()];
     let payload = prop_oneof![4 => "[ -~\n]{0,40}".prop_map(String::into_bytes), 1 => vec(any::<u8>(), 0..200)];

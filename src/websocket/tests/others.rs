@@ -1,4 +1,4 @@
-//! What tungstenite makes of our bytes, and we of its.
+//! Interoperability with tungstenite, in both directions.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn other_end(role: Role) -> Role {
 proptest! {
     #[test]
     fn they_read_what_we_write(role in role(), all in vec((sent(), any::<[u8; 4]>()), 0..8)) {
-        // They check UTF-8.
+        // Tungstenite checks UTF-8.
         let all: Vec<_> = all.into_iter().map(|(sent, key)| match sent {
             Sent::Text(text) => (Sent::Text(text.iter().map(|byte| byte & 0x7F).filter(|byte| *byte >= b' ').collect()), key),
             other => (other, key),
@@ -48,7 +48,7 @@ proptest! {
             match number % 3 {
                 0 => them.send(Message::text(std::str::from_utf8(text).unwrap())).unwrap(),
                 _ => {
-                    // In fragments, with pings between them.
+                    // In fragments, interleaved with pings.
                     let mut begin = 0;
                     let mut ends: Vec<usize> = cuts.iter().map(|cut| *cut.min(&text.len())).collect();
                     ends.sort_unstable();
@@ -76,7 +76,7 @@ proptest! {
     }
 }
 
-/// The answer of our server to a request.
+/// Our server's answer to a request.
 fn answered(bytes: &[u8]) -> Vec<u8> {
     let Reading::Request(request) = Reader::default().read(bytes) else { panic!("{}", bytes.escape_ascii()) };
     assert_eq!(request.caller.token.map(|token| token.0), Some("s3cret"));

@@ -1,5 +1,5 @@
-//! Sockets that a service manager listens on for us and passes on at the start (sd_listen_fds(3)). They stay its own:
-//! while the daemon is away, connections wait in them for the next one.
+//! Socket activation: sockets that a service manager listens on and passes to us at start (sd_listen_fds(3)). They stay
+//! open in the manager: while the daemon is down, connections queue in them for the next one.
 
 use std::env;
 use std::io;
@@ -12,28 +12,28 @@ use rustix::net::{SocketAddrAny, SocketAddrUnix, SocketType, getsockname, sockop
 use crate::address::Address;
 use crate::error::StartError;
 
-/// The number of the first one (SD_LISTEN_FDS_START).
+/// The number of the first passed descriptor (SD_LISTEN_FDS_START).
 const FIRST: RawFd = 3;
 
-/// A listening socket that was passed on.
+/// A listening socket passed by the service manager.
 #[derive(Debug)]
 pub struct Inherited {
     /// The socket.
     pub socket: OwnedFd,
-    /// Its number as it was passed.
+    /// Its descriptor number when it was passed.
     pub number: RawFd,
-    /// Where it listens.
+    /// The address it listens on.
     pub address: Address,
 }
 
-/// Takes what was passed to this process, if anything was.
+/// Takes the sockets that were passed to this process, if any.
 ///
 /// # Errors
-/// [`StartError::Inherited`]: something else than a listening stream socket was passed. [`StartError::Config`]: how many
-/// were, or to whom, is no number.
+/// [`StartError::Inherited`]: a descriptor is not a listening stream socket. [`StartError::Config`]: the descriptor
+/// count or the process ID is not a number.
 ///
 /// # Safety
-/// To be called once, before anything is opened: nobody else in this process owns or uses these descriptors.
+/// Must be called once, before anything is opened: nothing else in this process owns or uses these descriptors.
 pub unsafe fn take() -> Result<Vec<Inherited>, StartError> {
     let variable = |name| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
     let count = count(variable("LISTEN_PID").as_deref(), variable("LISTEN_FDS").as_deref())?;
@@ -44,7 +44,7 @@ pub unsafe fn take() -> Result<Vec<Inherited>, StartError> {
             if unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
                 return Err(failed("it is not open".to_owned()));
             }
-            // SAFETY: it is open, and was passed for this purpose; the caller promises that nobody else has it.
+            // SAFETY: it is open, and was passed for this purpose; the caller guarantees that nothing else owns it.
             let socket = unsafe { OwnedFd::from_raw_fd(number) };
             let address = address_of(&socket).map_err(failed)?;
             Ok(Inherited { socket, number, address })
@@ -52,8 +52,8 @@ pub unsafe fn take() -> Result<Vec<Inherited>, StartError> {
         .collect()
 }
 
-/// How many there are for us: they may be meant for whoever has started us. Without those that it was promised the daemon
-/// would listen elsewhere, or nowhere: what is no number is an error, as of sd_listen_fds(3).
+/// How many sockets were passed to us: the variables may be meant for our parent process. Without sockets that it was
+/// promised, the daemon would listen elsewhere or nowhere: a malformed number is an error, as in sd_listen_fds(3).
 fn count(process: Option<&str>, descriptors: Option<&str>) -> Result<RawFd, StartError> {
     let (Some(process), Some(descriptors)) = (process, descriptors) else { return Ok(0) };
     let number = |name: &str, value: &str| {
@@ -80,7 +80,7 @@ fn address_of(socket: &impl AsFd) -> Result<Address, String> {
 }
 
 impl Address {
-    /// Where a socket is bound; none if that is no TCP port and no Unix socket with a name.
+    /// The address that a socket is bound to; none if it is neither a TCP port nor a named Unix socket.
     fn bound(address: &SocketAddrAny) -> Option<Self> {
         if let Ok(address) = SocketAddr::try_from(address.clone()) {
             return Some(Self::Tcp { host: address.ip().to_string(), port: address.port() });
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_passed_to_this_process_counts() {
+    fn only_descriptors_passed_to_this_process_count() {
         let own = std::process::id().to_string();
         let counted = |process, descriptors| count(process, descriptors).map_err(|error| error.to_string());
         assert_eq!(counted(Some(&own), Some("2")), Ok(2));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_accepted_from_is_refused() {
+    fn a_descriptor_that_cannot_accept_is_refused() {
         let said = |error: Result<Address, String>| error.expect_err("it does not listen");
         let (one, _other) = UnixStream::pair().expect("there are descriptors");
         assert!(said(address_of(&one)).contains("Accept=no"));

@@ -1,8 +1,8 @@
-//! Where a socket is: a TCP host and port, or a path in the file system. Written the same way on the command line, in
-//! the configuration file and in messages.
+//! The address of a socket: a TCP host and port, or a path in the file system. It has the same syntax on the command
+//! line, in the configuration file and in messages.
 //!
-//! Parsing never asks the resolver and never touches the file system. What [`Address`]'s `Display` writes,
-//! [`Address::from_url`] reads back to the same value.
+//! Parsing does no name resolution and no file I/O. [`Address::from_url`] parses the output of [`Address`]'s `Display`
+//! back to the same value.
 
 use std::fmt;
 use std::io;
@@ -12,21 +12,21 @@ use std::path::{Path, PathBuf};
 use rustix::net::SocketAddrUnix;
 use thiserror::Error;
 
-/// What to say of a path that begins like this: a shell would have put the home directory there.
+/// The hint for a path with a tilde, which only a shell expands.
 pub(crate) const TILDE: &str = "~ is not expanded here; write the whole path";
 
-/// Longest path of a Unix socket in bytes: `sun_path` holds 108 with its final zero (unix(7)).
+/// Maximum length of a Unix socket's path in bytes: `sun_path` holds 108 including the final zero (unix(7)).
 pub const MAX_UNIX_PATH: usize = 107;
 
-/// Longest host name in bytes (RFC 1035 section 2.3.4).
+/// Maximum length of a host name in bytes (RFC 1035 section 2.3.4).
 const MAX_HOST: usize = 253;
 
-/// The place of a listening socket.
+/// The address of a listening socket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A TCP port on a host.
     Tcp {
-        /// A host name or an IP address; an IPv6 address stands here without its brackets.
+        /// A host name or an IP address; an IPv6 address has no brackets here.
         host: String,
         /// The port; 0 lets the kernel choose one, which is then reported.
         port: u16,
@@ -38,7 +38,7 @@ pub enum Address {
     },
 }
 
-/// What the clients of a listener speak that come over HTTP.
+/// The protocol of a listener's clients that connect over HTTP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WebProtocol {
     /// WebSocket (RFC 6455).
@@ -49,7 +49,7 @@ pub enum WebProtocol {
 }
 
 impl WebProtocol {
-    /// What its URLs begin with, before the colon.
+    /// The scheme of its URLs.
     pub fn scheme(self) -> &'static str {
         match self {
             Self::WebSocket => "ws",
@@ -57,7 +57,7 @@ impl WebProtocol {
         }
     }
 
-    /// Where it is to be asked for if nobody says otherwise.
+    /// The path where it is served by default.
     pub fn default_path(self) -> &'static str {
         match self {
             Self::WebSocket => "/acp",
@@ -72,8 +72,8 @@ impl WebProtocol {
 pub struct AddressError(String);
 
 impl Address {
-    /// Reads where to listen: `HOST:PORT` or `tcp://HOST:PORT`, or `:PORT` and `*:PORT` for every network of this machine.
-    /// A socket that is bound to `[::]` takes IPv4, too; [`without_ipv6`] says what it is where there is no IPv6.
+    /// Parses a listen address: `HOST:PORT` or `tcp://HOST:PORT`, or `:PORT` and `*:PORT` for all interfaces. A socket
+    /// bound to `[::]` accepts IPv4, too; [`without_ipv6`] is the fallback where IPv6 is unavailable.
     pub fn from_listener(text: &str) -> Result<Self, AddressError> {
         let text = text.strip_prefix("tcp://").unwrap_or(text);
         if let Some(other) = other_than_a_port(text) {
@@ -85,8 +85,8 @@ impl Address {
         }
     }
 
-    /// Reads where to listen for WebSocket or for MCP over HTTP: as [`Self::from_listener`] does, or `ws://HOST:PORT`, or
-    /// what other `scheme` is spoken there, with the path of the listener or without.
+    /// Parses the listen address of a WebSocket or MCP listener: as [`Self::from_listener`] does, or `ws://HOST:PORT`,
+    /// or another `scheme` of the protocol, with or without the listener's path.
     pub fn from_web(text: &str, scheme: &str, path: &str) -> Result<Self, AddressError> {
         let rest = match text.split_once("://") {
             Some((written, rest)) if written == scheme => rest,
@@ -112,9 +112,9 @@ impl Address {
         Self::from_listener(host)
     }
 
-    /// Reads `HOST:PORT`: `127.0.0.1:9000`, `localhost:9000`, `[::1]:9000`. Port 0 is allowed.
+    /// Parses `HOST:PORT`: `127.0.0.1:9000`, `localhost:9000`, `[::1]:9000`. Port 0 is allowed.
     ///
-    /// An empty host is refused: nobody can be called there, and only [`Self::from_listener`] has a meaning for it.
+    /// An empty host is refused: it is only meaningful for listening, where [`Self::from_listener`] handles it.
     pub fn from_tcp(text: &str) -> Result<Self, AddressError> {
         if let Some((address, _)) = text.split_once('/').filter(|(address, _)| address.contains(':')) {
             return Err(error(format!("a TCP address has no path; write {address}, or for a WebSocket ws://{text}")));
@@ -146,14 +146,14 @@ impl Address {
         if port.is_empty() {
             return Err(no_port(text));
         }
-        // `u16::from_str` alone would take "+80".
+        // `u16::from_str` alone would accept "+80".
         let digits = port.bytes().all(|byte| byte.is_ascii_digit());
         let port = port.parse().ok().filter(|_| digits);
         let port = port.ok_or_else(|| error("the port must be a number from 0 to 65535"))?;
         Ok(Self::Tcp { host: host.to_owned(), port })
     }
 
-    /// Reads where to listen on a Unix socket: a path, or `unix:PATH`. It need not be UTF-8.
+    /// Parses the listen address of a Unix socket: a path, or `unix:PATH`. It need not be UTF-8.
     pub fn from_unix_listener(path: impl AsRef<Path>) -> Result<Self, AddressError> {
         let Some(text) = path.as_ref().to_str() else { return Self::from_unix(path) };
         if text.starts_with("unix:") {
@@ -171,7 +171,7 @@ impl Address {
         }
     }
 
-    /// Takes a path for a Unix socket, after checking that the kernel can hold it.
+    /// Checks that the kernel can hold the path of a Unix socket.
     pub fn from_unix(path: impl AsRef<Path>) -> Result<Self, AddressError> {
         let path = path.as_ref();
         let length = path.as_os_str().len();
@@ -193,8 +193,8 @@ impl Address {
         Ok(Self::Unix { path: path.to_owned() })
     }
 
-    /// Reads an address of either kind as people write it: `unix:PATH`, a path with a slash, `@NAME`, `HOST:PORT`,
-    /// `tcp://HOST:PORT`, or `http://HOST:PORT` of an admin listener.
+    /// Parses an address of either kind as operators write it: `unix:PATH`, a path with a slash, `@NAME`, `HOST:PORT`,
+    /// `tcp://HOST:PORT`, or `http://HOST:PORT` for an admin listener.
     pub fn from_any(text: &str) -> Result<Self, AddressError> {
         if let Some(rest) = text.strip_prefix("http://") {
             Self::from_tcp(rest.strip_suffix('/').unwrap_or(rest))
@@ -209,7 +209,7 @@ impl Address {
         }
     }
 
-    /// Reads `tcp://HOST:PORT` or `unix:PATH`, the way `stdio_bus connect --connect` names a daemon.
+    /// Parses `tcp://HOST:PORT` or `unix:PATH`, as in `stdio_bus connect --connect`.
     pub fn from_url(text: &str) -> Result<Self, AddressError> {
         if let Some(tcp) = text.strip_prefix("tcp://") {
             Self::from_tcp(tcp)
@@ -236,26 +236,26 @@ impl fmt::Display for Address {
     }
 }
 
-/// Whether a host, an IPv6 address without its brackets, leads to this machine wherever it is asked for.
+/// Whether a host, an IPv6 address without brackets, is this machine wherever it is resolved.
 pub fn is_loopback(host: &str) -> bool {
-    // Most of those who are here say one of the first two.
+    // Most local clients use one of the first two.
     let is_name = host == "127.0.0.1" || host == "localhost" || host.ends_with(".localhost");
     is_name || host.parse::<IpAddr>().is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
-/// What `[::]`, every network of this machine, is where there is no IPv6. Other addresses of IPv6 are nothing then.
+/// The replacement for `[::]`, all interfaces, where IPv6 is unavailable. There is none for other IPv6 addresses.
 pub fn without_ipv6(address: SocketAddr) -> Option<SocketAddr> {
     let is_every = address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     is_every.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
 }
 
-/// Whether the path of a Unix socket is an abstract name, which no file stands for.
+/// Whether the path of a Unix socket is an abstract name, which has no file.
 pub fn is_abstract(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().starts_with(b"@")
 }
 
-/// What the kernel knows a Unix socket by: `@NAME` is an abstract name, which no file stands for, everything else a
-/// path (unix(7)).
+/// The kernel's address of a Unix socket: `@NAME` is an abstract name, which has no file, anything else is a path
+/// (unix(7)).
 ///
 /// # Errors
 /// The path is too long or holds a zero byte.
@@ -280,7 +280,7 @@ fn no_port(text: &str) -> AddressError {
     error(format!("{text:?} has no port; write HOST:PORT, for example {example}:9000"))
 }
 
-/// What to write instead, where a listener's `HOST:PORT` belongs and something else stands.
+/// Suggests what to write if a listener's `HOST:PORT` is something else.
 fn other_than_a_port(text: &str) -> Option<String> {
     if text.parse::<u16>().is_ok() {
         return Some(format!("write 127.0.0.1:{text} for this machine alone, or :{text} for every network"));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_that_is_another_kinds_says_how_to_write_it() {
+    fn a_listener_of_another_kind_says_how_to_write_it() {
         for (text, advice) in [
             ("ws://h:1/acp", "--ws ws://h:1/acp"),
             ("unix:/run/bus", "--unix /run/bus"),
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn either_kind_is_told_by_how_it_is_written() {
+    fn either_kind_is_recognized_by_its_syntax() {
         for path in ["/run/admin.sock", "./admin", "@admin"] {
             assert_eq!(Address::from_any(path), Address::from_unix(path));
         }

@@ -1,5 +1,5 @@
-//! What to write instead, for command lines that people write from habit: those of other programs, and those that leave
-//! something out. It adds a tip to an error of the parser, and changes nothing of what is an error.
+//! Tips for common mistakes on the command line: habits from other programs, and omissions. It adds a tip to a parser
+//! error, and never changes what is an error.
 
 use std::ffi::OsString;
 
@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::config::nearest;
 
-/// Adds the tip, if there is one, to an error of `parser`. The first of `arguments` is the program's name.
+/// Adds a tip, if there is one, to an error of `parser`. The first of `arguments` is the program's name.
 pub(crate) fn advise(mut error: clap::Error, arguments: &[OsString], mut parser: clap::Command) -> clap::Error {
     let of = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => text.clone(),
@@ -16,7 +16,7 @@ pub(crate) fn advise(mut error: clap::Error, arguments: &[OsString], mut parser:
     let first = arguments.get(1).and_then(|argument| argument.to_str()).unwrap_or_default();
     let tip = match error.kind() {
         ErrorKind::InvalidSubcommand => Some(of_command(first, &of(ContextKind::InvalidSubcommand), &parser)),
-        // A word that is no command is taken for a worker's, which stands behind two dashes.
+        // An unknown word is taken for a worker's command, which has to follow two dashes.
         ErrorKind::UnknownArgument => match of(ContextKind::InvalidArg) {
             word if !word.starts_with('-') && parser.find_subcommand(first).is_none() => {
                 Some(of_command(first, &word, &parser))
@@ -31,13 +31,13 @@ pub(crate) fn advise(mut error: clap::Error, arguments: &[OsString], mut parser:
         _ => None,
     };
     let Some(tip) = tip else {
-        // The parser's own would be to write a flag behind the dashes.
+        // The parser's own tip would be to put the flag after the dashes.
         error.remove(ContextKind::Suggested);
         return error;
     };
     error.remove(ContextKind::SuggestedSubcommand);
     if error.remove(ContextKind::SuggestedArg).is_some() && first.starts_with('-') {
-        // It was that of the argument that is not meant.
+        // It was that of an argument that is not meant.
         error.insert(ContextKind::Usage, ContextValue::StyledStr(parser.render_usage()));
     }
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
@@ -78,7 +78,7 @@ fn of_command(first: &str, verb: &str, parser: &clap::Command) -> String {
     }
 }
 
-/// The flag that a misspelt one was probably meant to be. One dash begins short flags, of which only the first is told.
+/// The flag that a misspelt one was probably meant to be. With one dash, the parser only reports the first letter.
 fn of_flag(first: &str, argument: &str, arguments: &[OsString], parser: &clap::Command) -> Option<String> {
     let mut written = arguments.iter().skip(1).filter_map(|argument| argument.to_str());
     let written = written.find(|text| !argument.starts_with("--") && text.starts_with(argument)).unwrap_or(argument);
@@ -144,14 +144,14 @@ fn is_file(text: &str) -> bool {
     !text.starts_with('-') && (text.contains('/') || ENDINGS.iter().any(|ending| text.ends_with(ending)))
 }
 
-/// A file that an interpreter runs.
+/// Whether it names a script.
 fn is_script(text: &str) -> bool {
     [".py", ".js", ".mjs", ".cjs", ".ts", ".rb", ".sh", ".php", ".pl", ".jar"]
         .iter()
         .any(|ending| text.ends_with(ending))
 }
 
-/// What people begin the command of a worker with.
+/// Whether it is a common interpreter of workers.
 fn is_interpreter(text: &str) -> bool {
     let name = text.rsplit('/').next().unwrap_or(text).trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     ["python", "node", "npx", "uvx", "uv", "bun", "deno", "ruby", "php", "perl", "java", "sh", "bash", "cat"]

@@ -1,4 +1,4 @@
-//! The limits of our control group (cgroups(7)): a budget of memory above its limit would end in the kernel's killing the
+//! The limits of our control group (cgroups(7)): with a memory budget above its limit, the kernel would kill the
 //! daemon.
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-/// The part of the limit that `max_memory` may be: the rest is for tables, code and what the kernel counts for us.
+/// The share of the limit that `max_memory` may be: the rest is for tables, code and kernel memory charged to us.
 const PARTS: (u64, u64) = (3, 4);
 
 const MEMBERSHIP: &str = "/proc/self/cgroup";
@@ -15,31 +15,30 @@ const MEMORY: Controller =
     Controller { name: "memory", file: "memory.max", file_of_version_1: "memory.limit_in_bytes" };
 const PROCESSES: Controller = Controller { name: "pids", file: "pids.max", file_of_version_1: "pids.max" };
 
-/// What limits something, and the files that say how much.
+/// A controller and its files with the limits.
 struct Controller {
     name: &'static str,
     file: &'static str,
     file_of_version_1: &'static str,
 }
 
-/// What is to be said if `max_memory`, in bytes, is more than three quarters of the memory limit of our control group.
+/// The warning if `max_memory`, in bytes, is more than three quarters of our control group's memory limit.
 pub fn doubt(max_memory: usize) -> Option<String> {
     let limit = limit(&MEMORY, Path::new(MEMBERSHIP), Path::new(ROOT));
     limit.and_then(|limit| warning(max_memory as u64, &limit))
 }
 
-/// How much memory our control group may use, if that is limited.
+/// The memory limit of our control group, if there is one.
 pub fn memory() -> Option<u64> {
     limit(&MEMORY, Path::new(MEMBERSHIP), Path::new(ROOT)).map(|limit| limit.most)
 }
 
-/// How many processes and threads our control group may have, if that is limited.
+/// The limit of processes and threads of our control group, if there is one.
 pub fn processes() -> Option<u64> {
     limit(&PROCESSES, Path::new(MEMBERSHIP), Path::new(ROOT)).map(|limit| limit.most)
 }
 
-/// Whether we may divide our control group, which takes version 2 and somebody who has delegated it; none where there is
-/// no version 2.
+/// Whether we may create child groups, which requires version 2 and delegation; none without version 2.
 pub fn may_divide() -> Option<bool> {
     divides(Path::new(MEMBERSHIP), Path::new(ROOT))
 }
@@ -52,7 +51,7 @@ fn divides(membership: &Path, root: &Path) -> Option<bool> {
     Some(accessat(CWD, group.join("cgroup.procs"), Access::WRITE_OK, AtFlags::EACCESS).is_ok())
 }
 
-/// How many processes of our control group the kernel has killed for their memory; none where nobody counts that.
+/// How many processes of our control group the OOM killer has killed; none if that is not counted.
 pub fn memory_kills() -> Option<u64> {
     kills(Path::new(MEMBERSHIP), Path::new(ROOT))
 }
@@ -94,13 +93,13 @@ fn warning(max_memory: u64, limit: &Limit) -> Option<String> {
     })
 }
 
-/// The lowest limit of the groups that `membership` (/proc/self/cgroup) names and of those around them. None without
-/// one. `root` is where the hierarchies are mounted: version 2 alone, or version 1 beside version 2.
+/// The lowest limit of the groups that `membership` (/proc/self/cgroup) names and of their ancestors; none if there is
+/// no limit. `root` is the mount point of the hierarchies: version 2 alone, or version 1 beside version 2.
 fn limit(controller: &Controller, membership: &Path, root: &Path) -> Option<Limit> {
     let membership = fs::read_to_string(membership).ok()?;
     let mut lowest: Option<Limit> = None;
     for line in membership.lines() {
-        // hierarchy-ID:controllers:path, and the path may have colons.
+        // hierarchy-ID:controllers:path, where the path may contain colons.
         let mut fields = line.splitn(3, ':');
         let (Some(hierarchy), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
             continue;
@@ -114,7 +113,7 @@ fn limit(controller: &Controller, membership: &Path, root: &Path) -> Option<Limi
         };
         for directory in around(&mount, path) {
             let file = directory.join(name);
-            // "max" is no limit; version 1 writes a number that no machine has.
+            // "max" is no limit; version 1 writes an impossibly large number.
             let most = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
             if let Some(most) = most.filter(|most| lowest.as_ref().is_none_or(|lowest| *most < lowest.most)) {
                 lowest = Some(Limit { most, file });
@@ -124,8 +123,8 @@ fn limit(controller: &Controller, membership: &Path, root: &Path) -> Option<Limi
     lowest
 }
 
-/// The directories of a group and of all groups that it is in, from the mount point down. A group outside of our
-/// namespace, whose path begins with `..`, is not to be seen: the mount point alone is looked at.
+/// The directories of a group and its ancestors, from the mount point down. A group outside our namespace, whose path
+/// begins with `..`, is not visible: then only the mount point is used.
 fn around(mount: &Path, group: &str) -> Vec<PathBuf> {
     let mut directories = vec![mount.to_owned()];
     for component in Path::new(group).components() {
@@ -145,7 +144,7 @@ fn around(mount: &Path, group: &str) -> Vec<PathBuf> {
 mod tests {
     use super::*;
 
-    /// A machine's files: /proc/self/cgroup with `membership`, and limits by path.
+    /// A fake machine: /proc/self/cgroup with `membership`, and limits by path.
     fn machine(membership: &str, files: &[(&str, &str)]) -> (tempfile::TempDir, Option<Limit>) {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let (proc, root) = (directory.path().join("cgroup"), directory.path().join("sys"));
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_of_the_kernel_are_counted_in_the_group_of_the_daemon_with_either_version() {
+    fn oom_kills_in_the_daemons_group_are_counted_with_either_version() {
         let count = |membership: &str, file: &str, text: &str| {
             let (directory, _) = machine(membership, &[(file, text)]);
             kills(&directory.path().join("cgroup"), &directory.path().join("sys"))
@@ -201,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_no_limit() {
+    fn an_unreadable_limit_is_no_limit() {
         assert_eq!(bytes("", &[("memory.max", "1")]), None);
         assert_eq!(bytes("nonsense\n0::\n", &[("memory.max", "-1")]), None);
         assert_eq!(bytes("0::/../../x\n", &[("x/memory.max", "1"), ("memory.max", "5")]), Some(5));
@@ -209,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_three_quarters_is_told_with_both_figures_and_the_remedy() {
+    fn a_budget_above_three_quarters_is_reported_with_both_figures_and_the_remedy() {
         let limit = Limit { most: 400, file: "/sys/fs/cgroup/memory.max".into() };
         assert_eq!(warning(300, &limit), None);
         let text = warning(301, &limit).expect("a warning");

@@ -1,12 +1,12 @@
-//! A queue from threads to one of them, without a bound. That of the standard library comes in three kinds, all of which
-//! are compiled for every type of message: with eight types they were a sixtieth of the program.
+//! An unbounded queue between threads with a single receiver. The standard library's has three flavours, each of which
+//! is compiled for every message type: with eight types they were a sixtieth of the program.
 
 use std::collections::VecDeque;
 use std::iter::from_fn;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Nobody receives any more.
+/// The receiver is gone.
 #[derive(Debug)]
 pub(crate) struct Gone;
 
@@ -22,16 +22,16 @@ struct State<T> {
 }
 
 impl<T> Shared<T> {
-    /// Nothing that is done under the lock can panic half-way.
+    /// No operation under the lock can panic half-way.
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Where messages go in. When the last one goes, the receiver is told once it has taken all.
+/// The sending end. When the last sender is dropped, the receiver is told after it has received all messages.
 pub(crate) struct Sender<T>(Arc<Shared<T>>);
 
-/// Where they come out, in the order in which they were sent.
+/// The receiving end, in FIFO order.
 pub(crate) struct Receiver<T>(Arc<Shared<T>>);
 
 /// Both ends of a new queue.
@@ -43,7 +43,7 @@ pub(crate) fn channel<T>() -> (Sender<T>, Receiver<T>) {
 
 impl<T> Sender<T> {
     /// # Errors
-    /// Nobody receives any more; the message is dropped.
+    /// The receiver is gone; the message is dropped.
     pub(crate) fn send(&self, message: T) -> Result<(), Gone> {
         let mut state = self.0.lock();
         if !state.is_received {
@@ -78,17 +78,17 @@ impl<T> Receiver<T> {
         self.0.lock().waiting.pop_front()
     }
 
-    /// The next message; waits so long for one.
+    /// The next message; waits up to `patience` for one.
     pub(crate) fn recv_timeout(&self, patience: Duration) -> Option<T> {
         self.wait(Instant::now().checked_add(patience))
     }
 
-    /// The messages that are there.
+    /// The messages available now.
     pub(crate) fn try_iter(&self) -> impl Iterator<Item = T> {
         from_fn(|| self.try_recv())
     }
 
-    /// All messages, until nobody sends any more.
+    /// All messages, until all senders are gone.
     pub(crate) fn iter(&self) -> impl Iterator<Item = T> {
         from_fn(|| self.wait(None))
     }
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_hears_that_the_last_sender_has_gone() {
+    fn a_waiting_receiver_learns_that_the_last_sender_has_gone() {
         let (sender, receiver) = channel::<()>();
         let thread = thread::spawn(move || receiver.iter().count());
         let other = sender.clone();
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_with_its_patience_and_without_one_at_once() {
+    fn a_wait_ends_at_its_timeout_and_a_try_at_once() {
         let (sender, receiver) = channel();
         assert_eq!(receiver.recv_timeout(Duration::from_millis(1)), None::<u8>);
         assert_eq!(receiver.try_recv(), None);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_receives_is_dropped_with_the_receiver_or_refused() {
+    fn messages_without_a_receiver_are_dropped_or_refused() {
         let (sender, receiver) = channel();
         let message = Arc::new(());
         sender.send(Arc::clone(&message)).unwrap();

@@ -1,5 +1,5 @@
-//! `stdio_bus check`: what a configuration says, and what on this machine stands against it. Nothing is started, and
-//! nothing that it opens stays.
+//! `stdio_bus check`: validates a configuration, and whether this machine can run it. It starts nothing, and closes all
+//! that it opens.
 
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::unix::fs::MetadataExt;
@@ -14,7 +14,7 @@ use crate::error::StartError;
 use crate::io::Io;
 use crate::io::kernel::{Choice, Kernel, Refused};
 
-/// What may be meant otherwise than it is written. The daemon would start all the same.
+/// Settings that are valid but may not be intended. The daemon would start all the same.
 pub fn doubts(config: &Config) -> Vec<String> {
     let mut doubts = config.open_listeners();
     doubts.extend(config.mixed_listeners());
@@ -34,7 +34,7 @@ pub fn doubts(config: &Config) -> Vec<String> {
     doubts
 }
 
-/// Who can read a token is whom it names.
+/// Any reader of the file can authenticate as its bearers.
 fn doubt_files_of_tokens(config: &Config) -> Vec<String> {
     let of_listeners = config.listeners.iter().enumerate().filter_map(|(at, listener)| {
         let path = listener.web.as_ref()?.tokens_file.as_deref()?;
@@ -51,7 +51,7 @@ fn doubt_files_of_tokens(config: &Config) -> Vec<String> {
     open.map(tell).collect()
 }
 
-/// A line that grows is copied into a block of twice the size, and may be copied once more.
+/// A growing line is copied into a block of twice the size, and may be copied once more.
 fn doubt_longest_line(config: &Config) -> Option<String> {
     let (line, memory) = (config.limits.max_input_buffer, config.limits.max_memory);
     (line > memory / 4).then(|| {
@@ -62,7 +62,7 @@ fn doubt_longest_line(config: &Config) -> Option<String> {
     })
 }
 
-/// MCP servers serve one client: most of what they say by themselves names no session.
+/// MCP servers serve one client: most of their notifications name no session.
 fn doubt_assignment(pool: &Pool) -> Option<String> {
     let is_mcp = |text: &String| text.to_ascii_lowercase().contains("mcp");
     let looks_like_mcp = is_mcp(&pool.command) || pool.args.iter().any(is_mcp);
@@ -75,7 +75,7 @@ fn doubt_assignment(pool: &Pool) -> Option<String> {
     })
 }
 
-/// What sessions of MCP lose that share a process, if it is of the older era.
+/// What MCP sessions of the older era lose by sharing a process.
 fn doubt_shared_door(pool: &Pool) -> Option<String> {
     (pool.core.assignment != Assignment::Dedicated).then(|| {
         format!(
@@ -86,10 +86,10 @@ fn doubt_shared_door(pool: &Pool) -> Option<String> {
     })
 }
 
-/// Whether this machine has the addresses that the configuration listens on.
+/// Checks that this machine has the addresses that the configuration listens on.
 ///
 /// # Errors
-/// As at the start ([`StartError::Bind`], [`StartError::Resolve`]); that an address is in use is none.
+/// As at start ([`StartError::Bind`], [`StartError::Resolve`]); an address in use is no error.
 pub fn addresses(config: &Config) -> Result<(), StartError> {
     config.listeners.iter().try_for_each(|listener| match &listener.listen {
         Listen::Stdio => Ok(()),
@@ -120,10 +120,10 @@ fn has_directory(path: &Path) -> Result<(), StartError> {
         .map_err(|error| StartError::Bind { address: Address::Unix { path: path.to_owned() }, source: error.into() })
 }
 
-/// Whether io_uring can be used here, and what is in use then.
+/// Checks whether io_uring is usable here, and returns what the daemon would use.
 ///
 /// # Errors
-/// As at the start, where epoll cannot be used either.
+/// As at start, if epoll is unusable as well.
 pub fn io_uring(config: &Config) -> Result<String, StartError> {
     Ok(match Kernel::open(Choice::Auto, config.max_workers())? {
         Kernel::Ring(ring) => {
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sessions_lose_that_share_a_process_is_told_of_a_door_for_mcp() {
+    fn what_sessions_lose_by_sharing_a_process_is_reported_for_an_mcp_listener() {
         let doubts = |listener: serde_json::Value, assignment: &str| {
             let pool = json!({ "id": "a", "command": "sh", "args": ["mcp"], "instances": 1, "assignment": assignment });
             let text = json!({ "pools": [pool], "listeners": [listener] }).to_string();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_tokens_that_everybody_can_read_is_doubted() {
+    fn a_world_readable_token_file_is_doubted() {
         use std::os::unix::fs::PermissionsExt;
         let directory = tempfile::tempdir().expect("a directory");
         let [clients, admin] = ["clients", "admin"].map(|name| directory.path().join(name));

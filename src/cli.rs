@@ -1,4 +1,4 @@
-//! The command line: what a person or a program may ask of `stdio_bus`, and help for both.
+//! The command line: parser and help.
 //!
 //! One table, the derives below, makes the parser, the short help (`-h`), the long help (`--help`) and the usage
 //! errors. Parsing opens nothing and starts nothing. A clap error knows where it belongs: help and version go to stdout
@@ -30,67 +30,67 @@ use verbs::{Level, Verb};
 
 pub use verbs::Worker;
 
-/// What the program was asked to do.
+/// A parsed command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Be the daemon.
+    /// Run the daemon.
     Run(Options),
-    /// Be the built-in worker of this name.
+    /// Run a built-in worker.
     Worker(Worker),
-    /// Be the bridge between stdin/stdout and a running daemon.
+    /// Bridge stdin and stdout to a running daemon.
     Connect(bridge::Options),
-    /// Ask a running daemon as a client does.
+    /// Send requests to a running daemon as a client.
     Call(bridge::Call),
     /// Write a configuration.
     Init(init::Options),
     /// Write the completions of a shell.
     Completion(Shell),
-    /// Ask a running daemon.
+    /// Query or control a running daemon.
     Control {
-        /// Which one.
+        /// The daemon to ask.
         whom: Whom,
-        /// What.
+        /// The question.
         question: Question,
     },
-    /// Look whether this machine is fit for the daemon.
+    /// Check whether this machine can run the daemon.
     Doctor {
-        /// The configuration that is to run here.
+        /// The configuration to run here.
         config: Source,
-        /// The answer is JSON.
+        /// Answer with JSON.
         json: bool,
     },
     /// Check a configuration.
     Check {
         /// Where it comes from.
         config: Source,
-        /// This machine is checked, too.
+        /// Check this machine, too.
         environment: bool,
     },
 }
 
-/// How the daemon is to run.
+/// The options of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Where the configuration comes from.
     pub config: Source,
-    /// The listeners that were asked for beside those of the configuration.
+    /// Listeners in addition to those of the configuration.
     pub listeners: Vec<Listener>,
-    /// `--admin`, which comes before the configuration's.
+    /// `--admin`, which overrides the configuration.
     pub admin: Option<Address>,
-    /// `--log-level`, which comes before the configuration's.
+    /// `--log-level`, which overrides the configuration.
     pub log_level: Option<LogLevel>,
-    /// `--log-format`, which comes before the configuration's.
+    /// `--log-format`, which overrides the configuration.
     pub log_format: Option<LogFormat>,
-    /// `--io`, which comes before the environment's.
+    /// `--io`, which overrides the environment.
     pub io: Option<Choice>,
-    /// Every pool has to be able to run.
+    /// Every pool's command has to be runnable.
     pub strict: bool,
 }
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Nowhere: two built-in echo workers.
+    /// None: two built-in echo workers.
     Embedded,
     /// A file.
     File(PathBuf),
@@ -101,12 +101,12 @@ pub enum Source {
 }
 
 impl Source {
-    /// Whether what is there can be read again: a pipe has given all that it had.
+    /// Whether it can be read again, which a pipe cannot.
     pub fn can_be_read_again(&self) -> bool {
         matches!(self, Self::File(path) if path.is_file())
     }
 
-    /// What is there once more. It does not wait for what a pipe in the place of the file may bring.
+    /// Reads it once more, without blocking on a pipe in place of the file.
     pub fn look_again(&self) -> Result<(), StartError> {
         match self {
             Self::File(path) if path.exists() && !path.is_file() => Err(ConfigError::Unreadable {
@@ -118,7 +118,7 @@ impl Source {
         }
     }
 
-    /// What is there. To be called before anything is opened (see [`Config::from_fd`]).
+    /// Loads it. Must be called before anything is opened (see [`Config::from_fd`]).
     pub fn load(&self, program: &Path) -> Result<Config, StartError> {
         Ok(match self {
             Self::Embedded => Config::embedded(program),
@@ -131,18 +131,18 @@ impl Source {
 }
 
 impl Options {
-    /// Takes `DEBUG_STDIO`, by which the C daemon is told to log everything: `1` means [`LogLevel::Debug`] where the
-    /// command line names no level.
+    /// Applies `DEBUG_STDIO`, the C daemon's variable for full logging: `1` means [`LogLevel::Debug`] unless the
+    /// command line sets a level.
     pub fn debug(&mut self, value: Option<&OsStr>) {
         if self.log_level.is_none() && value.is_some_and(|value| !value.is_empty() && value != "0") {
             self.log_level = Some(LogLevel::Debug);
         }
     }
 
-    /// Takes `STDIO_BUS_IO`, which says what `--io` says where the command line does not.
+    /// Applies `STDIO_BUS_IO`, the default of `--io`.
     ///
     /// # Errors
-    /// It is none of the values that `--io` takes.
+    /// It is not a valid value of `--io`.
     pub fn carry(&mut self, value: Option<&OsStr>) -> Result<(), StartError> {
         let Some(value) = value.filter(|value| self.io.is_none() && !value.is_empty()) else { return Ok(()) };
         let means = value.to_str().and_then(|text| Means::from_str(text, true).ok()).ok_or_else(|| {
@@ -154,9 +154,8 @@ impl Options {
 
     /// The configuration with the command line applied: its listeners are complete and its log settings final.
     ///
-    /// `program` is the daemon's own program file, for the built-in workers; `inherited` are the sockets that were passed
-    /// on to us: where nobody says where to listen, it is there. To be called before anything else is opened (see
-    /// [`Config::from_fd`]).
+    /// `program` is the daemon's own executable, for the built-in workers; `inherited` are the sockets passed to us,
+    /// which are the default listeners. Must be called before anything else is opened (see [`Config::from_fd`]).
     pub fn configuration(&self, program: &Path, inherited: &[Inherited]) -> Result<Config, StartError> {
         if let Source::Descriptor(number) = self.config
             && inherited.iter().any(|socket| socket.number == number)
@@ -188,14 +187,14 @@ impl Options {
     }
 }
 
-/// Reads a command line; the first argument is the program's name.
+/// Parses a command line; the first argument is the program's name.
 pub fn parse<I>(arguments: I) -> Result<Command, clap::Error>
 where
     I: IntoIterator,
     I::Item: Into<OsString> + Clone,
 {
     let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
-    // So the daemon starts them, and its first answer waits for them: they need no parser.
+    // The daemon starts workers like this, and its first answer waits for them: skip the parser.
     if let [_, verb, name] = &*arguments
         && verb == "worker"
         && name == "echo"
@@ -378,7 +377,7 @@ struct DaemonArgs {
 }
 
 impl DaemonArgs {
-    /// What does not go with what.
+    /// Checks for options that exclude or require each other.
     fn check(&self, ends_with_dashes: bool) -> Result<(), &'static str> {
         if ends_with_dashes {
             return Err("behind -- stands the command of the workers, as in: -- python3 worker.py");

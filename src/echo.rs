@@ -1,12 +1,12 @@
 //! The built-in echo worker, `stdio_bus worker echo`: it answers each request with the request's own params.
 //!
-//! It is what runs when nobody configured a worker, and what the throughput benchmark talks to, so it costs as little
-//! as a worker can: large reads, the bus's own scanner, tokens copied as they stand, one write for all that a read
-//! brought. It never rewrites a token and never ends because of what a line says.
+//! It runs when no worker is configured, and the throughput benchmark uses it, so it costs as little as a worker can:
+//! large reads, the bus's own scanner, tokens copied verbatim, one write for all lines of a read. It never rewrites a
+//! token, and no line makes it exit.
 //!
 //! | a line | its answer |
 //! |---|---|
-//! | request | `{"jsonrpc":"2.0","id":…,"sessionId":…,"result":{"echo":params,"method":…}}`; `sessionId` only if it stood at top level, `echo` is null without params |
+//! | request | `{"jsonrpc":"2.0","id":…,"sessionId":…,"result":{"echo":params,"method":…}}`; `sessionId` only if it was at top level, `echo` is null without params |
 //! | notification of a session | `{"jsonrpc":"2.0","method":"echo.notification","sessionId":…,"params":{"original":method,"echo":params}}` |
 //! | other notification, response, blank line | none |
 //! | anything else | none; a line on stderr |
@@ -19,16 +19,16 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::scan::{BATCH, Fault, Line, Outcome, PAD, Partial, Scanner, SkipValue, Window, decode};
 
-/// Bytes that one read can bring at least.
+/// Minimum room for a read.
 const BLOCK: usize = 256 * 1024;
 
-/// Longest line that is answered; the scanner's offsets have 32 bits. What is longer is skipped.
+/// Maximum length of a line; the scanner's offsets have 32 bits. Longer ones are skipped.
 const MAX_LINE: usize = 1 << 30;
 
-/// Serves stdin and stdout until stdin ends or nobody reads stdout any more.
+/// Serves stdin and stdout until stdin ends or stdout is closed.
 ///
 /// # Errors
-/// What read(2) or write(2) said.
+/// The error of read(2) or write(2).
 pub fn run() -> io::Result<()> {
     // The standard library's own handles would add a second buffer on each side.
     let stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -36,7 +36,7 @@ pub fn run() -> io::Result<()> {
     serve(&mut Patient(stdin), &mut Patient(stdout), &mut io::stderr())
 }
 
-/// Answers what `input` says on `output`, and complains on `log`.
+/// Answers the lines of `input` on `output`, and reports bad ones on `log`.
 fn serve(input: &mut impl Read, output: &mut impl Write, log: &mut impl Write) -> io::Result<()> {
     let mut echo = Echo::new();
     loop {
@@ -46,7 +46,7 @@ fn serve(input: &mut impl Read, output: &mut impl Write, log: &mut impl Write) -
             Err(error) => return Err(error),
         };
         if received == 0 {
-            // A last line without its newline is what `printf '{…}' | stdio_bus worker echo` sends.
+            // `printf '{…}' | stdio_bus worker echo` sends a last line without its newline.
             echo.room()[0] = b'\n';
         }
         echo.received(received.max(1), log);
@@ -61,7 +61,7 @@ fn serve(input: &mut impl Read, output: &mut impl Write, log: &mut impl Write) -
     }
 }
 
-/// The worker's state: what was received and not consumed yet, and the answers to what was.
+/// The worker's state: received bytes that are not consumed yet, and answers not written yet.
 struct Echo {
     scanner: Scanner,
     partial: Partial,
@@ -87,10 +87,10 @@ impl Echo {
         }
     }
 
-    /// Where the next bytes go; never empty.
+    /// The room for the next bytes; never empty.
     fn room(&mut self) -> &mut [u8] {
         if self.buffer.len() - 2 * PAD - self.length < BLOCK / 4 {
-            // Doubling keeps the copies of a growing line in proportion to its length.
+            // Doubling keeps the copying linear in the length of a growing line.
             let larger = 2 * self.buffer.len();
             self.buffer.resize(larger, 0);
         }
@@ -101,7 +101,7 @@ impl Echo {
     /// Takes the `count` bytes that were put into [`Echo::room`].
     fn received(&mut self, count: usize, log: &mut impl Write) {
         self.length += count;
-        // The start of the window; it moves only when the scanner starts afresh.
+        // The start of the window; it moves only when the scanner restarts.
         let mut start = PAD;
         let end = PAD + self.length;
         loop {
@@ -174,8 +174,8 @@ fn put(out: &mut Vec<u8>, pieces: &[&[u8]]) {
 
 /// The raw value of the member `params` of `object`, which is valid JSON; the key is compared decoded.
 fn params(object: &[u8]) -> Option<&[u8]> {
-    // Where a value ends only its own first byte and the quotes and brackets in it can say, so the walk goes from
-    // member to member: `at` is at the key's quote each time around.
+    // Only a value's first byte and its quotes and brackets tell where it ends, so walk from member to member: `at` is
+    // at the key's quote in each iteration.
     let mut at = memchr::memchr(b'"', object)?;
     loop {
         let key_end = after_value(object, at);
@@ -226,11 +226,11 @@ fn why(fault: Fault) -> &'static str {
 
 fn complain(log: &mut impl Write, why: &str, line: &[u8]) {
     let end = memchr::memchr(b'\n', line).unwrap_or(line.len()).min(100);
-    // Nobody may be there to read the log; that is no reason to stop answering.
+    // A closed stderr is no reason to stop answering.
     let _ = writeln!(log, "echo worker: skipped a line that is {why}: {}", line[..end].escape_ascii());
 }
 
-/// A stream that waits until it is ready even where its file was made non-blocking by another process that has it too.
+/// A stream that blocks even if another process that shares the file has made it non-blocking.
 struct Patient(File);
 
 fn wait(fd: BorrowedFd<'_>, flags: PollFlags) -> io::Result<()> {
@@ -273,7 +273,7 @@ mod tests {
 
     use super::*;
 
-    /// Gives its bytes in pieces of the given lengths, again and again.
+    /// Returns its bytes in pieces of the given lengths, repeatedly.
     struct Pieces<'a> {
         bytes: &'a [u8],
         lengths: std::iter::Cycle<std::vec::IntoIter<usize>>,
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_answer_gets_none() {
+    fn a_message_that_needs_no_answer_gets_none() {
         for line in [
             "",
             " \r",
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_message_is_skipped_and_logged_and_the_next_one_is_answered() {
+    fn a_line_that_is_not_a_message_is_skipped_and_logged_and_the_next_one_answered() {
         for bad in ["x", "[1]", "{\"id\":1,\"id\":2}", "{\"id\":1,", "{\"a\":\"\u{1}\"}", &"[".repeat(2000)] {
             let good = r#"{"id":7,"method":"m"}"#;
             let (output, log) = told(&format!("{good}\n{bad}\n{good}\n{bad}\n\n{good}\n"));

@@ -1,7 +1,7 @@
-//! Why the daemon does not start or stops with an error: one variant for each cause that a person can act on.
+//! Why the daemon fails to start or stops with an error: one variant for each cause that an operator can act on.
 //!
-//! Each message names the likely cause and the remedy, and each variant has one exit code of the documented few
-//! ([`exit`]). What goes wrong with one client or one worker at run time is not here: the core deals with that.
+//! Each message names the likely cause and the remedy, and each variant has one of the documented exit codes
+//! ([`exit`]). Failures of one client or worker at run time are not here: the core handles those.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,19 +11,19 @@ use thiserror::Error;
 use crate::address::{self, Address, AddressError};
 use crate::config::{ConfigError, LogFormat, Owner};
 
-/// The exit codes of the programs; the numbers from 64 up are those of sysexits.h.
+/// The exit codes of the programs; from 64 up, those of sysexits.h.
 pub mod exit {
-    /// Done as asked, a graceful shutdown included.
+    /// Success, including a graceful shutdown.
     pub const OK: u8 = 0;
     /// Something failed at run time.
     pub const FAILURE: u8 = 1;
     /// The command line is wrong.
     pub const USAGE: u8 = 2;
-    /// io_uring cannot be used here, or no daemon where one is called (EX_UNAVAILABLE).
+    /// io_uring is unavailable, or no daemon at the address (EX_UNAVAILABLE).
     pub const UNAVAILABLE: u8 = 69;
     /// An address cannot be listened on (EX_CANTCREAT).
     pub const CANNOT_BIND: u8 = 73;
-    /// What came cannot be written (EX_IOERR).
+    /// Output cannot be written (EX_IOERR).
     pub const IO: u8 = 74;
     /// No answer came in time (EX_TEMPFAIL).
     pub const NO_ANSWER: u8 = 75;
@@ -31,21 +31,21 @@ pub mod exit {
     pub const CONFIGURATION: u8 = 78;
 }
 
-/// Why the daemon does not start or stops with an error.
+/// Why the daemon fails to start or stops with an error.
 #[derive(Debug, Error)]
 pub enum StartError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(Box<dyn std::error::Error + Send + Sync>),
 
-    /// The command line contradicts itself in a way that its parser cannot see.
+    /// The command line contradicts itself in a way that the parser does not check.
     #[error("{0}")]
     Usage(String),
 
     /// The kernel refuses io_uring.
     #[error("io_uring cannot be used here: {source}\n{}", ring_remedy(source))]
     NoIoUring {
-        /// What io_uring_setup(2) said.
+        /// The error of io_uring_setup(2).
         source: io::Error,
     },
 
@@ -63,9 +63,9 @@ pub enum StartError {
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}\n{}", bind_remedy(address, source))]
     Bind {
-        /// The address as it was asked for.
+        /// The requested address.
         address: Address,
-        /// What socket(2), bind(2) or listen(2) said.
+        /// The error of socket(2), bind(2) or listen(2).
         source: io::Error,
     },
 
@@ -74,13 +74,13 @@ pub enum StartError {
         "cannot listen on {address}: its host is not known: {source}\nwrite an IP address, or add the name to /etc/hosts"
     )]
     Resolve {
-        /// The address as it was asked for.
+        /// The requested address.
         address: Address,
-        /// What the resolver said.
+        /// The resolver's error.
         source: io::Error,
     },
 
-    /// Someone listens on the Unix socket.
+    /// Another process listens on the Unix socket.
     #[error(
         "cannot listen on unix:{}: {}",
         path.display(),
@@ -89,13 +89,13 @@ pub enum StartError {
     SocketInUse {
         /// The socket's path.
         path: PathBuf,
-        /// So many connections wait for it that no more can: it lives, and will not go by itself.
+        /// Its queue of connections is full: it is alive, and will not go away by itself.
         queue_is_full: bool,
-        /// It is a socket of this very process.
+        /// It is this process's own socket.
         is_ours: bool,
     },
 
-    /// Something that is not a socket is in the way.
+    /// A file that is not a socket is in the way.
     #[error(
         "cannot listen on unix:{}: there is something else than a socket, and it is not ours to remove\nremove it, or choose another path",
         path.display()
@@ -105,7 +105,7 @@ pub enum StartError {
         path: PathBuf,
     },
 
-    /// A service manager has passed something on that cannot be accepted from, or that nobody is to accept from.
+    /// A passed descriptor is not a listening socket, or is not configured.
     #[error("cannot use the socket that the service manager has passed on as descriptor {number}: {why}")]
     Inherited {
         /// The descriptor.
@@ -121,18 +121,18 @@ pub enum StartError {
     Owner {
         /// The socket's path.
         path: PathBuf,
-        /// Whom it was to be given to.
+        /// The intended owner.
         owner: Owner,
-        /// What chown(2) said.
+        /// The error of chown(2).
         source: io::Error,
     },
 
-    /// The process may not open as many files as the configuration needs.
+    /// The limit of open files is too low for the configuration.
     #[error(
         "{needed} file descriptors are needed at the least, and {allowed} are allowed (the hard limit of RLIMIT_NOFILE)\n{needed} = 24 + listeners + 3 × workers + 72 for an admin listener + a client; allow more (LimitNOFILE={needed} in systemd, --ulimit nofile={needed} in Docker, ulimit -Hn {needed} in a shell), or lower pools[].instances and max_instances ({workers} workers now)"
     )]
     FileDescriptors {
-        /// Descriptors that can be in use at once.
+        /// Maximum number of descriptors in use at once.
         needed: u64,
         /// The hard limit.
         allowed: u64,
@@ -140,18 +140,18 @@ pub enum StartError {
         workers: usize,
     },
 
-    /// Something that the daemon needs failed.
+    /// A required operation failed.
     #[error("cannot {doing}: {source}")]
     Io {
-        /// What was tried, as in `read the signal mask`.
+        /// The operation, as in `read the signal mask`.
         doing: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl StartError {
-    /// What the program exits with.
+    /// The program's exit code.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_) | Self::FileDescriptors { .. } | Self::Inherited { .. } => exit::CONFIGURATION,
@@ -166,7 +166,7 @@ impl StartError {
         }
     }
 
-    /// How the log was to look, if a configuration that cannot be used says so.
+    /// The log format in a configuration that cannot be used, if it is set there.
     pub fn log_format(&self) -> Option<LogFormat> {
         match self {
             Self::Config(error) => match error.downcast_ref() {
@@ -177,7 +177,7 @@ impl StartError {
         }
     }
 
-    /// To be used with `map_err` on a failed system call.
+    /// For `map_err` on a failed system call.
     pub fn io(doing: &str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { doing: doing.to_owned(), source }
     }

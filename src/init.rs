@@ -1,5 +1,5 @@
-//! `stdio_bus init`: a configuration with comments, for a command or for what is found in PATH. What it writes passes
-//! `check`. It starts nothing, and writes over nothing without being told to.
+//! `stdio_bus init`: writes a commented configuration for a command or for the agents found in PATH. It passes `check`.
+//! It starts nothing, and overwrites nothing unless told to.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind, Write};
@@ -10,18 +10,18 @@ use serde_json::{Value, json};
 use crate::config::{Config, OnePool, command};
 use crate::error::{StartError, exit};
 
-/// What is to be written, and where.
+/// What to write, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The file; none is stdout.
     pub output: Option<PathBuf>,
-    /// A file that is there is written over.
+    /// Overwrite an existing file.
     pub force: bool,
-    /// The command of the one pool; empty looks for what there is.
+    /// The command of the only pool; empty searches PATH.
     pub command: Vec<String>,
 }
 
-/// What a worker speaks, as far as its words tell.
+/// A worker's protocol, as far as its command tells.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Speaks {
     Acp,
@@ -29,7 +29,7 @@ enum Speaks {
     Anything,
 }
 
-/// Agents that speak ACP: the id of the pool, and the command.
+/// ACP agents: the id of the pool, and the command.
 const AGENTS: [(&str, &[&str]); 6] = [
     ("claude", &["claude-agent-acp"]),
     ("codex", &["codex-acp"]),
@@ -39,7 +39,7 @@ const AGENTS: [(&str, &[&str]); 6] = [
     ("openai", &["openai-agent", "acp"]),
 ];
 
-/// MCP's own example servers, by what fetches and runs them.
+/// MCP's own example servers, by their package runner.
 const SERVERS: [(&str, &[&str]); 2] =
     [("everything", &["npx", "-y", "@modelcontextprotocol/server-everything"]), ("time", &["uvx", "mcp-server-time"])];
 
@@ -47,7 +47,7 @@ const SERVERS: [(&str, &[&str]); 2] =
 struct Pool {
     id: String,
     command: Vec<String>,
-    /// Where it is started, if that is settled now.
+    /// Its working directory, if that is fixed now.
     cwd: Option<PathBuf>,
     speaks: Speaks,
 }
@@ -55,7 +55,7 @@ struct Pool {
 /// Writes the configuration.
 ///
 /// # Errors
-/// There is nothing to write one for, the command cannot be run, or the file cannot be written.
+/// There is nothing to configure, the command cannot be run, or the file cannot be written.
 pub fn run(options: &Options) -> Result<u8, StartError> {
     let pools = if options.command.is_empty() { found()? } else { vec![given(&options.command)?] };
     let text = text(&pools);
@@ -81,12 +81,12 @@ pub fn run(options: &Options) -> Result<u8, StartError> {
         _ => StartError::io(&format!("write {}", path.display()))(error),
     })?;
     let (file, call) = (path.display(), call(&pools[0], 9000));
-    // Without a reader of stderr there is nobody to tell.
+    // If stderr is closed, there is no one to tell.
     let _ = writeln!(io::stderr(), "{file} is written\nto run it:  stdio_bus --config {file}\nto try it:  {call}");
     Ok(exit::OK)
 }
 
-/// What there is in PATH: all agents, or else a server.
+/// The pools for what is in PATH: all agents, or else a server.
 fn found() -> Result<Vec<Pool>, StartError> {
     let of = |known: &(&str, &[&str]), speaks| Pool {
         id: known.0.to_owned(),
@@ -109,7 +109,7 @@ fn found() -> Result<Vec<Pool>, StartError> {
     })
 }
 
-/// The pool of a command.
+/// The pool for a command.
 fn given(command: &[String]) -> Result<Pool, StartError> {
     Config::of_command(&OnePool { command: command.to_vec(), instances: None, assignment: None })?;
     let says = |part: &str| command.iter().any(|word| word.to_ascii_lowercase().contains(part));
@@ -127,7 +127,7 @@ fn given(command: &[String]) -> Result<Pool, StartError> {
         let whole = std::path::absolute(program).map_err(StartError::io("find the working directory"))?;
         command[0] = whole.to_string_lossy().into_owned();
     }
-    // Wherever the daemon is started, its scripts are found.
+    // Its relative paths have to work wherever the daemon is started.
     let has_files = command[1..].iter().any(|word| Path::new(word).is_relative() && Path::new(word).is_file());
     let here = has_files.then(std::env::current_dir).transpose();
     Ok(Pool { id, command, cwd: here.map_err(StartError::io("find the working directory"))?, speaks })
@@ -143,7 +143,7 @@ fn text(pools: &[Pool]) -> String {
         let listener = format!("\"{key}\": \"127.0.0.1:{port}\",\n      \"pool\": {id}");
         listeners.push(format!("    {{\n      \"_try\": {how},\n      {listener}\n    }}"));
     }
-    // Messages with images are longer than a line may be by default.
+    // Messages with images exceed the default limit of a line.
     let limits = match pools.iter().any(|pool| pool.speaks != Speaks::Anything) {
         true => {
             ",\n  \"limits\": {\n    \"_comment\": \"A message with images is some megabytes long; a line may have 1 MiB without this.\",\n    \
@@ -192,7 +192,7 @@ impl Pool {
     }
 }
 
-/// The command that speaks to the worker of a pool.
+/// The command that sends a request to a pool's worker.
 fn call(pool: &Pool, port: u16) -> String {
     match pool.speaks {
         Speaks::Acp => format!("stdio_bus call --connect tcp://127.0.0.1:{port} --initialize acp </dev/null"),
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_passes_the_check_and_says_how_to_try_it() {
+    fn init_writes_a_valid_configuration_and_says_how_to_try_it() {
         for (words, assignment, door, initialize) in [
             (&["sh", "-c", "exec cat"][..], "round_robin", "tcp", ""),
             (&["sh", "-c", "exec some-acp \"x\\\\\""], "dedicated", "tcp", "--initialize acp"),
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_no_file_to_write_even_by_force() {
+    fn a_directory_is_not_overwritten_even_by_force() {
         for force in [false, true] {
             let options = Options { output: Some("/".into()), force, command: vec!["cat".into()] };
             let why = run(&options).expect_err("it cannot be written").to_string();

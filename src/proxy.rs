@@ -1,8 +1,8 @@
-//! The header that a proxy puts before what a client sends: the PROXY protocol, versions 1 and 2
-//! (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>). It reads bytes and knows no socket.
+//! The PROXY protocol, versions 1 and 2 (<https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt>): parses the
+//! header that a proxy sends before the client's bytes. It knows no socket.
 //!
-//! Where a header ends is found here, what stands in it by the crate `proxy-header`, which sees whole headers only: so no
-//! way of cutting the bytes changes what is read.
+//! This file finds the end of a header; the crate `proxy-header`, which only sees complete headers, parses it: so the
+//! result does not depend on how the bytes are cut.
 
 use core::net::SocketAddr;
 
@@ -10,11 +10,11 @@ use proxy_header::{ParseConfig, Protocol, ProxyHeader, Tlv, Tlvs};
 
 use crate::bus::port::Names;
 
-/// Longest header that is read, in bytes: far above an address and the names that are told with it.
+/// Maximum length of an accepted header in bytes: far above an address and the names that come with it.
 pub const LONGEST: usize = 4096;
-/// Longest header of version 1 with its end of line (section 2.1 of the protocol).
+/// Maximum length of a version 1 header including its line end (section 2.1 of the protocol).
 const LONGEST_TEXT: usize = 107;
-/// Longest name that is kept, in characters.
+/// Maximum length of a stored name in characters.
 const LONGEST_NAME: usize = 255;
 
 const TEXT: &[u8] = b"PROXY ";
@@ -22,32 +22,32 @@ const BINARY: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Signature, version and command, family, and the length of the rest (section 2.2).
 const FIXED: usize = 16;
 
-/// What bytes from the start of a connection are.
+/// What the first bytes of a connection contain.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// The beginning of a header, as far as anybody can tell.
+    /// A prefix of a possible header.
     More,
-    /// A header, and perhaps what the client has sent behind it.
+    /// A header, possibly followed by the client's bytes.
     Header(Header),
     /// No header.
     Other,
-    /// A header that cannot be used, and what is wrong with it.
+    /// An invalid header, and what is wrong with it.
     Malformed(&'static str),
 }
 
 /// What a header says.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its bytes, from the first one on.
+    /// Its length in bytes.
     pub length: usize,
-    /// Where the client is; none if the proxy speaks for itself (LOCAL), does not know it (UNKNOWN, AF_UNSPEC), or it is no
-    /// address of the network (AF_UNIX).
+    /// The client's address; none if the proxy speaks for itself (LOCAL), does not know it (UNKNOWN, AF_UNSPEC), or it
+    /// is not a network address (AF_UNIX).
     pub source: Option<SocketAddr>,
-    /// What else it tells of the client.
+    /// The client's names in its fields.
     pub names: Names,
 }
 
-/// Reads the bytes that have come so far.
+/// Reads the bytes received so far.
 pub fn read(bytes: &[u8]) -> Reading {
     let begins = |signature: &[u8]| signature.starts_with(&bytes[..bytes.len().min(signature.len())]);
     if begins(TEXT) {
@@ -77,7 +77,7 @@ fn binary(bytes: &[u8]) -> Reading {
     }
     let Some(header) = bytes.get(..length) else { return Reading::More };
     match command {
-        // Family and addresses stand there for nothing.
+        // The family and addresses are ignored.
         0x20 => Reading::Header(Header { length, source: None, names: Names::default() }),
         0x21 if fields_of(header).is_some_and(are_whole) => parse(header),
         0x21 => Reading::Malformed(MALFORMED),
@@ -87,18 +87,17 @@ fn binary(bytes: &[u8]) -> Reading {
 
 const MALFORMED: &str = "its PROXY header is malformed";
 
-/// Whether what stands where ports do in a line of version 1 is digits alone (section 2.1): `u16::from_str` would take
-/// "+80".
+/// Whether the ports of a version 1 line consist of digits only (section 2.1): `u16::from_str` would accept "+80".
 fn has_ports_of_digits(line: &[u8]) -> bool {
     let mut words = line.trim_ascii_end().split(|byte| *byte == b' ').skip(1);
     let has_ports = words.next() != Some(b"UNKNOWN");
     !has_ports || words.skip(2).all(|port| port.iter().all(u8::is_ascii_digit))
 }
 
-/// Whether the fields at the end of a header of version 2, kind and length and value each, end where it does
-/// (section 2.2); so do those within that of SSL.
+/// Whether the fields of a version 2 header, each of type, length and value, end exactly where it does (section 2.2),
+/// and likewise those within the SSL field.
 fn are_whole(mut fields: &[u8]) -> bool {
-    /// Its kind, and what stands in it before its own fields: flags and the verdict on the certificate.
+    /// Its type, and the length of its contents before the subfields: flags and the verification result.
     const SSL: (u8, usize) = (0x20, 5);
     while let [kind, rest @ ..] = fields {
         let value = rest.split_at_checked(2).and_then(|(length, rest)| {
@@ -114,7 +113,7 @@ fn are_whole(mut fields: &[u8]) -> bool {
     true
 }
 
-/// Where the fields of a header of version 2 begin: behind its addresses.
+/// The fields of a version 2 header, which follow its addresses.
 fn fields_of(header: &[u8]) -> Option<&[u8]> {
     let addresses = match header.get(FIXED - 3)? >> 4 {
         1 => 2 * (4 + 2),
@@ -125,7 +124,7 @@ fn fields_of(header: &[u8]) -> Option<&[u8]> {
     header.get(FIXED + addresses..)
 }
 
-/// Reads a header that is whole.
+/// Parses a complete header.
 fn parse(bytes: &[u8]) -> Reading {
     match ProxyHeader::parse(bytes, ParseConfig::default()) {
         Ok((header, length)) if length == bytes.len() => {
@@ -140,14 +139,14 @@ fn parse(bytes: &[u8]) -> Reading {
     }
 }
 
-/// The names in a header. One that cannot be read is left out: nothing but what people see depends on it.
+/// The names in a header. An unreadable one is omitted: they are only for display.
 fn names(fields: Tlvs<'_>) -> Names {
     let mut names = Names::default();
     for field in fields.flatten() {
         match field {
             Tlv::Authority(name) => names.server_name = printable(&name),
             Tlv::UniqueId(id) => names.unique_id = printable(&String::from_utf8_lossy(&id)),
-            // What a certificate says that was not verified is what anybody may say.
+            // The names in an unverified certificate can be forged.
             Tlv::Ssl(ssl) if ssl.verify() == 0 && (ssl.client_cert_conn() || ssl.client_cert_sess()) => {
                 names.common_name = ssl.cn().and_then(printable);
             }
@@ -172,7 +171,7 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    /// A header of version 2 with these fields behind its addresses.
+    /// A version 2 header with these fields after its addresses.
     fn binary<'a>(source: &str, destination: &str, fields: impl IntoIterator<Item = Tlv<'a>>) -> Vec<u8> {
         let addresses = ProxiedAddress::stream(address(source), address(destination));
         let mut bytes = Vec::new();
@@ -224,14 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn a_client_of_no_network_is_the_proxy_itself() {
+    fn a_header_without_a_network_address_means_the_proxy_itself() {
         let unix = [&b"\r\n\r\n\0\r\nQUIT\n\x21\x31\0\xdc"[..], &[b'x'; 216], b"\x05\0\x01u"].concat();
         assert_eq!((header(&unix).source, header(&unix).names.unique_id.as_deref()), (None, Some("u")));
         assert_eq!(header(b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\x04\x05\0\x01u").source, None);
     }
 
     #[test]
-    fn every_beginning_of_a_header_asks_for_more_and_what_stands_behind_it_is_left() {
+    fn every_prefix_of_a_header_needs_more_and_bytes_after_it_are_left() {
         for bytes in headers() {
             for end in 0..bytes.len() {
                 assert_eq!(read(&bytes[..end]), Reading::More, "{}", bytes[..end].escape_ascii());
@@ -254,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_no_control_characters_and_an_end() {
+    fn a_name_is_truncated_and_has_no_control_characters() {
         let long = "x".repeat(1000);
         let fields = [Tlv::Authority("a\n\u{1b}[31m".into()), Tlv::UniqueId(long.as_bytes().into())];
         let names = header(&binary("192.0.2.7:1", "192.0.2.1:2", fields)).names;
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_said_at_the_first_byte_that_differs() {
+    fn a_non_header_is_detected_at_the_first_differing_byte() {
         for bytes in [&b"{"[..], b"P{", b"PROXX", b"PROXYX", b"\r\n\r\n{", b"\n", b"GET /", b"\0"] {
             assert_eq!(read(bytes), Reading::Other, "{}", bytes.escape_ascii());
         }
@@ -285,7 +284,7 @@ mod tests {
             b"PROXY TCP4 192.0.2.7 198.51.100.1 +40000 9000\r\n",
             b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 +9000\r\n",
             b"PROXY TCP6 2001:db8::7 2001:db8::1 40000 9000 \r\n",
-            // A field that goes on behind the header, one without its length, and those within that of SSL.
+            // A field that extends beyond the header, one without its length, and those within the SSL field.
             b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x10\xc0\0\x02\x07\xc6\x33\x64\x01\0\x01\0\x02\x02\0\x02x",
             b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0e\xc0\0\x02\x07\xc6\x33\x64\x01\0\x01\0\x02\x02\0",
             b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\x07\x20\0\x04\x01\0\0\0",

@@ -1,4 +1,4 @@
-//! Small files that others write: they are read up to a limit, and nothing that could be waited for is opened for good.
+//! Reads small files written by others, up to a limit and without blocking.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -6,13 +6,13 @@ use std::path::Path;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 
-/// Largest file in bytes: some ten thousand tokens.
+/// Maximum size of a file in bytes: some ten thousand tokens.
 pub const LARGEST: u64 = 1 << 20;
 
-/// All bytes of a regular file. A FIFO would wait for its writer, and a device may have no end.
+/// All bytes of a regular file. A FIFO would block until it has a writer, and a device may have no end.
 ///
 /// # Errors
-/// It cannot be opened or read, is no regular file, or is larger than [`LARGEST`].
+/// It cannot be opened or read, is not a regular file, or is larger than [`LARGEST`].
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file =
         File::from(open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())?);
@@ -20,7 +20,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("it is no regular file"));
     }
     let mut bytes = Vec::new();
-    // What a file says of its length need not be true.
+    // The reported length of a file may be wrong.
     file.take(LARGEST + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > LARGEST {
         return Err(io::Error::other(format!("it is larger than {LARGEST} bytes")));

@@ -1,7 +1,7 @@
-//! Bearer tokens of clients: a file that says whose they are. Pure: who reads the file is elsewhere.
+//! Bearer tokens of clients: parses a file of them and looks them up. It does no I/O.
 //!
-//! A line is `NAME:TOKEN`, or `NAME:sha256:HEX` with the digest of a token, and may go on with blanks and the pools that
-//! it is good for: `POOL,POOL`. Empty lines and lines that begin with `#` say nothing. A name may have several tokens,
+//! A line is `NAME:TOKEN`, or `NAME:sha256:HEX` with the digest of a token, optionally followed by blanks and the pools
+//! that it grants: `POOL,POOL`. Empty lines and lines that begin with `#` are ignored. A name may have several tokens,
 //! so that one can be replaced while the other is in use.
 
 use std::collections::HashMap;
@@ -9,32 +9,32 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-/// Shortest token in bytes: one that is guessed is none.
+/// Minimum length of a token in bytes, so that it cannot be guessed.
 pub const SHORTEST: usize = 16;
-/// Longest name in bytes.
+/// Maximum length of a name in bytes.
 const LONGEST_NAME: usize = 64;
-/// What stands before a digest.
+/// The prefix of a digest.
 const SHA256: &str = "sha256:";
 
-/// Whom a token lets in, and to what.
+/// The bearer of a token, and its pools.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bearer {
-    /// What its clients are called in logs, limits and sessions.
+    /// The name of its clients in logs, limits and sessions.
     pub name: Arc<str>,
-    /// Indexes of the pools that it is good for, the first one preferred; none means all.
+    /// Indexes of the pools that it grants, the preferred one first; none means all.
     pub pools: Option<Arc<[usize]>>,
     digest: [u8; 32],
 }
 
-/// All tokens of a file. They are never shown: only their digests are kept.
+/// All tokens of a file. Only their digests are kept, so they cannot be shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tokens(Vec<Bearer>);
 
 impl Tokens {
-    /// Reads the lines of a file; `pools` are the ids that it may name.
+    /// Parses a file; `pools` are the ids that it may name.
     ///
     /// # Errors
-    /// The first line that is wrong, by its number, without anything of a token.
+    /// The first bad line, by number, without any part of a token.
     pub fn parse(text: &str, pools: &[&str]) -> Result<Self, String> {
         let mut bearers: Vec<Bearer> = Vec::new();
         let mut lines = HashMap::new();
@@ -57,7 +57,7 @@ impl Tokens {
         Ok(Self(bearers))
     }
 
-    /// The same ones, good for pools that stand at other places now: `places` has that of each.
+    /// The same tokens with new pool indexes: `places` maps the old ones.
     pub fn moved(mut self, places: &[usize]) -> Self {
         for bearer in &mut self.0 {
             let pools = bearer.pools.as_deref().map(|pools| pools.iter().map(|pool| places[*pool]).collect());
@@ -66,27 +66,27 @@ impl Tokens {
         self
     }
 
-    /// Whether there is none.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether this one is still among them, under its name and for its pools.
+    /// Whether this bearer is still among them, with its name and pools.
     pub fn has(&self, bearer: &Bearer) -> bool {
         self.0.contains(bearer)
     }
 
-    /// Whose token this is. How long that takes says nothing about the tokens but how many there are.
+    /// The bearer of a token. The time that this takes reveals only the number of tokens.
     pub fn find(&self, token: &str) -> Option<&Bearer> {
         let digest = Sha256::digest(token);
         self.0.iter().fold(None, |found, bearer| if is_same(&bearer.digest, &digest) { Some(bearer) } else { found })
     }
 }
 
-/// Whether a secret is what is presented for it. How long that takes tells nothing but their lengths.
+/// Compares a secret in constant time; only the lengths leak.
 pub fn is_same(secret: &[u8], presented: &[u8]) -> bool {
     let differs = secret.iter().zip(presented).fold(0, |differs, (one, other)| differs | (one ^ other));
-    // The compiler may not stop at the first difference.
+    // Keeps the compiler from stopping at the first difference.
     std::hint::black_box(differs) == 0 && secret.len() == presented.len()
 }
 
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_or_its_digest_says_whose_it_is() {
+    fn a_token_or_its_digest_identifies_its_bearer() {
         let text = "# who may come in\n\nalice:0123456789abcdef\n bob:sha256:\
             9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08 \r\nalice:another token no\n";
         assert!(Tokens::parse(text, &POOLS).is_err(), "a token has no blanks");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_may_be_good_for_some_pools_only() {
+    fn a_token_may_grant_only_some_pools() {
         let tokens =
             Tokens::parse("a:0123456789abcdef tools,agents\nb:0123456789abcdeg\n", &POOLS).expect("good lines");
         assert_eq!(tokens.find("0123456789abcdef").and_then(|bearer| bearer.pools.as_deref()), Some(&[1, 0][..]));

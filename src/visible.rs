@@ -1,9 +1,10 @@
-//! Letters that a terminal obeys instead of showing them, or that have others shown elsewhere, and JSON without them.
+//! Characters that a terminal interprets instead of showing, or that change how others are shown; and JSON without
+//! them.
 
 use std::borrow::Cow;
 
-/// Whether it is such a letter: DEL, the control characters of C1, ends of lines and paragraphs, and marks that change the
-/// direction of writing. Those of C0 are for whoever asks: JSON has none.
+/// Whether it is such a character: DEL, C1 controls, line and paragraph separators, and bidirectional marks. The caller
+/// has to check for C0 controls: JSON contains none.
 pub fn is_obeyed(letter: char) -> bool {
     matches!(
         letter,
@@ -11,7 +12,7 @@ pub fn is_obeyed(letter: char) -> bool {
     )
 }
 
-/// JSON that means the same, and has such letters as escapes alone: they stand nowhere but in strings.
+/// Equivalent JSON with such characters escaped, which can only occur in strings.
 pub fn json(text: &str) -> Cow<'_, str> {
     if !text.contains(is_obeyed) {
         return Cow::Borrowed(text);
@@ -27,7 +28,7 @@ pub fn json(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Text without such letters, those of C0 but the ends of lines among them.
+/// The text without such characters, and without C0 controls except line ends.
 pub fn text(text: &str) -> String {
     text.replace(|letter: char| is_obeyed(letter) || letter.is_control() && letter != '\n', "\u{fffd}")
 }
@@ -37,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_means_the_same_and_has_no_letter_that_is_obeyed() {
+    fn escaped_json_is_equivalent_and_has_no_control_characters() {
         let value = serde_json::json!({ "a\u{9b}31m": "\u{7f}\u{80}\u{9f}\u{61c}\u{200f}\u{2028}\u{202e}x\u{2069}é😀\t\u{1b}" });
         let text = value.to_string();
         let escaped = json(&text);

@@ -1,4 +1,4 @@
-//! What the command line means, and what is said of a wrong one.
+//! How command lines are parsed, and the errors for wrong ones.
 
 use clap::error::ErrorKind;
 
@@ -69,7 +69,7 @@ fn every_flag_of_the_spec_is_understood() {
 }
 
 #[test]
-fn of_a_flag_that_is_given_twice_the_last_one_holds() {
+fn the_last_of_a_repeated_flag_wins() {
     assert_eq!(run("--config a --config b").config, Source::File("b".into()));
     assert_eq!(run("--log-level warn --log-level error").log_level, Some(LogLevel::Error));
     assert_eq!(listened("--tcp localhost:1 --tcp localhost:2"), ["tcp://localhost:2"]);
@@ -77,7 +77,7 @@ fn of_a_flag_that_is_given_twice_the_last_one_holds() {
 }
 
 #[test]
-fn of_several_flags_that_say_where_to_listen_all_hold() {
+fn several_listener_flags_add_up() {
     let line = "--http localhost:3 --ws localhost:2 --tcp localhost:1 --unix a --stdio";
     let all = ["stdio", "unix:a", "tcp://localhost:1", "ws://localhost:2/acp", "http://localhost:3/mcp"];
     assert_eq!(listened(line), all);
@@ -129,7 +129,7 @@ fn the_environment_asks_for_debug_unless_the_command_line_names_a_level() {
 }
 
 #[test]
-fn the_environment_says_what_carries_the_bytes_unless_the_command_line_does() {
+fn the_environment_chooses_the_backend_unless_the_command_line_does() {
     let io = |line: &str, value: Option<&str>| {
         let mut options = run(line);
         options.carry(value.map(OsStr::new)).map(|()| options.io).map_err(|error| error.to_string())
@@ -252,7 +252,7 @@ fn a_command_behind_two_dashes_runs_without_a_configuration() {
 }
 
 #[test]
-fn what_is_called_is_a_method_with_its_params() {
+fn call_takes_a_method_with_its_params() {
     let daemon = Daemon::parse("tcp://localhost:9000").expect("a good address");
     let call = |line: &str| match words(&format!("call --connect tcp://localhost:9000 {line}")) {
         Ok(Command::Call(call)) => call,
@@ -269,7 +269,7 @@ fn what_is_called_is_a_method_with_its_params() {
 }
 
 #[test]
-fn what_is_written_for_a_beginning_is_a_file_or_stdout() {
+fn init_writes_to_a_file_or_stdout() {
     let init = |line: &str| match words(line) {
         Ok(Command::Init(options)) => options,
         other => panic!("{line:?}: {other:?}"),
@@ -320,7 +320,7 @@ fn the_configuration_is_not_read_from_the_clients_stream() {
 }
 
 #[test]
-fn what_people_write_from_habit_is_answered_with_what_to_write_instead() {
+fn common_mistakes_get_a_tip_on_what_to_write_instead() {
     for (line, advice) in [
         ("bus.json", "stdio_bus --config bus.json"),
         ("./here/bus", "stdio_bus --config ./here/bus"),
@@ -370,7 +370,7 @@ fn what_people_write_from_habit_is_answered_with_what_to_write_instead() {
 }
 
 #[test]
-fn a_number_that_is_none_says_what_to_write() {
+fn a_malformed_number_says_what_to_write() {
     for (line, advice) in [
         ("--tcp :9000 --instances two -- cat", "write a whole number, as in 2"),
         ("kill client abc", "write its number, which show clients tells"),

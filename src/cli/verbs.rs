@@ -1,4 +1,4 @@
-//! The commands beside the daemon itself, and what each of them takes.
+//! The subcommands and their arguments.
 
 use std::path::PathBuf;
 
@@ -217,10 +217,10 @@ pub(super) struct DaemonAtArgs {
 }
 
 impl DaemonAtArgs {
-    /// Takes them together.
+    /// Combines them.
     ///
     /// # Errors
-    /// What does not go with what.
+    /// They contradict each other.
     pub(super) fn options(self, user: bridge::User) -> Result<bridge::Options, &'static str> {
         bridge::Options::new(self.connect, self.token_file, self.ca_file, user)
     }
@@ -288,7 +288,7 @@ pub(super) enum Shown {
 }
 
 impl Verb {
-    /// What a running daemon is asked, if this asks one.
+    /// The question for a running daemon, if the command is one.
     pub(super) fn question(self) -> Option<(WhomArgs, Question)> {
         Some(match self {
             Self::Status { watch, whom } => (whom, Question::Status { watch }),

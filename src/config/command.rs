@@ -1,6 +1,6 @@
-//! Finds out before the start whether a pool's command can be run: the file that it means, and what is in the way.
+//! Checks before the start whether a pool's command can be run: which file it is, and what prevents it.
 //!
-//! It only looks; it never runs anything. What it accepts can still fail at the exec, for the file system may change.
+//! It never runs anything. What it accepts can still fail at exec, since the file system may change.
 
 use std::env;
 use std::ffi::OsString;
@@ -13,23 +13,23 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::address::TILDE;
 
-/// Where commands are looked for without a PATH: what execvp does (exec(3)).
+/// The search path without a PATH, as in execvp (exec(3)).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Endings of scripts that no shell can run, and what runs them.
+/// Script extensions that no shell can run, and their interpreters.
 const BY_OTHERS: [(&str, &str); 4] = [("py", "python3"), ("js", "node"), ("mjs", "node"), ("rb", "ruby")];
 
-/// What the daemon itself is called.
+/// The daemon's own name.
 const OWN_NAME: &str = "stdio_bus";
 
 /// The absolute path of the program that `command` names.
 ///
-/// `stdio_bus` is the daemon itself, wherever it was started from: its built-in workers need no installation, and no other
-/// program of this name in the PATH is taken for it.
+/// `stdio_bus` is the daemon itself, wherever it was started from: its built-in workers need no installation, and no
+/// other program of this name in PATH is used.
 ///
-/// A command with a slash is a path, relative to the working directory of the daemon (not to the pool's `cwd`). One
-/// without is looked for in `search_path`, which is the pool's own PATH if it sets one, else the daemon's. Symbolic
-/// links are not resolved, because programs such as busybox look at the name they were called by.
+/// A command with a slash is a path, relative to the daemon's working directory (not to the pool's `cwd`). Any other is
+/// searched in `search_path`, which is the pool's own PATH if it sets one, else the daemon's. Symbolic links are not
+/// resolved, because programs such as busybox depend on the name that they are called by.
 pub(crate) fn resolve(command: &str, search_path: Option<&str>) -> Result<PathBuf, String> {
     if command.contains('/') {
         let path = std::path::absolute(command).map_err(|error| reason(&error))?;
@@ -41,7 +41,7 @@ pub(crate) fn resolve(command: &str, search_path: Option<&str>) -> Result<PathBu
         return Ok(program);
     }
     let search_path = directories(search_path);
-    // As execvp does, a file that may not be run is passed over, and named if nothing better comes.
+    // Like execvp, skip files without permission to execute, and report one if nothing better is found.
     let mut refused = None;
     for directory in env::split_paths(&search_path) {
         let Ok(path) = std::path::absolute(directory.join(command)) else { continue };
@@ -56,23 +56,23 @@ pub(crate) fn resolve(command: &str, search_path: Option<&str>) -> Result<PathBu
     Err(refused.unwrap_or_else(|| format!("is not in PATH ({})", search_path.display())))
 }
 
-/// Where a command is looked for: where its pool says, or else the daemon's environment.
+/// The search path: the pool's, else the daemon's.
 fn directories(search_path: Option<&str>) -> OsString {
     search_path.map(Into::into).or_else(|| env::var_os("PATH")).unwrap_or_else(|| DEFAULT_PATH.into())
 }
 
-/// Where a command would be that [`resolve`] has not found: to be tried all the same, since it may come.
+/// The path to try for a command that [`resolve`] has not found, since it may be installed later.
 pub(super) fn expected(command: &str, search_path: Option<&str>) -> PathBuf {
     let search_path = directories(search_path);
     let directory = env::split_paths(&search_path).find(|directory| directory.is_absolute());
     match command.contains('/') {
         true => std::path::absolute(command).unwrap_or_else(|_| command.into()),
-        // Never a file of that name in some working directory.
+        // Never a file of that name in the working directory.
         false => directory.unwrap_or_else(|| "/bin".into()).join(command),
     }
 }
 
-/// The absolute path of a directory that a worker can be started in; relative to that of the daemon.
+/// The absolute path of a worker's working directory; relative paths start at the daemon's.
 pub(super) fn working_directory(directory: &str) -> Result<PathBuf, String> {
     let path = std::path::absolute(directory).map_err(|error| reason(&error))?;
     let metadata = fs::metadata(&path).map_err(|error| with_home(directory, reason(&error)))?;
@@ -85,11 +85,11 @@ pub(super) fn working_directory(directory: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Why a path cannot be used, with the remedy if it was written as for a shell.
+/// Adds the remedy to an error if the path was written as for a shell.
 fn with_home(written: &str, why: String) -> String {
     match super::doubt::variable(written) {
         _ if written.starts_with('~') => format!("{why}: {TILDE}"),
-        // In a path it need not stand alone, nor in braces.
+        // Within a path the variable may be part of a word, or have no braces.
         _ if written.starts_with('$') => format!("{why}: variables are not replaced here; write the whole path"),
         Some(name) => format!("{why}: {name} is not replaced here; write the whole path"),
         None => why,
@@ -110,12 +110,12 @@ fn check_program(path: &Path) -> Result<(), String> {
     check_interpreter(path)
 }
 
-/// A script whose interpreter is missing fails its exec with "no such file", which puzzles everyone.
+/// If a script's interpreter is missing, exec fails with "no such file", which is misleading.
 fn check_interpreter(path: &Path) -> Result<(), String> {
     // The kernel reads this much of the first line (BINPRM_BUF_SIZE, execve(2)).
     let mut head = Vec::new();
     let read = File::open(path).and_then(|file| file.take(256).read_to_end(&mut head));
-    // A program that may be run but not read is fine.
+    // Execute permission without read permission is fine.
     if read.is_err() {
         return Ok(());
     }
@@ -143,7 +143,7 @@ fn check_interpreter(path: &Path) -> Result<(), String> {
     }
 }
 
-/// What an error of the operating system means, in the words of a message.
+/// An operating system error in the words of a message.
 pub(super) fn reason(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => "does not exist".to_owned(),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_name_is_looked_for_in_the_path() {
+    fn a_plain_name_is_searched_in_the_path() {
         let found = resolve("sh", None).expect("every machine has sh");
         assert!(found.is_absolute() && found.ends_with("sh"));
         let error = resolve("sh", Some("/nonexistent")).expect_err("there is no such directory");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_may_not_be_run_is_passed_over_and_then_named() {
+    fn a_file_without_execute_permission_is_skipped_and_then_named() {
         let (first, second) = (tempfile::tempdir().expect("tmp"), tempfile::tempdir().expect("tmp"));
         let plain = script(first.path(), "agent", "#!/bin/sh\n", 0o644);
         let search = format!("{}:{}", first.path().display(), second.path().display());

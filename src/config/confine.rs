@@ -1,5 +1,5 @@
-//! Reads who the workers of a pool are, and what they may. Names are looked up here, which may wait for a server of names;
-//! nobody does so between clone and exec.
+//! Reads the identity and limits of a pool's workers. Names are looked up here, which may block on a name server;
+//! between clone and exec nothing may.
 
 use rustix::process::{Resource, Rlimit};
 
@@ -8,7 +8,7 @@ use super::rights::{Identity, Limit, Rights, may_change_users};
 use super::users::{self, Account};
 use super::values::{number, octal};
 
-/// Reads what a pool says of it.
+/// Reads a pool's settings for it.
 pub(super) fn rights<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Rights {
     let identity = identity(reader, object);
     let no_new_privs = object.get("no_new_privs").and_then(|node| reader.boolean(node));
@@ -28,7 +28,7 @@ fn limits_of<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Vec<Limit> {
         ("descriptors", "setrlimit(RLIMIT_NOFILE)", Resource::Nofile, 0),
         ("core", "setrlimit(RLIMIT_CORE)", Resource::Core, 0),
         ("file_size", "setrlimit(RLIMIT_FSIZE)", Resource::Fsize, 0),
-        // The first limit sends SIGXCPU, which the log then names, and the second one SIGKILL.
+        // The soft limit sends SIGXCPU, which the log then reports, and the hard one SIGKILL.
         ("cpu_sec", "setrlimit(RLIMIT_CPU)", Resource::Cpu, 1),
     ];
     let limit = |(key, call, resource, beyond)| {
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn with_a_user_no_privilege_is_gained_unless_that_is_said() {
+    fn with_a_user_no_privilege_is_gained_unless_configured() {
         assert!(!rights(json!({})).no_new_privs);
         assert!(rights(json!({ "no_new_privs": true })).no_new_privs);
         assert!(rights(json!({ "user": "root" })).no_new_privs);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_needs_a_daemon_that_may_change_it_and_who_only_reads_the_configuration_is_not_asked() {
+    fn a_user_needs_a_privileged_daemon_but_checking_the_configuration_does_not() {
         let config = read(json!({ "user": "root" })).expect("anybody may read it");
         let refused = config.privileged().map_err(|error| error.to_string());
         match may_change_users() {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_hit_others_are_refused_with_what_to_use() {
+    fn limits_that_affect_others_are_refused_with_an_alternative() {
         for key in ["memory", "as", "rss"] {
             let message = refused(json!({ "rlimits": { key: 1 } }));
             assert!(message.contains(&format!("pools[0].rlimits.{key}: is not a known key")), "{message}");

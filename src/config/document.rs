@@ -1,8 +1,8 @@
-//! A JSON text of which every value knows its place, and the list of what is wrong with it.
+//! A JSON text whose values know their positions, and the list of its problems.
 //!
-//! serde_json does all the parsing: a value is kept as the slice of the text that it was read from, so its line and
-//! column follow from where the slice lies. Reading goes on after a problem, so that one run reports them all; a value
-//! that had a problem is `None`, and every problem is listed or counted.
+//! serde_json does all the parsing: a value is kept as the slice of the text that it was read from, from which its line
+//! and column follow. Reading continues after a problem, so that one run reports them all; a value with a problem is
+//! `None`, and every problem is listed or counted.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 
 use super::keys;
 
-/// One thing that is wrong in a configuration.
+/// One problem of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Line, counted from 1.
@@ -43,7 +43,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// A value and where it stands. `raw` is always a slice of the reader's text.
+/// A value and its path. `raw` is always a slice of the reader's text.
 #[derive(Clone, Debug)]
 pub(super) struct Node<'t> {
     raw: &'t str,
@@ -51,17 +51,17 @@ pub(super) struct Node<'t> {
 }
 
 impl Node<'_> {
-    /// Whether it is to be read as an object: some values may be that or something plainer.
+    /// Whether it has to be read as an object, for values that may be an object or something simpler.
     pub(super) fn is_object(&self) -> bool {
         self.raw.starts_with('{')
     }
 
-    /// Whether it is to be read as a number: some values may be that or a name.
+    /// Whether it has to be read as a number, for values that may be a number or a name.
     pub(super) fn is_number(&self) -> bool {
         self.kind() == "a number"
     }
 
-    /// What kind of value this is, in the words of a message.
+    /// The type of the value, in the words of a message.
     fn kind(&self) -> &'static str {
         match self.raw.as_bytes().first() {
             Some(b'{') => "an object",
@@ -77,7 +77,7 @@ impl Node<'_> {
 /// The members of an object, in the order of the text, without the comments.
 pub(super) struct Object<'t> {
     pub(super) node: Node<'t>,
-    /// Where its settings stand in the table.
+    /// The table path of its settings.
     pub(super) path: &'static str,
     members: Vec<(String, Node<'t>)>,
 }
@@ -88,18 +88,18 @@ impl<'t> Object<'t> {
     }
 }
 
-/// Most problems that are listed; a file with more of them is not a configuration.
+/// Maximum number of listed problems; a file with more is not a configuration.
 const MAX_PROBLEMS: usize = 50;
 
-/// Reads values out of one text and collects what is wrong with them.
+/// Reads values from one text and collects the problems.
 pub(super) struct Reader<'t> {
     text: &'t str,
     pub(super) problems: Vec<Problem>,
-    /// How many more there were than are listed.
+    /// How many problems are not listed.
     pub(super) omitted: usize,
-    /// What keeps one pool from running, and the others not.
+    /// Problems that keep only one pool from running.
     pub(super) of_pools: Vec<Problem>,
-    /// What this process may not do.
+    /// Missing privileges of this process.
     pub(super) of_privileges: Vec<Problem>,
 }
 
@@ -127,23 +127,23 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Notes a problem with a value.
+    /// Adds a problem with a value.
     pub(super) fn fail(&mut self, node: &Node<'_>, message: impl Into<String>, hint: Option<String>) {
         self.note(self.offset(node.raw), node.path.clone(), message.into(), hint);
     }
 
-    /// Notes something that there was once.
+    /// Adds a problem with a removed setting.
     fn fail_gone(&mut self, node: &Node<'_>, message: &str) {
         self.fail(node, message, Some("leave it out".to_owned()));
     }
 
-    /// Notes what is wrong with one pool alone.
+    /// Adds a problem that concerns only one pool.
     pub(super) fn fail_pool(&mut self, node: &Node<'_>, message: impl Into<String>, hint: Option<String>) {
         let problem = self.problem(node, message, hint);
         self.of_pools.push(problem);
     }
 
-    /// Notes what this process may not do, and another one may.
+    /// Adds a problem of missing privileges, which another process may have.
     pub(super) fn fail_privilege(&mut self, node: &Node<'_>, message: impl Into<String>, hint: Option<String>) {
         let problem = self.problem(node, message, hint);
         self.of_privileges.push(problem);
@@ -163,7 +163,7 @@ impl<'t> Reader<'t> {
         self.problems.push(Problem { line, column, path, message, hint });
     }
 
-    /// Notes that a value is missing in an object.
+    /// Adds the problem that a value is missing in an object.
     pub(super) fn missing(&mut self, object: &Object<'t>, key: &str, hint: &str) {
         let node = Node { raw: object.node.raw, path: member_path(&object.node.path, key) };
         self.fail(&node, "is missing", Some(hint.to_owned()));
@@ -171,7 +171,7 @@ impl<'t> Reader<'t> {
 
     /// An object with the settings of this path. Comments (keys that begin with `_`) are left out.
     pub(super) fn object(&mut self, node: &Node<'t>, path: &'static str) -> Option<Object<'t>> {
-        // `$schema` is how editors find `config/schema.json`.
+        // Editors find `config/schema.json` by `$schema`.
         let members = self.members(node, |key| key.starts_with('_') || (path.is_empty() && key == "$schema"))?;
         let known = keys::known(path);
         let mut object = Object { node: node.clone(), path, members: Vec::with_capacity(members.len()) };
@@ -189,9 +189,9 @@ impl<'t> Reader<'t> {
         Some(object)
     }
 
-    /// An object whose keys are the user's own, and each value a string.
+    /// An object whose keys are user-defined, with string values.
     pub(super) fn strings_by_name(&mut self, node: &Node<'t>) -> Option<Vec<(String, Node<'t>, String)>> {
-        // Only `_comment` is a comment here, for `_JAVA_OPTIONS` is the name of a real variable.
+        // Only `_comment` is a comment here, since `_JAVA_OPTIONS` is a real variable.
         let members = self.members(node, |key| key == "_comment")?;
         let mut strings = Vec::with_capacity(members.len());
         for (key, key_raw, value) in members {
@@ -253,7 +253,7 @@ impl<'t> Reader<'t> {
         Some(elements.iter().enumerate().map(|(index, raw)| Node { raw: raw.get(), path: path(index) }).collect())
     }
 
-    /// What was found. Why it was not is noted.
+    /// Returns what was found, or adds the error as a problem.
     pub(super) fn found<T>(&mut self, node: &Node<'t>, found: Result<T, impl Display>) -> Option<T> {
         found.map_err(|why| self.fail(node, why.to_string(), None)).ok()
     }
@@ -267,7 +267,7 @@ impl<'t> Reader<'t> {
         Some(elements)
     }
 
-    /// The strings of an array. `objection` says what is wrong with one, and what to write instead.
+    /// The strings of an array. `objection` returns what is wrong with one, and what to write instead.
     pub(super) fn strings(
         &mut self,
         node: &Node<'t>,
@@ -321,7 +321,7 @@ impl<'t> Reader<'t> {
         self.integer_or(node, range, None)
     }
 
-    /// The same; `instead_of_zero` says what to write where 0 is out of the range and means something elsewhere.
+    /// The same; `instead_of_zero` is what to write where 0 is out of range but common elsewhere.
     pub(super) fn integer_or(
         &mut self,
         node: &Node<'t>,
@@ -339,14 +339,14 @@ impl<'t> Reader<'t> {
             return None;
         }
         if node.raw.contains(['.', 'e', 'E']) {
-            // 1e6 is a million to some readers of JSON and an error to others, so it has to be written out.
+            // 1e6 is a million to some JSON parsers and an error to others, so it has to be written out.
             let value =
                 node.raw.parse::<f64>().ok().filter(|value| value.fract() == 0.0 && (0.0..1e15).contains(value));
             let hint = value.map(|value| format!("write {value:.0}"));
             self.fail(node, format!("{wanted}, without a fraction or an exponent, not {}", node.raw), hint);
             return None;
         }
-        // A number too long for u64 is out of every range, too.
+        // A number too large for u64 is out of every range, too.
         let value = node.raw.parse::<u64>().ok();
         match value.filter(|value| range.contains(value)) {
             Some(value) => Some(value),
@@ -360,7 +360,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// A setting that is one of a few names. The values are in the order of the names in the table.
+    /// A setting that is one of a few names. The values are in the order of the table's names.
     pub(super) fn choice<T: Copy, const N: usize>(
         &mut self,
         object: &Object<'t>,
@@ -393,7 +393,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Notes what serde_json could not read in the slice that begins at `base`.
+    /// Adds a syntax error of serde_json in the slice that begins at `base`.
     fn syntax(&mut self, error: &serde_json::Error, base: usize, path: String) {
         let slice = &self.text[base..];
         let line_start: usize = slice.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
@@ -425,7 +425,7 @@ impl<'t> Reader<'t> {
         self.note(offset, path, format!("is not valid JSON: {message}"), hint.map(str::to_owned));
     }
 
-    /// Where a slice of the text begins. Every `raw` is one, because serde_json borrows from the text.
+    /// The offset of a slice of the text. Every `raw` is one, because serde_json borrows from the text.
     fn offset(&self, raw: &str) -> usize {
         let offset = raw.as_ptr().addr().wrapping_sub(self.text.as_ptr().addr());
         debug_assert!(offset + raw.len() <= self.text.len());
@@ -437,7 +437,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// What a text is written in that is no JSON, if it begins as people write configurations of other programs.
+/// The language of a text that is not JSON, if it looks like another program's configuration.
 fn other_language(text: &str) -> Option<&'static str> {
     let mut lines =
         text.lines().map(str::trim_end).filter(|line| !line.is_empty() && !line.trim_start().starts_with('#'));
@@ -460,8 +460,8 @@ fn other_language(text: &str) -> Option<&'static str> {
     first.starts_with('<').then_some("XML")
 }
 
-/// The number that `10MB`, `64 KiB` or `1g` stand for: powers of ten with a B alone, and of two else, as in IEC 80000-13
-/// and as `dd` and `systemd` take a bare letter.
+/// The number that `10MB`, `64 KiB` or `1g` stand for: powers of ten if only a B follows, else powers of two, as in IEC
+/// 80000-13, and as `dd` and `systemd` read a bare letter.
 fn bytes_meant(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit())?;
     let unit = text[end..].trim_start().to_ascii_lowercase();
@@ -475,7 +475,7 @@ fn bytes_meant(text: &str) -> Option<u64> {
     text[..end].parse::<u64>().ok()?.checked_mul(base.pow(power))
 }
 
-/// Line and column of the place just behind `before`.
+/// Line and column of the position after `before`.
 pub(super) fn place(before: &str) -> (usize, usize) {
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
@@ -490,7 +490,7 @@ fn member_path(parent: &str, key: &str) -> String {
     }
 }
 
-/// An object's members as slices, duplicates included, which a map would swallow.
+/// An object's members as slices, including duplicates, which a map would drop.
 struct Members<'t>(Vec<(&'t RawValue, &'t RawValue)>);
 
 impl<'t> Deserialize<'t> for Members<'t> {

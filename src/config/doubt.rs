@@ -1,5 +1,5 @@
-//! What a pool says that is valid and perhaps not meant: a script that is not there, a variable that nobody puts in. The
-//! start and `stdio_bus check` tell it with the same words. It only looks.
+//! Pool settings that are valid but probably mistakes: a missing script, a variable that is not substituted. The daemon
+//! at start and `stdio_bus check` report them in the same words. Nothing is run.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use super::{COMMAND_LINE, Config, Pool};
 use crate::address::TILDE;
 
-/// Endings of files that interpreters are given.
+/// Extensions of scripts that interpreters run.
 const SCRIPTS: [&str; 12] = ["py", "js", "mjs", "cjs", "ts", "mts", "rb", "sh", "jar", "php", "json", "toml"];
 
 impl Config {
-    /// What is doubtful about what the pools start; each with its place.
+    /// Doubts about the commands of the pools, each with its path.
     pub fn doubtful_pools(&self) -> Vec<String> {
         let mut doubts = Vec::new();
         for (at, pool) in self.pools.iter().enumerate() {
             for (number, argument) in pool.args.iter().enumerate() {
                 let doubt = doubt_file(pool, argument).or_else(|| {
-                    // A shell replaces them by itself.
+                    // A shell substitutes them itself.
                     let is_script = pool.args[..number].last().is_some_and(|before| before.starts_with('-'));
                     let name = variable(argument).filter(|_| !is_script && !argument.contains([' ', '\n']))?;
                     Some(not_replaced(&name))
@@ -47,8 +47,8 @@ fn not_replaced(name: &str) -> String {
     format!("{name} is not replaced, and the worker gets these characters; write the value")
 }
 
-/// A reference to a variable of the environment, as shells and other programs replace it: `${NAME}` anywhere, `$NAME`
-/// and `%NAME%` alone and in capitals, since a secret may begin with a dollar, and is not to be shown.
+/// A reference to an environment variable, as shells and other programs substitute it: `${NAME}` anywhere, `$NAME` and
+/// `%NAME%` only alone and in capitals, since a secret may begin with a dollar, and must not be shown.
 pub(super) fn variable(text: &str) -> Option<String> {
     let is_name = |name: &str| {
         name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
@@ -61,20 +61,20 @@ pub(super) fn variable(text: &str) -> Option<String> {
     text.match_indices("${").find_map(|(at, _)| {
         let name = text[at + 2..].split('}').next()?;
         let is_closed = text.len() > at + 2 + name.len();
-        // `${env:NAME}` and `${NAME:-other}` are meant alike.
+        // `${env:NAME}` and `${NAME:-other}` are references, too.
         let is_meant = name.split([':', '-']).any(is_name);
         (is_closed && is_meant).then(|| format!("${{{name}}}"))
     })
 }
 
-/// A file that an argument seems to name has to be there.
+/// Checks that a file named by an argument exists.
 fn doubt_file(pool: &Pool, argument: &str) -> Option<String> {
     if argument.starts_with("~/") {
         return Some(format!("{argument}: {TILDE}"));
     }
     let is_script = Path::new(argument).extension().is_some_and(|ending| SCRIPTS.iter().any(|known| ending == *known));
     let is_path = argument.starts_with(['/', '.']) && argument.contains('/');
-    // Its paths are those of the sandbox.
+    // Its paths are those inside the sandbox.
     let is_sandbox = pool.program.file_name().is_some_and(|name| name == "bwrap");
     if is_sandbox
         || argument.starts_with('-')
@@ -91,7 +91,7 @@ fn doubt_file(pool: &Pool, argument: &str) -> Option<String> {
     is_missing.then(|| format!("{argument} does not exist in {}", directory.display()))
 }
 
-/// The script that an interpreter is to run and that is not there, with where it was looked for: the command cannot run.
+/// The missing script of an interpreter, and where it was searched: the command cannot run.
 pub(super) fn missing_script(pool: &Pool) -> Option<(String, PathBuf)> {
     const INTERPRETERS: [&str; 8] = ["python", "node", "ruby", "perl", "php", "sh", "bash", "java"];
     let name = Path::new(&pool.command).file_name()?.to_str()?;
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_seem_to_name_files_that_are_not_there_are_doubted() {
+    fn arguments_that_name_missing_files_are_doubted() {
         let doubts = |argument: &str| doubts(&[argument], json!({}));
         assert_eq!(doubts("no/such/worker.py"), ["pools[0].args[0]: no/such/worker.py does not exist in /"]);
         assert_eq!(doubts("/no/such/file"), ["pools[0].args[0]: /no/such/file does not exist in /"]);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_in_a_sandbox_is_not_looked_for_outside() {
+    fn a_path_in_a_sandbox_is_not_searched_outside() {
         let pool = json!({ "id": "a", "command": "sh", "args": ["--tmpfs", "/no/such/home"], "instances": 1 });
         let text = json!({ "pools": [pool] }).to_string();
         let mut config = Config::from_bytes(text.as_bytes(), "a test").expect("it is valid");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_that_nobody_replaces_is_doubted() {
+    fn a_variable_that_is_not_substituted_is_doubted() {
         let own = "pools[0].env.KEY: ${KEY} is not replaced, and the worker gets these characters; leave KEY out: workers \
                    have the environment of the daemon";
         assert_eq!(doubts(&[], json!({ "KEY": "${KEY}" })), [own]);

@@ -1,10 +1,10 @@
-//! What the reader asks the table of settings, and what is said of a key or a value that is not in it.
+//! The reader's queries to the table of settings, and the messages for unknown keys and values.
 
 use std::ops::RangeInclusive;
 
 use super::table::{Kind, SETTINGS, Setting, TRANSPORT};
 
-/// The settings of an object, which is named by its path.
+/// The settings of the object with this path.
 pub(super) fn settings(path: &str) -> impl Iterator<Item = &'static Setting> {
     SETTINGS.iter().filter(move |section| section.path == path).flat_map(|section| section.settings)
 }
@@ -14,7 +14,7 @@ pub(super) fn known(path: &str) -> Vec<&'static str> {
     if path == "transport" { TRANSPORT.to_vec() } else { settings(path).map(|setting| setting.key).collect() }
 }
 
-/// Keys that only some listeners have, those of the section with this name.
+/// Keys that only some listeners have, which are in the section with this name.
 pub(super) fn of_section(name: &str) -> impl Iterator<Item = &'static str> {
     let sections = SETTINGS.iter().filter(move |section| section.name == name);
     sections.flat_map(|section| section.settings).map(|setting| setting.key)
@@ -32,7 +32,7 @@ pub(super) fn range(path: &str, key: &str) -> RangeInclusive<u64> {
     }
 }
 
-/// The strings that a setting may be.
+/// The allowed strings of a setting.
 pub(super) fn choices(path: &str, key: &str) -> &'static [&'static str] {
     match kind(path, key) {
         Some(Kind::Choice(names)) => names,
@@ -40,7 +40,7 @@ pub(super) fn choices(path: &str, key: &str) -> &'static [&'static str] {
     }
 }
 
-/// What to write in place of 0, where that is out of the range and people mean something by it.
+/// What to write instead of 0, where that is out of range but commonly meant as something.
 pub(super) fn instead_of_zero(key: &str) -> Option<&'static str> {
     match key {
         "backpressure_timeout_sec" => Some(
@@ -51,7 +51,7 @@ pub(super) fn instead_of_zero(key: &str) -> Option<&'static str> {
     }
 }
 
-/// Settings that are none any more, and what holds now. The third is one of the choices that there were, or nothing.
+/// Removed settings, and what applies now. The third is a removed choice, or empty.
 #[rustfmt::skip]
 pub(super) const GONE: [(&str, &str, &str, &str); 17] = [
     ("", "error_replies", "", "a request that cannot be answered always gets an error"),
@@ -73,13 +73,13 @@ pub(super) const GONE: [(&str, &str, &str, &str); 17] = [
     ("listeners[].proxy", "timeout_ms", "", "a PROXY header may take 3000 ms"),
 ];
 
-/// What holds in place of a setting that is none any more, or of one of its choices.
+/// What applies instead of a removed setting or choice.
 pub(super) fn gone(path: &str, key: &str, choice: &str) -> Option<&'static str> {
     let mut gone = GONE.iter().filter(|(section, name, value, _)| (*section, *name, *value) == (path, key, choice));
     gone.next().map(|(.., holds)| *holds)
 }
 
-/// What other programs call our keys.
+/// Other programs' names for our keys.
 const SYNONYMS: [(&str, &str); 14] = [
     ("cmd", "command"),
     ("exec", "command"),
@@ -97,7 +97,7 @@ const SYNONYMS: [(&str, &str); 14] = [
     ("timeout", "request_timeout_sec"),
 ];
 
-/// Why some limits of setrlimit(2) are no settings.
+/// Why some limits of setrlimit(2) are not settings.
 fn unlimited(key: &str) -> Option<&'static str> {
     match key {
         "memory" | "as" | "address_space" | "data" | "rss" => Some(
@@ -138,7 +138,7 @@ pub(super) fn suggest(key: &str, path: &str) -> String {
 
 /// The known name that a misspelt one was probably meant to be.
 pub(crate) fn nearest<'n>(wrong: &str, known: &[&'n str]) -> Option<&'n str> {
-    // maxInstances and max-instances are max_instances to a person.
+    // maxInstances and max-instances are max_instances to an operator.
     let plain = |name: &str| -> String {
         name.chars().filter(|c| c.is_alphanumeric()).flat_map(char::to_lowercase).take(64).collect()
     };

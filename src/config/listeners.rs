@@ -1,4 +1,4 @@
-//! Where clients come from: the listeners of a configuration, who may come in through them, and on what terms.
+//! The listeners of a configuration: addresses, access and limits.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(super) fn listeners<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[P
         }
         let is_known = |key, is_read: bool| is_read || object.get(key).is_none();
         let are_pools_known = is_known("pool", pool.is_some()) && is_known("pools", named.is_some());
-        // Who was given one pool was not given the others.
+        // A client that was granted one pool was not granted the others.
         let named = named.or_else(|| pool.map(|pool| vec![pool]));
         let max_connections = max_connections.unwrap_or_default();
         let entry = entry(reader, &object, &listen);
@@ -149,7 +149,7 @@ fn web<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen, pools:
     })
 }
 
-/// What is spoken at a listener, if its clients come over HTTP.
+/// The HTTP-based protocol of a listener, if it has one.
 fn protocol(object: &Object<'_>) -> Option<WebProtocol> {
     [WebProtocol::WebSocket, WebProtocol::Mcp].into_iter().find(|protocol| object.get(protocol.scheme()).is_some())
 }
@@ -277,7 +277,7 @@ fn pool_index<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> O
     index
 }
 
-/// None if something is wrong with them, so that what follows from them is not reported as well.
+/// None if any of them is wrong, so that consequential errors are not reported as well.
 fn pool_indexes<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> Option<Vec<usize>> {
     let elements = reader.elements(node, "must name at least one pool", "leave it out for all pools")?;
     let mut indexes = Vec::with_capacity(elements.len());

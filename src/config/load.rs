@@ -11,7 +11,7 @@ use super::document::{self, Problem};
 use super::{Config, ConfigError, LogFormat, MAX_CONFIG_BYTES, command, read};
 
 impl Config {
-    /// Reads a configuration file; a pipe will do as well.
+    /// Reads a configuration file, which may be a pipe.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         let origin = path.display().to_string();
         let read = || -> Result<Vec<u8>, String> {
@@ -36,9 +36,9 @@ impl Config {
 
     /// Reads a configuration from a descriptor that the parent process passed, up to its end, and closes it.
     ///
-    /// To be called before anything else is opened, so that the number cannot mean a descriptor of our own.
+    /// Must be called before anything else is opened, so that the number cannot be a descriptor of our own.
     /// # Safety
-    /// Nobody else in this process owns or uses the descriptor.
+    /// Nothing else in this process owns or uses the descriptor.
     pub unsafe fn from_fd(number: RawFd) -> Result<Self, ConfigError> {
         let origin = if number == 0 { "stdin".to_owned() } else { format!("fd {number}") };
         let unreadable = |message: String| ConfigError::Unreadable { origin: origin.clone(), message };
@@ -51,15 +51,15 @@ impl Config {
                 "is not open; the parent process has to pass it on (pass_fds in Python, stdio in Node)".to_owned(),
             ));
         }
-        // SAFETY: the descriptor is open, and nobody else owns it, as promised by the caller.
+        // SAFETY: the descriptor is open, and the caller guarantees that nothing else owns it.
         let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
         let bytes = read_all(File::from(descriptor)).map_err(unreadable)?;
         Self::from_bytes(&bytes, &origin)
     }
 
-    /// Reads a configuration from memory; `origin` is how messages call it.
+    /// Reads a configuration from memory; `origin` is its name in messages.
     pub fn from_bytes(bytes: &[u8], origin: &str) -> Result<Self, ConfigError> {
-        // A byte order mark is how some editors begin UTF-8.
+        // Some editors begin UTF-8 with a byte order mark.
         let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
         if bytes.trim_ascii().is_empty() {
             let message = "is empty; the least is {\"pools\":[{\"id\":\"echo\",\"command\":\"cat\",\"instances\":1}]}";
@@ -78,7 +78,7 @@ impl Config {
     }
 }
 
-/// Everything up to the end of the file, which may be a pipe that does not block.
+/// Reads to the end of the file, which may be a non-blocking pipe.
 fn read_all(mut file: File) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     loop {

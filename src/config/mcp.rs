@@ -1,10 +1,11 @@
-//! What a door for MCP asks of the pools that it offers: that they can stand in a path, and that somebody has said how
-//! sessions share their processes. The reader asks it of the listeners of a file, and of the command line the start.
+//! What an MCP listener requires of its pools: ids that are valid in a path, and an explicit assignment, which decides
+//! how sessions share processes. Listeners of a file are checked by the reader, those of the command line at start.
 
 use super::{Listener, Pool};
 
 impl Listener {
-    /// What keeps it from offering its pools, out of these, and what to do about it: in a file, or on the command line.
+    /// Why the listener cannot offer its pools, out of these, and what to do about it: in a file, or on the command
+    /// line.
     pub(super) fn objections(&self, pools: &[Pool], on_command_line: bool) -> Vec<(String, String)> {
         if !self.is_mcp() {
             return Vec::new();
@@ -16,10 +17,10 @@ impl Listener {
     }
 }
 
-/// A pool is asked for by its id in a path (RFC 3986, section 3.3).
+/// Clients address a pool by its id in a path (RFC 3986, section 3.3).
 fn objection_to_path(id: &str) -> Option<(String, String)> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&byte);
-    // Clients take dots alone out of a path.
+    // Clients remove dot segments from a path.
     let is_segment = id.bytes().all(is_plain) && ![".", ".."].contains(&id);
     (!is_segment).then(|| {
         let what = format!("the pool {id:?} cannot be named in a URL as it stands");

@@ -1,14 +1,14 @@
-//! The configuration: what the daemon is told by its file, its `--config-fd` or, without either, by itself.
+//! The configuration of the daemon, from a file, from `--config-fd` or built in.
 //!
-//! A [`Config`] that exists is valid: every range is checked, every name resolved, and of the commands those that were not
-//! found are told in [`Config::missing`]. Loading never starts, binds or changes anything, and never stops at the first
-//! problem: a [`ConfigError`] has them all, each with its line, column and path. `docs/configuration.md` lists every key,
+//! A [`Config`] that exists is valid: every range is checked and every name resolved; commands that were not found are
+//! in [`Config::missing`]. Loading never starts, binds or changes anything, and never stops at the first problem: a
+//! [`ConfigError`] has them all, each with its line, column and path. `docs/configuration.md` lists every key,
 //! `config/schema.json` describes them to editors.
 //!
-//! Reading order: `table` (what there is), `keys` (how that is asked), `document` (JSON with places), `read`, `listeners`
-//! and `values` (what it means), `mcp` (what a door for MCP asks of pools), `node` (what it is called), `command` (can it
-//! run), `doubt` (is it meant so), `one_pool` (a command on the command line), `confine`, `rights` and `users` (who workers
-//! are, who has which number), `plan` (what it changes in a running daemon).
+//! Reading order: `table` (the settings), `keys` (queries to the table), `document` (JSON with positions), `read`,
+//! `listeners` and `values` (from JSON to a `Config`), `mcp` (what MCP listeners require of pools), `node` (the
+//! daemon's name), `command` (can it run), `doubt` (is it intended), `one_pool` (a command on the command line),
+//! `confine`, `rights` and `users` (identity and limits of workers), `plan` (changes to a running daemon).
 
 pub(crate) mod command;
 mod confine;
@@ -46,13 +46,13 @@ pub(crate) use keys::nearest;
 pub(crate) use rights::may_change_users;
 pub use rights::{Identity, Limit, Rights};
 
-/// Largest configuration in bytes: far above any real one, far below what would hurt.
+/// Maximum size of a configuration in bytes: far above any real one, far below what would hurt.
 pub const MAX_CONFIG_BYTES: usize = 4 << 20;
 
-/// Most workers at once in a `dedicated` pool that does not say.
+/// Default of `max_instances` in a `dedicated` pool.
 pub const DEFAULT_DEDICATED_WORKERS: usize = 64;
 
-/// What messages call a configuration that is a command on the command line.
+/// The name in messages of a configuration made from the command line.
 const COMMAND_LINE: &str = "command line";
 
 /// A valid configuration.
@@ -60,31 +60,32 @@ const COMMAND_LINE: &str = "command line";
 pub struct Config {
     /// Where it came from, in the words of a message: the file's path, `fd 3`, or `built-in configuration`.
     pub origin: String,
-    /// What this daemon is called among others: the begin of the ids that it gives out.
+    /// The daemon's name among others: the prefix of the ids that it gives out.
     pub node: Arc<str>,
     /// Worker pools; at least one.
     pub pools: Vec<Pool>,
-    /// Where clients come from. After loading these are the file's; [`Config::listen`] adds the command line's.
+    /// The listeners. After loading these are the file's; [`Config::listen`] adds the command line's.
     pub listeners: Vec<Listener>,
     /// Resource limits.
     pub limits: Limits,
-    /// How messages find their way where the spec leaves it open.
+    /// Routing options where the spec leaves a choice.
     pub routing: Routing,
-    /// Where operators and monitors come in, if anywhere; [`Config::administer`] adds the command line's.
+    /// The admin listener, if there is one; [`Config::administer`] adds the command line's.
     pub admin: Option<Admin>,
-    /// What is logged and how.
+    /// Log settings.
     pub log: Log,
-    /// The mode that a `transport` section asked for; the command line's flags come before it.
+    /// The mode from a `transport` section, which the command line overrides.
     wanted_mode: Option<Mode>,
-    /// Commands that cannot be run, of some of the pools but not of all. These pools have no workers until that is mended.
+    /// Commands that cannot be run, of some of the pools but not of all. These pools have no workers until that is
+    /// fixed.
     pub missing: Vec<Problem>,
-    /// What only a daemon with more privileges can do.
+    /// Settings that need more privileges.
     unprivileged: Vec<Problem>,
-    /// What it was read from, to tell how another one differs.
+    /// The source text, to diff it against another one.
     text: Text,
 }
 
-/// The text of a configuration. It is never shown as a whole, since it may have secrets.
+/// The text of a configuration. It is never shown as a whole, since it may contain secrets.
 #[derive(Clone)]
 struct Text(Arc<str>);
 
@@ -94,12 +95,12 @@ impl fmt::Debug for Text {
     }
 }
 
-/// A pool: how to start its workers, and what the core has to know of it.
+/// A pool: how to start its workers, and its settings for the core.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    /// What the core is told.
+    /// The core's settings.
     pub core: settings::Pool,
-    /// Its assignment was said, and is not what holds where nothing is.
+    /// Its assignment was set explicitly, and is not the default.
     pub says_assignment: bool,
     /// The command as it was written: the worker's `argv[0]`.
     pub command: String,
@@ -111,66 +112,66 @@ pub struct Pool {
     pub env: BTreeMap<String, String>,
     /// The absolute working directory, if it is not the daemon's.
     pub cwd: Option<PathBuf>,
-    /// Who the workers are, and what they may.
+    /// The workers' identity and limits.
     pub rights: Rights,
-    /// MiB of memory that the processes of a worker may hold before it is replaced.
+    /// Memory in MiB that a worker's processes may use before it is replaced.
     pub recycle_memory: Option<u64>,
 }
 
-/// What the command line says of its pool.
+/// A pool from the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnePool {
     /// The command and its arguments; at least one word.
     pub command: Vec<String>,
-    /// Workers to keep running; one if it does not say.
+    /// Workers to keep running; one by default.
     pub instances: Option<u32>,
-    /// How messages choose one.
+    /// The assignment.
     pub assignment: Option<Assignment>,
 }
 
-/// A place where clients come from.
+/// A listener for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// What to listen on.
+    /// The address to listen on.
     pub listen: Listen,
-    /// Index into [`Config::pools`] of the pool that its clients use, unless a message names another; none means all.
+    /// Index into [`Config::pools`] of its clients' default pool; none means all.
     pub pool: Option<usize>,
-    /// Indexes into [`Config::pools`] of the pools that a message of its clients may name; none means all.
+    /// Indexes into [`Config::pools`] of the pools that its clients' messages may name; none means all.
     pub pools: Option<Vec<usize>>,
-    /// Connections that it takes at once, and of one source.
+    /// Maximum number of connections at once, in total and per source.
     pub max_connections: MaxConnections,
-    /// How long its clients without sessions may do nothing.
+    /// How long clients without sessions may be idle.
     pub idle_timeout: Option<Duration>,
-    /// Who may come in.
+    /// Access rules.
     pub entry: Entry,
-    /// It is closed while no worker of its pools runs.
+    /// It is closed while none of its pools has a running worker.
     pub closes_when_not_ready: bool,
-    /// Its clients come over HTTP, and on these terms; the others speak NDJSON.
+    /// The terms of its HTTP clients; none if its clients speak NDJSON.
     pub web: Option<Web>,
-    /// The configuration has it no more; it is there for the clients that have come through it.
+    /// The configuration does not have it any more; it exists for its remaining clients.
     pub is_gone: bool,
 }
 
-/// On what terms the clients of a listener come over HTTP.
+/// The terms of a listener for HTTP clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Web {
-    /// What they speak.
+    /// Their protocol.
     pub protocol: WebProtocol,
-    /// Where it is to be asked for; begins with a slash. Of MCP, each pool that its clients may use stands below it.
+    /// The path it is served at; begins with a slash. With MCP, each pool that its clients may use has a path below it.
     pub path: String,
-    /// The origins of pages that may ask for it (RFC 6454), in small letters; `*` is all of them.
+    /// The origins of browser pages that may use it (RFC 6454), in lower case; `*` allows all of them.
     pub origins: Vec<String>,
-    /// Names that it is asked for by, in small letters and without a port: a page of one of them is its own.
+    /// Its host names, in lower case and without a port: a page from one of them has the same origin.
     pub hosts: Vec<String>,
-    /// Where the tokens of its clients stand; none lets everybody in.
+    /// The file with the clients' tokens; none admits every client.
     pub tokens_file: Option<PathBuf>,
-    /// Those that stood in it.
+    /// The tokens in that file.
     pub tokens: Tokens,
-    /// Who is believed in what `X-Forwarded-For` and `Forwarded` say.
+    /// Proxies that are trusted in `X-Forwarded-For` and `Forwarded`.
     pub trusted_proxies: Option<Proxies>,
-    /// In each period of so long a WebSocket has a moment at which it is pinged if it is silent; none never pings.
+    /// The period of pings: in each one, a silent WebSocket is pinged once; none never pings.
     pub ping: Option<Duration>,
-    /// How long it may take to answer that. Not in the configuration.
+    /// How long a pong may take. Not configurable.
     pub pong_timeout: Duration,
 }
 
@@ -181,7 +182,7 @@ impl Default for Web {
 }
 
 impl Listener {
-    /// One that keeps nothing from its clients.
+    /// One without restrictions.
     pub fn open(listen: Listen) -> Self {
         Self {
             listen,
@@ -196,7 +197,7 @@ impl Listener {
         }
     }
 
-    /// Where it listens, as people write it.
+    /// Its address, as an operator would write it.
     pub fn address(&self) -> String {
         match &self.web {
             Some(web) => web.address(&self.listen.to_string()),
@@ -204,19 +205,19 @@ impl Listener {
         }
     }
 
-    /// Indexes of the pools, out of so many, that a message of its clients may name.
+    /// Indexes of the pools, out of `pools`, that its clients' messages may name.
     pub fn offered(&self, pools: usize) -> Vec<usize> {
         self.pools.clone().unwrap_or_else(|| (0..pools).collect())
     }
 
-    /// Whether it is a door for MCP over HTTP.
+    /// Whether it serves MCP over HTTP.
     pub fn is_mcp(&self) -> bool {
         self.web.as_ref().is_some_and(|web| web.protocol == WebProtocol::Mcp)
     }
 }
 
 impl Web {
-    /// What holds for a protocol where nobody says otherwise.
+    /// The defaults of a protocol.
     pub fn of(protocol: WebProtocol) -> Self {
         Self {
             protocol,
@@ -231,7 +232,7 @@ impl Web {
         }
     }
 
-    /// The address of a socket, `tcp://HOST:PORT` or `unix:PATH`, as that of what is spoken there.
+    /// The URL for a socket address, `tcp://HOST:PORT` or `unix:PATH`, in this protocol.
     pub fn address(&self, socket: &str) -> String {
         let (scheme, path) = (self.protocol.scheme(), &self.path);
         match (socket.strip_prefix("tcp://"), socket.strip_prefix("unix:")) {
@@ -242,18 +243,18 @@ impl Web {
     }
 }
 
-/// Where operators and monitors come in, over HTTP (`src/shell/admin`).
+/// The admin listener, over HTTP (`src/shell/admin`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admin {
-    /// What to listen on; never [`Listen::Stdio`].
+    /// The address to listen on; never [`Listen::Stdio`].
     pub listen: Listen,
-    /// What lets an action through that comes over TCP.
+    /// The token required for actions over TCP.
     pub token: Option<Token>,
-    /// Where that stands.
+    /// The file that it came from.
     pub token_file: Option<PathBuf>,
 }
 
-/// A secret that is presented as it stands. It is never shown.
+/// A secret that is presented verbatim. It is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Vec<u8>);
 
@@ -270,7 +271,7 @@ impl Token {
         }
     }
 
-    /// Whether this is it. How long that takes tells nothing but the length.
+    /// Compares in constant time; only the length leaks.
     pub fn is(&self, presented: &[u8]) -> bool {
         tokens::is_same(&self.0, presented)
     }
@@ -282,7 +283,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// What a listener listens on.
+/// The address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// The one client on stdin and stdout.
@@ -300,17 +301,17 @@ pub enum Listen {
         path: PathBuf,
         /// The permissions of the socket file.
         mode: u32,
-        /// Whom the socket file is given to.
+        /// The owner of the socket file.
         owner: Owner,
     },
 }
 
-/// Whom a file is given to (chown(2)): by default whoever makes it.
+/// The owner of a file (chown(2)): by default its creator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
-    /// The user's id; none leaves it as it is.
+    /// The user's id; none leaves it unchanged.
     pub user: Option<u32>,
-    /// The group's id; none leaves it as it is.
+    /// The group's id; none leaves it unchanged.
     pub group: Option<u32>,
 }
 
@@ -323,7 +324,7 @@ impl fmt::Display for Owner {
 }
 
 impl Listen {
-    /// Permissions of a socket file that nobody asked to be wider: its owner alone.
+    /// Default permissions of a socket file: its owner alone.
     pub const DEFAULT_MODE: u32 = 0o600;
 }
 
@@ -346,14 +347,14 @@ impl fmt::Display for Listen {
     }
 }
 
-/// What is logged and how; the command line's flags come before the file, the file before the defaults.
+/// Log settings; the command line overrides the file, and the file the defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     /// The least important level that is written.
     pub level: LogLevel,
-    /// How a line of the log looks.
+    /// The format of a line.
     pub format: LogFormat,
-    /// A line is written of each request of a client.
+    /// Log each request of a client.
     pub requests: bool,
 }
 
@@ -361,7 +362,7 @@ pub struct Log {
 pub(crate) const LEVELS: [(&str, LogLevel); 4] =
     [("debug", LogLevel::Debug), ("info", LogLevel::Info), ("warn", LogLevel::Warn), ("error", LogLevel::Error)];
 
-/// How a line of the log looks.
+/// The format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people
@@ -379,10 +380,10 @@ enum Mode {
     Tcp,
 }
 
-/// Why there is no configuration. Each line of the message stands for itself.
+/// Why there is no configuration. Each line of the message stands alone.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// It could not be read at all.
+    /// It could not be read.
     #[error("{origin}: {message}")]
     Unreadable {
         /// The file or descriptor.
@@ -399,10 +400,10 @@ pub enum ConfigError {
         problems: Vec<Problem>,
         /// How many more there were.
         omitted: usize,
-        /// How the log was to look, as far as that could be read.
+        /// The requested log format, as far as it could be read.
         format: LogFormat,
     },
-    /// What it asks for does not fit to the command line.
+    /// It conflicts with the command line.
     #[error("{origin}: {message}")]
     Unfit {
         /// The file or descriptor.
@@ -421,7 +422,7 @@ fn lines(origin: &str, problems: &[Problem], omitted: usize) -> String {
 }
 
 impl Config {
-    /// What runs without a configuration: two built-in echo workers, started from the daemon's own program file.
+    /// The configuration without a file: two built-in echo workers, started from the daemon's own executable.
     pub fn embedded(program: &Path) -> Self {
         let core = settings::Pool {
             id: "echo".to_owned(),
@@ -432,7 +433,7 @@ impl Config {
         };
         let pool = Pool {
             core,
-            // Each of its workers answers as the other one does.
+            // All of its workers answer alike.
             says_assignment: true,
             command: program.display().to_string(),
             program: program.to_owned(),
@@ -458,19 +459,19 @@ impl Config {
         }
     }
 
-    /// The same configuration, if every pool can be run.
+    /// Returns the configuration if every pool can be run.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] with what cannot.
+    /// [`ConfigError::Invalid`] with the pools that cannot.
     pub fn strict(self) -> Result<Self, ConfigError> {
         let problems = self.missing.clone();
         self.without(problems)
     }
 
-    /// The same configuration, if this process may do all that it asks for.
+    /// Returns the configuration if this process has the privileges that it needs.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] with what it may not.
+    /// [`ConfigError::Invalid`] with the missing privileges.
     pub fn privileged(self) -> Result<Self, ConfigError> {
         let problems = self.unprivileged.clone();
         self.without(problems)
@@ -483,8 +484,8 @@ impl Config {
         }
     }
 
-    /// Adds the listeners that the command line asks for; without any, the file's listeners stand, and where there are
-    /// none either it is stdio (spec 4.1.1). After this there is at least one listener and no two are the same.
+    /// Adds the command line's listeners; without any, the file's are used, and without those stdio (spec 4.1.1).
+    /// Afterwards there is at least one listener and no two are the same.
     pub fn listen(&mut self, flags: &[Listener]) -> Result<(), ConfigError> {
         let origin = self.origin.clone();
         let unfit = |message: String| Err(ConfigError::Unfit { origin, message });
@@ -514,8 +515,8 @@ impl Config {
         Ok(())
     }
 
-    /// Adds the admin listener that the command line asks for. It takes the place of the file's, whose permissions and
-    /// token stay. After this it is none of the listeners.
+    /// Sets the command line's admin listener. It replaces the file's address, but keeps its permissions and token.
+    /// Afterwards it differs from all listeners.
     pub fn administer(&mut self, address: Option<Address>) -> Result<(), ConfigError> {
         if let Some(address) = address {
             let before = self.admin.take();
@@ -540,7 +541,7 @@ impl Config {
         }
     }
 
-    /// What the core is told.
+    /// The core's settings.
     pub fn settings(&self) -> Settings {
         let listener = |one: &Listener| settings::Listener {
             pool: one.pool,
@@ -562,13 +563,13 @@ impl Config {
         }
     }
 
-    /// What is said of each listener whose clients' messages go round over the workers of several pools when they name
-    /// none: seldom is that meant, for an agent answers what another one was asked.
+    /// Warnings about listeners whose clients' messages are balanced over several pools if they name none. That is
+    /// seldom intended: an agent then answers what another one was asked.
     pub fn mixed_listeners(&self) -> Vec<String> {
         let is_shared = |pool: &usize| self.pools[*pool].core.assignment != Assignment::Dedicated;
         let mixes = |listener: &&Listener| {
             let pools = listener.offered(self.pools.len());
-            // Each pool has a path of its own at a door for MCP.
+            // Each pool has a path of its own at an MCP listener.
             !listener.is_mcp() && listener.pool.is_none() && pools.iter().filter(|pool| is_shared(pool)).count() > 1
         };
         let tell = |listener: &Listener| {
@@ -582,13 +583,13 @@ impl Config {
         self.listeners.iter().chain(&from_command_line).filter(mixes).map(tell).collect()
     }
 
-    /// Workers that may run at once, over all pools; at most [`settings::MAX_WORKERS`].
+    /// Maximum number of running workers over all pools; at most [`settings::MAX_WORKERS`].
     pub fn max_workers(&self) -> usize {
         self.settings().most_workers()
     }
 
-    /// What is said of each listener that takes clients from other machines without being told from where: who they are
-    /// is not asked, and what they say is not encrypted. An admin listener that other machines reach is named as well.
+    /// Warnings about listeners that accept clients from any other machine: they are neither authenticated nor
+    /// encrypted. An admin listener that other machines can reach is included.
     pub fn open_listeners(&self) -> Vec<String> {
         let asks_for_token = |listener: &Listener| listener.web.as_ref().is_some_and(|web| web.tokens_file.is_some());
         let is_open = |listener: &&Listener| match &listener.listen {
@@ -617,7 +618,7 @@ impl Config {
         told
     }
 
-    /// One line that says what this is, for `stdio_bus check` and the log.
+    /// A one-line summary, for `stdio_bus check` and the log.
     pub fn summary(&self) -> String {
         let pools: Vec<String> = self
             .pools
@@ -635,7 +636,7 @@ impl Config {
     }
 }
 
-/// Whether two listeners would meet. Port 0 never does, for the kernel chooses another each time.
+/// Whether two listeners would conflict. Port 0 never does, since the kernel chooses another each time.
 fn same_place(one: &Listen, other: &Listen) -> bool {
     match (one, other) {
         (Listen::Stdio, Listen::Stdio) => true,

@@ -1,22 +1,22 @@
-//! What a daemon is called among others: the ids that it gives out begin with that, so that whoever reads one knows where
-//! its session lives.
+//! The daemon's name among others: the ids that it gives out begin with it, so that a reader of an id knows where its
+//! session lives.
 
 use rustix::system::uname;
 
-/// The longest name. With a dot and 128 random bits behind it an id stays below 64 characters.
+/// Maximum length of a name. With a dot and 128 random bits after it, an id stays below 64 characters.
 pub(super) const LONGEST: usize = 32;
 
-/// What may stand in one; no dot, which ends it in an id.
+/// Whether a byte is allowed in a name; a dot is not, since it ends the name in an id.
 fn may_stand(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
 }
 
-/// Whether it can be one.
+/// Whether it is a valid name.
 pub(super) fn is_name(text: &str) -> bool {
     (1..=LONGEST).contains(&text.len()) && text.bytes().all(may_stand)
 }
 
-/// The host's name, as far as it can stand there.
+/// The host's name, without invalid characters.
 pub(super) fn of_host() -> String {
     made_safe(uname().nodename().to_bytes())
 }
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hosts_name_is_made_one_that_an_id_can_begin_with() {
+    fn a_host_name_becomes_a_valid_id_prefix() {
         assert_eq!(made_safe(b"stdio-bus-0"), "stdio-bus-0");
         assert_eq!(made_safe(b"bus1.example.com"), "bus1-example-com");
         assert_eq!(made_safe(b"a b\xc3\xa9"), "a-b--");

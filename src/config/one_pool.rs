@@ -1,5 +1,5 @@
-//! The configuration that a command on the command line is: one pool, read and checked as that of a file is, and told of
-//! in the words of the command line.
+//! The configuration made from a command on the command line: one pool, read and checked like a file's, with errors in
+//! terms of the command line.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use crate::bus::settings::Assignment;
 const ID: &str = "worker";
 
 impl Config {
-    /// The configuration of this pool.
+    /// The configuration with this pool.
     ///
     /// # Errors
-    /// What cannot be run, or a script that is not there.
+    /// The command cannot be run, or its script does not exist.
     pub fn of_command(said: &OnePool) -> Result<Self, ConfigError> {
         let (command, args) = said.command.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
         let mut pool = json!({ "id": ID, "command": command, "args": args, "instances": said.instances.unwrap_or(1) });
@@ -46,7 +46,7 @@ impl Config {
     }
 }
 
-/// A problem of the pool as one of the command line.
+/// A problem of the pool, in terms of the command line.
 fn in_words(problem: &Problem) -> String {
     let place = problem.path.strip_prefix("pools[0].").unwrap_or(&problem.path);
     let is_quoted = problem.hint.as_ref().is_some_and(|hint| hint.contains("\"args\""));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_cannot_be_run_is_told_in_the_words_of_the_command_line() {
+    fn a_command_that_cannot_be_run_is_reported_in_terms_of_the_command_line() {
         for (words, instances, told) in [
             (&["no-such-program"][..], None, "command line: the command \"no-such-program\" is not in PATH"),
             (&["/no/such/program"], None, "command line: the command \"/no/such/program\" does not exist"),

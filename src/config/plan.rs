@@ -1,7 +1,7 @@
-//! What another configuration changes in a running daemon.
+//! The changes that a new configuration makes to a running daemon.
 //!
-//! Places keep their meaning, since clients and workers are known by them: a pool or a listener that is not in the new
-//! configuration stays where it was, marked as gone, until nothing uses it, and new ones are put where nothing is.
+//! Indexes stay stable, since clients and workers refer to them: a pool or listener that is not in the new
+//! configuration keeps its index, marked as gone, until nothing uses it, and new ones get free indexes.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -10,35 +10,35 @@ use serde_json::{Map, Value};
 
 use super::{Config, ConfigError, Listen, Listener, Pool, same_place};
 
-/// What of the running configuration is still in use, by its places.
+/// Which parts of the running configuration are still in use, by index.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InUse {
     pub pools: Vec<bool>,
     pub listeners: Vec<bool>,
 }
 
-/// A configuration that takes the place of the running one.
+/// A configuration to replace the running one.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// What holds then, with what is gone and still in use.
+    /// The configuration to run, including parts that are gone but in use.
     pub config: Config,
-    /// What changes, a line each.
+    /// The changes, a line each.
     pub changes: Vec<String>,
-    /// Listeners whose sockets are to be opened.
+    /// Listeners whose sockets have to be opened.
     pub opens: Vec<usize>,
-    /// Listeners that take over the sockets of others, which speak another protocol.
+    /// Listeners that take over the sockets of others with another protocol.
     pub takes_over: Vec<(usize, usize)>,
-    /// The admin listener is another one.
+    /// The admin listener changes.
     pub moves_admin: bool,
 }
 
 impl Plan {
-    /// Where a listener of the running configuration is from now on: there, or where another takes over its sockets.
+    /// The new index of a running listener: its own, or that of the listener that takes over its sockets.
     pub(crate) fn place_of(&self, before: usize) -> usize {
         self.takes_over.iter().find(|(from, _)| *from == before).map_or(before, |(_, to)| *to)
     }
 
-    /// Whether the sockets of a listener of the running configuration are closed.
+    /// Whether a running listener's sockets are closed.
     pub(crate) fn closes(&self, before: usize) -> bool {
         self.config.listeners[self.place_of(before)].is_gone
     }
@@ -55,22 +55,22 @@ impl Pool {
     }
 }
 
-/// Whether it is one address. Of a port that the kernel chooses, the first is as good as the second.
+/// Whether both are the same address. Two ports chosen by the kernel are equivalent.
 fn is_one_address(one: &Listen, other: &Listen) -> bool {
     let is_chosen = |listen: &Listen| matches!(listen, Listen::Tcp { port: 0, .. });
     same_place(one, other) || is_chosen(one) && one == other
 }
 
-/// Whether clients of both speak the same.
+/// Whether both serve the same protocol.
 fn speak_alike(one: &Listener, other: &Listener) -> bool {
     one.web.as_ref().map(|web| web.protocol) == other.web.as_ref().map(|web| web.protocol)
 }
 
 impl Config {
-    /// What comes of putting this configuration in the place of the running one.
+    /// Plans the replacement of the running configuration by this one.
     ///
     /// # Errors
-    /// It asks for what only a restart can do, or a command cannot be run that could, or is new.
+    /// It requires a restart, or a command that is new or could be run before cannot be run.
     pub(crate) fn replace(mut self, running: &Self, in_use: &InUse) -> Result<Plan, ConfigError> {
         self.check_commands(running)?;
         if let Some(why) = self.needs_restart(running) {
@@ -88,7 +88,7 @@ impl Config {
         Ok(Plan { config: self, changes, opens, takes_over, moves_admin })
     }
 
-    /// A command that cannot be run is an error, unless the pool had none before either.
+    /// Reports commands that cannot be run, except in pools that had none before either.
     fn check_commands(&mut self, running: &Self) -> Result<(), ConfigError> {
         let is_new = |at: usize| {
             let before = self.pools.get(at).and_then(|pool| running.pool_called(&pool.core.id));
@@ -118,7 +118,7 @@ impl Config {
         self.pools.iter().find(|pool| pool.core.id == id)
     }
 
-    /// Puts pools where the running configuration has them, and what names them by their places along with them.
+    /// Gives pools the indexes that they have in the running configuration, and updates references to them.
     fn arrange_pools(&mut self, running: &Self, in_use: &[bool]) {
         let mut new: Vec<Option<Pool>> = mem::take(&mut self.pools).into_iter().map(Some).collect();
         let mut places = vec![0; new.len()];
@@ -143,7 +143,7 @@ impl Config {
                 places[from] = put(&mut arranged, pool);
             }
         }
-        // A place that nobody has taken stays what it was.
+        // A free index keeps its old entry.
         let rest = arranged.into_iter().enumerate().map(|(at, pool)| pool.unwrap_or_else(|| running.pools[at].clone()));
         self.pools = rest.collect();
         for listener in &mut self.listeners {
@@ -155,12 +155,12 @@ impl Config {
         }
     }
 
-    /// Puts listeners where the running configuration has them. Gives those to be opened, and those that take over sockets
-    /// of others.
+    /// Gives listeners the indexes that they have in the running configuration. Returns those to be opened, and those
+    /// that take over sockets of others.
     fn arrange_listeners(&mut self, running: &Self, in_use: &[bool]) -> (Vec<usize>, Vec<(usize, usize)>) {
         let mut new: Vec<Option<Listener>> = mem::take(&mut self.listeners).into_iter().map(Some).collect();
         let mut arranged: Vec<Option<Listener>> = Vec::new();
-        // Whether there is a socket that its own listener does not go on with; listeners that begin, or begin again.
+        // Whether a running listener leaves its socket behind; listeners that start, or start again.
         let (mut leaves_socket, mut begin) = (Vec::new(), Vec::new());
         for (at, before) in running.listeners.iter().enumerate() {
             let is_same =
@@ -197,8 +197,8 @@ impl Config {
         (opens, takes_over)
     }
 
-    /// Counts the commands of each pool on. One that is offered over HTTP for the first time is to be asked what it speaks, by
-    /// new workers.
+    /// Advances the command number of each pool. A pool that is offered over HTTP for the first time needs new workers,
+    /// which are asked for their protocol.
     fn number_commands(&mut self, running: &Self) {
         let asked = |config: &Self| config.settings().pools_of_both_eras();
         let (before, after) = (asked(running), asked(self));
@@ -210,7 +210,7 @@ impl Config {
     }
 }
 
-/// Puts something where nothing is. Gives the place.
+/// Puts an item at a free index, and returns that.
 fn put<T>(places: &mut Vec<Option<T>>, one: T) -> usize {
     let free = places.iter().position(Option::is_none).unwrap_or_else(|| {
         places.push(None);
@@ -220,7 +220,7 @@ fn put<T>(places: &mut Vec<Option<T>>, one: T) -> usize {
     free
 }
 
-/// How the texts of two configurations differ, a line for each key.
+/// The differences between two configurations' texts, a line for each key.
 fn differences(before: &Config, after: &Config) -> Vec<String> {
     let parsed = |config: &Config| serde_json::from_str(&config.text.0).unwrap_or(Value::Null);
     let mut lines = Vec::new();
@@ -261,13 +261,13 @@ fn compare(path: &str, before: &Value, after: &Value, lines: &mut Vec<String>) {
     }
 }
 
-/// What an element of an array is called: a pool by its id, a listener by its address.
+/// The name of an array's element: the id of a pool, the address of a listener.
 fn name_of(element: &Value) -> Option<&str> {
     ["id", "tcp", "unix", "ws", "http"].into_iter().find_map(|key| element.get(key)?.as_str())
 }
 
 fn shown(value: &Value) -> String {
-    /// Longer values are not shown as a whole.
+    /// Longer values are abbreviated.
     const LONGEST: usize = 60;
     match value {
         Value::Null => "left out".to_owned(),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_keep_their_places_and_what_names_them_follows() {
+    fn pools_keep_their_indexes_and_references_follow() {
         let running = of(&[pool("a", &[]), pool("b", &[])], &[json!({ "tcp": "127.0.0.1:1", "pool": "b" })]);
         let next = [pool("c", &[]), pool("b", &["-u"])];
         let next = of(&next, &[json!({ "tcp": "127.0.0.1:1", "pool": "c", "pools": ["b", "c"] })]);
@@ -321,7 +321,7 @@ mod tests {
         let listener = &plan.config.listeners[0];
         assert_eq!((listener.pool, listener.pools.as_deref()), (Some(2), Some(&[1, 2][..])));
         assert_eq!((plan.opens.len(), plan.takes_over.len(), plan.moves_admin), (0, 0, false));
-        // What nobody uses any more gives its place away.
+        // An unused index is freed.
         let in_use = InUse { pools: vec![false, true, true], listeners: vec![true] };
         let last = of(&[pool("b", &["-u"]), pool("c", &[]), pool("d", &[])], &[tcp(1)]);
         let plan = last.replace(&plan.config, &in_use).expect("it fits");
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_is_known_by_its_address_and_what_is_spoken_there() {
+    fn a_listener_is_identified_by_its_address_and_protocol() {
         let pools = [pool("a", &[])];
         let running = of(&pools, &[tcp(1), tcp(2), json!({ "tcp": "127.0.0.1:0" })]);
         let web = json!({ "ws": "127.0.0.1:2" });
@@ -338,21 +338,21 @@ mod tests {
         let gone: Vec<bool> = plan.config.listeners.iter().map(|listener| listener.is_gone).collect();
         assert_eq!(gone, [true, true, false, false, false]);
         assert_eq!((&plan.opens[..], &plan.takes_over[..]), (&[4][..], &[(1, 3)][..]));
-        // One that comes back before its clients have left goes on, with a socket of its own.
+        // A listener that returns before its clients have left continues, with a socket of its own.
         let back = of(&pools, &[tcp(1), json!({ "tcp": "127.0.0.1:0" })]);
         let plan = back.replace(&plan.config, &used(&plan.config)).expect("it fits");
         assert!(!plan.config.listeners[0].is_gone && plan.opens == [0]);
     }
 
     #[test]
-    fn a_listener_that_speaks_again_what_it_did_before_keeps_its_socket() {
+    fn a_listener_that_returns_to_its_old_protocol_keeps_its_socket() {
         let pools = [pool("a", &[])];
         let web = |port: u16| json!({ "ws": format!("127.0.0.1:{port}") });
         let (one, other) = (of(&pools, &[tcp(1)]), of(&pools, &[web(1)]));
         let changed = other.replace(&one, &used(&one)).expect("it fits");
         let back = of(&pools, &[tcp(1)]).replace(&changed.config, &used(&changed.config)).expect("it fits");
         assert_eq!((&back.opens[..], &back.takes_over[..]), (&[][..], &[(1, 0)][..]));
-        // A socket is taken over once, and not from a listener that goes on.
+        // A socket is taken over once, and not from a listener that continues.
         let running = of(&pools, &[tcp(0), web(0)]);
         let http = json!({ "http": "127.0.0.1:0", "pool": "d" });
         let dedicated = json!({ "id": "d", "command": "cat", "instances": 1, "assignment": "dedicated" });
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_a_restart_can_do_is_refused() {
+    fn changes_that_need_a_restart_are_refused() {
         let running = of(&[pool("a", &[])], &[tcp(1)]);
         let refused = of(&[pool("a", &[])], &[]).replace(&running, &used(&running));
         assert!(refused.expect_err("it is refused").to_string().contains("stdin"));
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_that_differs_is_told_and_no_secret() {
+    fn each_changed_key_is_reported_and_no_secret() {
         let running = config(json!({
             "pools": [{ "id": "a", "command": "cat", "instances": 2, "env": { "KEY": "old secret" } }],
             "limits": { "quiesce_sec": 5 },
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_with_other_rights_are_other_workers() {
+    fn changed_rights_need_new_workers() {
         let of = |rights: Value| {
             let mut pool = pool("a", &[]);
             pool.as_object_mut().expect("an object").extend(rights.as_object().expect("an object").clone());

@@ -1,8 +1,7 @@
-//! What a configuration means: from JSON with places to a [`Config`], by the rules of spec section 9 and of
-//! `docs/configuration.md`.
+//! Converts JSON with positions to a [`Config`], by the rules of spec section 9 and of `docs/configuration.md`.
 //!
-//! Each function reads one section and notes every problem in it. It falls back to a default where a value is wrong,
-//! which is safe because a reader with problems never gives a [`Config`].
+//! Each function reads one section and adds all problems in it. It falls back to a default where a value is wrong,
+//! which is safe because a reader with problems never returns a [`Config`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,10 +20,10 @@ use super::{
 use crate::address::Address;
 use crate::bus::settings::{self, Assignment, IdCollision, Limits, MAX_WORKERS, Routing, SessionAccess};
 
-/// Longest pool id in bytes: it stands in every line of its workers' stderr.
+/// Maximum length of a pool id in bytes: it is in every line of its workers' stderr.
 const MAX_POOL_ID: usize = 64;
 
-/// Reads a whole configuration, or says everything that is wrong with it.
+/// Reads a whole configuration, or returns everything that is wrong with it.
 pub(super) fn config(text: &str, origin: &str) -> Result<Config, (Vec<Problem>, usize, LogFormat)> {
     let mut reader = Reader::new(text);
     let config = top(&mut reader, text, origin);
@@ -73,7 +72,7 @@ fn top(reader: &mut Reader<'_>, text: &str, origin: &str) -> Option<Config> {
     })
 }
 
-/// What the daemon is called.
+/// The daemon's name.
 fn name<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<String> {
     let text = reader.string(node)?;
     if node::is_name(&text) {
@@ -275,7 +274,7 @@ fn token<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<(Token, PathBuf
     None
 }
 
-// Spec 9.3.5 and 9.3.6: what is left out keeps its default.
+// Spec 9.3.5 and 9.3.6: omitted limits keep their defaults.
 fn limits<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Limits {
     let default = Limits::default();
     let Some(object) = reader.object(node, "limits") else { return default };
@@ -320,7 +319,7 @@ fn log<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Log {
     Log { level: level.unwrap_or_default(), format: format.unwrap_or_default(), requests }
 }
 
-/// The section that the C daemon has: accepted as far as it asks for what this bus does anyway.
+/// The C daemon's section, accepted where it asks for what this bus does anyway.
 fn transport<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Mode> {
     let object = reader.object(node, "transport")?;
     for (key, only) in [("framing", "ndjson"), ("protocol", "json")] {
@@ -332,7 +331,7 @@ fn transport<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Mode> {
         }
     }
     if let Some(node) = object.get("options") {
-        // They tune the C daemon's message queues, which no supported mode has; any object will do.
+        // They tune the C daemon's message queues, which no supported mode has; any object is accepted.
         reader.members(node, |_| true);
     }
     let node = object.get("mode")?;

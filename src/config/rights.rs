@@ -1,4 +1,4 @@
-//! Who the workers of a pool are, and what they may: user, groups, limits.
+//! The identity and limits of a pool's workers.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,31 +6,31 @@ use std::path::PathBuf;
 use rustix::process::{Resource, Rlimit};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// What the workers of a pool may, beside what the daemon may.
+/// The rights of a pool's workers, where they differ from the daemon's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// Who they are, if not who the daemon is.
+    /// Their user, if not the daemon's.
     pub identity: Option<Identity>,
-    /// No exec of theirs gains a privilege (`PR_SET_NO_NEW_PRIVS` in prctl(2)).
+    /// An exec cannot gain privileges (`PR_SET_NO_NEW_PRIVS` in prctl(2)).
     pub no_new_privs: bool,
-    /// The permissions that new files of theirs do not have; none leaves the daemon's.
+    /// Their umask; none keeps the daemon's.
     pub umask: Option<u32>,
     /// Limits that differ from the daemon's.
     pub limits: Vec<Limit>,
 }
 
-/// A user, as a process has it.
+/// A process's user and groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The user's id.
     pub user: u32,
     /// The group's id.
     pub group: u32,
-    /// All groups beside it.
+    /// The supplementary groups.
     pub groups: Vec<u32>,
-    /// What `USER` and `LOGNAME` say; none of a number without a name.
+    /// The value of `USER` and `LOGNAME`; none for a number without a name.
     pub name: Option<String>,
-    /// What `HOME` says.
+    /// The value of `HOME`.
     pub home: PathBuf,
 }
 
@@ -43,18 +43,18 @@ impl fmt::Display for Identity {
     }
 }
 
-/// A limit of one process (setrlimit(2)).
+/// A process limit (setrlimit(2)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// The call that sets it, for who reads that it failed.
+    /// The call that sets it, for the error message.
     pub call: &'static str,
-    /// What is limited.
+    /// The limited resource.
     pub resource: Resource,
-    /// How much of it there is.
+    /// The limit.
     pub most: Rlimit,
 }
 
-/// What a process needs to start another user's, and to end it.
+/// The capabilities needed to start and kill another user's processes.
 const CAPABILITIES: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::KILL);
 
 /// Whether this process may start processes of other users.

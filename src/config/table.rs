@@ -1,18 +1,17 @@
-//! The settings, each in one row: what a configuration may have, of which type and range, what holds where it is left
-//! out, and what it does. The reader, the suggestions for misspelt keys, `config/schema.json` and the tables of
-//! `docs/configuration.md` come from here.
+//! The settings, one row each: key, type and range, default, and description. The reader, the suggestions for misspelt
+//! keys, `config/schema.json` and the tables of `docs/configuration.md` are derived from it.
 //!
-//! The limits of `stdio_bus_core::settings` have the defaults once more, as values; a test compares them.
+//! The limits of `stdio_bus_core::settings` repeat the defaults as values; a test compares them.
 
 #![cfg_attr(not(test), expect(dead_code, reason = "schema and documentation are written by a test"))]
 
 use crate::bus::settings::{MAX_CONNECTIONS, MAX_WORKERS};
 
-/// What belongs together: the members of one object, or those of them that only some listeners have.
+/// The members of one object, or those of them that only some listeners have.
 pub(super) struct Section {
-    /// What its table is called in the documentation.
+    /// The title of its table in the documentation.
     pub name: &'static str,
-    /// The object, as a person would write it; empty at the top level.
+    /// The object's path, as an operator would write it; empty at the top level.
     pub path: &'static str,
     pub settings: &'static [Setting],
 }
@@ -22,28 +21,28 @@ pub(super) struct Setting {
     pub key: &'static str,
     pub kind: Kind,
     pub left_out: LeftOut,
-    /// One sentence for people.
+    /// One sentence of description.
     pub says: &'static str,
 }
 
-/// The type of a value, and its range: in words where the reader knows it by itself.
+/// The type and range of a value; in words where the reader has code for it.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Text(&'static str),
     Texts(&'static str),
     TextsByName,
-    /// Strings, or numbers that mean the same.
+    /// Strings, or the equivalent numbers.
     Users,
     Choice(&'static [&'static str]),
     Flag,
     Number(Unit, u64, u64),
-    /// A number, or an object of the section with the path of this key.
+    /// A number, or an object with the section of this key's path.
     NumberOrObject(u64, u64),
     Object,
     Objects,
 }
 
-/// What a number counts.
+/// The unit of a number.
 #[derive(Clone, Copy)]
 pub(super) enum Unit {
     One,
@@ -51,14 +50,14 @@ pub(super) enum Unit {
     Seconds,
 }
 
-/// What holds where a setting is left out.
+/// What applies if a setting is omitted.
 #[derive(Clone, Copy)]
 pub(super) enum LeftOut {
-    /// It may not be left out.
+    /// It must not be omitted.
     Required,
-    /// The same as with this JSON value.
+    /// The same as this JSON value.
     Value(&'static str),
-    /// Something that no value says.
+    /// A description, if no value is equivalent.
     Words(&'static str),
 }
 
@@ -93,12 +92,12 @@ pub(super) const SETTINGS: [Section; 12] = [
     section("log", "log", LOG),
 ];
 
-/// The section of what only listeners have whose clients come over HTTP.
+/// The section of the settings for listeners with HTTP clients.
 pub(super) const WEB: &str = "listeners[] with ws or http";
-/// The section of what only a WebSocket listener has.
+/// The section of the settings for WebSocket listeners.
 pub(super) const WEBSOCKET: &str = "listeners[] with ws";
 
-/// The members of the C daemon's own section, which is accepted as far as it asks for what this bus does.
+/// The members of the C daemon's own section, which is accepted where it asks for what this bus does.
 pub(super) const TRANSPORT: [&str; 4] = ["mode", "framing", "protocol", "options"];
 
 const TOP: &[Setting] = &[
@@ -174,7 +173,7 @@ const POOL: &[Setting] = &[
     row("deny_methods", Texts(""), Value("[]"), "Methods that clients may not use (`method_denied`)."),
 ];
 
-/// Neither memory nor processes: see `keys::unlimited`.
+/// No memory and no processes: see `keys::unlimited`.
 const RLIMITS: &[Setting] = &[
     row("descriptors", Number(One, 16, 1 << 20), Words("the daemon's"), "Open files, pipes and sockets."),
     row("core", Number(Bytes, 0, 1024 * GIB), Words("the daemon's"), "Largest core dump; 0 for none."),

@@ -1,4 +1,4 @@
-//! What a person sees of the configuration: what is accepted, what is refused, and how the refusal reads.
+//! The configuration as an operator sees it: what is accepted, what is refused, and the messages.
 
 mod documents;
 mod listeners;
@@ -26,17 +26,17 @@ fn good(text: &str) -> Config {
     read(text).unwrap_or_else(|error| panic!("{text}\n{error}"))
 }
 
-/// All messages about a text that must be refused.
+/// All messages for an invalid text.
 fn refused(text: &str) -> String {
     read(text).map(|config| config.summary()).expect_err("this configuration must be refused").to_string()
 }
 
-/// A configuration with one pool that has these members beside the required ones.
+/// A configuration with one pool that has these members besides the required ones.
 fn pool(members: &str) -> String {
     format!(r#"{{"pools":[{{"id":"a","command":"/bin/sh","instances":2{members}}}]}}"#)
 }
 
-/// A good pool and these members beside it.
+/// A valid pool and these members beside it.
 fn top(members: &str) -> String {
     format!(r#"{{"pools":[{{"id":"a","command":"/bin/sh","instances":2}}]{members}}}"#)
 }
@@ -232,7 +232,7 @@ fn an_unknown_key_brings_the_nearest_known_one() {
 }
 
 #[test]
-fn a_setting_that_is_none_any_more_says_what_holds_now() {
+fn a_removed_setting_says_what_applies_now() {
     for (path, key, choice, holds) in keys::GONE {
         let (value, what) = if choice.is_empty() {
             ("1".to_owned(), "is no setting any more".to_owned())
@@ -380,7 +380,7 @@ fn a_command_that_cannot_run_names_pool_command_and_reason() {
 }
 
 #[test]
-fn methods_that_are_denied_have_names() {
+fn denied_methods_have_names() {
     let refused = |value: &str| refused(&pool(&format!(r#","deny_methods":{value}"#)));
     assert!(refused(r#"["a",""]"#).contains("pools[0].deny_methods[1]: must not be empty (name a method"));
     assert!(refused(r#""a""#).contains("pools[0].deny_methods: must be an array"));
@@ -400,7 +400,7 @@ fn memory_and_id_collision_have_their_range_and_their_names() {
 }
 
 #[test]
-fn a_node_has_a_name_that_an_id_can_begin_with() {
+fn a_node_name_is_a_valid_id_prefix() {
     for name in ["a", "Bus_1-b", &"x".repeat(32)] {
         assert_eq!(&*good(&top(&format!(r#","node":"{name}""#))).node, name);
     }
@@ -458,13 +458,13 @@ fn a_descriptor_is_read_to_its_end_and_closed() {
     assert_eq!((config.origin, config.pools.len()), (format!("fd {number}"), 1));
     assert_eq!(parent.read(&mut [0]).expect("the other end is closed"), 0);
     for number in [-1, 1, 2, 1_000_000] {
-        // SAFETY: nobody has these numbers, or they are refused.
+        // SAFETY: these numbers are closed, or refused.
         assert!(unsafe { Config::from_fd(number) }.is_err(), "{number}");
     }
 }
 
 #[test]
-fn a_descriptor_that_does_not_block_is_waited_for() {
+fn a_nonblocking_descriptor_is_waited_for() {
     let (mut parent, child) = UnixStream::pair().expect("a socket pair");
     child.set_nonblocking(true).expect("a socket can be set so");
     let number = child.into_raw_fd();
@@ -498,7 +498,7 @@ fn a_wrong_admin_section_says_what_to_write() {
 }
 
 #[test]
-fn the_admin_address_of_the_command_line_takes_the_place_of_the_files() {
+fn the_command_lines_admin_address_replaces_the_files() {
     let text = top(r#","admin":{"listen":"/run/a","mode":"0666","token_file":"/proc/version"}"#);
     let mut config = good(&text);
     config.administer(Some(Address::from_any("/run/b").expect("a path"))).expect("it is nobody else's");
@@ -510,16 +510,16 @@ fn the_admin_address_of_the_command_line_takes_the_place_of_the_files() {
 }
 
 #[test]
-fn a_file_that_is_no_configuration_is_refused_quickly() {
+fn a_file_that_is_not_a_configuration_is_refused_quickly() {
     let members: Vec<String> = (0..20_000).map(|number| format!("\"k{number}\":1")).collect();
     let message = refused(&format!("{{{}}}", members.join(",")));
-    // One more than the keys, for the pools are missing.
+    // One more than the listed keys, since the pools are missing.
     assert_eq!(message.lines().count(), 51);
     assert!(message.ends_with("bus.json: and 19951 more"), "{}", message.lines().last().unwrap_or_default());
 }
 
 #[test]
-fn the_example_configurations_are_good() {
+fn the_example_configurations_are_valid() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
     assert_eq!(Config::load(&root.join("minimal.json")).map(|config| config.pools.len()), Ok(1));
     let text = fs::read_to_string(root.join("full.json")).expect("the file is in the repository");
@@ -538,7 +538,7 @@ fn the_example_configurations_are_good() {
             "pools[].rlimits" => shown["pools"][0]["rlimits"].get(key).is_some(),
             name => shown[name].get(key).is_some(),
         };
-        // No example has a file with a secret, or users that are not everywhere.
+        // No example contains a secret file, or users that do not exist everywhere.
         let others = ["token_file", "tokens_file", "user", "group"];
         for Setting { key, .. } in section.settings.iter().filter(|it| !others.contains(&it.key)) {
             assert!(has(key), "config/full.json does not show {key} of {}", section.name);
@@ -546,7 +546,7 @@ fn the_example_configurations_are_good() {
     }
 }
 
-/// Files of a folder with this ending.
+/// Files in a folder with this extension.
 fn files_in(folder: &str, ending: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).expect("it is there");
     let paths = entries.map(|entry| entry.expect("it can be read").path());
@@ -554,7 +554,7 @@ fn files_in(folder: &str, ending: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_configurations_that_pages_show_and_those_to_begin_with_are_good() {
+fn the_configurations_in_the_docs_and_those_of_init_are_valid() {
     let mut shown = Vec::new();
     for page in files_in("", "md").into_iter().chain(files_in("docs", "md")) {
         let text = fs::read_to_string(&page).expect("a page");
@@ -572,7 +572,7 @@ fn the_configurations_that_pages_show_and_those_to_begin_with_are_good() {
             value = json!({ "pools": [value] });
         }
         let Some(pools) = value["pools"].as_array_mut() else { continue };
-        // What they run need not be on this machine.
+        // Their commands need not be on this machine.
         pools.iter_mut().for_each(|pool| pool["command"] = "cat".into());
         let text = value.to_string();
         if let Err(why) = Config::from_bytes(text.as_bytes(), "it") {
@@ -589,7 +589,7 @@ proptest! {
         prop_assert!(Config::from_bytes(&bytes, "x").is_err());
     }
 
-    /// Texts that are nearly right reach further than random bytes do.
+    /// Nearly valid texts reach further than random bytes do.
     #[test]
     fn no_damage_makes_it_panic(
         at in any::<prop::sample::Index>(),
@@ -647,7 +647,7 @@ proptest! {
 }
 
 #[test]
-fn a_command_that_cannot_be_run_is_a_fault_of_its_pool_alone_unless_all_pools_have_one_or_it_is_strict() {
+fn a_command_that_cannot_be_run_disables_only_its_pool_unless_strict_or_in_all_pools() {
     let config =
         good(r#"{"pools":[{"id":"a","command":"sh","instances":1},{"id":"b","command":"/no/such","instances":1}]}"#);
     let [problem] = &config.missing[..] else { panic!("one pool cannot run: {:?}", config.missing) };

@@ -1,4 +1,4 @@
-//! Users and groups of this machine by name or number.
+//! Looks up users and groups of this machine by name or number.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -6,18 +6,18 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// The highest id: the one above it means nobody to chown(2) and SO_PEERCRED.
+/// The highest id: the next one means "none" to chown(2) and SO_PEERCRED.
 pub(super) const MAX_ID: u32 = u32::MAX - 1;
-/// Longest record of a user or a group that is looked at, in bytes: a group lists its members.
+/// Maximum size of a user's or group's record in bytes: a group lists its members.
 const LONGEST_RECORD: usize = 1 << 20;
 
-/// Most groups that a user is looked up in: what the kernel takes (NGROUPS_MAX in limits.h).
+/// Maximum number of groups of a user: the kernel's limit (NGROUPS_MAX in limits.h).
 const MOST_GROUPS: usize = 65_536;
 
 /// A user of this machine.
 pub(super) struct Account {
     pub id: u32,
-    /// None of a number that nobody has.
+    /// None for a number without an account.
     pub group: Option<u32>,
     pub name: Option<String>,
     pub home: PathBuf,
@@ -26,7 +26,7 @@ pub(super) struct Account {
 /// The id of a user.
 ///
 /// # Errors
-/// What is wrong with the name.
+/// The name is wrong or unknown.
 pub(super) fn user(name: &str) -> Result<u32, String> {
     match number("user", name) {
         Some(number) => number,
@@ -34,26 +34,26 @@ pub(super) fn user(name: &str) -> Result<u32, String> {
     }
 }
 
-/// A user by name, or by a number that need not belong to anybody.
+/// A user by name, or by a number, which need not have an account.
 ///
 /// # Errors
-/// What is wrong with the name.
+/// The name is wrong or unknown.
 pub(super) fn account(name: &str) -> Result<Account, String> {
     let id = number("user", name).transpose()?;
     let c_name = c_name(name)?;
     let look_up = |buffer: &mut [u8]| {
-        // SAFETY: a record of which every field may be zero.
+        // SAFETY: a record whose fields may all be zero.
         let mut record: libc::passwd = unsafe { std::mem::zeroed() };
         let mut found = std::ptr::null_mut();
         let (start, length) = (buffer.as_mut_ptr().cast(), buffer.len());
-        // SAFETY: all of these live during the call, and the size of the buffer is its own (getpwnam_r(3)).
+        // SAFETY: all of these live during the call, and the buffer has the given size (getpwnam_r(3)).
         let result = unsafe {
             match id {
                 Some(id) => libc::getpwuid_r(id, &raw mut record, start, length, &raw mut found),
                 None => libc::getpwnam_r(c_name.as_ptr(), &raw mut record, start, length, &raw mut found),
             }
         };
-        // SAFETY: the texts of a record that was found end with a zero byte, and lie in the buffer.
+        // SAFETY: the strings of a found record are zero-terminated, and lie in the buffer.
         let account = (!found.is_null()).then(|| unsafe {
             let home = CStr::from_ptr(record.pw_dir).to_bytes();
             Account {
@@ -72,16 +72,16 @@ pub(super) fn account(name: &str) -> Result<Account, String> {
     }
 }
 
-/// The groups that a user is in, with this one (getgrouplist(3)).
+/// The groups of a user, including this one (getgrouplist(3)).
 ///
 /// # Errors
-/// There are more than the kernel takes.
+/// There are more than the kernel supports.
 pub(super) fn groups(name: &str, group: u32) -> Result<Vec<u32>, String> {
     let c_name = c_name(name)?;
     let mut groups = vec![0; 64];
     loop {
         let mut count = groups.len() as libc::c_int;
-        // SAFETY: the name and the groups live during the call, and there are as many of them as `count` says.
+        // SAFETY: the name and the groups live during the call, and there are `count` of them.
         let result = unsafe { libc::getgrouplist(c_name.as_ptr(), group, groups.as_mut_ptr(), &raw mut count) };
         if result >= 0 {
             groups.truncate(count as usize);
@@ -98,17 +98,17 @@ pub(super) fn groups(name: &str, group: u32) -> Result<Vec<u32>, String> {
 /// The id of a group.
 ///
 /// # Errors
-/// What is wrong with the name.
+/// The name is wrong or unknown.
 pub(super) fn group(name: &str) -> Result<u32, String> {
     if let Some(number) = number("group", name) {
         return number;
     }
     let c_name = c_name(name)?;
     let look_up = |buffer: &mut [u8]| {
-        // SAFETY: a record of which every field may be zero.
+        // SAFETY: a record whose fields may all be zero.
         let mut record: libc::group = unsafe { std::mem::zeroed() };
         let mut found = std::ptr::null_mut();
-        // SAFETY: all of these live during the call, and the size of the buffer is its own (getgrnam_r(3)).
+        // SAFETY: all of these live during the call, and the buffer has the given size (getgrnam_r(3)).
         let result = unsafe {
             libc::getgrnam_r(c_name.as_ptr(), &raw mut record, buffer.as_mut_ptr().cast(), buffer.len(), &raw mut found)
         };
@@ -121,14 +121,14 @@ fn c_name(name: &str) -> Result<CString, String> {
     CString::new(name).map_err(|_| "must not contain a zero byte".to_owned())
 }
 
-/// The number that a text is, if it is one.
+/// The number in a text, if it is one.
 fn number(what: &str, text: &str) -> Option<Result<u32, String>> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let id = || text.parse().ok().filter(|id| *id <= MAX_ID);
     is_number.then(|| id().ok_or_else(|| format!("the number of a {what} is at most {MAX_ID}, not {text}")))
 }
 
-/// What the system has under a name. `look_up` gives an errno and what it found.
+/// Looks up a name. `look_up` returns an errno and its result.
 fn found<T>(what: &str, name: &str, look_up: impl Fn(&mut [u8]) -> (i32, Option<T>)) -> Result<Option<T>, String> {
     let mut buffer = vec![0; 4096];
     loop {
@@ -136,7 +136,7 @@ fn found<T>(what: &str, name: &str, look_up: impl Fn(&mut [u8]) -> (i32, Option<
             (_, Some(found)) => return Ok(Some(found)),
             (libc::ERANGE, _) if buffer.len() < LONGEST_RECORD => buffer.resize(4 * buffer.len(), 0),
             (libc::EINTR, _) => {}
-            // Which errors mean that nobody has the name depends on who is asked (getpwnam(3)).
+            // Which errors mean "unknown" depends on the name service (getpwnam(3)).
             (0 | libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM, _) => return Ok(None),
             (errno, _) => {
                 return Err(format!("the {what} {name:?} cannot be looked up: {}", Errno::from_raw_os_error(errno)));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_is_not_there_is_named() {
+    fn an_unknown_user_is_named() {
         assert_eq!(user("nobody-at-all"), Err("there is no user \"nobody-at-all\" on this machine".to_owned()));
         assert_eq!(group("no-group"), Err("there is no group \"no-group\" on this machine".to_owned()));
         assert_eq!(user("4294967295"), Err("the number of a user is at most 4294967294, not 4294967295".to_owned()));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn an_account_has_its_group_and_home_and_a_number_need_not_belong_to_anybody() {
+    fn an_account_has_its_group_and_home_and_a_number_needs_no_account() {
         for name in ["root", "0"] {
             let root = account(name).expect("everybody has root");
             assert_eq!((root.id, root.group, root.name.as_deref()), (0, Some(0), Some("root")));

@@ -1,4 +1,4 @@
-//! Values that several sections have: numbers, small files, and the permissions of sockets.
+//! Values that several sections share: numbers, small files, and socket permissions.
 
 use super::document::{Node, Object, Reader};
 use super::{Listen, command, keys};
@@ -13,7 +13,7 @@ pub(super) fn checked(path: &str) -> Result<&str, String> {
     }
 }
 
-/// Gives a socket file the permissions that stand beside its address, if any do.
+/// Sets a socket file's permissions from the setting beside its address, if there is one.
 pub(super) fn set_mode<'t>(reader: &mut Reader<'t>, listen: &mut Listen, mode: Option<(&Node<'t>, Option<u32>)>) {
     match (listen, mode) {
         (Listen::Unix { path, .. }, Some((mode_node, _))) if address::is_abstract(path) => {

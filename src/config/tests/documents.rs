@@ -1,12 +1,12 @@
-//! The documents that come from the table of settings: `config/schema.json`, and the tables of `docs/configuration.md`.
+//! The documents derived from the table of settings: `config/schema.json`, and the tables of `docs/configuration.md`.
 
 use super::table::{Kind, LeftOut, SETTINGS, Section, Setting, Unit};
 use super::*;
 
-/// Set, the documents are written; otherwise they are compared.
+/// If set, the documents are written; otherwise they are compared.
 const WRITE: &str = "STDIO_BUS_WRITE_DOCS";
 
-/// Compares a document with what the table gives, or writes it.
+/// Compares a document with the one derived from the table, or writes it.
 fn keep(path: &str, wanted: &str) {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     if std::env::var_os(WRITE).is_some() {
@@ -25,7 +25,7 @@ fn all() -> impl Iterator<Item = (&'static Section, &'static Setting)> {
 }
 
 #[test]
-fn the_schema_is_what_the_table_gives() {
+fn the_schema_matches_the_table() {
     let mut schema =
         object("", "What stdio_bus reads from --config or --config-fd. Keys that begin with _ are comments.");
     merge(
@@ -40,7 +40,7 @@ fn the_schema_is_what_the_table_gives() {
 }
 
 #[test]
-fn the_tables_of_the_documentation_are_what_the_table_gives() {
+fn the_tables_of_the_documentation_match_the_table() {
     let path = "docs/configuration.md";
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let mut text = fs::read_to_string(file).expect("the file is in the repository");
@@ -54,7 +54,7 @@ fn the_tables_of_the_documentation_are_what_the_table_gives() {
 }
 
 #[test]
-fn a_setting_is_told_in_one_short_sentence() {
+fn a_setting_is_described_in_one_short_sentence() {
     for (section, Setting { key, says, .. }) in all() {
         let place = format!("{} {key}: {says}", section.name);
         assert!(says.ends_with('.') && !says[..says.len() - 1].contains(". "), "{place}");
@@ -143,7 +143,7 @@ fn value_of(kind: Kind) -> String {
     }
 }
 
-/// A number, and how a person would say it if it is a large one.
+/// A number, with its usual spelling if it is large.
 fn amount(unit: Unit, number: u64) -> String {
     let of = |size: u64| (number >= size && number.is_multiple_of(size)).then(|| number / size);
     let said = match unit {
@@ -158,7 +158,7 @@ fn amount(unit: Unit, number: u64) -> String {
     said.map_or_else(|| number.to_string(), |said| format!("{number} ({said})"))
 }
 
-/// What the schema says of an object.
+/// The schema of an object.
 fn object(path: &str, says: &str) -> Value {
     let settings = || SETTINGS.iter().filter(|section| section.path == path).flat_map(|section| section.settings);
     let properties: serde_json::Map<String, Value> =
@@ -205,7 +205,7 @@ fn property(path: &str, setting: &Setting) -> Value {
     property
 }
 
-/// What the table cannot say: how texts look, and what settings have to do with each other.
+/// What the table cannot express: patterns of strings, and relations between settings.
 fn by_hand(path: &str, key: &str) -> Value {
     let no_zero = "^[^\\u0000]*$";
     match (path, key) {

@@ -1,4 +1,4 @@
-//! Listeners: where they are, whom they let in, and which pools they offer.
+//! Listeners: their addresses, access, and pools.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn a_websocket_listener_has_its_terms() {
     assert!(unix.web.is_some_and(|web| web.ping == Some(Duration::from_secs(7))));
 }
 
-/// A configuration with two pools, of which these members say more, and one listener.
+/// A configuration with two pools, which have these additional members, and one listener.
 fn with_door(a: &str, b: &str, listener: &str) -> String {
     format!(
         r#"{{"pools":[{{"id":"a","command":"/bin/sh","instances":1{a}}},{{"id":"b","command":"/bin/sh","instances":1{b}}}],
@@ -71,7 +71,7 @@ fn a_listener_for_mcp_has_its_terms() {
 }
 
 #[test]
-fn a_pool_that_is_offered_to_mcp_clients_says_its_assignment() {
+fn a_pool_offered_to_mcp_clients_needs_an_explicit_assignment() {
     let http = r#""http":"a:1""#;
     let refused = |a: &str, b: &str, listener: &str| refused(&with_door(a, b, listener));
     let told = refused("", DEDICATED, http);
@@ -94,7 +94,7 @@ fn a_pool_that_is_offered_to_mcp_clients_says_its_assignment() {
 }
 
 #[test]
-fn a_pool_that_the_command_line_offers_to_mcp_clients_says_its_assignment_too() {
+fn a_pool_offered_to_mcp_clients_by_the_command_line_needs_an_explicit_assignment_too() {
     let http = Listen::Tcp { host: "a".to_owned(), port: 2 };
     let door = Listener { web: Some(Web::of(WebProtocol::Mcp)), ..Listener::open(http) };
     let error = good(&top("")).listen(std::slice::from_ref(&door)).expect_err("nothing says how sessions share it");
@@ -107,7 +107,7 @@ fn a_pool_that_the_command_line_offers_to_mcp_clients_says_its_assignment_too() 
 }
 
 #[test]
-fn a_pool_that_is_offered_to_mcp_clients_has_an_id_that_stands_in_a_url() {
+fn a_pool_offered_to_mcp_clients_has_an_id_that_is_valid_in_a_url() {
     let with =
         |id: &str, listener: &str| with_door(DEDICATED, DEDICATED, listener).replacen("\"a\"", &format!("{id:?}"), 1);
     for id in ["a b", "a/b", "a%62", "é", "a?b", "..", "."] {
@@ -124,7 +124,7 @@ fn a_pool_that_is_offered_to_mcp_clients_has_an_id_that_stands_in_a_url() {
 }
 
 #[test]
-fn a_listener_that_asks_for_tokens_is_not_open_to_everybody() {
+fn a_listener_that_requires_tokens_is_not_reported_as_open() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("tokens");
     fs::write(&file, "alice:0123456789abcdef\n").expect("a file");
@@ -134,7 +134,7 @@ fn a_listener_that_asks_for_tokens_is_not_open_to_everybody() {
 }
 
 #[test]
-fn what_would_have_no_effect_is_refused() {
+fn settings_without_effect_are_refused() {
     for (members, why) in [
         (
             r#""tcp":"a:1","origins":[]"#,
@@ -228,7 +228,7 @@ fn a_listener_offers_the_pools_it_names_or_its_own_or_all() {
 }
 
 #[test]
-fn a_listener_counts_its_connections_all_together_or_by_source() {
+fn a_listener_limits_connections_in_total_or_by_source() {
     let with = |value: &str| top(&format!(r#","listeners":[{{"unix":"x","max_connections":{value}}}]"#));
     let counts = |value: &str| good(&with(value)).listeners[0].max_connections;
     assert_eq!(counts("1024"), MaxConnections { total: Some(1024), per_source: None });
@@ -250,7 +250,7 @@ fn a_listener_counts_its_connections_all_together_or_by_source() {
 }
 
 #[test]
-fn who_may_come_in_is_said_in_the_way_of_the_listener() {
+fn each_kind_of_listener_has_its_own_access_settings() {
     let with = |listener: &str| top(&format!(r#","listeners":[{{{listener}}}]"#));
     let cases = [
         (
@@ -312,7 +312,7 @@ fn a_proxy_has_addresses() {
 }
 
 #[test]
-fn a_listener_that_other_machines_reach_says_so_until_it_is_told_who_may_come() {
+fn a_listener_open_to_other_machines_is_reported_until_access_is_restricted() {
     let open = |listener: &str| good(&top(&format!(r#","listeners":[{listener}]"#))).open_listeners();
     for near in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "localhost:1", "[::ffff:127.0.0.1]:1"] {
         assert_eq!(open(&format!(r#"{{"tcp":"{near}"}}"#)), Vec::<String>::new(), "{near}");
@@ -349,7 +349,7 @@ fn a_flag_adds_a_listener_and_stdio_is_the_default() {
 }
 
 #[test]
-fn a_listener_that_prefers_no_pool_of_several_is_told() {
+fn a_listener_without_a_preferred_pool_is_reported() {
     let two = r#""pools":[{"id":"a","command":"sh","instances":1},{"id":"b","command":"sh","instances":1}]"#;
     let listeners = r#""listeners":[{"tcp":"[::1]:1"},{"tcp":"[::1]:2","pool":"a"},{"tcp":"[::1]:3","pools":["a"]}]"#;
     let config = good(&format!("{{{two},{listeners}}}"));

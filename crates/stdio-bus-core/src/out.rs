@@ -63,7 +63,7 @@ impl Out {
         self.effects.extend(report.map(Effect::Report));
     }
 
-    /// Counts an event and reports it at the debug level.
+    /// Counts an event and reports it regardless of the rate limit, for debugging.
     pub(super) fn tell_quietly(&mut self, reason: Reason, make: impl FnOnce() -> Report) {
         let report = self.reporter.report_quietly(reason, make);
         self.push(Effect::Report(report));

@@ -1,12 +1,12 @@
-//! The requests that wait for their answers, in both directions: who asked, who answers, what both know each of them by,
-//! and until when (spec 6.2; decisions 4, 5).
+//! The pending requests of both directions: asker, answerer, the ids that each knows them by, and their deadlines (spec
+//! 6.2; decisions 4, 5).
 //!
-//! A request fills one cache line, with its key; what few requests have is beside it. It is in the list of its asker,
-//! which begins at its endpoint and runs through the requests; who has to answer only counts, and looks through the
-//! table when it ends.
+//! A request fills one cache line, with its key; rarely used state is stored beside it. It is in the list of its asker,
+//! which begins at its endpoint and runs through the requests; the answerer only counts them, and searches the table
+//! when it ends.
 //!
-//! Invariants: no two requests have the same answerer and wire id, so an answer can mean one request only; an id whose
-//! answer may still come is never given to another request of that answerer.
+//! Invariants: no two requests have the same answerer and wire id, so an answer belongs to exactly one request; an id
+//! whose answer may still arrive is never given to another request of that answerer.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,52 +25,52 @@ use super::request::{Flags, NONE, Original, Progress, Rare, SINCE_SHIFT};
 use super::settings::MAX_PENDING_REQUESTS;
 use super::table::{Fingerprints, Table};
 
-/// How long the answer to a cancelled request is waited for.
+/// How long the answer to a cancelled request is awaited.
 const CANCEL_GRACE: Duration = Duration::from_secs(5);
-/// Deadlines of cancelled requests are looked at together.
+/// Deadlines of cancelled requests are rounded up to this, in nanoseconds.
 const CANCEL_ROUND: u64 = 100_000_000;
-/// Slots that are kept for each other asker, and for all of them together.
+/// Slots reserved for each other asker, and for all of them together.
 const KEPT_FOR_EACH: usize = 4;
 const KEPT: usize = MAX_PENDING_REQUESTS / 4;
-/// Among so many requests one is looked for without a list.
+/// Up to this many requests are searched without a list.
 const FEW: usize = 16;
 
-/// Bytes of a request with all that is beside it, but for its ids.
+/// Bytes of a request with everything stored beside it, except its ids.
 #[cfg(test)]
 pub(super) const LARGEST: usize = size_of::<Request>() + size_of::<Rare>() + 64;
 
-/// Where the index says that a request is, or that there is room for one.
+/// The index slot of a request, or a free one.
 #[derive(Clone, Copy)]
 pub(super) struct Place(usize);
 
 /// The pending requests.
 pub(super) struct Pending {
     table: Table<Request, RequestMark>,
-    /// How many go each way.
+    /// Number of requests in each direction.
     counts: [usize; 2],
-    /// Slots of the table by answerer and wire id: each at its place, or behind it where others stand there.
+    /// Table slots by answerer and wire id: each at its home, or behind it if that is taken.
     index: Box<[u16; PLACES]>,
     fingerprints: Fingerprints,
-    /// What else there is, by slot.
+    /// Rarely used state, by slot.
     rare: Vec<Option<Box<Rare>>>,
-    /// The requests of those peers that have looked for one among many of theirs, by the fingerprint of asker and id, and
-    /// then in the order in which they were made.
+    /// The requests of peers that have searched for one among many, by the fingerprint of asker and id, and then in
+    /// order of creation.
     by_asker: BTreeSet<(u64, u64)>,
-    /// The requests whose progress is told under another name than the wire id, by the fingerprint of answerer and token.
+    /// Requests whose progress token differs from the wire id, by the fingerprint of answerer and token.
     by_token: BTreeMap<u64, RequestKey>,
-    /// Requests without an asker, and cancelled ones, oldest first, each way; some may be gone.
+    /// Orphaned and cancelled requests, oldest first, in each direction; some may be gone.
     unwanted: [VecDeque<RequestKey>; 2],
-    /// Ids that were made in place of others.
+    /// Number of ids made in place of others.
     ids_made: u64,
 }
 
-/// The requests of one asker, the oldest first: where the list begins and ends, and how long it is.
+/// The requests of one asker, the oldest first: head, tail and length of the list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
     first: u16,
     last: u16,
     count: u16,
-    /// They are listed by their ids, too.
+    /// They are also listed by id.
     lists_ids: bool,
 }
 
@@ -78,7 +78,7 @@ impl Asked {
     /// There are none.
     pub(super) const NOTHING: Self = Self { first: NONE, last: NONE, count: 0, lists_ids: false };
 
-    /// How many there are.
+    /// Their number.
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.count.into()
@@ -90,19 +90,19 @@ impl Asked {
         self.count == 0
     }
 
-    /// How many of them are listed by their ids.
+    /// How many of them are listed by id.
     pub(super) fn listed_by_id(&self) -> usize {
         if self.lists_ids { self.len() } else { 0 }
     }
 }
 
-/// The keys of requests in the order in which those were made. One sort serves all that list requests.
+/// The keys of requests in order of creation. One sort serves every list of requests.
 fn in_order(mut keys: Vec<RequestKey>) -> Vec<RequestKey> {
     keys.sort_unstable_by_key(|key| key.serial());
     keys
 }
 
-/// Places of the index: four for each request that there may be in one direction, so that few stand behind others.
+/// Index size: four slots for each possible request of one direction, so that collisions are rare.
 const PLACES: usize = (4 * MAX_PENDING_REQUESTS).next_power_of_two();
 
 impl Pending {
@@ -120,20 +120,20 @@ impl Pending {
         }
     }
 
-    /// How many go one way.
+    /// Number of requests in a direction.
     #[inline]
     pub(super) fn count(&self, direction: Direction) -> usize {
         self.counts[direction as usize]
     }
 
-    /// How many of clients somebody waits for.
+    /// Number of client requests whose asker still waits.
     pub(super) fn awaited(&self) -> usize {
         let is_awaited = |request: &Request| request.asker.is_some() && request.answerer.is_worker();
         self.table.iter().filter(|(_, request)| is_awaited(request)).count()
     }
 
-    /// Whether there is room for one more of an asker that has so many unanswered, of so many that may ask. The last slots
-    /// are kept for those that hold few.
+    /// Whether there is room for one more request of an asker that has `holds` unanswered, among `askers` possible
+    /// askers. The last slots are reserved for those that hold few.
     #[inline]
     pub(super) fn has_room(&self, direction: Direction, askers: usize, holds: usize) -> bool {
         let free = MAX_PENDING_REQUESTS - self.count(direction);
@@ -141,14 +141,14 @@ impl Pending {
         free > 0 && (free > kept || holds < MAX_PENDING_REQUESTS / askers.max(1))
     }
 
-    /// What stands for an id in a request. That two have the same is as good as impossible, and where it matters their texts
-    /// are compared.
+    /// The value that represents an id in a request. A collision is practically impossible, and where it matters the
+    /// texts are compared.
     #[inline]
     fn wire(&self, id: &Id) -> u64 {
         if let Id::Number(number) = id { *number } else { self.fingerprint(id) }
     }
 
-    /// What stands for an id in a list of many, whether it is a number or not.
+    /// The fingerprint of an id in a list of many, number or not.
     pub(super) fn fingerprint(&self, id: &Id) -> u64 {
         match id {
             Id::Number(number) => self.fingerprints.of(0, &number.to_le_bytes()),
@@ -162,7 +162,7 @@ impl Pending {
         self.fingerprints.mix(answerer.get(), wire) as usize % PLACES
     }
 
-    /// The request that an answer with this id from `answerer` means; else the place for one.
+    /// The request that an answer with this id from `answerer` belongs to; else a free place.
     #[inline]
     pub(super) fn find_or_place(&self, answerer: Peer, id: &Id) -> Result<(RequestKey, Place), Place> {
         match id {
@@ -171,13 +171,13 @@ impl Pending {
         }
     }
 
-    /// The same for an id that is no number.
+    /// The same for an id that is not a number.
     #[cold]
     fn find_name(&self, answerer: PeerBits, id: &Id) -> Result<(RequestKey, Place), Place> {
         self.probe(answerer, self.fingerprint(id), |key, _| self.text(key) == Some(id))
     }
 
-    /// The request of this answerer with this number for a wire id that is such; else the place for one.
+    /// The request of this answerer with this wire number for which the check holds; else a free place.
     #[inline(always)]
     fn probe(
         &self,
@@ -199,13 +199,13 @@ impl Pending {
         }
     }
 
-    /// The request that an answer with this id from `answerer` means.
+    /// The request that an answer with this id from `answerer` belongs to.
     #[inline]
     pub(super) fn find(&self, answerer: Peer, id: &Id) -> Option<RequestKey> {
         self.find_or_place(answerer, id).ok().map(|(key, _)| key)
     }
 
-    /// The wire id of a request, if it is no number.
+    /// The wire id of a request, if it is not a number.
     fn text(&self, key: RequestKey) -> Option<&Id> {
         self.rare(key)?.wire.as_ref()
     }
@@ -215,7 +215,7 @@ impl Pending {
         self.text(key).cloned().unwrap_or(Id::Number(request.wire))
     }
 
-    /// The id that its asker knows it by.
+    /// The id known to its asker.
     fn asker_id(&self, key: RequestKey, request: &Request) -> Id {
         self.original(key).map_or_else(|| self.wire_id(key, request), |original| original.id.clone())
     }
@@ -248,19 +248,18 @@ impl Pending {
         String::from_utf8_lossy(&self.asker_token(key)).into_owned()
     }
 
-    /// The token that its asker knows it by, if that is another one than the answerer's.
+    /// The token known to its asker, if it differs from the answerer's.
     pub(super) fn replaced_token(&self, key: RequestKey) -> Option<Text> {
         self.original(key).filter(|original| original.is_replaced).map(|original| original.token.clone())
     }
 
-    /// The token that the answerer knows it by, if that is another one than the asker's.
+    /// The token known to the answerer, if it differs from the asker's.
     pub(super) fn wire_token(&self, key: RequestKey) -> Option<Text> {
         self.original(key).filter(|original| original.is_replaced)?;
         Some(self.wire_id(key, self.get(key)?).token().as_slice().into())
     }
 
-    /// The fingerprint of the id that the answerer knows it by, and that of the token that it tells its progress under, if
-    /// that is not the id.
+    /// The fingerprint of the id known to the answerer, and that of its progress token, if that is not the id.
     pub(super) fn fingerprints_of(&self, key: RequestKey) -> Option<(u64, Option<u64>)> {
         let token = self.rare(key).and_then(|rare| rare.progress.as_ref()?.wire.as_ref());
         Some((self.fingerprint(&self.wire_id(key, self.get(key)?)), token.map(|token| self.fingerprint(token))))
@@ -281,14 +280,14 @@ impl Pending {
         (asked.last != NONE).then(|| self.table.in_slot(asked.last.into()).0)
     }
 
-    /// The requests that `answerer` has to answer, the oldest first. It looks at all.
+    /// The requests that `answerer` has to answer, the oldest first. It searches the whole table.
     pub(super) fn unanswered(&self, answerer: Peer) -> Vec<RequestKey> {
         let answerer = PeerBits::from(answerer);
         self.all(|request| request.answerer == answerer)
     }
 
-    /// The oldest request that `asker`, whose requests these are, has made under this id. Cancellations are rare: only a
-    /// peer that has asked for one among many has its requests listed by their ids, from then on.
+    /// The oldest request that `asker`, whose list this is, has made under this id. Cancellations are rare: only a peer
+    /// that has searched for one among many has its requests listed by id, from then on.
     pub(super) fn find_asked(&mut self, asker: Peer, id: &Id, asked: &mut Asked) -> Option<RequestKey> {
         if !asked.lists_ids && asked.len() > FEW {
             asked.lists_ids = true;
@@ -304,24 +303,24 @@ impl Pending {
         found.find(|key| self.is_asked_as(*key, asker, id))
     }
 
-    /// What stands for an id or a token of a peer.
+    /// The fingerprint of a peer's id or token.
     fn fingerprint_at(&self, peer: PeerBits, id: &Id) -> u64 {
         self.fingerprints.mix(peer.get(), self.fingerprint(id))
     }
 
-    /// Where a request stands in the list by ids, while it has its asker yet.
+    /// The entry of a request in the list by id, while it has its asker.
     #[cold]
     fn entry_by_id(&self, key: RequestKey) -> Option<(u64, u64)> {
         let request = self.get(key)?;
         Some((self.fingerprint_at(request.asker?, &self.asker_id(key, request)), key.to_bits().get()))
     }
 
-    /// How many requests stand in the list by ids.
+    /// Number of requests in the list by id.
     pub(super) fn listed_by_id(&self) -> usize {
         self.by_asker.len()
     }
 
-    /// Adds a request: `place` was found for the id of its asker, and nothing has changed since. There has to be room.
+    /// Adds a request: `place` was found for its asker's id, and nothing has changed since. There must be room.
     #[inline]
     #[allow(clippy::too_many_arguments)]
     pub(super) fn insert(
@@ -367,7 +366,7 @@ impl Pending {
         Some(key)
     }
 
-    /// Keeps what does not fit into a request, and gives its place in the index.
+    /// Stores what does not fit into a request, and returns its place in the index.
     #[cold]
     fn keep_beside(&mut self, key: RequestKey, new: &NewRequest, id: &Id, wire: Wire<'_>) -> Place {
         let original = |token: &[u8], is_replaced| Some(Original { id: id.clone(), token: token.into(), is_replaced });
@@ -392,7 +391,7 @@ impl Pending {
         Place(place)
     }
 
-    /// Forgets what is kept beside a request.
+    /// Drops the state beside a request.
     #[cold]
     fn forget_beside(&mut self, key: RequestKey) {
         let answerer = self.table.in_slot(key.index()).1.answerer;
@@ -402,8 +401,8 @@ impl Pending {
         }
     }
 
-    /// Notes the token that the answerer of a request tells its progress under: the wire id, or another one that no other
-    /// request there has. `original` is what its asker has written, if that is none of them.
+    /// Records the progress token known to the answerer of a request: the wire id, or another one that no other request
+    /// there has. `original` is the asker's token, if it differs.
     pub(super) fn note_token(&mut self, key: RequestKey, wire: Option<Id>, original: Option<Text>) {
         let Some(request) = self.table.get_mut(key) else { return };
         let answerer = request.answerer;
@@ -420,7 +419,7 @@ impl Pending {
         self.beside(key).progress = Some(Progress { wire, original });
     }
 
-    /// What is kept beside a request.
+    /// The state beside a request.
     fn beside(&mut self, key: RequestKey) -> &mut Rare {
         if self.rare.len() <= key.index() {
             self.rare.resize_with(key.index() + 1, || None);
@@ -428,14 +427,14 @@ impl Pending {
         self.rare[key.index()].get_or_insert_default()
     }
 
-    /// The request whose progress `answerer` tells under this token.
+    /// The request whose progress `answerer` reports under this token.
     #[inline]
     pub(super) fn find_by_token(&self, answerer: Peer, token: &Id) -> Option<RequestKey> {
         let is_by_id = |key: &RequestKey| self.get(*key).is_some_and(|request| request.flags.has(Flags::TOKEN_IS_ID));
         self.find(answerer, token).filter(is_by_id).or_else(|| self.find_by_other_token(answerer, token))
     }
 
-    /// Whether the progress of any request is told under another name than its id.
+    /// Whether any request has a progress token that differs from its id.
     #[inline]
     pub(super) fn has_other_tokens(&self) -> bool {
         !self.by_token.is_empty()
@@ -452,18 +451,18 @@ impl Pending {
         is_it.then_some(key)
     }
 
-    /// The progress token that the asker of a request has written, if its answerer sees another one.
+    /// The progress token of a request's asker, if its answerer sees another one.
     pub(super) fn replaced_progress(&self, key: RequestKey) -> Option<Text> {
         self.rare(key)?.progress.as_ref()?.original.clone()
     }
 
-    /// An id that nobody has made before.
+    /// An id that was never used before.
     pub(super) fn make_id(&mut self, is_string: bool) -> Id {
         self.ids_made += 1;
         Id::made(self.ids_made - 1, is_string)
     }
 
-    /// Where the index says that a request is.
+    /// The index slot of a request.
     fn place_of(&self, key: RequestKey) -> Option<Place> {
         let request = self.get(key)?;
         let mut place = self.home(request.answerer, request.wire);
@@ -473,7 +472,7 @@ impl Pending {
         Some(Place(place))
     }
 
-    /// Frees a place of the index: those behind it that would not be found any more move up.
+    /// Frees an index slot: entries behind it that could not be found any more move up.
     #[inline]
     fn free_place(&mut self, Place(mut free): Place) {
         let mut place = free;
@@ -485,7 +484,7 @@ impl Pending {
             }
             let (_, request) = self.table.in_slot(slot.into());
             let home = self.home(request.answerer, request.wire);
-            // It may move if its home is not between the free place and its own.
+            // It may move if its home is not between the free slot and its own.
             if place.wrapping_sub(home) % PLACES >= place.wrapping_sub(free) % PLACES {
                 self.index[free] = slot;
                 free = place;
@@ -494,7 +493,7 @@ impl Pending {
         self.index[free] = NONE;
     }
 
-    /// Its asker, whose requests these are, does not wait for a request any more.
+    /// The asker, whose list this is, stops waiting for a request.
     #[inline]
     pub(super) fn leave_asker(&mut self, key: RequestKey, asked: &mut Asked) {
         if asked.lists_ids
@@ -516,7 +515,7 @@ impl Pending {
         asked.count -= 1;
     }
 
-    /// Takes a request out that nobody waits for, at its place in the index, where nothing has changed since.
+    /// Removes a request without an asker, at its place in the index, where nothing has changed since.
     #[inline]
     pub(super) fn remove_at(&mut self, key: RequestKey, place: Place) {
         let (_, request) = self.table.in_slot(key.index());
@@ -528,21 +527,21 @@ impl Pending {
         self.table.drop(key);
     }
 
-    /// Takes a request out that nobody waits for.
+    /// Removes a request without an asker.
     pub(super) fn remove(&mut self, key: RequestKey) {
         if let Some(place) = self.place_of(key) {
             self.remove_at(key, place);
         }
     }
 
-    /// A line of a request is written when it ends.
+    /// A log line is written when the request ends.
     pub(super) fn mark_told(&mut self, key: RequestKey) {
         if let Some(request) = self.table.get_mut(key) {
             request.flags.0 |= Flags::TOLD;
         }
     }
 
-    /// The asker of a request has left it. The id stays taken until the answer comes.
+    /// The asker of a request stops waiting. The id stays reserved until the answer arrives.
     pub(super) fn orphan(&mut self, key: RequestKey) {
         let Some(request) = self.table.get_mut(key) else { return };
         let direction = request.direction();
@@ -552,7 +551,7 @@ impl Pending {
         self.mark_unwanted(direction, key);
     }
 
-    /// The asker does not want the answer any more: it is waited for a little while, until the moment that is given.
+    /// The asker cancels the request: its answer is awaited a little longer, until the moment returned.
     pub(super) fn cancel(&mut self, now: Moment, key: RequestKey, how: Cancel) -> Option<Moment> {
         let request = self.table.get_mut(key).filter(|request| request.cancelled().is_none())?;
         let due = Moment(now.after(CANCEL_GRACE).0.next_multiple_of(CANCEL_ROUND));
@@ -566,8 +565,8 @@ impl Pending {
         Some(expires)
     }
 
-    /// Nobody wants the answer to this request any more. Its id stays taken until the answer comes, so that a late
-    /// answer cannot be mistaken for another one's.
+    /// The answer to this request is not wanted any more. Its id stays reserved until the answer arrives, so that a
+    /// late answer cannot be mistaken for another one's.
     fn mark_unwanted(&mut self, direction: Direction, key: RequestKey) {
         let unwanted = &mut self.unwanted[direction as usize];
         unwanted.push_back(key);
@@ -577,23 +576,23 @@ impl Pending {
         }
     }
 
-    /// The request that nobody has wanted for longest; a full table gives it up first.
+    /// The request that has been unwanted for longest; a full table drops it first.
     pub(super) fn take_oldest_unwanted(&mut self, direction: Direction) -> Option<RequestKey> {
         let unwanted = &mut self.unwanted[direction as usize];
         core::iter::from_fn(|| unwanted.pop_front()).find(|key| self.table.get(*key).is_some())
     }
 
-    /// Requests that have waited too long, the oldest first.
+    /// Requests that have timed out, the oldest first.
     pub(super) fn expired(&self, now: Moment) -> Vec<RequestKey> {
         self.all(|request| request.expires != Moment::NEVER && request.expires <= now)
     }
 
-    /// Requests that have no answer before they are cancelled, of clients that have not cancelled them.
+    /// Subscriptions that their clients have not cancelled.
     pub(super) fn subscriptions(&self) -> Vec<RequestKey> {
         self.all(|request| request.verb == Verb::Listen && request.asker.is_some() && request.cancelled().is_none())
     }
 
-    /// How many requests clients wait for that this worker is to answer some time, and since when.
+    /// How many requests of waiting clients this worker owes an answer, and since when.
     pub(super) fn owed_by(&self, worker: WorkerKey) -> (usize, Moment) {
         let is_owed = |request: &&Request| {
             request.answerer == Peer::from(worker).into() && request.asker.is_some() && request.verb != Verb::Listen
@@ -602,19 +601,19 @@ impl Pending {
         owed.fold((0, Moment::NEVER), |(count, since), request| (count + 1, since.min(request.since())))
     }
 
-    /// Those that are such, in the order in which they were made.
+    /// The requests for which `is_such` holds, in order of creation.
     fn all(&self, is_such: impl Fn(&Request) -> bool) -> Vec<RequestKey> {
         let is_such = |(key, request): (RequestKey, &Request)| is_such(request).then_some(key);
         in_order(self.table.iter().filter_map(is_such).collect())
     }
 
-    /// When the next one has waited too long; never, if none can.
+    /// When the next one times out; never, if none can.
     pub(super) fn next_expiry(&self) -> Moment {
         self.table.iter().map(|(_, request)| request.expires).min().unwrap_or(Moment::NEVER)
     }
 
-    /// Places of the index that are in use. It is mostly empty, and looked at after each step of the simulator: empty
-    /// stretches are passed over whole.
+    /// Number of index slots in use. The index is mostly empty, and checked after each step of the simulator: empty
+    /// stretches are skipped as a whole.
     fn taken_places(&self) -> usize {
         const EMPTY: [u16; 128] = [NONE; 128];
         let in_use = self.index.chunks(EMPTY.len()).filter(|stretch| **stretch != EMPTY[..stretch.len()]);

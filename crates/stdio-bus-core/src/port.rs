@@ -1,6 +1,6 @@
-//! The whole contract between the core and whoever runs it: what comes in and what goes out.
+//! The whole contract between the core and its caller: inputs and effects.
 //!
-//! The caller gives bytes to [`Bus::receive`](super::Bus::receive) and everything else to
+//! The caller passes bytes to [`Bus::receive`](super::Bus::receive) and everything else to
 //! [`Bus::handle`](super::Bus::handle), and carries out the [`Effects`] that each call returns. Time is an argument.
 
 use alloc::boxed::Box;
@@ -15,7 +15,7 @@ use super::report::Report;
 pub use super::report::{Reason, WorkerName};
 use ndjson_scan::Span;
 
-/// What happened outside.
+/// An event outside.
 #[derive(Clone, Debug)]
 pub enum Input {
     /// A worker's process runs, as [`Effect::Spawn`] asked.
@@ -29,9 +29,9 @@ pub enum Input {
     SpawnFailed {
         /// The worker.
         worker: WorkerKey,
-        /// Why, for a person to read.
+        /// Why, for people.
         why: String,
-        /// The command is not to blame: descriptors, processes or memory were short (EMFILE, ENFILE, EAGAIN, ENOMEM).
+        /// The command is not at fault: descriptors, processes or memory were short (EMFILE, ENFILE, EAGAIN, ENOMEM).
         short: bool,
     },
     /// A worker's process was reaped (spec 7.1.1).
@@ -41,93 +41,94 @@ pub enum Input {
         /// How it ended.
         exit: Exit,
     },
-    /// A peer will send nothing more, and everything it sent was given to `receive`.
+    /// A peer will send nothing more, and everything it sent was passed to `receive`.
     Ended {
         /// The peer.
         peer: Peer,
         /// Bytes of a line that never got its newline.
         partial: usize,
     },
-    /// A peer can be written to no more: reset, broken pipe. For a worker, [`Input::Unread`] comes just before.
+    /// Writes to a peer fail: reset, broken pipe. For a worker, [`Input::Unread`] comes just before.
     Broken {
         /// The peer.
         peer: Peer,
-        /// Why, for a person to read.
+        /// Why, for people.
         why: String,
     },
     /// Bytes queued for a peer have left the daemon.
     Sent {
         /// The peer.
         peer: Peer,
-        /// How many.
+        /// Number of bytes.
         bytes: usize,
     },
-    /// What [`Effect::Probe`] asked for.
+    /// The answer to [`Effect::Probe`].
     Unread {
         /// The worker.
         worker: WorkerKey,
         /// Bytes that were written to its stdin and that it has not read yet.
         bytes: usize,
     },
-    /// More than three quarters of [`max_memory`](super::settings::Limits::max_memory) are in use, or have just ceased to be.
+    /// More than three quarters of [`max_memory`](super::settings::Limits::max_memory) are in use, or have just ceased
+    /// to be.
     Memory {
-        /// Bytes of all blocks that are lent.
+        /// Bytes of all blocks in use.
         used: usize,
-        /// How many of them are held for whom; empty once fewer than three quarters are in use.
+        /// How many bytes each peer holds; empty once fewer than three quarters are in use.
         held: Vec<(Peer, usize)>,
-        /// Those whose next bytes are there, but not the memory for them.
+        /// Peers with input waiting for which there is no memory.
         waiting: Vec<Peer>,
     },
     /// The system has refused memory.
     Refused {
-        /// Whose bytes could not be kept or queued, and are lost; none if nothing is.
+        /// The client whose bytes could not be kept or queued, and are lost; none if nothing is lost.
         client: Option<ClientKey>,
-        /// How many bytes are held for whom; with a client, at most for that one.
+        /// How many bytes each peer holds; with a client, at most that one.
         held: Vec<(Peer, usize)>,
     },
-    /// A connection was refused before it became a client, or a request of one that is none.
+    /// A connection was rejected before it became a client, or a request that belongs to none.
     Stranger {
         /// Where it came from.
         place: Place,
         /// [`Reason::ProxyHeader`] or [`Reason::HandshakeRefused`].
         reason: Reason,
-        /// What is told of it.
+        /// The text of the report.
         text: String,
     },
-    /// A client that is not read for now will send nothing more than it has sent: it may have gone, or wait for answers.
+    /// A client that is paused will send nothing more than it has sent: it may have left, or wait for answers.
     SendsNoMore(ClientKey),
-    /// A client has said that it leaves: it reads nothing of what is sent to it now, and sends nothing more.
+    /// A client has announced that it leaves: it reads and sends nothing more.
     Left(ClientKey),
-    /// A client has sent a binary message, and of those that come after it nothing more is told. It is none to the core.
+    /// A client has sent a binary message, which is not passed to the core; later ones are not reported.
     BinaryIgnored(ClientKey),
-    /// What a client sends is no sequence of messages: nothing that comes after it can be read.
+    /// A client's input violates the framing: nothing after it can be read.
     Faulty {
         /// The client.
         client: ClientKey,
-        /// What is wrong, for a person to read.
+        /// What is wrong, for people.
         why: String,
-        /// It is a line that is too long.
+        /// The line is too long.
         is_too_long: bool,
     },
-    /// A client's descriptor is closed, and no operation of it is left in the kernel.
+    /// A client's descriptor is closed, and no operation of it is pending in the kernel.
     Closed(ClientKey),
     /// The operator closes a client's connection.
     CloseClient(ClientKey),
-    /// The door that a client has come through ends it: it is a session that has ended.
+    /// The listener that a client came through ends it: its session has ended.
     EndClient {
         /// The client.
         client: ClientKey,
         /// Why.
         why: Reason,
     },
-    /// A session's client was not there to take events, and the oldest of those that were kept for it are lost.
+    /// A session's client was not connected to take events, and the oldest of those kept for it are lost.
     EventsLost {
         /// The client.
         client: ClientKey,
-        /// How many.
+        /// Number of events.
         lost: usize,
     },
-    /// The token that a client came in with lets nobody in any more.
+    /// The token that a client came in with was removed.
     TokenRemoved(ClientKey),
     /// The operator has a worker replaced: in turn, without a lost request, or at once.
     RestartWorker {
@@ -138,23 +139,23 @@ pub enum Input {
     },
     /// The operator has all workers of the pool with this index replaced in turn.
     RestartPool(usize),
-    /// The processes of a worker hold so many MiB, more than they may.
+    /// The processes of a worker hold this many MiB, more than allowed.
     Grown {
         /// The worker.
         worker: WorkerKey,
-        /// How many.
+        /// Number of MiB.
         mib: u64,
     },
-    /// The daemon did not run for a while; to be told before anything else that happens at this moment.
+    /// The daemon did not run for a while; to be passed before any other input of the same moment.
     Gap {
-        /// So long it was stopped, or got no processor; that is part of the time that has passed.
+        /// How long it was stopped, or got no CPU; this is part of the time that has passed.
         held_up: Duration,
-        /// So long the machine was suspended; the caller's clock has stood still.
+        /// How long the machine was suspended; the caller's clock has stood still.
         suspended: Duration,
     },
-    /// The operator has the daemon drain. Another time it is nothing new.
+    /// The operator starts a drain. A repetition has no effect.
     Drain,
-    /// SIGTERM or SIGINT. The second one gives up what is pending.
+    /// SIGTERM or SIGINT. The second one drops pending requests.
     Shutdown,
     /// Time has passed.
     Tick,
@@ -184,35 +185,35 @@ impl core::fmt::Display for Exit {
     }
 }
 
-/// What has to be done outside.
+/// An action for the caller.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Queue these bytes of the window that `receive` was called with. Must be done before the window goes.
+    /// Queue these bytes of the window that `receive` was called with. Must be done before the window is gone.
     Copy {
-        /// Where to.
+        /// The receiver.
         to: Peer,
-        /// Which bytes; whole lines with their newline, or the pieces of one whose id is replaced.
+        /// The range of bytes; whole lines with their newline, or the pieces of one whose id is replaced.
         span: Span,
     },
     /// Queue these bytes.
     Insert {
-        /// Where to.
+        /// The receiver.
         to: Peer,
         /// The bytes.
         text: Text,
     },
     /// Stop presenting this peer's bytes until [`Effect::Resume`]; keep what is not consumed.
     Pause(Peer),
-    /// Present what was kept, then read on.
+    /// Present the kept bytes, then read on.
     Resume(Peer),
     /// Start a worker's process; answer with [`Input::Spawned`] or [`Input::SpawnFailed`].
     Spawn {
         /// The worker.
         worker: WorkerKey,
-        /// What people call it, and its pool.
+        /// Its name for people, and its pool.
         name: WorkerName,
-        /// Which command of its pool: the newest one ([`Pool::generation`](super::settings::Pool::generation)), or, if that
-        /// has not shown that it can live, the last one that has.
+        /// Which command of its pool: the newest one ([`Pool::generation`](super::settings::Pool::generation)), or, if
+        /// that has not settled yet, the last one that has.
         generation: u32,
     },
     /// Close a worker's stdin once everything queued is written.
@@ -221,14 +222,14 @@ pub enum Effect {
     Signal {
         /// The worker.
         worker: WorkerKey,
-        /// Which signal.
+        /// The signal.
         signal: Signal,
     },
-    /// Find out how much a worker has not read of what was written to its stdin; answer with [`Input::Unread`].
+    /// Find out how much of its stdin a worker has not read; answer with [`Input::Unread`].
     Probe(WorkerKey),
-    /// Forget a worker: cancel what is in flight and close its descriptors. Its key is dead.
+    /// Forget a worker: cancel its pending operations and close its descriptors. Its key is dead.
     Release(WorkerKey),
-    /// Close a client connection; answer with [`Input::Closed`], but for [`Close::Refuse`].
+    /// Close a client connection; answer with [`Input::Closed`], except for [`Close::Refuse`].
     Close {
         /// The client.
         client: ClientKey,
@@ -237,22 +238,23 @@ pub enum Effect {
         /// Why.
         why: Reason,
     },
-    /// Take no more connections for now: the table is full.
+    /// Pause accept: the table is full.
     PauseAccept,
-    /// Take connections again.
+    /// Resume accept.
     ResumeAccept,
-    /// Close the sockets of the listener with this index until [`Effect::OpenListener`]: whoever connects is refused.
+    /// Close the sockets of the listener with this index until [`Effect::OpenListener`]: the kernel refuses
+    /// connections.
     CloseListener(usize),
-    /// Listen there again.
+    /// Listen again.
     OpenListener(usize),
     /// Close the listening sockets for good (spec 10.2.1).
     StopAccept,
-    /// The era of a pool's command has become known ([`Bus::pool_era`](super::Bus::pool_era)).
+    /// The era of a pool's command is known ([`Bus::pool_era`](super::Bus::pool_era)).
     Discovered {
         /// The pool.
         pool: usize,
     },
-    /// Something a person may want to know.
+    /// A report for people.
     Report(Box<Report>),
     /// The drain is over: exit.
     Done,
@@ -261,12 +263,11 @@ pub enum Effect {
 /// How a client connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// In an orderly way: whatever has paused it is over, and what it sends is presented and refused until one of the
-    /// others follows.
+    /// Orderly: any pause is over, and input is presented and refused until one of the others follows.
     Refuse,
-    /// Read nothing more, send what is queued, then shut down the writing side and discard input until its end.
+    /// Read nothing more, send the queue, then shut down the writing side and discard input until its end.
     Flush,
-    /// Now. What is queued is lost.
+    /// At once. The queue is lost.
     Now,
 }
 
@@ -279,8 +280,7 @@ pub enum Signal {
     Kill,
 }
 
-/// What is to be done, in this order. It borrows the bus, so that nobody calls the core before the last effect is
-/// taken.
+/// The actions, in this order. It borrows the bus, so that the core cannot be called before the last effect is taken.
 #[must_use = "lines are lost with the effects that nobody carries out"]
 pub struct Effects<'a>(pub(super) &'a mut VecDeque<Effect>);
 
@@ -301,10 +301,10 @@ pub struct Received {
     pub next: Next,
 }
 
-/// How to go on after [`Bus::receive`](super::Bus::receive).
+/// How to continue after [`Bus::receive`](super::Bus::receive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Drain the effects, then present the rest of this window again: there are lines left.
+    /// Carry out the effects, then present the rest of this window again: there are lines left.
     Again,
     /// Read more, and present the rest in front of it.
     Read,

@@ -1,10 +1,10 @@
-//! Whether new clients are served, as a load balancer asks it: by listener, by pool, or all together; and listeners that
-//! are closed while no worker of theirs runs, for balancers that only connect.
+//! Readiness as a load balancer sees it, by listener, by pool or in total; and listeners that are closed while none of
+//! their workers runs, for balancers that only connect.
 //!
-//! A listener is ready when a message of a new client that names no pool would find a running worker, and there is
-//! room for the client. A worker that is being started does not count, though messages for it would be kept; nor does
-//! one whose forerunners have ended one after the other, until it has answered or has run for some seconds: else a pool
-//! whose workers end soon would draw clients with each of them.
+//! A listener is ready if a message of a new client that names no pool would find a running worker, and there is room
+//! for the client. A worker that is being started does not count, though messages for it would be kept; nor does a
+//! worker on probation, whose predecessors have failed in a row, until it has answered or has run for some seconds:
+//! otherwise a pool of crashing workers would attract clients with each of them.
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -19,19 +19,19 @@ use super::settings::Assignment;
 use super::shutdown::Stage;
 use super::worker::Worker;
 
-/// The answer to whether something is ready. Texts are for people.
+/// The result of a readiness check. Texts are for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
     /// New clients are served.
     Ready,
     /// They are not, for this reason.
     NotReady(String),
-    /// The daemon shuts down; clients that are there may finish.
+    /// The daemon shuts down; connected clients may finish.
     Draining,
 }
 
-/// A worker that has run for so long without a word shows that it lives: most say nothing before they are asked, and a
-/// process that was made is no sign, since its program may end at once.
+/// A worker that has run this long without output counts as alive: most say nothing before they are asked, and a
+/// process as such is no sign of life, since its program may end at once.
 const FIRST_SIGN: Duration = Duration::from_secs(1);
 
 impl Readiness {
@@ -41,7 +41,7 @@ impl Readiness {
     }
 }
 
-/// One that serves suffices; else what is told is why the first one does not.
+/// One that serves suffices; else the reason of the first one is returned.
 fn any_or_first(serve: impl Iterator<Item = Result<(), String>>) -> Result<(), String> {
     serve.reduce(|first, next| next.or(first)).unwrap_or(Ok(()))
 }
@@ -54,8 +54,8 @@ impl Bus {
         self.readiness_if(|| listeners.try_for_each(|listener| self.listener_serves(listener)))
     }
 
-    /// Whether the start is over: no pool is waited for any more, since a worker of it has spoken or lasted, or has failed,
-    /// and one pool at least has such a worker.
+    /// Whether startup is over: each pool has a worker that has answered or lasted, or has failed, and at least one has
+    /// such a worker.
     pub fn has_started(&self, now: Moment) -> bool {
         let mut any_lives = false;
         let is_there = |pool: &usize| !self.settings.pools[*pool].is_gone;
@@ -77,7 +77,8 @@ impl Bus {
         Some(self.readiness_if(|| self.listener_serves(listener)))
     }
 
-    /// Whether a message of a new client that names the pool with this index is taken; none if there is no such pool.
+    /// Whether a message of a new client that names the pool with this index is accepted; none if there is no such
+    /// pool.
     pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
         self.settings.pools[..self.supervisor.shown].get(pool).filter(|pool| !pool.is_gone)?;
         Some(self.readiness_if(|| self.pool_serves(pool)))
@@ -104,7 +105,7 @@ impl Bus {
         any_or_first(pools.map(|pool| self.pool_serves(pool)))
     }
 
-    /// Whether a pool that people see takes messages. With workers for clients of two eras those of one suffice.
+    /// Whether a configured pool takes messages. With workers for clients of two eras those of one suffice.
     fn pool_serves(&self, pool: usize) -> Result<(), String> {
         let is_there = |side: &usize| !self.supervisor.pools[*side].side.is_dormant;
         any_or_first(self.sides_of(pool).filter(is_there).map(|side| self.side_serves(side)))
@@ -130,7 +131,7 @@ impl Bus {
             if !is_coming && self.is_full(pool) {
                 return Err(format!("all {} workers of pool \"{id}\" are in use", settings.max_instances));
             }
-            // The next spare is on its way, and the others show that it will come.
+            // The next spare is being started, and the others show that it will run.
             if is_coming && !slots.iter().any(|slot| slot.restarts.is_failing()) && self.pool_runs(pool, |_| true) {
                 return Ok(());
             }
@@ -146,7 +147,7 @@ impl Bus {
         Err(format!("no worker of pool \"{id}\" is running: {what}"))
     }
 
-    /// Closes listeners that are to be closed while no worker of their pools runs, and opens them again.
+    /// Closes listeners that are configured to close while no worker of their pools runs, and opens them again.
     pub(super) fn update_listeners(&mut self) {
         self.supervisor.has_changed = false;
         if self.shutdown.refuses_requests() {
@@ -163,7 +164,7 @@ impl Bus {
             if core::mem::replace(&mut door.is_closed, !runs) != runs {
                 continue;
             }
-            // Before its first worker runs that is the ordinary course.
+            // Before its first worker runs this is normal.
             let is_news = door.has_opened;
             door.has_opened |= runs;
             let (effect, reason, what) = match runs {
@@ -179,7 +180,7 @@ impl Bus {
         }
     }
 
-    /// Whether any such worker of a pool that people see runs, no matter whose it is, and is not on probation.
+    /// Whether any such worker of a configured pool runs, owned or not, and is not on probation.
     fn pool_runs(&self, pool: usize, is_such: impl Fn(&Worker) -> bool) -> bool {
         self.workers.iter().any(|(_, worker)| worker.name.pool == pool && worker.serves() && is_such(worker))
     }

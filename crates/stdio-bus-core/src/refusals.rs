@@ -1,5 +1,5 @@
-//! What is said of a line that goes nowhere: an error to who asked, and a report with who, which id, and why
-//! (spec 4.3, 5.3, 7.3.2; decisions 8, 9).
+//! Lines that are not delivered: an error to the asker, and a report with peer, id and reason (spec 4.3, 5.3, 7.3.2;
+//! decisions 8, 9).
 use alloc::format;
 use alloc::string::String;
 
@@ -17,7 +17,7 @@ use super::settings::MAX_REQUEST_ID_LEN;
 use super::{Bus, Flow, foreign, length_of_line, reply};
 
 impl Bus {
-    /// Tells that a line of `from` was dropped, with its id.
+    /// Reports that a line of `from` was dropped, with its id.
     pub(super) fn report_line(&mut self, reason: Reason, from: Peer, window: Window<'_>, line: &Line, text: &str) {
         let id = line.id.is_some().then(|| window.get(line.id));
         self.report_request(reason, [Some(from), None], || {
@@ -27,11 +27,11 @@ impl Bus {
         });
     }
 
-    /// A message of `from` goes nowhere: who asked is told so, and the loss is reported.
+    /// Refuses a message of `from`: the asker gets an error, and the loss is reported.
     pub(super) fn refuse(&mut self, from: Peer, window: Window<'_>, line: &Line, refusal: Refusal) -> Flow {
         let Refusal(reason, text) = refusal;
         let answer = line.id.is_some() && self.takes_errors(from);
-        // One who asks without reading the answers is not listened to until it reads.
+        // A peer that asks without reading the answers is not read until it reads.
         if answer && self.block_on_itself(from) {
             return Flow::Blocked;
         }
@@ -65,7 +65,7 @@ impl Bus {
         Flow::Next
     }
 
-    /// A request of a client gets no answer but an error of the bus.
+    /// A client's request gets an error of the bus instead of an answer.
     pub(super) fn count_error(&mut self, pool: Option<usize>, reason: Reason) {
         match pool {
             Some(pool) => {
@@ -76,8 +76,8 @@ impl Bus {
         }
     }
 
-    /// The pool that a refused message was for, if that is one: that of its session, the one that it names, or the only
-    /// one of its listener.
+    /// The pool that a refused message was for, if known: that of its session, the one that it names, or the only one
+    /// of its listener.
     pub(super) fn pool_meant(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Option<usize> {
         let session = session_named(window, line).and_then(|name| self.sessions.of_client(client, &name));
         if let Some(session) = session.and_then(|session| self.sessions.get(session)) {
@@ -86,7 +86,7 @@ impl Bus {
         self.balancer.groups[self.group_of_line(client, window, line).ok()?].only_pool()
     }
 
-    /// Why the worker is replaced that a client's message was for: that of the session it names, or of the connection.
+    /// Why the worker for a client's message is being replaced: that of the session it names, or of the connection.
     fn cause_of_loss(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Option<Reason> {
         let session = session_name(window, line.session).and_then(|name| self.sessions.of_client(client, &name));
         let of_session = session.and_then(|session| self.sessions.get(session)).map(|session| session.worker);
@@ -94,7 +94,7 @@ impl Bus {
         of_session.into_iter().chain(own).find_map(|worker| self.workers.get(worker)?.process.cause())
     }
 
-    /// Says an error to a peer that still listens. `id` is a JSON token.
+    /// Sends an error to a peer that still reads. `id` is a JSON token.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn send_error(
         &mut self,
@@ -109,7 +109,7 @@ impl Bus {
         self.say(to, said);
     }
 
-    /// What is said to a peer that still listens; `cause` is that of a worker that was replaced. `id` is a JSON token.
+    /// The error for a peer that still reads; `cause` is the reason why a worker was replaced. `id` is a JSON token.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn error_for(
         &self,
@@ -124,7 +124,7 @@ impl Bus {
             return None;
         }
         let code = reply::code(reason);
-        // A worker that was replaced did not just end.
+        // A worker that was replaced has not simply ended.
         let told = cause.filter(|cause| *cause == Reason::WorkerReplaced).map_or(reason.told(), Reason::name);
         let mut line = reply::error(id, session, code, text, told, cause.map(Reason::name), delivered);
         if reason == Reason::EraUnsupported {
@@ -133,7 +133,7 @@ impl Bus {
         Some(Said { code, reason: told, line })
     }
 
-    /// Says an error, if there is one.
+    /// Sends an error, if there is one.
     pub(super) fn say(&mut self, to: Peer, said: Option<Said>) {
         if let Some(Said { line, .. }) = said {
             self.out.stats().error_replies += 1;
@@ -148,7 +148,7 @@ impl Bus {
         }
     }
 
-    /// A line of `from` is no message (spec 4.3, 5.3).
+    /// A line of `from` is malformed (spec 4.3, 5.3).
     pub(super) fn malformed(&mut self, from: Peer, window: Window<'_>, line: usize, at: usize, fault: Fault) -> Flow {
         if let Peer::Client(client) = from
             && let Some(text) = self.unbelieved_header(client, &window.data()[line..])
@@ -185,7 +185,7 @@ impl Bus {
                 None if is_cut => format!("{what}; each message has to be one line"),
                 None => what,
             },
-            // What a worker prints by mistake is needed to find the mistake; what a client sends stays private.
+            // A worker's stray output is needed to find the bug; a client's data stays private.
             Peer::Worker(_) => {
                 let begin = &bytes[..length_of_line(window, line).min(64)];
                 let begin = match foreign {
@@ -201,8 +201,8 @@ impl Bus {
         self.malformed_text(from, &text)
     }
 
-    /// What is said of bytes that are no message, if they look like the PROXY header of somebody who is not believed. Of
-    /// a binary one the first lines are empty, and were read over.
+    /// The message for malformed input that looks like the PROXY header of an untrusted peer. The first lines of a
+    /// binary one are empty, and were skipped.
     fn unbelieved_header(&self, client: ClientKey, bytes: &[u8]) -> Option<String> {
         self.peer_end(client.into()).filter(|client| client.traffic.lines_in == 0)?;
         let client = self.identity(client)?;
@@ -222,7 +222,7 @@ impl Bus {
         })
     }
 
-    /// What comes from `from` is no message, and this says why.
+    /// The input of `from` is malformed, for this reason.
     #[cold]
     pub(super) fn malformed_text(&mut self, from: Peer, text: &str) -> Flow {
         match from {
@@ -232,7 +232,8 @@ impl Bus {
         Flow::Over
     }
 
-    /// A line of `from` has a name twice where the scanner does not look: it is malformed, as one with two ids is.
+    /// A name occurs twice in a line of `from` where the scanner does not check: it is malformed, as one with two ids
+    /// is.
     pub(super) fn name_stands_twice(&mut self, from: Peer, window: Window<'_>, line: &Line, at: usize) -> Flow {
         self.malformed(from, window, line.span.start as usize, at, Fault::DuplicateKey)
     }
@@ -251,7 +252,7 @@ impl Bus {
         Flow::Over
     }
 
-    /// Answers a client that cannot be understood, and closes it (decision 9).
+    /// Sends an error to a client whose input is malformed, and closes it (decision 9).
     fn close_with_error(&mut self, client: ClientKey, reason: Reason, text: &str) {
         self.report(reason, Some(Peer::Client(client)), || format!("a client is closed: {text}"));
         let message = match reason {

@@ -1,10 +1,11 @@
-//! Another configuration while the daemon runs.
+//! Reload: a new configuration while the daemon runs.
 //!
-//! The indexes of pools and listeners keep their meaning: what is gone stays at its place, marked so, until nothing uses it
-//! ([`Bus::pool_in_use`], [`Bus::listener_in_use`]); only then is the place given to another one.
+//! The indexes of pools and listeners keep their meaning: a removed one stays in its place, marked so, until nothing
+//! uses it ([`Bus::pool_in_use`], [`Bus::listener_in_use`]); only then is its place reused.
 //!
-//! Limits and choices hold at once. Workers of pools with another command are replaced in turn (`supervisor/roll.rs`). The
-//! clients of a listener that is gone have `drain_timeout_sec` to leave; a pool that is gone serves those that still use it.
+//! Limits and routing choices apply at once. Workers of pools with another command are replaced in turn
+//! (`supervisor/roll.rs`). The clients of a removed listener have `drain_timeout_sec` to leave; a removed pool serves
+//! the clients that still use it.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -22,7 +23,7 @@ use super::supervisor::tenure::Tenure;
 use super::timers::Timer;
 
 impl Bus {
-    /// The configuration is this one from now on. Of `most_clients` the first value stays, for the tables are made.
+    /// Applies this configuration. The first value of `most_clients` stays, for the tables are allocated.
     pub fn reload(&mut self, now: Moment, mut settings: Settings) -> Effects<'_> {
         self.begin_call(now);
         if self.shutdown.stops_workers() {
@@ -41,26 +42,26 @@ impl Bus {
             to.into_iter().for_each(|to| self.renew_pool(&before, from, to));
         }
         self.release_gone_pools();
-        // What clients wait with may go elsewhere.
+        // Lines that wait may have another destination.
         self.workers.keys().into_iter().for_each(|worker| self.release_waiters(worker.into()));
         self.wake_all();
         (self.supervisor.has_changed, self.supervisor.rolls_due) = (true, true);
         self.effects()
     }
 
-    /// Whether the pool at this place of the new settings is not the one that is there now.
+    /// Whether the pool at this place of the new settings is another than the current one.
     fn is_another(&self, settings: &Settings, pool: usize) -> bool {
         pool >= self.supervisor.shown || self.settings.pools[pool].id != settings.pools[pool].id
     }
 
-    /// The pools that have workers for clients of both eras: those that a door for MCP offers, or has offered.
+    /// The pools that have workers for clients of both eras: those that an MCP listener offers, or has offered.
     fn twins_of(&self, settings: &Settings) -> Vec<usize> {
         let offered = settings.pools_of_both_eras();
         let has_one = |pool: usize| !self.is_another(settings, pool) && self.supervisor.pools[pool].side.twin.is_some();
         (0..settings.pools.len()).filter(|pool| offered.contains(pool) || has_one(*pool)).collect()
     }
 
-    /// Puts the pools where the settings have them. Gives where each of them has come to.
+    /// Moves the pools to their places in the settings. Returns where each of them has moved.
     fn arrange_pools(&mut self, before: &Settings, twins: &[usize]) -> Vec<Option<usize>> {
         let mut fresh = Supervisor::new(&self.settings.pools, twins);
         let (shown, pools) = (self.supervisor.shown, core::mem::take(&mut self.supervisor.pools));
@@ -90,7 +91,7 @@ impl Bus {
         moved
     }
 
-    /// Tells the clients apart anew: which group each of them uses, and which workers it has.
+    /// Updates the group of each client, and its workers.
     fn arrange_clients(&mut self, moved: &[Option<usize>]) {
         self.balancer = Balancer::new(&self.settings, self.supervisor.shown);
         for key in self.client_keys() {
@@ -101,7 +102,7 @@ impl Bus {
             let group = of_pool(before)
                 .filter(|_| is_mcp)
                 .unwrap_or_else(|| self.group_of_client(client.listener, &client.origin));
-            // Where two groups become one, the worker of its own group stays, and another one that it has for itself serves
+            // When two groups are merged, the worker of the client's own group stays, and another dedicated one serves
             // the sessions there.
             let assigned = self.take_workers(key).into_iter();
             let (own, others): (Vec<_>, Vec<_>) = assigned.partition(|(of, _)| *of == before);
@@ -112,7 +113,7 @@ impl Bus {
                 let is_its_own = self.owner(worker) == Some(key);
                 let is_taken = to.is_none_or(|to| kept.contains(&to));
                 match to.filter(|_| !is_taken) {
-                    // Of a pool that gives each client a worker of its own it keeps no other one.
+                    // In a dedicated pool it keeps only its own worker.
                     Some(to) if is_its_own || !self.balancer.groups[to].is_dedicated() => {
                         kept.push(to);
                         self.assign(key, to, worker);
@@ -139,12 +140,12 @@ impl Bus {
         }
     }
 
-    /// A pool that has come from `from` is `pool` now: its workers and slots become what the settings say.
+    /// The pool from `from` is now at `pool`: its workers and slots are adapted to the settings.
     fn renew_pool(&mut self, before: &Settings, from: usize, pool: usize) {
         let (was, is) = (&before.pools[from], &self.settings.pools[pool]);
         let has_another_command = was.generation != is.generation;
         let changes_tenure = was.max_age != is.max_age || was.max_requests != is.max_requests;
-        // Who has one for itself trusts that nobody else has used it.
+        // A client with a dedicated worker relies on no other client having used it.
         let is_dedicated = |pool: &settings::Pool| pool.assignment == Assignment::Dedicated;
         let is_assigned_otherwise = is_dedicated(was) != is_dedicated(is);
         for worker in self.workers.values_mut().filter(|worker| worker.pool == pool) {
@@ -176,7 +177,7 @@ impl Bus {
         }
     }
 
-    /// Pools that are gone let their workers go when no client uses them any more.
+    /// Removed pools stop their workers when no client uses them any more.
     pub(super) fn release_gone_pools(&mut self) {
         for pool in 0..self.supervisor.pools.len() {
             let uses = |(_, client): (_, &Client)| self.balancer.groups[client.group].pools().any(|of| of == pool);
@@ -190,7 +191,7 @@ impl Bus {
         }
     }
 
-    /// Has everything looked at that may be due earlier than it was.
+    /// Checks everything that may be due earlier than before.
     fn wake_all(&mut self) {
         self.client_keys().into_iter().for_each(|client| self.wake_at(client.into(), self.time.now()));
         self.workers.keys().into_iter().for_each(|worker| self.wake_at(worker.into(), self.time.now()));
@@ -200,7 +201,7 @@ impl Bus {
         self.watch_sessions(false);
     }
 
-    /// Ends the clients of listeners that are gone, when their time is up.
+    /// Ends the clients of removed listeners when their time is up.
     pub(super) fn tick_listeners(&mut self) {
         for listener in 0..self.admission.listeners.len() {
             let Some(ends) = self.admission.listeners[listener].ends else { continue };
@@ -217,7 +218,7 @@ impl Bus {
         }
     }
 
-    /// Whether something still uses a pool that is gone, or it is not gone.
+    /// Whether a removed pool is still used; true for a pool that is not removed.
     pub fn pool_in_use(&self, pool: usize) -> bool {
         let Some(settings) = self.settings.pools[..self.supervisor.shown].get(pool) else { return false };
         !settings.is_gone
@@ -231,7 +232,7 @@ impl Bus {
             })
     }
 
-    /// Whether a client is there that has come through this listener, or it is not gone.
+    /// Whether a client of a removed listener is still connected; true for a listener that is not removed.
     pub fn listener_in_use(&self, listener: usize) -> bool {
         let Some(settings) = self.settings.listeners.get(listener) else { return false };
         !settings.is_gone || self.all_clients().any(|(_, client)| client.identity.listener == listener)

@@ -1,10 +1,10 @@
-//! The JSON that the bus says itself: error replies (decisions 8, 9), and ids and names written as JSON again.
+//! JSON written by the bus itself: error replies (decisions 8, 9), and ids and names encoded as JSON again.
 
 use super::report::Reason;
 use alloc::format;
 use alloc::vec::Vec;
 
-/// The JSON-RPC error code of a reason (decision 8), for those that are answered.
+/// The JSON-RPC error code of a reason (decision 8), for reasons that are sent to clients.
 pub fn code(reason: Reason) -> i32 {
     match reason {
         Reason::NoWorker => -32010,
@@ -16,7 +16,7 @@ pub fn code(reason: Reason) -> i32 {
         Reason::ShuttingDown => -32016,
         Reason::SessionLost => -32017,
         Reason::ConnectionLimit => -32019,
-        // Of MCP, which has -32020 to -32022 for itself; the bridge has -32018, -32023 and -32024.
+        // MCP reserves -32020 to -32022; the bridge has -32018, -32023 and -32024.
         Reason::EraUnsupported => -32022,
         Reason::TokenRemoved => -32025,
         Reason::ConnectionClosing => -32026,
@@ -33,19 +33,19 @@ pub fn code(reason: Reason) -> i32 {
     }
 }
 
-/// Whether the answerer may have got the request that an error is about: retrying it is safe only if it did not.
+/// Whether the answerer may have received the request that failed: retrying it is safe only if it did not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivered {
-    /// It was passed on to the answerer.
+    /// It was forwarded to the answerer.
     Yes,
-    /// Nobody got it.
+    /// It was not forwarded.
     No,
-    /// The error is about no request.
+    /// The error is not about a request.
     Nothing,
 }
 
-/// An error reply with its newline. `id` is a JSON token; `session` a decoded sessionId to repeat at top level; `cause` is
-/// why a worker was replaced, if the error is for that.
+/// An error reply with its newline. `id` is a JSON token; `session` a decoded sessionId to repeat at top level; `cause`
+/// is why a worker was replaced, if that is the reason.
 #[allow(clippy::too_many_arguments)]
 pub fn error(
     id: &[u8],
@@ -80,7 +80,7 @@ pub fn error(
     reply
 }
 
-/// What MCP wants beside it in the data of an error that says that a version is not supported.
+/// Adds the error data that MCP requires for an unsupported version.
 pub(super) fn add_versions(error: &mut Vec<u8>) {
     const VERSIONS: &[u8] =
         b",\"supported\":[\"2025-11-25\",\"2025-06-18\",\"2025-03-26\"],\"requested\":\"2026-07-28\"}}}\n";
@@ -89,7 +89,7 @@ pub(super) fn add_versions(error: &mut Vec<u8>) {
     error.extend_from_slice(VERSIONS);
 }
 
-/// The notification by which MCP cancels the request with this id, a JSON token.
+/// The MCP notification that cancels the request with this id, a JSON token.
 pub(super) fn cancelled(id: &[u8]) -> Vec<u8> {
     let mut line = b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":".to_vec();
     line.extend_from_slice(id);
@@ -97,7 +97,7 @@ pub(super) fn cancelled(id: &[u8]) -> Vec<u8> {
     line
 }
 
-/// A decoded string as a JSON string. Surrogates that stood alone in the original (WTF-8) are escaped again.
+/// A decoded string as a JSON string. Lone surrogates of the original (WTF-8) are escaped again.
 pub fn write_string(decoded: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     let mut rest = decoded;

@@ -1,5 +1,5 @@
-//! What a person is told: every drop, close and change of state, with who and why. Reasons are counted always and
-//! reported with restraint: a few at once, then one summary every ten seconds, so that no peer can flood the log.
+//! Reports for people: every drop, close and change of state, with peer and reason. Reasons are always counted, but
+//! reports are rate-limited: a few at once, then one summary every ten seconds, so that no peer can flood the log.
 
 use alloc::boxed::Box;
 use alloc::format;
@@ -13,17 +13,17 @@ use super::origin::Origin;
 use super::peer::Moment;
 use super::stats::Account;
 
-/// How loud a report is (spec, appendix C).
+/// The level of a report (spec, appendix C).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Verbose detail.
     Debug,
-    /// The ordinary course of things.
+    /// Normal operation.
     #[default]
     Info,
-    /// Something was refused or lost, and the bus goes on.
+    /// Something was refused or lost, and the bus continues.
     Warn,
-    /// Something is broken and somebody should look.
+    /// Something is broken and needs attention.
     Error,
 }
 
@@ -35,7 +35,7 @@ macro_rules! reasons {
         pub enum Reason { $(#[doc = $help] $variant,)* }
 
         impl Reason {
-            /// All of them, in the order of their numbers.
+            /// All reasons, in the order of their numbers.
             pub const ALL: &'static [Reason] = &[$(Reason::$variant,)*];
 
             /// The name that users see.
@@ -48,7 +48,7 @@ macro_rules! reasons {
                 match self { $(Self::$variant => $help,)* }
             }
 
-            /// How loud its reports are.
+            /// The level of its reports.
             pub fn level(self) -> Level {
                 match self { $(Self::$variant => Level::$level,)* }
             }
@@ -139,7 +139,7 @@ reasons! {
 }
 
 impl Reason {
-    /// What a client reads of it in `error.data.reason`: the name, but of a request that went with its worker why it did.
+    /// What a client reads in `error.data.reason`: the name, except that a request lost with its worker gets the cause.
     pub fn told(self) -> &'static str {
         match self {
             Self::RequestLost => Self::WorkerExited.name(),
@@ -147,7 +147,7 @@ impl Reason {
         }
     }
 
-    /// Whether what is told is, for the most part, that a request gets an error in place of its answer.
+    /// Whether such an event mostly means that a request gets an error instead of its answer.
     fn fails_requests(self) -> bool {
         matches!(
             self,
@@ -177,42 +177,42 @@ impl Reason {
     }
 }
 
-/// A worker as people know it: `claude/0`, and which of those that have had this name.
+/// The name of a worker for people: `claude/0`, and its incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerName {
     /// Index of its pool.
     pub pool: usize,
-    /// Its place in the pool. One that is started after it has the same.
+    /// Its place in the pool. A successor has the same.
     pub place: usize,
-    /// Its own number in the life of the daemon.
+    /// Its own number during the daemon's lifetime.
     pub incarnation: u32,
 }
 
-/// One thing to tell.
+/// One report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// How loud.
+    /// The level.
     pub level: Level,
-    /// The client's number, if one is concerned.
+    /// The client's number, if a client is concerned.
     pub client: Option<u32>,
     /// Who that client is.
     pub origin: Option<Rc<Origin>>,
-    /// What that client has come to, if it has gone.
+    /// That client's account, if it has left.
     pub account: Option<Account>,
     /// The worker, if one is concerned.
     pub worker: Option<WorkerName>,
-    /// The request id as it was written, if one is concerned: a token of JSON.
+    /// The request id as written, if a request is concerned: a token of JSON.
     pub id: Option<String>,
     /// A sentence.
     pub text: String,
-    /// Reports of the same reason that were kept back since the last one.
+    /// Number of reports with the same reason that were suppressed since the last one.
     pub suppressed: u64,
 }
 
 impl Report {
-    /// A report about nobody yet.
+    /// A report about no peer yet.
     pub fn new(reason: Reason, text: impl Into<String>) -> Self {
         Self {
             reason,
@@ -234,13 +234,14 @@ impl Report {
     }
 }
 
-/// Reports of one reason that pass at once before the rest is summed up.
+/// Number of reports with one reason that pass at once before the rest is summed up.
 const BURST: u32 = 10;
-/// Reports of the starts and ends of workers that pass at once: whoever runs many wants to see each of them start.
+/// Number of starts and ends of workers that are reported at once: operators of many workers want to see each of them
+/// start.
 const LIFE_BURST: u32 = 100;
-/// Clients that come or go at once and are told each: as many as there may be.
+/// Number of clients whose connects and disconnects are reported at once: as many as can be connected.
 const CLIENT_BURST: u32 = 1024;
-/// How often a summary comes while a reason keeps happening.
+/// Interval of the summaries while a reason keeps occurring.
 const SUMMARY_EVERY: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Default)]
@@ -251,7 +252,7 @@ struct Bucket {
     suppressed: u64,
 }
 
-/// Counts every reason and lets through what a person can read.
+/// Counts every reason and lets as many reports through as a person can read.
 pub struct Reporter {
     buckets: Vec<Bucket>,
     next_summary: Moment,
@@ -264,7 +265,7 @@ impl Default for Reporter {
 }
 
 impl Reporter {
-    /// Counts `reason`, and gives the report if it is let through; only then it is made.
+    /// Counts `reason`, and returns the report if it is let through; only then it is made.
     #[must_use]
     pub fn report(&mut self, now: Moment, reason: Reason, make: impl FnOnce() -> Report) -> Option<Box<Report>> {
         let bucket = &mut self.buckets[reason as usize];
@@ -282,15 +283,15 @@ impl Reporter {
         None
     }
 
-    /// Counts `reason` and gives the report, which is for those who look for such things: it is neither held back nor
-    /// summed up, and takes nothing from what others may say.
+    /// Counts `reason` and returns the report for debugging: it is neither suppressed nor summed up, and does not use
+    /// up the rate limit.
     #[must_use]
     pub fn report_quietly(&mut self, reason: Reason, make: impl FnOnce() -> Report) -> Box<Report> {
         self.buckets[reason as usize].count += 1;
         Box::new(make())
     }
 
-    /// When [`Reporter::summaries`] has a summary to give; perhaps never.
+    /// When [`Reporter::summaries`] is due; perhaps never.
     pub fn next_deadline(&self) -> Moment {
         self.next_summary
     }
@@ -323,7 +324,7 @@ impl Reporter {
         summaries
     }
 
-    /// How often a reason has happened.
+    /// How often a reason has occurred.
     pub fn count(&self, reason: Reason) -> u64 {
         self.buckets[reason as usize].count
     }
@@ -354,7 +355,7 @@ mod tests {
 
     #[test]
     fn the_page_of_failures_has_each_reason_that_fails_requests_or_asks_for_something() {
-        /// The code of errors that have none of their own.
+        /// The code of errors without one of their own.
         const OTHERS: i32 = -32603;
         let page = include_str!("../../../docs/failures.md");
         let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());

@@ -1,5 +1,5 @@
-//! One request that waits for its answer: who asked, who answers, and until when. What few have is beside it: names that are
-//! no numbers, and what stood in the line where the answerer sees another name. All are in one table (`pending.rs`).
+//! One pending request: asker, answerer, and deadline. Rarely used state is stored beside it: names that are not
+//! numbers, and original names that the answerer sees replaced. All are in one table (`pending.rs`).
 //!
 //! Invariant: with its key it fills one cache line.
 
@@ -8,20 +8,20 @@ use super::message::{Cancel, Verb};
 use super::peer::{Moment, Peer, PeerBits, SessionKey, Text};
 use super::settings::MAX_PENDING_REQUESTS;
 
-/// A unit of the time that requests are kept with: they last for nine years.
+/// The unit of the times of requests, as a shift: they last for nine years.
 pub(super) const SINCE_SHIFT: u32 = 10;
 
-/// No request, where one of its slot is named.
+/// No request, as a slot number.
 pub(super) const NONE: u16 = u16::MAX;
 
-/// Which way a request goes.
+/// The direction of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     ToWorkers,
     ToClients,
 }
 
-/// Which way a request goes that this peer has to answer.
+/// The direction of a request that this peer has to answer.
 impl From<Peer> for Direction {
     fn from(answerer: Peer) -> Self {
         match answerer {
@@ -36,21 +36,21 @@ impl From<Peer> for Direction {
 pub(super) struct Flags(pub u8);
 
 impl Flags {
-    /// There is a [`Rare`] beside.
+    /// There is a [`Rare`] beside it.
     pub(super) const RARE: u8 = 1;
-    /// With more in it than names that its answerer sees.
+    /// That holds more than the answerer's names.
     pub(super) const UNUSUAL: u8 = 16;
-    /// The sessionId stood at top level, where an answer repeats it (spec 5.2.2).
+    /// The sessionId was at top level, where an answer repeats it (spec 5.2.2).
     pub(super) const ON_TOP: u8 = 2;
-    /// Its asker does not want the answer any more, but is to have one.
+    /// Its asker has cancelled it, but is to get an answer.
     pub(super) const CANCELLED: u8 = 4;
-    /// Its asker does not want the answer any more, and is to have none.
+    /// Its asker has cancelled it, and is to get no answer.
     pub(super) const CANCELLED_SILENTLY: u8 = 8;
-    /// Its answerer tells its progress under the wire id.
+    /// Its progress token is the wire id.
     pub(super) const TOKEN_IS_ID: u8 = 32;
-    /// A line of it is written when it ends (`ended.rs`).
+    /// A log line is written when it ends (`ended.rs`).
     pub(super) const TOLD: u8 = 64;
-    /// The wire id is no number.
+    /// The wire id is not a number.
     pub(super) const TEXT: u8 = 128;
 
     pub(super) fn has(self, flag: u8) -> bool {
@@ -58,25 +58,25 @@ impl Flags {
     }
 }
 
-/// A request that waits for its answer.
+/// A pending request.
 pub(super) struct Request {
     pub asker: Option<PeerBits>,
     pub answerer: PeerBits,
     /// The id that the answerer sees: the number, or the fingerprint of its text.
     pub wire: u64,
-    /// The session that decided its way.
+    /// The session that determined its route.
     pub session: Option<SessionKey>,
     pub expires: Moment,
-    /// When it was recorded: units of 1,024 ns, and those above thirty-two bits.
+    /// Time of creation in units of 1,024 ns: the low 32 bits, and those above.
     pub since: u32,
     pub since_high: u16,
-    /// What its asker has asked before it and after it.
+    /// The asker's previous and next request.
     pub before: u16,
     pub after: u16,
-    /// What its method means, and so what an answer does to its sessions.
+    /// The meaning of its method, and so the effect of an answer on its sessions.
     pub verb: Verb,
     pub flags: Flags,
-    /// What its line looked like, to know it again if it comes back.
+    /// The hash of its line, to recognise an echo.
     pub print: u32,
 }
 
@@ -85,16 +85,16 @@ const _: () = assert!(size_of::<Request>() <= 56);
 // Slots are counted in sixteen bits.
 const _: () = assert!(2 * MAX_PENDING_REQUESTS < NONE as usize);
 
-/// What few requests have beside them.
+/// Rarely used state of a request.
 #[derive(Default)]
 pub(super) struct Rare {
-    /// The wire id, if it is no number.
+    /// The wire id, if it is not a number.
     pub wire: Option<Id>,
-    /// The id as its asker wrote it, where it is not the wire id, or is spelled in another way.
+    /// The id as its asker wrote it, if it is not the wire id, or is spelled differently.
     pub original: Option<Original>,
-    /// The session in its params, where that is another one than the one that decided its way.
+    /// The session in its params, if it differs from the one that determined its route.
     pub second_session: Option<SessionKey>,
-    /// The token that its progress is told under, where that is another one than its id on either side.
+    /// The progress token, if it differs from its id on either side.
     pub progress: Option<Progress>,
 }
 
@@ -108,63 +108,63 @@ pub(super) struct Original {
 
 /// A progress token.
 pub(super) struct Progress {
-    /// What the answerer sees; none if that is the wire id.
+    /// The token that the answerer sees; none if that is the wire id.
     pub wire: Option<Id>,
-    /// What its asker has written, where the answerer sees another one.
+    /// The asker's token, if the answerer sees another one.
     pub original: Option<Text>,
 }
 
-/// What is to be recorded of a request.
+/// A request to be recorded.
 pub(super) struct NewRequest {
     pub asker: Peer,
     pub answerer: Peer,
     pub session: Option<SessionKey>,
     pub second_session: Option<SessionKey>,
-    /// Of [`Flags`] those that are known before it is recorded.
+    /// Those [`Flags`] that are known before it is recorded.
     pub flags: u8,
     pub verb: Verb,
-    /// When an answer is too late; perhaps never.
+    /// When it times out; perhaps never.
     pub expires: Moment,
     /// See [`print_of`](super::message::print_of).
     pub print: u32,
 }
 
-/// How a request's id stands on the wire.
+/// The id of a request on the wire.
 #[derive(Clone, Copy)]
 pub(super) enum Wire<'a> {
-    /// As its asker has written it.
+    /// As its asker wrote it.
     AsItIs,
     /// The same, but an error in place of the answer has to repeat the spelling of this token.
     Spelled(&'a [u8]),
-    /// Another one in place of this token.
+    /// Another one instead of this token.
     Replaced(&'a Id, &'a [u8]),
 }
 
 impl Request {
-    /// Who asked; none once it has gone or was given an error, and then the answer is discarded.
+    /// The asker; none once it has left or got an error, and then the answer is discarded.
     #[inline]
     pub(super) fn asker(&self) -> Option<Peer> {
         self.asker.map(Peer::from)
     }
 
-    /// Who has to answer.
+    /// The answerer.
     #[inline]
     pub(super) fn answerer(&self) -> Peer {
         self.answerer.into()
     }
 
-    /// When it was recorded, to the microsecond.
+    /// Time of creation, to the microsecond.
     #[inline]
     pub(super) fn since(&self) -> Moment {
         Moment((u64::from(self.since) | u64::from(self.since_high) << 32) << SINCE_SHIFT)
     }
 
-    /// When an answer is too late.
+    /// When it times out.
     pub(super) fn expires(&self) -> Option<Moment> {
         (self.expires != Moment::NEVER).then_some(self.expires)
     }
 
-    /// Whether the sessionId stood at top level.
+    /// Whether the sessionId was at top level.
     pub(super) fn session_on_top(&self) -> bool {
         self.flags.has(Flags::ON_TOP)
     }
@@ -178,7 +178,7 @@ impl Request {
         }
     }
 
-    /// Whether there is nothing to it but an answer that its asker waits for.
+    /// Whether it is only a request whose asker waits for the answer.
     #[inline]
     pub(super) fn is_simple(&self) -> bool {
         self.asker.is_some() && self.verb == Verb::Other && !self.flags.has(Flags::UNUSUAL)

@@ -1,17 +1,17 @@
-//! What most do not have, kept apart: it takes up a word until it is first changed. A thousand connections may be idle, and
-//! of most no request was lost, no output is full and no close has begun.
+//! State that is rarely present, stored separately: it takes one word until it is first changed. A thousand connections
+//! may be idle, and most of them have lost no request, have no full output and are not being closed.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::{Deref, DerefMut};
 
-/// What has a state in which it is most of the time (`blank!`).
+/// A type with a usual state (`blank!`).
 pub trait Blank: Default + 'static {
     /// That state: the default.
     const BLANK: &'static Self;
 }
 
-/// Says what the usual state of a type is: its default, too.
+/// Defines the usual state of a type, which is also its default.
 macro_rules! blank {
     ($type:ty, $usual:expr) => {
         impl $crate::seldom::Blank for $type {
@@ -31,25 +31,25 @@ impl<T: 'static> Blank for Vec<T> {
     const BLANK: &'static Self = &Self::new();
 }
 
-/// Is read as what it holds, or as that in its usual state; the first change gives it memory. Who changes nothing that is
-/// not there asks [`Seldom::get_mut`].
+/// Dereferences to its value, or to the usual state; the first mutable access allocates. Use [`Seldom::get_mut`] to
+/// change only what is present.
 #[derive(Clone, Debug)]
 pub struct Seldom<T>(Option<Box<T>>);
 
 impl<T> Seldom<T> {
-    /// What was changed, if anything was: for those who ask often, and mostly in vain.
+    /// The value, if anything was changed: for frequent checks that mostly find nothing.
     #[inline]
     pub fn get(&self) -> Option<&T> {
         self.0.as_deref()
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     #[inline]
     pub fn get_mut(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()
     }
 
-    /// It has memory from now on.
+    /// Allocates its memory.
     pub fn begin(&mut self)
     where
         T: Default,
@@ -57,7 +57,7 @@ impl<T> Seldom<T> {
         self.0.get_or_insert_default();
     }
 
-    /// What is as usual.
+    /// The usual state.
     pub const fn unchanged() -> Self {
         Self(None)
     }

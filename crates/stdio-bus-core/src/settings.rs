@@ -1,5 +1,5 @@
-//! What the core is told at the start: limits, pools, listeners and routing choices. The configuration file is one
-//! way to fill it (`crate::config`), the simulator is another.
+//! The settings of the core: limits, pools, listeners and routing choices. The configuration file is one source
+//! (`crate::config`), the simulator another.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ pub const MAX_PENDING_REQUESTS: usize = 4096;
 pub const MAX_SESSION_ID_LEN: usize = 256;
 /// Longest request id in bytes, decoded (spec 8.2, `STDIO_BUS_MAX_REQUEST_ID_LEN`).
 pub const MAX_REQUEST_ID_LEN: usize = 128;
-/// Workers that may exist at once over all pools: a bound of ours, for the descriptors they need.
+/// Workers that may exist at once over all pools: our own bound, because of their descriptors.
 pub const MAX_WORKERS: usize = 1024;
 
 /// Everything the core needs to know before the first event.
@@ -27,16 +27,16 @@ pub struct Settings {
     pub limits: Limits,
     /// Worker pools; at least one.
     pub pools: Vec<Pool>,
-    /// One entry for each place where clients come from.
+    /// One entry per listener.
     pub listeners: Vec<Listener>,
-    /// How messages find their way where the spec leaves it open.
+    /// Routing choices that the spec leaves open.
     pub routing: Routing,
-    /// Clients that may be there at once: at most [`MAX_CONNECTIONS`].
+    /// Clients that may be connected at once: at most [`MAX_CONNECTIONS`].
     pub most_clients: usize,
 }
 
 impl Settings {
-    /// The pools, by their indexes, that have workers for clients of both eras: those that a door for MCP offers.
+    /// The indexes of the pools that have workers for clients of both eras: those that an MCP listener offers.
     pub fn pools_of_both_eras(&self) -> Vec<usize> {
         let doors = || self.listeners.iter().filter(|listener| listener.mcp && !listener.is_gone);
         let offers = |pool: &usize| {
@@ -45,7 +45,7 @@ impl Settings {
         (0..self.pools.len()).filter(|pool| !self.pools[*pool].is_gone).filter(offers).collect()
     }
 
-    /// Workers that there may be at once, over all pools.
+    /// Maximum number of workers over all pools.
     pub fn most_workers(&self) -> usize {
         let twice = self.pools_of_both_eras();
         let pools = self.pools.iter().chain(twice.iter().map(|pool| &self.pools[*pool]));
@@ -53,7 +53,7 @@ impl Settings {
     }
 }
 
-/// The limits of spec section 8.1, and ours beside them.
+/// The limits of spec section 8.1, and our own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Longest line of a client in bytes, without its newline.
@@ -68,7 +68,7 @@ pub struct Limits {
     pub drain_timeout: Duration,
     /// How long an output may stay full before its connection is closed.
     pub backpressure_timeout: Duration,
-    /// How long a shutdown goes on as before, while balancers learn that we are not ready.
+    /// How long a shutdown keeps serving while balancers learn that the daemon is not ready.
     pub lame_duck: Duration,
     /// How long a shutdown lets pending requests finish before workers are told to stop.
     pub quiesce: Duration,
@@ -76,20 +76,21 @@ pub struct Limits {
     pub drain_grace: Duration,
     /// How long a message for a pool whose workers have just ended may wait for the next one. Not in the configuration.
     pub hold: Duration,
-    /// A session that nobody has used for so long is forgotten; none if never.
+    /// A session that is unused for this long is forgotten; none if never.
     pub session_idle: Option<Duration>,
-    /// Requests that a client may have unanswered before the others go first (`flow/pace.rs`). Not in the configuration.
+    /// Requests that a client may have unanswered before it yields to others (`flow/pace.rs`). Not in the
+    /// configuration.
     pub requests_ahead: usize,
-    /// How long a worker that is replaced may take for the requests and sessions that it has.
+    /// How long a worker that is replaced may take for its requests and sessions.
     pub replace_timeout: Duration,
     /// Bytes of memory for unfinished lines, queues and held lines of all connections together.
     pub max_memory: usize,
 }
 
-/// A worker's line may be so many times as long as a client's: an honest worker that sends back what it got may have
-/// wrapped it, or written its letters as escapes, which are three times as long at most.
+/// A worker's line may be this many times as long as a client's: a worker that echoes its input may have wrapped it, or
+/// escaped its letters, which makes them three times as long at most.
 pub const WRAPPED_LINE: usize = 4;
-/// No line is longer than this, since places in it are numbers of 32 bits.
+/// No line is longer, since positions in it are 32-bit numbers.
 const LONGEST_LINE: usize = 2 << 30;
 
 impl Limits {
@@ -124,29 +125,30 @@ impl Default for Limits {
 /// A pool of equal workers.
 #[derive(Clone, Debug, Default)]
 pub struct Pool {
-    /// The pool's `id`, unique.
+    /// The pool's unique `id`.
     pub id: String,
-    /// Workers to keep running; with [`Assignment::Dedicated`] the warm spares.
+    /// Number of workers to keep running; with [`Assignment::Dedicated`] the warm spares.
     pub instances: usize,
-    /// Most workers at once; only [`Assignment::Dedicated`] goes beyond `instances`.
+    /// Maximum number of workers; only [`Assignment::Dedicated`] goes beyond `instances`.
     pub max_instances: usize,
     /// How messages without a session choose a worker.
     pub assignment: Assignment,
     /// Whether workers are told with `session/cancel` when a client leaves with a request pending.
     pub cancel_on_disconnect: bool,
-    /// How long a request may wait for its answer, if bounded.
+    /// Time limit for the answer to a request, if any.
     pub request_timeout: Option<Duration>,
     /// Methods that clients may not use on its workers, decoded.
     pub deny_methods: Vec<String>,
-    /// A worker of about this age is replaced, if there is such an age.
+    /// A worker of about this age is replaced, if limited.
     pub max_age: Option<Duration>,
-    /// A worker that has got about so many requests is replaced, if that is bounded.
+    /// A worker with about this many requests is replaced, if limited.
     pub max_requests: Option<u32>,
-    /// Which command it has, counted by who configures it: workers of another one are replaced in turn ([`Bus::reload`]).
+    /// The number of its command, incremented by the caller: workers of another one are replaced in turn
+    /// ([`Bus::reload`]).
     ///
     /// [`Bus::reload`]: super::Bus::reload
     pub generation: u32,
-    /// The configuration has it no more; it is there for those that still use it.
+    /// Removed from the configuration; it is kept for the clients that still use it.
     pub is_gone: bool,
 }
 
@@ -162,7 +164,7 @@ pub enum Assignment {
     Dedicated,
 }
 
-/// A place where clients come from.
+/// A listener for clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listener {
     /// Index of the pool its clients use, unless a message names another; none means all pools.
@@ -171,54 +173,54 @@ pub struct Listener {
     pub stdio: bool,
     /// Indexes of the pools that a message of its clients may name; none means all.
     pub pools: Option<Vec<usize>>,
-    /// Connections that it takes at once, and of one source.
+    /// How many connections it takes at once, in total and per source.
     pub max_connections: MaxConnections,
-    /// How long a client without sessions may do nothing.
+    /// How long a client without sessions may be idle.
     pub idle_timeout: Option<Duration>,
-    /// Who may come in.
+    /// Which clients are allowed.
     pub entry: Entry,
     /// It is closed while no worker of its pools runs.
     pub closes_when_not_ready: bool,
-    /// It is a door for MCP over HTTP: its pools have workers for clients of both eras.
+    /// It is an MCP listener over HTTP: its pools have workers for clients of both eras.
     pub mcp: bool,
-    /// The configuration has it no more; it is there for the clients that have come through it.
+    /// Removed from the configuration; it is kept for the clients that came through it.
     pub is_gone: bool,
 }
 
-/// What a client of a door for MCP speaks.
+/// The era of a client of an MCP listener.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Era {
     /// A revision before 2026-07-28: it begins with `initialize`.
     #[default]
     Legacy,
-    /// 2026-07-28 or later: each request says what it needs.
+    /// 2026-07-28 or later: each request is self-contained.
     Modern,
 }
 
-/// Who may come in through a listener, and who is believed to bring others.
+/// Which clients a listener allows, and which proxies it trusts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// Networks that clients may come from; none means all.
     pub allow: Option<Vec<Network>>,
-    /// Users whose processes may connect to a Unix socket; none means all that its file lets.
+    /// Users whose processes may connect to a Unix socket; none means all that the file's permissions allow.
     pub peer_uids: Option<Vec<u32>>,
-    /// Proxies that say with a PROXY header whom they bring. A connection of theirs without one is closed.
+    /// Proxies that name their clients with a PROXY header. A connection of theirs without one is closed.
     pub proxy: Option<Proxies>,
 }
 
-/// Who is a proxy that is believed.
+/// The trusted proxies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proxies {
     /// Every process that may connect to the Unix socket.
     Unix,
-    /// Who comes from these networks.
+    /// Every peer from these networks.
     Networks(Vec<Network>),
 }
 
-/// How many connections a listener takes; the rest is refused with an error that says so.
+/// How many connections a listener takes; further ones are rejected with an error that says so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MaxConnections {
-    /// All together.
+    /// In total.
     pub total: Option<usize>,
     /// From one source (see [`super::port::Source`]).
     pub per_source: Option<usize>,
@@ -227,26 +229,26 @@ pub struct MaxConnections {
 /// Choices that the spec leaves open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routing {
-    /// What happens when one receiver would see one id twice at the same time.
+    /// What happens when one receiver would see the same id twice at the same time.
     pub id_collision: IdCollision,
-    /// Who may use a session.
+    /// Which clients may use a session.
     pub session_access: SessionAccess,
 }
 
-/// What happens when one receiver would see one id twice at the same time (decision 4).
+/// What happens when one receiver would see the same id twice at the same time (decision 4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IdCollision {
     /// The id is replaced on the way in and restored on the way back.
     #[default]
     Translate,
-    /// On workers that several clients share, every id is replaced: for those who trust no worker.
+    /// On shared workers, every id is replaced: for operators who trust no worker.
     Always,
 }
 
-/// Who may use a session (decision 3).
+/// Which clients may use a session (decision 3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SessionAccess {
-    /// Its owner alone.
+    /// Only its owner.
     #[default]
     Owner,
     /// Every client that names it: the literal spec 6.1.2.

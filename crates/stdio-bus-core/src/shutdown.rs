@@ -1,7 +1,6 @@
-//! The end of the daemon: Running → LameDuck → Quiescing → Terminating → Killing → Flushing → Done (spec 10,
-//! decision 14). It only ever goes forward. From Quiescing on new requests are refused, from Terminating on everything
-//! that clients send; and before a client is closed it is read until it is silent: what was received is answered or
-//! refused.
+//! The shutdown of the daemon: Running → LameDuck → Quiescing → Terminating → Killing → Flushing → Done (spec 10,
+//! decision 14). It only moves forward. From Quiescing on new requests are refused, from Terminating on all client
+//! input; and before a client is closed it is read until it is silent: everything received is answered or refused.
 
 use alloc::format;
 use alloc::string::String;
@@ -15,21 +14,23 @@ use super::session::table::Session;
 use super::timers::Timer;
 use super::{Bus, closing};
 
-/// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain's time is up.
+/// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain timeout.
 const LAST_GRACE: Duration = Duration::from_secs(1);
 
-/// Two signals within this time are one: timeout(1), systemd and containers send theirs to us and to our group.
+/// Two signals within this time count as one: timeout(1), systemd and containers send theirs both to us and to our
+/// group.
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
-/// How far the shutdown has come.
+/// The stage of the shutdown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// No shutdown.
     #[default]
     Running,
-    /// Everything goes on, but balancers are told to send nobody any more.
+    /// Service continues, but balancers are told to send no more clients.
     LameDuck,
-    /// No new clients and no new requests; pending ones may finish, and who has none is closed once it is silent.
+    /// No new clients and no new requests; pending ones may finish, and a client without any is closed once it is
+    /// silent.
     Quiescing,
     /// Workers were told to stop; their last answers are still delivered.
     Terminating,
@@ -45,12 +46,12 @@ pub enum Stage {
 #[derive(Debug, Default)]
 pub struct Shutdown {
     stage: Stage,
-    /// How long the stage lasts at most, from [`Stage::LameDuck`] to [`Stage::Flushing`].
+    /// The deadline of the current stage, from [`Stage::LameDuck`] to [`Stage::Flushing`].
     deadline: Moment,
-    /// When the time of the whole drain is up.
+    /// The deadline of the whole drain.
     ends: Moment,
     immediate: bool,
-    /// The operator has asked for it, which is no signal.
+    /// The operator has asked for it, without a signal.
     by_operator: bool,
     /// When the first signal came.
     signalled: Option<Moment>,
@@ -64,25 +65,25 @@ impl Shutdown {
         self.stage >= Stage::Quiescing
     }
 
-    /// Whether there is a moment at which all clients that are left are closed.
+    /// Whether there is a moment at which all remaining clients are closed.
     pub fn has_deadline_for_clients(&self) -> bool {
         self.stage == Stage::Flushing || self.immediate
     }
 
-    /// Whether the workers are told to stop: new connections are turned away, everything that clients send is refused, and
-    /// nobody is started again.
+    /// Whether the workers are told to stop: new connections are rejected, all client input is refused, and no worker
+    /// is restarted.
     pub fn stops_workers(&self) -> bool {
         self.stage > Stage::Quiescing
     }
 }
 
 impl Bus {
-    /// How far the shutdown has come.
+    /// The stage of the shutdown.
     pub fn stage(&self) -> Stage {
         self.shutdown.stage
     }
 
-    /// The operator wants it to end. It hurries for nobody.
+    /// The operator asks for a drain. It does not hurry.
     pub(super) fn on_drain(&mut self) {
         if self.shutdown.stage == Stage::Running {
             self.shutdown.by_operator = true;
@@ -90,8 +91,8 @@ impl Bus {
         }
     }
 
-    /// SIGTERM or SIGINT: the first one drains, the second one gives up what is pending and has a second for telling so.
-    /// Whether the operator has asked before does not count: service managers send a signal after that.
+    /// SIGTERM or SIGINT: the first one drains, the second one drops pending requests and leaves a second to report
+    /// that. An earlier drain by the operator does not count: service managers send a signal after that.
     pub(super) fn on_shutdown(&mut self) {
         let now = self.time.now();
         let first = self.shutdown.signalled;
@@ -124,7 +125,7 @@ impl Bus {
         self.advance_shutdown();
     }
 
-    /// Starts the shutdown: for a while only those are told that ask whether we are ready.
+    /// Starts the shutdown: for a while only readiness checks see it.
     fn begin_lame_duck(&mut self, why: &str) {
         let lame_duck = self.settings.limits.lame_duck;
         if lame_duck.is_zero() {
@@ -136,7 +137,7 @@ impl Bus {
         });
     }
 
-    /// The next stage, which lasts until `deadline` at most.
+    /// Enters the next stage, which lasts until `deadline` at most.
     fn enter(&mut self, stage: Stage, deadline: Moment) {
         (self.shutdown.stage, self.shutdown.deadline) = (stage, deadline);
         self.await_deadline();
@@ -148,7 +149,7 @@ impl Bus {
         }
     }
 
-    /// Starts the shutdown proper, once.
+    /// Starts the drain itself, once.
     pub(super) fn begin_shutdown(&mut self, why: &str) {
         let now = self.time.now();
         if self.shutdown.stage >= Stage::Quiescing {
@@ -159,7 +160,7 @@ impl Bus {
         self.shutdown.quiesces_from = now;
         self.stop_awaiting_workers();
         self.out.push(Effect::StopAccept);
-        // No answer to these is on its way.
+        // These will get no answer.
         let subscriptions = self.pending.subscriptions();
         let (pending, clients) = (self.pending.awaited() - subscriptions.len(), self.client_count());
         self.report(Reason::Draining, None, || {
@@ -175,7 +176,7 @@ impl Bus {
         self.advance_shutdown();
     }
 
-    /// Goes as far as what is left allows.
+    /// Advances as far as what is left allows.
     pub(super) fn advance_shutdown(&mut self) {
         let over = self.shutdown.deadline <= self.time.now();
         match self.shutdown.stage {
@@ -240,7 +241,7 @@ impl Bus {
         }
     }
 
-    /// Closes clients that wait for nothing and have sent nothing for a while. A request that crosses the end of the
+    /// Closes clients that wait for nothing and were silent for a while. A request that crosses the end of the
     /// connection would be lost; so it is refused, and the grace begins anew.
     fn close_silent(&mut self) {
         let grace = self.settings.limits.drain_grace;
@@ -252,7 +253,7 @@ impl Bus {
                 continue;
             }
             let silent_at = client.active_at().max(self.shutdown.quiesces_from).after(grace);
-            // In the middle of a line, or with something to take, it is not done.
+            // In the middle of a line, or with output to take, it is not done.
             let is_busy = end.stream.is_amid() || end.output.queued() > 0 || !end.gate.is_open();
             match is_busy {
                 true => self.timers.arm(Timer::Drain, self.time.now().after(grace.max(closing::SILENCE))),
@@ -262,7 +263,7 @@ impl Bus {
         }
     }
 
-    /// Goes on when the last client has left, or is about to, and no session works.
+    /// Advances when the last client has left, or is about to, and no session works.
     pub(super) fn recheck_quiesced(&mut self) {
         let is_open = |(_, client): (_, &Client)| client.phase <= Phase::HalfClosed;
         let works = |(_, session): (_, &Session)| session.is_working();
@@ -274,10 +275,10 @@ impl Bus {
         }
     }
 
-    /// A client has an answer: it may be its last one.
+    /// A client has got an answer: it may be its last one.
     pub(super) fn watch_silence(&mut self) {
         if self.shutdown.stage == Stage::Quiescing {
-            // What has no grace is looked at in the next tick, not again in this one.
+            // Without a grace it is checked in the next tick, not again in this one.
             let grace = self.settings.limits.drain_grace.max(Duration::from_nanos(1));
             self.timers.arm(Timer::Drain, self.time.now().after(grace));
         }

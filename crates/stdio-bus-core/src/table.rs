@@ -1,5 +1,5 @@
-//! Fixed-capacity tables. A table never grows beyond the limit it was made with, a key carries a generation so that
-//! it never reaches a successor in the same slot, and iteration is in slot order, never in the order of a hash.
+//! Fixed-capacity tables. A table never grows beyond its initial limit, a key carries a generation so that it never
+//! reaches a successor in the same slot, and iteration is in slot order, never in the order of a hash.
 
 use alloc::vec::Vec;
 use core::hash::{BuildHasher, Hasher};
@@ -9,8 +9,8 @@ use core::num::NonZeroU64;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use slab::Slab;
 
-/// Names one entry of a [`Table`] for as long as that entry lives: its slot, and a number that counts up with each
-/// entry of the table. At a million entries a second that number lasts for four years.
+/// Names one entry of a [`Table`] for its lifetime: its slot, and a number that is incremented with each entry of the
+/// table. At a million entries a second that number lasts for four years.
 pub struct Key<M> {
     /// The highest bit is left free for [`Peer`](super::peer::Peer).
     bits: NonZeroU64,
@@ -33,7 +33,7 @@ impl<M> Key<M> {
         (self.bits.get() & ((1 << INDEX_BITS) - 1)) as usize
     }
 
-    /// Grows from entry to entry of one table.
+    /// Increases from entry to entry of one table.
     pub fn serial(self) -> u64 {
         self.bits.get() >> INDEX_BITS
     }
@@ -43,7 +43,7 @@ impl<M> Key<M> {
         self.bits
     }
 
-    /// The key that [`Key::to_bits`] has given.
+    /// The key for a number from [`Key::to_bits`].
     pub(super) fn of_bits(bits: NonZeroU64) -> Self {
         Self { bits, entry: PhantomData }
     }
@@ -109,12 +109,12 @@ impl<T, M> Table<T, M> {
         Self { slots: Slab::new(), capacity, next_generation: 1 }
     }
 
-    /// How many entries there may be.
+    /// Maximum number of entries.
     pub(super) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Adds an entry and gives its key; none when the table is full, and then the value is dropped.
+    /// Adds an entry and returns its key; none if the table is full, and then the value is dropped.
     #[inline]
     pub(super) fn insert(&mut self, value: T) -> Option<Key<M>> {
         if self.is_full() {
@@ -128,36 +128,36 @@ impl<T, M> Table<T, M> {
         Some(key)
     }
 
-    /// The entry, if it still lives.
+    /// The entry, if it is still alive.
     #[inline]
     pub(super) fn get(&self, key: Key<M>) -> Option<&T> {
         self.slots.get(key.index()).filter(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
-    /// The entry, if it still lives.
+    /// The entry, if it is still alive.
     #[inline]
     pub(super) fn get_mut(&mut self, key: Key<M>) -> Option<&mut T> {
         self.slots.get_mut(key.index()).filter(|entry| entry.key == key).map(|entry| &mut entry.value)
     }
 
-    /// Takes the entry out.
+    /// Removes and returns the entry.
     #[inline]
     pub(super) fn remove(&mut self, key: Key<M>) -> Option<T> {
         self.get(key)?;
         Some(self.slots.remove(key.index()).value)
     }
 
-    /// The entry in a slot, if there is one: for those who look at a table in pieces.
+    /// The entry in a slot, if there is one: for callers that read a table in pieces.
     pub(super) fn at(&self, slot: usize) -> Option<(Key<M>, &T)> {
         self.slots.get(slot).map(|entry| (entry.key, &entry.value))
     }
 
-    /// No entry is in a slot from this one on.
+    /// From this slot on there are no entries.
     pub(super) fn slots(&self) -> usize {
         self.slots.capacity().min(self.capacity)
     }
 
-    /// The entry in a slot that an index of this table, or another entry, has named.
+    /// The entry in a slot that an index of this table, or another entry, refers to.
     #[inline]
     pub(super) fn in_slot(&self, slot: usize) -> (Key<M>, &T) {
         let entry = &self.slots[slot];
@@ -170,7 +170,7 @@ impl<T, M> Table<T, M> {
         self.slots.get_mut(slot).map(|entry| &mut entry.value)
     }
 
-    /// Drops an entry where it is.
+    /// Drops an entry in place.
     #[inline]
     pub(super) fn drop(&mut self, key: Key<M>) {
         if self.get(key).is_some() {
@@ -183,7 +183,7 @@ impl<T, M> Table<T, M> {
         self.slots.iter().map(|(_, entry)| (entry.key, &entry.value))
     }
 
-    /// What is in it, in slot order, to be changed.
+    /// The values in slot order, mutable.
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.slots.iter_mut().map(|(_, entry)| &mut entry.value)
     }
@@ -209,14 +209,14 @@ impl<T, M> Table<T, M> {
     }
 }
 
-/// Finds entries of a [`Table`] by what they hold. The caller hashes and compares; the index keeps slots only.
+/// Finds entries of a [`Table`] by content. The caller hashes and compares; the index keeps only slots.
 pub(super) struct Index {
     slots: HashTable<(u32, u32)>,
     hasher: DefaultHashBuilder,
 }
 
-/// Numbers of 64 bits that stand for texts, and for pairs of numbers. They are others in each table, so nobody finds two
-/// texts of one number.
+/// Keyed 64-bit fingerprints of texts, and of pairs of numbers. They differ in each table, so that no peer can find a
+/// collision.
 pub(super) struct Fingerprints {
     hasher: DefaultHashBuilder,
     seeds: [u64; 2],
@@ -230,7 +230,7 @@ impl Default for Fingerprints {
 }
 
 impl Fingerprints {
-    /// Of a text of some kind.
+    /// The fingerprint of a text of some kind.
     pub(super) fn of(&self, kind: u8, text: &[u8]) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         hasher.write_u8(kind);
@@ -238,7 +238,7 @@ impl Fingerprints {
         hasher.finish()
     }
 
-    /// Of two numbers.
+    /// The fingerprint of two numbers.
     #[inline]
     pub(super) fn mix(&self, one: u64, other: u64) -> u64 {
         let product = u128::from(one ^ self.seeds[0]) * u128::from(other ^ self.seeds[1]);
@@ -246,7 +246,7 @@ impl Fingerprints {
     }
 }
 
-/// Spreads a hash over 64 bits, since the hash table looks at the highest and at the lowest ones.
+/// Spreads a hash over 64 bits, since the hash table uses its highest and its lowest bits.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -272,7 +272,7 @@ impl Index {
         self.slots.find(spread(hash), matches).map(|(_, index)| table.in_slot(*index as usize).0)
     }
 
-    /// The oldest entry with this hash for which `same` holds, where there may be several.
+    /// The oldest entry with this hash for which `same` holds, if there may be several.
     pub(super) fn find_oldest<T, M>(
         &self,
         table: &Table<T, M>,
@@ -289,7 +289,7 @@ impl Index {
         self.slots.insert_unique(spread(hash), (hash, key.index() as u32), |(stored, _)| spread(*stored));
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     pub(super) fn remove<M>(&mut self, hash: u32, key: Key<M>) {
         if let Ok(found) = self.slots.find_entry(spread(hash), |(_, index)| *index == key.index() as u32) {
             found.remove();

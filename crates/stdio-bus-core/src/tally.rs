@@ -1,4 +1,4 @@
-//! What is counted by pool: what became of its clients' requests and how long they took, and of its workers.
+//! Counters by pool: the outcomes and durations of its clients' requests, and the life cycle of its workers.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -11,12 +11,12 @@ use super::report::Reason;
 /// Declares the outcomes once: variant, name, help.
 macro_rules! outcomes {
     ($($variant:ident $name:literal $help:literal,)*) => {
-        /// What became of a request that was passed on to a worker. Each ends in one way.
+        /// The outcome of a request that was forwarded to a worker. Each has exactly one.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Outcome { $(#[doc = $help] $variant,)* }
 
         impl Outcome {
-            /// All of them, in the order of their numbers.
+            /// All outcomes, in the order of their numbers.
             pub const ALL: &'static [Outcome] = &[$(Outcome::$variant,)*];
 
             /// The name that users see.
@@ -39,12 +39,12 @@ outcomes! {
 }
 
 impl Outcome {
-    /// How a request ends that a worker answers with this line.
+    /// The outcome of a request that a worker answers with this line.
     pub(super) fn of_answer(line: &Line) -> Self {
         if line.has(Line::ERROR) && !line.has(Line::RESULT) { Self::Error } else { Self::Answered }
     }
 
-    /// How a request ends whose client gets an error for this reason.
+    /// The outcome of a request whose client gets an error with this reason.
     pub(super) fn of(reason: Reason) -> Self {
         match reason {
             Reason::Timeout => Self::Timeout,
@@ -57,7 +57,7 @@ impl Outcome {
     }
 }
 
-/// How a worker may end that nobody has asked to: by itself, or told to for what it did.
+/// Ways in which a worker ends without being asked to: by itself, or stopped for what it did.
 pub const ENDS: [Reason; 7] = [
     Reason::WorkerExited,
     Reason::WorkerMalformed,
@@ -68,17 +68,17 @@ pub const ENDS: [Reason; 7] = [
     Reason::WorkerClosedStdin,
 ];
 
-/// Requests of clients that the bus has answered with an error of its own, by its reason.
+/// Client requests that the bus has answered with an error of its own, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors(Vec<(Reason, u64)>);
 
 impl Errors {
-    /// Each reason that there was, with how often.
+    /// Each reason that occurred, with its count.
     pub fn iter(&self) -> impl Iterator<Item = (Reason, u64)> {
         self.0.iter().copied()
     }
 
-    /// One more.
+    /// Counts one more.
     pub(super) fn count(&mut self, reason: Reason) {
         match self.0.iter_mut().find(|(known, _)| *known == reason) {
             Some((_, count)) => *count += 1,
@@ -91,37 +91,37 @@ impl Errors {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     outcomes: [u64; Outcome::ALL.len()],
-    /// Errors of the bus in place of answers, also to requests that reached no worker.
+    /// Errors of the bus instead of answers, including requests that reached no worker.
     errors: Errors,
     /// How long the worker took to answer, with a result or an error.
     durations: Histogram,
     changes: [u64; Change::GivenUp as usize + 1],
-    /// Processes that ended although nobody asked them to, by [`ENDS`].
+    /// Processes that ended without being asked to, by [`ENDS`].
     exits: [u64; ENDS.len()],
 }
 
-/// What may happen to the workers of a pool, beside [`ENDS`].
+/// Events of the workers of a pool, besides [`ENDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A process was started.
     Started,
     /// A process could not be started.
     NotStarted,
-    /// A process ended as asked, by the operator, its client or the end of the daemon.
+    /// A process ended as requested, by the operator, its client or the shutdown.
     Stopped,
-    /// A process is to be started again after an exit.
+    /// A process is to be restarted after an exit.
     Restarted,
     /// A slot was given up.
     GivenUp,
 }
 
 impl Tally {
-    /// How many requests have ended so.
+    /// How many requests have had this outcome.
     pub fn requests(&self, outcome: Outcome) -> u64 {
         self.outcomes[outcome as usize]
     }
 
-    /// Errors of the bus in place of answers, also to requests that reached no worker.
+    /// Errors of the bus instead of answers, including requests that reached no worker.
     pub fn errors(&self) -> &Errors {
         &self.errors
     }
@@ -136,7 +136,7 @@ impl Tally {
         self.changes[change as usize]
     }
 
-    /// It has happened.
+    /// Counts the event.
     pub(super) fn change(&mut self, change: Change) {
         self.changes[change as usize] += 1;
     }
@@ -146,29 +146,29 @@ impl Tally {
         self.errors.count(reason);
     }
 
-    /// How many processes have ended so, of [`ENDS`].
+    /// How many processes have ended this way, of [`ENDS`].
     pub fn exits(&self, reason: Reason) -> u64 {
         ENDS.iter().zip(self.exits).filter(|(end, _)| **end == reason).map(|(_, count)| count).sum()
     }
 
-    /// How many have ended although nobody asked them to.
+    /// How many have ended without being asked to.
     pub fn all_exits(&self) -> u64 {
         self.exits.iter().sum()
     }
 
-    /// A process has ended although nobody asked it to.
+    /// A process has ended without being asked to.
     pub(super) fn ended(&mut self, reason: Reason) {
         let at = ENDS.iter().position(|end| *end == reason);
         debug_assert!(at.is_some(), "{reason:?} is no way to end");
         self.exits[at.unwrap_or_default()] += 1;
     }
 
-    /// A request has ended otherwise than by an answer.
+    /// A request has ended without an answer.
     pub(super) fn count(&mut self, outcome: Outcome) {
         self.outcomes[outcome as usize] += 1;
     }
 
-    /// A request was answered after so long.
+    /// A request was answered after this time.
     #[inline]
     pub(super) fn answered(&mut self, outcome: Outcome, took: Duration) {
         self.count(outcome);

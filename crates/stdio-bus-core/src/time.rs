@@ -1,5 +1,5 @@
-//! What time it is: the moment of this call, and the times in which the daemon did not run, since the machine was suspended,
-//! or the process was stopped or got no processor. They are told, and what lasted over them is told with them.
+//! The current time: the moment of this call, and the gaps in which the daemon did not run, since the machine was
+//! suspended, or the process was stopped or got no CPU. Gaps are reported, and so are the durations that include them.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -9,17 +9,17 @@ use super::Bus;
 use super::peer::Moment;
 use super::report::Reason;
 
-/// So many times of a suspended machine are remembered. The oldest ones are taken for one.
+/// Number of suspensions that are remembered. The oldest ones are merged.
 const REMEMBERED: usize = 64;
 
-/// See the top of the file.
+/// See the module's documentation.
 #[derive(Default)]
 pub(super) struct Time {
     /// The moment of this call.
     now: Moment,
-    /// When the machine went on, and how long it was suspended; the clock of the core stood still meanwhile.
+    /// When the machine resumed, and how long it was suspended; the core's clock stood still meanwhile.
     suspended: Vec<(Moment, Duration)>,
-    /// When the process went on, and since when it was held up.
+    /// When the process resumed, and since when it was held up.
     resumed: Moment,
     held_up_since: Moment,
 }
@@ -44,7 +44,7 @@ impl Time {
         }
     }
 
-    /// How long something lasts that began at `since`, with the times in which the machine was suspended.
+    /// Duration since `since`, including the time in which the machine was suspended.
     #[inline]
     pub(super) fn lasted(&self, since: Moment) -> Duration {
         self.lasted_at(self.now, since)
@@ -62,8 +62,8 @@ impl Time {
         self.suspended[first..].iter().map(|(_, lasted)| *lasted).sum()
     }
 
-    /// Since when somebody may have waited whose line is read now: what is read when the process goes on may have come
-    /// while it was held up.
+    /// The earliest time at which a line that is read now may have arrived: input that is read when the process resumes
+    /// may have arrived while it was held up.
     #[inline]
     pub(super) fn came_at(&self) -> Moment {
         if self.now == self.resumed { self.held_up_since } else { self.now }
@@ -94,7 +94,7 @@ impl Bus {
         }
     }
 
-    /// How long something lasts that began at `since`, whether or not the machine ran.
+    /// Duration since `since`, including the time in which the machine was suspended.
     pub fn lasted(&self, now: Moment, since: Moment) -> Duration {
         self.time.lasted_at(now, since)
     }

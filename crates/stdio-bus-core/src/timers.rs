@@ -1,5 +1,4 @@
-//! The one queue of deadlines. Each owner is in it once, with the earliest moment at which it has to be looked at. A tick
-//! touches what is due.
+//! The one queue of deadlines. Each owner is in it once, with its earliest deadline. A tick handles what is due.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -8,26 +7,26 @@ use hashbrown::HashMap;
 
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 
-/// What has to be looked at. What is due at one tick is looked at in this order.
+/// The owner of a deadline. What is due at one tick is handled in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Timer {
     /// Summaries of reports.
     Reports,
-    /// Requests that run out of time.
+    /// Requests that time out.
     Requests,
-    /// Claims that nobody uses, and sessions that were idle for too long.
+    /// Claims that expire, and sessions that are idle for too long.
     Sessions,
     /// One client: its closing, its queue, its penalty, its silence.
     Client(ClientKey),
-    /// Clients that may make room while all slots are taken.
+    /// Clients that may be closed while all slots are taken.
     Slots,
     /// One worker: its life, its queue, its turns, its silence.
     Worker(WorkerKey),
-    /// The workers that a pool starts.
+    /// The worker starts of a pool.
     Pool(usize),
     /// Clients that wait for a worker.
     WorkerQueue,
-    /// Listeners that are gone from the configuration.
+    /// Listeners removed from the configuration.
     Listeners,
     /// The stages of the shutdown.
     Drain,
@@ -42,18 +41,18 @@ impl From<Peer> for Timer {
     }
 }
 
-/// See the top of the file.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     queue: BTreeSet<(Moment, Timer)>,
-    /// When each of them runs out, so that an entry of the queue is found.
+    /// The deadline of each timer, to find its entry in the queue.
     armed: HashMap<Timer, Moment>,
-    /// When the first of the queue runs out: each turn asks for it.
+    /// The first deadline of the queue: each turn asks for it.
     next: Option<Moment>,
 }
 
 impl Timers {
-    /// Has a timer run out at `at`, unless it does so before.
+    /// Arms a timer for `at`, unless it is due before.
     #[inline]
     pub(super) fn arm(&mut self, timer: Timer, at: impl Into<Option<Moment>>) {
         if let Some(at) = at.into().filter(|at| *at != Moment::NEVER) {
@@ -83,12 +82,13 @@ impl Timers {
         }
     }
 
-    /// When the next one runs out.
+    /// The next deadline.
     pub(super) fn next(&self) -> Option<Moment> {
         self.next
     }
 
-    /// Takes out those that have run out. Each is disarmed when its turn has come, and is not armed again before.
+    /// Removes and returns the timers that are due. Each is disarmed when its turn has come, and is not armed again
+    /// before.
     pub(super) fn take_due(&mut self, now: Moment) -> Vec<Timer> {
         let mut due = Vec::new();
         while let Some((_, timer)) = self.queue.first().filter(|(at, _)| *at <= now) {

@@ -1,5 +1,5 @@
-//! How lines get to their receivers: they are queued with the pieces that are replaced, their senders wait while the
-//! receiver is full, and are read again when there is room (spec 7.3, decision 12).
+//! How lines reach their receivers: they are queued with the edited pieces, their senders wait while the receiver is
+//! full, and are read again when there is room (spec 7.3, decision 12).
 //!
 //! Invariant: a peer waits for one output at a time, and is in the list of that output once.
 use alloc::format;
@@ -15,8 +15,8 @@ use crate::peer::{ClientKey, Peer, PeerBits, WorkerKey};
 use crate::port::{Close, Effect};
 use crate::report::Reason;
 
-/// A client may read more slowly than a worker writes that it shares with others. It is closed when more than so many
-/// times max_output_queue are queued for it.
+/// A client may read more slowly than a shared worker writes. It is closed when more than this many times
+/// max_output_queue are queued for it.
 const SLOW_READER_LIMIT: usize = 4;
 
 /// Whether a line may be queued.
@@ -26,12 +26,12 @@ pub(crate) enum Room {
     Free,
     /// Its sender waits.
     Wait,
-    /// Its receiver was closed just now: the line has to be routed again.
+    /// Its receiver was just closed: the line must be routed again.
     Closed,
 }
 
 impl Bus {
-    /// Lets a peer wait for its own output, if that is full: an error is to be queued there. Says whether it waits.
+    /// Makes a peer wait for its own output, if that is full: an error is to be queued there. Returns whether it waits.
     pub(crate) fn block_on_itself(&mut self, peer: Peer) -> bool {
         let is_full = self.endpoint(peer).is_some_and(|end| end.output.is_full());
         if is_full {
@@ -40,8 +40,8 @@ impl Bus {
         is_full
     }
 
-    /// Lets a client wait that sends `bytes` to a worker, if the worker is full or others have their turn. Says whether
-    /// it waits.
+    /// Makes a client that sends `bytes` to a worker wait, if the worker is full or others have their turn. Returns
+    /// whether it waits.
     pub(crate) fn block_on_worker(&mut self, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
         let alone = self.is_alone();
         let Some(stdio) = self.identity(client).map(|client| client.stdio) else { return false };
@@ -63,7 +63,7 @@ impl Bus {
             }
             return false;
         }
-        // What is known of the worker may be old. The first one who waits asks anew.
+        // The state of the worker may be outdated. The first client that waits probes it again.
         let is_first = to.window.turns_due().is_some() && !others_wait;
         self.endpoint(client.into()).into_iter().for_each(|from| from.seldom.turn.wait(bytes));
         if in_turns {
@@ -78,9 +78,9 @@ impl Bus {
         true
     }
 
-    /// Finds room at a client for a line of a worker, or lets the worker wait. A worker that others use too is not held
-    /// up for long by a client that reads slowly: its lines are kept up to a limit, then the client is closed.
-    /// `is_of_its_own` says that the line belongs to a request or a session of the client: then the worker works for it.
+    /// Finds room at a client for a line of a worker, or makes the worker wait. A shared worker is not held up for long
+    /// by a slow reader: its lines are queued up to a limit, then the client is closed. `is_of_its_own` means that the
+    /// line belongs to a request or a session of the client: then the client uses the worker.
     pub(crate) fn make_room_at_client(&mut self, worker: WorkerKey, client: ClientKey, is_of_its_own: bool) -> Room {
         let now = self.time.now();
         let Some(to) = self.endpoint(client.into()) else { return Room::Free };
@@ -134,21 +134,21 @@ impl Bus {
         self.close_gate(from, Hold::Output);
     }
 
-    /// A peer is not read from now on.
+    /// Stops reading a peer.
     pub(crate) fn close_gate(&mut self, peer: Peer, hold: Hold) {
         if self.endpoint(peer).is_some_and(|end| end.gate.close(hold)) {
             self.out.push(Effect::Pause(peer));
         }
     }
 
-    /// A peer is read again, unless something else stands against it.
+    /// Reads a peer again, unless another hold remains.
     pub(crate) fn open_gate(&mut self, peer: Peer, hold: Hold) {
         if self.endpoint(peer).is_some_and(|end| end.gate.open(hold)) {
             self.out.push(Effect::Resume(peer));
         }
     }
 
-    /// A peer that has waited for an output goes on.
+    /// A peer that has waited for an output continues.
     pub(crate) fn go_on(&mut self, peer: Peer) {
         let now = self.time.now();
         let Some(end) = self.endpoint(peer) else { return };
@@ -158,7 +158,7 @@ impl Bus {
         self.open_gate(peer, Hold::Output);
     }
 
-    /// Queues a line with its newline, with the given pieces replaced.
+    /// Queues a line with its newline, with these pieces replaced.
     pub(crate) fn forward(&mut self, to: Peer, line: &Line, edits: &mut Edits) {
         let (mut from, end) = (line.span.start, line.span.end + 1);
         let mut bytes = (end - from) as usize;
@@ -175,7 +175,7 @@ impl Bus {
         self.count_queued(to, bytes);
     }
 
-    /// A line of so many bytes was queued.
+    /// A line of `bytes` bytes was queued.
     pub(crate) fn count_queued(&mut self, to: Peer, bytes: usize) {
         let now = self.time.now();
         let limits = &self.settings.limits;
@@ -192,7 +192,7 @@ impl Bus {
         }
     }
 
-    /// Bytes have left for `peer`.
+    /// Bytes were sent to `peer`.
     pub(crate) fn on_sent(&mut self, peer: Peer, bytes: usize) {
         let now = self.time.now();
         let limit = self.settings.limits.max_output_queue;
@@ -226,7 +226,7 @@ impl Bus {
         }
     }
 
-    /// All who waited for `peer` may go on.
+    /// All peers that waited for `peer` may continue.
     pub(crate) fn release_waiters(&mut self, peer: Peer) {
         let waiters = self.endpoint(peer).map(|end| end.output.take_waiters()).unwrap_or_default();
         for waiter in waiters {
@@ -238,7 +238,7 @@ impl Bus {
         }
     }
 
-    /// `peer` waits for no output any more.
+    /// `peer` stops waiting for an output.
     pub(crate) fn stop_waiting(&mut self, peer: Peer) {
         if let Some(blocker) = self.endpoint(peer).and_then(|end| end.blocker())
             && let Some(blocker) = self.endpoint(blocker)
@@ -251,13 +251,13 @@ impl Bus {
         }
     }
 
-    /// Queues a line of the bus' own.
+    /// Queues a line made by the bus.
     pub(crate) fn send(&mut self, to: Peer, line: &[u8]) {
         self.out.push(Effect::Insert { to, text: line.into() });
         self.count_queued(to, line.len());
     }
 
-    /// Panics if those who wait and those they wait for disagree.
+    /// Panics if the waiting peers and the outputs they wait for disagree.
     pub(crate) fn check_waiting(&self) {
         let clients = self.all_clients().map(|(key, client)| (Peer::Client(key), &*client.end, false));
         let workers =

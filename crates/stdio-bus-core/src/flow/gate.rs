@@ -1,4 +1,4 @@
-//! Whether a peer is read, and if not, what stands against it.
+//! Whether a peer is read, and if not, which holds prevent it.
 
 use crate::peer::Moment;
 
@@ -13,22 +13,22 @@ pub(crate) enum Hold {
     Memory = 4,
     /// It has a penalty (`penalty.rs`).
     Penalty = 8,
-    /// It lets others go first (`pace.rs`).
+    /// It yields to others (`pace.rs`).
     Pace = 16,
-    /// Its lines do not count any more.
+    /// Its lines are ignored from now on.
     Over = 32,
 }
 
-/// See the top of the file. It is closed with the first hold and opened with the last one.
+/// See the module's documentation. It is closed by the first hold and opened by removing the last one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadGate {
     holds: u8,
-    /// When its penalty ends, if it has one: the gate closes for it with the next line. Otherwise the beginning of time.
+    /// When its penalty ends, if it has one: the gate closes with its next line. Otherwise the beginning of time.
     penalty_ends: Moment,
 }
 
 impl ReadGate {
-    /// Nothing stands against it.
+    /// No hold.
     pub(crate) const OPEN: Self = Self { holds: 0, penalty_ends: Moment(0) };
 
     /// Whether the peer is read.
@@ -36,12 +36,12 @@ impl ReadGate {
         self.holds == 0
     }
 
-    /// Whether its next line may be dealt with at once.
+    /// Whether its next line may be handled at once.
     pub(crate) fn lets_through(self) -> bool {
         self.holds == 0 && self.penalty_ends == Moment::default()
     }
 
-    /// Whether its next line waits for others: it is not in its own hands when it goes on.
+    /// Whether its next line waits for others: it cannot influence when it continues.
     pub(crate) fn waits(self) -> bool {
         self.holds & (Hold::Output as u8 | Hold::Worker as u8) != 0
     }
@@ -50,7 +50,7 @@ impl ReadGate {
         self.holds & hold as u8 != 0
     }
 
-    /// Adds a hold. Says whether that is to be told: it is for the first one, and for the last word even if the peer is
+    /// Adds a hold. Returns whether that needs an effect: the first one does, and the final one even if the peer is
     /// paused.
     pub(crate) fn close(&mut self, hold: Hold) -> bool {
         let is_told = self.is_open() || hold == Hold::Over;
@@ -58,7 +58,7 @@ impl ReadGate {
         is_told
     }
 
-    /// Takes a hold away. Says whether the peer is read again.
+    /// Removes a hold. Returns whether the peer is read again.
     pub(crate) fn open(&mut self, hold: Hold) -> bool {
         let was_open = self.is_open();
         self.holds &= !(hold as u8);
@@ -70,12 +70,12 @@ impl ReadGate {
         Some(self.penalty_ends).filter(|ends| *ends > Moment::default())
     }
 
-    /// It has a penalty no more.
+    /// Ends its penalty.
     pub(crate) fn pardon(&mut self) {
         self.penalty_ends = Moment::default();
     }
 
-    /// It has a penalty until this moment at least.
+    /// Gives it a penalty until this moment at least.
     pub(crate) fn penalise(&mut self, until: Moment) {
         self.penalty_ends = self.penalty_ends.max(until);
     }

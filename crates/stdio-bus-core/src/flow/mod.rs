@@ -1,9 +1,9 @@
-//! Backpressure and fairness: who waits for whom, and for how long (spec 7.3, decision 12).
+//! Backpressure and fairness: which peer waits for which, and for how long (spec 7.3, decision 12).
 //!
-//! [`queue`] counts what is queued for a peer, and who waits for room there. [`gate`] says whether a peer is read.
-//! [`delivery`] queues lines and lets their senders wait; [`scheduler`] gives clients their [`turn`]s before a worker, by the
-//! [`window`] of what it reads; [`stall`] bounds how long a slow reader holds a worker up; [`pace`] and [`penalty`] slow
-//! clients down.
+//! [`queue`] counts queued bytes, and lists the peers that wait for room. [`gate`] says whether a peer is read.
+//! [`delivery`] queues lines and makes their senders wait; [`scheduler`] gives clients their [`turn`]s for a shared
+//! worker, by the [`window`] of what it reads; [`stall`] limits how long a slow reader holds a worker up; [`pace`] and
+//! [`penalty`] slow clients down.
 
 pub(crate) mod delivery;
 pub(crate) mod gate;

@@ -1,7 +1,7 @@
-//! A client that has many requests unanswered is read more slowly while there are others: what it sends stands in the same
-//! pipes as what they send, and it would fill the table of pending requests, which is an error for it, with what its worker
-//! can well answer. It is never kept waiting for answers alone, because a worker may need its next line to give them: after
-//! [`PAUSE`] it has one turn, however many are unanswered.
+//! A client with many unanswered requests is read more slowly while there are others: its lines share the pipes with
+//! theirs, and it would fill the table of pending requests, getting errors for requests that its worker could well
+//! answer. It never waits for answers alone, because a worker may need its next line to give them: after [`PAUSE`] it
+//! gets one turn, however many are unanswered.
 
 use core::time::Duration;
 
@@ -9,10 +9,10 @@ use super::gate::Hold;
 use crate::Bus;
 use crate::peer::{ClientKey, Moment};
 
-/// How long a client with many unanswered requests waits at most, before it has its next turn.
+/// How long a client with many unanswered requests waits at most for its next turn.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// See the top of the file.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     /// It waits until then.
@@ -29,7 +29,7 @@ impl Pace {
         self.until
     }
 
-    /// Its next lines come: whether they are its turn, which is over with them.
+    /// Its next lines arrive: returns whether they are its turn, which ends with them.
     #[inline]
     pub(crate) fn take_turn(&mut self) -> bool {
         core::mem::take(&mut self.has_turn)
@@ -37,7 +37,7 @@ impl Pace {
 }
 
 impl Bus {
-    /// Lets a client wait that is far ahead.
+    /// Makes a client that is far ahead wait.
     #[cold]
     pub(crate) fn yield_to_others(&mut self, key: ClientKey) {
         let until = self.time.now().after(PAUSE);
@@ -57,7 +57,7 @@ impl Bus {
         }
     }
 
-    /// Gives a client its turn that has waited long enough.
+    /// Gives a client that has waited long enough its turn.
     pub(crate) fn tick_pace(&mut self, key: ClientKey) {
         let now = self.time.now();
         let Some(client) = self.endpoint(key.into()) else { return };

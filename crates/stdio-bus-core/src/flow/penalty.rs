@@ -1,5 +1,5 @@
-//! Who is not read for a while for what it has asked: a client over whose requests workers keep ending, one that was
-//! refused because a table is full of what it holds, and one that cancels nothing.
+//! Clients that are not read for a while because of their requests: one whose requests keep crashing workers, one that
+//! was refused because it fills a table, and one whose cancellations name nothing.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -10,41 +10,41 @@ use crate::Bus;
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, WorkerKey};
 use crate::report::Reason;
 
-/// So many workers in a row that end while they have a request of one client are no accident.
+/// This many workers in a row that end with a request of one client are not a coincidence.
 const SUSPECT_AFTER: u32 = 3;
 /// How long such a client is not read; it doubles each time.
 const FIRST_PENALTY: Duration = Duration::from_secs(1);
-/// How long it is not read at most.
+/// The longest such time.
 const LONGEST_PENALTY: Duration = Duration::from_secs(30);
-/// How long a client is not read after such a refusal. It doubles with each one, up to the longest, and begins anew after
-/// this time without one.
+/// How long a client is not read after such a refusal. It doubles with each one, up to the longest, and starts over
+/// after this time without one.
 const FIRST_REST: Duration = Duration::from_millis(1);
 const LONGEST_REST: Duration = Duration::from_millis(32);
 const REFUSALS_COUNT_FOR: Duration = Duration::from_secs(1);
-/// The ends of such pauses are looked at together, in nanoseconds.
+/// The ends of such pauses are rounded up to this, in nanoseconds.
 const REST_ROUND: u64 = 4_000_000;
 
-/// What a client may get a penalty for.
+/// The record for a client's penalties.
 #[derive(Debug, Default)]
 pub(crate) struct Penalty {
-    /// Workers in a row that ended while they had a request of the client.
+    /// Number of workers in a row that ended while they had a request of the client.
     crashes: u32,
-    /// Refusals in a row.
+    /// Number of refusals in a row.
     refusals: u32,
-    /// When the last of them was.
+    /// Time of the last one.
     refused_at: Moment,
 }
 
 impl Penalty {
     pub(crate) const NONE: Self = Self { crashes: 0, refusals: 0, refused_at: Moment(0) };
 
-    /// A worker lives and answers, so no request of the client has ended it.
+    /// A worker lives and answers, so no request of the client has crashed it.
     #[inline]
     pub(crate) fn forget_crashes(&mut self) {
         self.crashes = 0;
     }
 
-    /// A worker has ended while it had a request of the client. Gives how many that are in a row and how long the
+    /// A worker has ended while it had a request of the client. Returns how many that are in a row and how long the
     /// client is not read, once they are too many.
     fn count_crash(&mut self) -> Option<(u32, Duration)> {
         self.crashes += 1;
@@ -52,7 +52,7 @@ impl Penalty {
         Some((self.crashes, FIRST_PENALTY.saturating_mul(1 << more.min(16)).min(LONGEST_PENALTY)))
     }
 
-    /// The client was refused. Gives until when it is not read.
+    /// The client was refused. Returns until when it is not read.
     fn count_refusal(&mut self, now: Moment) -> Moment {
         if now.since(self.refused_at) > REFUSALS_COUNT_FOR {
             self.refusals = 0;
@@ -65,8 +65,8 @@ impl Penalty {
 }
 
 impl Bus {
-    /// A worker has ended although nobody asked it to: whoever had a request pending there may have caused it, and who
-    /// had one each time is slowed down.
+    /// A worker has ended without being asked to: any client with a request pending there may have caused it, and one
+    /// that had a request each time is slowed down.
     pub(crate) fn penalise_crash(&mut self, key: WorkerKey, to_answer: &[RequestKey]) {
         let unexpected = self.workers.get(key).is_some_and(|worker| worker.process.ended_by_itself());
         if !unexpected || self.shutdown.stops_workers() {
@@ -95,9 +95,8 @@ impl Bus {
         }
     }
 
-    /// A table was full of what this client and its source hold, or it has cancelled nothing: it rests for a while.
-    /// Refusing costs more than asking, and a thousand connections that are refused at full speed would leave no time for
-    /// the others.
+    /// This client and its source fill a table, or its cancellation named nothing: it is not read for a while. Refusing
+    /// costs more than asking, and a thousand connections refused at full speed would leave no time for the others.
     pub(crate) fn penalise_refusal(&mut self, key: ClientKey) {
         let (now, is_alone) = (self.time.now(), self.is_alone());
         let Some(client) = self.endpoint(key.into()).filter(|_| !is_alone) else { return };
@@ -106,7 +105,7 @@ impl Bus {
         self.wake_at(key.into(), ends);
     }
 
-    /// A client that has a penalty has sent something: it is paused.
+    /// A client with a penalty has sent something: it is paused.
     pub(crate) fn is_penalised(&mut self, key: ClientKey) -> bool {
         let has_penalty = self.peer_end(key.into()).is_some_and(|client| client.gate.penalised_until().is_some());
         if has_penalty {
@@ -115,7 +114,7 @@ impl Bus {
         has_penalty
     }
 
-    /// A client has a penalty no more.
+    /// Ends a client's penalty.
     pub(crate) fn end_penalty(&mut self, key: ClientKey) {
         if let Some(client) = self.endpoint(key.into()) {
             client.gate.pardon();

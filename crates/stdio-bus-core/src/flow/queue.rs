@@ -1,5 +1,5 @@
-//! Backpressure (spec 7.3): how many bytes each output holds, who waits for it to drain, and how long it has stood
-//! still. It counts bytes that others keep.
+//! Backpressure (spec 7.3): how many bytes each output holds, which peers wait for it to drain, and how long it has
+//! made no progress. It only counts bytes; others store them.
 //!
 //! Invariant: a peer waits for one output at a time.
 
@@ -9,32 +9,32 @@ use core::time::Duration;
 use crate::peer::{Moment, Peer};
 use crate::seldom::{Seldom, blank};
 
-/// A full output must lose this part of the limit within the timeout, or it counts as stalled. Without it a reader
-/// that takes one byte a minute could hold up a worker for ever; with it a slow one still receives everything.
+/// A full output must lose this part of the limit within the timeout, or it counts as stalled. Otherwise a reader that
+/// takes one byte a minute could hold up a worker forever; this way a slow one still receives everything.
 const PROGRESS_PARTS: usize = 16;
 
-/// What is queued for one connection.
+/// The output queue of one connection.
 pub(crate) struct Output {
     /// Bytes queued and not sent yet.
     queued: usize,
     seldom: Seldom<SeldomOfOutput>,
 }
 
-/// What few outputs have.
+/// State that few outputs have.
 struct SeldomOfOutput {
     /// More than the limit was queued, and less than half of it has been drained since.
     full: Option<Full>,
     flush: Option<Flush>,
-    /// Who waits for this output, in the order in which they came.
+    /// The peers that wait for this output, in order of arrival.
     waiters: VecDeque<Peer>,
 }
 
 blank!(SeldomOfOutput, Self { full: None, flush: None, waiters: VecDeque::new() });
 
-/// It is only emptied now.
+/// It is only drained from now on.
 #[derive(Clone, Copy, Debug)]
 struct Flush {
-    /// So many bytes at a time are progress.
+    /// This many bytes at a time count as progress.
     step: usize,
     queued_then: usize,
 }
@@ -48,7 +48,7 @@ struct Full {
 }
 
 impl Output {
-    /// Nothing is queued.
+    /// An empty queue.
     pub(crate) const NOTHING: Self = Self { queued: 0, seldom: Seldom::unchanged() };
 
     /// Whether more than the limit was queued and less than half of it has been drained since.
@@ -68,13 +68,13 @@ impl Output {
         self.seldom.full.map(|full| full.since)
     }
 
-    /// Whether anybody waits for it.
+    /// Whether any peer waits for it.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
         self.seldom.get().is_some_and(|seldom| !seldom.waiters.is_empty())
     }
 
-    /// Who waits for it, in the order in which they came.
+    /// The peers that wait for it, in order of arrival.
     pub(crate) fn waiters(&self) -> impl Iterator<Item = &Peer> {
         self.seldom.waiters.iter()
     }
@@ -84,17 +84,17 @@ impl Output {
         self.seldom.waiters.push_back(peer);
     }
 
-    /// A peer waits for it no more.
+    /// A peer stops waiting for it.
     pub(crate) fn forget(&mut self, peer: Peer) {
         self.seldom.get_mut().into_iter().for_each(|seldom| seldom.waiters.retain(|waiter| *waiter != peer));
     }
 
-    /// The first one that waits, which does so no more.
+    /// Removes and returns the first waiting peer.
     pub(crate) fn next_waiter(&mut self) -> Option<Peer> {
         self.seldom.get_mut()?.waiters.pop_front()
     }
 
-    /// All who wait, and do so no more.
+    /// Removes and returns all waiting peers.
     pub(crate) fn take_waiters(&mut self) -> VecDeque<Peer> {
         self.seldom.get_mut().map(|seldom| core::mem::take(&mut seldom.waiters)).unwrap_or_default()
     }
@@ -107,7 +107,7 @@ impl Output {
         }
     }
 
-    /// Bytes have left. True when the queue fell below half of `limit` and the waiters may go on (spec 7.3.1).
+    /// Bytes were sent. True if the queue fell below half of `limit` and the waiting peers may continue (spec 7.3.1).
     pub(crate) fn pop(&mut self, bytes: usize, limit: usize, now: Moment) -> bool {
         debug_assert!(bytes <= self.queued);
         self.queued = self.queued.saturating_sub(bytes);
@@ -124,12 +124,12 @@ impl Output {
         false
     }
 
-    /// What is queued is to be taken, and nothing comes after it.
+    /// The queue is drained from now on, and nothing is added.
     pub(crate) fn begin_flush(&mut self) {
         self.seldom.flush = Some(Flush { step: self.queued.div_ceil(PROGRESS_PARTS), queued_then: self.queued });
     }
 
-    /// Whether another part of what was queued at the begin of the flush has gone since this said so.
+    /// Whether another part of the queue at the start of the flush was sent since the last true.
     pub(crate) fn flush_goes_on(&mut self) -> bool {
         let queued = self.queued;
         let flush = self.seldom.get_mut().and_then(|seldom| seldom.flush.as_mut());
@@ -138,7 +138,7 @@ impl Output {
         true
     }
 
-    /// When the connection has to be closed unless it takes bytes before (spec 7.3.1).
+    /// When the connection is closed unless it takes bytes before (spec 7.3.1).
     pub(crate) fn stalls_at(&self, timeout: Duration) -> Option<Moment> {
         self.seldom.full.map(|full| full.progress_at.after(timeout))
     }

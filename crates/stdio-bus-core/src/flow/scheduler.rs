@@ -1,6 +1,6 @@
-//! Turns before a worker that several clients share: no more is put before it than it reads in some milliseconds, and
-//! those that wait go on one after the other (decision 12). How much that is, is in `window.rs`. And for how long a worker is
-//! held up by a client that reads slowly, while others use it.
+//! Turns for a shared worker: no more is sent to it than it reads in some milliseconds, and the waiting clients
+//! continue one after the other (decision 12). How much that is, is computed in `window.rs`. It also limits how long a
+//! slow reader holds up a worker that others use.
 
 use crate::Bus;
 use crate::endpoint::Endpoint;
@@ -13,7 +13,7 @@ use crate::worker::Worker;
 const STUCK_AFTER: u32 = 4;
 
 impl Bus {
-    /// Asks how far a worker has read.
+    /// Probes how far a worker has read.
     pub(crate) fn probe(&mut self, key: WorkerKey) {
         if let Some(worker) = self.workers.get_mut(key) {
             worker.window.probe(self.time.now());
@@ -21,14 +21,14 @@ impl Bus {
         }
     }
 
-    /// A worker has not read so many bytes of what was written to it.
+    /// A worker has not read this many bytes of its input.
     pub(crate) fn on_unread(&mut self, key: WorkerKey, bytes: usize) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.window.read_up_to(self.time.now(), bytes);
         self.admit_waiters(key);
     }
 
-    /// Lets clients go on that wait for a worker, as many as have room with the lines that they wait with.
+    /// Lets clients that wait for a worker continue, as many as have room for their lines.
     pub(crate) fn admit_waiters(&mut self, key: WorkerKey) {
         let limit = self.settings.limits.max_output_queue as u64;
         let alone = self.is_alone();
@@ -47,7 +47,7 @@ impl Bus {
         if worker.owner.is_none() {
             room = room.min(worker.window.room(alone));
         }
-        // With nothing before it, the worker takes a line however long it is.
+        // With an empty backlog, the worker takes a line of any length.
         let mut first = worker.window.backlog() == 0;
         while room > 0 || first {
             let Some(waiter) = self.workers.get_mut(key).and_then(|worker| worker.end.output.next_waiter()) else {
@@ -70,13 +70,13 @@ impl Bus {
             room = room.saturating_sub(takes);
             first = false;
         }
-        // Some may have begun to wait when no turns were taken. Whoever still waits is looked after.
+        // Some may have begun to wait when no turns were taken. Those that still wait are kept in turns.
         if self.workers.get(key).is_some_and(|worker| worker.end.output.has_waiters()) {
             self.begin_turns(key);
         }
     }
 
-    /// Clients take turns before a worker from now on.
+    /// Clients take turns for a worker from now on.
     pub(crate) fn begin_turns(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.window.turns_due().is_none()) else {
             return;
@@ -86,7 +86,7 @@ impl Bus {
         self.probe(key);
     }
 
-    /// Looks after a worker before which clients take turns.
+    /// Checks a worker for which clients take turns.
     pub(crate) fn tick_turns(&mut self, key: WorkerKey) {
         let now = self.time.now();
         let stuck_after = self.settings.limits.backpressure_timeout / STUCK_AFTER;
@@ -101,7 +101,7 @@ impl Bus {
         self.admit_waiters(key);
     }
 
-    /// Whether anybody but `client` uses a worker: waits for it, for an answer of it, or has a session there.
+    /// Whether any other client than `client` uses a worker: waits for it or for its answer, or has a session there.
     pub(crate) fn is_shared(&self, key: WorkerKey, client: ClientKey) -> bool {
         let Some(worker) = self.workers.get(key).filter(|worker| worker.owner.is_none()) else { return false };
         let (me, end) = (Peer::Client(client), &worker.end);
@@ -114,7 +114,7 @@ impl Bus {
             || end.unanswered.awaited() as usize > self.peer_end(me).map_or(0, own)
     }
 
-    /// A client speaks to a worker that another one holds up: from now on that lasts for a short while only.
+    /// A client sends to a worker that another one holds up: from now on that is limited.
     pub(crate) fn limit_hold_up(&mut self, key: WorkerKey, client: ClientKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         if !matches!(worker.end.blocker(), Some(Peer::Client(slow)) if slow != client) || worker.stall.ends().is_some()
@@ -127,7 +127,7 @@ impl Bus {
         self.wake_at(key.into(), ends);
     }
 
-    /// Lets a worker go on that was held up for long enough.
+    /// Releases a worker that was held up for long enough.
     pub(crate) fn release_held_up(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
         if worker.stall.ends().is_none_or(|ends| ends > self.time.now()) {

@@ -1,10 +1,9 @@
-//! What was queued for one worker and is not read by it, and how much that may be before its clients take turns.
+//! The bytes that were queued for one worker and not read yet, and how many there may be before its clients take turns.
 //!
-//! Lines that wait in a pipe stand in the order in which they came: behind a client that sends without end everybody
-//! waits. So no more is put before a worker that several clients share than it reads in some milliseconds; the rest
-//! waits with those who sent it, and they take turns. How much that is follows from how long bytes have waited. A
-//! worker that is slow to begin, since others use its CPU, is not fed less for that: what a single line has waited does
-//! not count.
+//! Lines in a pipe are in order of arrival: behind a client that sends without end everyone waits. So a shared worker
+//! is sent no more than it reads in some milliseconds; the rest waits at its senders, and they take turns. The limit
+//! follows from how long bytes have waited. A worker that starts slowly, since others use its CPU, is not fed less for
+//! that: the wait of a single line does not count.
 //!
 //! Invariant: `read ≤ sent ≤ queued`, in bytes since the worker was started.
 
@@ -13,26 +12,26 @@ use core::time::Duration;
 
 use crate::peer::{ClientKey, Moment};
 
-/// How long a byte may wait before the worker reads it: what it reads at a time waits as long again inside it.
+/// Target wait of a byte before the worker reads it: what it reads at a time waits as long again inside it.
 const TARGET: Duration = Duration::from_millis(4);
-/// The window of a worker about which nothing is known yet, in bytes.
+/// The window of a worker that was not measured yet, in bytes.
 const FIRST_WINDOW: u64 = 16 * 1024;
-/// The window for one client alone: as much as the pipe holds (`shell/workers/spawn.rs`).
+/// The window if only one client uses it: the size of the pipe (`shell/workers/spawn.rs`).
 const WINDOW_ALONE: u64 = 256 * 1024;
-/// A window never needs to be larger: the limit of an output comes before it.
+/// A window never needs to be larger: the limit of an output is reached before.
 const LARGEST_WINDOW: u64 = 1 << 40;
-/// A window that has closed opens with so many bytes.
+/// A closed window reopens with this many bytes.
 const SMALLEST_STEP: u64 = 64;
-/// How soon the worker is asked again how far it has read, while so much is queued that somebody may have to wait.
-/// Nobody should wait for room that is there already.
+/// How soon the worker is probed again while so much is queued that a client may have to wait. No client should wait
+/// for room that is there already.
 const PROBE_AGAIN_AFTER: Duration = Duration::from_micros(100);
-/// How often it is asked while somebody waits.
+/// How often it is probed while a client waits.
 const PROBE_EVERY: Duration = Duration::from_millis(1);
 
-/// For how long a measured wait of a single line counts.
+/// How long the measured wait of a single line is valid.
 const DELAY_COUNTS: Duration = Duration::from_secs(5);
 
-/// A place in the stream, when it was queued, and the window then.
+/// A position in the stream, when it was queued, and the window then.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     place: u64,
@@ -40,7 +39,7 @@ struct Mark {
     window: u64,
     /// When it was last seen unread. The time between two probes is not the worker's fault.
     unread_at: Moment,
-    /// No more than a line was on its way.
+    /// At most one line was on its way.
     is_single: bool,
     /// So much was on its way that a larger window could have let more through.
     is_limited: bool,
@@ -50,35 +49,35 @@ struct Mark {
 #[derive(Debug, Default)]
 pub(crate) struct SendWindow {
     queued: u64,
-    /// Bytes that have left the daemon.
+    /// Bytes sent by the daemon.
     sent: u64,
     read: u64,
     window: u64,
     mark: Option<Mark>,
-    /// When it was asked how far the worker has read.
+    /// Time of the last probe.
     probed_at: Moment,
-    /// Clients take turns before the worker; it is looked after then.
+    /// Clients take turns for the worker; it is checked then.
     turns_due: Option<Moment>,
     moved_at: Moment,
     /// It reads nothing at all.
     is_stuck: bool,
-    /// How long a single line waits, and until when that counts.
+    /// How long a single line waits, and until when that is valid.
     delay: Duration,
     delay_ends: Moment,
-    /// Where the last line of each client ends, by the index of its key.
+    /// Where the last line of each client ends, by slot.
     ends: Vec<LineEnd>,
 }
 
 /// Where the last line of a client ends in the stream.
 #[derive(Clone, Copy, Debug, Default)]
 struct LineEnd {
-    /// Whose line it is: a slot has another client after this one. None has the number 0.
+    /// The client of the line: a slot may have another client after it. 0 is none.
     client: u64,
     place: u64,
 }
 
 impl SendWindow {
-    /// That of a worker about which nothing is known.
+    /// The window of a worker that was not measured yet.
     pub(crate) fn new() -> Self {
         Self { window: FIRST_WINDOW, ..Self::default() }
     }
@@ -93,20 +92,20 @@ impl SendWindow {
         if self.is_stuck { LARGEST_WINDOW } else { self.limit(alone).saturating_sub(self.backlog()) }
     }
 
-    /// Bytes that may be on their way. One client alone keeps nobody waiting, but the next one that comes.
+    /// Bytes that may be on their way. A client that is alone delays only the next one to arrive.
     fn limit(&self, alone: bool) -> u64 {
         if alone { self.window.max(WINDOW_ALONE) } else { self.window }
     }
 
-    /// Whether a client may queue a line: there is room and nobody waits for it, or nothing of this client is on its way
-    /// yet.
+    /// Whether a client may queue a line: there is room and no client waits for it, or nothing of this client is on its
+    /// way yet.
     pub(crate) fn has_room_for(&self, client: ClientKey, others_wait: bool, alone: bool) -> bool {
         let has_read = |end: &LineEnd| end.client != client.serial() || end.place <= self.read;
         ((self.backlog() <= self.limit(alone) || self.is_stuck) && !others_wait)
             || self.ends.get(client.index()).is_none_or(has_read)
     }
 
-    /// Bytes are queued. `in_turns` says that more than one client uses the worker: nobody else is to be measured.
+    /// Bytes are queued. `in_turns` means that more than one client uses the worker: only then is it measured.
     pub(crate) fn push(&mut self, now: Moment, bytes: usize, in_turns: bool) {
         if self.backlog() == 0 {
             self.moved_at = now;
@@ -117,7 +116,7 @@ impl SendWindow {
         }
         match &mut self.mark {
             None => self.set_mark(now, bytes),
-            // What is queued at one time waits behind each other: the last of it tells how long.
+            // Bytes queued at the same time wait behind each other: the last of them shows how long.
             Some(mark) if mark.at == now => {
                 mark.place = self.queued;
                 mark.is_single = false;
@@ -127,7 +126,7 @@ impl SendWindow {
         }
     }
 
-    /// What is queued next is a line of so many bytes, of this client.
+    /// The next queued bytes are a line of this client.
     pub(crate) fn mark_line_end(&mut self, client: ClientKey, bytes: usize) {
         let index = client.index();
         if self.ends.len() <= index {
@@ -136,22 +135,22 @@ impl SendWindow {
         self.ends[index] = LineEnd { client: client.serial(), place: self.queued + bytes as u64 };
     }
 
-    /// So many bytes have left the daemon.
+    /// Bytes were sent by the daemon.
     pub(crate) fn leave(&mut self, bytes: usize) {
         self.sent += bytes as u64;
     }
 
-    /// It is asked how far the worker has read.
+    /// The worker is probed now.
     pub(crate) fn probe(&mut self, now: Moment) {
         self.probed_at = now;
     }
 
-    /// When it is looked after, if clients take turns before the worker.
+    /// When it is checked, if clients take turns for the worker.
     pub(crate) fn turns_due(&self) -> Option<Moment> {
         self.turns_due
     }
 
-    /// Clients take turns, or go on with that. Gives when it is looked after.
+    /// Clients take turns, or continue to. Returns when it is checked.
     pub(crate) fn take_turns(&mut self, now: Moment) -> Moment {
         *self.turns_due.insert(now.after(PROBE_EVERY))
     }
@@ -161,12 +160,12 @@ impl SendWindow {
         self.turns_due = None;
     }
 
-    /// Whether it is time to find out how far the worker has read: somebody waits for it, or may soon have to.
+    /// Whether it is time to probe the worker: a client waits for it, or may soon have to.
     pub(crate) fn is_probe_due(&self, now: Moment) -> bool {
         self.sent > self.read && self.backlog() > self.window / 2 && now.since(self.probed_at) >= PROBE_AGAIN_AFTER
     }
 
-    /// The worker has `unread` bytes in front of it.
+    /// The worker has `unread` bytes in its pipe.
     pub(crate) fn read_up_to(&mut self, now: Moment, unread: usize) {
         let read = self.sent.saturating_sub(unread as u64).max(self.read);
         if read > self.read {
@@ -199,7 +198,7 @@ impl SendWindow {
         }
     }
 
-    /// Remembers what was queued last; `bytes` is how much that is.
+    /// Marks the bytes queued last.
     fn set_mark(&mut self, now: Moment, bytes: usize) {
         self.mark = Some(Mark {
             place: self.queued,
@@ -211,7 +210,7 @@ impl SendWindow {
         });
     }
 
-    /// Sees whether the worker has read nothing for so long. Then turns make no sense, and its output may fill up.
+    /// Checks whether the worker has read nothing for this long. Then turns make no sense, and its output may fill up.
     pub(crate) fn update_stuck(&mut self, now: Moment, patience: Duration) {
         self.is_stuck = self.backlog() > 0 && now.since(self.moved_at) >= patience;
     }
@@ -225,8 +224,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// A worker that reads `rate` bytes a millisecond in pieces of `chunk`, always fed up to its window, for so many
-    /// milliseconds: the window in the end.
+    /// A worker that reads `rate` bytes a millisecond in pieces of `chunk`, always fed up to its window: returns the
+    /// window after this many milliseconds.
     fn window_after(rate: u64, chunk: u64, milliseconds: u64) -> u64 {
         let mut feed = SendWindow::new();
         let (mut has, mut unread) = (0, 0);
@@ -271,7 +270,7 @@ mod tests {
                 feed.leave(200);
                 unread += 200;
             }
-            // Each 12 ms it reads all that is there.
+            // Each 12 ms it reads everything.
             if at % 12 == 0 {
                 read += std::mem::take(&mut unread);
             }

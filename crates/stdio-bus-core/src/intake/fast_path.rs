@@ -1,6 +1,6 @@
-//! The way of most lines, on which each peer is looked up once: a message of a client in a session that it owns or in
-//! none, the answer to it, and a notification in such a session or of the progress of a request. Whatever is unusual about
-//! a line, its sender, its receiver or the tables has it go the general way (`router`), which comes to the same.
+//! The path of most lines, which looks up each peer once: a client's message in a session that it owns or in none, the
+//! answer to it, and a notification in such a session or about the progress of a request. Anything unusual about a
+//! line, its sender, its receiver or the tables sends it down the slow path (`router`), which has the same result.
 
 use ndjson_scan::{Line, Window};
 
@@ -23,7 +23,7 @@ use crate::timers::Timer;
 use crate::worker::Worker;
 
 impl FastPath<'_> {
-    /// Sends a client's lines on their way, of which none is longer than the limit. Gives how many went.
+    /// Routes a client's lines, none of which exceeds the limit. Returns how many were handled.
     #[inline(always)]
     pub(super) fn client_lines(
         &mut self,
@@ -37,7 +37,7 @@ impl FastPath<'_> {
         batch.iter().take_while(goes).count()
     }
 
-    /// The same with a worker's. `TOLD` says that there are records of requests (`ended.rs`).
+    /// The same for a worker's. `TOLD` means that there are records of requests (`ended.rs`).
     #[inline(always)]
     pub(super) fn worker_lines<const TOLD: bool>(
         &mut self,
@@ -52,8 +52,8 @@ impl FastPath<'_> {
         batch.iter().take_while(goes).count()
     }
 
-    /// The session that a line is in, if it is in one, as it is written. None if it names one in two places, or another
-    /// thing that is no progress token.
+    /// The session of a line, if any, as written. None if it names one in two places, or any name other than a progress
+    /// token.
     #[inline(always)]
     fn only_name<'w>(window: Window<'w>, line: &Line) -> Option<Option<&'w [u8]>> {
         let others = line.request_id.end | line.params_id.end | line.pool.end | line.flags;
@@ -70,8 +70,8 @@ impl FastPath<'_> {
         Some(Some(&token[1..token.len() - 1])).filter(|_| token.len() > 2)
     }
 
-    /// The worker that gets a client's lines which are in no session: its own, or else the one whose turn it is. Says
-    /// whether it is its own. None if the bus has to look for one.
+    /// The worker for a client's lines without a session: its own, or else the next in turn. Returns whether it is its
+    /// own. None if the bus has to search for one.
     #[inline(always)]
     fn worker_for(&self, client: &Sender<'_>) -> Option<(WorkerKey, bool)> {
         let group = &self.groups[client.group];
@@ -91,7 +91,8 @@ impl FastPath<'_> {
         }
     }
 
-    /// Where a client's line goes: to which worker, in which session, and whether that takes a turn of the worker's group.
+    /// The destination of a client's line: the worker, the session, and whether that takes a turn of the worker's
+    /// group.
     #[inline(always)]
     fn destination<'w>(
         &self,
@@ -115,7 +116,7 @@ impl FastPath<'_> {
         is_open.then_some((session.worker, worker, Some(session_key), false))
     }
 
-    /// Sends a client's line on its way. None if it has to go the general way, and then nothing has been done.
+    /// Routes a client's line. None if it has to take the slow path, and then nothing has been done.
     #[inline(always)]
     fn client_line(
         &mut self,
@@ -128,7 +129,7 @@ impl FastPath<'_> {
             return None;
         }
         let (worker_key, worker, session, takes_turn) = self.destination(client, &from.sessions, workers, line)?;
-        // A session of a door for MCP begins anew with a worker that has seen none (`router/opening.rs`).
+        // An MCP session begins anew with a worker that has not seen it yet (`router/opening.rs`).
         let opens = client.door.era == Some(Era::Legacy) && worker.answering.opened() == Opened::No;
         if !worker.takes_messages()
             || opens && worker.owner.is_none()
@@ -162,7 +163,7 @@ impl FastPath<'_> {
         Some(())
     }
 
-    /// Records the request that a client's line is. None if it has to go the general way.
+    /// Records the request of a client's line. None if it has to take the slow path.
     #[inline(always)]
     fn ask(
         &mut self,
@@ -205,7 +206,8 @@ impl FastPath<'_> {
         Some(())
     }
 
-    /// The id of a request, if it may pass as it is, with the progress token if there is one: clients take the id for it.
+    /// The id of a request, if it may pass unchanged, including its progress token if it has one: clients use the id
+    /// for it.
     #[inline(always)]
     fn passing_id(&self, window: Window<'_>, worker: &Worker, line: &Line) -> Option<Id> {
         let (token, progress) = (window.get(line.id), line.meta.progress);
@@ -217,7 +219,7 @@ impl FastPath<'_> {
         (!is_replaced && !is_escaped).then_some(id)
     }
 
-    /// Queues a line as it is for a peer whose output is not full.
+    /// Queues an unchanged line for a peer whose output is not full.
     #[inline(always)]
     fn forward(&mut self, to: Peer, end: &mut Endpoint, line: &Line, bytes: usize) {
         self.out.copy(to, line.span.start, line.span.end + 1);
@@ -226,7 +228,7 @@ impl FastPath<'_> {
         }
     }
 
-    /// Sends a worker's line on its way. None if it has to go the general way, and then nothing has been done.
+    /// Routes a worker's line. None if it has to take the slow path, and then nothing has been done.
     #[inline(always)]
     fn worker_line<const TOLD: bool>(
         &mut self,
@@ -241,7 +243,7 @@ impl FastPath<'_> {
         }
     }
 
-    /// An answer to a request with which nothing is the matter.
+    /// An ordinary answer to an ordinary request.
     #[inline(always)]
     fn pass_answer<const TOLD: bool>(
         &mut self,
@@ -292,7 +294,7 @@ impl FastPath<'_> {
         Some(())
     }
 
-    /// The client that has made the request whose progress a notification tells, under its id.
+    /// The client that has made the request of a progress notification, under its id.
     #[inline(always)]
     fn asker_told(&self, worker: WorkerKey, line: &Line) -> Option<ClientKey> {
         if !has_method(self.window, line, b"notifications/progress") {
@@ -306,7 +308,7 @@ impl FastPath<'_> {
         }
     }
 
-    /// The client of a worker that has one alone, for what names nobody.
+    /// The only client of a worker, for messages that name no client.
     #[inline(always)]
     fn only_client(&self, worker: &Worker, line: &Line) -> Option<ClientKey> {
         let is_its_own = self.settings.pools[worker.pool].assignment == Assignment::Dedicated;
@@ -314,7 +316,8 @@ impl FastPath<'_> {
         worker.owner.filter(|_| names_none)
     }
 
-    /// A notification in a session that the worker has given out, of the progress of a request, or for its only client.
+    /// A notification in a session that the worker has given out, about the progress of a request, or for its only
+    /// client.
     #[inline(always)]
     fn pass_notification(&mut self, key: WorkerKey, worker: &Worker, clients: &mut Clients, line: &Line) -> Option<()> {
         let name = Self::only_name(self.window, line)?;

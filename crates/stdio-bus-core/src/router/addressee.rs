@@ -1,9 +1,9 @@
-//! Whom a worker's message is for: the owner of the session that it names, the client at the other end of a request that
-//! it names, or of an elicitation; and if it names none of them, the one client that the worker has ever served.
+//! The addressee of a worker's message: the owner of the session that it names, the client of the request or the
+//! elicitation that it names; and if it names none, the only client that the worker has ever served.
 //!
-//! Invariant: a message that names nothing reaches only a client beside which no other one has ever sent the worker
-//! anything. One that has left may have left something behind (a subscription, work that goes on), so the next client does
-//! not take its place.
+//! Invariant: a message that names nothing reaches a client only if no other one has ever sent the worker anything. A
+//! client that has left may have left something behind (a subscription, work in progress), so the next client does not
+//! take its place.
 
 use alloc::format;
 
@@ -23,17 +23,17 @@ use crate::worker::Worker;
 /// Another request that a worker's message is about.
 #[derive(Default)]
 pub(super) struct NamedRequest {
-    /// The client at its other end.
+    /// The client of that request.
     pub client: Option<Peer>,
-    /// What that client knows it by, if that is another token.
+    /// The token that client knows, if it is another one.
     pub token: Option<Text>,
-    /// Where it is named.
+    /// The span of the name.
     pub at: Span,
 }
 
 impl Bus {
-    /// The client that everything a worker says is for: its owner, the only one that it has served, or the only one that
-    /// could use it if it has served nobody. A spare of a dedicated pool is nobody's: each client there has its own.
+    /// The client that everything from a worker is for: its owner, the only one that it has served, or the only one
+    /// that could use it if it has served none. A spare of a dedicated pool has none: each client there has its own.
     pub(crate) fn only_client(&self, worker: WorkerKey) -> Option<ClientKey> {
         let worker = self.workers.get(worker)?;
         match worker.audience.size() {
@@ -58,13 +58,13 @@ impl Bus {
         }
     }
 
-    /// Whether a worker that is lent to a client may still work on what another one has given up.
+    /// Whether a worker that is lent to a client may still work on a request that another one has dropped.
     fn may_work_for_others(&self, worker: &Worker, owner: ClientKey) -> bool {
         let has_orphans = worker.end.unanswered.count() != worker.end.unanswered.awaited();
         has_orphans && self.door(owner).borrows
     }
 
-    /// Why a message that names nobody is for nobody, with the remedy.
+    /// Why a message that names no client has no addressee, with the remedy.
     pub(crate) fn nobody_is_meant(&self, worker: WorkerKey) -> Refusal {
         let Some(worker) = self.workers.get(worker) else {
             return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
@@ -88,7 +88,7 @@ impl Bus {
         Refusal(Reason::Unroutable, text)
     }
 
-    /// What a worker's message says of another request.
+    /// The other request that a worker's message names.
     pub(super) fn request_of_worker_message(&mut self, said: &Said<'_>) -> NamedRequest {
         let Some(About { at, by }) = said.about else { return NamedRequest::default() };
         let from = Peer::Worker(said.worker);
@@ -109,7 +109,7 @@ impl Bus {
         NamedRequest { client, token, at }
     }
 
-    /// Whom a worker's message is for, and in which session.
+    /// The addressee of a worker's message, and its session.
     pub(super) fn client_for_worker_message(
         &self,
         said: &Said<'_>,
@@ -127,10 +127,10 @@ impl Bus {
             let owner = owner.or_else(|| at.and_then(|worker| worker.owner));
             owner.map(Peer::Client).ok_or_else(|| unknown(Reason::UnknownSession))?
         } else if about.is_some_and(|about| about.by == By::Token || about.by == By::Id && id.is_none()) {
-            // It is told for a request of one client, and goes to no other one, unless there can be none. What the bus has
-            // made in place of a name means nothing to anybody else.
+            // It belongs to a request of one client, and goes to no other one, unless there can be none. A replaced
+            // name means nothing to any other client.
             let is_plain = || Spelled::parse(window.get(named.at)).is_ok_and(|it| it.is_plain);
-            // Who had a worker before may have been lent it, and left what it speaks of.
+            // A previous client of a lent worker may have left the work that this is about.
             let is_its_own = |owner: &ClientKey| !self.door(*owner).borrows && is_plain();
             let owner = || self.owner(worker).filter(is_its_own).map(Peer::Client);
             named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
@@ -156,13 +156,13 @@ impl Bus {
         Ok((client, session))
     }
 
-    /// Whether a client may take what a worker's notification names, which is no pending request of that worker, for
-    /// another one that it has still to answer: a late cancellation is to hit nobody else's.
+    /// Whether a client may mistake the id in a worker's notification, which is no pending request of that worker, for
+    /// another worker's request that it has still to answer: a late cancellation must not hit that one.
     fn may_name_anothers(&self, client: ClientKey, window: Window<'_>, at: Span) -> bool {
         if !at.is_some() || self.peer_end(client.into()).is_none_or(|client| client.unanswered.count() == 0) {
             return false;
         }
-        // Nothing that is too long to be an id is one.
+        // A token that is too long is not an id.
         let Ok(Spelled { id, is_plain, .. }) = Spelled::parse(window.get(at)) else { return false };
         !is_plain || self.pending.find(Peer::Client(client), &id).is_some()
     }

@@ -1,7 +1,9 @@
-//! Whose lines a worker has been given since its start, and what it says to all of them at once: that a list has changed
-//! (MCP up to 2025-11-25), which has no content and names nobody, and how the login stands that they all use (ACP).
+//! The clients whose lines a worker has received since its start, and broadcasts to all of them: that a list has
+//! changed (MCP up to 2025-11-25), which has no content and names no client, and the state of the login that they all
+//! share (ACP).
 //!
-//! Invariant: what has content reaches several clients only if all that the worker has ever served have one verified name.
+//! Invariant: a message with content reaches several clients only if all clients that the worker has ever served share
+//! one verified name.
 
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -16,23 +18,23 @@ use crate::origin::Origin;
 use crate::peer::{ClientKey, Peer, WorkerKey};
 use crate::{Bus, Flow};
 
-/// A line that has no content is not longer than this.
+/// A line without content is not longer than this.
 const LONGEST: usize = 1024;
 
-/// Whose lines a worker has been given since its start.
+/// The clients whose lines a worker has received since its start.
 #[derive(Default)]
 pub(crate) struct Audience {
-    /// How many.
+    /// Their number.
     size: Size,
-    /// One bit for each slot of a client that is there and has sent it a line.
+    /// A bit for each slot of a connected client that has sent it a line.
     served: Vec<u64>,
-    /// Who the first of them was.
+    /// The origin of the first one.
     first: Option<Rc<Origin>>,
     /// Not all of them have the verified name of the first one.
     is_mixed: bool,
 }
 
-/// How many clients a worker has served.
+/// The number of clients that a worker has served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Size {
     /// None.
@@ -45,12 +47,12 @@ pub(crate) enum Size {
 }
 
 impl Audience {
-    /// How many.
+    /// Their number.
     pub(super) fn size(&self) -> Size {
         self.size
     }
 
-    /// The worker is given a line of this client.
+    /// The worker receives a line of this client.
     #[inline]
     pub(crate) fn note(&mut self, key: ClientKey, client: &Identity) {
         if !self.has(key) {
@@ -58,7 +60,7 @@ impl Audience {
         }
     }
 
-    /// Whether it was given a line of this client, which is there.
+    /// Whether it has received a line of this client, which is connected.
     #[inline]
     fn has(&self, client: ClientKey) -> bool {
         let (word, bit) = (client.index() / 64, client.index() % 64);
@@ -75,25 +77,25 @@ impl Audience {
         self.size = if self.size == Size::Nobody { Size::One(key) } else { Size::Several };
     }
 
-    /// This client has gone: another one may get its slot.
+    /// This client has left: another one may get its slot.
     pub(crate) fn forget(&mut self, client: ClientKey) {
         if let Some(served) = self.served.get_mut(client.index() / 64) {
             *served &= !(1 << (client.index() % 64));
         }
     }
 
-    /// Whether all whom it has ever served are known to be one user.
+    /// Whether all clients that it has ever served are known to be one user.
     fn is_one_user(&self) -> bool {
         !self.is_mixed && self.first.as_ref().is_some_and(|first| first.names.owner().is_some())
     }
 }
 
-/// A message that is for all.
+/// A broadcast.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ForAll {
     /// One of the lists has changed.
     List(usize),
-    /// How the login stands. That is one user's business.
+    /// The state of the login, which concerns a single user.
     Login,
 }
 
@@ -111,8 +113,8 @@ impl ForAll {
 }
 
 impl Bus {
-    /// Tells all whom a worker serves what it says to nobody in particular, if that is for all. None if it is not, or nobody
-    /// is there.
+    /// Broadcasts a worker's message that names no client, if it is of that kind. None if it is not, or no client is
+    /// connected.
     pub(super) fn tell_all(&mut self, said: &Said<'_>) -> Option<Flow> {
         let &Said { worker, window, line, ref id, .. } = said;
         let kind = ForAll::of(window, line).filter(|_| id.is_none())?;
@@ -131,7 +133,8 @@ impl Bus {
             }
         }
         for client in &all {
-            // It may be full: such lines are few and short. Who is still to be told the same of a list is not told again.
+            // The output may be full: such lines are few and short. A client that has not read the last change of a
+            // list is not notified again.
             let is_due = match kind {
                 ForAll::List(list) => self.owes_list(*client, list, line.span.len() + 1),
                 ForAll::Login => true,
@@ -144,7 +147,7 @@ impl Bus {
         (!all.is_empty()).then_some(Flow::Next)
     }
 
-    /// The clients that a worker has served, and that still listen.
+    /// The clients that a worker has served, and that still read.
     fn served_by(&self, worker: WorkerKey) -> Vec<ClientKey> {
         let Some(worker) = self.workers.get(worker) else { return Vec::new() };
         let listens =
@@ -152,7 +155,7 @@ impl Bus {
         self.all_clients().filter(listens).map(|(key, _)| key).collect()
     }
 
-    /// A worker is given a line of this client.
+    /// A worker receives a line of this client.
     pub(crate) fn note_audience(&mut self, worker: WorkerKey, client: ClientKey) {
         let is_new = self.workers.get(worker).is_some_and(|worker| !worker.audience.has(client));
         let from = self.identity(client).filter(|_| is_new).map(|from| Rc::clone(&from.origin));

@@ -1,9 +1,9 @@
-//! The way of a line from a client to a worker (spec 6.1, 6.2; decisions 1 to 7): it is decoded, the worker and the
-//! sessions that it is for are found, and only then it is recorded and queued. Until then nothing is written but what a
-//! message leaves behind that is refused, too: whose turn it is, a worker taken, and a name that is asked for again.
+//! The route of a line from a client to a worker (spec 6.1, 6.2; decisions 1 to 7): it is decoded, its worker and
+//! sessions are found, and only then it is recorded and queued. Until then only those changes are made that a refused
+//! message makes, too: a turn is taken, a worker assigned, and a lost name asked for again.
 //!
 //! Invariant: a line is queued for exactly one worker, or its loss is reported, and a lost request is answered. A
-//! session or request that a line names belongs to its sender, or to nobody.
+//! session or request that a line names belongs to its sender, or has no owner.
 use alloc::borrow::Cow;
 
 use ndjson_scan::{Line, Span, Window, wrapped_message};
@@ -27,17 +27,17 @@ struct Named<'a> {
     access: Access,
 }
 
-/// Where a message goes, and in which sessions.
+/// The destination of a message, and its sessions.
 struct Route<'a> {
     worker: WorkerKey,
     first: Option<Named<'a>>,
-    /// The one in its params, where another one stands at top level.
+    /// The one in its params, if another one is at top level.
     second: Option<Named<'a>>,
-    /// The request that it cancels, or tells the progress of.
+    /// The request that it cancels, or reports progress of.
     about: Option<RequestKey>,
 }
 
-/// Sessions that a message is in now, and whether it was the first to name them.
+/// Sessions that a message has entered, and whether it was the first to name them.
 #[derive(Clone, Copy, Default)]
 struct Entered {
     session: Option<SessionKey>,
@@ -69,7 +69,7 @@ impl Bus {
         if let Some(refusal) = self.client(client).and_then(|client| client.seldom.closing.refusal.clone()) {
             return Err(refusal);
         }
-        // What belongs to a pending request may still pass: its cancellation, notifications of its session.
+        // Messages about a pending request may still pass: its cancellation, notifications of its session.
         if self.shutdown.refuses_requests() && (self.shutdown.stops_workers() || line.id.is_some()) {
             return Err(Refusal(Reason::ShuttingDown, "the daemon is shutting down".into()));
         }
@@ -77,7 +77,7 @@ impl Bus {
             return self.send_message(client, window, line, None);
         }
         match wrapped_message(window, line) {
-            // Whom it is about stands where the bus does not read.
+            // The names in it are in a place that the bus does not read.
             Ok(inner) if is_wrapped(window, &inner) => {
                 Err(Refusal(Reason::MethodDenied, "Method not found: a proxy/successor within another one".into()))
             }
@@ -86,7 +86,7 @@ impl Bus {
         }
     }
 
-    /// Sends a message on its way, which came as it is, or in `envelope`.
+    /// Routes a message, bare or in `envelope`.
     fn send_message(
         &mut self,
         client: ClientKey,
@@ -121,8 +121,8 @@ impl Bus {
         self.deliver(&message, route).map(|()| Flow::Next)
     }
 
-    /// Sends a message on its way: only one that is delivered makes a session, or takes one over. One that waits or is
-    /// refused leaves nothing behind.
+    /// Delivers a message: only a delivered one makes a session, or takes one over. One that waits or is refused leaves
+    /// nothing behind.
     fn deliver(&mut self, message: &Message<'_>, route: Route<'_>) -> Result<(), Refusal> {
         let mut edits = UNCHANGED;
         self.name_requests(message, &route, &mut edits)?;
@@ -143,14 +143,14 @@ impl Bus {
             let due = self.pending.cancel(self.time.now(), key, how);
             self.timers.arm(Timer::Requests, due);
             if self.door(message.client).era.is_some() {
-                // Over HTTP its response stays open until there is something to say.
+                // Over HTTP its response stays open until there is something to send.
                 self.fail_request(key, Reason::Cancelled, "the client has cancelled it");
             }
         }
         Ok(())
     }
 
-    /// Records a request, if the message is one, with what is replaced in it.
+    /// Records a request, if the message is one, with its replacements.
     fn record(
         &mut self,
         message: &Message<'_>,
@@ -185,7 +185,7 @@ impl Bus {
         recorded
     }
 
-    /// Where a message goes.
+    /// The destination of a message.
     fn route_of<'a>(&mut self, message: &Message<'a>) -> Result<Route<'a>, Refusal> {
         let &Message { client, window, line, verb, .. } = message;
         if matches!(verb, Verb::Cancel(_)) {
@@ -217,7 +217,7 @@ impl Bus {
         Ok(Route { worker, first, second, about: None })
     }
 
-    /// A cancellation goes to the worker of the request, and nowhere when the answer is out already, or it is another
+    /// A cancellation goes to the worker of the request, and nowhere if the answer is already out, or it is another
     /// client's.
     fn route_of_cancellation<'a>(&mut self, message: &Message<'a>) -> Result<Route<'a>, Refusal> {
         let unknown = || Refusal(Reason::UnknownRequest, "it names no pending request of this connection".into());
@@ -226,7 +226,7 @@ impl Bus {
         self.route_to_request(message, worker, key).ok_or_else(unknown)?
     }
 
-    /// What is told of the progress of a worker's request goes to the worker that has made it.
+    /// Progress of a worker's request goes to the worker that has made it.
     fn route_of_progress<'a>(&mut self, message: &Message<'a>, at: Span) -> Result<Route<'a>, Refusal> {
         let unknown = || Refusal(Reason::UnknownRequest, "its progressToken is that of no pending request".into());
         let token = Id::parse(message.window.get(at)).map_err(|_| unknown())?;
@@ -235,8 +235,8 @@ impl Bus {
         self.route_to_request(message, worker, key).ok_or_else(unknown)?
     }
 
-    /// The way to the worker at the other end of a request; none if it takes no messages any more. A session that the
-    /// message names as well has to be open to its sender.
+    /// The route to the worker of a request; none if it takes no messages any more. A session that the message also
+    /// names has to be open to its sender.
     fn route_to_request<'a>(
         &self,
         message: &Message<'a>,
@@ -256,7 +256,7 @@ impl Bus {
         Some(Ok(Route { worker, first: None, second: None, about: Some(key) }))
     }
 
-    /// The request of its sender that a cancellation names.
+    /// The sender's request that a cancellation names.
     fn request_cancelled(&mut self, message: &Message<'_>) -> Option<RequestKey> {
         let &Message { client, window, line, .. } = message;
         let mut named = [line.request_id, line.params_id].into_iter().filter(|span| span.is_some());
@@ -265,8 +265,8 @@ impl Bus {
         named.all(|span| target(span) == Some(key)).then_some(key)
     }
 
-    /// The worker of the session that decides the way, or the one that it is to be made on if there is none (spec 6.1,
-    /// decision 3). `inner` is what stands in the params, if it is another one.
+    /// The worker of the session that determines the route, or the one to create it on (spec 6.1, decision 3). `inner`
+    /// is the name in the params, if it differs.
     fn first_session(
         &mut self,
         message: &Message<'_>,
@@ -292,14 +292,14 @@ impl Bus {
         if let Some((worker, key)) = self.session_in_group(client, group, of.name) {
             return self.usable(worker, self.access(of, worker, Some(key)));
         }
-        // A name at top level that is new joins the session in the params.
+        // A new name at top level joins the session in the params.
         let joined = inner.filter(|_| !names_pool).and_then(|inner| self.session_of_client(client, inner));
         let Some(worker) = joined.and_then(|key| self.sessions.get(key)).map(|session| session.worker) else {
             let worker = self.pick_worker_for_line(client, group, window, line)?;
-            // It may have been the client's before the group was another one.
+            // It may have been the client's before it changed groups.
             return self.usable(worker, self.access(of, worker, self.sessions.of_worker(worker, of.name)));
         };
-        // It may be outside of the group, where nothing was looked for yet.
+        // It may be outside of the group, which was not searched yet.
         let access = match self.sessions.of_worker(worker, of.name) {
             Some(key) if self.shares_sessions() => Access { how: Use::Share(key), is_open: true },
             Some(_) => return Err(denied()),
@@ -308,8 +308,8 @@ impl Bus {
         self.usable(worker, access)
     }
 
-    /// The session `name` on the workers of a group: the client's own first, then one of another client, then a held one;
-    /// of several the one whose worker comes first. Workers that leave come last.
+    /// The session `name` on the workers of a group: the client's own first, then one of another client, then a
+    /// reserved name; of several the one on the first worker. Leaving workers come last.
     fn session_in_group(&self, client: ClientKey, group: usize, name: &[u8]) -> Option<(WorkerKey, SessionKey)> {
         let group = &self.balancer.groups[group];
         let in_slots = group.slots().iter().filter_map(|(pool, slot)| self.supervisor.pools[*pool].slots[*slot].worker);
@@ -322,7 +322,7 @@ impl Bus {
         found.min_by_key(|(order, _)| *order).map(|(_, found)| found)
     }
 
-    /// The session in the params of a message that another one leads: its sender's own, or nobody's.
+    /// The session in the params of a message with another one at top level: its sender's own, or without an owner.
     fn second_session(&mut self, worker: WorkerKey, of: &Naming<'_>) -> Result<Access, Refusal> {
         let key = self.sessions.of_worker(worker, of.name);
         let session = key.and_then(|key| self.sessions.get(key));
@@ -333,7 +333,7 @@ impl Bus {
         if access.how == Use::Denied { Err(denied()) } else { Ok(access) }
     }
 
-    /// A session that went with its worker is an error for its old owner, unless it asks a worker for it.
+    /// A session that was lost with its worker is an error for its old owner, unless it asks a worker for it.
     fn refuse_lost(&mut self, of: &Naming<'_>) -> Result<(), Refusal> {
         if !self.has_lost(of.client, of.name) {
             return Ok(());
@@ -347,7 +347,7 @@ impl Bus {
         Err(Refusal(Reason::SessionLost, text.into()))
     }
 
-    /// A session that is kept from a client does not even tell whether its worker is there.
+    /// A session that is closed to a client does not even reveal whether its worker is there.
     fn usable(&self, worker: WorkerKey, access: Access) -> Result<(WorkerKey, Access), Refusal> {
         if access.how == Use::Denied {
             Err(denied())
@@ -358,7 +358,7 @@ impl Bus {
         }
     }
 
-    /// Makes the sessions of a message that is about to be delivered.
+    /// Creates the sessions of a message that is about to be delivered.
     fn use_sessions(&mut self, client: ClientKey, route: &Route<'_>) -> Result<[Entered; 2], Refusal> {
         let first = self.use_session(client, route.worker, route.first.as_ref())?;
         let second = self.use_session(client, route.worker, route.second.as_ref());
@@ -377,12 +377,12 @@ impl Bus {
         let Some(Named { name, access: Access { how, .. } }) = named else { return Ok(Entered::default()) };
         let (session, is_new) = match *how {
             Use::None | Use::Denied => return Ok(Entered::default()),
-            // One that is taken over changes hands when the message is recorded.
+            // A session that is taken over changes hands when the message is recorded.
             Use::Own(key) | Use::Take(key) => {
                 self.sessions.hear(key, self.time.now());
                 return Ok(Entered { session: Some(key), is_new: false });
             }
-            // That keeps a claim alive, and makes the request none of its owner's.
+            // That keeps a claim alive, but does not make the request its owner's.
             Use::Share(key) => {
                 self.sessions.hear(key, self.time.now());
                 return Ok(Entered::default());
@@ -394,7 +394,7 @@ impl Bus {
                 (Some(key).filter(|_| is_lent || self.has_owner(worker)), is_lent)
             }
         };
-        // The worker of one client alone does without.
+        // A dedicated worker needs no session entry.
         if session.is_none() && !self.has_owner(worker) {
             return Err(Refusal(Reason::SessionLimit, FULL.into()));
         }
@@ -410,8 +410,8 @@ impl Bus {
             .for_each(|session| self.give_up_session(session, Event::Refused));
     }
 
-    /// What a message names other requests by, as the worker knows them. What would hit a request of another client is
-    /// refused.
+    /// Replaces a message's references to other requests by those the worker knows. A reference that would hit another
+    /// client's request is refused.
     fn name_requests(&mut self, message: &Message<'_>, route: &Route<'_>, edits: &mut Edits) -> Result<(), Refusal> {
         let &Message { client, window, line, .. } = message;
         let edit = |bus: &Self, request: RequestKey, at: Span| {

@@ -1,8 +1,8 @@
-//! Whom a worker has sent with an elicitation to another place (`elicitation/create` with an `elicitationId`), so that
-//! the client hears when it is complete: that notification names the elicitation alone.
+//! The clients that a worker has sent to another place with an elicitation (`elicitation/create` with an
+//! `elicitationId`), so that the client is notified of its completion: that notification names only the elicitation.
 //!
-//! An id that a worker uses for two clients at once means neither of them. A session that another connection takes over
-//! takes its elicitations along.
+//! An id that a worker uses for two clients at once refers to neither of them. A session that another connection takes
+//! over takes its elicitations along.
 use alloc::collections::VecDeque;
 
 use ndjson_scan::{Line, Window, string_in_params};
@@ -12,13 +12,13 @@ use crate::Bus;
 use crate::message::has_method;
 use crate::peer::{ClientKey, SessionKey, Text, WorkerKey};
 
-/// So many are remembered for one worker; beyond them the oldest one goes.
+/// Maximum number per worker; beyond it the oldest one is dropped.
 const MOST: usize = 64;
-/// The id of one that is remembered has so many bytes at most.
+/// Maximum length of a remembered id, in bytes.
 const LONGEST_ID: usize = 256;
-/// And so many bytes all of one worker together.
+/// Maximum number of bytes of all ids of one worker.
 const MOST_BYTES: usize = 4096;
-/// What is remembered for one worker takes up no more bytes than this.
+/// Upper bound of the memory for one worker's elicitations.
 #[cfg(test)]
 pub(crate) const MOST_MEMORY: usize = MOST_BYTES + MOST * size_of::<Elicitation>();
 
@@ -30,9 +30,9 @@ pub(crate) struct Elicitations {
 
 struct Elicitation {
     id: Text,
-    /// Whom the worker has asked; none if it has asked two.
+    /// The client that the worker has asked; none if it has asked two.
     client: Option<ClientKey>,
-    /// The session that it has asked in.
+    /// The session in which it has asked.
     session: Option<SessionKey>,
 }
 
@@ -44,7 +44,7 @@ impl Elicitations {
 }
 
 impl Bus {
-    /// A worker's request was passed to a client: remembers the elicitation that it is, if it is one that ends elsewhere.
+    /// A worker's request was forwarded to a client: remembers its elicitation, if it is one that ends elsewhere.
     pub(super) fn note_elicitation(&mut self, said: &Said<'_>, client: ClientKey, session: Option<SessionKey>) {
         let &Said { worker, window, line, .. } = said;
         if !has_method(window, line, b"elicitation/create") {
@@ -62,7 +62,7 @@ impl Bus {
         sent.push_back(Elicitation { id, client, session });
     }
 
-    /// Another connection has a session now: it hears when what was asked in it is complete.
+    /// Another connection has taken a session over: it is notified when its elicitations complete.
     pub(crate) fn hand_elicitations_over(&mut self, worker: WorkerKey, session: SessionKey, to: ClientKey) {
         let Some(worker) = self.workers.get_mut(worker) else { return };
         for asked in worker.elicitations.sent.iter_mut().filter(|asked| asked.session == Some(session)) {
@@ -70,8 +70,8 @@ impl Bus {
         }
     }
 
-    /// A notification of a worker was passed to a client: forgets the elicitation that it says is complete, so that its id
-    /// is free.
+    /// A worker's notification was forwarded to a client: forgets the elicitation that it completes, so that its id is
+    /// free.
     pub(super) fn end_elicitation(&mut self, said: &Said<'_>) {
         let Some(at) = self.elicitation_of(said) else { return };
         if let Some(worker) = self.workers.get_mut(said.worker) {
@@ -79,13 +79,13 @@ impl Bus {
         }
     }
 
-    /// The client whose elicitation a worker's notification says is complete.
+    /// The client whose elicitation a worker's notification completes.
     pub(super) fn client_of_elicitation(&self, said: &Said<'_>) -> Option<ClientKey> {
         let at = self.elicitation_of(said)?;
         self.workers.get(said.worker)?.elicitations.sent.get(at)?.client
     }
 
-    /// The place of the elicitation that a worker's notification says is complete.
+    /// The index of the elicitation that a worker's notification completes.
     fn elicitation_of(&self, said: &Said<'_>) -> Option<usize> {
         let &Said { worker, window, line, .. } = said;
         let sent = &self.workers.get(worker)?.elicitations.sent;

@@ -1,6 +1,6 @@
-//! A request or a notification, decoded: who sends it, and where it says whom it belongs to, by sessions and by requests
-//! (docs/routing.md has the table). Nothing else knows these places but the fast path, which knows of lines with one
-//! session or none and of progress, and what finds the requests of answers. Nothing here knows the bus.
+//! A decoded request or notification: its sender, and the places where it names sessions and requests (docs/routing.md
+//! has the table). Only the fast path, for lines with at most one session or progress, and the lookup of answers know
+//! these places too. Nothing here knows the bus.
 use alloc::borrow::Cow;
 use alloc::format;
 
@@ -13,24 +13,24 @@ use crate::report::Reason;
 use crate::session::access::{Naming, Place};
 use crate::settings::{MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN};
 
-/// A request or a notification of a client, decoded.
+/// A client's request or notification, decoded.
 pub(super) struct Message<'a> {
     pub client: ClientKey,
     pub window: Window<'a>,
     pub line: &'a Line,
     pub id: Option<Spelled>,
     pub verb: Verb,
-    /// Where its progress token stands, if it is a request and has one.
+    /// The span of its progress token, if it is a request and has one.
     pub progress: Span,
 }
 
-/// A request or a notification of a worker, decoded.
+/// A worker's request or notification, decoded.
 pub(super) struct Said<'a> {
     pub worker: WorkerKey,
     pub window: Window<'a>,
     pub line: &'a Line,
     pub id: Option<Spelled>,
-    /// As that of a client.
+    /// As for a client's message.
     pub progress: Span,
     /// The request that it is about.
     pub about: Option<About>,
@@ -50,19 +50,19 @@ pub(super) enum By {
     OwnId,
     /// It is one that the sender has to answer, by its id.
     Id,
-    /// The same, by the token that came with it.
+    /// The same, by its progress token.
     Token,
 }
 
-/// The sessions that a message names: the one that decides its way, where that stands, and the one in the params, if that
-/// is another one.
+/// The sessions that a message names: the one that determines its route, its place, and the one in the params, if that
+/// differs.
 type Names<'a> = (Cow<'a, [u8]>, Place, Option<Cow<'a, [u8]>>);
 
 impl<'a> Message<'a> {
     pub(super) fn decode(client: ClientKey, window: Window<'a>, line: &'a Line) -> Result<Self, Refusal> {
         let id = request_id(window, line)?;
         let verb = match verb(window, line) {
-            // Without an answer nothing is given away.
+            // Without an answer nothing is given out.
             verb if verb.asks_for_session() && id.is_none() => Verb::Other,
             Verb::Successor => Verb::Other,
             verb => verb,
@@ -106,8 +106,9 @@ impl<'a> Said<'a> {
     }
 }
 
-/// Which other request a worker's message is about: a notification may name one of the worker's own (a cancellation), a
-/// request one of the client's (`elicitation/create`), and some notifications are told for one that the client has made.
+/// The other request that a worker's message is about: a notification may name one of the worker's own (a
+/// cancellation), a request one of the client's (`elicitation/create`), and some notifications belong to one that the
+/// client has made.
 fn about(window: Window<'_>, line: &Line) -> Option<About> {
     let is_request = line.id.is_some();
     if line.request_id.is_some() && is_of_server(window, line) {
@@ -126,26 +127,26 @@ fn about(window: Window<'_>, line: &Line) -> Option<About> {
     (at.is_some() && !is_request).then_some(About { at, by: By::Id })
 }
 
-/// Whether a line is one that a proxy sends on for the one behind it (`proxy/successor`): one level is unwrapped.
+/// Whether a line is one that a proxy forwards for its successor (`proxy/successor`): one level is unwrapped.
 #[inline]
 pub(super) fn is_wrapped(window: Window<'_>, line: &Line) -> bool {
     // No spelling of its method is shorter.
     line.method.len() >= "\"proxy/successor\"".len() && verb(window, line) == Verb::Successor
 }
 
-/// Whether a line is one of an MCP server over ACP. What it has as `requestId` is the server's business.
+/// Whether a line belongs to an MCP server over ACP. Its `requestId` is the server's business.
 pub(super) fn is_of_server(window: Window<'_>, line: &Line) -> bool {
     has_method(window, line, b"mcp/message")
 }
 
-/// Where the token stands that the progress of a request is to be told under.
+/// The span of the progress token of a request.
 #[inline]
 fn progress_of(line: &Line, window: Window<'_>) -> Result<Span, Refusal> {
     let at = line.meta.progress;
     if !at.is_some() || !line.id.is_some() {
         return Ok(Span::default());
     }
-    // As it is written, since that is kept beside the request.
+    // As written, since that is what is stored beside the request.
     let quotes = if window.get(at).starts_with(b"\"") { 2 } else { 0 };
     if at.len() > MAX_REQUEST_ID_LEN + quotes {
         let text = format!("the progress token is longer than {MAX_REQUEST_ID_LEN} bytes");
@@ -154,7 +155,7 @@ fn progress_of(line: &Line, window: Window<'_>) -> Result<Span, Refusal> {
     Ok(at)
 }
 
-/// The token of a request whose progress a message tells.
+/// The progress token of a message.
 pub(super) fn tells_progress(window: Window<'_>, line: &Line) -> Option<Span> {
     (line.token.is_some() && has_method(window, line, b"notifications/progress")).then_some(line.token)
 }

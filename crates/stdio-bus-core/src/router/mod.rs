@@ -1,5 +1,6 @@
-//! The ways of lines: each is decoded (`message.rs`), and what a client says goes to the worker of its session
-//! (`client.rs`; before the first line of a session `opening.rs`), what a worker says to the client that it is for (`worker.rs`, `addressee.rs` with `elicitations.rs` and `servers.rs`, `audience.rs`).
+//! Routing: each line is decoded (`message.rs`); a client's goes to the worker of its session (`client.rs`; before the
+//! first line of a session `opening.rs`), a worker's to its addressee (`worker.rs`, `addressee.rs` with
+//! `elicitations.rs` and `servers.rs`, `audience.rs`).
 
 pub(crate) mod addressee;
 pub(crate) mod audience;

@@ -1,7 +1,7 @@
-//! How sessions of a door for MCP begin with the workers that they share. A server may refuse all that comes before
-//! `initialize` (the official Python SDK's does), and a session comes to workers that have seen none: where the one that it
-//! began with has ended, or with `round_robin`. So before a worker gets anything else of a session, it gets the
-//! `initialize` of that session and `notifications/initialized` from the bus. The answer is for nobody.
+//! How MCP sessions are opened on the workers that they share. A server may refuse everything before `initialize` (the
+//! official Python SDK's does), and a session reaches workers that have not seen it: when the one that it began with
+//! has ended, or with `round_robin`. So before a worker gets anything else of a session, the bus sends it the
+//! `initialize` of that session and `notifications/initialized`. The answer is discarded.
 
 use super::message::Message;
 use crate::Bus;
@@ -12,19 +12,19 @@ use crate::peer::{Peer, WorkerKey};
 use crate::settings::Era;
 use crate::supervisor::answering::Opened;
 
-/// Bytes of an `initialize` that is kept.
+/// Maximum size of an `initialize` that is kept.
 const LONGEST: usize = 4096;
-/// The id that the bus gives it. The worker has one of these to answer at a time.
+/// The id that the bus gives it. A worker has at most one of these to answer at a time.
 const ID: &str = "\"stdio-bus/initialize\"";
 const INITIALIZED: &str = "notifications/initialized";
 
 impl Bus {
-    /// Whether a door for MCP was ever there.
+    /// Whether there was ever an MCP listener.
     pub(crate) fn serves_mcp(&self) -> bool {
         self.supervisor.pools.len() > self.supervisor.shown
     }
 
-    /// A client's message goes to a worker: shows it before how a session begins, if it is to see that.
+    /// A client's message goes to a worker: first sends it the session's opening, if it needs that.
     pub(super) fn open_worker(&mut self, message: &Message<'_>, key: WorkerKey) {
         let &Message { client, window, line, verb, .. } = message;
         let begins = verb == Verb::Initialize && line.id.is_some();
@@ -57,8 +57,8 @@ impl Bus {
         self.workers.get_mut(key).into_iter().for_each(|worker| worker.answering.set_opened(opened));
     }
 
-    /// Takes the answer of a worker that was shown how a session begins, if this is one. After an error it is shown that of
-    /// the next session. Says whether it is.
+    /// Takes the answer of a worker to an opening, if this is one. After an error it gets the opening of the next
+    /// session. Returns whether it is one.
     pub(super) fn take_opening(&mut self, key: WorkerKey, id: &Id, is_result: bool) -> bool {
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.answering.opened() == Opened::Asked) else {
             return false;

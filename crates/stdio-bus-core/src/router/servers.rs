@@ -1,5 +1,5 @@
-//! Which client offers a worker which MCP server over ACP: the `mcpServers[]` of type `acp` in what asks for a session. A
-//! `mcp/message` names the server alone, in both directions. What two clients call by one name is neither's.
+//! Which client offers a worker which MCP server over ACP: the `mcpServers[]` of type `acp` in a request for a session.
+//! A `mcp/message` names only the server, in both directions. A name that two clients use belongs to neither.
 use ndjson_scan::{objects_in_params, string_in, string_in_params};
 
 use super::message::{Message, Said, is_of_server};
@@ -13,7 +13,7 @@ impl Bus {
     /// A client's request goes to a worker: remembers the servers that it offers.
     pub(super) fn note_servers(&mut self, message: &Message<'_>, worker: WorkerKey) {
         let &Message { client, window, line, verb, .. } = message;
-        // The worker of one client alone has nobody else to ask.
+        // A dedicated worker has no other client to ask.
         if self.has_owner(worker) || !matches!(verb, Verb::New | Verb::Load | Verb::Fork) {
             return;
         }
@@ -26,7 +26,7 @@ impl Bus {
         }
     }
 
-    /// The client that offers the server which a worker's message is for.
+    /// The client that offers the server named in a worker's message.
     pub(super) fn client_of_server(&self, said: &Said<'_>) -> Option<ClientKey> {
         let &Said { worker, window, line, .. } = said;
         if !is_of_server(window, line) {
@@ -38,7 +38,7 @@ impl Bus {
         let (mut newest, first) = found.next()?;
         let names = &first.identity.origin.names;
         for (key, other) in found {
-            // One that was lost without a word is still there when it comes back.
+            // A connection that was lost without a close is still listed when its client reconnects.
             if !names.are_the_same_owner(&other.identity.origin.names) {
                 return None;
             }
@@ -47,7 +47,7 @@ impl Bus {
         Some(newest)
     }
 
-    /// The worker to which a client has offered the server which its message is from.
+    /// The worker to which a client has offered the server that its message is from.
     pub(super) fn worker_of_server(&self, message: &Message<'_>) -> Option<WorkerKey> {
         let &Message { client, window, line, .. } = message;
         let offers = &self.client(client)?.seldom.offers;

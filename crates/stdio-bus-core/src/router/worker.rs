@@ -1,8 +1,8 @@
-//! The way of a line from a worker to a client: answers to their askers, everything else to the owner of its session
+//! The route of a line from a worker to a client: answers to their askers, everything else to the owner of its session
 //! (spec 6.3, decision 5).
 //!
-//! Invariant: a line is queued for exactly one client (but for what is for all of them, `audience.rs`), or its loss is
-//! reported, and a lost request is answered.
+//! Invariant: a line is queued for exactly one client (except broadcasts, `audience.rs`), or its loss is reported, and
+//! a lost request is answered.
 use alloc::format;
 
 use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Window, wrapped_message};
@@ -22,7 +22,7 @@ use crate::{Bus, Flow};
 impl Bus {
     /// A line from a worker.
     pub(crate) fn worker_line(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
-        // Some workers send the request back with a result in it: the spec calls that a response (6.3.1).
+        // Some workers echo the request with a result in it: the spec calls that a response (6.3.1).
         let answers = line.flags & (Line::RESULT | Line::ERROR) != 0;
         let flow = if line.has(Line::TOO_DEEP) {
             self.too_deep(worker, window, line, answers)
@@ -62,11 +62,11 @@ impl Bus {
         match self.make_room_at_client(worker, client, true) {
             Room::Free => {}
             Room::Wait => return Flow::Blocked,
-            // Nobody waits for this answer now.
+            // The client was closed, so this answer has no asker now.
             Room::Closed => return self.worker_response(worker, window, line, answer),
         }
         let named = session_name(window, line.result_session).filter(|_| line.has(Line::RESULT));
-        // A session that comes back as it was asked for was not loaded.
+        // A session that is only echoed was not loaded.
         if answer == Answer::Result || answer == Answer::Echo && verb != Verb::Load {
             self.succeed(verb == Verb::Load, sessions);
             if let Some(name) = &named
@@ -96,7 +96,7 @@ impl Bus {
         Flow::Next
     }
 
-    /// A line that few parsers would read. It costs the request that it belongs to, and not the worker.
+    /// A line that few parsers could read. It fails the request that it belongs to, but not the worker.
     fn too_deep(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line, answers: bool) -> Flow {
         let from = Peer::Worker(worker);
         let text = format!("nested deeper than {MAX_WRAPPED_DEPTH}");
@@ -119,8 +119,8 @@ impl Bus {
         Flow::Next
     }
 
-    /// What a result says of the sessions that were asked in. What a worker loads is the session in the params, unless it
-    /// reads names at top level.
+    /// The effect of a result on its sessions. A worker loads the session in the params, unless it reads names at top
+    /// level.
     fn succeed(&mut self, loads: bool, [first, second]: [Option<SessionKey>; 2]) {
         if let Some(leading) = first.filter(|_| second.is_some()) {
             self.confirm_session(leading, Event::Answered);
@@ -135,7 +135,7 @@ impl Bus {
         }
     }
 
-    /// What an answer ends: a session that was closed, or one that was not loaded.
+    /// The sessions that an answer ends: one that was closed, or one that was not loaded.
     fn end_sessions(&mut self, verb: Verb, succeeded: bool, sessions: [Option<SessionKey>; 2]) {
         for session in sessions.into_iter().flatten() {
             let may_go = |at: &Session| at.pending == 0 && at.state().is_asked_for();
@@ -147,8 +147,8 @@ impl Bus {
         }
     }
 
-    /// An answer that no request waits for: it is late, or the worker has answered twice. Then the next answer of that
-    /// kind may hit another client's request, unless ids are never used again.
+    /// An unsolicited answer: it is late, or the worker has answered twice. Then the next such answer may hit another
+    /// client's request, unless ids are never reused.
     fn unexpected_answer(&mut self, key: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Worker(key);
         let id = line.id.is_some().then(|| Id::parse(window.get(line.id)).ok()).flatten();
@@ -181,8 +181,8 @@ impl Bus {
         Flow::Next
     }
 
-    /// A session that was made for a client that does not wait any more belongs to nobody. An answer that repeats the
-    /// name of a session that it was asked in has made none: that one stays whose it is.
+    /// A session that was created for a client that stopped waiting has no owner. An answer that repeats the name of
+    /// its own session has created none: that session keeps its owner.
     fn learn_from_late_answer(
         &mut self,
         worker: WorkerKey,
@@ -198,7 +198,7 @@ impl Bus {
         }
     }
 
-    /// A request or a notification of a worker (spec 6.3.2, decision 5).
+    /// A worker's request or notification (spec 6.3.2, decision 5).
     fn worker_message(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
         if line.has(Line::ID_INVALID) {
             let text = "a request's id is a string or a number; with another one nobody could answer it";
@@ -213,7 +213,7 @@ impl Bus {
         }
     }
 
-    /// Sends what a worker says on its way.
+    /// Routes a worker's message.
     fn send_said(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
         if line.meta.twice != 0 {
             return Ok(self.name_stands_twice(worker.into(), window, line, line.meta.twice as usize));
@@ -252,7 +252,7 @@ impl Bus {
         self.pass(&said, named, to, session).map(|()| Flow::Next)
     }
 
-    /// Sends a worker's message to the client that it is for.
+    /// Forwards a worker's message to its addressee.
     fn pass(
         &mut self,
         said: &Said<'_>,

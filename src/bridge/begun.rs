@@ -1,7 +1,7 @@
-//! The line that stdin is in the middle of. It is kept back up to a block, so that an editor that dies within a line has
-//! said nothing of it: what the bridge has to say then is not heard behind half a line.
+//! The incomplete last line of stdin. It is held back up to a block, so that if an editor dies within a line none of it
+//! has been sent, and what the bridge then sends does not follow half a line.
 //!
-//! Of a longer line nothing is kept; it passes on while it still arrives.
+//! A longer line is not held: it is passed on while it arrives.
 
 use memchr::{memchr, memrchr};
 
@@ -10,14 +10,15 @@ use super::terms::BLOCK;
 /// See the module documentation.
 #[derive(Default)]
 pub(super) struct BegunLine {
-    /// Its bytes.
+    /// Its bytes so far.
     held: Vec<u8>,
-    /// It was too long to be kept, and its beginning has been passed on.
+    /// It was too long to hold, and its beginning was passed on.
     has_gone: bool,
 }
 
 impl BegunLine {
-    /// Takes the line that `buffer` ends within out of it. Gives what is to be passed on before the rest of `buffer`.
+    /// Takes the incomplete line at the end of `buffer` out of it. Returns what has to be passed on before the rest of
+    /// `buffer`.
     pub(super) fn hold_back(&mut self, buffer: &mut Vec<u8>) -> Vec<u8> {
         if self.has_gone {
             if memchr(b'\n', buffer).is_none() {
@@ -40,12 +41,12 @@ impl BegunLine {
         Vec::new()
     }
 
-    /// Whether a part of it was passed on.
+    /// Whether part of it was passed on.
     pub(super) fn has_gone(&self) -> bool {
         self.has_gone
     }
 
-    /// What was kept back of it.
+    /// Takes the part that was held back.
     pub(super) fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.held)
     }
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_a_block_is_kept_back_and_a_longer_one_is_not() {
+    fn a_line_up_to_a_block_is_held_back_and_a_longer_one_is_not() {
         let mut begun = BegunLine::default();
         let mut bytes = [b"{}\n", &vec![b'x'; BLOCK][..]].concat();
         assert!(begun.hold_back(&mut bytes).is_empty());

@@ -1,9 +1,9 @@
-//! `stdio_bus call`: one request to a running daemon, as a client would send it, or the lines of stdin; for people and for
-//! scripts. Each message that comes is a line of stdout; what the command itself has to say goes to stderr.
+//! `stdio_bus call`: sends one request to a running daemon as a client would, or the lines of stdin; for operators and
+//! scripts. Each received message is a line on stdout; the command's own messages go to stderr.
 //!
-//! The connection is the bridge's (`link.rs`), and so are its errors. A request that comes from the other side cannot be
-//! answered by a command that was told one thing to say: it is shown, and answered with an error, so that nobody waits for
-//! it. Who sends lines can answer it with one, until stdin has ended.
+//! The connection is the bridge's (`link.rs`), and so are its errors. Requests from the other side cannot be answered
+//! by a one-shot command: they are shown, and answered with an error, so that the sender does not wait. In line mode
+//! the user can answer them until stdin ends.
 
 use std::borrow::Cow;
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
@@ -31,17 +31,17 @@ use crate::bus::id::Id;
 use crate::error::{StartError, exit};
 use crate::visible;
 
-/// Which revision a request is of that needs no handshake.
+/// The revision whose requests need no handshake.
 const WITHOUT_HANDSHAKE: &str = "2026-07-28";
 
-/// What is asked, and of whom.
+/// A call: the request and the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The daemon, and how it is reached.
+    /// The daemon's address and credentials.
     pub options: Options,
-    /// Hands are shaken first.
+    /// Do this handshake first.
     pub handshake: Option<Handshake>,
-    /// How long an answer is awaited.
+    /// How long to wait for an answer.
     pub limit: Duration,
     /// The method; none sends the lines of stdin.
     pub method: Option<String>,
@@ -60,7 +60,7 @@ impl Call {
     }
 }
 
-/// Protocols that begin with `initialize`.
+/// A protocol that begins with `initialize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handshake {
     /// The Agent Client Protocol.
@@ -69,17 +69,17 @@ pub enum Handshake {
     Mcp,
 }
 
-/// Asks, prints what comes, and returns what the program exits with.
+/// Runs the call, prints what is received, and returns the exit code.
 ///
 /// # Errors
-/// What is to be sent is no request; stdin or stdout cannot be used.
+/// The request is invalid; stdin or stdout cannot be used.
 pub fn call(call: &Call) -> Result<u8, StartError> {
     let request = call.method.as_deref().map(|method| Ok((method, params(method, call.params.as_deref())?)));
     let request = request.transpose().map_err(StartError::Usage)?;
     run::run(async |means| talk(call, request, means).await)?
 }
 
-/// The params of a request as one line, if there are any.
+/// The params of a request on one line, if there are any.
 fn params(method: &str, said: Option<&str>) -> Result<Option<String>, String> {
     if method.trim_start().starts_with(['{', '[']) {
         return Err(
@@ -97,7 +97,7 @@ fn params(method: &str, said: Option<&str>) -> Result<Option<String>, String> {
     }
 }
 
-/// Params of JSON, on one line.
+/// JSON params on one line.
 fn one_line(text: &str, name: &str) -> Result<String, String> {
     let read: Result<&RawValue, _> = serde_json::from_str(text);
     let value = read.map_err(|error| format!("{name} is no JSON: {}", whereabouts(text, &error)))?;
@@ -108,11 +108,11 @@ fn one_line(text: &str, name: &str) -> Result<String, String> {
             value.get()
         ));
     }
-    // Ends of lines stand between tokens alone.
+    // Line ends only occur between tokens.
     Ok(value.get().replace(['\n', '\r'], " "))
 }
 
-/// Where a text is wrong: the line, and a mark below the place.
+/// Marks the position of a syntax error: the line, and a caret below it.
 fn whereabouts(text: &str, error: &serde_json::Error) -> String {
     const SHOWN: usize = 60;
     let line = text.lines().nth(error.line().saturating_sub(1)).unwrap_or_default();
@@ -126,21 +126,21 @@ fn whereabouts(text: &str, error: &serde_json::Error) -> String {
     format!("{error}\n  {}\n  {}^{hint}", visible::text(&shown), " ".repeat(before - first))
 }
 
-/// What the tasks report.
+/// Events from the tasks.
 enum Event {
-    /// A line of the daemon.
+    /// A line from the daemon.
     Said(Vec<u8>),
-    /// No answer comes to this request any more.
+    /// This request will not be answered.
     GivenUp(Id),
-    /// The daemon says nothing more.
+    /// The connection has ended.
     Ended(Ending),
-    /// A line of stdin.
+    /// A line from stdin.
     Typed(Vec<u8>),
-    /// Stdin has ended.
+    /// End of stdin.
     TypedAll,
 }
 
-/// What a line of the daemon is.
+/// The routing fields of a line from the daemon.
 #[derive(Deserialize)]
 struct Head<'a> {
     #[serde(borrow)]
@@ -156,18 +156,18 @@ struct Talk<'a> {
     sink: Sink,
     events: Receiver<Event>,
     waiting: Waiting,
-    /// Whoever sends lines may still answer requests.
+    /// Stdin is open, and its lines may answer requests.
     is_typing: bool,
-    /// An error came, or a line could not be sent.
+    /// The exit code so far: an error was received, or a line could not be sent.
     code: u8,
-    /// The id of the next request.
+    /// The next request's id.
     next: u64,
-    /// Each request says of which revision it is.
+    /// Each request has to carry its revision.
     has_no_handshake: bool,
     nothing_came: bool,
 }
 
-/// Why a conversation is over before its end: what the program exits with. It was said on stderr.
+/// An early end, with the exit code. The reason was printed to stderr.
 struct Over(u8);
 
 async fn talk(call: &Call, request: Option<(&str, Option<String>)>, means: Means) -> Result<u8, StartError> {
@@ -212,7 +212,7 @@ async fn talk(call: &Call, request: Option<(&str, Option<String>)>, means: Means
     Ok(code)
 }
 
-/// Reads what the daemon says.
+/// Reads from the daemon.
 async fn hear(mut source: Source, events: Sender<Event>) {
     let (mut buffer, mut guard, mut line) = (Vec::with_capacity(BLOCK), Guard::default(), Vec::new());
     loop {
@@ -268,7 +268,7 @@ async fn read_lines(stdin: Stream, events: Sender<Event>) {
 }
 
 impl Talk<'_> {
-    /// One request, and all that comes until its answer.
+    /// Sends one request, and prints all messages until its answer.
     async fn once(&mut self, method: &str, params: Option<String>) -> Result<(), Over> {
         if self.shake_hands().await? {
             let until = self.until();
@@ -278,7 +278,7 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// The lines of stdin, until it has ended and everything is answered.
+    /// Sends the lines of stdin, until it has ended and everything is answered.
     async fn lines(&mut self) -> Result<(), Over> {
         if !self.shake_hands().await? {
             return Ok(());
@@ -291,7 +291,7 @@ impl Talk<'_> {
         }
         let until = self.until();
         self.answers(Some(until)).await?;
-        // Over HTTP, what nobody answers may still be on its way.
+        // Over HTTP, messages without an answer may still be in flight.
         let _ = timeout(LAST_WORDS_LIMIT, self.sink.end()).await;
         Ok(())
     }
@@ -300,7 +300,7 @@ impl Talk<'_> {
         Instant::now() + self.call.limit
     }
 
-    /// Says who we are, if that was asked for. Whether it was taken.
+    /// Does the handshake, if requested. Returns whether it succeeded.
     async fn shake_hands(&mut self) -> Result<bool, Over> {
         let Some(handshake) = self.call.handshake else { return Ok(true) };
         let own = json!({ "name": "stdio_bus", "version": env!("CARGO_PKG_VERSION") });
@@ -317,7 +317,7 @@ impl Talk<'_> {
                 self.send(message(None, "notifications/initialized", None)).await?;
                 Ok(true)
             }
-            // Not known: there are no sessions, and each request says what it is of.
+            // The method is unknown: there are no sessions, and each request carries its revision.
             (Handshake::Mcp, Some(-32601 | -32022)) if self.call.method.is_some() => {
                 self.code = exit::OK;
                 self.has_no_handshake = true;
@@ -334,7 +334,7 @@ impl Talk<'_> {
         self.send(line).await
     }
 
-    /// Sends a line. That the connection is lost is told by its other direction.
+    /// Sends a line. A lost connection is reported by the reading side.
     async fn send(&mut self, mut line: Vec<u8>) -> Result<(), Over> {
         line.push(b'\n');
         self.waiting.sending(&line);
@@ -342,7 +342,7 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// Waits until everything is answered. The code of the last error, if one came.
+    /// Waits until everything is answered. Returns the code of the last error, if there was one.
     async fn answers(&mut self, until: Option<Instant>) -> Result<Option<i64>, Over> {
         let mut error = None;
         while !self.waiting.is_empty() {
@@ -351,7 +351,7 @@ impl Talk<'_> {
         Ok(error)
     }
 
-    /// Waits for what is next, and does what it asks for. The code of an error.
+    /// Waits for the next event and handles it. Returns the code of an error.
     async fn step(&mut self, until: Option<Instant>) -> Result<Option<i64>, Over> {
         let event = match until {
             Some(until) => timeout_at(until, self.events.recv()).await.map_err(|_| self.too_late())?,
@@ -368,14 +368,14 @@ impl Talk<'_> {
         Ok(None)
     }
 
-    /// A line of the daemon.
+    /// Handles a line from the daemon.
     async fn said(&mut self, line: &[u8]) -> Result<Option<i64>, Over> {
         self.nothing_came = false;
         print(line)?;
         self.waiting.passed(&[line, b"\n"].concat());
         let Ok(Head { id, method, error }) = serde_json::from_slice::<Head<'_>>(line) else { return Ok(None) };
         if let (Some(id), Some(method), false) = (id, &method, self.is_typing) {
-            // Nobody is here who could answer it.
+            // No one can answer it.
             let answer = match method.as_ref() {
                 "ping" => r#""result":{}"#,
                 _ => r#""error":{"code":-32601,"message":"stdio_bus call answers no requests"}"#,
@@ -388,12 +388,12 @@ impl Talk<'_> {
         }))
     }
 
-    /// What an error makes of the exit code. What can be done about it is said.
+    /// The exit code for an error. Prints what can be done about it.
     fn meaning(&self, error: &Value) -> u8 {
         let text = |key: &str| error["data"][key].as_str().unwrap_or_default();
         let is_web = matches!(self.call.options.daemon, Daemon::Web(_));
         match text("reason") {
-            // The connection's own words, since there is one for each request over HTTP.
+            // Errors of the connection itself: over HTTP each request has its own.
             "daemon_unreachable" | "daemon_refused" | "daemon_gone" | "daemon_closed" if is_web => {
                 say(&format!("{}: {}\n{}", self.call.options.daemon, text("cause"), text("remedy")));
                 return exit::UNAVAILABLE;
@@ -407,7 +407,7 @@ impl Talk<'_> {
         exit::FAILURE
     }
 
-    /// A line of stdin: a message, or a method and its params.
+    /// Handles a line of stdin: a message, or a method and its params.
     async fn typed(&mut self, line: &[u8]) -> Result<(), Over> {
         let text = String::from_utf8_lossy(line);
         let text = text.trim();
@@ -450,19 +450,19 @@ impl Talk<'_> {
     }
 }
 
-/// Whether an error says that hands are to be shaken first.
+/// Whether an error says that a handshake is required.
 fn wants_handshake(message: &str) -> bool {
     message.contains("initialize")
 }
 
-/// A message of a client, without the end of its line.
+/// A client's message, without its newline.
 fn message(id: Option<u64>, method: &str, params: Option<&str>) -> Vec<u8> {
     let id = id.map(|id| format!(r#""id":{id},"#)).unwrap_or_default();
     let params = params.map(|params| format!(r#","params":{params}"#)).unwrap_or_default();
     format!(r#"{{"jsonrpc":"2.0",{id}"method":{}{params}}}"#, Value::from(method)).into_bytes()
 }
 
-/// The params of a request that needs no handshake.
+/// The params of a request without a handshake.
 fn with_revision(params: Option<&str>) -> String {
     let mut params: Map<String, Value> = params.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
     let meta = params.entry("_meta").or_insert_with(|| json!({}));
@@ -474,7 +474,7 @@ fn with_revision(params: Option<&str>) -> String {
     Value::Object(params).to_string()
 }
 
-/// Prints a line. A terminal gets no letters that it would obey.
+/// Prints a line. On a terminal, control characters are escaped.
 fn print(line: &[u8]) -> Result<(), Over> {
     let mut stdout = io::stdout().lock();
     let shown = match std::str::from_utf8(line) {

@@ -1,5 +1,5 @@
-//! Which daemon a bridge is for, and how it is asked: what the command line says. Nothing is opened here, and no name is
-//! looked up.
+//! The daemon's address and the options of a bridge, as parsed from the command line. It opens nothing and resolves no
+//! names.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,20 +7,20 @@ use std::path::PathBuf;
 use crate::address::{Address, WebProtocol};
 use crate::websocket::client::Request;
 
-/// What a bridge is told.
+/// The options of a bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Which daemon.
+    /// The daemon.
     pub daemon: Daemon,
-    /// The file with the token for it; not for lines.
+    /// The file with the daemon's token; not for lines.
     pub token_file: Option<PathBuf>,
-    /// The file with certificates that are believed, too; `wss://` and `https://` only.
+    /// The file with additional trusted certificates; `wss://` and `https://` only.
     pub ca_file: Option<PathBuf>,
-    /// Who uses the connection.
+    /// The user of the connection.
     pub user: User,
 }
 
-/// Who uses a connection, and makes another one if it is lost.
+/// The user of a connection, who has to reconnect if it is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum User {
     /// An editor, or another program that starts agents.
@@ -30,7 +30,7 @@ pub enum User {
 }
 
 impl User {
-    /// How another connection is made.
+    /// How to reconnect.
     pub(super) fn again(self) -> &'static str {
         match self {
             Self::Editor => "start the agent again, which makes a new connection",
@@ -40,10 +40,10 @@ impl User {
 }
 
 impl Options {
-    /// Takes them together.
+    /// Combines the options.
     ///
     /// # Errors
-    /// What does not go with what.
+    /// They contradict each other.
     pub fn new(
         daemon: Daemon,
         token_file: Option<PathBuf>,
@@ -66,21 +66,21 @@ impl Options {
     }
 }
 
-/// Where a daemon is, and what is spoken there.
+/// A daemon's address and protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Daemon {
-    /// Lines, over TCP or a Unix socket.
+    /// NDJSON, over TCP or a Unix socket.
     Lines(Address),
-    /// Messages of a WebSocket, or of MCP over HTTP.
+    /// WebSocket, or MCP over HTTP.
     Web(Url),
 }
 
 impl Daemon {
-    /// Reads what `--connect` says: `wss://HOST/PATH`, `ws://HOST:PORT/PATH`, the same of `https://` and `http://`,
+    /// Parses `--connect`: `wss://HOST/PATH`, `ws://HOST:PORT/PATH`, the same with `https://` and `http://`,
     /// `tcp://HOST:PORT` or `unix:PATH`.
     ///
     /// # Errors
-    /// How to write it.
+    /// The expected syntax.
     pub fn parse(text: &str) -> Result<Self, String> {
         for protocol in [WebProtocol::WebSocket, WebProtocol::Mcp] {
             let scheme = protocol.scheme();
@@ -114,7 +114,7 @@ impl Daemon {
         }
     }
 
-    /// Where its socket is.
+    /// Its socket address.
     pub(super) fn address(&self) -> Address {
         match self {
             Self::Lines(address) => address.clone(),
@@ -134,18 +134,18 @@ impl fmt::Display for Daemon {
 
 const NO_PORT: &str = "port 0 cannot be connected to";
 
-/// Where a daemon is that is asked over HTTP.
+/// The URL of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// What is spoken there.
+    /// Its protocol.
     pub protocol: WebProtocol,
-    /// By TLS: `wss://` or `https://`.
+    /// With TLS: `wss://` or `https://`.
     pub is_secure: bool,
-    /// A host name or an IP address; an IPv6 address stands here without its brackets.
+    /// A host name or an IP address; an IPv6 address has no brackets here.
     host: String,
     /// Never 0.
     port: u16,
-    /// The path, and perhaps a query.
+    /// The path with an optional query.
     target: String,
 }
 
@@ -189,31 +189,31 @@ impl Url {
         format!("{}{}", self.protocol.scheme(), if self.is_secure { "s" } else { "" })
     }
 
-    /// What stands in the request: a path, and perhaps a query.
+    /// The request target: a path with an optional query.
     pub(super) fn target(&self) -> &str {
         &self.target
     }
 
-    /// The host without its zone, which means something on this machine alone.
+    /// The host without its zone, which is only meaningful on this machine.
     pub(super) fn host(&self) -> &str {
         self.host.split_once('%').map_or(&self.host, |(host, _zone)| host)
     }
 
-    /// What the field `Host` says.
+    /// The value of `Host`.
     pub(super) fn host_field(&self) -> String {
         let host = self.host();
         let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
         if self.port == Self::usual_port(self.is_secure) { host } else { format!("{host}:{}", self.port) }
     }
 
-    /// Whether whatever is sent there stays on this machine.
+    /// Whether the host is this machine.
     pub(super) fn is_here(&self) -> bool {
         let address = self.host().parse::<std::net::IpAddr>();
         self.host == "localhost" || address.is_ok_and(|address| address.is_loopback())
     }
 }
 
-/// As it may be told: without the query, which may hold what is nobody's business.
+/// Shown without the query, which may contain a secret.
 impl fmt::Display for Url {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.target.split('?').next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Connecting to the daemon: every address of a name is tried, none of them for longer than its share of the time, and
-//! a failure says what to do about it. Nothing is read or written here.
+//! Connects to the daemon: tries every address of a name, each for at most its share of the time, and reports failures
+//! with a remedy. Nothing is read or written here.
 
 use std::io::{self, ErrorKind};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -15,10 +15,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use super::daemon::Daemon;
 use crate::address::{self, Address};
 
-/// A connected socket. It takes `limit` at most, but for the resolver, whose time is set in resolv.conf(5).
+/// Returns a connected socket. It takes at most `limit`, plus the time of the resolver, which is set in resolv.conf(5).
 ///
 /// # Errors
-/// What the resolver or connect(2) said; of several addresses, the last one's error.
+/// The error of the resolver or of connect(2); of several addresses, the last one's.
 pub(super) fn dial(daemon: &Address, limit: Duration) -> io::Result<OwnedFd> {
     match daemon {
         Address::Tcp { host, port } => tcp(host, *port, limit),
@@ -31,11 +31,11 @@ fn tcp(host: &str, port: u16, limit: Duration) -> io::Result<OwnedFd> {
     let deadline = Instant::now() + limit;
     let mut failure = io::Error::new(ErrorKind::NotFound, "the name has no address");
     for (tried, address) in addresses.iter().enumerate() {
-        // One address that swallows packets must not use up the time of the next one, which may be alive.
+        // An address that drops packets must not use up the time of the next one, which may be alive.
         let share = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - tried) as u32;
         match TcpStream::connect_timeout(address, share.max(Duration::from_millis(1))) {
             Ok(stream) => {
-                // A message is to leave when it is written: nothing more may follow it before its answer.
+                // Send each message at once: nothing more may follow it before its answer.
                 stream.set_nodelay(true)?;
                 keep_alive(&stream)?;
                 return Ok(stream.into());
@@ -46,9 +46,9 @@ fn tcp(host: &str, port: u16, limit: Duration) -> io::Result<OwnedFd> {
     Err(failure)
 }
 
-/// Lets the kernel find out within two minutes that the daemon's machine is gone, which otherwise looks like silence.
-/// TCP_USER_TIMEOUT would shorten the wait while something is unsent, too, but also end a connection to a daemon that
-/// is merely slow to read.
+/// Lets the kernel detect within two minutes that the daemon's machine is gone, which otherwise looks like silence.
+/// TCP_USER_TIMEOUT would shorten the wait while data is unsent, but also end a connection to a daemon that merely
+/// reads slowly.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     set_tcp_keepidle(stream, Duration::from_secs(60))?;
     set_tcp_keepintvl(stream, Duration::from_secs(10))?;
@@ -60,8 +60,8 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 fn unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     let address = address::of_unix_socket(path)?;
-    // Connecting waits while the listener's queue is full, as that of a stopped daemon can be; the limit for sending
-    // is the limit for that too.
+    // connect(2) blocks while the listener's queue is full, such as that of a stopped daemon; the send timeout limits
+    // it.
     set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
     match connect(&socket, &address) {
         Err(rustix::io::Errno::AGAIN) => {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_accepts_nobody_is_given_up() {
+    fn a_daemon_that_never_accepts_is_given_up() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("bus");
         let _listener = UnixListener::bind(&path).expect("a listener");
@@ -168,7 +168,7 @@ mod tests {
         assert!(refused(&format!("tcp://{free}")).1.contains("nothing listens there"));
         assert!(refused(&format!("ws://{free}/acp")).1.contains("\"ws\" in listeners[]"));
         assert!(refused(&format!("http://{free}/mcp")).1.contains("\"http\" in listeners[]"));
-        // The resolver knows without asking anybody that this is no name: one part has more than 63 bytes (RFC 1035 2.3.4).
+        // The resolver rejects this name without a query: one label exceeds 63 bytes (RFC 1035 2.3.4).
         let nameless = format!("{}.invalid", "x".repeat(64));
         assert!(refused(&format!("tcp://{nameless}:1")).1.contains(&format!("{nameless} is not known")));
     }

@@ -1,5 +1,5 @@
-//! Why there is no connection, or none any more, and what to do about it: for the person who reads the editor's log, and
-//! for the errors that requests are answered with. Nothing of a token ever stands there.
+//! Why there is no connection, or why it was lost, and what to do about it: for the editor's log, and for the errors
+//! that answer requests. Tokens are never included.
 
 use std::fmt;
 use std::io;
@@ -18,26 +18,26 @@ use crate::websocket::close::{self, Fault};
 /// Why there is no connection.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// There is no socket.
+    /// Connecting failed.
     Dial(io::Error),
-    /// A file that was named cannot be used, and why.
+    /// A given file cannot be used, and why.
     File(String),
-    /// The connection was made, and broke before anything was agreed on.
+    /// The connection was established, but broke during the handshake.
     Broken(io::Error),
-    /// TLS fails.
+    /// A TLS error.
     Tls(TlsError),
-    /// Nothing was said for so long.
+    /// No answer within this time.
     Silent,
-    /// Whatever answers is no WebSocket, and why.
+    /// The server does not speak WebSocket, and why.
     NoWebSocket(&'static str),
-    /// Whatever answers is no MCP over HTTP, and why.
+    /// The server does not speak MCP over HTTP, and why.
     NoMcp(String),
-    /// The daemon, or what stands before it, says no.
+    /// The daemon, or a proxy in front of it, refused.
     Refused(Refused),
 }
 
 impl Failure {
-    /// What a person can do about it.
+    /// The remedy, for the user.
     pub(super) fn remedy(&self, options: &Options) -> String {
         let text = match self {
             Self::Dial(error) => return dial::remedy(&options.daemon, error),
@@ -122,43 +122,43 @@ fn remedy_of(refused: &Refused, daemon: &Daemon, has_token: bool) -> String {
     format!("{text}{again}")
 }
 
-/// Why a connection is over.
+/// Why a connection ended.
 #[derive(Debug)]
 pub(super) enum Ending {
-    /// It was closed without a word.
+    /// It was closed without a reason.
     Closed,
-    /// The same, before anything else came.
+    /// The same, before anything was received.
     ClosedAtOnce,
     /// It broke.
     Broken(io::Error),
-    /// The daemon has closed the WebSocket, and says why.
+    /// The daemon closed the WebSocket, with a reason.
     Said {
         /// A code of RFC 6455, section 7.4.
         code: Option<u16>,
-        /// The daemon's own words, without control characters.
+        /// The daemon's reason, without control characters.
         reason: String,
     },
-    /// The daemon has closed the connection of lines, and its last word says why.
+    /// The daemon closed the NDJSON connection, and its last line says why.
     Explained(LastWord),
-    /// The daemon has broken the protocol.
+    /// The daemon violated the protocol.
     Wrong(Fault),
-    /// Something else than JSON-RPC came.
+    /// Bytes that are not JSON-RPC were received.
     Foreign(Foreign),
-    /// The daemon, or what stands before it, takes nothing from here; and whether a token was shown to it.
+    /// The daemon, or a proxy in front of it, refuses all requests; and whether a token was sent.
     Refused(Box<(Refused, bool)>),
-    /// The session of MCP is not known any more.
+    /// The MCP session is unknown.
     SessionLost,
 }
 
 impl Ending {
-    /// What a close frame says.
+    /// From a close frame.
     pub(super) fn said(code: Option<u16>, reason: &str) -> Self {
         let visible = |letter: char| if letter.is_control() { char::REPLACEMENT_CHARACTER } else { letter };
         Self::Said { code, reason: reason.chars().map(visible).collect() }
     }
 
-    /// What it was in truth, as far as the daemon's last word says; and whether nothing came before it, on a connection of
-    /// lines.
+    /// Refines it by the daemon's last line, if there is one, and by whether nothing was received before it on an
+    /// NDJSON connection.
     pub(super) fn explained(self, last_word: Option<LastWord>, nothing_came: bool) -> Self {
         match (self, last_word) {
             (Self::Closed | Self::Broken(_), Some(word)) => Self::Explained(word),
@@ -167,7 +167,7 @@ impl Ending {
         }
     }
 
-    /// How the message about it begins, before the daemon's address.
+    /// The beginning of its message, before the daemon's address.
     pub(super) fn headline(&self) -> &'static str {
         match self {
             Self::Refused(_) => "cannot use",
@@ -176,7 +176,7 @@ impl Ending {
         }
     }
 
-    /// Whether the daemon may have ended: it does not say that it goes on.
+    /// Whether the daemon may have ended: it has not said that it continues.
     pub(super) fn is_gone(&self) -> bool {
         match self {
             Self::Closed | Self::ClosedAtOnce | Self::Broken(_) => true,
@@ -186,7 +186,7 @@ impl Ending {
         }
     }
 
-    /// Whether it was no daemon that answered.
+    /// Whether the peer was not a daemon.
     pub(super) fn is_elsewhere(&self) -> bool {
         matches!(self, Self::Foreign(foreign) if foreign.is_first)
     }
@@ -200,7 +200,7 @@ impl Ending {
         }
     }
 
-    /// What the answer to it says, if one is due.
+    /// The close frame to answer it with, if one is due.
     pub(super) fn answer(&self) -> Option<(Option<u16>, &'static str)> {
         match self {
             Self::Closed | Self::ClosedAtOnce | Self::Broken(_) | Self::Explained(_) => None,
@@ -211,7 +211,7 @@ impl Ending {
         }
     }
 
-    /// What the errors of waiting requests say of it, if there is more to say than that the connection is lost.
+    /// Details for the errors of pending requests, if there is more to say than that the connection is lost.
     pub(super) fn told(&self) -> Option<String> {
         match self {
             Self::Said { .. } | Self::Wrong(_) | Self::Foreign(_) | Self::Refused(_) | Self::SessionLost => {
@@ -222,7 +222,7 @@ impl Ending {
         }
     }
 
-    /// What a person can do about it.
+    /// The remedy, for the user.
     pub(super) fn remedy(&self, options: &Options) -> String {
         let (daemon, again) = (&options.daemon, options.user.again());
         let text = match self {
@@ -272,7 +272,7 @@ fn remedy_of_word(word: &LastWord, again: &str) -> String {
     }
 }
 
-/// Where a daemon may be that something else answers for.
+/// Where the daemon may be, if something else answered.
 fn remedy_of_foreign(foreign: &Foreign, daemon: &Daemon) -> String {
     let protocol = foreign::protocol(&foreign.begin);
     match (daemon, daemon.address(), protocol) {
@@ -326,7 +326,7 @@ impl fmt::Display for Ending {
     }
 }
 
-/// What a code stands for.
+/// The meaning of a close code.
 fn meaning(code: u16) -> Option<&'static str> {
     Some(match code {
         close::NORMAL => "done",
@@ -388,14 +388,14 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_only_a_shell_understands_is_told() {
+    fn a_path_that_only_a_shell_expands_is_reported() {
         let options = |path: &str| Options { token_file: Some(path.into()), ..options("ws://h/acp", false) };
         let remedy = |path| Failure::File("no such file".to_owned()).remedy(&options(path));
         assert!(remedy("~/token").contains("is not expanded") && remedy("/token").contains("correct the path"));
     }
 
     #[test]
-    fn what_is_said_with_a_close_frame_is_told_and_cannot_obey_it() {
+    fn a_close_reason_is_reported_without_control_characters() {
         assert_eq!(Ending::said(Some(1001), "drai\u{1b}\n").to_string(), {
             "it closed the WebSocket with 1001 (going away): drai\u{fffd}\u{fffd}"
         });

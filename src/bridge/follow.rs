@@ -1,30 +1,30 @@
-//! Reads along with a stream of lines and says which requests and responses went by. It holds back nothing, keeps no
-//! line and validates none: of a message of any size it remembers one key and the id.
+//! Follows a stream of lines and reports the requests and responses in it. It delays nothing, stores no line and
+//! validates none: of a message of any size it keeps one key and the id.
 //!
 //! The bus's scanner is not used here because it needs a whole line in memory; the bridge passes a line on while it
-//! still arrives. A line that is no JSON object may be misread, but never beyond its newline.
+//! arrives. A line that is not a JSON object may be misread, but never beyond its newline.
 
 use memchr::memchr;
 
 use crate::bus::id::Id;
 use crate::scan::SkipValue;
 
-/// Longest raw key that is looked at: `method` with all its letters escaped has 38 bytes.
+/// Maximum length of a relevant raw key: `method` with all its letters escaped has 38 bytes.
 const MAX_KEY: usize = 40;
 
-/// Longest raw id that is remembered: the longest that the bus takes, with all its letters escaped.
+/// Maximum length of a stored raw id: the longest that the bus accepts, with all its letters escaped.
 const MAX_ID: usize = 6 * crate::bus::settings::MAX_REQUEST_ID_LEN + 2;
 
-/// The request that an agent works on for long, and that costs.
+/// The request that keeps an agent busy for long, and costs money.
 const PROMPT: &str = "session/prompt";
 
-/// Longest raw method that is looked at: that of a prompt, with all its letters escaped.
+/// Maximum length of a relevant raw method: that of a prompt, with all its letters escaped.
 const MAX_METHOD: usize = 6 * PROMPT.len() + 2;
 
-/// Longest raw name of a session that is remembered.
+/// Maximum length of a stored raw session name.
 const MAX_SESSION: usize = 6 * crate::bus::settings::MAX_SESSION_ID_LEN + 2;
 
-/// What a line is, if it has an id.
+/// The kind of a line with an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `method` and `id`.
@@ -33,21 +33,21 @@ pub(super) enum Kind {
     Response,
 }
 
-/// A line that has ended.
+/// A complete line.
 pub(super) struct Line<'a> {
-    /// Its bytes, without the newline.
+    /// Its length, without the newline.
     pub length: u64,
-    /// Bytes that were read with its end and stand behind its newline.
+    /// Bytes of the same read that follow its newline.
     pub rest: usize,
-    /// What it is, its id, and the id's raw token; none if it has no id, or is no message.
+    /// Its kind, its id, and the id's raw token; none if it has no id, or is not a message.
     pub message: Option<(Kind, Id, &'a [u8])>,
-    /// It is an answer to nobody: its id is null.
+    /// It is an error response to an unknown request: its id is null.
     pub is_for_nobody: bool,
-    /// The raw name of the session that it prompts, if it is a prompt.
+    /// The raw session name, if it is a prompt.
     pub prompts: Option<&'a [u8]>,
 }
 
-/// Where in a line the last byte stood.
+/// The position of the last byte within a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Place {
     /// Before the object.
@@ -65,11 +65,11 @@ enum Place {
     In(SkipValue),
     /// After the object.
     Over,
-    /// In a line that is no object.
+    /// In a line that is not an object.
     Nothing,
 }
 
-/// Which member the walk is in, if it matters.
+/// The current member, if it is relevant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Member {
     #[default]
@@ -81,30 +81,30 @@ enum Member {
     Session,
 }
 
-/// One direction of a connection.
+/// Follows one direction of a connection.
 #[derive(Default)]
 pub(super) struct Follower {
     place: Place,
     member: Member,
-    /// The walk is in `params`.
+    /// The current member is in `params`.
     in_params: bool,
-    /// The raw key, as long as it is looked at; one byte more than [`MAX_KEY`] says that it is too long.
+    /// The raw key so far; one byte more than [`MAX_KEY`] means that it is too long.
     key: Vec<u8>,
-    /// The raw id; one byte more than [`MAX_ID`] says that it is too long.
+    /// The raw id; one byte more than [`MAX_ID`] means that it is too long.
     id: Vec<u8>,
-    /// The raw method and the raw name of the session, cut like the id.
+    /// The raw method and session name, truncated like the id.
     method_name: Vec<u8>,
     session: Vec<u8>,
     method: bool,
     answer: bool,
-    /// Bytes of the line so far.
+    /// Length of the line so far.
     length: u64,
 }
 
 impl Follower {
-    /// Reads the next bytes of the stream and calls `found` for each line that they complete.
+    /// Reads the next bytes of the stream and calls `found` for each completed line.
     pub(super) fn read(&mut self, mut bytes: &[u8], mut found: impl FnMut(Line<'_>)) {
-        // Bytes from where the line begins, or goes on, to the end.
+        // Bytes from the beginning or continuation of the line to the end.
         let mut of_line = bytes.len();
         while let Some((&byte, rest)) = bytes.split_first() {
             bytes = match self.place {
@@ -125,7 +125,7 @@ impl Follower {
         self.length += of_line as u64;
     }
 
-    /// Says that the line ends here, as a newline or the stream's end does.
+    /// Ends the line, as a newline or the end of the stream does.
     pub(super) fn end(&mut self, found: impl FnMut(Line<'_>)) {
         self.end_before(0, found);
     }
@@ -154,7 +154,7 @@ impl Follower {
         self.answer = false;
     }
 
-    /// Whether the line asks an agent to work in a session whose name can be repeated.
+    /// Whether the line is a prompt for a session whose name was stored completely.
     fn is_prompt(&self) -> bool {
         let text = |raw: &[u8]| serde_json::from_slice::<String>(raw).ok();
         self.method_name.len() <= MAX_METHOD
@@ -163,24 +163,24 @@ impl Follower {
             && text(&self.session).is_some()
     }
 
-    /// The line that has begun: its bytes so far, and if it is a request that has said its id, the id's raw token.
+    /// The incomplete line: its length so far, and the id's raw token if it is a request whose id was read.
     pub(super) fn unfinished(&self) -> (u64, Option<&[u8]>) {
         let is_cut = self.member == Member::Id && matches!(self.place, Place::In(_));
         let token = (self.method && !is_cut && parse(&self.id).is_some()).then_some(&self.id[..]);
         (self.length, token)
     }
 
-    /// Whether the stream stands between two lines.
+    /// Whether the stream is between two lines.
     pub(super) fn at_line_start(&self) -> bool {
         self.place == Place::Start
     }
 
-    /// Whether the stream stands behind a whole object, with or without its newline.
+    /// Whether the stream is after a complete object, with or without its newline.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.place, Place::Start | Place::Over)
     }
 
-    /// Reads on in a key or a value, up to its end, its line's end or the end of `bytes`, and returns what is left.
+    /// Continues a key or value, up to its end, the line's end or the end of `bytes`, and returns the rest.
     fn read_token<'a>(&mut self, mut token: SkipValue, bytes: &'a [u8]) -> &'a [u8] {
         let end = token.read(bytes);
         let (now, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
@@ -197,7 +197,7 @@ impl Follower {
         rest
     }
 
-    /// Keeps the bytes of a key or of the id, one more than is looked at.
+    /// Stores the bytes of a key or of the id, one more than is relevant.
     fn keep(&mut self, bytes: &[u8]) {
         let (kept, limit) = match (self.place, self.member) {
             (Place::Key(_), _) => (&mut self.key, MAX_KEY),
@@ -210,7 +210,7 @@ impl Follower {
         kept.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// Knows a key by its decoded name.
+    /// Identifies a key by its decoded name.
     fn name(&mut self) {
         let escaped = self.key.contains(&b'\\');
         let decoded = escaped.then(|| serde_json::from_slice::<String>(&self.key).unwrap_or_default());
@@ -240,7 +240,7 @@ impl Follower {
         }
     }
 
-    /// What one byte outside of keys and values leads to. The first byte of one of those is read with the rest of it.
+    /// The position after a byte outside keys and values. The first byte of a key or value is read with the rest of it.
     fn place_after(&mut self, byte: u8) -> Place {
         let is_space = matches!(byte, b' ' | b'\t' | b'\r');
         match (self.place, byte) {
@@ -266,7 +266,7 @@ impl Follower {
     }
 }
 
-/// The id that a raw token stands for. Nothing was validated so far, and null is no id.
+/// Parses a raw id token, which was not validated before; null is no id.
 fn parse(token: &[u8]) -> Option<Id> {
     if !matches!(token.first(), Some(b'"' | b'-' | b'0'..=b'9')) || token.len() > MAX_ID {
         return None;
@@ -308,7 +308,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn requests_and_responses_are_told_apart() {
+    fn requests_and_responses_are_distinguished() {
         let stream = concat!(
             r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"id":9,"method":"no"}}"#,
             "\n",
@@ -333,7 +333,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_prompt_tells_its_session() {
+    fn the_session_of_a_prompt_is_found() {
         for (line, session) in [
             (r#"{"id":1,"method":"session/prompt","params":{"sessionId":"s","prompt":[{"a":{}}]}}"#, Some(r#""s""#)),
             (r#"{"params":{"p":[],"sessionId":"\u0061"},"method":"session\/prompt","id":1}"#, Some(r#""\u0061""#)),
@@ -357,7 +357,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_message_does_not_hide_the_next_one() {
+    fn an_invalid_line_does_not_hide_the_next_one() {
         for bad in [
             "{\"id\":1,\"method\":\"",
             "{\"id\":\"1\\",
@@ -410,7 +410,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_remembered_of_a_line_is_bounded() {
+    fn the_memory_for_a_line_is_bounded() {
         let mut follower = Follower::default();
         for _ in 0..10_000 {
             follower.read(b"{\"id\":\"", |_| ());
@@ -429,7 +429,7 @@ pub(super) mod tests {
         assert!((1..4 * MAX_SESSION).contains(&follower.session.capacity()));
     }
 
-    /// Lines of every kind: messages with their members in any order and spelling, and things that are none.
+    /// Lines of every kind: messages with members in any order and spelling, and invalid ones.
     pub(crate) fn line() -> impl Strategy<Value = String> {
         let id = prop_oneof![
             Just("null".to_owned()),
@@ -465,7 +465,7 @@ pub(super) mod tests {
         prop_oneof![8 => object, 1 => Just(" ".to_owned()), 1 => Just("[1]".to_owned())]
     }
 
-    /// What a parser finds in a line.
+    /// A parser's view of a line.
     fn parsed(line: &str) -> Option<(Kind, String)> {
         let members: std::collections::BTreeMap<String, &serde_json::value::RawValue> =
             serde_json::from_str(line).ok()?;

@@ -1,10 +1,10 @@
-//! What stdin says, as frames of a WebSocket. A line is a message, without its newline; white space before a line is left
-//! out, and so are blank lines.
+//! Turns stdin into WebSocket frames. A line without its newline is a message; leading white space and blank lines are
+//! dropped.
 //!
-//! A line is one frame if it fits into a block. A longer one comes in fragments, so that no more of it has to be kept; no
-//! limit is set on it here, for that is the daemon's. Each frame has a mask that nobody can foresee.
+//! A line is one frame if it fits into a block. A longer one is sent in fragments, so that it need not be buffered; the
+//! daemon limits it, not the bridge. Each frame has an unpredictable mask.
 //!
-//! It does no I/O but to ask the kernel for random bytes.
+//! Its only I/O is to ask the kernel for random bytes.
 
 use std::io;
 
@@ -13,31 +13,31 @@ use memchr::memchr;
 use crate::random;
 use crate::websocket::{Mask, encode};
 
-/// Most bytes that are kept of a line.
+/// Maximum number of buffered bytes of a line.
 const LONGEST_HELD: usize = super::terms::BLOCK;
 
-/// Bytes for masks that are asked for at once: four for each.
+/// Random bytes for masks fetched at once: four for each.
 const POOL: usize = 1024;
 
-/// One direction of a connection.
+/// The outgoing direction of a connection.
 pub(super) struct Framer {
     masks: Masks,
-    /// The beginning of a line, or of what is next of it.
+    /// The beginning of a line, or of its next fragment.
     held: Vec<u8>,
-    /// Fragments of the line have gone.
+    /// Fragments of the line were sent.
     is_in_message: bool,
 }
 
 impl Framer {
-    /// At the first frame.
+    /// Starts with the first frame.
     pub(super) fn new() -> Self {
         Self { masks: Masks { pool: [0; POOL], left: 0 }, held: Vec::new(), is_in_message: false }
     }
 
-    /// Appends to `frames` what the next bytes of stdin complete.
+    /// Appends the frames that the next bytes of stdin complete to `frames`.
     ///
     /// # Errors
-    /// The kernel gives no random bytes.
+    /// The kernel returned no random bytes.
     pub(super) fn read(&mut self, mut bytes: &[u8], frames: &mut Vec<u8>) -> io::Result<()> {
         loop {
             if self.held.is_empty() && !self.is_in_message {
@@ -56,23 +56,23 @@ impl Framer {
         }
     }
 
-    /// Appends to `frames` what stdin has left: the last line needs no newline.
+    /// Appends the rest of stdin to `frames`: the last line needs no newline.
     ///
     /// # Errors
-    /// The kernel gives no random bytes.
+    /// The kernel returned no random bytes.
     pub(super) fn end(&mut self, frames: &mut Vec<u8>) -> io::Result<()> {
         if self.held.is_empty() && !self.is_in_message { Ok(()) } else { self.write(&[], true, frames) }
     }
 
-    /// The mask of a control frame.
+    /// A mask for a control frame.
     ///
     /// # Errors
-    /// The kernel gives no random bytes.
+    /// The kernel returned no random bytes.
     pub(super) fn mask(&mut self) -> io::Result<Mask> {
         self.masks.next()
     }
 
-    /// Writes what is held and these bytes as a frame.
+    /// Writes the buffered bytes and these as a frame.
     fn write(&mut self, bytes: &[u8], is_last: bool, frames: &mut Vec<u8>) -> io::Result<()> {
         let mask = self.masks.next()?;
         let length = self.held.len() + bytes.len();
@@ -87,10 +87,10 @@ impl Framer {
     }
 }
 
-/// Masks, for many of which the kernel is asked once.
+/// Masks, fetched from the kernel in batches.
 struct Masks {
     pool: [u8; POOL],
-    /// So many bytes at the front were not used yet.
+    /// How many bytes at the front are unused.
     left: usize,
 }
 
@@ -114,7 +114,7 @@ mod tests {
     use crate::websocket::Role;
     use crate::websocket::frame::{Decoder, Received};
 
-    /// The frames that a stream is, in pieces of these lengths.
+    /// The frames of a stream that is read in pieces of these lengths.
     fn frames(stream: &[u8], lengths: &[usize]) -> Vec<u8> {
         let (mut framer, mut frames) = (Framer::new(), Vec::new());
         let mut rest = stream;
@@ -130,7 +130,7 @@ mod tests {
         frames
     }
 
-    /// What a server reads, each message with a newline.
+    /// The lines that a server reads.
     fn lines(mut frames: Vec<u8>) -> Vec<u8> {
         let mut decoder = Decoder::new(Role::Server, u64::MAX);
         let count = frames.len();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_a_message_and_a_blank_one_is_none() {
+    fn a_line_is_a_message_and_a_blank_one_is_dropped() {
         let stream = b"\n {\"a\":1}\r\n\r\n \t\n{\"b\":2} \n\n{\"c\":3}";
         for lengths in [vec![stream.len()], vec![1], vec![2, 3]] {
             let frames = frames(stream, &lengths);
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_a_block_is_one_frame_however_it_is_cut_and_a_longer_one_is_not_held() {
+    fn a_line_up_to_a_block_is_one_frame_however_it_is_cut_and_a_longer_one_is_not_buffered() {
         let stream = [&vec![b'x'; LONGEST_HELD][..], b"\n"].concat();
         for length in [1000, stream.len() - 1, stream.len()] {
             let frames = frames(&stream, &[length]);

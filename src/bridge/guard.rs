@@ -1,32 +1,32 @@
-//! Watches that only lines of JSON-RPC go to the editor: at a wrong port something else answers, and an editor that reads
-//! that takes its agent for broken. A line passes on while it still arrives, so all that is asked of it is to begin as an
-//! object; the daemon has read the rest.
+//! Lets only JSON-RPC lines through to the editor: a wrong port may answer with something else, and an editor that
+//! reads that takes its agent for broken. Since a line is passed on while it arrives, it only has to begin as an
+//! object; the daemon has validated the rest.
 
 use memchr::memchr;
 
-/// Most bytes that are kept of what is no message.
+/// How many bytes of foreign data are kept for the message.
 const LONGEST_BEGIN: usize = 256;
 
-/// One direction of a connection.
+/// The incoming direction of a connection.
 #[derive(Default)]
 pub(super) struct Guard {
-    /// The stream is within a line that has begun as an object.
+    /// The stream is within a line that began as an object.
     is_in_line: bool,
-    /// A line has begun as an object.
+    /// A line that began as an object was received.
     has_heard: bool,
 }
 
-/// What came is no JSON-RPC.
+/// Received data that is not JSON-RPC.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Foreign {
-    /// How it begins.
+    /// Its beginning.
     pub begin: Vec<u8>,
-    /// Nothing else came before it: it is not a daemon that answers.
+    /// Nothing was received before it: the peer is not a daemon.
     pub is_first: bool,
 }
 
 impl Guard {
-    /// Reads the next bytes of the stream. What is no message is cut off, with all that follows.
+    /// Checks the next bytes of the stream. Foreign data is cut off, with all that follows.
     pub(super) fn check(&mut self, bytes: &mut Vec<u8>) -> Result<(), Foreign> {
         let mut at = 0;
         loop {
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_object_is_cut_off_however_it_is_cut() {
+    fn foreign_data_is_cut_off_however_it_is_split() {
         let stream = b"\r\n {\"id\":1}\n\n{\"x\":[\n{}\nHTTP/1.1 400 Bad Request\r\n{}\n";
         let end = stream.len() - 29;
         for length in 1..=stream.len() {

@@ -1,8 +1,7 @@
-//! The daemon's end of a bridge, whatever is spoken there: lines as they are, lines as the messages of a WebSocket, or as
-//! requests of MCP over HTTP.
+//! The bridge's connection to the daemon, in any protocol: NDJSON, WebSocket messages, or MCP requests over HTTP.
 //!
-//! Lines have a half-close, by which the daemon knows that nothing more is asked; then it answers what is due and closes.
-//! The others have none: they are closed from here once nothing waits any more.
+//! NDJSON connections can be half-closed, which tells the daemon that there are no more requests; it then sends the
+//! outstanding answers and closes. The others cannot: the bridge closes them once nothing is pending.
 
 use std::io;
 use std::rc::Rc;
@@ -24,7 +23,7 @@ use crate::address::WebProtocol;
 use crate::bus::id::Id;
 use crate::websocket::close;
 
-/// What is said to the daemon.
+/// The sending side.
 #[derive(Clone)]
 pub(super) enum Sink {
     Lines(Rc<Stream>),
@@ -32,17 +31,17 @@ pub(super) enum Sink {
     Mcp(Rc<Client>),
 }
 
-/// What the daemon says.
+/// The receiving side.
 pub(super) enum Source {
     Lines(Rc<Stream>),
     WebSocket(Box<Receiver>),
     Mcp(Hearing),
 }
 
-/// Connects to the daemon, which has so long to take the connection, and so long to answer the handshake of a WebSocket.
+/// Connects to the daemon. `limit` applies to the connection, and again to a WebSocket handshake.
 ///
 /// # Errors
-/// Why there is no connection.
+/// Why it failed.
 pub(super) async fn connect(options: &Options, means: Means, limit: Duration) -> Result<(Sink, Source), Failure> {
     let open = || {
         let socket = dial::dial(&options.daemon.address(), limit).map_err(Failure::Dial)?;
@@ -75,7 +74,7 @@ pub(super) async fn connect(options: &Options, means: Means, limit: Duration) ->
     Ok((Sink::WebSocket(sender), Source::WebSocket(Box::new(receiver))))
 }
 
-/// What stands in the token file.
+/// The contents of the token file.
 fn token(options: &Options) -> Result<Option<String>, Failure> {
     let Some(path) = &options.token_file else { return Ok(None) };
     let unusable = |why: &dyn std::fmt::Display| Failure::File(format!("--token-file {}: {why}", path.display()));
@@ -90,7 +89,7 @@ fn token(options: &Options) -> Result<Option<String>, Failure> {
 }
 
 impl Sink {
-    /// The one connection, if it is one.
+    /// The only connection, if there is only one.
     fn socket(&self) -> Option<&Stream> {
         match self {
             Self::Lines(socket) => Some(socket),
@@ -99,7 +98,7 @@ impl Sink {
         }
     }
 
-    /// Passes on what stdin says. The buffer comes back.
+    /// Sends lines of stdin. Returns the buffer.
     pub(super) async fn send(&self, lines: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
         match self {
             Self::Lines(socket) => socket.write(lines).await,
@@ -108,9 +107,9 @@ impl Sink {
         }
     }
 
-    /// Says that stdin has ended, as far as that can be said before all is answered.
+    /// Signals the end of stdin, where the protocol can do so before everything is answered.
     pub(super) async fn end(&self) {
-        // It fails only if the connection is lost, which the other direction sees.
+        // It fails only if the connection is lost, which the receiving side notices.
         match self {
             Self::Lines(socket) => {
                 let _ = shutdown(socket.fd(), Shutdown::Write);
@@ -122,7 +121,7 @@ impl Sink {
         }
     }
 
-    /// Stdin has ended and nothing waits any more.
+    /// Stdin has ended and nothing is pending.
     pub(super) fn all_is_answered(&self) {
         match self {
             Self::Lines(_) => {}
@@ -131,21 +130,21 @@ impl Sink {
         }
     }
 
-    /// Breaks the connection off, so that the daemon sees at once that nobody wants the answers that it still owes.
+    /// Aborts the connection, so that the daemon notices at once that the outstanding answers are not wanted.
     pub(super) async fn abandon(&self) {
         match self.socket() {
-            // After the end of stdin, closing a TCP connection sends nothing more; a reset does. A Unix socket refuses
+            // After a half-close, closing a TCP connection sends nothing more, but a reset does. A Unix socket refuses
             // this, and shows its closing anyway.
             Some(socket) => {
                 let _ = connect_unspec(socket.fd());
                 self.shut_down();
             }
-            // It outlives its connections.
+            // An MCP session outlives its connections.
             None => self.leave(None).await,
         }
     }
 
-    /// Ends the connection, with a word if it can be said. `ending` is how the daemon has ended it, if it has.
+    /// Ends the connection, with a close reason where possible. `ending` is how the daemon ended it, if it did.
     pub(super) async fn leave(&self, ending: Option<&Ending>) {
         if let Self::WebSocket(sender) = self {
             let word = ending.map_or(Some((Some(close::NORMAL), "")), Ending::answer);
@@ -159,7 +158,7 @@ impl Sink {
         self.shut_down();
     }
 
-    /// The kernel takes its time with a socket that a read is still under way on.
+    /// The kernel delays the close of a socket with a pending read.
     fn shut_down(&self) {
         if let Some(socket) = self.socket() {
             let _ = shutdown(socket.fd(), Shutdown::Both);
@@ -168,7 +167,7 @@ impl Sink {
 }
 
 impl Source {
-    /// Waits for what comes next and puts it in place of what `buffer` holds. Says why nothing more comes.
+    /// Waits for the next bytes, which replace the contents of `buffer`. Returns why there are no more at the end.
     pub(super) async fn receive(&mut self, buffer: Vec<u8>) -> (Result<(), Ending>, Vec<u8>) {
         match self {
             Self::Lines(socket) => {
@@ -185,7 +184,7 @@ impl Source {
         }
     }
 
-    /// Requests that no answer is to come for any more, since their client has cancelled them.
+    /// Requests that will not be answered because their client has cancelled them.
     pub(super) fn given_up(&mut self) -> Vec<Id> {
         match self {
             Self::Lines(_) | Self::WebSocket(_) => Vec::new(),
@@ -193,7 +192,7 @@ impl Source {
         }
     }
 
-    /// What the daemon calls the connection in its log, if it has said so.
+    /// The daemon's id for the connection in its log, if it has sent one.
     pub(super) fn connection_id(&self) -> Option<&str> {
         match self {
             Self::Lines(_) | Self::Mcp(_) => None,

@@ -1,28 +1,27 @@
-//! The bridge, `stdio_bus connect`: an editor starts it as its agent, and it connects the editor's two pipes to a running
-//! daemon. What comes in on stdin goes to the daemon and what the daemon says goes to stdout: over TCP and Unix sockets to
-//! the byte, over a WebSocket a line for a message and a message for a line, and by MCP's Streamable HTTP a request for each
-//! line (`http`).
+//! The bridge, `stdio_bus connect`: an editor starts it as its agent, and it connects the editor's two pipes to a
+//! running daemon. It copies stdin to the daemon and the daemon's output to stdout: verbatim over TCP and Unix sockets,
+//! a line per message over a WebSocket, and a request per line over MCP's Streamable HTTP (`http`).
 //!
-//! It never writes anything to stdout but lines of the daemon and JSON-RPC errors for requests whose answers can no
-//! longer come, it never changes a flag of the files that it was given, and it holds at most a few blocks in each
-//! direction, or over HTTP a few messages: a reader that is slow slows the daemon.
+//! It writes nothing to stdout but lines from the daemon and JSON-RPC errors for requests that can no longer be
+//! answered, it never changes a flag of the files that it was given, and it buffers at most a few blocks in each
+//! direction, or over HTTP a few messages: a slow reader slows down the daemon.
 //!
-//! | what happens | what the bridge does |
+//! | event | action |
 //! |---|---|
-//! | stdin ends | cancels the prompts that wait (`session/cancel`), tells the daemon so (half-close; a WebSocket is closed once all is answered), passes on what is still answered, exits with 0 when the daemon closes |
-//! | stdin has ended and nobody reads stdout | exits with 0: the editor is gone |
-//! | the daemon closes | an error for each request that waits; exits with 1, or 0 if stdin had ended and nothing waited |
-//! | the daemon cannot be reached, refuses, or closes before anything is asked | an error for each request that comes, for a while; exits with 1 |
-//! | what comes is no JSON-RPC | none of it is passed on; an error for each request that waits; exits with 1 |
-//! | nobody reads stdout | exits with 0 |
-//! | SIGTERM, SIGINT | ends at once: their default is not changed, and the kernel closes the socket |
+//! | stdin ends | cancels pending prompts (`session/cancel`), tells the daemon (half-close; a WebSocket is closed once all is answered), passes on outstanding answers, exits with 0 when the daemon closes |
+//! | stdin has ended and stdout is closed | exits with 0: the editor is gone |
+//! | the daemon closes | an error for each pending request; exits with 1, or 0 if stdin had ended and nothing was pending |
+//! | the daemon cannot be reached, refuses, or closes before any request | an error for each further request, for a while; exits with 1 |
+//! | received data is not JSON-RPC | none of it is passed on; an error for each pending request; exits with 1 |
+//! | stdout is closed | exits with 0 |
+//! | SIGTERM, SIGINT | ends at once: their default action is kept, and the kernel closes the socket |
 //!
-//! Reading order: this file is the life of a bridge; `daemon.rs` is what it is told, `link.rs` its way to the daemon,
-//! `stream.rs` reads and writes, by threads or the ring of `ring.rs`, `dial.rs` connects, `failure.rs` says what goes wrong
-//! and `refusal.rs` what requests are answered then;
-//! `waiting.rs` knows what waits, by what `follow.rs` reads along, and `guard.rs` lets nothing but messages through.
-//! `websocket.rs` is the other way, with `frames.rs` and `tls.rs`. `call.rs` is `stdio_bus call`, on the same ways; `run.rs`
-//! runs both.
+//! Reading order: this file is the life cycle of a bridge; `daemon.rs` has its options, `link.rs` the connection to the
+//! daemon, `stream.rs` reads and writes, with threads or the ring of `ring.rs`, `dial.rs` connects, `failure.rs`
+//! describes failures and `refusal.rs` answers requests with them; `waiting.rs` tracks pending requests, which
+//! `follow.rs` finds in the streams, and `guard.rs` lets only messages through. `websocket.rs` is the WebSocket
+//! connection, with `frames.rs` and `tls.rs`. `call.rs` is `stdio_bus call`, on the same connections; `run.rs` runs
+//! both.
 
 mod begun;
 mod call;
@@ -68,17 +67,18 @@ use waiting::{Asker, Farewell, Overlong, Waiting};
 pub use call::{Call, Handshake, call};
 pub use daemon::{Daemon, Options, Url, User};
 
-/// How long requests are awaited that can only be refused, so that the editor can show why.
+/// How long to wait for requests that can only be refused, so that the editor can show why.
 const FIRST_REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long further requests are awaited after one was refused.
+/// How long to wait for further requests after one was refused.
 const NEXT_REQUEST_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long the daemon may be silent after the end of stdin when nothing waits, before the bridge closes by itself.
+/// How long the daemon may be silent after the end of stdin with nothing pending, before the bridge closes the
+/// connection.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Bridges stdin and stdout and the daemon until one of them ends, and returns what the program exits with. What went
-/// wrong was said on stderr. The caller is expected to exit: reads may still be under way on stdin.
+/// Connects stdin and stdout to the daemon until either side ends, and returns the exit code. Errors were printed to
+/// stderr. The caller is expected to exit: a read of stdin may still be in progress.
 ///
 /// # Errors
 /// Stdin or stdout cannot be used.
@@ -102,38 +102,38 @@ async fn serve(options: &Options, means: Means) -> Result<u8, StartError> {
     }
 }
 
-/// What the tasks of a bridge report to its life.
+/// Events from the tasks of a bridge.
 enum Event {
-    /// Stdin has ended; the daemon knows.
+    /// Stdin has ended, and the daemon was told.
     InputEnded,
-    /// The daemon takes nothing more.
+    /// The daemon has stopped reading.
     NotHeard,
-    /// The daemon says nothing more.
+    /// The daemon has stopped sending.
     DaemonEnded(Ending),
     /// Stdout cannot be written.
     OutputFailed(io::Error),
-    /// Stdin has ended and nobody reads stdout.
+    /// Stdin has ended and stdout is closed.
     ReaderGone,
 }
 
-/// What the tasks of a bridge share.
+/// The state shared by the tasks of a bridge.
 struct Shared {
     waiting: RefCell<Waiting>,
-    /// Something came from stdin.
+    /// Stdin has brought some input.
     has_asked: Cell<bool>,
-    /// Stdin has ended, and the daemon was sent all of it.
+    /// Stdin has ended, and all of it was sent to the daemon.
     input_ended: Cell<bool>,
     /// Stdin was read, or has ended.
     was_read: Notify,
-    /// The daemon says nothing more, and is told nothing more.
+    /// The connection has ended in both directions.
     has_ended: Cell<bool>,
-    /// Blocks that came from the daemon.
+    /// Number of blocks received from the daemon.
     blocks: Cell<u64>,
     events: Sender<Event>,
 }
 
 impl Shared {
-    /// Has the connection closed once nothing can be asked or is awaited any more.
+    /// Closes the connection once stdin has ended and nothing is pending.
     fn close_if_done(&self, sink: &Sink) {
         if self.input_ended.get() && self.waiting.borrow().is_empty() {
             sink.all_is_answered();
@@ -142,7 +142,7 @@ impl Shared {
 }
 
 async fn bridge(options: &Options, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: Sink, source: Source) -> u8 {
-    // Each task reports once, and no report waits for another to be taken.
+    // Each task reports once, and no report waits for another to be handled.
     let (events, mut reports) = channel(4);
     let shared = Rc::new(Shared {
         waiting: RefCell::default(),
@@ -165,23 +165,23 @@ async fn bridge(options: &Options, stdin: Rc<Stream>, stdout: Rc<Stream>, sink: 
     let ending = ending.explained(shared.waiting.borrow().last_word(), nothing_came);
     let was_asked = shared.has_asked.get();
     if !was_asked && !input_ended {
-        // What is asked is on its way, and its editor would not learn why nobody answers.
+        // Input is in flight, and the editor would not learn why it gets no answer.
         shared.has_ended.set(true);
         sink.leave(Some(&ending)).await;
         first_request(&shared).await;
     }
     let input_ended = input_ended || shared.input_ended.get();
-    // An answer could only come from a daemon; and who was not asked has got nothing.
+    // Only a daemon could have answered; and what was not sent was not delivered.
     let delivered = if was_asked && !ending.is_elsewhere() { Delivered::Yes } else { Delivered::No };
     let code = ended(options, &connection, &stdout, &shared, input_ended, &ending, delivered).await;
     sink.leave(Some(&ending)).await;
     code
 }
 
-/// Waits until the daemon has ended: in which way, and whether stdin had ended before.
+/// Waits until the daemon has ended. Returns how, and whether stdin had ended before.
 ///
 /// # Errors
-/// The editor has gone before: what the bridge exits with.
+/// The editor has left first: the exit code.
 async fn until_ended(
     reports: &mut Receiver<Event>,
     shared: &Rc<Shared>,
@@ -206,10 +206,10 @@ async fn until_ended(
                     let _ = shared.events.send(Event::ReaderGone).await;
                 });
             }
-            // What it said before it stopped listening may still be under way.
+            // Its last output, before it stopped reading, may still be in flight.
             Ok(Some(Event::NotHeard)) => not_heard = Some(Instant::now() + LAST_WORDS_LIMIT),
             Ok(Some(Event::DaemonEnded(ending))) => break ending,
-            // An editor that leaves is no failure of ours.
+            // An editor that leaves is not a failure.
             Ok(Some(Event::ReaderGone)) => {
                 left_alone(sink, shared).await;
                 return Err(exit::OK);
@@ -233,7 +233,7 @@ async fn until_ended(
     Ok((ending, input_ended))
 }
 
-/// Waits until a request waits or stdin has ended, for a while.
+/// Waits for a request or the end of stdin, for a limited time.
 async fn first_request(shared: &Shared) {
     if io::stdin().is_terminal() {
         return;
@@ -246,7 +246,7 @@ async fn first_request(shared: &Shared) {
     }
 }
 
-/// The connection is over: answers what waits.
+/// Answers pending requests after the end of the connection.
 async fn ended(
     options: &Options,
     connection: &str,
@@ -298,8 +298,8 @@ async fn ended(
     exit::FAILURE
 }
 
-/// Nobody reads stdout. The daemon is to know that nobody wants the answers that it still owes, so that no agent works for
-/// them any more.
+/// Handles a closed stdout: tells the daemon that the outstanding answers are not wanted, so that no agent works on
+/// them any longer.
 async fn left_alone(sink: &Sink, shared: &Shared) {
     if shared.waiting.borrow().is_empty() {
         sink.leave(None).await;
@@ -316,7 +316,7 @@ fn output_failed(error: &io::Error) -> u8 {
     exit::FAILURE
 }
 
-/// Passes stdin on to the daemon.
+/// Copies stdin to the daemon.
 async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
     let mut buffer = Vec::with_capacity(BLOCK);
     let mut begun = BegunLine::default();
@@ -326,7 +326,7 @@ async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
         match read.0 {
             Ok(0) => break,
             Ok(_) => {}
-            // A terminal that is hung up says so with an error; whatever it is, nothing more comes.
+            // A terminal reports a hang-up by an error; any error ends the input.
             Err(error) => {
                 say(&format!("cannot read stdin: {error}"));
                 break;
@@ -356,16 +356,16 @@ async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
     let Farewell { lines, is_whole } = shared.waiting.borrow_mut().sent_all();
     let last = match (is_whole, begun.has_gone()) {
         (true, _) => [begun.take(), lines].concat(),
-        // Half a message would end the connection before the answers that are due.
+        // Half a message would end the connection before the outstanding answers.
         (false, false) => {
             say(&format!("stdin has ended within a line; {} bytes of it are dropped", begun.take().len()));
             lines
         }
-        // Nothing can be said behind what the daemon has of it. The daemon drops that, and answers the rest.
+        // Nothing can follow the partial line that the daemon has. The daemon drops it, and answers the rest.
         (false, true) => Vec::new(),
     };
     if !last.is_empty() {
-        // It fails only if the connection is lost, which the other direction sees.
+        // It fails only if the connection is lost, which the receiving side notices.
         let _ = sink.send(last).await;
     }
     sink.end().await;
@@ -375,7 +375,7 @@ async fn to_daemon(stdin: Rc<Stream>, sink: Sink, shared: Rc<Shared>) {
     let _ = shared.events.send(Event::InputEnded).await;
 }
 
-/// Passes on to stdout what the daemon says.
+/// Copies the daemon's output to stdout.
 async fn from_daemon(mut source: Source, sink: Sink, stdout: Rc<Stream>, shared: Rc<Shared>) {
     let mut buffer = Vec::with_capacity(BLOCK);
     let mut guard = Guard::default();
@@ -404,10 +404,10 @@ async fn from_daemon(mut source: Source, sink: Sink, stdout: Rc<Stream>, shared:
     let _ = shared.events.send(event).await;
 }
 
-/// Answers each request that comes with an error, until stdin ends or for a while.
+/// Answers each request with an error, until stdin ends or for a limited time.
 async fn refuse(stdin: &Stream, stdout: &Stream, refusal: &Refusal) {
     if io::stdin().is_terminal() {
-        // Nobody types JSON-RPC just to have it refused.
+        // An interactive user does not type JSON-RPC just to have it refused.
         return;
     }
     let mut waiting = Waiting::default();
@@ -425,7 +425,7 @@ async fn refuse(stdin: &Stream, stdout: &Stream, refusal: &Refusal) {
         }
         let errors: Vec<u8> = waiting.take().iter().flat_map(|id| refusal.error(id)).collect();
         if !refused && !errors.is_empty() {
-            // Not put off by each further request: an editor that goes on asking must see the end too.
+            // Not extended by further requests: an editor that goes on sending has to see the end, too.
             until = Instant::now() + NEXT_REQUEST_LIMIT;
             refused = true;
         }

@@ -1,4 +1,4 @@
-//! What a request is answered with by the bridge itself, since no answer of the daemon will come.
+//! The bridge's own answers to requests that the daemon will not answer.
 
 use std::borrow::Cow;
 
@@ -11,20 +11,20 @@ use crate::bus::report::Reason;
 
 const REFUSED: &str = "the bus refuses the connection";
 
-/// Why a request is refused, as its error says.
+/// The error that answers a request.
 pub(super) struct Refusal {
     code: i32,
     message: Cow<'static, str>,
     reason: &'static str,
     pub(super) delivered: Delivered,
-    /// More of `data`, which is all that some editors show.
+    /// Parts of `data`, which is all that some editors show.
     address: String,
     cause: String,
     remedy: String,
 }
 
 impl Refusal {
-    /// The connection is over.
+    /// For the end of a connection.
     pub(super) fn over(options: &Options, ending: &Ending, delivered: Delivered) -> Self {
         let (code, reason, what) = match ending {
             Ending::Refused(_) => (-32018, "daemon_refused", REFUSED),
@@ -37,7 +37,7 @@ impl Refusal {
         Self { code, message, reason, delivered, address, cause, remedy }
     }
 
-    /// There was no connection to begin with.
+    /// For a connection that could not be established.
     pub(super) fn of(options: &Options, failure: &Failure) -> Self {
         let (message, reason) = match failure {
             Failure::Refused(_) => (REFUSED, "daemon_refused"),
@@ -54,7 +54,7 @@ impl Refusal {
         }
     }
 
-    /// The daemon closed the connection because of this line.
+    /// For a connection that the daemon closed because of this line.
     pub(super) fn too_long(options: &Options, ending: &Ending, length: u64, delivered: Delivered) -> Self {
         let message = format!("this line is longer than the bus takes: {length} bytes").into();
         let reason = Reason::ClientLineTooLong;

@@ -1,5 +1,5 @@
-//! The ring that the bridge reads and writes through, where there is one: tokio-uring does not compile against musl, and
-//! there threads do the same.
+//! The bridge's io_uring runtime, if available: tokio-uring does not compile against musl, where threads are used
+//! instead.
 
 #[cfg(not(target_env = "musl"))]
 pub(super) use here::{File, Runtime};
@@ -13,15 +13,15 @@ mod here {
 
     use tokio_uring::buf::BoundedBuf;
 
-    /// The position that means the file's own: 0 would read the start of a regular file again and again.
+    /// The offset that means the file's own position: 0 would read the start of a regular file again and again.
     const CURRENT: u64 = u64::MAX;
 
-    /// What runs the tasks.
+    /// The runtime of the tasks.
     pub(in crate::bridge) struct Runtime(tokio_uring::Runtime);
 
     impl Runtime {
-        /// A runtime with a ring: three reads or writes are under way at most, and a small ring fits into a small limit of
-        /// locked memory.
+        /// A runtime with a ring: at most three reads or writes are in flight, and a small ring fits into a small limit
+        /// of locked memory.
         pub(in crate::bridge) fn new() -> io::Result<Self> {
             tokio_uring::Runtime::new(tokio_uring::builder().entries(16)).map(Self)
         }
@@ -31,7 +31,7 @@ mod here {
         }
     }
 
-    /// An open file of any kind; all of them are read and written alike.
+    /// An open file of any kind, all of which are read and written in the same way.
     pub(in crate::bridge) struct File(tokio_uring::fs::File);
 
     impl File {
@@ -39,12 +39,12 @@ mod here {
             Ok(Self(tokio_uring::fs::File::from_std(fd.into())))
         }
 
-        /// Reads into the capacity of `buffer`. The buffer comes back.
+        /// Reads into the capacity of `buffer`. Returns the buffer.
         pub(in crate::bridge) async fn read(&self, buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
             self.0.read_at(buffer, CURRENT).await
         }
 
-        /// Writes what stands in `buffer` from the byte `from` on. The buffer comes back.
+        /// Writes `buffer` from byte `from` on. Returns the buffer.
         pub(in crate::bridge) async fn write(&self, buffer: Vec<u8>, from: usize) -> (io::Result<usize>, Vec<u8>) {
             let (result, slice) = self.0.write_at(buffer.slice(from..), CURRENT).submit().await;
             (result, slice.into_inner())
@@ -57,7 +57,7 @@ mod missing {
     use std::io::{self, ErrorKind};
     use std::os::fd::OwnedFd;
 
-    /// There is none.
+    /// Not available.
     pub(in crate::bridge) enum Runtime {}
 
     impl Runtime {
@@ -70,7 +70,7 @@ mod missing {
         }
     }
 
-    /// There is none.
+    /// Not available.
     pub(in crate::bridge) enum File {}
 
     impl File {

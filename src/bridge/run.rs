@@ -1,4 +1,4 @@
-//! What runs a bridge: a ring, or where there is none, threads that wait.
+//! Runs a bridge: on a ring, or with blocking threads where there is none.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -9,12 +9,12 @@ use super::ring;
 use super::stream::Means;
 use crate::error::StartError;
 
-/// Runs it to its end. The caller is expected to exit: reads may still be under way on stdin.
+/// Runs it to its end. The caller is expected to exit: a read of stdin may still be in progress.
 ///
 /// # Errors
-/// There is no way to wait for anything.
+/// No runtime can be created.
 pub(super) fn run<T>(does: impl AsyncFnOnce(Means) -> T) -> Result<T, StartError> {
-    // Editors run in containers that block io_uring; a bridge can do without.
+    // Editors run in containers that block io_uring; a bridge works without it.
     let ring = probe_ring().and_then(|()| ring::Runtime::new());
     // Dropping a runtime would wait for the read of stdin, which may never end.
     match ring {
@@ -30,11 +30,11 @@ pub(super) fn run<T>(does: impl AsyncFnOnce(Means) -> T) -> Result<T, StartError
     }
 }
 
-/// Sends one operation through a ring: a sandbox may allow the setup and then refuse the rest.
+/// Submits a no-op to a ring: a sandbox may allow the setup and then refuse the rest.
 fn probe_ring() -> io::Result<()> {
     let mut ring = io_uring::IoUring::new(2)?;
     let nothing = io_uring::opcode::Nop::new().build();
-    // SAFETY: the operation has no buffer and no file that would have to outlive it, and a new ring is not full.
+    // SAFETY: the operation has no buffer or file that would have to outlive it, and a new ring is not full.
     unsafe { ring.submission().push(&nothing) }.map_err(io::Error::other)?;
     ring.submit_and_wait(1)?;
     Ok(())

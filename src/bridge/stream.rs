@@ -1,5 +1,5 @@
-//! One end of the bridge, whatever it is: a pipe, a terminal, a file or a socket. It reads and writes through the ring,
-//! or where there is none by threads that wait, at the file's own position, and waits where another process has made the
+//! One end of the bridge: a pipe, a terminal, a file or a socket. It reads and writes through the ring, or with
+//! blocking threads where there is none, at the file's own position, and waits even if another process has made the
 //! file non-blocking.
 
 use std::io::{self, ErrorKind};
@@ -13,28 +13,29 @@ use tokio::task::spawn_blocking;
 
 use super::ring::File;
 
-/// Who reads and writes.
+/// How to read and write.
 #[derive(Clone, Copy)]
 pub(super) enum Means {
-    /// The ring of the runtime.
+    /// With the ring of the runtime.
     Ring,
-    /// Threads of the runtime, since there is no ring here.
+    /// With threads of the runtime, since there is no ring here.
     Threads,
 }
 
 /// One end of the bridge.
 pub(super) struct Stream {
-    /// All kinds are read and written alike, so the runtime's file serves for sockets too. None where there is no ring.
+    /// All kinds are read and written in the same way, so the runtime's file serves for sockets too. None without a
+    /// ring.
     file: Option<File>,
-    /// The same open file, for what the ring does not offer, and for threads.
+    /// The same open file, for operations that the ring does not offer, and for threads.
     fd: Arc<OwnedFd>,
 }
 
 impl Stream {
-    /// Takes an open file.
+    /// Wraps an open file.
     ///
     /// # Errors
-    /// What dup(2) said.
+    /// The error of dup(2).
     pub(super) fn new(fd: OwnedFd, means: Means) -> io::Result<Self> {
         let file = match means {
             Means::Ring => Some(File::new(fd.try_clone()?)?),
@@ -48,7 +49,7 @@ impl Stream {
         &self.fd
     }
 
-    /// Reads what is there, at most the capacity of `buffer`, whose old content is lost; 0 is the end.
+    /// Reads what is available, at most the capacity of `buffer`, whose contents are replaced; 0 is the end.
     pub(super) async fn read(&self, mut buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
         loop {
             buffer.clear();
@@ -97,7 +98,7 @@ impl Stream {
         (Ok(()), buffer)
     }
 
-    /// Does something that may wait, in a thread. What is lent to it comes back.
+    /// Runs a blocking operation in a thread. Returns what was lent to it.
     async fn wait_in_a_thread(
         &self,
         mut buffer: Vec<u8>,
@@ -108,15 +109,15 @@ impl Stream {
         done.unwrap_or_else(|error| (Err(error.into()), Vec::new()))
     }
 
-    /// Returns when the operation that failed so is to be tried again.
+    /// Returns when the failed operation should be retried.
     ///
     /// # Errors
-    /// The failure itself if it is one.
+    /// The failure itself, if it is one.
     async fn patience(&self, error: io::Error, interest: Interest) -> io::Result<()> {
         match error.kind() {
             ErrorKind::Interrupted => Ok(()),
-            // The ring does not wait for a file that is non-blocking, and the flag is not ours to change: it belongs
-            // to the open file, so to every process that has it.
+            // The ring does not wait for a non-blocking file, and the flag must not be changed: it belongs to the open
+            // file, and so to every process that shares it.
             ErrorKind::WouldBlock => {
                 self.watch(interest)?.ready(interest).await?.retain_ready();
                 Ok(())
@@ -125,20 +126,21 @@ impl Stream {
         }
     }
 
-    /// Has the runtime watch the file; it refuses regular files, which never make anybody wait.
+    /// Registers the file with the runtime, which refuses regular files; those never block.
     fn watch(&self, interest: Interest) -> io::Result<AsyncFd<BorrowedFd<'_>>> {
-        // SAFETY: the descriptor is this object's, is never replaced, and is open for as long as it is borrowed here;
-        // a borrowed descriptor always gives the same number.
+        // SAFETY: the descriptor belongs to this object, is never replaced, and is open while it is borrowed here; a
+        // borrowed descriptor always returns the same number.
         let watched = unsafe { AsyncFd::register_with_interest(self.fd.as_fd(), interest) };
         watched.map_err(io::Error::from)
     }
 
-    /// Waits until nobody is left who could read what is written here. It never returns for a regular file.
+    /// Waits until all readers of this file have gone. It never returns for a regular file.
     pub(super) async fn reader_gone(&self) {
         let gone = async {
-            // By a number of its own: epoll(7) takes each once, and a write may have to wait for room meanwhile.
+            // With a descriptor of its own: epoll(7) accepts each only once, and a write may have to wait for room
+            // meanwhile.
             let own = self.fd.as_fd().try_clone_to_owned()?;
-            // SAFETY: the descriptor is moved there, and is open for as long as that lives.
+            // SAFETY: the descriptor is moved into it, and is open for as long as it lives.
             let watched = unsafe { AsyncFd::register_with_interest(own, Interest::WRITABLE) };
             let watched = watched.map_err(io::Error::from)?;
             loop {

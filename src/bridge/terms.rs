@@ -1,19 +1,19 @@
-//! What all of the bridge keeps to: how much at once, for how long, and how it speaks to people.
+//! Constants of the bridge: sizes and time limits; and its messages to the user.
 
 use std::io::{self, Write};
 use std::time::Duration;
 
-/// Bytes that are read at once; measured best for pipes and sockets alike.
+/// Size of a read in bytes; measured best for pipes and sockets alike.
 pub(super) const BLOCK: usize = 64 * 1024;
 
-/// How long connecting may take, and then the handshake of a WebSocket.
+/// Time limit for connecting, and again for a WebSocket handshake.
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long the last errors may take to be read, and the daemon's last words to come after it stopped listening.
+/// Time limit for the last errors to be read, and for the daemon's last output after it stopped reading.
 pub(super) const LAST_WORDS_LIMIT: Duration = Duration::from_secs(2);
 
-/// Says something to the person at the terminal, or who reads the editor's log of its agent.
+/// Prints a message for the user at the terminal, or for the editor's log of its agent.
 pub(super) fn say(message: &str) {
-    // Without a reader of stderr there is nobody to tell, and nothing to do about it.
+    // If stderr is closed, nothing can be done about it.
     let _ = writeln!(io::stderr(), "stdio_bus: {message}");
 }

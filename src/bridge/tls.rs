@@ -1,13 +1,13 @@
-//! TLS around a connection: bytes become records and records become bytes. It does no I/O but to read certificates.
+//! TLS for a connection: encrypts and decrypts bytes. Its only I/O is to read certificates.
 //!
-//! Without the feature `tls` there is no value of the type, and the command line has refused `wss://` and `https://`.
+//! Without the feature `tls` the type has no values, and the command line has refused `wss://` and `https://`.
 
-/// What is wrong with the other end's TLS, and what to do about it.
+/// A TLS error of the peer, with a remedy.
 #[derive(Debug)]
 pub(super) struct TlsError {
     /// What is wrong.
     pub what: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -25,52 +25,52 @@ mod imp {
     use super::TlsError;
     use crate::trust;
 
-    /// Whom connections by TLS are made to, and who is believed to vouch for that.
+    /// The server name of TLS connections, and the trusted authorities.
     pub(in crate::bridge) struct Trust(Arc<ClientConfig>, ServerName<'static>);
 
     /// The client's end of a TLS connection.
     pub(in crate::bridge) struct Tls(Box<ClientConnection>);
 
     impl Trust {
-        /// For connections to this host, which a certificate of the usual authorities or of this file must stand for.
+        /// For connections to this host, whose certificate has to be signed by a usual authority or one in this file.
         ///
         /// # Errors
-        /// The file cannot be used, or no certificate can stand for such a host.
+        /// The file cannot be used, or the host is not valid in a certificate.
         pub(in crate::bridge) fn new(host: &str, ca_file: Option<&Path>) -> Result<Self, String> {
             let named = |problem| format!("--ca-file {problem}");
             let own = ca_file.map(trust::certificates).transpose().map_err(named)?.unwrap_or_default();
-            // What the system has that is unreadable is missed only if it is needed, and then the remedy says so.
+            // Unreadable certificates of the system matter only if they are needed, and then the remedy mentions them.
             let mut config = trust::authorities(own, |_| ()).map_err(|problem| match ca_file {
                 Some(path) => format!("--ca-file {}: {problem}", path.display()),
                 None => problem,
             })?;
-            // A balancer must not take it for HTTP/2.
+            // A load balancer must not choose HTTP/2.
             config.alpn_protocols = vec![b"http/1.1".to_vec()];
             let name = ServerName::try_from(host.to_owned())
                 .map_err(|_| format!("no certificate can stand for the host {host}"))?;
             Ok(Self(Arc::new(config), name))
         }
 
-        /// A connection.
+        /// Starts a connection.
         ///
         /// # Errors
-        /// It cannot even begin.
+        /// It cannot be started.
         pub(in crate::bridge) fn begin(&self) -> Result<Tls, String> {
             let connection = ClientConnection::new(Arc::clone(&self.0), self.1.clone());
             let mut connection = connection.map_err(|error| error.to_string())?;
-            // Whoever writes here sends all of it before writing more.
+            // The writer sends all bytes before it writes more.
             connection.set_buffer_limit(None);
             Ok(Tls(Box::new(connection)))
         }
     }
 
     impl Tls {
-        /// Whether it is not agreed on yet who speaks.
+        /// Whether the handshake is in progress.
         pub(in crate::bridge) fn is_handshaking(&self) -> bool {
             self.0.is_handshaking()
         }
 
-        /// Appends to `sealed` what is to be sent for these bytes, and whatever else the connection has to say.
+        /// Appends the encryption of these bytes to `sealed`, and any other pending records.
         pub(in crate::bridge) fn seal(&mut self, plain: &[u8], sealed: &mut Vec<u8>) -> io::Result<()> {
             self.0.writer().write_all(plain)?;
             while self.0.wants_write() {
@@ -79,14 +79,14 @@ mod imp {
             Ok(())
         }
 
-        /// Appends to `plain` what was said in these bytes.
+        /// Appends the decryption of these bytes to `plain`.
         ///
         /// # Errors
-        /// It is not TLS, or not the host that was asked for. What [`Tls::seal`] gives then tells the other end.
+        /// They are not TLS, or not from the requested host. [`Tls::seal`] then returns the alert for the peer.
         pub(in crate::bridge) fn open(&mut self, mut sealed: &[u8], plain: &mut Vec<u8>) -> Result<(), TlsError> {
             let broken = |error: io::Error| TlsError { what: error.to_string(), remedy: String::new() };
             while !sealed.is_empty() {
-                // What follows the end of the connection is nothing.
+                // Bytes after the end of the connection are ignored.
                 if self.0.read_tls(&mut sealed).map_err(broken)? == 0 {
                     break;
                 }
@@ -98,12 +98,12 @@ mod imp {
             Ok(())
         }
 
-        /// Whether it has something to say by itself.
+        /// Whether it has records to send.
         pub(in crate::bridge) fn has_to_say(&self) -> bool {
             self.0.wants_write()
         }
 
-        /// Says with the next bytes that nothing follows them.
+        /// Queues the close notification.
         pub(in crate::bridge) fn close(&mut self) {
             self.0.send_close_notify();
         }
@@ -143,10 +143,10 @@ mod imp {
 
     use super::TlsError;
 
-    /// There is none.
+    /// Not available.
     pub(in crate::bridge) enum Trust {}
 
-    /// There is none.
+    /// Not available.
     pub(in crate::bridge) enum Tls {}
 
     impl Trust {

@@ -1,61 +1,61 @@
-//! The requests that wait for their answers: noted when they leave for the daemon, forgotten when their answers have
-//! passed. What is left when the daemon goes is what its editor would wait for without end.
+//! The pending requests: recorded before they are sent to the daemon, removed when their answers have passed. Those
+//! that remain when the connection ends would keep the editor waiting for ever.
 
 use std::collections::HashMap;
 
 use super::follow::{Follower, Kind, Line};
 use crate::bus::id::Id;
 
-/// Most requests that are remembered at a time, which bounds the memory that an editor can make the bridge use. The
-/// daemon itself lets far fewer wait.
+/// Maximum number of pending requests, which bounds the memory that an editor can make the bridge use. The daemon
+/// itself allows far fewer.
 const MAX_WAITING: usize = 65_536;
 
-/// Longest line of the daemon that may be its last word.
+/// Maximum length of a line from the daemon that may be its last word.
 const MAX_LAST_WORD: usize = 4096;
 
-/// The requests of one connection that wait for their answers.
+/// The pending requests of one connection.
 #[derive(Default)]
 pub(super) struct Waiting {
     requests: Follower,
     answers: Follower,
     open: Open,
-    /// The beginning of the daemon's line that has begun, as far as it could be its last word.
+    /// The beginning of the daemon's incomplete line, while it may be its last word.
     begun: Vec<u8>,
-    /// The daemon's last line, if that is an error for nobody.
+    /// The daemon's last line, if it is an error without an id.
     last_word: Vec<u8>,
 }
 
-/// Why the daemon closes a connection, in its own words.
+/// The daemon's reason for closing a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct LastWord {
-    /// The reason's name.
+    /// The reason's code.
     pub reason: String,
-    /// For people.
+    /// The reason in words.
     pub message: String,
 }
 
-/// What is left to say to the daemon when stdin has ended.
+/// What remains to be sent to the daemon at the end of stdin.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Farewell {
-    /// The newline that the last line of stdin lacks, and lines that cancel the prompts that wait.
+    /// The missing newline of the last line, and lines that cancel pending prompts.
     pub lines: Vec<u8>,
-    /// Stdin has not ended in the middle of a message.
+    /// Stdin did not end in the middle of a message.
     pub is_whole: bool,
 }
 
-/// The table of what waits.
+/// The table of pending requests.
 #[derive(Default)]
 struct Open {
     requests: HashMap<Key, Request>,
-    /// Requests in the table, each as often as it was sent.
+    /// Number of pending requests, including repeated ids.
     count: usize,
     next: u64,
     longest: Longest,
-    /// The daemon has said that it cannot take something, and not whose it was.
+    /// The daemon has refused a line without an id, so that its sender is unknown.
     nobody_was_told: bool,
 }
 
-/// The longest line that was sent.
+/// The longest line sent.
 #[derive(Default)]
 struct Longest {
     length: u64,
@@ -66,46 +66,47 @@ struct Longest {
 /// A line that was too long for the daemon.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Overlong {
-    /// Its bytes, as far as they are known.
+    /// Its length, as far as it is known.
     pub length: u64,
-    /// Whom that concerns.
+    /// Its sender.
     pub asker: Asker,
 }
 
-/// Who sent a line.
+/// The sender of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Asker {
-    /// Somebody who waits for the answer to the request of this raw id.
+    /// It waits for the answer to the request with this raw id.
     Waits(Box<[u8]>),
-    /// Whoever it is was told by the daemon already.
+    /// The daemon has answered it already.
     Knows,
-    /// Nobody who could be named.
+    /// Unknown.
     Unknown,
 }
 
-/// An id's token in its canonical form.
+/// An id token in canonical form.
 type Key = Box<[u8]>;
 
 struct Request {
-    /// Its place in the order of all requests.
+    /// Its sequence number.
     order: u64,
-    /// The id as the editor wrote it.
+    /// The id verbatim.
     token: Box<[u8]>,
-    /// The raw name of the session that the last of them prompts, if it does.
+    /// The raw session name of the last one, if it is a prompt.
     prompts: Option<Box<[u8]>>,
-    /// How many requests with this id wait: an editor that uses one twice waits for two answers.
+    /// How many requests with this id are pending: an editor that reuses an id waits for several answers.
     times: usize,
 }
 
 impl Waiting {
-    /// Takes bytes that are about to go to the daemon. To be called before they go, so that no answer is earlier.
+    /// Records bytes that are about to be sent to the daemon. Must be called before they are sent, so that no answer
+    /// arrives first.
     pub(super) fn sending(&mut self, bytes: &[u8]) {
         let Self { requests, open, .. } = self;
         requests.read(bytes, |line| open.sent(&line));
     }
 
-    /// Says that nothing more comes from the editor; a last line needs no newline. Gives what is to be told to the daemon
-    /// then: nobody is there any more who could cancel a prompt, and an agent would work on for nobody.
+    /// Records the end of the editor's input; the last line needs no newline. Returns what has to be sent to the daemon
+    /// then: no one is left to cancel a prompt, and an agent would work in vain.
     pub(super) fn sent_all(&mut self) -> Farewell {
         let Self { requests, open, .. } = self;
         let (has_newline, is_whole) = (requests.at_line_start(), requests.is_whole());
@@ -124,13 +125,13 @@ impl Waiting {
         Farewell { lines, is_whole }
     }
 
-    /// Takes bytes that have been written to the editor.
+    /// Records bytes that were written to the editor.
     pub(super) fn passed(&mut self, bytes: &[u8]) {
         let Self { answers, open, begun, last_word, .. } = self;
         let mut start = 0;
         answers.read(bytes, |line| {
             let next = bytes.len() - line.rest;
-            // Errors for requests that were on their way may follow it.
+            // Errors for requests in flight may follow it.
             if !matches!(line.message, Some((Kind::Response, ..))) {
                 last_word.clear();
             }
@@ -151,8 +152,8 @@ impl Waiting {
         begun.extend_from_slice(&tail[..tail.len().min(MAX_LAST_WORD.saturating_sub(begun.len()))]);
     }
 
-    /// What the daemon has said last, if that was an error for nobody and nothing but responses came after it: then it
-    /// says why the connection is closed.
+    /// The daemon's last line, if it was an error without an id and only responses followed: it says why the connection
+    /// was closed.
     pub(super) fn last_word(&self) -> Option<LastWord> {
         let value: serde_json::Value = serde_json::from_slice(&self.last_word).ok()?;
         let error = value.get("error").filter(|_| self.begun.is_empty())?;
@@ -160,25 +161,25 @@ impl Waiting {
         Some(LastWord { reason: text(error.pointer("/data/reason"))?, message: text(error.get("message"))? })
     }
 
-    /// Nobody waits for the answer to this request any more: it was cancelled.
+    /// Removes a request that was cancelled.
     pub(super) fn forget(&mut self, id: &Id) {
         self.open.answered(id);
     }
 
-    /// Whether nothing waits.
+    /// Whether nothing is pending.
     pub(super) fn is_empty(&self) -> bool {
         self.open.count == 0
     }
 
-    /// Whether what the editor got ends with a whole line.
+    /// Whether the editor's output ends with a complete line.
     pub(super) fn at_line_start(&self) -> bool {
         self.answers.at_line_start()
     }
 
-    /// The line that was too long, if one was; its request does not wait afterwards.
+    /// The line that was too long; its request is not pending afterwards.
     ///
-    /// It is the longest that was sent. All that came before the one that the daemon has found too long was shorter, so
-    /// whatever is longer is too long as well.
+    /// It is the longest one sent. All lines before the one that the daemon refused were shorter, so any longer one is
+    /// too long as well.
     pub(super) fn take_overlong(&mut self) -> Overlong {
         let unknown = if self.open.nobody_was_told { Asker::Knows } else { Asker::Unknown };
         let (length, unfinished) = self.requests.unfinished();
@@ -194,7 +195,7 @@ impl Waiting {
         Overlong { length, asker }
     }
 
-    /// The raw ids of all requests that wait, in the order in which they were sent; none waits afterwards.
+    /// Takes the raw ids of all pending requests, in the order in which they were sent.
     pub(super) fn take(&mut self) -> Vec<Box<[u8]>> {
         self.open.count = 0;
         let mut requests: Vec<Request> = self.open.requests.drain().map(|(_, request)| request).collect();
@@ -225,7 +226,7 @@ impl Open {
         request.prompts = line.prompts.map(Box::from);
     }
 
-    /// Forgets a request with this id, and says whether there was one.
+    /// Removes a request with this id. Returns whether there was one.
     fn answered(&mut self, id: &Id) -> bool {
         let key = key(id);
         let Some(request) = self.requests.get_mut(&key) else { return false };
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_waits_until_the_whole_of_its_answer_has_passed() {
+    fn a_request_is_pending_until_its_whole_answer_has_passed() {
         let mut waiting = Waiting::default();
         waiting.sending(b"{\"id\":1,\"method\":\"a\"}\n{\"id\":\"1\",\"method\":\"b\"}\n{\"method\":\"c\"}\n");
         waiting.passed(b"{\"id\":0,\"method\":\"session/request_permission\"}\n{\"id\":1,\"method\":\"same id\"}\n");
@@ -266,14 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_the_daemon_does_not_wait() {
+    fn an_answer_to_the_daemon_is_not_pending() {
         let mut waiting = Waiting::default();
         waiting.sending(b"{\"id\":1,\"result\":{}}\n");
         assert!(waiting.is_empty());
     }
 
     #[test]
-    fn the_same_id_in_another_spelling_is_the_answer() {
+    fn an_answer_may_spell_the_id_differently() {
         let mut waiting = Waiting::default();
         waiting.sending(b"{\"id\":\"\\u0061\",\"method\":\"m\"}\n{\"id\":10,\"method\":\"m\"}\n");
         waiting.passed(b"{\"id\":\"a\",\"result\":1}\n{\"id\":1e1,\"error\":{}}\n");
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_that_wait_are_cancelled_at_the_end() {
+    fn pending_prompts_are_cancelled_at_the_end() {
         let prompt = |id: u32, session: &str| {
             format!("{{\"id\":{id},\"method\":\"session/prompt\",\"params\":{{\"sessionId\":\"{session}\"}}}}")
         };
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_of_the_daemon_is_known_however_it_is_cut() {
+    fn the_daemons_last_word_is_found_however_it_is_cut() {
         let word = "{\"id\":null,\"error\":{\"code\":-32600,\"message\":\"why\",\"data\":{\"reason\":\"name\"}}}\n";
         let known = LastWord { reason: "name".to_owned(), message: "why".to_owned() };
         let stream = format!("{{\"id\":1,\"result\":{{}}}}\n\n{word}");
@@ -374,9 +375,9 @@ mod tests {
     }
 
     proptest! {
-        /// The model is a list: a request is appended, an answer takes away the first one with its id.
+        /// The model is a list: a request is appended, an answer removes the first one with its id.
         #[test]
-        fn what_waits_is_what_was_asked_less_what_was_answered(
+        fn the_pending_requests_are_those_sent_and_not_answered(
             steps in prop::collection::vec((any::<bool>(), 0..6_u32, any::<bool>()), 0..60),
             cut in 1..50_usize,
         ) {

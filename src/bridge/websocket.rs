@@ -1,8 +1,8 @@
-//! A WebSocket to the daemon, by TLS or not: made, written and read. What frames mean is [`crate::websocket`]'s.
+//! A WebSocket connection to the daemon, with or without TLS. [`crate::websocket`] encodes and decodes the frames.
 //!
-//! Two tasks use it, one for each direction, and a third one sends what is urgent: answers to pings, a close frame, and
-//! what TLS has to say by itself. So pings are answered while a daemon does not take what stdin says, and what comes is
-//! read while an answer waits. Whoever writes holds the lock until all is written: frames never mix.
+//! Two tasks use it, one for each direction, and a third sends urgent data: pongs, a close frame, and TLS records. So
+//! pings are answered while the daemon does not read stdin's lines, and input is read while a pong waits. A writer
+//! holds the lock until all is written, so that frames never interleave.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
@@ -23,13 +23,13 @@ use crate::websocket::client::{self, Reading, Request};
 use crate::websocket::frame::{Decoder, Event, Received};
 use crate::websocket::{Role, close, encode};
 
-/// Reads in a row that may bring nothing but pings and what is left out, before each further one waits for a moment.
+/// Maximum number of consecutive reads with nothing but pings and ignored frames, before each further one is delayed.
 const MOST_IDLE_READS: u32 = 16;
 
-/// That moment. TCP holds back what a flood has more.
+/// That delay. TCP holds back the rest of a flood.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What is written: by the tasks that pass stdin on and that send what is urgent.
+/// The sending side, shared by the tasks that pass on stdin and that send urgent data.
 pub(super) struct Sender {
     socket: Rc<Stream>,
     tls: RefCell<Option<Tls>>,
@@ -38,44 +38,44 @@ pub(super) struct Sender {
     wake: Notify,
 }
 
-/// What is on its way out.
+/// Outgoing data.
 struct Outgoing {
     framer: Framer,
     frames: Vec<u8>,
     sealed: Vec<u8>,
-    /// A close frame has gone, and no frame may follow it.
+    /// A close frame was sent, and no frame may follow it.
     is_closed: bool,
 }
 
-/// What goes out as soon as the write that is under way is over. It is bounded: of many pings the last one is answered,
-/// as RFC 6455 (section 5.5.3) allows.
+/// Data to send as soon as the current write is done. It is bounded: of several pings only the last is answered, as RFC
+/// 6455 (section 5.5.3) allows.
 #[derive(Default)]
 struct Urgent {
     pong: Option<Vec<u8>>,
     close: Option<(Option<u16>, &'static str)>,
 }
 
-/// What is read: by one task.
+/// The receiving side, used by one task.
 pub(super) struct Receiver {
     sender: Rc<Sender>,
-    /// What came with the answer to the handshake.
+    /// Bytes received with the response to the handshake.
     first: Vec<u8>,
     block: Vec<u8>,
     decoder: Decoder,
-    /// Why nothing more comes.
+    /// Why there is no more input.
     ending: Option<Ending>,
-    /// Reads in a row that have brought nothing for the editor.
+    /// Consecutive reads without anything for the editor.
     idle_reads: u32,
-    /// That binary messages are left out was said.
+    /// The message about ignored binary frames was printed.
     has_told_of_binary: bool,
-    /// What the daemon calls this connection in its log.
+    /// The daemon's id for this connection in its log.
     pub(super) connection_id: Option<String>,
 }
 
-/// Makes a WebSocket of a connected socket, in `limit` at most.
+/// Does the handshake on a connected socket, in at most `limit`.
 ///
 /// # Errors
-/// What answers is no WebSocket, or says no.
+/// The server refuses, or does not speak WebSocket.
 pub(super) async fn connect(
     socket: Rc<Stream>,
     url: &Url,
@@ -102,7 +102,7 @@ pub(super) async fn connect(
         sender: Rc::clone(&sender),
         first,
         block: Vec::with_capacity(BLOCK),
-        // Nothing of a message is kept here, so there is no need for a limit.
+        // Messages are not buffered here, so there is no need for a limit.
         decoder: Decoder::new(Role::Client, u64::MAX),
         ending: None,
         idle_reads: 0,
@@ -118,12 +118,12 @@ impl Sender {
         &self.socket
     }
 
-    /// Sends the request that lies ready and reads the answer: what came behind it, and the connection's id.
+    /// Sends the queued request and reads the response. Returns the bytes after it, and the connection's id.
     async fn shake_hands(&self, key: [u8; 16]) -> Result<(Vec<u8>, Option<String>), Failure> {
         let (mut head, mut block) = (Vec::new(), Vec::with_capacity(BLOCK));
         let mut has_ended = false;
         loop {
-            // A server that has its answer ready may close before it was asked: what it says counts.
+            // A server may answer and close before it was asked: its answer counts.
             let written = self.flush(&mut *self.outgoing.lock().await).await;
             match client::read(&head, key, has_ended) {
                 Reading::More => {}
@@ -143,14 +143,14 @@ impl Sender {
                 Err(error) => return Err(Failure::Broken(written.err().unwrap_or(error))),
             }
             if let Err(error) = self.open(&block, &mut head) {
-                // TLS says why it breaks off.
+                // Sends the TLS alert.
                 let _ = self.flush(&mut *self.outgoing.lock().await).await;
                 return Err(Failure::Tls(error));
             }
         }
     }
 
-    /// Appends what the socket has brought to `plain`.
+    /// Appends the decrypted bytes from the socket to `plain`.
     fn open(&self, block: &[u8], plain: &mut Vec<u8>) -> Result<(), super::tls::TlsError> {
         match &mut *self.tls.borrow_mut() {
             Some(tls) => tls.open(block, plain),
@@ -161,7 +161,7 @@ impl Sender {
         }
     }
 
-    /// Writes what lies ready.
+    /// Writes the queued data.
     async fn flush(&self, outgoing: &mut Outgoing) -> io::Result<()> {
         let Outgoing { frames, sealed, .. } = outgoing;
         let ready = match &mut *self.tls.borrow_mut() {
@@ -181,7 +181,7 @@ impl Sender {
         result
     }
 
-    /// Passes on what stdin says. The buffer comes back.
+    /// Sends lines of stdin. Returns the buffer.
     pub(super) async fn send(&self, lines: Vec<u8>) -> (io::Result<()>, Vec<u8>) {
         let sent = async {
             let mut outgoing = self.open_outgoing().await?;
@@ -193,7 +193,7 @@ impl Sender {
         (result, lines)
     }
 
-    /// Passes on what stdin has left at its end. The connection stays: answers may be due.
+    /// Sends the rest of stdin at its end. The connection stays open for outstanding answers.
     pub(super) async fn end(&self) -> io::Result<()> {
         let mut outgoing = self.open_outgoing().await?;
         let Outgoing { framer, frames, .. } = &mut *outgoing;
@@ -206,13 +206,13 @@ impl Sender {
         if outgoing.is_closed { Err(ErrorKind::BrokenPipe.into()) } else { Ok(outgoing) }
     }
 
-    /// Has the connection closed, since nothing more is to be said or heard.
+    /// Closes the connection, since nothing is left to send or receive.
     pub(super) fn close_soon(&self) {
         self.urgent.borrow_mut().close = Some((Some(close::NORMAL), ""));
         self.wake.notify_one();
     }
 
-    /// Sends what is urgent until the connection is closed.
+    /// Sends urgent data until the connection is closed.
     pub(super) async fn send_urgent(&self) {
         loop {
             self.wake.notified().await;
@@ -221,7 +221,7 @@ impl Sender {
             if outgoing.is_closed {
                 return;
             }
-            // What is wrong with the connection is seen by who reads it.
+            // A broken connection is noticed by the reader.
             if self.send_controls(&mut outgoing, urgent).await.is_err() {
                 return;
             }
@@ -240,11 +240,11 @@ impl Sender {
         self.flush(outgoing).await
     }
 
-    /// Says that the connection is over, if that was not said, and that TLS is.
+    /// Sends a close frame, unless one was sent, and TLS's close notification.
     pub(super) async fn say_farewell(&self, code: Option<u16>, reason: &'static str) {
         let mut outgoing = self.outgoing.lock().await;
         let close = (!outgoing.is_closed).then_some((code, reason));
-        // Whoever does not hear it sees the end of the connection.
+        // A peer that does not read it sees the end of the connection.
         if self.send_controls(&mut outgoing, Urgent { pong: None, close }).await.is_err() {
             return;
         }
@@ -257,7 +257,8 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Waits for lines, or pieces of lines, and puts them in place of what `text` holds. Says why nothing more comes.
+    /// Waits for lines, or parts of lines, which replace the contents of `text`. Returns why there are no more at the
+    /// end.
     pub(super) async fn receive(&mut self, mut text: Vec<u8>) -> (Result<(), Ending>, Vec<u8>) {
         loop {
             if let Some(ending) = self.ending.take() {
@@ -279,7 +280,7 @@ impl Receiver {
         }
     }
 
-    /// Waits for frames, and puts them into `text`.
+    /// Reads frames into `text`.
     async fn read(&mut self, text: &mut Vec<u8>) -> Result<(), Ending> {
         if !self.first.is_empty() {
             *text = std::mem::take(&mut self.first);
@@ -299,10 +300,10 @@ impl Receiver {
         opened.map_err(|error| Ending::Broken(io::Error::other(format!("TLS: {}", error.what))))
     }
 
-    /// Makes lines of the frames in `text`, and does what the other frames ask for.
+    /// Decodes the frames in `text` to lines, and handles the other frames.
     fn decode(&mut self, text: &mut Vec<u8>) {
         let count = text.len();
-        // A newline may need it.
+        // A newline may need this byte.
         text.push(0);
         let mut received = Received::new(text, count);
         while let Some(event) = self.decoder.next(&mut received) {

@@ -1,5 +1,5 @@
-//! `doctor`: whether this machine is fit for the daemon, one finding after the other, each with what to do about it. It
-//! reads and tries; it changes nothing and needs no daemon.
+//! `doctor`: checks whether this machine can run the daemon, and lists its findings, each with a remedy. It changes
+//! nothing and needs no daemon.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,24 +19,24 @@ use crate::io::kernel::{Choice, Kernel, Refused};
 use crate::shell::descriptors::Need;
 use crate::{cgroup, scan, visible};
 
-/// Threads of an agent in Node.js.
+/// Threads of an agent on Node.js.
 const THREADS: u64 = 12;
 const MIB: u64 = 1 << 20;
-/// What an agent in Node.js or Python takes at least, and one of our own, in MiB.
+/// Minimum memory of an agent on Node.js or Python, and of our own, in MiB.
 const AGENT: u64 = 50;
 const SMALL_AGENT: u64 = 4;
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
     Good,
-    /// It works, and could work better.
+    /// It works, but not as well as it could.
     Doubtful,
     /// The daemon does not start, or fails.
     Bad,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     what: &'static str,
@@ -54,7 +54,7 @@ impl Finding {
         Self { what, verdict: Verdict::Doubtful, text: text.into(), remedy: Some(remedy.into()) }
     }
 
-    /// What only some configurations need is no doubt for the others.
+    /// A requirement of only some configurations is not reported for the others.
     fn missing(what: &'static str, is_needed: bool, text: impl Into<String>, remedy: impl Into<String>) -> Self {
         let verdict = if is_needed { Verdict::Bad } else { Verdict::Good };
         Self { what, verdict, text: text.into(), remedy: Some(remedy.into()) }
@@ -65,7 +65,7 @@ impl Finding {
     }
 }
 
-/// Looks, and writes what it found to stdout. Gives what the program exits with.
+/// Runs the checks, and prints the findings to stdout. Returns the exit code.
 ///
 /// # Errors
 /// Stdout cannot be written.
@@ -128,7 +128,7 @@ fn findings(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// What each release brings that the daemon uses where it is there.
+/// Optional kernel features that the daemon uses, by the release that has them.
 const RELEASES: [((u32, u32), &str); 2] =
     [((6, 12), "a busy turn cannot wait for several completions"), ((6, 15), "an idle daemon shows as iowait in top")];
 
@@ -218,7 +218,7 @@ fn processes(config: &Config) -> Finding {
     processes_within(config.max_workers() as u64, lowest)
 }
 
-/// Threads count as processes do. `lowest` is the limit that is reached first.
+/// Threads count as processes. `lowest` is the limit that is reached first.
 fn processes_within(workers: u64, lowest: Option<(u64, &str)>) -> Finding {
     let needed = 1 + THREADS * workers;
     let sum = format!(
@@ -252,8 +252,8 @@ fn memory(config: &Config) -> Finding {
     }
 }
 
-/// What the daemon and all its workers need, as far as that can be known: how much an agent takes depends on what it is
-/// asked. `allowed` is what our control group may use, `meminfo` the file of the kernel.
+/// The memory that the daemon and all its workers need, as far as that can be known: an agent's use depends on its
+/// requests. `allowed` is the limit of our control group, `meminfo` the kernel's file.
 fn memory_of_all(config: &Config, allowed: Option<u64>, meminfo: Option<&str>) -> Finding {
     let ours = config.limits.max_memory as u64 / MIB * 5 / 4;
     let is_small = |pool: &Pool| {
@@ -285,7 +285,7 @@ fn memory_of_all(config: &Config, allowed: Option<u64>, meminfo: Option<&str>) -
     }
 }
 
-/// Connections that the kernel keeps for a listener, as the file of the kernel says.
+/// The kernel's limit of a listener's queue, from its file.
 fn backlog(text: Option<&str>) -> Finding {
     match text.and_then(|text| text.trim().parse::<u32>().ok()) {
         Some(most) if most < 1024 => {
@@ -311,7 +311,7 @@ fn container() -> Finding {
     }
 }
 
-/// Whether workers can be other users.
+/// Whether workers can run as other users.
 fn users(config: &Config, may_change: bool) -> Finding {
     if may_change {
         return Finding::good("users", "workers can be other users (pools[].user)");
@@ -323,10 +323,10 @@ fn users(config: &Config, may_change: bool) -> Finding {
     Finding::missing("users", is_needed, text, remedy)
 }
 
-/// The program that makes sandboxes without privileges, as config/sandbox.json has it.
+/// The program for unprivileged sandboxes, as in config/sandbox.json.
 const BWRAP: &str = "bwrap";
 
-/// What came of running a program in a sandbox of bubblewrap's.
+/// The result of a trial run in a bubblewrap sandbox.
 #[derive(Debug)]
 enum Tried {
     Works,
@@ -361,7 +361,7 @@ fn try_bwrap() -> Tried {
     }
 }
 
-/// What may forbid user namespaces: the file of the kernel, what stands in it then, and what to do.
+/// Settings that forbid user namespaces: the kernel's file, its value then, and the remedy.
 const FORBIDDEN: [(&str, &str, &str); 3] = [
     ("user/max_user_namespaces", "0", "sudo sysctl -w user.max_user_namespaces=15000"),
     ("kernel/unprivileged_userns_clone", "0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
@@ -372,7 +372,7 @@ const FORBIDDEN: [(&str, &str, &str); 3] = [
     ),
 ];
 
-/// Whether workers can be put into sandboxes: by bubblewrap, which needs user namespaces where it is not root's.
+/// Whether workers can be sandboxed with bubblewrap, which needs user namespaces unless it is setuid root.
 fn sandbox(config: &Config, tried: &Tried) -> Finding {
     let is_bwrap = |pool: &Pool| pool.program.file_name().is_some_and(|name| name == BWRAP);
     let is_needed = config.pools.iter().any(is_bwrap);
@@ -397,7 +397,7 @@ fn sandbox(config: &Config, tried: &Tried) -> Finding {
     Finding::missing("sandbox", is_needed, format!("bwrap does not work: {why}"), remedy)
 }
 
-/// Whether a command of a pool could give each worker a control group, with limits of its own.
+/// Whether a pool's command could give each worker a control group with limits of its own.
 fn groups(may_divide: Option<bool>) -> Finding {
     match may_divide {
         Some(true) => {
@@ -424,7 +424,7 @@ mod tests {
     use crate::config::Identity;
 
     #[test]
-    fn an_old_kernel_is_told_with_the_one_that_is_needed() {
+    fn an_old_kernel_is_reported_with_the_required_version() {
         let old = kernel("5.15.0-91-generic");
         assert_eq!(old.verdict, Verdict::Doubtful);
         assert!(old.remedy.is_some_and(|remedy| remedy.contains("6.1 or newer")));
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_workers_from_being_confined_is_bad_where_a_pool_asks_for_it_and_has_a_remedy() {
+    fn obstacles_to_confinement_are_bad_if_a_pool_needs_it_and_have_a_remedy() {
         let mut config = Config::embedded(Path::new("/proc/self/exe"));
         let failed = || Tried::Failed("No permissions to create new namespace".to_owned());
         let verdicts = |config: &Config| {
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_comes_with_a_remedy() {
+    fn each_problem_has_a_remedy() {
         let config = Config::embedded(Path::new("/proc/self/exe"));
         let findings = findings(&config);
         assert!(findings.len() >= 9, "{findings:?}");

@@ -1,4 +1,4 @@
-//! One question to the admin listener of a daemon, over HTTP/1.1, and the whole answer to it.
+//! Sends a request to a daemon's admin listener over HTTP/1.1, and reads the whole response.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -13,18 +13,18 @@ use crate::address::Address;
 use crate::error::StartError;
 use crate::http1::{Error, Event, Head, Method, ResponseReader};
 
-/// How long the daemon may take for the connection, and for each part of its answer.
+/// Time limit for the connection, and for each part of the response.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A daemon.
 pub(super) struct Server {
     /// Its admin listener.
     pub address: Address,
-    /// What lets actions through over TCP.
+    /// The token for actions over TCP.
     pub token: Option<String>,
 }
 
-/// A question.
+/// A request.
 pub(super) struct Ask {
     method: &'static str,
     target: String,
@@ -40,16 +40,16 @@ impl Ask {
     }
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     /// Its status code.
     pub status: u16,
-    /// Its body, of which what is no UTF-8 is replaced.
+    /// Its body, with invalid UTF-8 replaced.
     pub body: String,
 }
 
-/// An answer's body as JSON.
+/// A response body as JSON.
 pub(super) fn parsed(body: &str) -> Result<Value, StartError> {
     serde_json::from_str(body).map_err(|error| StartError::io("understand the answer")(error.into()))
 }
@@ -58,12 +58,12 @@ trait Stream: Read + Write {}
 impl<S: Read + Write> Stream for S {}
 
 impl Server {
-    /// The body of a good answer.
+    /// The body of a successful response.
     pub(super) fn body(&self, ask: &Ask) -> Result<String, StartError> {
         self.body_of(ask, self.ask(ask))
     }
 
-    /// Asks, and waits for the whole answer.
+    /// Sends a request, and waits for the whole response.
     pub(super) fn ask(&self, ask: &Ask) -> io::Result<Answer> {
         self.open()?.exchange(ask, "close")
     }
@@ -107,7 +107,7 @@ impl Server {
                         Ok(stream) => {
                             stream.set_read_timeout(Some(PATIENCE))?;
                             stream.set_write_timeout(Some(PATIENCE))?;
-                            // A name that means this machine here may be anything to the daemon.
+                            // A name that means this machine may mean anything to the daemon.
                             return Ok((Box::new(stream), address.to_string()));
                         }
                         Err(error) => failed = error,
@@ -119,7 +119,7 @@ impl Server {
     }
 }
 
-/// One connection for several questions: it outlives the listener, should that move.
+/// A connection for several requests: it survives if the listener moves.
 pub(super) struct Connection<'s> {
     server: &'s Server,
     stream: Box<dyn Stream>,
@@ -130,12 +130,12 @@ impl<'s> Connection<'s> {
     /// Connects.
     ///
     /// # Errors
-    /// Nobody is there.
+    /// The daemon cannot be reached.
     pub(super) fn new(server: &'s Server) -> Result<Self, StartError> {
         server.open().map_err(|error| server.cannot_be_asked(with_remedy(error)))
     }
 
-    /// The body of a good answer.
+    /// The body of a successful response.
     pub(super) fn body(&mut self, ask: &Ask) -> Result<String, StartError> {
         let answer = self.exchange(ask, "keep-alive");
         self.server.body_of(ask, answer)
@@ -153,7 +153,7 @@ impl<'s> Connection<'s> {
     }
 }
 
-/// Reads one answer.
+/// Reads one response.
 fn read(stream: &mut impl Read) -> io::Result<Answer> {
     let mut reader = ResponseReader::new(Method::Get, u64::MAX);
     let (mut status, mut body) = (0, Vec::new());
@@ -185,7 +185,7 @@ fn read(stream: &mut impl Read) -> io::Result<Answer> {
     }
 }
 
-/// Says what to do where nobody listens, answers or lets us in.
+/// Adds a remedy if the daemon does not listen, answer or admit us.
 fn with_remedy(error: io::Error) -> io::Error {
     use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied, TimedOut, WouldBlock};
     let what = match error.kind() {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_a_daemon_from_answering_is_told_with_what_to_do() {
+    fn an_unreachable_daemon_is_reported_with_a_remedy() {
         let told = |kind: io::ErrorKind| with_remedy(kind.into()).to_string();
         for (kind, remedy) in [
             (io::ErrorKind::ConnectionRefused, "start it with this --admin ADDRESS"),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_whole_or_an_error() {
+    fn a_response_is_complete_or_an_error() {
         let chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n00000003\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
         assert_eq!(body(chunks).as_deref(), Ok("abcde"));
         let length = "HTTP/1.1 503 No\r\nContent-Length: 3\r\n\r\nabc";

@@ -1,7 +1,8 @@
-//! The commands of operators: `status`, `show`, `kill`, `restart`, `drain` and `log-level` ask a running daemon by its
-//! admin listener, `doctor` looks at this machine. They decide nothing about the daemon: they ask, and show the answer.
+//! The operators' commands: `status`, `show`, `kill`, `restart`, `drain` and `log-level` ask a running daemon through
+//! its admin listener, `doctor` checks this machine. They make no decisions about the daemon: they ask, and show the
+//! answer.
 //!
-//! Reading order: `http.rs` asks, `text.rs` writes tables for people, `watch.rs` does it again and again.
+//! Reading order: `http.rs` sends requests, `text.rs` formats tables, `watch.rs` repeats it.
 
 pub mod doctor;
 mod http;
@@ -18,31 +19,31 @@ use crate::visible;
 use http::{Ask, Connection, Server, parsed};
 use text::say;
 
-/// The variable that says where the daemon is, where `--admin` does not.
+/// The environment variable with the daemon's address, the default of `--admin`.
 pub const ADDRESS_VARIABLE: &str = "STDIO_BUS_ADMIN";
-/// The variable that names a file with the token, where `--token-file` does not.
+/// The environment variable with the path of the token file, the default of `--token-file`.
 pub const TOKEN_VARIABLE: &str = "STDIO_BUS_ADMIN_TOKEN_FILE";
 
-/// How often it is asked whether a reload is over.
+/// Interval of polls for the end of a reload.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Which daemon is asked, and how the answer is to look.
+/// The daemon to ask, and the format of the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Whom {
-    /// Its admin listener; none for what [`ADDRESS_VARIABLE`] says.
+    /// Its admin listener; none uses [`ADDRESS_VARIABLE`].
     pub address: Option<Address>,
-    /// A file with its token, for actions over TCP; none for what [`TOKEN_VARIABLE`] names.
+    /// The file with its token, for actions over TCP; none uses [`TOKEN_VARIABLE`].
     pub token_file: Option<PathBuf>,
-    /// JSON, as it comes.
+    /// Print the JSON verbatim.
     pub json: bool,
 }
 
-/// What it is asked.
+/// A question to the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// The daemon at a glance; once, or each second until somebody ends it.
+    /// An overview, once or every second until interrupted.
     Status {
-        /// Again and again.
+        /// Repeat.
         watch: bool,
     },
     /// A table.
@@ -50,22 +51,22 @@ pub enum Question {
         /// Its name.
         table: &'static str,
     },
-    /// To read its configuration again.
+    /// Reload the configuration.
     Reload {
-        /// Nothing is changed.
+        /// Change nothing.
         dry_run: bool,
     },
-    /// Something to be done.
+    /// An action.
     Act {
-        /// The path, with what it is done to.
+        /// The path and query.
         target: String,
     },
 }
 
-/// Asks, and writes the answer to stdout. Gives what the program exits with.
+/// Asks, and prints the answer to stdout. Returns the exit code.
 ///
 /// # Errors
-/// Nobody says where the daemon is ([`StartError::Usage`]), it cannot be asked, or it refuses ([`StartError::Io`]).
+/// The daemon's address is unknown ([`StartError::Usage`]), it cannot be asked, or it refuses ([`StartError::Io`]).
 pub fn run(whom: &Whom, question: &Question) -> Result<u8, StartError> {
     let server = server(whom)?;
     let written = match question {
@@ -86,13 +87,13 @@ pub fn run(whom: &Whom, question: &Question) -> Result<u8, StartError> {
         }
     };
     match written {
-        // `| head` has seen enough.
+        // `| head` has read enough.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(StartError::io("write stdout")(error)),
         _ => Ok(exit::OK),
     }
 }
 
-/// Has the configuration read again, and waits until it is known what has come of it.
+/// Reloads the configuration, and waits for the outcome.
 fn reload(server: &Server, json: bool, dry_run: bool) -> Result<u8, StartError> {
     let mut daemon = Connection::new(server)?;
     daemon.body(&Ask::post(if dry_run { "/reload?dry_run=1" } else { "/reload" }))?;
@@ -100,7 +101,7 @@ fn reload(server: &Server, json: bool, dry_run: bool) -> Result<u8, StartError> 
     let (body, outcome) = loop {
         let body = daemon.body(&Ask::get("/reload.json"))?;
         let outcome = parsed(&body)?;
-        // Another one may have begun since this one was over.
+        // Another reload may have begun after this one ended.
         let is_ours = *number.get_or_insert_with(|| outcome["number"].clone()) == outcome["number"];
         if !is_ours || outcome["over"] == true {
             break (body, outcome);
@@ -140,7 +141,7 @@ fn server(whom: &Whom) -> Result<Server, StartError> {
     Ok(Server { address, token: token_file.map(read).transpose()? })
 }
 
-/// A value as it stands in the query of a target.
+/// Escapes a value for the query of a target.
 pub(crate) fn escaped_value(value: &str) -> String {
     let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/-._~:@".contains(byte);
     value.bytes().map(|byte| if plain(&byte) { (byte as char).to_string() } else { format!("%{byte:02X}") }).collect()

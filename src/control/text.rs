@@ -1,5 +1,5 @@
-//! Answers of the daemon as text for people. Whatever clients and workers chose, their names too, is escaped: a
-//! terminal obeys what it is shown.
+//! Formats the daemon's answers as text. Whatever clients and workers chose, including their names, is escaped:
+//! terminals interpret control characters.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::shell::admin::tables::{Column, columns};
 use crate::visible;
 
-/// A table with a line for each object of a member of the answer; `empty` if there is none.
+/// A table with a line for each object in a member of the answer; `empty` if there are none.
 pub(super) fn table(answer: &Value, name: &str, empty: &str) -> String {
     let rows = answer[name].as_array().map_or(&[][..], Vec::as_slice);
     if rows.is_empty() {
@@ -58,11 +58,11 @@ fn cell(key: &str, value: &Value) -> String {
     }
 }
 
-/// The text with escapes in place of what a terminal might obey.
+/// Escapes characters that a terminal might interpret.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
-        // Marks that turn the direction of writing would show one name as another.
+        // Bidirectional marks would show one name as another.
         if character.is_control() || visible::is_obeyed(character) || matches!(character, '\u{200b}'..='\u{200d}') {
             out.extend(character.escape_default());
         } else {
@@ -72,7 +72,7 @@ fn escaped(text: &str) -> String {
     out
 }
 
-/// So many seconds, in the unit that fits.
+/// A duration in a suitable unit.
 pub(super) fn time(seconds: f64) -> String {
     match seconds {
         ..0.001 => format!("{:.0} µs", seconds * 1e6),
@@ -84,7 +84,7 @@ pub(super) fn time(seconds: f64) -> String {
     }
 }
 
-/// So many bytes, in the unit that fits.
+/// A number of bytes in a suitable unit.
 fn bytes(bytes: f64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut value, mut unit) = (bytes, 0);
@@ -94,7 +94,7 @@ fn bytes(bytes: f64) -> String {
     if unit == 0 { format!("{value} B") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
-/// The daemon at a glance; its rates since `before`, or since its start.
+/// An overview of the daemon; its rates since `before`, or since its start.
 pub(super) fn status(now: &Value, before: Option<&Value>) -> String {
     let text = |key: &str| escaped(now[key].as_str().unwrap_or("?"));
     let level = |key: &str| format!("{} of {}", now[key]["used"], now[key]["most"]);
@@ -156,7 +156,7 @@ pub(super) fn status(now: &Value, before: Option<&Value>) -> String {
     out
 }
 
-/// How much a counter has grown since `before`, or since the start.
+/// The increase of a counter since `before`, or since the start.
 fn difference(now: &Value, before: Option<&Value>, path: &[&str]) -> f64 {
     let of = |value: &Value| path.iter().fold(value, |value, key| &value[*key]).as_f64().unwrap_or_default();
     of(now) - before.map(of).unwrap_or_default()
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_its_units_in_the_cells_and_nothing_that_a_terminal_obeys() {
+    fn a_table_has_units_in_its_cells_and_no_control_characters() {
         let answer = json!({ "sessions": [
             { "session": "a\u{1b}[2J\n", "client": null, "rank": "x", "idle_seconds": 0.25, "other": 1 },
             { "session": "b", "client": null, "rank": "x", "idle_seconds": 3725.0, "other": 1 },
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn headings_are_what_a_person_says_and_figures_stand_behind_what_they_are_of() {
+    fn headings_are_readable_and_figures_follow_their_names() {
         let pool = json!({
             "pool": "a", "ready": true, "answer_seconds_half_below": 0.001, "answer_seconds_99_percent_below": 0.025,
             "requests": { "answered": 7, "error": 0, "timeout": 1 },
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_that_are_not_shown_are_counted_with_where_to_see_them() {
+    fn hidden_warnings_are_counted_with_where_to_see_them() {
         let error = json!({ "time": "t", "text": "x" });
         let text = status(&json!({ "errors": vec![error.clone(); 10], "errors_kept": 64 }), None);
         assert!(text.ends_with("x\nand 54 more: stdio_bus show errors\n"), "{text}");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_between_two_looks() {
+    fn rates_are_between_two_samples() {
         let look = |seconds: u32, lines: u32| json!({ "uptime_seconds": seconds, "totals": { "client_lines_received": lines }, "state": "ready" });
         let text = status(&look(12, 500), Some(&look(10, 100)));
         assert!(text.contains("clients: 200 lines/s in"), "{text}");

@@ -1,4 +1,4 @@
-//! `status --watch`: the same again each second, in place where that is a terminal.
+//! `status --watch`: repeats the overview every second, in place on a terminal.
 
 use std::io::{self, IsTerminal};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use crate::error::StartError;
 use crate::visible;
 
 const EVERY: Duration = Duration::from_secs(1);
-/// What a terminal does for this: home, and nothing below.
+/// Terminal control: cursor home, and clear below.
 const REDRAW: &str = "\u{1b}[H\u{1b}[J";
 
-/// Goes on until the daemon does not answer any more, or nobody reads.
+/// Repeats until the daemon stops answering, or stdout is closed.
 pub(super) fn watch(server: &Server, json: bool) -> Result<io::Result<()>, StartError> {
     let mut before = None;
     loop {
@@ -36,7 +36,7 @@ fn size() -> Option<(usize, usize)> {
     if !io::stdout().is_terminal() {
         return None;
     }
-    // SAFETY: zero is a value of it, and the kernel writes no more than it holds.
+    // SAFETY: all zeros is a valid value, and the kernel writes no more than it holds.
     let size = unsafe {
         let mut size: libc::winsize = std::mem::zeroed();
         (libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &raw mut size) == 0).then_some(size)?
@@ -44,7 +44,7 @@ fn size() -> Option<(usize, usize)> {
     (size.ws_row > 0 && size.ws_col > 0).then(|| (usize::from(size.ws_row), usize::from(size.ws_col)))
 }
 
-/// As much of the text as there is room for.
+/// As much of the text as fits.
 fn fitted(text: &str, rows: usize, columns: usize) -> String {
     let lines: Vec<String> = text.lines().take(rows - 1).map(|line| line.chars().take(columns).collect()).collect();
     lines.join("\n") + "\n"
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_left_out() {
+    fn rows_that_do_not_fit_are_omitted() {
         assert_eq!(fitted("abc\ndé\nf\ng\n", 4, 2), "ab\ndé\nf\n");
     }
 }

@@ -1,4 +1,4 @@
-//! A WebSocket connection as its frames say it: in pieces to our decoder, and as tungstenite reads it.
+//! A WebSocket connection as frames: in pieces to our decoder, and as read by tungstenite.
 
 use std::io::{Cursor, ErrorKind, Read, Write};
 
@@ -8,14 +8,14 @@ use tungstenite::protocol::{CloseFrame, Role as Theirs, WebSocket, WebSocketConf
 use crate::websocket::Role;
 use crate::websocket::frame::{Decoder, Event, Received};
 
-/// Longest message in bytes.
+/// Maximum length of a message in bytes.
 pub(crate) const LONGEST: u64 = 1 << 20;
 
-/// What was found, as far as cutting must not change it.
+/// A decoded item, which must not depend on how the bytes are cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Line(String),
-    /// The beginning of a line, at the end of everything or before a fault.
+    /// The beginning of a line, at the end of the stream or before a fault.
     Partial(String),
     Binary(u64),
     Ping(Vec<u8>),
@@ -24,20 +24,20 @@ pub(crate) enum Seen {
     Fault(u16),
 }
 
-/// Bytes as the letters of the same number.
+/// Bytes as the characters with the same numbers.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| char::from(*byte)).collect()
 }
 
-/// The bytes that these letters stand for.
+/// The bytes of such characters.
 pub(crate) fn meant(letters: &str) -> Vec<u8> {
     letters.chars().map(|letter| letter as u8).collect()
 }
 
-/// Decodes bytes that come in pieces which end at these places.
+/// Decodes bytes that arrive in pieces which end at these offsets.
 ///
 /// # Panics
-/// If the lines that stand in the memory are not those that the events tell of.
+/// If the lines in the buffer are not those of the events.
 pub(crate) fn read(decoder: &mut Decoder, bytes: &[u8], ends: impl IntoIterator<Item = usize>) -> Vec<Seen> {
     let (mut seen, mut line, mut lines, mut begin) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for end in ends.into_iter().chain([bytes.len()]) {
@@ -77,14 +77,14 @@ pub(crate) fn read(decoder: &mut Decoder, bytes: &[u8], ends: impl IntoIterator<
     seen
 }
 
-/// What an end says to bytes.
+/// An endpoint's answer to bytes.
 pub(crate) type Answer = fn(&[u8]) -> Vec<u8>;
 
-/// One end of a connection, whose other end is these bytes, and what is said to them.
+/// One end of a connection: the bytes to read, and those written.
 pub(crate) struct Pipe {
     pub(crate) input: Cursor<Vec<u8>>,
     pub(crate) output: Vec<u8>,
-    /// What makes the input of the output, once somebody reads and there is none.
+    /// Makes more input from the output, when a read finds none.
     pub(crate) answer: Option<Answer>,
 }
 
@@ -117,7 +117,7 @@ impl Write for Pipe {
     }
 }
 
-/// Their end of this role, which reads these bytes.
+/// Tungstenite's end with this role, which reads these bytes.
 pub(crate) fn theirs(role: Role, input: &[u8]) -> WebSocket<Pipe> {
     let role = match role {
         Role::Server => Theirs::Server,
@@ -128,14 +128,14 @@ pub(crate) fn theirs(role: Role, input: &[u8]) -> WebSocket<Pipe> {
     WebSocket::from_raw_socket(Pipe::new(input), role, Some(config))
 }
 
-/// What they make of bytes, and what fault they found with them.
+/// What tungstenite decodes from bytes, and the fault that it reports.
 pub(crate) fn read_by_them(role: Role, bytes: &[u8]) -> (Vec<Seen>, Option<tungstenite::Error>) {
     let mut theirs = theirs(role, bytes);
     let mut all = Vec::new();
     loop {
         match theirs.read() {
             Ok(message) => all.push(seen(message)),
-            // What comes behind a close frame is a fault to them, and nothing to us.
+            // Bytes after a close frame are a fault to tungstenite, and ignored by us.
             Err(_) if matches!(all.last(), Some(Seen::Close(..))) => return (all, None),
             Err(tungstenite::Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => return (all, None),
             Err(error) => return (all, Some(error)),

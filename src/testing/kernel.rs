@@ -1,6 +1,6 @@
-//! A kernel for the shell whose order of things follows from a seed. Its sockets and pipes are real ones, never waited
-//! for; which operation gets its turn, how many bytes it moves, and what fails, is drawn. It checks that nobody closes
-//! a descriptor under an operation, and remembers whose connection it has broken.
+//! A simulated kernel for the shell, whose order of events follows from a seed. Its sockets and pipes are real, but
+//! never waited for; which operation runs next, how many bytes it moves, and what fails, is random. It checks that no
+//! descriptor is closed under an operation, and remembers which connections it has broken.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,57 +19,57 @@ use crate::io::buffers::{Buffers, RECEIVE, RECEIVE_BUFFERS};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, result_of};
 
-/// What both sides of the door see.
+/// State shared with the simulation.
 #[derive(Default)]
 pub(crate) struct Wires {
-    /// Connections that wait to be accepted, by listening socket.
+    /// Connections to be accepted, by listening socket.
     pub(crate) connecting: BTreeMap<RawFd, VecDeque<OwnedFd>>,
-    /// Nobody acts any more but time: it goes to the next deadline at once.
+    /// Only time passes: it advances to the next deadline at once.
     pub(crate) is_quiet: bool,
-    /// Nothing fails any more.
+    /// No more failures.
     pub(crate) is_kind: bool,
-    /// Nothing is late any more: the daemon waits for the last completions for a few turns only.
+    /// No more delays: the daemon waits for the last completions for only a few turns.
     pub(crate) is_prompt: bool,
-    /// What never fails as a device does: the descriptors of signals, and those whose end is the daemon's end.
+    /// Descriptors that never fail: those of signals, and those whose end is the daemon's end.
     pub(crate) steady: Vec<RawFd>,
     /// The time that has passed while the machine was awake.
     pub(crate) awake: Duration,
-    /// Sockets that a fault has ended, by their inodes.
+    /// Sockets that an injected fault has ended, by inode.
     pub(crate) broken: BTreeSet<u64>,
-    /// What has come of all operations so far, as one number: two runs of a seed have the same at each turn.
+    /// A hash of all results so far: two runs of a seed have equal ones at each turn.
     pub(crate) trace: u64,
-    /// So many connections that came in through a listening socket may be open at once, if there are so few descriptors.
+    /// The maximum number of open connections of a listening socket, where descriptors are limited.
     pub(crate) most_open: BTreeMap<RawFd, usize>,
-    /// Those that may be open, by their listening socket: their descriptors and inodes.
+    /// Those connections, by listening socket: their descriptors and inodes.
     open: BTreeMap<RawFd, Vec<(RawFd, u64)>>,
 }
 
 impl Wires {
-    /// Something has happened that follows from the seed.
+    /// Adds an event that follows from the seed to the trace.
     fn note(&mut self, words: [u64; 2]) {
         // FNV-1a, by words.
         words.into_iter().for_each(|word| self.trace = (self.trace ^ word).wrapping_mul(0x0100_0000_01b3));
     }
 
-    /// Whether one more connection finds a descriptor.
+    /// Whether there is a descriptor for another connection.
     fn has_room(&mut self, socket: RawFd) -> bool {
         let Some(most) = self.most_open.get(&socket) else { return true };
         let open = self.open.entry(socket).or_default();
         if open.len() >= *most {
-            // A number may belong to another one by now.
+            // The number may have been reused by now.
             open.retain(|(descriptor, inode)| inode_of(*descriptor) == Some(*inode));
         }
         open.len() < *most
     }
 }
 
-/// What tells a socket from all others, though its number is used again.
+/// Identifies a socket, even if its number is reused.
 pub(crate) fn inode(socket: impl AsFd) -> u64 {
     fstat(socket).expect("it is open").st_ino
 }
 
 fn inode_of(descriptor: RawFd) -> Option<u64> {
-    // SAFETY: it is asked for no longer than this call takes; a closed one is an error.
+    // SAFETY: it is borrowed only for this call; a closed one is an error.
     fstat(unsafe { BorrowedFd::borrow_raw(descriptor) }).ok().map(|stat| stat.st_ino)
 }
 
@@ -77,31 +77,31 @@ fn inode_of(descriptor: RawFd) -> Option<u64> {
 pub(crate) struct Kernel {
     random: Random,
     buffers: Buffers,
-    /// Provided buffers that are not in use.
+    /// Free provided buffers.
     free: Vec<u16>,
-    /// Operations in flight, and whether their end was asked for.
+    /// Operations in flight, and whether they were cancelled.
     pending: Vec<(u64, Submission, bool)>,
     now: Duration,
-    /// For how long the machine was suspended.
+    /// How long the machine was suspended.
     asleep: Duration,
-    /// Whether the process was stopped once: more often, and the time that the others have is less than any patience.
+    /// Whether the process was stopped once: with more stops, others would time out.
     was_stopped: bool,
     wires: Rc<RefCell<Wires>>,
-    /// One in so many operations fails; and moves a part of its bytes.
+    /// One in this many operations fails, or moves only part of its bytes.
     fails: usize,
     cuts: usize,
-    /// Of the last piece of the log only a part was written.
+    /// The last log write was partial.
     has_cut_log: bool,
 }
 
-/// The machine is suspended, or the process stopped, for a while in one turn of so many.
+/// The machine is suspended, or the process stopped, in one of this many turns.
 const FREEZES: usize = 300;
 
-/// Nothing is waited for, and nobody is signalled.
+/// Nothing blocks, and no signal is raised.
 const QUIET: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 impl Kernel {
-    /// A kernel with the habits of this seed.
+    /// A kernel with this seed's behaviour.
     pub(crate) fn new(seed: u64, wires: Rc<RefCell<Wires>>) -> Self {
         let mut random = Random::new(seed);
         let (fails, cuts) = (*random.pick(&[10, 50, 400]), *random.pick(&[1, 3, 20]));
@@ -125,14 +125,14 @@ impl Kernel {
         self.pending.len()
     }
 
-    /// How much of `bytes` is moved.
+    /// How many of `bytes` are moved.
     fn cut(&mut self, bytes: u32) -> usize {
         let bytes = bytes as usize;
         if bytes > 1 && self.random.one_in(self.cuts) { self.random.range(1..bytes.min(5000)) } else { bytes }
     }
 
-    /// How much of a piece of the log is written: all, or a half, of which the rest is written the next time. How long its
-    /// lines are depends on the process (they tell its id), and so nothing else may depend on that.
+    /// How many bytes of a log write are accepted: all, or half, with the rest the next time. The length of its lines
+    /// depends on the process (they contain its id), so nothing else may depend on that length.
     fn log(&mut self, bytes: u32) -> i32 {
         self.has_cut_log = !self.has_cut_log && self.random.one_in(self.cuts);
         (if self.has_cut_log { bytes.div_ceil(2) } else { bytes }) as i32
@@ -173,12 +173,12 @@ impl Kernel {
         }
     }
 
-    /// The connection of this descriptor is at its end, and nobody but this kernel is to blame.
+    /// Breaks the connection of this descriptor, and records that this kernel did it.
     fn breaks(&mut self, descriptor: RawFd) {
         self.wires.borrow_mut().broken.extend(inode_of(descriptor));
     }
 
-    /// Receives into a provided buffer: the result, and the buffer if there is something in it.
+    /// Receives into a provided buffer: the result, and the buffer unless it is empty.
     fn receive(&mut self, socket: RawFd) -> (i32, Option<u16>) {
         let Some(free) = self.free.pop() else { return (-libc::ENOBUFS, None) };
         let bytes = self.cut(RECEIVE as u32);
@@ -191,8 +191,7 @@ impl Kernel {
         if result <= 0 {
             return (result, None);
         }
-        // A reset takes with it what was there.
-        // SAFETY: the call takes no memory.
+        // A reset discards what was received. SAFETY: the call takes no memory.
         unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
         self.breaks(socket);
         (-libc::ECONNRESET, None)
@@ -202,7 +201,7 @@ impl Kernel {
     fn run(&mut self, token: u64, submission: Submission) -> Option<Completion> {
         use Submission as S;
         let mut buffer = None;
-        // SAFETY: whoever submitted it keeps its memory and descriptors until the completion is taken.
+        // SAFETY: the submitter keeps its memory and descriptors until the completion is taken.
         let result = unsafe {
             match submission {
                 S::AwaitConnection { socket } => {
@@ -227,7 +226,7 @@ impl Kernel {
                     let bytes = self.cut(bytes);
                     result_of(libc::send(socket, from.cast(), bytes, QUIET))
                 }
-                // The log goes nowhere.
+                // The log is discarded.
                 S::Write { to: 2, bytes, .. } | S::WriteAside { to: 2, bytes, .. } => self.log(bytes),
                 S::AwaitRoom { descriptor: 2, .. } => i32::from(libc::POLLOUT),
                 S::Write { to, from, bytes, .. } | S::WriteAside { to, from, bytes } => {
@@ -263,7 +262,7 @@ impl Kernel {
         Some(Completion::of(token, result, buffer, self.random.one_in(2)))
     }
 
-    /// What an operation may fail with before it has done anything.
+    /// The error with which an operation fails before it has any effect.
     fn failure(&mut self, submission: Submission) -> Option<i32> {
         use Submission as S;
         let is_steady = self.wires.borrow().steady.contains(&submission.descriptor());
@@ -325,7 +324,7 @@ impl Io for Kernel {
         let before = completions.len();
         let mut pending = std::mem::take(&mut self.pending);
         self.random.shuffle(&mut pending);
-        // Time that has to pass does so only while nothing else can happen.
+        // Required delays only pass while nothing else can happen.
         let is_idle = self.wires.borrow().is_quiet && self.random.one_in(8);
         let is_prompt = self.wires.borrow().is_prompt || is_idle;
         let most = if is_prompt { usize::MAX } else { self.random.range(1..8) };
@@ -342,7 +341,7 @@ impl Io for Kernel {
                 Some(Completion::of(token, error, None, true))
             } else {
                 let ran = self.run(token, submission);
-                // It may have been on its way; if nothing comes of it, it ends.
+                // It may have been in flight; if it has no result, it is cancelled.
                 ran.or_else(|| cancelled.then(|| Completion::of(token, -libc::ECANCELED, None, false)))
             };
             match completion {
@@ -368,7 +367,7 @@ impl Io for Kernel {
             if self.was_stopped || !self.random.one_in(4) {
                 self.asleep += Duration::from_secs(self.random.range(2..4000) as u64);
             } else {
-                // Shorter than the patience of a daemon that waits for a header: the others do not run either.
+                // Shorter than the daemon's timeout for a header: the clients do not run either.
                 let stopped = Duration::from_millis(self.random.range(2_000..2_500) as u64);
                 self.now += stopped;
                 self.was_stopped = true;

@@ -1,5 +1,5 @@
-//! One connection of HTTP/1.1 to the daemon, by TLS or not, and the answer to one request on it. What heads and bodies mean
-//! is [`crate::http1`]'s.
+//! One HTTP/1.1 connection to the daemon, with or without TLS, and the response to one request on it. [`crate::http1`]
+//! parses heads and bodies.
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream as StdStream;
@@ -16,10 +16,10 @@ use crate::address::Address;
 use crate::http1::{Error, Event, Method, Response, ResponseReader, is_word, printable};
 use crate::websocket::client::Refused;
 
-/// Bytes that are read at once.
+/// Size of a read in bytes.
 const BLOCK: usize = 16 * 1024;
 
-/// Longest body of an answer, or of a stream.
+/// Maximum length of a response body or stream.
 const LONGEST_BODY: u64 = u64::MAX;
 
 /// See the module documentation.
@@ -27,15 +27,15 @@ pub(super) struct Connection {
     socket: TcpStream,
     tls: Option<Tls>,
     block: Vec<u8>,
-    /// What has come and is not dealt with yet.
+    /// Received bytes that are not consumed yet.
     received: Vec<u8>,
 }
 
 impl Connection {
-    /// Makes one, in twice [`CONNECT_LIMIT`] at most.
+    /// Connects, in at most twice [`CONNECT_LIMIT`].
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why it failed.
     pub(super) async fn dial(address: Address, trust: Option<&Trust>) -> Result<Self, Failure> {
         let dialed = spawn_blocking(move || dial::dial(&address, CONNECT_LIMIT)).await;
         let socket = dialed.map_err(io::Error::from).and_then(|socket| {
@@ -50,7 +50,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Lets TLS find out who is there.
+    /// Does the TLS handshake.
     async fn agree(&mut self) -> Result<(), Failure> {
         while self.tls.as_ref().is_some_and(Tls::is_handshaking) {
             self.send(b"").await.map_err(Failure::Broken)?;
@@ -61,13 +61,13 @@ impl Connection {
         self.send(b"").await.map_err(Failure::Broken)
     }
 
-    /// Whether it can be asked something: nothing has come that nobody has asked for, not even its end.
+    /// Whether it can carry another request: nothing was received unasked, including its end.
     pub(super) fn is_quiet(&mut self) -> bool {
         let is_silent = |read: io::Result<usize>| read.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
         self.received.is_empty() && is_silent(self.socket.try_read(&mut self.block[..1]))
     }
 
-    /// Sends these bytes, and what TLS has to say.
+    /// Sends these bytes, and any pending TLS records.
     async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(tls) = &mut self.tls else { return write(&self.socket, bytes).await };
         let mut sealed = Vec::new();
@@ -75,7 +75,7 @@ impl Connection {
         write(&self.socket, &sealed).await
     }
 
-    /// Waits for more. True says that nothing more comes.
+    /// Waits for more bytes. True at the end of the connection.
     async fn receive(&mut self) -> Result<bool, Failure> {
         loop {
             self.socket.readable().await.map_err(Failure::Broken)?;
@@ -100,8 +100,7 @@ impl Connection {
         }
     }
 
-    /// Asks something: the head of a request and its body. True says that all of it has gone; if it has not, an answer may
-    /// have come all the same.
+    /// Sends a request: its head and body. True if all of it was sent; if not, there may be a response all the same.
     pub(super) async fn ask(mut self, method: Method, head: String, body: &[u8]) -> (Reply, bool) {
         let mut request = head.into_bytes();
         request.extend_from_slice(body);
@@ -129,22 +128,22 @@ async fn write(socket: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The answer to a request.
+/// The response to a request.
 pub(super) struct Reply {
     connection: Connection,
     reader: ResponseReader,
     has_ended: bool,
-    /// Another request may follow.
+    /// The connection may be reused.
     keeps_alive: bool,
 }
 
-/// What the head of an answer says.
+/// The parsed head of a response.
 #[derive(Debug)]
 pub(super) struct AnswerHead {
     pub status: u16,
-    /// `Content-Type`, without its parameters, in small letters.
+    /// `Content-Type`, without its parameters, in lower case.
     pub kind: String,
-    /// `Mcp-Session-Id`, if it can be sent back.
+    /// `Mcp-Session-Id`, if it is valid in a request.
     pub session: Option<String>,
     reason: String,
     location: Option<String>,
@@ -175,7 +174,7 @@ impl AnswerHead {
         self.kind == "text/event-stream"
     }
 
-    /// Why the server says no, with what its body says to people.
+    /// The server's refusal, with the message in its body.
     pub(super) fn refused(self, body: &[u8]) -> Refused {
         let message = crate::websocket::client::message(self.kind.as_bytes(), body).unwrap_or(self.reason);
         Refused { status: self.status, message, retry_after: self.retry_after, location: self.location }
@@ -186,7 +185,7 @@ impl Reply {
     /// Waits for the head.
     ///
     /// # Errors
-    /// None comes, or something else.
+    /// There is none, or it is not HTTP.
     pub(super) async fn head(&mut self) -> Result<AnswerHead, Failure> {
         loop {
             let (taken, head) = match self.reader.next(&self.connection.received, self.has_ended) {
@@ -210,10 +209,10 @@ impl Reply {
         }
     }
 
-    /// Waits for a piece of the body, which is empty at its end.
+    /// Waits for the next piece of the body, which is empty at its end.
     ///
     /// # Errors
-    /// It breaks off.
+    /// The body is truncated.
     pub(super) async fn piece(&mut self) -> Result<Vec<u8>, Failure> {
         loop {
             let (taken, piece) = match self.reader.next(&self.connection.received, self.has_ended) {
@@ -232,7 +231,7 @@ impl Reply {
         }
     }
 
-    /// All of the body, or as much of it as this.
+    /// The whole body, or at most `most` bytes of it.
     pub(super) async fn body(&mut self, most: usize) -> Result<Vec<u8>, Failure> {
         let mut body = Vec::new();
         loop {
@@ -244,7 +243,7 @@ impl Reply {
         }
     }
 
-    /// The connection, whose answer has come whole.
+    /// The connection, if its response is complete and it can be reused.
     pub(super) fn into_connection(self) -> Option<Connection> {
         (self.keeps_alive && !self.has_ended && self.connection.received.is_empty()).then_some(self.connection)
     }

@@ -1,28 +1,28 @@
-//! The stream of events that an answer may be (`text/event-stream`, WHATWG HTML section 9.2): messages, and where in the
-//! stream they stand. It does no I/O.
+//! Parses an event stream (`text/event-stream`, WHATWG HTML section 9.2): its messages, and the position in the stream.
+//! It does no I/O.
 
 use std::time::Duration;
 
 use memchr::memchr2;
 
-/// Reads one stream, and goes on in the next one that continues it.
+/// Parses a stream, across the responses that resume it.
 #[derive(Default)]
 pub(super) struct Events {
-    /// A line that has begun.
+    /// The incomplete line.
     line: Vec<u8>,
-    /// The last line ended with a carriage return, behind which a newline ends nothing.
+    /// The last line ended with a carriage return: a newline after it ends nothing.
     is_behind_return: bool,
     has_begun: bool,
-    /// What the event that has begun holds, its lines apart.
+    /// The data of the incomplete event, one entry per line.
     data: Option<Vec<u8>>,
     is_message: IsMessage,
-    /// The id that holds for the next event, and for those that were complete.
+    /// The id for the next event, and the last complete one.
     next_id: Option<String>,
     last_id: Option<String>,
     retry: Option<Duration>,
 }
 
-/// An event without a type is a message.
+/// Events without a type are messages.
 struct IsMessage(bool);
 
 impl Default for IsMessage {
@@ -32,23 +32,23 @@ impl Default for IsMessage {
 }
 
 impl Events {
-    /// Where to go on behind the last event that came whole.
+    /// The id of the last complete event, to resume after.
     pub(super) fn last_id(&self) -> Option<&str> {
         self.last_id.as_deref()
     }
 
-    /// How long to wait before the stream is asked for again, if it says so.
+    /// How long to wait before reconnecting, if the server has said.
     pub(super) fn retry(&self) -> Option<Duration> {
         self.retry
     }
 
-    /// Another connection continues the stream: what was cut off is nothing.
+    /// Starts a response that resumes the stream: the truncated event is dropped.
     pub(super) fn begin_again(&mut self) {
         let Self { last_id, retry, .. } = std::mem::take(self);
         *self = Self { next_id: last_id.clone(), last_id, retry, ..Self::default() };
     }
 
-    /// Reads the next bytes and appends the messages that they complete, each without newlines.
+    /// Parses the next bytes and appends the messages that they complete, without newlines.
     pub(super) fn read(&mut self, mut bytes: &[u8], messages: &mut Vec<Vec<u8>>) {
         while let Some(first) = bytes.first() {
             if std::mem::take(&mut self.is_behind_return) && *first == b'\n' {
@@ -81,7 +81,7 @@ impl Events {
         let value = value.strip_prefix(b" ").unwrap_or(value);
         match &line[..colon] {
             b"data" => match &mut self.data {
-                // Where lines of data meet is a newline, which can stand between tokens of JSON alone.
+                // Data lines are joined by newlines, which JSON allows only between tokens.
                 Some(data) => {
                     data.push(b'\t');
                     data.extend_from_slice(value);
@@ -99,11 +99,11 @@ impl Events {
         }
     }
 
-    /// An empty line ends an event.
+    /// Ends an event at an empty line.
     fn end(&mut self, messages: &mut Vec<Vec<u8>>) {
         self.last_id = self.next_id.clone().filter(|id| !id.is_empty());
         let IsMessage(is_message) = std::mem::take(&mut self.is_message);
-        // One without data says where the stream stands, and nothing else.
+        // An event without data only sets the position.
         messages.extend(self.data.take().filter(|data| is_message && !data.is_empty()));
     }
 }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_says_the_same_however_it_is_cut() {
+    fn a_stream_gives_the_same_events_however_it_is_cut() {
         let stream = "\u{feff}id: a-0\nretry: 250\ndata:\n\n: keep-alive\n\nevent: message\nid: a-1\ndata: {\"a\":\r\ndata: 1}\r\n\r\n\
                       event: other\ndata: {}\n\nid: b\0d\ndata:{\"b\":2}\n\ndata: {\"cut\":";
         for length in 1..=stream.len() {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_cut_off_is_nothing_and_the_place_stays() {
+    fn a_truncated_event_is_dropped_and_the_position_stays() {
         let (mut events, mut messages) = (Events::default(), Vec::new());
         events.read(b"id: 1\ndata: {}\n\nid: 2\ndata: {\"half", &mut messages);
         events.begin_again();

@@ -1,4 +1,4 @@
-//! One line, as a request of HTTP, and what becomes of its answer; and the stream of what the server says by itself.
+//! Sends one line as an HTTP request and handles its response; and reads the server's own stream.
 
 use std::io::ErrorKind;
 use std::rc::Rc;
@@ -18,30 +18,30 @@ use crate::bus::reply::Delivered;
 use crate::http1::Method;
 use crate::websocket::client::Refused;
 
-/// Before a stream is asked for again, unless it says otherwise; it grows by half each time in vain.
+/// Delay before a stream is reopened, unless the server has set one; it grows by half after each failure.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
-/// How often in a row the rest of an answer is asked for in vain.
+/// How many failures in a row to resume a response are tolerated.
 const MOST_TRIES: u32 = 5;
 
-/// Longest body of a refusal that is looked at.
+/// Maximum length of a refusal's body that is read.
 const LONGEST_REFUSAL: usize = 64 * 1024;
 
-/// Why no answer comes.
+/// Why there is no answer.
 enum Trouble {
-    /// There is no connection.
+    /// Connecting failed.
     Unreached(Failure),
-    /// It broke, or what came on it is no answer.
+    /// The connection broke, or the response is invalid.
     Broken(Failure, Delivered),
-    /// The server says no.
+    /// The server refused.
     Refused(Refused),
     /// The daemon or the session has ended.
     Over(Ending),
 }
 
-/// Asks what a client asks, and answers it whatever happens. `has_gone` is told when the server has it, as far as that can be
-/// seen from here.
+/// Sends a client's request, and answers it whatever happens. Signals `has_gone` when the server has it, as far as that
+/// can be known here.
 pub(super) async fn request(state: Rc<State>, number: u64, message: Message, has_gone: oneshot::Sender<()>) {
     let trouble = converse(&state, number, &message, has_gone).await.err();
     if message.initializes() {
@@ -69,7 +69,7 @@ async fn converse(state: &State, number: u64, message: &Message, has_gone: onesh
         return refused(state, message, head, reply).await;
     }
     if message.initializes() {
-        // One that was there before is over.
+        // An earlier session has ended.
         let mut session = state.session.borrow_mut();
         (session.id, session.version) = (head.session.clone(), None);
         if let Some(before) = session.listener.take() {
@@ -95,7 +95,7 @@ async fn converse(state: &State, number: u64, message: &Message, has_gone: onesh
     }
 }
 
-/// Passes on what came, and takes note of what was agreed on.
+/// Passes on received messages, and records what was negotiated.
 async fn take(state: &State, message: &Message, lines: Vec<Vec<u8>>) {
     if message.initializes()
         && let Some(version) = lines.iter().find_map(|line| message::agreed_version(line))
@@ -105,7 +105,7 @@ async fn take(state: &State, message: &Message, lines: Vec<Vec<u8>>) {
     state.pass_all(lines).await;
 }
 
-/// Reads an answer that comes as a stream, however often it breaks, as long as its rest can be asked for.
+/// Reads a response that is a stream, resuming it after each break while that is possible.
 async fn stream(state: &State, number: u64, message: &Message, reply: Reply) -> Result<(), Trouble> {
     let mut events = Events::default();
     let mut ended = follow(state, number, message, &mut events, reply).await;
@@ -121,7 +121,7 @@ async fn stream(state: &State, number: u64, message: &Message, reply: Reply) -> 
                 ended = Err(failure);
                 continue;
             }
-            // It has the request, whatever it says now.
+            // It has received the request, whatever it answers now.
             Err(Trouble::Refused(no)) => return Err(Trouble::Broken(Failure::Refused(no), Delivered::Yes)),
             Err(trouble) => return Err(trouble),
         };
@@ -140,7 +140,7 @@ async fn stream(state: &State, number: u64, message: &Message, reply: Reply) -> 
     }
 }
 
-/// Reads a stream up to its end, but no longer than needed once the answer to its request has come.
+/// Reads a stream to its end, or until shortly after the answer to its request.
 async fn follow(
     state: &State,
     number: u64,
@@ -166,7 +166,7 @@ async fn follow(
     }
 }
 
-/// The server's own stream, or the rest of another one.
+/// Opens the server's own stream, or resumes another one.
 async fn get(state: &State, last_id: Option<&str>) -> Result<Reply, Trouble> {
     let connection = connection(state).await?;
     let (mut reply, _) = connection.ask(Method::Get, state.get(last_id), b"").await;
@@ -185,8 +185,7 @@ fn longer(delay: Duration) -> Duration {
     (delay * 3 / 2).min(LONGEST_DELAY)
 }
 
-/// A connection that something can be asked on. Where nobody listens any more the daemon has ended, and its sessions with
-/// it.
+/// A connection for a request. If the port is closed the daemon has ended, and its sessions with it.
 async fn connection(state: &State) -> Result<Connection, Trouble> {
     state.connection().await.map_err(|failure| match failure {
         Failure::Dial(error) if error.kind() == ErrorKind::ConnectionRefused && state.has_session() => {
@@ -196,7 +195,7 @@ async fn connection(state: &State) -> Result<Connection, Trouble> {
     })
 }
 
-/// The server says no: in the words of JSON-RPC, which are passed on, or in others.
+/// Handles a refusal: a JSON-RPC error is passed on, anything else is turned into one.
 async fn refused(state: &State, message: &Message, head: AnswerHead, mut reply: Reply) -> Result<(), Trouble> {
     let body = reply.body(LONGEST_REFUSAL).await.unwrap_or_default();
     if head.status == 404 && message.modern.is_none() && !message.initializes() && state.has_session() {
@@ -212,7 +211,7 @@ async fn refused(state: &State, message: &Message, head: AnswerHead, mut reply: 
     Ok(())
 }
 
-/// Answers a request that nobody else will answer, or says that nothing can be answered any more.
+/// Answers a request that no one else will answer, or reports that all requests will fail.
 async fn report(state: &State, message: &Message, trouble: Trouble) {
     let options = &state.way.options;
     let refusal = match trouble {
@@ -222,7 +221,7 @@ async fn report(state: &State, message: &Message, trouble: Trouble) {
             return over(state, Ending::Refused(refused)).await;
         }
         Trouble::Refused(refused) => {
-            // A proxy may have passed it on before it says so, and a server have begun with it.
+            // A proxy may have forwarded it before this status, and a server may have begun to process it.
             let may_be_there = matches!(refused.status, 500 | 502 | 504);
             let mut refusal = Refusal::of(options, &Failure::Refused(refused));
             if may_be_there {
@@ -243,7 +242,7 @@ async fn report(state: &State, message: &Message, trouble: Trouble) {
     state.tell(Heard::Line(line)).await;
 }
 
-/// Nothing more can be asked.
+/// Ends everything: no more requests can be sent.
 async fn over(state: &State, ending: Ending) {
     if matches!(ending, Ending::SessionLost) {
         state.session.borrow_mut().id = None;
@@ -251,12 +250,12 @@ async fn over(state: &State, ending: Ending) {
     state.tell(Heard::Over(ending)).await;
 }
 
-/// Whether nothing else would be answered either. A server may refuse a modern request since it is of the older era.
+/// Whether all other requests would fail as well. A server may refuse a modern request because it is of the older era.
 fn is_no_to_all(state: &State, message: &Message, refused: &Refused) -> bool {
     !state.has_heard.get() && (message.initializes() || matches!(refused.status, 300..=399 | 401 | 403 | 407))
 }
 
-/// Says what a client says without waiting for an answer. It takes [`CONNECT_LIMIT`] at most.
+/// Sends a message that needs no answer, in at most [`CONNECT_LIMIT`].
 pub(super) async fn say_to_server(state: &Rc<State>, message: &Message) {
     let told = timeout(CONNECT_LIMIT, deliver(state, message)).await;
     let failure = match told {
@@ -290,7 +289,7 @@ async fn deliver(state: &Rc<State>, message: &Message) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Passes on what the server says by itself, for as long as it has a stream for that.
+/// Passes on the server's own stream, for as long as it has one.
 async fn listen(state: Rc<State>) {
     let (mut events, mut delay) = (Events::default(), FIRST_DELAY);
     loop {

@@ -1,5 +1,5 @@
-//! What a line is to MCP over HTTP: of which kind and era, and what the head of its request has to say of it. It does no
-//! I/O, and leaves it to the server what is no JSON.
+//! A line as an MCP message over HTTP: its kind and era, and the fields for the head of its request. It does no I/O,
+//! and leaves it to the server to reject invalid JSON.
 
 use std::borrow::Cow;
 
@@ -10,48 +10,48 @@ use serde_json::value::RawValue;
 
 use crate::bus::id::Id;
 
-/// What a modern request says of itself (MCP 2026-07-28).
+/// The members by which a modern request describes itself (MCP 2026-07-28).
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 
-/// A line of the client.
+/// A line from the client.
 #[derive(Debug)]
 pub(super) struct Message {
     /// Without its newline.
     pub line: Vec<u8>,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Of a message that names its revision, what the head says; the others belong to a session.
+    /// The head fields of a message that names its revision; none if it belongs to a session.
     pub modern: Option<Modern>,
 }
 
-/// What a line is.
+/// The kind of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// It waits for an answer: its id as it was written and in its canonical form.
+    /// A request: its id verbatim and in canonical form.
     Request { id: Box<[u8]>, token: Box<[u8]>, does: Does },
-    /// It says that the answer to the request of this id is not waited for any more.
+    /// A notification that cancels the request with this id.
     Cancel { token: Box<[u8]> },
-    /// It says that the session begins.
+    /// The notification that the session is initialized.
     Initialized,
-    /// It says something else.
+    /// Any other notification.
     Notification,
-    /// It answers the server.
+    /// A response to the server.
     Response,
-    /// Whatever it is: it has no id that could be told apart.
+    /// Anything else: it has no usable id.
     Other,
 }
 
-/// What a request is for, if that matters here.
+/// The purpose of a request, if it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Does {
-    /// It begins a session.
+    /// It starts a session.
     Initialize,
-    /// It has no answer before it is cancelled.
+    /// It has no answer until it is cancelled.
     Listen,
     Other,
 }
 
-/// What the head of a modern request repeats of its body.
+/// The parts of a modern request's body that are repeated in its head.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Modern {
     pub version: Option<String>,
@@ -88,7 +88,7 @@ impl Message {
         Self { line: line.to_vec(), kind, modern }
     }
 
-    /// The id of a request in its canonical form.
+    /// The canonical id of a request.
     pub(super) fn token(&self) -> Option<&[u8]> {
         match &self.kind {
             Kind::Request { token, .. } => Some(token),
@@ -96,7 +96,7 @@ impl Message {
         }
     }
 
-    /// The id of a request as its client wrote it.
+    /// The id of a request, verbatim.
     pub(super) fn id(&self) -> &[u8] {
         match &self.kind {
             Kind::Request { id, .. } => id,
@@ -104,12 +104,12 @@ impl Message {
         }
     }
 
-    /// Whether it begins a session.
+    /// Whether it starts a session.
     pub(super) fn initializes(&self) -> bool {
         matches!(self.kind, Kind::Request { does: Does::Initialize, .. })
     }
 
-    /// Whether it is answered by a stream that has no end of its own.
+    /// Whether its response is a stream without an end of its own.
     pub(super) fn listens(&self) -> bool {
         matches!(self.kind, Kind::Request { does: Does::Listen, .. })
     }
@@ -159,17 +159,17 @@ fn version(meta: &RawValue) -> Option<String> {
     Some(meta.get(VERSION)?.as_str()?.to_owned())
 }
 
-/// An id in the form in which equal ones are the same.
+/// The canonical form of an id: equal ids have equal forms.
 fn canonical(id: &RawValue) -> Option<Box<[u8]>> {
     Id::parse(id.get().as_bytes()).ok().map(|id| id.token().into())
 }
 
-/// As it can stand in a head, with what cannot in base64.
+/// Encodes a text for a head: literal, or base64 if that is not possible.
 fn written(text: &str) -> String {
     if is_plain(text) { text.to_owned() } else { format!("=?base64?{}?=", BASE64_STANDARD.encode(text)) }
 }
 
-/// Whether it can stand in a head as it is, and is taken for nothing else there.
+/// Whether it is valid in a head as it is, and unambiguous.
 fn is_plain(text: &str) -> bool {
     let is_wrapped = text.starts_with("=?base64?") && text.ends_with("?=");
     !text.is_empty()
@@ -178,13 +178,13 @@ fn is_plain(text: &str) -> bool {
         && !is_wrapped
 }
 
-/// The token of the request that a line answers, if it is an answer. None says that it is no message.
+/// The token of the request that a line answers, if it is an answer. None if it is not a message.
 pub(super) fn answers(line: &[u8]) -> Option<Option<Box<[u8]>>> {
     let envelope: Envelope<'_> = serde_json::from_slice(line).ok()?;
     Some(envelope.id.filter(|_| envelope.method.is_none()).and_then(canonical))
 }
 
-/// The messages of a body, each in a line: a batch of revision 2025-03-26 has several. None if it is no JSON of that kind.
+/// The messages of a body, one per line: a batch of revision 2025-03-26 has several. None if it is not such JSON.
 pub(super) fn of_body(body: &[u8]) -> Option<Vec<Vec<u8>>> {
     let line = |text: &str| {
         let is_newline = |byte| byte == b'\n' || byte == b'\r';
@@ -204,8 +204,8 @@ pub(super) fn of_body(body: &[u8]) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// The answer of this line to the request of this raw id, if it is an error whose id is another one, or none: a server that
-/// refuses a request may not have read its id.
+/// This line with the given raw id, if it is an error with another id or none: a server that refuses a request may not
+/// have read its id.
 pub(super) fn error_for(line: &[u8], token: &[u8]) -> Option<Vec<u8>> {
     #[derive(Deserialize)]
     struct Error<'l> {
@@ -218,7 +218,7 @@ pub(super) fn error_for(line: &[u8], token: &[u8]) -> Option<Vec<u8>> {
     Some([br#"{"jsonrpc":"2.0","id":"#, token, br#","error":"#, error.get().as_bytes(), b"}"].concat())
 }
 
-/// The revision that both sides have agreed on, as the answer to `initialize` says.
+/// The revision that the answer to `initialize` agrees on.
 pub(super) fn agreed_version(line: &[u8]) -> Option<String> {
     let answer: serde_json::Value = serde_json::from_slice(line).ok()?;
     let version = answer.pointer("/result/protocolVersion")?.as_str()?;
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_told_apart() {
+    fn kinds_of_lines_are_distinguished() {
         for (line, expected) in [
             (r#"{"id":1,"method":"initialize"}"#, request("1", "1", Does::Initialize)),
             (r#"{"id":"\u0061","m\u0065thod":"x","params":[1]}"#, request(r#""\u0061""#, "\"a\"", Does::Other)),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_of_a_modern_request_says_what_its_body_does() {
+    fn the_head_of_a_modern_request_agrees_with_its_body() {
         let modern = |method: &str, member: &str| {
             let line =
                 format!(r#"{{"id":1,"method":"{method}","params":{{{member}"_meta":{{"{VERSION}":"2026-07-28"}}}}}}"#);

@@ -1,18 +1,19 @@
-//! The other end of MCP's Streamable HTTP: each line of stdin is a request, and what is answered becomes lines, whether it
-//! comes as JSON or as a stream of events. Both eras are spoken, each message by what it says of itself.
+//! A client of MCP's Streamable HTTP: each line of stdin is a request, and responses become lines, whether they are
+//! JSON or event streams. It supports both eras, per message.
 //!
-//! | what happens | what is done |
+//! | event | action |
 //! |---|---|
-//! | a line comes | it is posted in its order; up to 16 requests are under way at once, each on a connection of its own, and more wait; subscriptions do not count |
-//! | `initialize` is answered | its session and its revision stand in all that follows; nothing goes before |
-//! | `notifications/initialized` is taken (202) | what the server says by itself is asked for, again and again (GET) |
-//! | a stream breaks before its answer | its rest is asked for by the id of its last event; without one the request gets an error |
-//! | a modern request is cancelled | its connection is closed, which is how its server learns it |
-//! | the session is not known any more (404) | it is over: all that waits gets an error |
-//! | stdin ends | all that waits is awaited, and the session ended (DELETE) |
+//! | a line arrives | it is posted in order; up to 16 requests are in flight at once, each on a connection of its own, and more wait; subscriptions do not count |
+//! | `initialize` is answered | its session and revision are in all later requests; nothing is sent before |
+//! | `notifications/initialized` is accepted (202) | the server's own stream is opened, and reopened when it ends (GET) |
+//! | a stream breaks before its answer | it is resumed by the id of its last event; without one the request gets an error |
+//! | a modern request is cancelled | its connection is closed, which tells its server |
+//! | the session is unknown (404) | it is over: all pending requests get an error |
+//! | stdin ends | all pending requests are awaited, and the session is ended (DELETE) |
 //!
-//! Reading order: `message` (what a line is), `queue` (when it goes), `connection`, `events` (how it is answered), `state`
-//! (what all share), `exchange` (one request and its answer); this file is who takes lines and gives them.
+//! Reading order: `message` (the kinds of lines), `queue` (when they are sent), `connection`, `events` (responses),
+//! `state` (shared by all tasks), `exchange` (one request and its response); this file takes the client's lines and
+//! returns the server's.
 
 mod connection;
 mod events;
@@ -41,38 +42,38 @@ use message::{Kind, Message};
 use queue::Queue;
 use state::{Heard, Open, State, Way};
 
-/// Bytes of lines that wait above which stdin is not read.
+/// While more bytes than this are queued, stdin is not read.
 const MOST_WAITING: usize = 4 << 20;
 
-/// How long an answer may still come that was cancelled, as the daemon itself waits.
+/// How long the answer to a cancelled request may still arrive, the same as in the daemon.
 const CANCEL_LIMIT: Duration = Duration::from_secs(5);
 
-/// Who takes the lines of stdin.
+/// The sending side: takes the lines of stdin.
 pub(super) struct Client {
     state: Rc<State>,
     queue: RefCell<Queue>,
-    /// The line that has begun.
+    /// The incomplete line.
     begun: RefCell<Vec<u8>>,
-    /// Something is on its way that is no request.
+    /// A message that is not a request is being sent.
     is_telling: Cell<bool>,
-    /// A line has gone.
+    /// A line was sent.
     has_gone: Notify,
-    /// Requests that have gone.
+    /// How many requests were sent.
     count: Cell<u64>,
     is_over: Cell<bool>,
     feeder: RefCell<Option<AbortHandle>>,
 }
 
-/// Who gives the lines of the server.
+/// The receiving side: returns the lines of the server.
 pub(super) struct Hearing {
     heard: mpsc::Receiver<Heard>,
     given_up: Vec<Id>,
 }
 
-/// Makes a first connection, which shows whether anybody is there.
+/// Makes a first connection, which shows whether the server is there.
 ///
 /// # Errors
-/// Nobody is.
+/// It cannot be reached.
 pub(super) async fn connect(
     options: &Options,
     url: &Url,
@@ -98,7 +99,7 @@ pub(super) async fn connect(
 }
 
 impl Client {
-    /// Takes lines, or pieces of lines. It waits while too much waits.
+    /// Takes lines, or parts of lines. It blocks while the queue is full.
     pub(super) async fn send(&self, mut bytes: &[u8]) -> io::Result<()> {
         while let Some(end) = memchr(b'\n', bytes) {
             self.begun.borrow_mut().extend_from_slice(&bytes[..end]);
@@ -112,13 +113,13 @@ impl Client {
         Ok(())
     }
 
-    /// Stdin has ended; a last line needs no newline. It returns when all is said that nobody answers.
+    /// Handles the end of stdin; the last line needs no newline. Returns when all messages without an answer were sent.
     pub(super) async fn end(&self) {
         self.push_line();
         while self.is_telling.get() || !self.queue.borrow().is_told() {
             self.has_gone.notified().await;
         }
-        // Nobody is there any more who could cancel what has no end of its own, and nobody waits for what was cancelled.
+        // No one is left to cancel endless requests, and cancelled ones need no answer.
         let is_vain = |one: &&Open| one.listens || one.is_cancelled;
         let of = |open: &[Open]| open.iter().filter(is_vain).map(|one| one.number).collect::<Vec<_>>();
         let in_vain = of(&self.state.open.borrow());
@@ -136,7 +137,7 @@ impl Client {
         }
     }
 
-    /// Nothing is asked or awaited any more: it is over.
+    /// Closes once nothing is pending.
     pub(super) fn all_is_answered(&self) {
         if !self.is_over.replace(true) {
             let state = Rc::clone(&self.state);
@@ -144,7 +145,7 @@ impl Client {
         }
     }
 
-    /// Ends the session and all that is under way.
+    /// Ends the session and everything in flight.
     pub(super) async fn leave(&self) {
         self.feeder.take().into_iter().for_each(|feeder| feeder.abort());
         let listener = self.state.session.borrow_mut().listener.take();
@@ -154,7 +155,7 @@ impl Client {
         exchange::end_session(&self.state).await;
     }
 
-    /// Begins a request, and returns when it has gone.
+    /// Starts a request, and returns when it was sent.
     async fn begin(&self, message: Message) {
         let number = self.count.get();
         self.count.set(number + 1);
@@ -176,11 +177,11 @@ impl Client {
         if let Some(open) = self.state.open.borrow_mut().iter_mut().find(|one| one.number == number) {
             open.task = Some(task.abort_handle());
         }
-        // What follows it is not to be earlier there. If it has failed, it has been answered.
+        // Later messages must not overtake it. If it has failed, it was answered.
         let _ = has_gone.await;
     }
 
-    /// The client does not wait for the answer to a request any more, and says so.
+    /// Cancels a request that the client no longer waits for.
     async fn cancel(self: &Rc<Self>, token: &[u8], message: &Message) {
         if self.queue.borrow_mut().cancel(token).is_some() {
             return self.state.tell(Heard::GivenUp(token.into())).await;
@@ -198,7 +199,7 @@ impl Client {
         };
         match number {
             Some(number) if is_modern => self.break_off(number).await,
-            // Its answer has come.
+            // It was answered already.
             None if is_modern => {}
             number => {
                 exchange::say_to_server(&self.state, message).await;
@@ -213,7 +214,7 @@ impl Client {
         }
     }
 
-    /// Closes the connection of a request, by which a modern server learns that nobody waits for it.
+    /// Closes the connection of a request, which tells a modern server that it was cancelled.
     async fn break_off(&self, number: u64) {
         let Some(open) = self.state.close(number) else { return };
         open.task.into_iter().for_each(|task| task.abort());
@@ -223,7 +224,7 @@ impl Client {
     }
 }
 
-/// Lets lines go, as soon as each may.
+/// Sends queued lines as soon as each may be sent.
 async fn feed(client: Rc<Client>) {
     loop {
         let has_room = client.state.has_room();
@@ -250,7 +251,7 @@ async fn feed(client: Rc<Client>) {
 }
 
 impl Hearing {
-    /// Waits for a line, and puts it in place of what `text` holds. Says why nothing more comes.
+    /// Waits for a line, which replaces the contents of `text`. Returns why there are no more at the end.
     pub(super) async fn receive(&mut self, mut text: Vec<u8>) -> (Result<(), Ending>, Vec<u8>) {
         text.clear();
         match self.heard.recv().await {
@@ -265,7 +266,7 @@ impl Hearing {
         (Ok(()), text)
     }
 
-    /// Requests that no answer is to come for any more, since they were asked for the last time.
+    /// Requests that will not be answered, since the last call.
     pub(super) fn given_up(&mut self) -> Vec<Id> {
         std::mem::take(&mut self.given_up)
     }

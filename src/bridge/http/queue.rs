@@ -1,5 +1,5 @@
-//! Lines of the client that wait until they may go. Requests wait for each other where there are too many; answers to the
-//! server never do, for a request may wait for one. Before a session has begun nothing else goes.
+//! The client's queued lines. Requests wait while too many are in flight; answers to the server never do, since a
+//! request may depend on one. While a session starts, nothing else is sent.
 
 use std::collections::VecDeque;
 
@@ -18,18 +18,18 @@ impl Queue {
         self.waiting.push_back(message);
     }
 
-    /// Bytes of all that waits.
+    /// Bytes of all queued lines.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The first that may go: `has_room` for a request, and no session is just about to begin.
+    /// The first line that may be sent: a request if `has_room`, and any line unless a session is just starting.
     pub(super) fn next(&mut self, has_room: bool, mut is_beginning: bool) -> Option<Message> {
         let mut may_go = |message: &Message| match message.kind {
             Kind::Response => true,
             Kind::Request { .. } | Kind::Other => {
                 let may_go = has_room && !is_beginning;
-                // What follows it has to wait, too.
+                // Later lines have to wait, too.
                 is_beginning |= !may_go && message.initializes();
                 may_go
             }
@@ -39,13 +39,13 @@ impl Queue {
         self.take(at)
     }
 
-    /// Takes out the request of this id.
+    /// Removes the request with this id.
     pub(super) fn cancel(&mut self, token: &[u8]) -> Option<Message> {
         let at = self.waiting.iter().position(|message| message.token() == Some(token))?;
         self.take(at)
     }
 
-    /// Whether nothing waits but requests.
+    /// Whether only requests are queued.
     pub(super) fn is_told(&self) -> bool {
         self.waiting.iter().all(|message| matches!(message.kind, Kind::Request { .. } | Kind::Other))
     }
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_go_in_their_order_and_answers_wait_for_no_request() {
+    fn lines_are_sent_in_order_and_answers_wait_for_no_request() {
         let lines = [ONE, SAID, TWO, ANSWER];
         assert_eq!(all(&mut queue(&lines), true, false), lines);
         let mut crowded = queue(&lines);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_the_begin_of_a_session_waits_for_it() {
+    fn lines_after_initialize_wait_for_its_answer() {
         let mut queue = queue(&[INITIALIZED, ONE, ANSWER]);
         assert_eq!(all(&mut queue, true, true), [ANSWER]);
         assert_eq!(all(&mut queue, true, false), [INITIALIZED, ONE]);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_cancelled_before_it_has_gone_goes_nowhere() {
+    fn a_request_cancelled_in_the_queue_is_not_sent() {
         let mut queue = queue(&[ONE, TWO]);
         assert_eq!(queue.cancel(b"1").map(|message| message.line), Some(ONE.as_bytes().to_vec()));
         assert!(queue.cancel(b"1").is_none());

@@ -1,5 +1,5 @@
-//! What the tasks of a bridge to MCP over HTTP share: the way to the daemon, the session, the requests that are under way,
-//! and what was heard.
+//! The state shared by the tasks of an HTTP bridge: connections to the daemon, the session, requests in flight, and
+//! received messages.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -17,54 +17,54 @@ use super::connection::{Connection, Reply};
 use super::message::{self, Message};
 use crate::http1::Head;
 
-/// Requests that are under way at once, each on a connection of its own. What else is said takes one more, and so does
-/// the server's own stream.
+/// Maximum number of requests in flight, each on a connection of its own. Other messages need one more, and so does the
+/// server's own stream.
 const MOST_REQUESTS: usize = 16;
 
-/// How long a connection is kept that nothing is asked on: many servers close it after 5 s.
+/// How long an idle connection is kept: many servers close it after 5 s.
 const IDLE_LIMIT: Duration = Duration::from_secs(4);
 
-/// What comes of the daemon.
+/// What was received from the daemon.
 pub(super) enum Heard {
     /// A message, without a newline.
     Line(Vec<u8>),
-    /// The request of this id, in its canonical form, gets no answer any more.
+    /// The request with this canonical id will not be answered.
     GivenUp(Box<[u8]>),
-    /// Nothing more comes.
+    /// The end of the connection.
     Over(Ending),
 }
 
-/// The session of a client of a revision before 2026-07-28.
+/// The session, with a revision before 2026-07-28.
 #[derive(Default)]
 pub(super) struct Session {
-    /// What the server calls it, if it does.
+    /// The server's session id, if it has set one.
     pub id: Option<String>,
-    /// The revision that both sides have agreed on.
+    /// The negotiated revision.
     pub version: Option<String>,
-    /// `initialize` is under way.
+    /// `initialize` is in flight.
     pub is_beginning: bool,
-    /// Who reads the server's own stream.
+    /// The task that reads the server's own stream.
     pub listener: Option<AbortHandle>,
 }
 
-/// A request that is under way.
+/// A request in flight.
 pub(super) struct Open {
     pub number: u64,
-    /// Its id in its canonical form.
+    /// Its canonical id.
     pub token: Option<Box<[u8]>>,
-    /// Its client does not wait for it any more.
+    /// Its client has cancelled it.
     pub is_cancelled: bool,
-    /// Its answer has come.
+    /// It was answered.
     pub is_answered: bool,
-    /// It is of a revision without sessions.
+    /// Its revision has no sessions.
     pub is_modern: bool,
-    /// It has no answer before it is cancelled.
+    /// It has no answer until it is cancelled.
     pub listens: bool,
-    /// Ends it, and its connection.
+    /// Aborts it, and closes its connection.
     pub task: Option<AbortHandle>,
 }
 
-/// The way to the daemon.
+/// How to reach the daemon.
 pub(super) struct Way {
     pub options: Options,
     pub url: Url,
@@ -77,9 +77,9 @@ pub(super) struct State {
     pub way: Way,
     pub session: RefCell<Session>,
     pub open: RefCell<Vec<Open>>,
-    /// A server of MCP has answered.
+    /// An MCP server has answered.
     pub has_heard: Cell<bool>,
-    /// A request has ended, or something waits to go.
+    /// A request has ended, or a line was queued.
     pub wake: Notify,
     idle: RefCell<Vec<(Connection, Instant)>>,
     heard: Sender<Heard>,
@@ -98,16 +98,15 @@ impl State {
         }
     }
 
-    /// Whether one more request may be under way. Those that end only when they are cancelled would keep others back for
-    /// good.
+    /// Whether another request may be in flight. Endless requests do not count: they would block others for good.
     pub(super) fn has_room(&self) -> bool {
         self.open.borrow().iter().filter(|one| !one.listens).count() < MOST_REQUESTS
     }
 
-    /// A connection that something can be asked on.
+    /// A connection for a request.
     ///
     /// # Errors
-    /// None can be made.
+    /// None can be established.
     pub(super) async fn connection(&self) -> Result<Connection, Failure> {
         loop {
             let Some((mut connection, since)) = self.idle.borrow_mut().pop() else { break };
@@ -118,7 +117,7 @@ impl State {
         Connection::dial(self.way.options.daemon.address(), self.way.trust.as_ref()).await
     }
 
-    /// Keeps the connection of an answer that has come for the next one who asks, if another request may follow.
+    /// Keeps the connection of a complete response for the next request, if it can be reused.
     pub(super) fn keep(&self, reply: Reply) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < MOST_REQUESTS {
@@ -126,7 +125,7 @@ impl State {
         }
     }
 
-    /// The head of a request by this method that all of them have in common, without its end.
+    /// The common part of all request heads, without the final empty line.
     fn head(&self, method: &str, accepts: &str) -> Head {
         let Way { url, token, .. } = &self.way;
         Head::request(method, url.target(), &url.host_field())
@@ -139,7 +138,7 @@ impl State {
         head.field_if("Mcp-Session-Id", session.id.as_ref()).field_if("MCP-Protocol-Version", session.version.as_ref())
     }
 
-    /// The head of the request that carries this message.
+    /// The head of the request for this message.
     pub(super) fn post(&self, message: &Message) -> String {
         let head = self.head("POST", "application/json, text/event-stream").field("Content-Type", "application/json");
         let head = match &message.modern {
@@ -153,9 +152,9 @@ impl State {
         head.field("Content-Length", message.line.len()).end()
     }
 
-    /// The head of the request for the server's own stream, or for the rest of another one.
+    /// The head of the request that opens the server's own stream, or resumes another one.
     pub(super) fn get(&self, last_id: Option<&str>) -> String {
-        // Whatever it is, it may not end the line.
+        // Whatever it contains, it must not end the line.
         let last_id = last_id.filter(|id| !id.chars().any(char::is_control));
         self.of_session(self.head("GET", "text/event-stream")).field_if("Last-Event-ID", last_id).end()
     }
@@ -166,7 +165,7 @@ impl State {
         Some(self.of_session(self.head("DELETE", "application/json")).end())
     }
 
-    /// Passes on what may be a message. False says that it is none.
+    /// Passes on a line if it is a message; false if it is not.
     pub(super) async fn pass(&self, line: Vec<u8>) -> bool {
         let Some(answers) = message::answers(&line) else { return false };
         self.has_heard.set(true);
@@ -181,7 +180,7 @@ impl State {
         true
     }
 
-    /// The same, of the messages of a stream.
+    /// The same for the messages of a stream.
     pub(super) async fn pass_all(&self, lines: Vec<Vec<u8>>) {
         for line in lines {
             if !self.pass(line).await {
@@ -190,18 +189,18 @@ impl State {
         }
     }
 
-    /// Says what was heard. It waits while nobody takes it.
+    /// Reports what was received. It blocks while the receiver is busy.
     pub(super) async fn tell(&self, heard: Heard) {
-        // Nobody takes it who has ended.
+        // The receiver may have ended.
         let _ = self.heard.send(heard).await;
     }
 
-    /// Whether the answer to the request of this number is still to come.
+    /// Whether the answer to this request is outstanding.
     pub(super) fn awaits(&self, number: u64) -> bool {
         self.open.borrow().iter().any(|one| one.number == number && !one.is_answered && !one.is_cancelled)
     }
 
-    /// A request is over.
+    /// Removes a finished request.
     pub(super) fn close(&self, number: u64) -> Option<Open> {
         let mut open = self.open.borrow_mut();
         let at = open.iter().position(|one| one.number == number)?;
@@ -209,7 +208,7 @@ impl State {
         Some(open.swap_remove(at))
     }
 
-    /// Whether there is a session, which the end of its daemon would end.
+    /// Whether there is a session, which would end with its daemon.
     pub(super) fn has_session(&self) -> bool {
         self.session.borrow().id.is_some()
     }

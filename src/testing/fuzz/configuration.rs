@@ -1,14 +1,15 @@
-//! Any bytes: a configuration that the core can be started with, or an error that can be shown. What is accepted means
-//! the same when its JSON is written anew, without white space and with its members sorted.
+//! Any bytes are a configuration that the core can be started with, or an error that can be printed. An accepted one
+//! means the same when its JSON is rewritten without white space and with sorted members.
 
 use crate::bus::Bus;
 use crate::bus::port::{Effect, Moment};
 use crate::config::Config;
 
-/// Reads the bytes as a configuration. It looks for the commands and directories that they name, and runs nothing.
+/// Reads the bytes as a configuration. It looks up the commands and directories that they name, but runs nothing.
 ///
 /// # Panics
-/// If reading does, if an error says nothing, or if what is accepted is read otherwise when it is written anew.
+/// If reading panics, if an error has no message, or if an accepted configuration changes its meaning when it is
+/// rewritten.
 pub fn check(bytes: &[u8]) {
     let mut config = match Config::from_bytes(bytes, "any") {
         Ok(config) => config,
@@ -22,7 +23,7 @@ pub fn check(bytes: &[u8]) {
         }
     };
     let text = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
-    // A comment may hold what serde_json cannot keep, deep nesting for one.
+    // A comment may contain what serde_json cannot represent, such as deep nesting.
     if let Ok(value) = serde_json::from_slice::<serde_json::Value>(text) {
         let again = Config::from_bytes(value.to_string().as_bytes(), "any");
         let again = again.unwrap_or_else(|error| panic!("written anew it is refused: {error}\n{value}"));

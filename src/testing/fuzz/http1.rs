@@ -1,7 +1,7 @@
-//! Any bytes in any pieces: requests and answers are the same messages however they come, what was read means the same
-//! when it is written anew, and no head is taken that somebody else might end, or divide into fields, elsewhere.
+//! Any bytes in any pieces: requests and responses do not depend on how they are cut, mean the same when rewritten, and
+//! no head is accepted that another parser might end, or divide into fields, differently.
 //!
-//! The first byte says how long bodies may be, and whether the answer is one to HEAD.
+//! The first byte chooses the limit of bodies, and whether the response is one to HEAD.
 
 use std::time::Duration;
 
@@ -12,24 +12,24 @@ use crate::http1::{
     ResponseReader, ascii, chunk,
 };
 
-/// Fields that say where a message is meant for and where it ends.
+/// Fields for the message's destination and framing.
 const OURS: [&str; 3] = ["host", "content-length", "transfer-encoding"];
-/// Others, which are written again.
+/// Other fields, which are rewritten.
 const OTHERS: [&str; 4] = ["connection", "expect", "origin", "authorization"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen<H> {
     Head(H),
     Body(Vec<u8>),
-    /// What has come of a body that goes on, and how many bytes of the stream are dealt with.
+    /// The part of an incomplete body, and how many bytes of the stream were consumed.
     Partial(Vec<u8>, usize),
     Wrong(Error),
 }
 
-/// Reads them as requests and as answers, in all these ways.
+/// Parses them as requests and as responses, with all these cuts.
 ///
 /// # Panics
-/// If something comes out in one way that does not in another, or is taken although it can be read in two ways.
+/// If the result depends on the cuts, or an ambiguous message is accepted.
 pub fn check(first: u8, stream: &[u8], cut: Cut<'_>) {
     let most = if first & 2 == 0 { u64::from(first >> 2) } else { 1 << 16 };
     let to = if first & 1 == 0 { Method::Get } else { Method::Head };
@@ -62,14 +62,14 @@ fn answers<'b>(stream: &'b [u8], most: u64, to: Method, cuts: &[usize]) -> Vec<S
     })
 }
 
-/// What bodies and heads may have at most, and what a head says of its own length and that of its body.
+/// The limits of bodies and heads, and accessors for a head's length and framing.
 struct Kind<H> {
     most: u64,
     longest: usize,
     of_head: fn(&H) -> (usize, Framing),
 }
 
-/// What comes of a stream that is cut there. `next` gives what comes next of these bytes, which may be the last ones.
+/// The result for a stream with these cuts. `next` returns the next event of these bytes, which may be the last ones.
 fn read<'b, H>(
     stream: &'b [u8],
     cuts: &[usize],
@@ -117,7 +117,7 @@ fn read<'b, H>(
     seen
 }
 
-/// The head means the same to whoever looks for its lines, its fields and the end of its body.
+/// Checks that lines, fields and the end of the body are unambiguous in the head.
 fn check_head(head: &[u8], body: Framing) {
     let shown = head.escape_ascii();
     let text = String::from_utf8_lossy(head);
@@ -132,13 +132,13 @@ fn check_head(head: &[u8], body: Framing) {
         }
     }
     let count = |wanted: &[&str]| names.iter().filter(|name| wanted.contains(&name.as_str())).count();
-    // An answer that never has a body may say how long it would be.
+    // A response that never has a body may announce its length.
     let is_bare = head.starts_with(b"HTTP/") && body == Framing::Length(0);
     assert!(count(&OURS[1..]) < 2 || is_bare, "two lengths: {shown}");
     assert!(count(&OURS[..1]) < 2 || head.starts_with(b"HTTP/"), "two hosts: {shown}");
 }
 
-/// The request as we write it, with the length of its body or with chunks, is read as it was.
+/// The request as we write it, with a length or chunks, is parsed to the same.
 fn write_again(request: &Request<'_>, body: &[u8]) {
     let Some(host) = request.host else { return };
     let method = match request.method {

@@ -1,7 +1,7 @@
-//! Any bytes at the door for MCP: requests ask for the same however they come, a body is the messages that other parsers
-//! take it for, one of 2026-07-28 whose head was compared says there what its worker reads, and refusals are HTTP and
-//! JSON. A session gives each line to the stream that it belongs to, keeps its events within bounds, and goes on behind an
-//! event with all that followed.
+//! Any bytes at an MCP listener: requests do not depend on how they are cut, a body contains the messages that other
+//! parsers see, a checked head of 2026-07-28 agrees with the body that its worker reads, and refusals are valid HTTP
+//! and JSON. A session sends each line to its own stream, keeps its events within bounds, and resumes after an event
+//! with everything that followed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,13 +18,13 @@ use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, modern};
 
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-/// Bytes of events that a session may keep here.
+/// Limit of a session's kept events in bytes.
 const MOST: usize = 600;
 
-/// Reads them as requests, in all these ways; then they choose what happens to a session.
+/// Parses them as requests, with all these cuts; then lets them drive a session.
 ///
 /// # Panics
-/// If something of that does not hold.
+/// If any of this does not hold.
 pub fn check(first: u8, stream: &[u8], cut: Cut<'_>) {
     let asked = requests(stream, &[]);
     for cuts in [cut(stream.len()), (1..stream.len()).collect()] {
@@ -93,13 +93,13 @@ fn check_request(asked: &Asked, body: &[u8]) {
     }
 }
 
-/// A message is one line, and that means what the body has meant.
+/// A message is one line with the same meaning as the body.
 fn check_message(message: &Message, value: Option<&Value>) {
     let text = message.text();
     let shown = text.escape_ascii();
     assert!(!text.contains(&b'\n') && message.window().data().ends_with(b"\n"), "it is a line: {shown}");
     let line = serde_json::from_slice::<Value>(text).ok();
-    // Numbers beyond those of serde_json are not compared.
+    // Numbers outside serde_json's range are not compared.
     let (Some(value), Some(line)) = (value, line) else { return };
     assert_eq!(*value, line, "{shown}");
     let id = message.id().map(|id| serde_json::from_slice::<Value>(id).expect("an id is JSON"));
@@ -110,7 +110,7 @@ fn check_message(message: &Message, value: Option<&Value>) {
     check_fault(&Fault::no_session(), message.id().unwrap_or(b"null"));
 }
 
-/// What has passed says in its head what is in its body, for whoever reads that.
+/// An accepted head agrees with its body, for a proxy that reads only the head.
 fn check_head(asked: &Asked, message: &Message, value: Option<&Value>) {
     let result = modern::is_modern(asked, message).and_then(|is_modern| match is_modern {
         true => modern::check(asked, message).map(|()| true),
@@ -133,7 +133,7 @@ fn check_head(asked: &Asked, message: &Message, value: Option<&Value>) {
     assert!(named.is_none_or(|named| named == head || head.starts_with("=?base64?")), "{value} as {head}");
 }
 
-/// A refusal is an answer of HTTP whose body is an error of JSON-RPC with this id.
+/// A refusal is an HTTP response whose body is a JSON-RPC error with this id.
 fn check_fault(fault: &Fault, id: &[u8]) {
     let mut out = Vec::new();
     write::fault(&mut out, fault, &Manner::default(), Some(id));
@@ -162,19 +162,19 @@ fn answer(out: &[u8]) -> (u16, Vec<u8>) {
     }
 }
 
-/// What is known of a session.
+/// The model of a session.
 #[derive(Default)]
 struct Model {
-    /// Streams by the ids of the requests that wait.
+    /// Streams by the ids of pending requests.
     open: BTreeMap<u64, u32>,
-    /// Which connection each stream has.
+    /// The connection of each stream.
     connections: BTreeMap<u32, usize>,
-    /// Events by where they stood when they were sent.
+    /// Events by the positions at which they were sent.
     events: BTreeSet<(u32, u32)>,
     next: usize,
 }
 
-/// A session to which these bytes happen, three for each thing.
+/// A session driven by these bytes, three for each step.
 fn live(first: u8, bytes: &[u8]) {
     let (mut session, mut model) = (Session::new("s".into(), None), Model::default());
     for (number, choice) in bytes.as_chunks::<3>().0.iter().enumerate() {
@@ -236,7 +236,7 @@ fn keep(session: &mut Session, model: &mut Model, id: EventId, is_taken: bool, b
     };
 }
 
-/// A GET opens the general stream, or goes on behind an event.
+/// A GET opens the general stream, or resumes after an event.
 fn gets(session: &mut Session, model: &mut Model, which: usize, more: usize, first: u8) {
     model.next += 1;
     let id = EventId { stream: (which % 8) as u32, place: (more % 16) as u32 };

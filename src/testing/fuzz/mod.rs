@@ -1,8 +1,8 @@
-//! What has to hold for any bytes that reach the daemon. A fuzzer (`fuzz/fuzz_targets`) and a property test (below) ask
-//! each of these for the same, so that every run of the tests covers what a fuzzer would look for, with fewer bytes.
+//! Properties that have to hold for any bytes that reach the daemon. Fuzzers (`fuzz/fuzz_targets`) and property tests
+//! (below) check the same ones, so that every test run covers what a fuzzer would look for, with fewer bytes.
 //!
-//! Each file has one function, `check`, which panics when what it promises does not hold. What comes in pieces is cut
-//! where its caller says: `cut` gives the places for so many bytes.
+//! Each file has one function, `check`, which panics if its property does not hold. Its caller decides the cuts: `cut`
+//! returns the offsets for a given length.
 
 pub mod configuration;
 pub mod http1;
@@ -12,5 +12,5 @@ pub mod proxy;
 mod tests;
 pub mod websocket;
 
-/// Where so many bytes are cut.
+/// The cuts for a given length.
 pub type Cut<'a> = &'a dyn Fn(usize) -> Vec<usize>;

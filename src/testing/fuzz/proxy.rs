@@ -1,14 +1,14 @@
-//! Any bytes in any pieces: what stands before a client's lines is the same PROXY header, or none, however it comes, and
-//! what stands behind it does not matter.
+//! Any bytes in any pieces: the PROXY header before a client's lines, or its absence, depends neither on how the bytes
+//! are cut nor on what follows it.
 
 use super::Cut;
 use crate::proxy::{LONGEST, Reading, read};
 
-/// Reads the bytes whole, in the pieces, and one by one.
+/// Parses the bytes whole, in pieces, and one by one.
 ///
 /// # Panics
-/// If the readings are not the same, if a header is longer than it may be or than the bytes are, or if one that is longer
-/// than any is waited for.
+/// If the results differ, if a header is longer than the limit or the bytes, or if more bytes are requested than any
+/// header has.
 pub fn check(stream: &[u8], cut: Cut<'_>) {
     let expected = read(stream);
     let each: Vec<usize> = (1..stream.len()).collect();

@@ -1,4 +1,4 @@
-//! The same bodies with bytes that proptest makes of the words that the fuzzers try (`fuzz/words`).
+//! The same checks with bytes that proptest makes of the fuzzers' dictionaries (`fuzz/words`).
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ const MCP: &str = include_str!("../../../fuzz/words/mcp");
 const PROXY: &str = include_str!("../../../fuzz/words/proxy");
 const WEBSOCKET: &str = include_str!("../../../fuzz/words/websocket");
 
-/// A configuration that is good but for some members that are put in, which may be good as well.
+/// A valid configuration with some inserted members, which may be valid as well.
 fn configuration() -> impl Strategy<Value = Vec<u8>> {
     let member = || prop_oneof![2 => Just(Vec::new()), 1 => text(CONFIGURATION, 4), 1 => select(words(CONFIGURATION))];
     (member(), member()).prop_map(|(top, pool)| {

@@ -1,8 +1,8 @@
-//! Any bytes in any pieces: frames are the same messages however they come, and the same to tungstenite as far as nobody
-//! finds fault with them; what was decoded can be sent, and is read again, by it as well. The head of a request or of an
-//! answer means the same however it comes.
+//! Any bytes in any pieces: messages do not depend on how the frames are cut, and are the same in tungstenite until a
+//! fault; decoded messages can be sent, and are read again, also by tungstenite. The same holds for the head of a
+//! request or response.
 //!
-//! The first byte says whose frames they are.
+//! The first byte chooses the role.
 
 use super::Cut;
 use crate::testing::frames::{LONGEST, Seen, meant, read, read_by_them};
@@ -10,14 +10,14 @@ use crate::websocket::frame::Decoder;
 use crate::websocket::request::{LONGEST_HEAD, Reader, Reading as Asked};
 use crate::websocket::{Mask, Role, client, encode};
 
-/// Decodes them in all these ways.
+/// Decodes them with all these cuts.
 ///
 /// # Panics
-/// If something comes out in one way that does not in another.
+/// If the result depends on the cuts.
 pub fn check(first: u8, stream: &[u8], cut: Cut<'_>) {
     let role = if first & 1 == 0 { Role::Server } else { Role::Client };
     let cuts = cut(stream.len());
-    // Now and then hardly anything may be said.
+    // Sometimes with a very low limit.
     for longest in [LONGEST, u64::from(first >> 1)] {
         let whole = read(&mut Decoder::new(role, longest), stream, []);
         for ends in [cuts.clone(), (1..stream.len()).collect()] {
@@ -31,8 +31,8 @@ pub fn check(first: u8, stream: &[u8], cut: Cut<'_>) {
     check_heads(stream, &cuts);
 }
 
-/// We are stricter: they take lengths that are longer than need be, and any number of empty fragments. They check UTF-8,
-/// which we leave to whoever reads the lines.
+/// We are stricter: tungstenite accepts overlong length encodings, and any number of empty fragments. It checks UTF-8,
+/// which we leave to the reader of the lines.
 fn compare(role: Role, stream: &[u8], seen: &[Seen]) {
     use tungstenite::Error::Utf8;
     let is_faulty = seen.iter().any(|seen| matches!(seen, Seen::Fault(_)));
@@ -48,7 +48,7 @@ fn compare(role: Role, stream: &[u8], seen: &[Seen]) {
     assert!(is_same, "ours {seen:?}, theirs {theirs:?} and {error:?}");
 }
 
-/// What came in goes out again, as the end that it came from would say it.
+/// Decoded items are encoded again, as by the end that they came from.
 fn send_again(role: Role, seen: &[Seen]) {
     let mask = (role == Role::Server).then(|| Mask::new([0x37, 0xFA, 0x21, 0x3D]));
     let (mut frames, mut expected, mut is_utf8) = (Vec::new(), Vec::new(), true);
@@ -75,7 +75,7 @@ fn send_again(role: Role, seen: &[Seen]) {
     }
 }
 
-/// The heads of both ends of the handshake.
+/// The heads of both sides of the handshake.
 fn check_heads(stream: &[u8], cuts: &[usize]) {
     let asked = Reader::default().read(stream);
     let answered = client::read(stream, [0; 16], false);

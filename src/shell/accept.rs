@@ -1,4 +1,4 @@
-//! Where connections come in: accepting, waiting when that fails for want of descriptors, and closing for good.
+//! Accepts connections, backs off while that fails for lack of descriptors, and closes listeners for good.
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,11 +17,11 @@ use super::turn::Shell;
 use crate::bus::port::{ClientKey, Moment, Origin, Peer, Place};
 use crate::io::{Io, Submission};
 
-/// Connections that come in through one socket in a turn: those behind them wait in the backlog meanwhile.
+/// Maximum number of connections accepted from one socket in a turn; the others wait in the backlog.
 const AT_ONCE: usize = 16;
 
 impl<I: Io> Shell<I> {
-    /// A connection becomes a client. `begun` has come from it already.
+    /// Makes a connection a client. `begun` was received from it already.
     pub(super) fn add_client(
         &mut self,
         listener: usize,
@@ -47,7 +47,7 @@ impl<I: Io> Shell<I> {
             } else if begun.is_empty() {
                 reactor.arm_read(slot);
             } else {
-                // It is read on once the core has seen what has come.
+                // Reading continues once the core has processed these bytes.
                 reactor.connections.resume_soon(slot);
             }
             reactor.after_frames(now, slot);
@@ -56,7 +56,7 @@ impl<I: Io> Shell<I> {
         client
     }
 
-    /// Somebody has connected to a listening socket, or it fails.
+    /// A listening socket has a pending connection, or failed.
     pub(super) fn connected(&mut self, now: Moment, index: usize, result: i32) {
         let acceptor = self.reactor.listeners.acceptor(index);
         debug_assert!(acceptor.is_busy());
@@ -67,14 +67,14 @@ impl<I: Io> Shell<I> {
         }
         let is_gone = result > 0 && result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
         match if result < 0 { Err(Errno::from_raw_os_error(-result)) } else { self.accept_some(now, index) } {
-            // A Unix socket that listens no more says so only to who waits in accept(2).
+            // A Unix socket that stopped listening reports that only to a blocking accept(2).
             Err(Errno::AGAIN) if is_gone => self.reactor.cannot_accept(now, index, Errno::INVAL),
             Ok(()) | Err(Errno::AGAIN | Errno::INTR | Errno::CANCELED) => self.reactor.arm_accept(index),
             Err(error) => self.reactor.cannot_accept(now, index, error),
         }
     }
 
-    /// Accepts those who wait at a socket, one at least, as long as none of them takes the place of another connection.
+    /// Accepts pending connections of a socket, at least one, until another would need the place of an existing one.
     fn accept_some(&mut self, now: Moment, index: usize) -> Result<(), Errno> {
         for number in 0..AT_ONCE {
             if !self.reactor.is_accepting(index) || number > 0 && !self.reactor.has_room(index) {
@@ -85,7 +85,7 @@ impl<I: Io> Shell<I> {
         Ok(())
     }
 
-    /// Accepts the next connection that waits at a socket.
+    /// Accepts the next pending connection of a socket.
     fn accept_next(&mut self, now: Moment, index: usize) -> Result<(), Errno> {
         let reactor = &mut self.reactor;
         let listening = reactor.listeners.acceptor(index).socket().ok_or(Errno::AGAIN)?;
@@ -95,13 +95,13 @@ impl<I: Io> Shell<I> {
                 self.step(|shell| shell.take_in(now, index, socket, address));
                 Ok(())
             }
-            // It gave up before it was accepted.
+            // The peer aborted before accept(2).
             Err(Errno::CONNABORTED) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Makes a client of a socket that was accepted, unless the core does not take it, or its PROXY header comes first.
+    /// Makes an accepted socket a client, unless the core refuses it, or a PROXY header is expected first.
     fn take_in(&mut self, now: Moment, index: usize, socket: OwnedFd, address: Option<SocketAddr>) {
         let acceptor = self.reactor.listeners.acceptor(index);
         let place = source::of(&socket, address, acceptor.is_unix());
@@ -111,7 +111,7 @@ impl<I: Io> Shell<I> {
         };
         let descriptor = socket.as_raw_fd();
         if place == Place::Inherited && self.bus.is_behind_proxies(listener) {
-            // Nobody can say any more whether its header would have been believed: a proxy's check, most often.
+            // It is unknown whether its header would have been trusted: usually a proxy's health check.
             let address = &acceptor.address;
             tracing::debug!("a connection to {address} was reset before anybody could see where it came from");
             drop(socket);
@@ -131,8 +131,8 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Takes in who has connected before a socket is closed for good: closing it would reset them, although the kernel
-    /// has told them that they are connected. In one that is not ours they wait for the next daemon.
+    /// Accepts the pending connections before a socket is closed for good: closing it would reset them, although they
+    /// are connected as far as the peers know. Those of an inherited socket wait for the next daemon.
     pub(super) fn empty_backlog(&mut self, now: Moment, index: usize) {
         if self.reactor.listeners.acceptor(index).is_own() {
             let _ = (0..BACKLOG).try_for_each(|_| self.accept_next(now, index));
@@ -141,18 +141,17 @@ impl<I: Io> Shell<I> {
 }
 
 impl<I: Io> Reactor<I> {
-    /// Whether connections to a socket are accepted for now. One from which nothing could be accepted waits until it is
-    /// tried again.
+    /// Whether connections to a socket are accepted now. After a failure it waits for its retry.
     fn is_accepting(&self, index: usize) -> bool {
         !self.listeners.is_paused(index) && !self.timers.is_set(Timer::Accept(index))
     }
 
-    /// Whether nobody has to go if another connection comes in: the descriptor of one that goes is free in the next turn.
+    /// Whether another connection needs no eviction: the descriptor of an evicted one is free only in the next turn.
     fn has_room(&mut self, index: usize) -> bool {
         !self.listeners.acceptor(index).for_admin && self.http.has_room() && self.handshakes.has_room()
     }
 
-    /// Has the kernel wait for a connection, if one may come in.
+    /// Arms the wait for a connection unless the listener is paused or has no room.
     pub(super) fn arm_accept(&mut self, index: usize) {
         if !self.is_accepting(index) {
             return;
@@ -163,7 +162,7 @@ impl<I: Io> Reactor<I> {
         unsafe { self.io.submit(Submission::AwaitConnection { socket }, Operation::Accept.token(index)) };
     }
 
-    /// Nothing could be accepted from a socket: it is tried again later, unless it is not to be.
+    /// Accepting from a socket failed: schedules a retry, unless it is closed.
     fn cannot_accept(&mut self, now: Moment, index: usize, error: Errno) {
         let acceptor = self.listeners.acceptor(index);
         if acceptor.is_shut() {
@@ -188,7 +187,7 @@ impl<I: Io> Reactor<I> {
         self.timers.set(Timer::Accept(index), Some(now.after(delay)));
     }
 
-    /// A socket from which nothing could be accepted is tried again.
+    /// Retries a socket from which accepting failed.
     pub(super) fn retry_accepting(&mut self, now: Moment, index: usize) {
         self.timers.set(Timer::Accept(index), None);
         match self.listeners.acceptor(index).open_anew_if_ended(now) {
@@ -206,12 +205,12 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Has the kernel accept from every socket that it may accept from.
+    /// Arms the wait at every socket that may accept.
     pub(super) fn start_accepting(&mut self) {
         (0..self.listeners.len()).for_each(|index| self.arm_accept(index));
     }
 
-    /// Listens again where a listener was closed.
+    /// Listens again at a listener that was closed.
     pub(super) fn open_listener(&mut self, listener: usize) {
         let now = self.clock.now();
         for index in 0..self.listeners.len() {
@@ -219,14 +218,14 @@ impl<I: Io> Reactor<I> {
             if acceptor.listener() != Some(listener) || !acceptor.reopen() {
                 continue;
             }
-            // What is in flight on the old socket completes first, with an error that leads here, too.
+            // Operations on the old socket complete first, with an error that leads here, too.
             if !acceptor.is_busy() {
                 self.retry_accepting(now, index);
             }
         }
     }
 
-    /// The core takes no more clients. Operators may still come.
+    /// The core takes no more clients. Operators are still admitted.
     pub(super) fn stop_accepting(&mut self) {
         self.listeners.is_closed = true;
         for index in 0..self.listeners.len() {
@@ -236,7 +235,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Closes a listening socket, once nothing is accepted from it any more (spec 10.2.1).
+    /// Closes a listening socket for good (spec 10.2.1).
     pub(super) fn close_acceptor(&mut self, index: usize) {
         self.timers.set(Timer::Accept(index), None);
         if self.listeners.acceptor(index).close() {

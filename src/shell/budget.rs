@@ -1,11 +1,11 @@
-//! What the shell remembers of how much memory is lent, and what the core was told of it.
+//! Memory pressure: the current stage, and what was reported to the core.
 
 use std::time::Duration;
 
 use super::timers::earlier;
 use crate::bus::port::Moment;
 
-/// How short memory is.
+/// The stage of memory pressure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     Enough,
@@ -15,22 +15,22 @@ pub(super) enum Stage {
     Over,
 }
 
-/// What the shell remembers about it.
+/// The state of memory pressure.
 pub(super) struct Budget {
     pub most: usize,
-    /// What the core was told last, and when it may be told of each stage again.
+    /// The stage last reported to the core, and when each stage may be reported again.
     told: Stage,
     short_at: Moment,
     over_at: Moment,
-    /// The system has refused memory since the core was told so, and when it is told again.
+    /// The system has refused memory since the last report, and when that is reported again.
     pub refused: bool,
     pub refused_at: Moment,
     pub trim_at: Option<Moment>,
-    /// The timer has run out that was set for one of these moments.
+    /// The timer for one of these moments has expired.
     pub is_due: bool,
-    /// Connections whose next read needs a larger block, and waits.
+    /// Connections whose next read needs a larger block, and is deferred.
     pub waiting: Vec<usize>,
-    /// The core has been told of them, and they may try again although memory is short.
+    /// The core was told of them, and they may retry although memory is short.
     pub may_grow: bool,
 }
 
@@ -51,7 +51,7 @@ impl Budget {
         }
     }
 
-    /// Whether the core is told now that memory is at this stage.
+    /// Whether to report this stage to the core now.
     pub(super) fn is_to_be_told(&self, now: Moment, stage: Stage) -> bool {
         match stage {
             Stage::Enough => self.told > Stage::Enough,
@@ -60,7 +60,7 @@ impl Budget {
         }
     }
 
-    /// It is told, and may be told of the same after so long.
+    /// Records a report, which may be repeated after `again`.
     pub(super) fn told(&mut self, now: Moment, stage: Stage, again: Duration) {
         self.told = stage;
         if stage > Stage::Enough {
@@ -71,15 +71,14 @@ impl Budget {
         }
     }
 
-    /// Whether there is nothing to do, with so much memory lent. `has_spares` says that some may be given back in time.
+    /// Whether there is nothing to do, with `lent` bytes lent. `has_spares` if spares may be trimmed later.
     pub(super) fn is_calm(&self, now: Moment, lent: usize, has_spares: bool) -> bool {
         let is_waited_for = self.is_due || self.refused || self.may_grow || !self.waiting.is_empty();
         let is_trimmed_later = self.trim_at.map_or(!has_spares, |at| now < at);
         lent <= self.short_above() && self.told == Stage::Enough && !is_waited_for && is_trimmed_later
     }
 
-    /// When there is something to do although nothing happens, with so much memory lent. `is_spent` says that the reserve
-    /// is in use.
+    /// When there is something to do without an event, with `lent` bytes lent. `is_spent` if the reserve is in use.
     pub(super) fn due(&self, lent: usize, is_spent: bool) -> Option<Moment> {
         let tell = match self.stage(lent) {
             Stage::Enough => None,

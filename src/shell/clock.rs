@@ -1,53 +1,53 @@
-//! The daemon's clock: monotonic (CLOCK_MONOTONIC), so it stands still while the machine is suspended, since nobody could
-//! make progress then: what was due in a second is due in a second (clock_gettime(2)). It goes on where the process alone
-//! gets no processor: it was stopped, its container is frozen, or the machine has too much to do. What ran out meanwhile
-//! waits for another second, in which those are heard who had something to say; so nobody is taken for silent because the
-//! daemon was deaf, and a machine that is always late still comes to its deadlines.
+//! The daemon's clock (CLOCK_MONOTONIC, clock_gettime(2)). It stops while the machine is suspended, when no peer could
+//! make progress either: what was due in a second is due a second after resuming. It runs while only the process gets
+//! no CPU: it was stopped, its container is frozen, or the machine is overloaded. Deadlines that passed meanwhile are
+//! extended by a second, in which pending input is processed; so that no peer is taken for silent because the daemon
+//! was not listening, and a machine that is always late still meets its deadlines.
 //!
-//! It tells of both. How long the machine was suspended follows from CLOCK_BOOTTIME, which goes on then.
+//! It reports both cases. The length of a suspension follows from CLOCK_BOOTTIME, which continues then.
 
 use std::time::Duration;
 
 use crate::bus::port::Moment;
 
-/// A wait may take this much longer than planned before somebody is told.
+/// How much longer than planned a wait may take before it is reported.
 const TOLERANCE: Duration = Duration::from_secs(1);
 
-/// No wait is longer while somebody may be waiting for the daemon: it was held up for as long as a wait takes longer than planned.
+/// Maximum wait while there are clients: the daemon was delayed by as much as a wait takes longer than planned.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// For so long others are heard after the daemon was held up, before it acts on what was due.
+/// How long input is processed after a delay before overdue deadlines take effect.
 const HEARING: Duration = Duration::from_secs(1);
 
-/// A turn that was shorter cannot hide a suspended machine: freezing its processes alone takes longer.
+/// A shorter turn cannot hide a suspension: freezing the processes alone takes longer.
 const GLANCE: Duration = Duration::from_millis(1);
 
 /// See the module documentation.
 pub(super) struct Clock {
     now: Duration,
-    /// How long the machine had been suspended since its start when that was last looked at.
+    /// The total time that the machine had been suspended when last checked.
     asleep: Duration,
-    /// Nothing is due before this.
+    /// No deadline takes effect before this.
     hears_until: Duration,
 }
 
-/// The daemon did not run for a while.
+/// A period in which the daemon did not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Gap {
-    /// So long it was held up while the machine ran; zero if it was not.
+    /// How long it was delayed while the machine ran; zero if it was not.
     pub held_up: Duration,
-    /// So long the machine was suspended.
+    /// How long the machine was suspended.
     pub suspended: Duration,
 }
 
 impl Clock {
-    /// A clock that starts now, on a machine that was suspended for so long.
+    /// A clock that starts now, on a machine with this total suspension.
     pub(super) fn new(asleep: Duration) -> Self {
         Self { now: Duration::ZERO, asleep, hears_until: Duration::ZERO }
     }
 
-    /// How long to wait at most for what is due after this time, if anything is. `has_clients` says that
-    /// somebody may be waiting for the daemon.
+    /// The maximum wait for a deadline at this time, if there is one. `has_clients` if a client may be waiting for the
+    /// daemon.
     pub(super) fn wait_for(due: Option<Duration>, has_clients: bool) -> Option<Duration> {
         let longest = has_clients.then_some(LONGEST_WAIT);
         due.map(|due| due.min(LONGEST_WAIT)).or(longest)
@@ -58,13 +58,12 @@ impl Clock {
         Moment(self.now.as_nanos() as u64)
     }
 
-    /// The first moment at which anything may be done that is due.
+    /// The first moment at which deadlines may take effect.
     pub(super) fn hears_until(&self) -> Moment {
         Moment(self.hears_until.as_nanos() as u64)
     }
 
-    /// So much time has passed since the beginning, after a wait that was planned to take `planned` at most, and the
-    /// machine was suspended for `asleep` since its start.
+    /// Records the time since the start, after a wait of at most `planned`, and the machine's total suspension.
     pub(super) fn read(
         &mut self,
         elapsed: Duration,
@@ -86,7 +85,7 @@ impl Clock {
         }
         if let Some(planned) = planned.filter(|planned| waited > *planned + TOLERANCE) {
             gap.held_up = waited - planned;
-            // A loop that is late again and again acts each other time.
+            // A loop that is always late acts every other time.
             if self.hears_until <= before {
                 self.hears_until = self.now + HEARING;
             }
@@ -105,7 +104,7 @@ mod tests {
         Moment(seconds * 1_000_000_000)
     }
 
-    /// A clock that shows a second.
+    /// A clock that shows one second.
     fn clock() -> Clock {
         let mut clock = Clock::new(7 * SECOND);
         assert_eq!(clock.read(SECOND, || 7 * SECOND, Some(SECOND)), None);

@@ -1,4 +1,4 @@
-//! How connections end: shut down or cancel, wait until the kernel holds nothing of them, then close.
+//! Closes connections: shut down or cancel, wait until the kernel holds no operation of them, then close.
 
 use rustix::net::{Shutdown, shutdown};
 
@@ -10,7 +10,7 @@ use crate::bus::port::{Close, Input, Moment, Peer, Reason};
 use crate::io::{Io, Submission, tells_half_closed};
 
 impl<I: Io> Reactor<I> {
-    /// Watches for the other side's leaving where no read would show it: a paused or half-closed client, and a worker's
+    /// Watches for the departure of a peer where no read would show it: a paused or half-closed client, and a worker's
     /// stdin.
     pub(super) fn watch(&mut self, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
@@ -41,15 +41,15 @@ impl<I: Io> Reactor<I> {
             return self.watch(slot);
         }
         let peer = connection.peer;
-        // A socket that is read again will show its end by itself, after its last bytes; and one that will only send
-        // nothing more may still wait for answers. Unix sockets tell that from a full close; on TCP the next send does.
+        // A socket that is read again will show its end itself, after its last bytes; and a half-closed one may still
+        // wait for answers. On Unix sockets a full close can be distinguished; on TCP the next send shows it.
         let has_gone = result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
         if connection.ends.is_worker() || (connection.is_not_read() && has_gone) {
             self.broken(now, slot, peer, "the other side has gone".to_owned());
         }
     }
 
-    /// Tells the core of a client that is not read and sends no more.
+    /// Tells the core that a client which is not read has half-closed.
     pub(super) fn tell_half_closed(&mut self, slot: usize) {
         let connection = &self.connections[slot];
         if let Peer::Client(client) = connection.peer
@@ -61,7 +61,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Closes the output once everything is written.
+    /// Closes the output once everything was written.
     pub(super) fn close_after_flush(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
         connection.closing = connection.closing.max(Closing::AfterFlush);
@@ -79,7 +79,7 @@ impl<I: Io> Reactor<I> {
         }
         let is_socket = connection.ends.is_socket();
         if is_socket && let Some(socket) = connection.ends.output() {
-            // A client that has gone already needs no end.
+            // A client that has gone already needs no shutdown.
             let _ = shutdown(socket, Shutdown::Write);
         }
         if is_socket && !connection.incoming.has_ended() {
@@ -98,7 +98,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// The core closes a client.
+    /// Closes a client for the core.
     pub(super) fn close(&mut self, slot: usize, how: Close, why: Reason) {
         if how == Close::Refuse {
             return self.hear_to_the_end(slot);
@@ -110,7 +110,7 @@ impl<I: Io> Reactor<I> {
         connection.incoming.discard();
         connection.release_inbox(self.io.buffers());
         if connection.in_flight.has(Flight::Read) && connection.inbox.weight() > 0 {
-            // It goes on without the memory of its line.
+            // It continues without the buffer of its line.
             self.cancel(Operation::Read, slot);
         }
         match how {
@@ -122,8 +122,8 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// A client is read until the core says more. It may have no use for the line that is being read into place, which is
-    /// presented as far as it has come.
+    /// Reads a client until the core decides. It may not need the line that is being read into place, which is
+    /// presented as far as it was received.
     fn hear_to_the_end(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
         connection.incoming.is_paused = false;
@@ -133,7 +133,7 @@ impl<I: Io> Reactor<I> {
         self.connections.resume_soon(slot);
     }
 
-    /// Ends everything of a connection that is in flight; it goes when the last of it has completed.
+    /// Cancels all operations of a connection, which is removed when the last of them has completed.
     pub(super) fn leave(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
         if connection.closing == Closing::Leaving {
@@ -164,13 +164,13 @@ impl<I: Io> Reactor<I> {
         self.remove_if_idle(slot);
     }
 
-    /// Removes a connection that is leaving and has nothing in flight. True if it is leaving.
+    /// Removes a connection that is leaving and has nothing in flight. Returns whether it is leaving.
     pub(super) fn remove_if_idle(&mut self, slot: usize) -> bool {
         let connection = &mut self.connections[slot];
         if connection.closing != Closing::Leaving {
             return false;
         }
-        // What an inherited descriptor still has in flight may never complete, and nobody waits for it.
+        // Operations on an inherited descriptor may never complete, so they are not waited for.
         let is_idle = connection.in_flight.is_empty();
         let client = match connection.peer {
             Peer::Client(client) if is_idle || connection.ends.is_stdio() => Some(client),

@@ -1,4 +1,4 @@
-//! File descriptors: how many the daemon needs at most, how many it may have, and how many clients fit.
+//! File descriptors: how many the daemon needs at most, how many it may have, and how many clients that allows.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -9,23 +9,23 @@ use crate::bus::settings::MAX_CONNECTIONS;
 use crate::config::{Config, Listen, Listener};
 use crate::error::StartError;
 
-/// Our own: the standard three, the ring or epoll, the pipes of signals, and what starting a worker takes meanwhile.
+/// The daemon's own: the standard three, the ring or epoll, the signal pipes, and temporary ones for spawning a worker.
 const OWN: usize = 24;
 /// The pipes of a worker.
 const PER_WORKER: usize = 3;
-/// With fewer clients than this there is no point in listening.
+/// The minimum number of clients for which the daemon starts.
 const FEWEST_CLIENTS: usize = 1;
 
-/// What a configuration needs.
+/// The descriptors that a configuration needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
-    /// Whatever comes in, and however few clients.
+    /// The fixed part, which does not depend on the number of clients.
     least: usize,
-    /// Clients that are accepted; none come but over stdio if there is no listener.
+    /// Clients that can be accepted; only stdio's if there is no listener.
     clients: usize,
-    /// Connections that have to say something first, beyond the slots of clients that are free.
+    /// Connections in handshakes, beyond the free slots of clients.
     handshakes: usize,
-    /// Connections of doors for MCP, which are no clients.
+    /// Connections to MCP listeners, which are not clients.
     http: usize,
     workers: usize,
 }
@@ -46,12 +46,12 @@ impl Need {
         }
     }
 
-    /// All of it.
+    /// The total.
     pub(crate) fn most(&self) -> u64 {
         (self.least + self.clients + self.handshakes + self.http) as u64
     }
 
-    /// What it adds up to, for people.
+    /// The sum with its terms, for a message.
     pub(crate) fn sum(&self) -> String {
         let of_workers = PER_WORKER * self.workers;
         let rest = self.handshakes + self.http + self.least - of_workers;
@@ -63,7 +63,7 @@ impl Need {
         )
     }
 
-    /// Clients that fit into so many descriptors; none if the daemon itself does not.
+    /// How many clients fit into this limit; none if not even the fixed part does.
     pub(crate) fn clients_within(&self, allowed: u64) -> Option<usize> {
         let rest = self.rest(allowed)?;
         let for_clients = rest - (self.handshakes_within(allowed) + self.http_within(allowed)).min(rest);
@@ -71,19 +71,19 @@ impl Need {
         fits.then_some(for_clients.min(self.clients))
     }
 
-    /// Those of them that may have to say something first: one at least, where some have to.
+    /// How many of them may be handshakes: at least one, if there are listeners with handshakes.
     fn handshakes_within(&self, allowed: u64) -> usize {
         let share = self.rest(allowed).unwrap_or(0) / 4;
         self.handshakes.min(share.max(1))
     }
 
-    /// Those of them that are connections of doors for MCP: one at least, where there are doors.
+    /// How many of them may be connections to MCP listeners: at least one, if there are such listeners.
     pub(crate) fn http_within(&self, allowed: u64) -> usize {
         let share = self.rest(allowed).unwrap_or(0) / if self.clients == 0 { 1 } else { 2 };
         self.http.min(share.max(1))
     }
 
-    /// What the daemon itself leaves of so many.
+    /// What the fixed part leaves of this limit.
     fn rest(&self, allowed: u64) -> Option<usize> {
         usize::try_from(allowed).unwrap_or(usize::MAX).checked_sub(self.least)
     }
@@ -94,22 +94,22 @@ impl Need {
     }
 }
 
-/// What was found out at the start.
+/// The limits determined at start.
 pub(super) struct Allowance {
-    /// The limit that workers are to get back.
+    /// The limit to restore for workers.
     pub of_workers: Rlimit,
-    /// Clients that fit, if those are fewer than there may be, and the limit that says so.
+    /// The maximum number of clients, if it had to be reduced, and the limit that requires it.
     pub fewer_clients: Option<(usize, u64)>,
-    /// Connections that may have to say something first, beyond the slots of clients that are free.
+    /// Maximum number of handshakes beyond the free slots of clients.
     pub handshakes: usize,
-    /// Connections of doors for MCP.
+    /// Maximum number of connections to MCP listeners.
     pub http: usize,
 }
 
-/// Raises the soft limit of descriptors as far as is needed and allowed.
+/// Raises the soft limit of descriptors as far as needed and permitted.
 ///
 /// # Errors
-/// [`StartError::FileDescriptors`] where not even one client fits.
+/// [`StartError::FileDescriptors`] if not even one client fits.
 pub(super) fn allow(need: Need) -> Result<Allowance, StartError> {
     let of_workers = getrlimit(Resource::Nofile);
     let most = need.most();

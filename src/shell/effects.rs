@@ -1,4 +1,4 @@
-//! What each effect of the core means to the kernel.
+//! Carries out the core's effects.
 
 use std::rc::Rc;
 
@@ -9,8 +9,8 @@ use crate::io::Io;
 use crate::io::buffers::Block;
 use crate::scan::{Span, Window};
 
-/// Whose bytes effects copy from, and the block that they lie in with their offset there, if lines of it can be held
-/// in place.
+/// The peer whose bytes the effects copy from, and the block that they lie in with their offset there, if its lines can
+/// be held in place.
 pub(super) struct Source<'a> {
     pub from: Peer,
     pub window: Window<'a>,
@@ -18,7 +18,7 @@ pub(super) struct Source<'a> {
 }
 
 impl<I: Io> Reactor<I> {
-    /// Carries out what a call of the core has led to; what it copies lies in `source`.
+    /// Carries out the effects of a call to the core; `source` has the bytes to copy.
     pub(super) fn carry_out(&mut self, effects: Effects<'_>, source: Option<&Source<'_>>) {
         for effect in effects {
             match effect {
@@ -66,7 +66,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Does something with the connection of a peer that is still there.
+    /// Runs `act` on a peer's connection, if it still exists.
     fn with(&mut self, peer: Peer, act: impl FnOnce(&mut Self, usize)) {
         if let Some(slot) = self.connections.slot(peer) {
             act(self, slot);

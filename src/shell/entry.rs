@@ -1,7 +1,7 @@
-//! One entry of the log as a line: for people, or as a JSON object. It knows nothing of where lines go.
+//! Formats a log entry as a line: as text, or as a JSON object. It does no I/O.
 //!
-//! Whatever stands in an entry, it is one line and writes no control character: what clients and workers say must not
-//! be able to forge a line or to move the cursor of a reader.
+//! Whatever an entry contains, it is one line without control characters: clients and workers must not be able to forge
+//! a line or to move the cursor of a reader's terminal.
 
 use std::fmt::{self, Write as _};
 use std::time::SystemTime;
@@ -13,18 +13,18 @@ use super::stderr::LONGEST_LINE;
 use crate::calendar;
 use crate::visible;
 
-/// How lines look.
+/// The format of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Look {
     /// As a JSON object.
     pub json: bool,
-    /// For the journal: each line begins with its priority (sd-daemon(3)), and has no time where people read it, since
-    /// the journal knows when it came.
+    /// For the journal: each line begins with its priority (sd-daemon(3)), and text lines have no time, since the
+    /// journal records it.
     pub journal: bool,
 }
 
 impl Look {
-    /// What each line of this level begins with.
+    /// The priority prefix of this level.
     pub(super) fn priority(self, level: Level) -> &'static str {
         match level {
             _ if !self.journal => "",
@@ -41,17 +41,17 @@ pub(super) struct Entry {
     look: Look,
     level: Level,
     message: String,
-    /// As they will stand in the line.
+    /// The formatted fields.
     fields: String,
 }
 
 impl Entry {
-    /// An entry that says nothing yet.
+    /// An empty entry.
     pub(super) fn new(look: Look, level: Level) -> Self {
         Self { look, level, message: String::new(), fields: String::new() }
     }
 
-    /// What it says.
+    /// Sets the message.
     pub(super) fn message(mut self, message: impl fmt::Display) -> Self {
         self.say(message);
         self
@@ -61,13 +61,13 @@ impl Entry {
         show(message.to_string().as_bytes(), self.look.json, usize::MAX, &mut self.message);
     }
 
-    /// A field that is text.
+    /// Adds a text field.
     pub(super) fn text(mut self, name: &str, value: &str) -> Self {
         self.add_text(name, value);
         self
     }
 
-    /// A field with text that others have chosen, which must not pass for another field.
+    /// Adds a field with text from a peer, which must not look like another field.
     pub(super) fn chosen(self, name: &str, value: &str) -> Self {
         let is_plain = !value.contains(|c: char| c.is_whitespace() || c == '"' || c == '=');
         match self.look.json || is_plain {
@@ -83,7 +83,7 @@ impl Entry {
         self.fields.push_str(if self.look.json { "\"" } else { "" });
     }
 
-    /// A field that is a number or a boolean.
+    /// Adds a number or a boolean.
     pub(super) fn plain(mut self, name: &str, value: impl fmt::Display) -> Self {
         self.add(name, value);
         self
@@ -96,8 +96,7 @@ impl Entry {
         };
     }
 
-    /// A field that is a token of JSON and stays one, if every parser takes it: half a surrogate pair and numbers without
-    /// bounds are text.
+    /// Adds a JSON token verbatim, if every parser accepts it: unpaired surrogates and huge numbers become text.
     pub(super) fn token(self, name: &str, token: &str) -> Self {
         match serde_json::from_str::<serde_json::Value>(token) {
             Ok(_) if self.look.json => self.plain(name, visible::json(token.trim())),
@@ -105,12 +104,12 @@ impl Entry {
         }
     }
 
-    /// The fields alone, as they stand in the line.
+    /// The formatted fields alone.
     pub(super) fn into_fields(self) -> String {
         self.fields
     }
 
-    /// The line, with its end.
+    /// The complete line, with its newline.
     pub(super) fn into_line(self) -> Vec<u8> {
         let Self { look, level, message, fields } = self;
         let mut line = String::with_capacity(message.len() + fields.len() + 64);
@@ -154,8 +153,8 @@ impl Visit for Entry {
     }
 }
 
-/// One line that the worker of this name wrote to stderr, without its newline: `kept` is the begin of `length` bytes.
-/// What is shown of it takes up [`LONGEST_LINE`] bytes at most.
+/// A line that the named worker wrote to stderr, without its newline: `kept` is the beginning of `length` bytes. At
+/// most [`LONGEST_LINE`] bytes of it are shown.
 pub(super) fn of_worker(
     look: Look,
     level: Level,
@@ -175,13 +174,13 @@ pub(super) fn of_worker(
     format!("{}[{name}] {text}{cut}\n", look.priority(level)).into_bytes()
 }
 
-/// The time as lines have it.
+/// The current time in the log's format.
 pub(super) fn now() -> String {
     calendar::to_the_millisecond(SystemTime::now())
 }
 
-/// Writes the begin of `bytes` that takes up `most` bytes at most, as the content of a JSON string, or so that a terminal
-/// shows it and obeys nothing in it. Returns how many of `bytes` that are.
+/// Escapes as much of `bytes` as fits into `most` bytes, for a JSON string or for a terminal. Returns how many of
+/// `bytes` that is.
 fn show(bytes: &[u8], json: bool, most: usize, out: &mut String) -> usize {
     let (start, mut shown) = (out.len(), 0);
     for chunk in bytes.utf8_chunks() {
@@ -212,7 +211,7 @@ fn show(bytes: &[u8], json: bool, most: usize, out: &mut String) -> usize {
     shown
 }
 
-/// Returns how many bytes the character itself has.
+/// Returns the length of the character itself in bytes.
 fn escape_for_json(c: char, out: &mut String) -> usize {
     match c {
         '"' | '\\' | '\n' | '\r' | '\t' => out.extend(c.escape_default()),
@@ -224,8 +223,7 @@ fn escape_for_json(c: char, out: &mut String) -> usize {
     c.len_utf8()
 }
 
-/// Control characters are escaped, and what changes the direction of writing. Returns how many bytes the character
-/// itself has.
+/// Escapes control and bidirectional characters. Returns the length of the character itself in bytes.
 fn escape_for_people(c: char, out: &mut String) -> usize {
     match c {
         '\t' => out.push(c),

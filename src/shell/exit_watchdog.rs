@@ -1,5 +1,5 @@
-//! The exit watchdog: writing the last lines to stderr, those of a panic too, takes a second at most, also when the reader
-//! of stderr does not read.
+//! The exit watchdog: writing the last lines to stderr, including those of a panic, takes at most a second, even if
+//! stderr is not read.
 
 use std::panic;
 use std::ptr::null_mut;
@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use signal_hook::low_level::{exit, register};
 
-/// Seconds that the process has for its last words.
+/// Seconds that the process has for its last lines.
 const LIMIT: u32 = 1;
 
-/// A second is counted in so many parts: a process that was stopped (SIGSTOP, a frozen container) gets one signal when it
-/// goes on, however long that took, and still has its time.
+/// The second is counted in this many parts: a process that was stopped (SIGSTOP, a frozen container) gets one signal
+/// when it continues, however long that took, and still has its time.
 const PARTS: u32 = 10;
 
-/// Ends the process with this code when it has run for a second, whatever it waits for then.
+/// Exits the process with this code after a second of running, whatever it waits for then.
 pub(super) fn limit(code: u8) {
     let passed = AtomicU32::new(0);
     let handler = move || {
@@ -22,16 +22,16 @@ pub(super) fn limit(code: u8) {
             exit(code.into());
         }
     };
-    // SAFETY: the handler counts and makes one call, which are async-signal-safe (signal-safety(7)).
+    // SAFETY: the handler counts and makes one call, all async-signal-safe (signal-safety(7)).
     if unsafe { register(libc::SIGALRM, handler) }.is_ok() {
         let part = libc::timeval { tv_sec: 0, tv_usec: i64::from(LIMIT * 1_000_000 / PARTS) };
         let timer = libc::itimerval { it_interval: part, it_value: part };
-        // SAFETY: setitimer(2) reads the timer, and has no place to write the one before to.
+        // SAFETY: setitimer(2) reads the timer, and is given no address for the old one.
         unsafe { libc::setitimer(libc::ITIMER_REAL, &raw const timer, null_mut()) };
     }
 }
 
-/// Has a panic kill the process by SIGALRM in a second if its message cannot be written before.
+/// Makes a panic kill the process by SIGALRM if its message cannot be written within a second.
 pub(super) fn limit_those_of_a_panic() {
     let tell = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
@@ -57,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// A pipe that takes nothing more: its reader and its writer.
+    /// A full pipe: its reader and its writer.
     fn full_pipe() -> (OwnedFd, OwnedFd) {
         let (reader, writer) = pipe().expect("there are descriptors");
         ioctl_fionbio(&writer, true).expect("it is a pipe");
@@ -80,7 +80,7 @@ mod tests {
         rustix::process::kill_process(rustix::process::getpid(), Signal::STOP).expect("it may");
     }
 
-    /// One of the tests above as a process of its own.
+    /// Runs one of the tests above as a process.
     fn process(test: &str, stderr: impl Into<Stdio>) -> Child {
         let mut process = Command::new(std::env::current_exe().expect("it has a file"));
         process.args(["--exact", &format!("shell::exit_watchdog::tests::{test}"), "--ignored", "--nocapture"]);
@@ -88,7 +88,7 @@ mod tests {
         process.stdout(Stdio::null()).stderr(stderr).spawn().expect("it can be started")
     }
 
-    /// Looks again and again until there is something, for two minutes.
+    /// Polls until there is a result, for two minutes.
     fn until<T>(mut there: impl FnMut() -> Option<T>) -> Option<T> {
         let until = Instant::now() + Duration::from_secs(120);
         while Instant::now() < until {
@@ -100,7 +100,7 @@ mod tests {
         None
     }
 
-    /// How it ended.
+    /// Its exit status.
     fn end_of(mut process: Child) -> ExitStatus {
         let status = until(|| process.try_wait().expect("it is our child"));
         if status.is_none() {

@@ -1,4 +1,4 @@
-//! What the frames of a WebSocket want beside their lines: pings are sent and answered, and how it ends is told both ways.
+//! Handles WebSocket control frames: sends and answers pings, and reports and sends closes.
 
 use super::connection::{Closing, Connection};
 use super::reactor::Reactor;
@@ -9,7 +9,7 @@ use crate::websocket::close::{self, Fault};
 use crate::websocket::encode;
 
 impl<I: Io> Reactor<I> {
-    /// Frames of a WebSocket were decoded: what they want beside their lines is done.
+    /// Handles what was decoded besides lines.
     pub(super) fn after_frames(&mut self, now: Moment, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
         let Some(framing) = connection.outbox.framing() else { return };
@@ -26,7 +26,7 @@ impl<I: Io> Reactor<I> {
         self.tell_ending(now, slot);
     }
 
-    /// Tells the core that a WebSocket has said its last, once it has all its lines.
+    /// Tells the core that a WebSocket was closed, once the core has all its lines.
     pub(super) fn tell_ending(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
         if connection.is_waiting_to_be_read() {
@@ -45,7 +45,7 @@ impl<I: Io> Reactor<I> {
         self.tell(now, input);
     }
 
-    /// Queues the last frame of a WebSocket, if it is still to come. True if it was queued now.
+    /// Queues a close frame, if none was queued. Returns whether it did.
     pub(super) fn queue_close_frame(&mut self, slot: usize) -> bool {
         let connection = &mut self.connections[slot];
         let (Some(web), Some(framing)) = (&mut connection.web, connection.outbox.framing()) else { return false };
@@ -55,7 +55,7 @@ impl<I: Io> Reactor<I> {
         true
     }
 
-    /// A WebSocket is pinged from now on when it is silent.
+    /// Starts pings for a WebSocket when it is silent.
     pub(super) fn begin_pings(&mut self, now: Moment, slot: usize, number: u64) {
         if let Some(web) = &mut self.connections[slot].web {
             web.heartbeat.begin(now, number);
@@ -63,11 +63,11 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Pings a connection that has been silent, and ends one that does not answer.
+    /// Pings a silent connection, and closes one that did not answer.
     pub(super) fn ping(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
         let Connection { web: Some(web), outbox, peer, closing, incoming, .. } = connection else { return };
-        // One that has ended what it says answers nothing, and one that is being closed need not.
+        // A peer that has closed will not answer, and a closing connection need not.
         if *closing >= Closing::AfterFlush || incoming.has_ended() {
             return web.heartbeat.stop();
         }

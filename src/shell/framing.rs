@@ -1,46 +1,46 @@
-//! What an output of WebSocket frames knows beside its bytes: how long the queued frames are, so that what was sent can be
-//! told in bytes of lines; the begin of a line whose end is still to come, since a frame says first how long it is; and
-//! what goes before all that is queued: pongs, pings, the answer to the handshake, the last frame.
+//! The framing state of a WebSocket output: the lengths of queued frames, to convert sent bytes to bytes of lines; the
+//! beginning of a line whose end is outstanding, since a frame starts with its length; and urgent bytes that go before
+//! everything queued: pongs, pings, the response to the handshake, the close frame.
 //!
-//! Invariant: a frame that has begun is sent to its end before anything else.
+//! Invariant: a frame that was begun is sent to its end before anything else.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::websocket::encode;
 
-/// So many bytes of pongs wait to be sent at most. Of the pings beyond them the last one is answered (RFC 6455, section
+/// Maximum number of queued bytes of pongs. Of the pings beyond them only the last is answered (RFC 6455, section
 /// 5.5.3).
 const MOST_URGENT: usize = 2048;
-/// Memory for the begin of a line that is kept for the next one, and for what goes first, which is a few bytes once the
-/// answer to the handshake is sent: a thousand connections that do nothing should hold little.
+/// Capacity kept for the next partial line, and for urgent bytes, which are few after the response to the handshake: a
+/// thousand idle connections should use little memory.
 const KEPT: usize = 512;
 const KEPT_URGENT: usize = 128;
 
 /// See the module documentation.
 #[derive(Default)]
 pub(super) struct Framing {
-    /// The begin of a line.
+    /// The beginning of a line.
     pub begun: Vec<u8>,
-    /// The lengths of the frames that are queued, with their heads; the first one may be sent in part.
+    /// The lengths of the queued frames, including headers; the first may be partly sent.
     frames: VecDeque<u32>,
-    /// Bytes of the first frame that are sent.
+    /// How many bytes of the first frame were sent.
     sent: usize,
-    /// What goes first. It may be in flight.
+    /// The urgent bytes to send first, which may be in flight.
     control: Vec<u8>,
     control_sent: usize,
-    /// What goes first after that.
+    /// The urgent bytes to send after those.
     next_control: Vec<u8>,
-    /// The answer to the last ping that found no room.
+    /// The answer to the last ping that did not fit.
     last_pong: Option<Box<encode::Control>>,
-    /// How many queued bytes go before the urgent ones in the write in flight, if those are part of it.
+    /// How many queued bytes precede the urgent ones in the write in flight, if it contains any.
     in_flight: Option<usize>,
 }
 
-/// Bytes of a line, with its newline, that are sent with so many of its frame.
+/// How many bytes of a line, including its newline, correspond to `sent` bytes of its frame.
 fn of_line(frame: usize, sent: usize) -> usize {
     let head = match frame {
-        // RFC 6455, section 5.2: 7, 16 or 64 bits say the length.
+        // RFC 6455, section 5.2: the length has 7, 16 or 64 bits.
         0..=127 => 2,
         128..=65_539 => 4,
         _ => 10,
@@ -49,18 +49,18 @@ fn of_line(frame: usize, sent: usize) -> usize {
 }
 
 impl Framing {
-    /// A frame with a line was queued; so many bytes with its head.
+    /// Records that a line's frame was queued, with its length including the header.
     pub(super) fn queued(&mut self, frame: usize) {
-        // A line has 2 GiB at most.
+        // A line has at most 2 GiB.
         self.frames.push_back(frame as u32);
     }
 
-    /// The begin of a line, which is queued now.
+    /// Takes the beginning of a line, which is queued now.
     pub(super) fn take_begun(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.begun)
     }
 
-    /// The memory of it comes back.
+    /// Returns its memory.
     pub(super) fn keep(&mut self, mut begun: Vec<u8>) {
         begun.clear();
         if begun.capacity() <= KEPT {
@@ -68,7 +68,7 @@ impl Framing {
         }
     }
 
-    /// Sends this before what is queued, behind what is urgent already.
+    /// Queues these bytes before everything queued, but after other urgent ones.
     pub(super) fn queue_control(&mut self, bytes: &[u8]) {
         self.next_control.extend_from_slice(bytes);
     }
@@ -83,13 +83,13 @@ impl Framing {
         }
     }
 
-    /// Whether something goes first.
+    /// Whether there are urgent bytes.
     pub(super) fn control_waits(&self) -> bool {
         self.control_sent < self.control.len() || !self.next_control.is_empty() || self.last_pong.is_some()
     }
 
-    /// What goes first and is not sent yet, and how many queued bytes go before it all the same: the rest of a frame. It
-    /// stays where it is until [`Framing::sent`].
+    /// The urgent bytes that are not sent yet, and how many queued bytes still precede them: the rest of a frame. They
+    /// stay in place until [`Framing::sent`].
     pub(super) fn control(&mut self) -> Option<(usize, &[u8])> {
         if self.control_sent == self.control.len() {
             self.control.clear();
@@ -110,12 +110,12 @@ impl Framing {
         (!rest.is_empty()).then_some((before, rest))
     }
 
-    /// A write has what is urgent behind so many queued bytes; none if it has nothing of it.
+    /// Records that a write contains the urgent bytes, after `before` queued ones; none if it does not.
     pub(super) fn mark_in_flight(&mut self, before: Option<usize>) {
         self.in_flight = before;
     }
 
-    /// So many bytes of a write are sent: how many of the queue these are.
+    /// Records sent bytes of a write. Returns how many of them are from the queue.
     pub(super) fn sent(&mut self, bytes: usize) -> usize {
         let Some(before) = self.in_flight.take() else { return bytes };
         let control = bytes.saturating_sub(before).min(self.control.len() - self.control_sent);
@@ -123,7 +123,7 @@ impl Framing {
         bytes - control
     }
 
-    /// So many bytes of the queue are sent: how many bytes of lines these are.
+    /// Converts sent bytes of the queue to bytes of lines.
     pub(super) fn lines_sent(&mut self, mut bytes: usize) -> usize {
         let mut lines = 0;
         while let Some(frame) = self.frames.front().filter(|_| bytes > 0) {
@@ -141,7 +141,7 @@ impl Framing {
         lines
     }
 
-    /// Bytes of memory that it takes up beside the queue.
+    /// Memory used besides the queue, in bytes.
     pub(super) fn weight(&self) -> usize {
         let control = self.control.capacity() + self.next_control.capacity();
         self.begun.capacity() + control + self.frames.len() * size_of::<u32>()

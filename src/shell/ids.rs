@@ -1,13 +1,13 @@
-//! Ids that are given to clients: what this daemon is called, a dot, and 128 bits that nobody guesses.
+//! Ids given to clients: the daemon's name, a dot, and 128 random bits.
 
 use std::io;
 
 use crate::random;
 
-/// Six bits each, in characters that are the same in fields, paths and cookies (RFC 4648, section 5).
+/// Six bits per character, all of them valid in fields, paths and cookies (RFC 4648, section 5).
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// One that was never given.
+/// A new id.
 ///
 /// # Errors
 /// The system has no random numbers yet.

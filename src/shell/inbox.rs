@@ -1,23 +1,23 @@
-//! What came in and was not consumed yet: the beginning of a line, or what a paused peer has sent. It lies in one block,
-//! which grows with a long line.
+//! Unconsumed input: the beginning of a line, or the bytes of a paused peer. It lies in one block, which grows with a
+//! long line.
 
 use std::rc::Rc;
 
 use crate::io::buffers::{Block, Buffers, CHUNK, READ};
 use crate::scan::Window;
 
-/// Bytes that were received and not consumed: the beginning of a line, or what a paused peer has sent.
+/// Received bytes that are not consumed: the beginning of a line, or the bytes of a paused peer.
 #[derive(Default)]
 pub(super) struct Inbox {
     block: Option<Rc<Block>>,
-    /// Its memory is registered, if possible.
+    /// Use registered memory, if possible.
     of_worker: bool,
     start: usize,
     end: usize,
 }
 
 impl Inbox {
-    /// An empty one. What a worker writes comes into registered memory, if possible.
+    /// An empty inbox. A worker's uses registered memory, if possible.
     pub(super) fn new(of_worker: bool) -> Self {
         Self { of_worker, ..Self::default() }
     }
@@ -27,7 +27,7 @@ impl Inbox {
         self.end - self.start
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.start == self.end
     }
@@ -37,12 +37,12 @@ impl Inbox {
         self.block.as_ref().map(|block| block.window(self.start, self.end))
     }
 
-    /// The block, to hold long lines of it, and where the inbox begins in it.
+    /// The block, to hold long lines in place, and where the inbox begins in it.
     pub(super) fn holdable(&self) -> Option<(Rc<Block>, usize)> {
         Some((Rc::clone(self.block.as_ref()?), self.start))
     }
 
-    /// The first `bytes` are consumed. An empty inbox keeps no memory unless `keep` says that it will be read into.
+    /// Consumes the first `bytes`. An empty inbox frees its memory unless `keep` says that it will be read into.
     pub(super) fn consume(&mut self, bytes: usize, keep: bool, buffers: &mut Buffers) {
         self.start += bytes;
         debug_assert!(self.start <= self.end);
@@ -54,7 +54,7 @@ impl Inbox {
         }
     }
 
-    /// Gives the memory back, with what is in it.
+    /// Frees the memory and its contents.
     pub(super) fn release(&mut self, buffers: &mut Buffers) {
         (self.start, self.end) = (0, 0);
         if let Some(block) = self.block.take().and_then(Rc::into_inner) {
@@ -62,7 +62,7 @@ impl Inbox {
         }
     }
 
-    /// Adds bytes; `limit` is how much a line may hold. False if there is no memory for them.
+    /// Appends bytes; `limit` is the maximum length of a line. False if the system is out of memory.
     #[must_use]
     pub(super) fn append(&mut self, bytes: &[u8], limit: usize, buffers: &mut Buffers) -> bool {
         let there_is_room = self.reserve(bytes.len(), limit, buffers);
@@ -74,8 +74,8 @@ impl Inbox {
         there_is_room
     }
 
-    /// Room for the kernel to read at least `wanted` bytes into: the block's registration, the address and the size.
-    /// [`Inbox::filled`] says how many came. None if there is no memory for them.
+    /// Room for the kernel to read at least `wanted` bytes: the block's registration, the address and the size.
+    /// [`Inbox::filled`] records how many were read. None if the system is out of memory.
     pub(super) fn room(
         &mut self,
         wanted: usize,
@@ -89,43 +89,42 @@ impl Inbox {
         Some((block.registered(), block.at(self.end), block.capacity() - self.end))
     }
 
-    /// Whether room for `wanted` more bytes takes more memory than it has.
+    /// Whether room for `wanted` more bytes needs a larger block.
     pub(super) fn would_grow(&self, wanted: usize) -> bool {
         self.block.as_ref().is_none_or(|block| block.capacity() < self.len() + wanted)
     }
 
-    /// Bytes of memory that it takes up.
+    /// Memory used, in bytes.
     pub(super) fn weight(&self) -> usize {
         self.block.as_ref().map_or(0, |block| block.weight())
     }
 
-    /// What the kernel has read into the room, `bytes` of it, with one byte more: they may be changed before
-    /// [`Inbox::filled`].
+    /// The `bytes` that the kernel has read into the room, plus one: they may be changed before [`Inbox::filled`].
     pub(super) fn received(&mut self, bytes: usize) -> &mut [u8] {
         match &self.block {
             Some(block) => {
                 let end = (self.end + bytes + 1).min(block.capacity());
-                // SAFETY: the bytes lie inside the block, which was zeroed; behind the end of the inbox nobody else
-                // looks, not even who holds a line of the block.
+                // SAFETY: the bytes lie inside the block, which was zeroed; after the end of the inbox there are no
+                // other users, including holders of a line in the block.
                 unsafe { std::slice::from_raw_parts_mut(block.at(self.end), end - self.end) }
             }
             None => &mut [],
         }
     }
 
-    /// The kernel has read `bytes` into the room.
+    /// Records that the kernel has read `bytes` into the room.
     pub(super) fn filled(&mut self, bytes: usize) {
         self.end += bytes;
     }
 
-    /// Whether the memory was taken for a long line.
+    /// Whether the block was taken for a long line.
     pub(super) fn is_long(&self) -> bool {
         self.block.as_ref().is_some_and(|block| block.capacity() > READ)
     }
 
-    /// Makes room for `wanted` more bytes: by moving to the front, or into a larger block. Blocks grow fourfold, so
-    /// that a long line is moved a few times only, but never far beyond the longest line. False if there is no memory;
-    /// then everything is as it was.
+    /// Makes room for `wanted` more bytes: by moving to the front, or to a larger block. Blocks grow fourfold, so that
+    /// a long line is moved only a few times, but never far beyond the longest line. False if the system is out of
+    /// memory; then nothing has changed.
     #[must_use]
     fn reserve(&mut self, wanted: usize, limit: usize, buffers: &mut Buffers) -> bool {
         let held = self.len();

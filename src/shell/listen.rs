@@ -1,5 +1,5 @@
-//! Listening sockets: made at the start, made anew when somebody has ended them, given up at the shutdown. Nobody accepts
-//! here.
+//! Opens listening sockets: at start, again after another process has shut one down, and closes them at shutdown. It
+//! does not accept.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,59 +23,60 @@ use crate::bus::port;
 use crate::config::{Listen, Owner};
 use crate::error::StartError;
 
-/// How long an address may still be held by a daemon that has gone.
+/// How long a daemon that has ended may still hold an address.
 const LAST_HOLDER: Duration = Duration::from_millis(500);
-/// How long other daemons may take, all in all, to open their sockets in the same directories.
+/// How long to wait in total for other daemons that are opening sockets in the same directories.
 const OTHER_STARTS: Duration = Duration::from_secs(5);
-/// After which it is tried again for the first time; then after twice as long, and so on.
+/// The first delay before a retry; doubled each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
-/// Connections that the kernel holds for us while the table is full; net.core.somaxconn cuts it.
+/// Pending connections that the kernel queues while the table is full; capped by net.core.somaxconn.
 pub(super) const BACKLOG: i32 = 4096;
-/// A silent peer is asked after this long whether it is still there, if the configuration says nothing else.
+/// Default idle time before a TCP keepalive probe.
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(10);
-/// Questions that the kernel may ask in vain before it gives a connection up by itself; `liveness.rs` does so before.
+/// Number of unanswered probes before the kernel drops a connection; `liveness.rs` does so earlier.
 const QUESTIONS: u32 = 20;
-/// Unsent bytes that the kernel takes for one connection. Without it a reader that has stopped would still be sent
-/// megabytes, and max_output_queue would not be what bounds memory.
+/// Maximum number of unsent bytes that the kernel buffers for a connection. Without this limit a stalled reader would
+/// still be sent megabytes, and max_output_queue would not bound memory.
 const UNSENT_BYTES: libc::c_int = 128 * 1024;
 
 /// A listening socket.
 pub(super) struct Listening {
-    // First, so that its file goes before the socket does: who finds nobody listening may put a file of its own there.
+    // First, so that its file is removed before the socket is closed: another daemon that finds the socket dead may
+    // create its own file there.
     place: Place,
     /// The socket.
     pub socket: OwnedFd,
-    /// Where it listens, for people.
+    /// Its address, for display.
     pub address: String,
     /// Index of the listener in the configuration.
     pub listener: usize,
-    /// A service manager listens on it, too, and goes on when we have gone.
+    /// A service manager holds it, too, and keeps it when we end.
     pub is_inherited: bool,
 }
 
-/// What a socket is bound to.
+/// The address that a socket is bound to.
 enum Place {
     Tcp(SocketAddr),
-    /// The file goes when the daemon does, if it is still ours; an abstract name has none.
+    /// The file is removed when the daemon ends, if it is still ours; an abstract name has none.
     Unix {
         path: PathBuf,
         mode: u32,
         owner: Owner,
         _file: Option<SocketFile>,
     },
-    /// Nobody has bound it; its clients are of this machine.
+    /// It is not bound; its clients are local.
     #[cfg(test)]
     Nowhere,
 }
 
 impl Listening {
-    /// A socket that nobody has bound.
+    /// An unbound socket.
     #[cfg(test)]
     pub(super) fn nowhere(socket: OwnedFd, address: &str) -> Self {
         Self { socket, address: address.to_owned(), listener: 0, is_inherited: false, place: Place::Nowhere }
     }
 
-    /// Its file gets these permissions, if it has one.
+    /// Sets the permissions of its file, if it has one.
     pub(super) fn set_access(&mut self, mode: u32, owner: Owner) -> Result<(), StartError> {
         let Place::Unix { path, mode: before, owner: owned, _file: Some(_) } = &mut self.place else { return Ok(()) };
         if (*before, *owned) == (mode, owner) {
@@ -88,7 +89,7 @@ impl Listening {
         Ok(())
     }
 
-    /// Whether its clients are users of this machine and not network addresses.
+    /// Whether its clients are local users rather than network addresses.
     pub(super) fn is_unix(&self) -> bool {
         match self.place {
             Place::Tcp(_) => false,
@@ -98,7 +99,7 @@ impl Listening {
         }
     }
 
-    /// Whether each connection to `other` could have come to this one instead.
+    /// Whether any connection to `other` would also be accepted by this one.
     pub(super) fn covers(&self, other: &Self) -> bool {
         match (&self.place, &other.place) {
             (Place::Tcp(one), Place::Tcp(other)) => covers(*one, *other),
@@ -106,12 +107,12 @@ impl Listening {
         }
     }
 
-    /// Its socket once more, if it is one of TCP that goes when we close it.
+    /// A copy of its descriptor, if it is a TCP socket that only we hold.
     pub(super) fn own_tcp(&self) -> Option<io::Result<OwnedFd>> {
         (!self.is_inherited && !self.is_unix()).then(|| self.socket.try_clone())
     }
 
-    /// A new socket at the same place, for one that somebody has ended (`ss --kill`, shutdown(2)).
+    /// A new socket at the same address, after another process has shut this one down (`ss --kill`, shutdown(2)).
     pub(super) fn open_anew(&self) -> Result<Self, StartError> {
         if self.is_inherited {
             return self.listen_again();
@@ -138,12 +139,12 @@ impl Listening {
         Self { socket, address: format!("tcp://{address}"), listener, is_inherited: false, place }
     }
 
-    /// The socket of a service manager at this place.
+    /// A service manager's socket at this address.
     fn inherited(inherited: &Inherited, place: Place, listener: usize) -> Result<Self, StartError> {
         let failed = |error: io::Error| StartError::Bind { address: inherited.address.clone(), source: error };
         let socket = inherited.socket.try_clone().map_err(failed)?;
-        // Another process may take a connection before it is accepted here. Whoever shares the socket sees the flag, and has
-        // to reckon with it (accept(2), NOTES).
+        // Another process may take a connection before it is accepted here. Processes that share the socket see the
+        // flag, and have to handle it (accept(2), NOTES).
         ioctl_fionbio(&socket, true).map_err(|error| failed(error.into()))?;
         if matches!(place, Place::Tcp(_)) {
             tune(&socket).map_err(failed)?;
@@ -152,8 +153,8 @@ impl Listening {
         Ok(Self { socket, address, listener, is_inherited: true, place })
     }
 
-    /// The same socket, for one that we cannot make anew because somebody else has it, too. One that is no TCP socket
-    /// cannot be listened on again (unix(7)).
+    /// The same socket, listening again, if we cannot replace it because another process holds it, too. That only works
+    /// for TCP (unix(7)).
     fn listen_again(&self) -> Result<Self, StartError> {
         let failed = |source: io::Error| {
             let address = match &self.place {
@@ -184,7 +185,7 @@ struct SocketFile {
 }
 
 impl SocketFile {
-    /// The file that bind(2) has just made.
+    /// The file that bind(2) has just created.
     fn made(path: &Path) -> io::Result<Self> {
         let metadata = std::fs::symlink_metadata(path)?;
         Ok(Self { path: path.to_owned(), device: metadata.dev(), inode: metadata.ino() })
@@ -200,16 +201,17 @@ impl Drop for SocketFile {
     }
 }
 
-/// Held while a socket file is made. A file that nobody listens on may be one that another daemon has just made and is
-/// about to listen on: of two that start at once on one path, one has it, and the other is told so.
+/// Held while a socket file is created. A file without a listener may be one that another daemon has just created and
+/// is about to listen on: if two start at the same path, one gets it, and the other an error.
 ///
-/// It is a flock(2) of the directory, and nothing of it remains. A user who may not read the directory goes without.
+/// It is a flock(2) of the directory, which leaves no trace. If the directory is not readable, there is no lock.
 struct DirectoryLock {
     _directory: OwnedFd,
 }
 
 impl DirectoryLock {
-    /// The lock for this path, if it is free before `until`: any program may lock a directory for as long as it likes.
+    /// Locks the directory of this path, if possible before `until`: any program may lock a directory for as long as it
+    /// likes.
     fn of(path: &Path, until: Instant) -> Option<Self> {
         if address::is_abstract(path) {
             return None;
@@ -238,35 +240,36 @@ impl DirectoryLock {
     }
 }
 
-/// A TCP socket of ours, and the listener for clients that it belongs to; none for the admin listener.
+/// One of our TCP sockets, and the client listener that it belongs to; none for the admin listener.
 pub(super) type OwnSocket = (Option<usize>, OwnedFd);
 
-/// Opens the sockets of one start or of one reload.
+/// Opens the sockets of a start or a reload.
 pub(super) struct Opening<'a> {
     inherited: &'a [Inherited],
     used: Vec<bool>,
-    /// When a daemon that starts at the same time is waited for no longer.
+    /// How long to wait for other daemons that are starting.
     others_until: Instant,
     leaving: Leaving,
 }
 
 impl<'a> Opening<'a> {
-    /// `inherited` were passed on to us; `leaving` are TCP sockets of ours that are closed once the new ones are open.
+    /// `inherited` were passed to us; `leaving` are our TCP sockets that are closed once the new ones are open.
     pub(super) fn new(inherited: &'a [Inherited], leaving: Vec<OwnedFd>) -> Self {
         let others_until = Instant::now() + OTHER_STARTS;
         Self { inherited, used: vec![false; inherited.len()], others_until, leaving: Leaving::new(leaving) }
     }
 
-    /// One that was passed on, and that nobody has taken.
+    /// An inherited socket that is not used.
     pub(super) fn unused(&self) -> Option<&'a Inherited> {
         let unused = self.used.iter().position(|used| !used)?;
         Some(&self.inherited[unused])
     }
 
-    /// Opens every socket of one listener: a name may stand for several addresses. One that was passed on to us is taken.
+    /// Opens every socket of a listener: a name may have several addresses. An inherited socket is used if there is
+    /// one.
     ///
-    /// The kernel closes the sockets of a daemon that was killed some time after it was reaped, since its ring still holds
-    /// them: what is in use is tried again for a while.
+    /// The kernel closes a killed daemon's sockets some time after it was reaped, since its ring still holds them: an
+    /// address in use is retried for a while.
     pub(super) fn open(&mut self, listen: &Listen, listener: usize) -> Result<Vec<Listening>, StartError> {
         let until = Instant::now() + LAST_HOLDER;
         let mut pause = FIRST_PAUSE;
@@ -292,7 +295,7 @@ impl<'a> Opening<'a> {
             }),
             Listen::Unix { path, mode, owner } => {
                 let is_abstract = address::is_abstract(path);
-                // Theirs is absolute.
+                // The service manager's is absolute.
                 let whole = std::path::absolute(path).ok().filter(|_| !is_abstract).unwrap_or_else(|| path.clone());
                 let place = Place::Unix { path: path.clone(), mode: *mode, owner: *owner, _file: None };
                 match passed_on(Address::Unix { path: whole }, place) {
@@ -307,15 +310,14 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// Whether a socket at `one` takes all connections to `other`: [::] is every network, IPv4 too.
+/// Whether a socket at `one` accepts all connections to `other`: [::] is all interfaces, including IPv4.
 fn covers(one: SocketAddr, other: SocketAddr) -> bool {
     let is_every = one.ip().is_unspecified() && (one.is_ipv6() || other.is_ipv4());
     one.port() == other.port() && (is_every || one.ip() == other.ip())
 }
 
-/// TCP sockets that a reload is about to close. Meanwhile others may have addresses that overlap with theirs
-/// (SO_REUSEPORT), as 0.0.0.0 does with 127.0.0.1: they go on until the new ones are open, and if one cannot be opened
-/// they stay.
+/// TCP sockets that a reload is about to close. Until then new ones may overlap with them (SO_REUSEPORT), as 0.0.0.0
+/// does with 127.0.0.1: they listen until all new ones are open, and stay if one cannot be opened.
 struct Leaving(Vec<OwnedFd>);
 
 impl Leaving {
@@ -325,12 +327,12 @@ impl Leaving {
         leaving
     }
 
-    /// Whether a new socket has to share an address with one of them.
+    /// Whether a new socket may have to share an address with one of them.
     fn shares(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// Without that, an address in use stays in use, which is told.
+    /// If this fails, the address stays in use, which is reported.
     fn may_be_shared(&self, may_be: bool) {
         for socket in &self.0 {
             let _ = sockopt::set_socket_reuseport(socket, may_be);
@@ -366,7 +368,7 @@ fn open_tcp(
     };
     addresses.dedup();
     if port == 0 {
-        // Two addresses would be given two ports, and one was asked for.
+        // Two addresses would get two ports, but one was requested.
         addresses.truncate(1);
     }
     let mut addresses = VecDeque::from(addresses);
@@ -379,7 +381,7 @@ fn open_tcp(
         }
         match tcp_socket(address, shares) {
             Ok((socket, address)) => opened.push(Listening::tcp(socket, address, listener)),
-            // localhost is ::1 too, also on machines without IPv6.
+            // localhost resolves to ::1 even on machines without IPv6.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::EAFNOSUPPORT)) => {
                 absent = Some(error);
                 addresses.extend(address::without_ipv6(address));
@@ -393,12 +395,12 @@ fn open_tcp(
     }
 }
 
-/// With `shares` the address may be one that overlaps with that of a socket that is leaving.
+/// With `shares` the address may overlap with that of a leaving socket.
 fn tcp_socket(address: SocketAddr, shares: bool) -> io::Result<(OwnedFd, SocketAddr)> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     if address.is_ipv6() {
-        // [::] is every network, IPv4 too.
+        // [::] is all interfaces, including IPv4.
         sockopt::set_ipv6_v6only(&socket, !address.ip().is_unspecified())?;
     }
     sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -415,7 +417,7 @@ fn tcp_socket(address: SocketAddr, shares: bool) -> io::Result<(OwnedFd, SocketA
     Ok((socket, bound))
 }
 
-/// Connections inherit these from the listening socket, which saves a call for each of them.
+/// Connections inherit these options from the listening socket, which saves system calls for each.
 fn tune(socket: &OwnedFd) -> io::Result<()> {
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;
@@ -451,7 +453,8 @@ fn open_unix(path: &Path, mode: u32, owner: Owner, listener: usize) -> Result<Li
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
             .map_err(|error| failed(error.into()))?;
-    // Nobody may connect before the mode is right: the file gets that of the socket. The umask is of all threads.
+    // No client may connect before the mode is set: the file gets that of the socket. The umask would affect all
+    // threads.
     fchmod(&socket, Mode::from_raw_mode(0o600)).map_err(|error| failed(error.into()))?;
     bind(&socket, &address).map_err(|error| failed(error.into()))?;
     let file = if is_file { Some(SocketFile::made(path).map_err(failed)?) } else { None };
@@ -464,7 +467,7 @@ fn open_unix(path: &Path, mode: u32, owner: Owner, listener: usize) -> Result<Li
     Ok(Listening { socket, address: format!("unix:{}", path.display()), listener, is_inherited: false, place })
 }
 
-/// Gives a socket file to its owner.
+/// Changes the owner of a socket file.
 fn give_away(path: &Path, owner: Owner) -> Result<(), StartError> {
     let (user, group) = (owner.user.map(Uid::from_raw), owner.group.map(Gid::from_raw));
     if user.is_none() && group.is_none() {
@@ -473,21 +476,21 @@ fn give_away(path: &Path, owner: Owner) -> Result<(), StartError> {
     chown(path, user, group).map_err(|error| StartError::Owner { path: path.to_owned(), owner, source: error.into() })
 }
 
-/// Removes a socket file that nobody listens on any more.
+/// Removes a socket file without a listener.
 fn clear_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), StartError> {
     use std::os::unix::fs::FileTypeExt;
     let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
         return Err(StartError::NotASocket { path: path.to_owned() });
     }
-    // A live listener whose queue is full would be waited for.
+    // connect(2) would block on a live listener with a full queue.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
         .map_err(|error| StartError::io("make a socket")(error.into()))?;
     let bind_error = |source| StartError::Bind { address: Address::Unix { path: path.to_owned() }, source };
     match connect(&probe, address) {
         Err(rustix::io::Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(bind_error),
-        // Whether anybody listens there is not ours to see.
+        // We have no permission to find out whether it is in use.
         Err(error @ (rustix::io::Errno::ACCESS | rustix::io::Errno::PERM)) => Err(bind_error(error.into())),
         answer => Err(StartError::SocketInUse {
             path: path.to_owned(),

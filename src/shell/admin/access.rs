@@ -1,6 +1,6 @@
-//! Who may ask what. Reading is for everybody who can connect; an action needs a Unix socket, whose permissions say who
-//! may, or the token. A page of another origin that a browser shows may neither act nor read: it cannot reach a Unix
-//! socket, and over TCP its requests name the page, or a host that this is not.
+//! Access to the admin listener. Every client that can connect may read; an action needs a Unix socket, whose
+//! permissions decide, or the token. A browser page of another origin may neither act nor read: it cannot reach a Unix
+//! socket, and over TCP its requests name the page, or a host other than ours.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -15,21 +15,21 @@ use crate::config::Token;
 use crate::http1::Status;
 use crate::shell::handshakes::upgrade::names_this_machine;
 
-/// What is known of the other side.
+/// What is known of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// It may open the socket file; or the abstract name, and is root or our own user.
+    /// It may open the socket file; or it uses the abstract name, and is root or our own user.
     Trusted,
     /// Any other user of this machine, by an abstract name, which has no permissions.
     AnyUser,
-    /// It came over TCP to an address that leads out of this machine.
+    /// It connected over TCP to an address that other machines can reach.
     Network,
-    /// It came over TCP to an address of this machine alone.
+    /// It connected over TCP to a loopback address.
     Loopback,
 }
 
 impl Origin {
-    /// Where a connected socket comes from.
+    /// The origin of a connected socket.
     pub(super) fn of(socket: &OwnedFd, place: Place, is_unix: bool, is_abstract: bool) -> Self {
         if is_unix {
             let ours = [Source::User(0), Source::User(geteuid().as_raw())];
@@ -40,9 +40,9 @@ impl Origin {
     }
 }
 
-/// Why a request is not answered at all, if it is not.
+/// Refuses a request that must not be answered at all.
 pub(super) fn may_ask(origin: Origin, request: &Request) -> Result<(), Response> {
-    // A page may have given its own name an address of this machine (DNS rebinding).
+    // A page may have pointed its own name at a loopback address (DNS rebinding).
     if origin == Origin::Loopback
         && let Some(host) = &request.host
         && !names_this_machine(host)
@@ -53,10 +53,10 @@ pub(super) fn may_ask(origin: Origin, request: &Request) -> Result<(), Response>
     Ok(())
 }
 
-/// That a request may act. Only [`may_act`] makes it, and without it nothing can be done.
+/// Permission to act. Only [`may_act`] creates it, and every action requires it.
 pub(super) struct MayAct(());
 
-/// Why a request may not act, if it may not.
+/// Permission for a request to act, or the refusal.
 pub(super) fn may_act(origin: Origin, request: &Request, token: Option<&Token>) -> Result<MayAct, Response> {
     if let Some(page) = &request.origin
         && page.split_once("://").map(|(_, host)| host) != request.host.as_deref()

@@ -1,7 +1,7 @@
-//! One connection of an operator, a monitor or a balancer: the request that comes in, and the answer that goes out.
+//! One connection of an operator, a monitor or a load balancer: the incoming request, and the outgoing answer.
 //!
-//! While the kernel holds an operation of it, the bytes that it works on stay where they are; the connection goes when
-//! it holds none.
+//! While the kernel holds an operation of it, the bytes in use stay in place; the connection is removed when it holds
+//! none.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -14,33 +14,33 @@ use crate::bus::port::{Moment, Source};
 use crate::http1::{Error, Event, Framing, LONGEST_HEAD, RequestReader, chunk};
 use crate::shell::connection::InFlight;
 
-/// How long an answer may stand still.
+/// Maximum time without progress of an answer.
 pub(super) const SEND_TIME: Duration = Duration::from_secs(10);
-/// How long the other side may take to see the last answer, and to close.
+/// Maximum time for the client to read the last answer and to close.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
-/// So many bytes are made before they are sent.
+/// How many bytes are produced before they are sent.
 const PIECE: usize = 16 * 1024;
 
-/// What a connection is doing.
+/// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// It waits for a request, or for the rest of one.
     Reading,
-    /// Its answer is on the way.
+    /// Its answer is being sent.
     Answering,
-    /// Everything is said; what still comes is thrown away until the other side closes.
+    /// Everything was sent; further input is discarded until the client closes.
     Lingering,
-    /// It goes when the kernel holds nothing of it.
+    /// It is removed when the kernel holds no operation of it.
     Leaving,
 }
 
-/// What comes in.
+/// The receiving side.
 pub(super) struct Incoming {
     reader: RequestReader,
-    /// The request whose body is still to come.
+    /// The request whose body is incomplete.
     request: Option<Request>,
     bytes: Box<[u8; LONGEST_HEAD]>,
-    /// So many of them have come.
+    /// How many bytes were received.
     filled: usize,
 }
 
@@ -56,12 +56,12 @@ impl Incoming {
         self.filled += bytes;
     }
 
-    /// Nothing that has come matters.
+    /// Discards everything received.
     pub(super) fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// The next request, once all of it has come, or why there is none.
+    /// The next request, once it is complete, or why there is none.
     pub(super) fn next(&mut self, now: Moment) -> Option<Result<Request, Error>> {
         loop {
             let mut done = None;
@@ -89,36 +89,36 @@ impl Incoming {
         }
     }
 
-    /// When what is waited for takes too long.
+    /// The deadline of the current wait.
     pub(super) fn deadline(&self) -> Moment {
         self.reader.deadline()
     }
 
-    /// Whether a request has begun to come, and is not all there.
+    /// Whether a request is partly received.
     pub(super) fn has_begun(&self) -> bool {
         self.filled > 0 || self.request.is_some()
     }
 
-    /// A request was answered, and another one may follow, of which something may have come.
+    /// Records that a request was answered, after which another may follow or be partly received.
     pub(super) fn answered(&mut self, now: Moment) {
         self.reader.answered(now, self.filled);
     }
 }
 
-/// What goes out.
+/// The sending side.
 #[derive(Default)]
 pub(super) struct Outgoing {
-    /// What is being sent, from `sent` on.
+    /// The bytes being sent, from `sent` on.
     bytes: Vec<u8>,
     sent: usize,
-    /// The rest of the answer, if it is made piece by piece, and how its end is told.
+    /// The rest of the answer, if it is produced in pieces, and its framing.
     pub pieces: Option<(Box<dyn Pieces>, Framing)>,
-    /// No request is taken after this answer.
+    /// No request follows this answer.
     pub is_last: bool,
 }
 
 impl Outgoing {
-    /// Begins an answer. `is_closed` says that no other one follows in any case.
+    /// Begins an answer. `is_closed` if it has to be the last one.
     pub(super) fn begin(&mut self, response: Response, manner: Manner, is_closed: bool) {
         let framing = response.framing(manner);
         self.is_last = !manner.keeps_alive || framing == Framing::UntilEnd || is_closed;
@@ -130,12 +130,12 @@ impl Outgoing {
         }
     }
 
-    /// Whether a piece is to be made before anything is sent.
+    /// Whether a piece has to be produced before anything is sent.
     pub(super) fn needs_piece(&self) -> bool {
         self.pieces.is_some() && self.bytes.len() < PIECE
     }
 
-    /// Makes the next piece.
+    /// Produces the next piece.
     pub(super) fn make_piece(&mut self, view: &View<'_>) {
         let Some((pieces, framing)) = &mut self.pieces else { return };
         let goes_on = match framing {
@@ -147,7 +147,7 @@ impl Outgoing {
         }
     }
 
-    /// What is to be sent.
+    /// The bytes to send.
     pub(super) fn rest(&self) -> &[u8] {
         &self.bytes[self.sent..]
     }
@@ -160,7 +160,7 @@ impl Outgoing {
         }
     }
 
-    /// Whether all of the answer is sent.
+    /// Whether the whole answer was sent.
     pub(super) fn is_over(&self) -> bool {
         self.rest().is_empty() && self.pieces.is_none()
     }
@@ -175,9 +175,9 @@ pub(super) struct Connection {
     pub incoming: Incoming,
     pub outgoing: Outgoing,
     pub in_flight: InFlight,
-    /// It waits for its next piece to be made.
+    /// It waits for its next piece to be produced.
     pub is_busy: bool,
-    /// When it came, its answer was begun, or its last answer was sent.
+    /// When it was accepted, its answer was begun, or its last answer was sent.
     pub since: Moment,
 }
 
@@ -198,7 +198,7 @@ impl Connection {
         }
     }
 
-    /// Whether nobody waits for an answer on it.
+    /// Whether it is idle: no answer is outstanding on it.
     pub(super) fn is_waiting(&self) -> bool {
         self.phase == Phase::Reading || self.phase == Phase::Lingering
     }

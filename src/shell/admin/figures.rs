@@ -1,5 +1,5 @@
-//! The figures of the daemon: one table says what each is called in `/metrics`, what it means, which member of
-//! `/status.json`, or which column of the table of pools or listeners, it is, and what it is made from.
+//! The daemon's figures: one table has their names in `/metrics`, their meanings, their members in `/status.json`, or
+//! their columns in the tables of pools or listeners, and their sources.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use crate::bus::tally::{Change, ENDS, Outcome};
 use crate::shell::log;
 use Write::{Many, One};
 
-/// What a figure has a sample for.
+/// What a figure has samples for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
     /// The daemon.
@@ -29,22 +29,22 @@ pub(super) struct Figure {
     pub kind: &'static str,
     pub help: &'static str,
     pub over: Over,
-    /// What JSON calls it, if that has it: a member, perhaps of a member.
+    /// The name in JSON, if it is there: a member, possibly nested.
     pub member: Option<&'static str>,
     pub write: Write,
 }
 
-/// How its samples are made.
+/// How its samples are written.
 pub(super) enum Write {
     One(fn(&Scene<'_>, usize) -> Value),
     Many(fn(&mut Samples<'_>, &Scene<'_>, usize)),
 }
 
-/// What samples are made from.
+/// The sources of samples.
 pub(super) struct Scene<'a> {
     pub view: &'a View<'a>,
     pub stats: Stats,
-    /// What has to be counted. Nothing that JSON has is made from it.
+    /// Totals that have to be counted. Nothing in JSON depends on them.
     pub gathered: &'a Gathered,
 }
 
@@ -54,7 +54,7 @@ impl Scene<'_> {
     }
 }
 
-/// Puts the figures of a part into its object.
+/// Adds the figures of a part to its object.
 pub(super) fn add_members(view: &View<'_>, over: Over, at: usize, object: &mut Value) {
     let gathered = Gathered::default();
     let scene = Scene { view, stats: view.bus.stats(), gathered: &gathered };
@@ -66,9 +66,9 @@ pub(super) fn add_members(view: &View<'_>, over: Over, at: usize, object: &mut V
     }
 }
 
-/// A table of the core that has only so much room.
+/// A table of the core with a fixed capacity.
 pub(super) struct Table {
-    /// What JSON and people call it.
+    /// Its name in JSON and in text.
     pub member: &'static str,
     pub name: &'static str,
     pub level: fn(&Levels) -> Level,
@@ -89,7 +89,7 @@ fn is_ready(readiness: Option<Readiness>) -> bool {
     readiness.is_some_and(|readiness| readiness.is_ready())
 }
 
-/// A line of what it is, and one of what it is made from.
+/// Each figure has a line of description, and one with its source.
 macro_rules! figures {
     ($($kind:ident $name:literal $(as $member:literal)? of $over:ident: $help:literal; $write:ident $value:expr;)*) => {
         &[$(Figure {

@@ -1,5 +1,5 @@
-//! Whether the daemon is alive, and whether it is ready: one line of text that says why, and a status that load balancers
-//! understand. 503 takes it out, and 404 lets who is there finish (`http-check disable-on-404` of HAProxy).
+//! Liveness and readiness: one line of text with the reason, and a status that load balancers understand. 503 takes the
+//! daemon out, and 404 lets its clients finish (`http-check disable-on-404` of HAProxy).
 
 use super::request::Request;
 use super::response::Response;
@@ -7,7 +7,7 @@ use super::view::View;
 use crate::bus::readiness::Readiness;
 use crate::http1::Status;
 
-/// `/readyz`, which may name a pool or a listener.
+/// `/readyz`, optionally for a pool or a listener.
 pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
     let unknown = request.query.iter().find(|(name, _)| name != "pool" && name != "listener");
     let readiness = match (unknown, request.parameter("pool"), request.parameter("listener")) {
@@ -41,7 +41,7 @@ pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
     }
 }
 
-/// That clients are served, and what an operator has to look at all the same.
+/// The answer if clients are served, with anything that an operator should look at.
 fn ready_but(view: &View<'_>) -> String {
     let failures = (0..view.workers.pools.len()).filter_map(|pool| view.bus.roll_failure(pool));
     std::iter::once("ready").chain(failures).collect::<Vec<_>>().join("; ")

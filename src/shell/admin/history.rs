@@ -1,4 +1,4 @@
-//! The last ten minutes in a few numbers, for a chart: what was carried and what waited, every five seconds.
+//! A chart of the last ten minutes: samples of throughput and queues, every five seconds.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,19 +6,19 @@ use std::time::Duration;
 use crate::bus::port::Moment;
 use crate::bus::stats::Stats;
 
-/// The time between two samples.
+/// The interval of samples.
 pub(super) const EVERY: Duration = Duration::from_secs(5);
-/// How many are kept.
+/// The number of samples kept.
 const MOST: usize = 120;
 
-/// What happened since the sample before, and what was there.
+/// Counts since the previous sample, and current values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
     pub client_lines: u64,
     pub worker_lines: u64,
     pub clients: usize,
     pub pending: usize,
-    /// How long the loop has worked.
+    /// How long the loop was busy.
     pub busy: Duration,
 }
 
@@ -28,17 +28,17 @@ pub(super) struct History {
     samples: VecDeque<Sample>,
     /// The counters at the last sample.
     last: (u64, u64, Duration),
-    /// When the next one is due.
+    /// When the next sample is due.
     due: Moment,
 }
 
 impl History {
-    /// When [`History::take`] has something to do.
+    /// When [`History::take`] has to be called.
     pub(super) fn due(&self) -> Moment {
         self.due
     }
 
-    /// Takes a sample, if it is time.
+    /// Takes a sample if one is due.
     pub(super) fn take(&mut self, now: Moment, stats: &Stats, busy: Duration) {
         if self.due > now {
             return;
@@ -58,7 +58,7 @@ impl History {
         });
     }
 
-    /// The oldest one first.
+    /// The samples, oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Sample> {
         self.samples.iter()
     }

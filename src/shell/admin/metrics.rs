@@ -1,23 +1,23 @@
-//! `/metrics` in the text format 0.0.4 of Prometheus: what `figures.rs` says, with what has to be counted for it.
+//! `/metrics` in Prometheus's text format 0.0.4: the table of `figures.rs`, with the totals that it needs.
 //!
-//! Tables are counted through and figures written in pieces, so that a scrape of a full daemon holds nothing up.
-//! Labels are pools, listeners, states, outcomes and reasons: a bounded number, however many clients connect.
+//! Tables are scanned and figures written in pieces, so that a scrape of a full daemon does not block the loop. Labels
+//! are pools, listeners, states, outcomes and reasons: a bounded number, however many clients connect.
 
 use super::figures::{FIGURES, Figure, Over, Scene, Write};
 use super::response::Pieces;
 use super::samples::{Gathered, OfPool, Samples};
 use super::view::View;
 
-/// The media type of the format.
+/// The content type of the format.
 pub(super) const KIND: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// Entries of tables that are looked at for one piece.
+/// Table entries scanned for one piece.
 const ROWS: usize = 256;
-/// Bytes after which a piece is long enough.
+/// The minimum size of a piece in bytes.
 const ENOUGH: usize = 8 * 1024;
 
 /// One scrape.
 pub(super) struct Metrics {
-    /// The next slot to be counted, of those of clients, workers and requests in this order.
+    /// The next slot to scan: those of clients, workers and requests, in this order.
     slot: usize,
     /// The next figure, and which part of it.
     figure: (usize, usize),
@@ -32,7 +32,7 @@ impl Metrics {
         Self { slot: 0, figure: (0, 0), gathered }
     }
 
-    /// Counts who is in a slot. False if there is no such slot.
+    /// Counts the entry in a slot. False if there is no such slot.
     fn gather(&mut self, view: &View<'_>, mut slot: usize) -> bool {
         let sizes = [view.bus.client_slots(), view.bus.worker_slots(), view.bus.request_slots()];
         let Some(table) = sizes.iter().position(|size| {
@@ -75,7 +75,7 @@ impl Metrics {
         true
     }
 
-    /// Writes figures until that is enough. True if some are left.
+    /// Writes figures until the piece is large enough. True if some are left.
     fn write(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
         let scene = Scene { view, stats: view.bus.stats(), gathered: &self.gathered };
         let begin = out.len();
@@ -122,7 +122,7 @@ impl Pieces for Metrics {
     }
 }
 
-/// The names of all metrics, for those who write down what they mean.
+/// The names of all metrics, to compare with the documentation.
 #[cfg(test)]
 fn names() -> Vec<&'static str> {
     FIGURES.iter().map(|figure| figure.name).collect()
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(names.len(), FIGURES.len(), "a name stands once");
     }
 
-    /// The table of docs/operations.md with the metrics of one kind.
+    /// The table in docs/operations.md of the metrics of one kind.
     fn table(over: Over) -> String {
         let head = match over {
             Over::All => "of the daemon",
@@ -157,7 +157,7 @@ mod tests {
         format!("\n| {head} | |\n|---|---|\n{}", rows.collect::<String>())
     }
 
-    /// Every word in a text that could be the name of a metric.
+    /// Every word in a text that looks like a metric's name.
     fn mentioned(text: &str) -> Vec<&str> {
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
         words.filter(|word| word.starts_with("stdio_bus_") && !word.ends_with('_')).collect()

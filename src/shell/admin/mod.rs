@@ -1,14 +1,14 @@
-//! The admin listener: readiness, metrics, status and commands over HTTP, from the same loop and through the same
-//! backend as everything else.
+//! The admin listener: readiness, metrics, status and commands over HTTP, in the same loop and through the same backend
+//! as everything else.
 //!
-//! Its connections are no clients of the core. They take none of its slots and none of its memory, have a bound of
-//! their own, and hold nothing up: a request has a limit in bytes and in time, an answer is made piece by piece, one
-//! piece in a turn of the loop, and is dropped when its reader is.
+//! Its connections are not clients of the core. They use none of its slots and memory, have a limit of their own, and
+//! never block the loop: a request is limited in size and time, an answer is produced in pieces, one per turn of the
+//! loop, and dropped when its reader leaves.
 //!
-//! Reading order: `serve.rs` moves bytes, `connection.rs` is what it knows of each connection, `request.rs` and
-//! `response.rs` are what is asked and answered, `access.rs` says who may ask, `route.rs` what each path means. What is answered is made from
-//! a view (`view.rs`): `health.rs`, `metrics.rs` and `status.rs` with `tables.rs`,
-//! whose figures are declared in `figures.rs`, and the page for people, `page.html`.
+//! Reading order: `serve.rs` moves bytes, `connection.rs` is the state of a connection, `request.rs` and `response.rs`
+//! are requests and answers, `access.rs` decides about access, `route.rs` maps paths. Answers are made from a view
+//! (`view.rs`): `health.rs`, `metrics.rs` and `status.rs` with `tables.rs`, whose figures are declared in `figures.rs`,
+//! and the status page, `page.html`.
 
 mod access;
 mod connection;
@@ -44,12 +44,12 @@ use history::History;
 use place::Place;
 use wall::Wall;
 
-/// Connections at once. The one that has waited longest for its next request makes room for another one.
+/// Maximum number of connections. The longest idle one makes room for a new one.
 pub(super) const MOST_CONNECTIONS: usize = 64;
-/// Sockets that one name may lead to.
+/// Maximum number of sockets that a name resolves to.
 pub(super) const MOST_SOCKETS: usize = 8;
 
-/// See the module documentation. Without an admin listener there is nothing in it.
+/// See the module documentation. Empty without an admin listener.
 pub(super) struct Admin {
     pub is_on: bool,
     /// Every user of this machine may connect.
@@ -57,21 +57,21 @@ pub(super) struct Admin {
     token: Option<Token>,
     token_file: PathBuf,
     connections: Slab<Connection>,
-    /// Those whose answer goes on at once, one piece after the other.
+    /// Connections whose answers have pieces left to produce.
     pub busy: VecDeque<usize>,
     places: Vec<Place>,
     closed: bool,
-    /// How often it is said that connections are in use.
+    /// Limits the message about used-up connections.
     throttle: Throttle,
     history: History,
-    /// How long each turn of the loop has worked, and since when this one does.
+    /// How long each turn of the loop was busy, and when the current one began.
     pub turns: Histogram,
     pub turned_at: Option<Duration>,
     started_at: Wall,
 }
 
 impl Admin {
-    /// What is served on those of these sockets that are for operators; `config` says the rest.
+    /// Serves those of these sockets that are for operators, as `config` says.
     pub(super) fn new(config: &Config, acceptors: &[Acceptor]) -> Self {
         let mut admin = Self {
             is_on: false,
@@ -92,7 +92,7 @@ impl Admin {
         admin
     }
 
-    /// The configuration is this one from now on.
+    /// Applies a new configuration.
     pub(super) fn configure<'a>(&mut self, config: &Config, acceptors: impl Iterator<Item = &'a Acceptor> + Clone) {
         let place = |(at, listener): (usize, &crate::config::Listener)| {
             let ours = acceptors.clone().filter(|acceptor| acceptor.listener() == Some(at));
@@ -109,7 +109,7 @@ impl Admin {
         self.places = config.listeners.iter().enumerate().map(place).collect();
     }
 
-    /// The file with its token was read again. What is wrong with it is told, and the last one stays good.
+    /// Takes the reread token file. If it is invalid that is logged, and the last token stays valid.
     pub(super) fn take_token(&mut self, content: io::Result<Vec<u8>>) {
         let path = self.token_file.display();
         let content = content.map_err(|error| error.to_string());
@@ -125,7 +125,7 @@ impl Admin {
         }
     }
 
-    /// Whether nothing is left of it.
+    /// Whether everything is closed.
     pub(super) fn is_empty(&self) -> bool {
         self.connections.is_empty()
     }

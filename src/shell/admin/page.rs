@@ -1,4 +1,4 @@
-//! The page for people: one file that asks for nothing but `/status.json` and `/clients.json` of where it came from.
+//! The status page: one file that fetches only `/status.json` and `/clients.json` from its own origin.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -8,9 +8,9 @@ use super::response::Response;
 use super::tables;
 
 const HTML: &str = include_str!("page.html");
-/// Stands in the page where the script may run only because the head of the answer says the same.
+/// The placeholder of the nonce without which the script may not run (Content-Security-Policy).
 const MARK: &str = "{{nonce}}";
-/// Stands there for the columns of all tables.
+/// The placeholder of all tables' columns.
 const COLUMNS: &str = "{{columns}}";
 
 pub(super) fn page() -> Response {
@@ -26,7 +26,7 @@ pub(super) fn page() -> Response {
         .with("Cross-Origin-Resource-Policy", "same-origin")
 }
 
-/// Of each table the members of its rows and their headings, in their order.
+/// The members and headings of each table's rows, in order.
 fn columns() -> Value {
     let pair = |column: &tables::Column| Value::from(vec![column.member.to_owned(), column.heading()]);
     tables::columns().map(|(name, columns)| (name, columns.iter().map(pair).collect::<Value>())).collect()

@@ -1,25 +1,25 @@
-//! A listener for clients, as people call it.
+//! A client listener's names for operators.
 
 /// See the module documentation.
 pub(super) struct Place {
-    /// As it stands in the configuration or on the command line.
+    /// The address in the configuration or on the command line.
     pub asked: String,
     /// The addresses of its sockets.
     pub bound: Vec<String>,
-    /// The path that it is asked for at over HTTP.
+    /// Its path over HTTP.
     pub path: Option<String>,
 }
 
-/// What an address may begin with.
+/// The prefixes of addresses.
 const KINDS: [&str; 6] = ["tcp://", "ws://", "ws+unix:", "http://", "http+unix:", "unix:"];
 
 impl Place {
-    /// What it is called where names have to be few: its first address.
+    /// Its name where there can be only one: its first address.
     pub(super) fn label(&self) -> &str {
         self.bound.first().unwrap_or(&self.asked)
     }
 
-    /// Whether this address means it, with or without the kind in front; one that has a path without it, too.
+    /// Whether an address means this listener, with or without its prefix, and with or without its path.
     pub(super) fn is_called(&self, name: &str) -> bool {
         let name = KINDS.into_iter().find_map(|kind| name.strip_prefix(kind)).unwrap_or(name);
         let is_same = |known: &String| {

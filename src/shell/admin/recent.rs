@@ -1,17 +1,17 @@
-//! What went wrong lately: the last warnings and errors of the log, for those who look later. What is not let through to
-//! the log is not here either, so nobody can push everything else out at once.
+//! The most recent warnings and errors of the log, for operators who look later. Entries suppressed in the log are not
+//! kept either, so that no client can push out all others.
 
 use std::collections::VecDeque;
 
 use super::wall::Wall;
 use crate::bus::report::{Level, Reason, Report, WorkerName};
 
-/// How many are kept.
+/// The number of entries kept.
 const MOST: usize = 64;
-/// Bytes of a text that are kept.
+/// Maximum length of a kept text in bytes.
 const LONGEST: usize = 500;
 
-/// One of them.
+/// One entry.
 pub(in crate::shell) struct Trouble {
     pub at: Wall,
     pub level: Level,
@@ -27,7 +27,7 @@ pub(in crate::shell) struct Trouble {
 pub(in crate::shell) struct Recent(VecDeque<Trouble>);
 
 impl Recent {
-    /// Keeps a report, if it is about something that went wrong.
+    /// Keeps a report if it is a warning or an error.
     pub(in crate::shell) fn add(&mut self, report: &Report) {
         if report.level < Level::Warn {
             return;
@@ -48,13 +48,13 @@ impl Recent {
         });
     }
 
-    /// The last one first.
+    /// The entries, newest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Trouble> {
         self.0.iter().rev()
     }
 }
 
-/// The most bytes up to `most` that do not cut a character.
+/// The largest length up to `most` that does not cut a character.
 fn whole_characters(text: &str, most: usize) -> usize {
     (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or_default()
 }

@@ -1,11 +1,10 @@
-//! What an operator, a monitor or a balancer asks for: what of a request ([`crate::http1`]) has to be known until it is
-//! answered.
+//! An admin request: what is kept of a [`crate::http1`] request until it is answered.
 
 use std::time::Duration;
 
 use crate::http1::{self, Error, Limits, Method, Status};
 
-/// What a request may take. None needs a body: what it asks for stands in its target.
+/// The limits of a request. None needs a body: its parameters are in the query.
 pub(super) const LIMITS: Limits = Limits {
     body: 4 * 1024,
     head_time: Duration::from_secs(10),
@@ -13,19 +12,19 @@ pub(super) const LIMITS: Limits = Limits {
     idle_time: Duration::from_secs(60),
 };
 
-/// How an answer has to look.
+/// How an answer has to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Manner {
-    /// For HTTP/1.0, which knows no chunks.
+    /// To HTTP/1.0, which has no chunked coding.
     pub is_old: bool,
-    /// Another request may follow on this connection.
+    /// The connection may carry another request.
     pub keeps_alive: bool,
     /// Without its body.
     pub is_head: bool,
 }
 
 impl Manner {
-    /// To what is no request, and the last thing that is read.
+    /// To an invalid request, after which nothing is read.
     pub(super) const LAST: Self = Self { is_old: true, keeps_alive: false, is_head: false };
 }
 
@@ -33,24 +32,24 @@ impl Manner {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub method: Method,
-    /// As it was written, without the query.
+    /// The path verbatim, without the query.
     pub path: String,
-    /// Decoded, in the order in which they stand.
+    /// The decoded query parameters, in order.
     pub query: Vec<(String, String)>,
     pub manner: Manner,
     pub host: Option<String>,
     pub origin: Option<String>,
-    /// `Sec-Fetch-Site`: where a browser says that the request comes from.
+    /// `Sec-Fetch-Site`: the browser's relation of the page to this origin.
     pub fetch_site: Option<String>,
     /// The token of `Authorization: Bearer`.
     pub bearer: Option<Vec<u8>>,
 }
 
 impl Request {
-    /// What this head asks for.
+    /// Reads a request's head.
     ///
     /// # Errors
-    /// It cannot be answered otherwise, nor the connection read on.
+    /// It is invalid, and the connection cannot continue.
     pub(super) fn of(head: &http1::Request<'_>) -> Result<Self, Error> {
         let bad = |why| Error { status: Status::BadRequest, why };
         let only = |name, twice| match head.fields.only(name) {
@@ -80,13 +79,13 @@ impl Request {
         })
     }
 
-    /// The first value of a parameter of the query.
+    /// The first value of a query parameter.
     pub(super) fn parameter(&self, name: &str) -> Option<&str> {
         self.query.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 }
 
-/// What the escapes of a query stand for; what is no escape stands for itself.
+/// Decodes percent-encoding; invalid escapes are kept.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -116,7 +115,7 @@ pub(super) mod tests {
     use super::*;
     use crate::http1::HeadReader;
 
-    /// What the head at the front of a text asks for.
+    /// Parses the head at the front of a text.
     pub(in crate::shell::admin) fn read(text: &str) -> Result<Request, Error> {
         let head = HeadReader::default().read(text.as_bytes())?;
         Request::of(&head.unwrap_or_else(|| panic!("{text:?} has no end")))

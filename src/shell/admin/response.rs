@@ -1,49 +1,48 @@
-//! What is answered: a head, and a body that is there at once or comes in pieces, so that a large table never holds the
-//! loop up.
+//! Answers: a head, and a body that is complete or produced in pieces, so that a large table never blocks the loop.
 
 use super::request::Manner;
 use super::view::View;
 use super::wall::Wall;
 use crate::http1::{Framing, Head, Status};
 
-/// One line of text, or some.
+/// Plain text.
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 pub(super) const JSON: &str = "application/json";
 
-/// A body that is written a piece at a time.
+/// A body produced in pieces.
 pub(super) trait Pieces {
-    /// Adds the next piece, which must take well under a millisecond to make. False after the last one.
+    /// Appends the next piece, which must take well under a millisecond. False after the last one.
     fn next(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool;
 }
 
-/// What is sent behind the head.
+/// A response's body.
 pub(super) enum Body {
     Whole(Vec<u8>),
     Pieces(Box<dyn Pieces>),
 }
 
-/// An answer that is not written yet.
+/// A response that is not sent yet.
 pub(super) struct Response {
     pub status: Status,
     pub kind: &'static str,
     pub body: Body,
-    /// Header fields beside those of every answer.
+    /// Header fields in addition to the common ones.
     pub fields: Vec<(&'static str, String)>,
 }
 
 impl Response {
-    /// A line of text, which gets its newline here.
+    /// A line of text, to which its newline is added here.
     pub(super) fn text(status: Status, line: &str) -> Self {
         let body = format!("{line}\n").into_bytes();
         Self { status, kind: TEXT, body: Body::Whole(body), fields: Vec::new() }
     }
 
-    /// What is there at once.
+    /// A complete body.
     pub(super) fn whole(kind: &'static str, body: Vec<u8>) -> Self {
         Self { status: Status::Ok, kind, body: Body::Whole(body), fields: Vec::new() }
     }
 
-    /// What comes in pieces.
+    /// A body in pieces.
     pub(super) fn pieces(kind: &'static str, pieces: impl Pieces + 'static) -> Self {
         Self { status: Status::Ok, kind, body: Body::Pieces(Box::new(pieces)), fields: Vec::new() }
     }
@@ -53,7 +52,7 @@ impl Response {
         self
     }
 
-    /// How the end of the body is told: HTTP/1.0 knows no chunks.
+    /// The framing of the body: HTTP/1.0 has no chunked coding.
     pub(super) fn framing(&self, manner: Manner) -> Framing {
         match &self.body {
             Body::Whole(body) => Framing::Length(body.len() as u64),
@@ -62,10 +61,10 @@ impl Response {
         }
     }
 
-    /// The head. `stays` says whether another request may follow on the connection.
+    /// The head. `stays` if the connection may carry another request.
     pub(super) fn head(&self, framing: Framing, stays: bool) -> String {
         let length = if let Framing::Length(length) = framing { Some(length) } else { None };
-        // What is shown is of this moment, and for nobody but who asked.
+        // Answers are momentary and private: not to be cached.
         let head = Head::answer(self.status)
             .field("Date", Wall::now().of_http())
             .field("Content-Type", self.kind)

@@ -1,4 +1,4 @@
-//! What each path means: an answer that can be given at once, or an action.
+//! Maps paths to answers and actions.
 
 use serde_json::json;
 
@@ -18,40 +18,40 @@ use crate::shell::outcomes::Outcome;
 const READ: &str = "GET, HEAD, OPTIONS";
 const ACT: &str = "POST, OPTIONS";
 
-/// What is done beside the answer.
+/// An effect in addition to the answer.
 #[derive(Debug, Default)]
 pub(super) enum Act {
     #[default]
     Nothing,
-    /// It is an affair of the core.
+    /// An input to the core.
     Tell(Input),
-    /// The configuration is read again.
+    /// Reload the configuration.
     Reload { is_dry_run: bool },
-    /// The log has this level from now on.
+    /// Set the log level.
     SetLogLevel(&'static (&'static str, LogLevel)),
 }
 
 type Reads = fn(&View<'_>, &Request) -> Response;
 type Acts = fn(&View<'_>, &Request, MayAct) -> Result<Done, Response>;
 
-/// What a path leads to, and with that which right it needs: whoever can connect may read, and to act takes more
-/// ([`may_act`]). There is no third kind, so none without a right.
+/// The target of a path, and thereby its required permission: every client that can connect may read, while an action
+/// requires [`may_act`]. There is no third kind, and so none without a check.
 #[derive(Clone, Copy)]
 enum Route {
     Read(Reads),
     Act(Acts),
 }
 
-/// What a request may have.
+/// What a request is granted.
 enum Grant {
     Read(Reads),
     Act(Acts, MayAct),
 }
 
-/// What is done, and what is said of it.
+/// An action, and the message about it.
 type Done = (Act, String);
 
-/// All paths but those of the tables, which are read.
+/// All paths except the tables', which are read.
 const ROUTES: &[(&str, Route)] = &[
     ("/", Route::Read(|_, _| page::page())),
     ("/healthz", Route::Read(|_, _| Response::text(Status::Ok, "alive"))),
@@ -72,7 +72,7 @@ fn route_of(path: &str) -> Option<Route> {
     found.or_else(|| table(path).map(|_| Route::Read(show_table)))
 }
 
-/// Where a request leads: what it is answered, and what is done.
+/// Routes a request: the answer, and the action.
 pub(super) fn route(view: &View<'_>, request: &Request, origin: Origin, token: Option<&Token>) -> (Response, Act) {
     match grant(request, origin, token) {
         Ok(Grant::Read(read)) => (read(view, request), Act::Nothing),
@@ -84,7 +84,7 @@ pub(super) fn route(view: &View<'_>, request: &Request, origin: Origin, token: O
     }
 }
 
-/// What a request may have by its path, its method and where it comes from; or what it is answered instead.
+/// What a request is granted by its path, method and origin; or its refusal.
 fn grant(request: &Request, origin: Origin, token: Option<&Token>) -> Result<Grant, Response> {
     may_ask(origin, request)?;
     let route = route_of(&request.path);
@@ -95,7 +95,7 @@ fn grant(request: &Request, origin: Origin, token: Option<&Token>) -> Result<Gra
         }
         (Method::Get | Method::Head, Some(Route::Read(read))) => Ok(Grant::Read(read)),
         (Method::Post, Some(Route::Act(act))) => Ok(Grant::Act(act, may_act(origin, request, token)?)),
-        // The default check of HAProxy: a balancer that is told no more than to check asks whether to send clients.
+        // HAProxy's default check: a balancer with a bare `check` asks whether to send clients.
         (Method::Options, _) if ["/", "*"].contains(&request.path.as_str()) => {
             Ok(Grant::Read(|view, request| health::ready(view, request).with("Allow", READ)))
         }
@@ -116,7 +116,7 @@ fn show_table(_: &View<'_>, request: &Request) -> Response {
     }
 }
 
-/// Where the last reload stands.
+/// The state of the last reload.
 fn reloaded(view: &View<'_>) -> Vec<u8> {
     let Outcome { number, is_dry_run, is_over, code, lines } = &view.reloads.last;
     let outcome = json!({
@@ -131,13 +131,13 @@ fn reloaded(view: &View<'_>) -> Vec<u8> {
 
 fn reload(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
     let is_dry_run = request.parameter("dry_run").is_some();
-    // The one that is asked for now has the next number.
+    // The requested reload gets the next number.
     let number = view.reloads.last.number + 1;
     Ok((Act::Reload { is_dry_run }, format!("reload {number} has begun; /reload.json says what comes of it")))
 }
 
 fn drain(view: &View<'_>, _: &Request, _: MayAct) -> Result<Done, Response> {
-    // A second wish to stop would end everything at once.
+    // A second shutdown request would end everything at once.
     match view.bus.readiness() {
         Readiness::Draining => Err(Response::text(Status::Ok, "the daemon drains already")),
         _ => {
@@ -161,7 +161,7 @@ fn kill_client(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Re
     }
 }
 
-/// Nothing follows a worker that ends while the daemon shuts down.
+/// Refuses while the daemon shuts down, when workers are not replaced.
 fn starts_workers(view: &View<'_>) -> Result<(), Response> {
     match view.bus.readiness() {
         Readiness::Draining => {
@@ -191,10 +191,10 @@ fn restart_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done,
     }
 }
 
-/// Most workers that a refusal names.
+/// Maximum number of workers named in a refusal.
 const MOST_NAMED: usize = 16;
 
-/// Workers that follow others have other numbers, so those that are there are named.
+/// Replacements have other numbers, so the existing workers are listed.
 fn no_worker(view: &View<'_>, name: &str) -> String {
     let rows = tables::by_pool(view).into_iter().filter_map(|slot| view.bus.worker_row(view.now, slot));
     let names: Vec<_> = rows.map(|row| row.name).collect();
@@ -235,7 +235,7 @@ mod tests {
     use super::super::request::tests::read;
     use super::*;
 
-    /// What an operator's command does. A command that is forgotten here fails the test below.
+    /// The operators' commands. A command missing here fails the test below.
     const ACTING: [&str; 6] = ["/drain", "/kill-client", "/restart-worker", "/restart-pool", "/reload", "/log-level"];
 
     fn reading() -> Vec<String> {
@@ -250,7 +250,7 @@ mod tests {
             ROUTES.iter().filter(|(_, route)| matches!(route, Route::Act(_))).map(|(path, _)| *path).collect();
         assert_eq!(acts, ACTING);
         for path in reading() {
-            // What is read has a name of something, and what acts has a verb.
+            // Readable paths are nouns, and actions are verbs.
             let is_read = path.ends_with(".json") || ["/", "/healthz", "/readyz", "/metrics"].contains(&path.as_str());
             assert!(is_read && matches!(route_of(&path), Some(Route::Read(_))), "{path}");
         }
@@ -262,7 +262,7 @@ mod tests {
     const SECRET: &str = "0123456789abcdef";
     const ORIGINS: [Origin; 4] = [Origin::Trusted, Origin::AnyUser, Origin::Network, Origin::Loopback];
 
-    /// What comes of a request: `read`, `act`, or the code of its refusal.
+    /// The result of a request: `read`, `act`, or the code of its refusal.
     fn asked(method: &str, path: &str, fields: &str, origin: Origin, has_token: bool) -> String {
         let token = has_token.then(|| Token::new(SECRET.as_bytes()).expect("it is long enough"));
         let request = read(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n"));
@@ -287,7 +287,7 @@ mod tests {
                     let came_of = asked(method, path, fields, origin, has_token);
                     assert_eq!(came_of, code, "{method} {path} from {origin:?} with {fields:?}, {has_token}");
                 };
-                // A link, an image or a form of a page can do no more.
+                // A page's link, image or form can do no more.
                 for (method, code) in
                     [("GET", "405"), ("HEAD", "405"), ("OPTIONS", "200"), ("PUT", "405"), ("FROB", "501")]
                 {

@@ -1,4 +1,4 @@
-//! Samples of metrics as Prometheus reads them, and what has to be counted for some.
+//! Writes samples in Prometheus's format, and the totals that some need.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,22 +9,22 @@ use crate::bus::histogram::Histogram;
 use crate::bus::tally::Errors;
 use crate::shell::workers::usage::Usage;
 
-/// The states of a worker, by their numbers.
+/// The states of a worker, by number.
 pub(super) const STATES: [&str; 5] = ["starting", "running", "stopping", "killed", "stopped"];
 
-/// Seconds to the millisecond.
+/// Seconds, rounded to milliseconds.
 pub(super) fn seconds(duration: Duration) -> f64 {
     duration.as_millis() as f64 / 1e3
 }
 
-/// What the tables add up to.
+/// Totals over the tables.
 #[derive(Default)]
 pub(super) struct Gathered {
     /// Clients of each listener.
     pub clients: Vec<usize>,
     pub client_queued: usize,
     pub clients_paused: usize,
-    /// For how long those are paused that are paused now.
+    /// The total time that currently paused clients have been paused.
     pub clients_paused_for: Duration,
     pub workers_paused_for: Duration,
     pub pools: Vec<OfPool>,
@@ -74,7 +74,7 @@ impl Samples<'_> {
         self.out.extend_from_slice(line.as_bytes());
     }
 
-    /// A number or a flag; no sample where it is not known.
+    /// A number or a flag; no sample if it is unknown.
     pub(super) fn value(&mut self, value: &Value) {
         if let Some(number) = value.as_f64().or_else(|| value.as_bool().map(|flag| f64::from(u8::from(flag)))) {
             self.labelled(&[], number);

@@ -1,5 +1,5 @@
-//! Moves the bytes of admin connections: they are read up to a whole request, answered piece by piece, and closed. One
-//! piece is made in a turn of the loop, however many ask.
+//! Moves the bytes of admin connections: reads complete requests, sends answers in pieces, and closes. One piece is
+//! produced per turn of the loop, however many connections wait.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -22,11 +22,11 @@ use crate::shell::operation::Operation;
 use crate::shell::timers::{Timer, Timers};
 use crate::shell::turn::Shell;
 
-/// Who takes so long over its answer may have to make room.
+/// A connection whose answer makes no progress for this long may be evicted.
 const SLOW: Duration = Duration::from_secs(1);
 
 impl<I: Io> Shell<I> {
-    /// Somebody has connected to the admin listener.
+    /// A connection to the admin listener was accepted.
     pub(in crate::shell) fn admin_connected(&mut self, now: Moment, socket: OwnedFd, place: Place, is_unix: bool) {
         if self.admin.closed || !self.make_room_for_admin(now) {
             return;
@@ -58,7 +58,7 @@ impl<I: Io> Shell<I> {
         match (connection.phase, result) {
             (Phase::Leaving, _) => return self.admin.remove_if_idle(slot),
             (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => return self.arm_admin_receive(slot),
-            // It was told that it took too long. That is all it gets.
+            // It was told that it took too long, and gets no other answer.
             (Phase::Answering, _) => return,
             (_, ..=0) => return self.leave_admin(slot),
             (Phase::Lingering, _) => return self.arm_admin_receive(slot),
@@ -68,7 +68,7 @@ impl<I: Io> Shell<I> {
         self.read_admin_request(now, slot);
     }
 
-    /// Looks for a request in what has come, and answers it.
+    /// Parses the received bytes, and answers a complete request.
     fn read_admin_request(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.admin.connections[slot];
         debug_assert!(connection.phase == Phase::Reading);
@@ -129,7 +129,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// A request that cannot be answered otherwise is the last one of its connection.
+    /// Refuses a request that cannot be parsed; the connection ends after it.
     fn refuse_admin_request(&mut self, now: Moment, slot: usize, error: Error) {
         self.begin_admin_answer(now, slot, Response::text(error.status, error.why), Manner::LAST);
     }
@@ -143,7 +143,7 @@ impl<I: Io> Shell<I> {
         self.go_on_answering(now, slot);
     }
 
-    /// Sends what is there of an answer, has more of it made, or ends it.
+    /// Sends pending bytes of an answer, has more produced, or ends it.
     fn go_on_answering(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.admin.connections[slot];
         debug_assert!(connection.phase == Phase::Answering && !connection.in_flight.has(Flight::Write));
@@ -170,12 +170,12 @@ impl<I: Io> Shell<I> {
         self.set_admin_deadline(slot, now.after(SEND_TIME));
     }
 
-    /// Lets an answer wait until its socket has room.
+    /// Waits for room in the socket.
     fn await_admin_room(&mut self, slot: usize) {
         let connection = &mut self.admin.connections[slot];
         connection.in_flight.add(Flight::Write);
         connection.in_flight.add(Flight::Room);
-        // Taken for half-closed, as many are, it is told of room in either case.
+        // Treated as half-closed, as many are: room is reported in either case.
         let room = Submission::AwaitRoom { descriptor: connection.socket.as_raw_fd(), half_closed: true };
         // SAFETY: the socket stays open while this is in flight.
         unsafe { self.reactor.io.submit(room, Operation::AdminSend.token(slot)) };
@@ -192,19 +192,19 @@ impl<I: Io> Shell<I> {
             (_, 1..) => connection.outgoing.sent(result as usize),
             (_, error) if error == -libc::EAGAIN => return self.await_admin_room(slot),
             (_, error) if error == -libc::EINTR => {}
-            // The other side has gone.
+            // The client has gone.
             _ => return self.leave_admin(slot),
         }
         self.go_on_answering(now, slot);
     }
 
-    /// An answer is out. The next request may be there already.
+    /// An answer was sent. The next request may have been received.
     fn end_admin_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.admin.connections[slot];
         connection.since = now;
         if connection.outgoing.is_last {
             connection.phase = Phase::Lingering;
-            // Closed with bytes unread, the socket would be reset, and the answer might not arrive.
+            // Closed with unread bytes, the socket would be reset, and the answer might be lost.
             let _ = shutdown(&connection.socket, Shutdown::Write);
             self.set_admin_deadline(slot, now.after(LINGER));
             self.arm_admin_receive(slot);
@@ -215,7 +215,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Makes one piece of one answer.
+    /// Produces one piece of one answer.
     pub(in crate::shell) fn work_for_admin(&mut self, now: Moment) {
         let Some(slot) = self.admin.busy.pop_front() else { return };
         let Some(connection) = self.admin.connections.get_mut(slot) else { return };
@@ -229,7 +229,7 @@ impl<I: Io> Shell<I> {
         self.go_on_answering(now, slot);
     }
 
-    /// A connection takes too long.
+    /// A connection has timed out.
     pub(in crate::shell) fn admin_due(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.admin.connections[slot];
         if connection.phase == Phase::Reading && connection.incoming.has_begun() {
@@ -246,7 +246,7 @@ impl<I: Io> Shell<I> {
         self.admin.start(&mut self.reactor.timers, self.admin.history.due());
     }
 
-    /// Ends all of it.
+    /// Closes everything.
     pub(in crate::shell) fn close_admin(&mut self) {
         self.admin.closed = true;
         for index in 0..self.reactor.listeners.len() {
@@ -258,12 +258,12 @@ impl<I: Io> Shell<I> {
         slots.into_iter().for_each(|slot| self.leave_admin(slot));
     }
 
-    /// What the kernel still holds stays until the process ends.
+    /// Leaks what the kernel still holds until the process ends.
     pub(in crate::shell) fn forget_admin(&mut self) {
         std::mem::forget(std::mem::take(&mut self.admin.connections));
     }
 
-    /// Makes sure that there is room for one more. False if nobody may be sent away.
+    /// Makes room for one more connection. False if none can be evicted.
     fn make_room_for_admin(&mut self, now: Moment) -> bool {
         if self.admin.connections.len() < MOST_CONNECTIONS {
             return true;
@@ -275,7 +275,7 @@ impl<I: Io> Shell<I> {
         goes.is_some()
     }
 
-    /// Ends a connection; it goes when the kernel holds nothing of it.
+    /// Ends a connection; it is removed when the kernel holds no operation of it.
     fn leave_admin(&mut self, slot: usize) {
         let connection = &mut self.admin.connections[slot];
         connection.phase = Phase::Leaving;
@@ -288,15 +288,15 @@ impl<I: Io> Shell<I> {
 }
 
 impl Admin {
-    /// Has the next sample taken then, if anybody can ask for it.
+    /// Schedules the next sample, if there is an admin listener.
     pub(in crate::shell) fn start(&mut self, timers: &mut Timers, at: Moment) {
         if self.is_on {
             timers.set(Timer::History, Some(at));
         }
     }
 
-    /// Who makes room for one more: who waits for nothing goes first, then who is slow to take its answer, at once if it
-    /// comes from where most come from.
+    /// Picks the connection to evict: an idle one, else a slow reader of its answer, without delay if it is of the
+    /// source with most connections.
     fn first_to_go(&mut self, now: Moment) -> Option<usize> {
         let count = |source| self.connections.iter().filter(|(_, connection)| connection.source == source).count();
         let rank = |connection: &Connection| match connection.phase {

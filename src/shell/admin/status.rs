@@ -1,5 +1,5 @@
-//! `/status.json`: the daemon at a glance, for the page and for `stdio_bus status`. Clients, sessions and requests have
-//! tables of their own, since there may be thousands.
+//! `/status.json`: an overview of the daemon, for the status page and for `stdio_bus status`. Clients, sessions and
+//! requests have tables of their own, since there may be thousands.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ use crate::bus::port::Moment;
 use crate::bus::readiness::Readiness;
 use crate::shell::log;
 
-/// The tables behind the figures, and how many rows they have: of warnings and errors the last ones.
+/// The tables after the figures, with their maximum numbers of rows: of warnings and errors the latest.
 const TABLES: [(&str, usize); 5] = [
     ("listeners", usize::MAX),
     ("pools", usize::MAX),
@@ -22,7 +22,7 @@ const TABLES: [(&str, usize); 5] = [
     ("errors", 10),
 ];
 
-/// All of it.
+/// The whole object.
 pub(super) fn status() -> Object {
     Object::new(figures, TABLES.iter().filter_map(|(name, most)| Some((named(name)?, *most))).collect())
 }

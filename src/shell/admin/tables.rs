@@ -1,4 +1,4 @@
-//! The tables of the daemon as JSON, a row for each client, worker, pool, session or request; written in pieces.
+//! The daemon's tables as JSON, with a row for each client, worker, pool, session or request; written in pieces.
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ use crate::bus::tally::{Outcome, Tally};
 use crate::shell::log::level_of;
 use crate::visible;
 
-/// Rows of one piece.
+/// Rows of a piece.
 const ROWS: usize = 48;
-/// Empty slots are passed over fast, but not for ever.
+/// Slots scanned for a piece: empty ones are skipped fast, but not without limit.
 const SLOTS: usize = 1024;
 
-/// A table: what it is called, how many slots rows may be in, and the row of each.
+/// A table: its name, its number of slots, and the row of each slot.
 pub(super) struct Table {
     name: &'static str,
     columns: &'static [Column],
-    /// Behind the first column stand the figures of these, which are declared with the metrics.
+    /// These figures, declared with the metrics, follow the first column.
     figures: Option<Over>,
     slots: fn(&View<'_>) -> usize,
     row: fn(&View<'_>, usize) -> Option<Value>,
-    /// The slots in the order of the rows, if that is another one.
+    /// The slots in the order of the rows, if it differs.
     order: Option<fn(&View<'_>) -> Vec<usize>>,
 }
 
-/// A member of each row as JSON has it, and as people do.
+/// A member of each row: its JSON name and its heading.
 #[derive(Clone, Copy)]
 pub(crate) struct Column {
     pub(crate) member: &'static str,
@@ -40,7 +40,7 @@ pub(crate) struct Column {
 }
 
 impl Column {
-    /// What stands above it. Its unit stands with each value.
+    /// The column's heading. Units are with the values.
     pub(crate) fn heading(self) -> String {
         let unit = ["_seconds", "_bytes"].into_iter().find_map(|unit| self.member.strip_suffix(unit));
         self.heading.or(unit).unwrap_or(self.member).replace('_', " ")
@@ -198,7 +198,7 @@ tables! {
 }
 
 impl Table {
-    /// The members of its rows, in the order in which people see them.
+    /// The columns in display order.
     fn all_columns(&self) -> Vec<Column> {
         let figures = FIGURES.iter().filter(|figure| Some(figure.over) == self.figures);
         let figures = figures.filter_map(|figure| Some(Column { member: figure.member?, heading: None }));
@@ -215,7 +215,7 @@ impl Table {
     }
 }
 
-/// The table of this name.
+/// The table with this name.
 pub(super) fn named(name: &str) -> Option<&'static Table> {
     TABLES.iter().find(|table| table.name == name)
 }
@@ -225,7 +225,7 @@ pub(crate) fn columns() -> impl Iterator<Item = (&'static str, Vec<Column>)> {
     TABLES.iter().map(|table| (table.name, table.all_columns()))
 }
 
-/// Workers stand pool by pool.
+/// Workers grouped by pool.
 pub(super) fn by_pool(view: &View<'_>) -> Vec<usize> {
     let name = |slot| view.bus.worker_row(view.now, slot).map(|worker| (worker.name.pool, worker.name.place, slot));
     let mut workers: Vec<_> = (0..view.bus.worker_slots()).filter_map(name).collect();
@@ -233,11 +233,11 @@ pub(super) fn by_pool(view: &View<'_>) -> Vec<usize> {
     workers.into_iter().map(|(_, _, slot)| slot).collect()
 }
 
-/// An object that is written in pieces: what `head` makes, and behind it tables, of each so many slots at most.
+/// An object written in pieces: the members of `head`, then tables, each with a maximum number of slots.
 pub(super) struct Object {
     head: Option<fn(&View<'_>) -> Value>,
     tables: Vec<(&'static Table, usize)>,
-    /// Which of them is being written, from which slot on, and whether a row of it stands there.
+    /// The current table and slot, and whether it has a row yet.
     at: usize,
     slot: usize,
     has_row: bool,
@@ -249,12 +249,12 @@ impl Object {
         Self { head: Some(head), tables, at: 0, slot: 0, has_row: false, order: None }
     }
 
-    /// A table alone.
+    /// A single table.
     pub(super) fn of(table: &'static Table) -> Self {
         Self::new(|_| json!({}), vec![(table, usize::MAX)])
     }
 
-    /// Adds rows. False after the last one.
+    /// Appends rows. False after the last one.
     fn add_rows(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
         let Some((table, most)) = self.tables.get(self.at) else { return false };
         if self.slot == 0 {
@@ -285,7 +285,7 @@ impl Pieces for Object {
         if let Some(head) = self.head.take() {
             let head = head(view).to_string();
             let head = visible::json(&head);
-            // The object goes on.
+            // The object continues.
             out.extend_from_slice(&head.as_bytes()[..head.len() - 1]);
             out.extend_from_slice(if head.len() > 2 { b"," } else { b"" });
             return true;
@@ -298,7 +298,7 @@ impl Pieces for Object {
     }
 }
 
-/// How people call a worker.
+/// A worker's display name.
 pub(super) fn worker_name(view: &View<'_>, worker: WorkerName) -> String {
     let id = view.workers.pools.get(worker.pool).map_or("", |pool| pool.core.id.as_str());
     format!("{id}/{}", worker.place)
@@ -327,12 +327,12 @@ fn why(readiness: Option<Readiness>) -> Value {
     }
 }
 
-/// Requests by what became of them.
+/// Requests by outcome.
 fn outcomes(tally: &Tally) -> Value {
     Outcome::ALL.iter().map(|outcome| (outcome.name(), tally.requests(*outcome))).collect()
 }
 
-/// What so large a part of the answers took less time than.
+/// A quantile of answer times.
 fn quantile(tally: &Tally, part: f64) -> Option<f64> {
     let wanted = (tally.durations().count() as f64 * part).ceil() as u64;
     let class = tally.durations().cumulative().find(|(_, count)| *count >= wanted && *count > 0);
@@ -358,7 +358,7 @@ fn limits(view: &View<'_>) -> Vec<(&'static str, Option<usize>, u64)> {
     rows
 }
 
-/// Who is in a slot, if it waits for somebody, and for whom and how long.
+/// The peer in a slot, if it waits for another: for which, and how long.
 fn waiting(view: &View<'_>, slot: usize) -> Option<(Name, (Name, Duration))> {
     let clients = view.bus.client_slots();
     if slot < clients {

@@ -1,4 +1,4 @@
-//! What an answer is made from: the core and the shell as they are at this moment, to be read only.
+//! A read-only view of the core and the shell, from which answers are made.
 
 use super::history::History;
 use super::place::Place;
@@ -18,15 +18,15 @@ pub(super) struct View<'a> {
     pub places: &'a [Place],
     pub recent: &'a Recent,
     pub history: &'a History,
-    /// How long each turn of the loop has worked.
+    /// How long each turn of the loop was busy.
     pub turns: &'a Histogram,
     pub started_at: Wall,
-    /// Bytes that are lent, and max_memory.
+    /// Lent bytes, and max_memory.
     pub memory: usize,
     pub max_memory: usize,
-    /// What carries the bytes.
+    /// The I/O backend.
     pub io: &'static str,
-    /// What this daemon is called.
+    /// The daemon's name.
     pub node: &'a str,
     pub admin_connections: usize,
     pub reloads: &'a Outcomes,

@@ -1,9 +1,9 @@
-//! Handshakes: connections that are no clients yet, since a PROXY header is still to come that says whom they bring, or the
-//! request that a WebSocket begins with. They take no slot of a client and are nobody to the core until they have said
-//! that, or their time is up.
+//! Handshakes: connections that are not clients yet, since the PROXY header with the client's address, or the WebSocket
+//! request, is outstanding. They use no client slot, and the core does not know of them until the handshake is complete
+//! or has timed out.
 //!
-//! Invariants: the kernel holds one operation of each of them, and it goes when that completes. Whatever changes what one
-//! waits for, or whether, has it counted (`state.rs`).
+//! Invariants: each has exactly one operation in the kernel, and is removed when that completes. Every change of what
+//! one waits for, or whether it waits, updates the counts (`state.rs`).
 
 pub(super) mod state;
 mod tokens;
@@ -30,20 +30,20 @@ use crate::websocket::request;
 use state::{AcceptedSocket, Over, PendingHandshake, Stage};
 use upgrade::{Decision, RETRY_AFTER};
 
-/// How long a PROXY header may take. A proxy sends it in the first packet; one packet may be lost.
+/// Time limit for a PROXY header. A proxy sends it in the first packet; one packet may be lost.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long the request of a WebSocket may take.
+/// Time limit for the request of a WebSocket.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// What it is told that its place is needed.
+/// The refusal if its place is needed.
 const CROWDED: &str = "more connections wait than there is room for, and it is one of the source that has most of them";
-/// What it is told that others of its source are there.
+/// The refusal if its source has too many.
 const SHARE: &str = "with those that wait to be let in, its source has more connections than this listener takes from one \
                      (listeners[].max_connections)";
-/// How long a connection that is refused may take to read why.
+/// Time limit for a refused connection to read the reason.
 const LINGER: Duration = Duration::from_secs(1);
 
 impl<I: Io> Reactor<I> {
-    /// Hands the kernel the next operation of a handshake.
+    /// Submits the next operation of a handshake.
     fn wait(&mut self, slot: usize) {
         let handshake = &mut self.handshakes[slot];
         let socket = handshake.accepted.socket.as_raw_fd();
@@ -63,30 +63,30 @@ impl<I: Io> Reactor<I> {
             }
             Stage::End => receive(handshake.received.waste()),
         };
-        // SAFETY: the handshake stays, with its socket and its bytes, until this completes.
+        // SAFETY: the handshake, its socket and its bytes stay until this completes.
         unsafe { self.io.submit(submission, Operation::Handshake.token(slot)) };
     }
 
-    /// Comes to the next stage, which has to be over at the deadline.
+    /// Moves to the next stage, with its deadline.
     fn go_on(&mut self, slot: usize, stage: Stage, deadline: Moment) {
         self.handshakes.go_on(slot, stage);
         self.timers.set(Timer::Handshake(slot), Some(deadline));
     }
 
-    /// A handshake is over.
+    /// Removes a finished handshake.
     fn remove_handshake(&mut self, slot: usize) -> PendingHandshake {
         self.timers.set(Timer::Handshake(slot), None);
         self.handshakes.remove(slot)
     }
 
-    /// Asks for the end of an operation. What becomes of its connection is decided when it completes.
+    /// Cancels its operation. What happens to the connection is decided when that completes.
     fn end_wait(&mut self, slot: usize, over: Over) {
         self.handshakes.end(slot, over);
         self.timers.set(Timer::Handshake(slot), None);
         self.cancel(Operation::Handshake, slot);
     }
 
-    /// There are so many free slots: who is too many gives way.
+    /// Evicts handshakes beyond the limit, with this many free slots.
     pub(super) fn limit_handshakes(&mut self, free: usize) {
         for _ in 0..self.handshakes.surplus(free) {
             let Some(slot) = self.handshakes.first_to_give_way() else { return };
@@ -94,8 +94,8 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Of a source that has said which it is, no more wait to be let in through a listener than it takes of them. One
-    /// is always heard, so that it can be told why it is not taken.
+    /// Evicts handshakes of a known source beyond the number of connections that a listener accepts from it. One is
+    /// always heard, so that it can be told why it is refused.
     fn keep_share(&mut self, listener: usize, source: Source, room: usize) {
         let is_of = |handshake: &PendingHandshake| handshake.is_request_of(listener, source);
         let waiting = self.handshakes.waiting().filter(|(_, handshake)| is_of(handshake)).count();
@@ -105,18 +105,18 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// The time of a handshake is up.
+    /// A handshake has timed out.
     pub(super) fn expire_handshake(&mut self, slot: usize) {
         self.end_wait(slot, Over::Late);
     }
 
-    /// Nobody is let in any more.
+    /// Cancels all handshakes: no connections are admitted any more.
     pub(super) fn cancel_handshakes(&mut self) {
         let waiting: Vec<usize> = self.handshakes.waiting().map(|(slot, _)| slot).collect();
         waiting.into_iter().for_each(|slot| self.end_wait(slot, Over::Closed));
     }
 
-    /// Closes a connection that brings nobody. `why` is told, unless it left without having said anything.
+    /// Closes a connection without a client. `why` is sent, unless it left without having sent anything.
     fn turn_away(&mut self, now: Moment, slot: usize, why: Option<&str>) {
         let handshake = self.remove_handshake(slot);
         let address = self.listeners.address(handshake.accepted.acceptor);
@@ -136,7 +136,7 @@ impl<I: Io> Reactor<I> {
         self.free_descriptor();
     }
 
-    /// Tells a connection something, with which it ends.
+    /// Sends a final answer to a connection.
     fn end_with(&mut self, now: Moment, slot: usize, answer: String) {
         self.go_on(slot, Stage::Answer { bytes: answer.into_bytes().into(), sent: 0 }, now.after(LINGER));
         self.wait(slot);
@@ -151,7 +151,7 @@ impl<I: Io> Reactor<I> {
         self.end_with(now, slot, refusal.to_string());
     }
 
-    /// An operation of somebody who is being told why it goes has completed.
+    /// An operation of a connection with a final answer has completed.
     fn ending_goes_on(&mut self, slot: usize, result: i32) {
         let handshake = &mut self.handshakes[slot];
         let is_over = handshake.over.is_some();
@@ -160,7 +160,7 @@ impl<I: Io> Reactor<I> {
             (Stage::Answer { bytes, sent }, _) if result > 0 => {
                 *sent += result as usize;
                 if *sent == bytes.len() {
-                    // Closed at once, what it has sent and nobody has read would take the answer with it (tcp(7)).
+                    // Closing at once would discard the answer if there are unread bytes (tcp(7)).
                     let _ = shutdown(&handshake.accepted.socket, Shutdown::Write);
                     handshake.stage = Stage::End;
                 }
@@ -178,8 +178,8 @@ impl<I: Io> Reactor<I> {
 }
 
 impl<I: Io> Shell<I> {
-    /// A connection waits for what has to be said first: the header of a proxy, if one may come, and the request of a
-    /// WebSocket, if the listener speaks that.
+    /// Starts the handshake of a connection: a PROXY header, if one is possible, and the request of a WebSocket, if the
+    /// listener speaks that.
     pub(super) fn begin_handshake(&mut self, now: Moment, accepted: AcceptedSocket) {
         let (listener, place) = (accepted.listener, accepted.place);
         let is_introduced = !self.bus.awaits_header(listener, place);
@@ -198,10 +198,10 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// One more from there waits to be let in.
+    /// Limits the handshakes of a source when one more starts.
     fn share_out(&mut self, listener: usize, place: Place) {
         let Some(policy) = self.reactor.listeners.policy(listener) else { return };
-        // Whom a token or a trusted proxy names is counted when that is known.
+        // A source named by a token or a trusted proxy is counted once it is known.
         if !policy.names_sources(place)
             && let Some(room) = self.bus.room_of_source(listener, place.source())
         {
@@ -261,7 +261,7 @@ impl<I: Io> Shell<I> {
         reactor.turn_away(now, slot, why.as_deref());
     }
 
-    /// It is known whom a connection brings.
+    /// The client of a connection is known now.
     fn introduced(&mut self, now: Moment, slot: usize, has_ended: bool) {
         let reactor = &mut self.reactor;
         let handshake = &reactor.handshakes[slot];
@@ -311,7 +311,7 @@ impl<I: Io> Shell<I> {
                 let mut framing = Framing::default();
                 framing.queue_control(answer.as_bytes());
                 let PendingHandshake { accepted, mut received, .. } = reactor.remove_handshake(slot);
-                // Its first frames may have come with the request.
+                // Its first frames may have arrived with the request.
                 let (frames, filled) = received.rest(length);
                 let lines = web.decode(&mut framing, now, frames, filled);
                 self.let_in(accepted, *origin, &frames[..lines], Some((web, framing)));
@@ -319,7 +319,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// A connection becomes a client, from which lines have come already.
+    /// Makes a connection a client, some of whose lines were received already.
     fn let_in(&mut self, accepted: AcceptedSocket, origin: Origin, begun: &[u8], web: Option<(WebSocket, Framing)>) {
         let AcceptedSocket { socket, listener, .. } = accepted;
         let client = self.add_client(listener, origin, begun, |peer| {
@@ -335,7 +335,7 @@ impl<I: Io> Shell<I> {
     }
 }
 
-/// What is told a connection that has not said what it wants, and is not waited for any more.
+/// The refusal for an incomplete handshake.
 fn unheard(over: Over) -> Refusal {
     match over {
         Over::Late => Refusal::new(
@@ -347,7 +347,7 @@ fn unheard(over: Over) -> Refusal {
     }
 }
 
-/// Who came through a proxy.
+/// The origin of a client behind a proxy.
 fn origin(proxy: Place, source: Option<std::net::SocketAddr>, names: Names) -> Origin {
     match source {
         Some(source) => Origin { via: Some(proxy.into()), names: names.into(), ..Place::Address(source).into() },

@@ -1,10 +1,9 @@
-//! Connections that are no clients yet, and who of them gives way. They are as many as there are free slots, and some more,
-//! who ask how the daemon is or are told that it is full. One more takes the place of one of the source that has most of
-//! them, there of one that has sent nothing, since who means it sends all of it at once, and of those of the one that has
-//! waited longest.
+//! The table of handshakes, and which of them is evicted. There may be as many as there are free client slots, and some
+//! more, which ask for health or are told that the daemon is full. A new one replaces one of the source with most of
+//! them: preferably one that has sent nothing, since real clients send their request at once, and of those the oldest.
 //!
-//! Invariant: a connection is counted among its source's while it waits to say something, and not when it is being told
-//! something, or was asked to go.
+//! Invariant: a connection is counted for its source while its handshake is incomplete, but not while it is sent a
+//! final answer, or was cancelled.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,9 +17,9 @@ use crate::http1::LONGEST_HEAD;
 use crate::proxy;
 use crate::websocket::request;
 
-/// How many wait at once at most beyond the slots that are free.
+/// Maximum number of handshakes beyond the free slots.
 pub(in crate::shell) const BEYOND: usize = 256;
-/// Room for the first bytes of each; there is more once they have filled it.
+/// Capacity for the first bytes of each; it grows when they fill it.
 const FIRST_BYTES: usize = 1024;
 
 /// A connection that has just been accepted.
@@ -30,18 +29,18 @@ pub(in crate::shell) struct AcceptedSocket {
     pub acceptor: usize,
     /// Index of its listener in the configuration.
     pub listener: usize,
-    /// The other end.
+    /// The peer's address.
     pub place: Place,
 }
 
-/// What has come of a connection before it is a client: perhaps a PROXY header, and what stands behind it.
+/// The bytes received on a connection before it is a client: an optional PROXY header, and what follows it.
 pub(in crate::shell) struct Received {
-    /// With a byte behind what has come, which the newline of a frame may need.
+    /// With a spare byte after the received ones, for the newline of a frame.
     bytes: Vec<u8>,
-    /// So many bytes may come at most.
+    /// Maximum number of bytes.
     longest: usize,
     filled: usize,
-    /// So many of them were the PROXY header.
+    /// Length of the PROXY header.
     pub header: usize,
 }
 
@@ -62,7 +61,7 @@ impl Received {
         room
     }
 
-    /// Room for what is thrown away.
+    /// Room for discarded bytes.
     pub(super) fn waste(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
@@ -71,17 +70,17 @@ impl Received {
         self.filled += bytes;
     }
 
-    /// All of it, as far as it may be a PROXY header.
+    /// The bytes that may be a PROXY header.
     pub(super) fn possible_header(&self) -> &[u8] {
         &self.bytes[..self.filled.min(proxy::LONGEST)]
     }
 
-    /// What stands behind the header.
+    /// The bytes after the header.
     pub(super) fn behind_header(&self) -> &[u8] {
         &self.bytes[self.header..self.filled]
     }
 
-    /// What stands so many bytes behind the header: with a byte more, and how much has come.
+    /// The bytes from `after` the header on: with a spare byte, and how many were received.
     pub(super) fn rest(&mut self, after: usize) -> (&mut [u8], usize) {
         let begin = self.header + after;
         (&mut self.bytes[begin..], self.filled - begin)
@@ -92,47 +91,47 @@ impl Received {
     }
 }
 
-/// A connection that has something to say before it is a client.
+/// A connection with an incomplete handshake.
 pub(in crate::shell) struct PendingHandshake {
     pub accepted: AcceptedSocket,
-    /// Who it is, as far as that is known.
+    /// Its origin, as far as known.
     pub origin: Origin,
     pub stage: Stage,
     since: Moment,
-    /// What it is counted as.
+    /// The source that it is counted for.
     counted: Option<Source>,
-    /// Why its operation was asked to end.
+    /// Why its operation was cancelled.
     pub over: Option<Over>,
     pub received: Received,
 }
 
-/// What is awaited.
+/// The stage of a handshake.
 pub(in crate::shell) enum Stage {
-    /// A PROXY header, with which it has to begin.
+    /// Waits for a PROXY header, which has to come first.
     Header,
-    /// The request of a WebSocket.
+    /// Waits for the request of a WebSocket.
     Request(request::Reader),
-    /// That it is told something, of which so much is sent.
+    /// Sends a final answer; `sent` bytes are sent.
     Answer { bytes: Box<[u8]>, sent: usize },
-    /// That it has read that.
+    /// Waits until that was read.
     End,
 }
 
-/// Why nobody waits for it any more.
+/// Why a handshake was cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shell) enum Over {
-    /// It took too long.
+    /// It timed out.
     Late,
-    /// Another one needs its place.
+    /// Its place is needed.
     Crowded,
-    /// Its source has more connections at its listener than it may have.
+    /// Its source has too many connections at its listener.
     Surplus,
-    /// The daemon takes no more clients.
+    /// The daemon admits no more clients.
     Closed,
 }
 
 impl PendingHandshake {
-    /// One that begins with this stage; a header of a proxy may come before anything else.
+    /// A handshake that starts with this stage; a PROXY header may precede everything else.
     pub(super) fn new(now: Moment, accepted: AcceptedSocket, stage: Stage, speaks_web: bool) -> Self {
         let of_header = if matches!(stage, Stage::Header) { proxy::LONGEST } else { 0 };
         let of_request = if speaks_web { LONGEST_HEAD } else { 0 };
@@ -147,12 +146,12 @@ impl PendingHandshake {
         }
     }
 
-    /// Whether nothing more is awaited of it.
+    /// Whether it has its final answer.
     pub(super) fn is_told(&self) -> bool {
         matches!(self.stage, Stage::Answer { .. } | Stage::End)
     }
 
-    /// Whether it is one of this source that says at this listener what it wants.
+    /// Whether it is an incomplete handshake of this source at this listener.
     pub(super) fn is_request_of(&self, listener: usize, source: Source) -> bool {
         let asks = matches!(self.stage, Stage::Request(_));
         asks && self.accepted.listener == listener && self.origin.source() == source
@@ -162,53 +161,53 @@ impl PendingHandshake {
 /// See the module documentation.
 pub(in crate::shell) struct Handshakes {
     pending: Slab<PendingHandshake>,
-    /// How many of each source wait to say something.
+    /// Incomplete handshakes of each source.
     sources: HashMap<Source, usize>,
-    /// So many may be there beyond the slots that are free.
+    /// Maximum number beyond the free slots.
     beyond: usize,
 }
 
 impl Handshakes {
-    /// None yet, and so many at most beyond the slots that are free.
+    /// Empty, with a maximum number beyond the free slots.
     pub(in crate::shell) fn new(beyond: usize) -> Self {
         Self { pending: Slab::new(), sources: HashMap::new(), beyond }
     }
 
-    /// So many at most from now on, beyond the slots that are free.
+    /// Sets the maximum number beyond the free slots.
     pub(in crate::shell) fn allow(&mut self, beyond: usize) {
         self.beyond = beyond;
     }
 
-    /// Those that nobody has asked to go.
+    /// Those that were not cancelled.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (usize, &PendingHandshake)> {
         self.pending.iter().filter(|(_, handshake)| handshake.over.is_none())
     }
 
-    /// Whether another one fits, however few slots are free.
+    /// Whether another one fits without any free slot.
     pub(in crate::shell) fn has_room(&self) -> bool {
         self.pending.len() < self.beyond
     }
 
-    /// How many are too many, with so many free slots.
+    /// How many exceed the limit, with this many free slots.
     pub(super) fn surplus(&self, free: usize) -> usize {
         let most = free + self.beyond;
-        // Those who are asked to go are there until they have.
+        // Cancelled ones count until they are removed.
         if self.pending.len() <= most {
             return 0;
         }
-        // An answer that is not sent yet is about to be: cut off, it would not say why.
+        // A final answer is about to be sent: cut off, it would not explain anything.
         let holds = self.waiting().filter(|(_, handshake)| !matches!(handshake.stage, Stage::Answer { .. })).count();
         holds.saturating_sub(most)
     }
 
-    /// Whose place is needed first: those who have been told why they go, and then as it stands at the top of the file.
+    /// The first one to evict: one with its final answer, then in the order described above.
     pub(super) fn first_to_give_way(&self) -> Option<usize> {
         let told = self.waiting().filter(|(_, handshake)| matches!(handshake.stage, Stage::End));
         told.min_by_key(|(_, handshake)| handshake.since).map(|(slot, _)| slot).or_else(|| {
             let most = self.sources.values().copied().max()?;
             let mut heaviest = self.sources.iter().filter(|(_, count)| **count == most).map(|(source, _)| *source);
             match (heaviest.next(), heaviest.next()) {
-                // To look each of them up takes longer.
+                // Looking up each of them would take longer.
                 (one, None) => self.first_to_go(|handshake| handshake.counted == one),
                 _ => self.first_to_go(|handshake| {
                     handshake.counted.is_some_and(|source| self.sources.get(&source) == Some(&most))
@@ -217,40 +216,40 @@ impl Handshakes {
         })
     }
 
-    /// Who goes first of those who are chosen and have not been told anything yet.
+    /// The first one to evict among those that match and have no final answer.
     pub(super) fn first_to_go(&self, is_chosen: impl Fn(&PendingHandshake) -> bool) -> Option<usize> {
         let chosen = self.waiting().filter(|(_, handshake)| !handshake.is_told() && is_chosen(handshake));
         let rank = |handshake: &PendingHandshake| (!handshake.received.behind_header().is_empty(), handshake.since);
         chosen.min_by_key(|(_, handshake)| rank(handshake)).map(|(slot, _)| slot)
     }
 
-    /// One more.
+    /// Adds a handshake.
     pub(super) fn add(&mut self, handshake: PendingHandshake) -> usize {
         let slot = self.pending.insert(handshake);
         self.count(slot);
         slot
     }
 
-    /// One that is none any more.
+    /// Removes a handshake.
     pub(super) fn remove(&mut self, slot: usize) -> PendingHandshake {
         let handshake = self.pending.remove(slot);
         self.discount(handshake.counted);
         handshake
     }
 
-    /// One comes to its next stage.
+    /// Moves a handshake to its next stage.
     pub(super) fn go_on(&mut self, slot: usize, stage: Stage) {
         self.pending[slot].stage = stage;
         self.count(slot);
     }
 
-    /// One is asked to go.
+    /// Marks a handshake as cancelled.
     pub(super) fn end(&mut self, slot: usize, over: Over) {
         self.pending[slot].over = Some(over);
         self.count(slot);
     }
 
-    /// Counts one as what it is now.
+    /// Updates the count of its source.
     fn count(&mut self, slot: usize) {
         let handshake = &mut self.pending[slot];
         let is = (handshake.over.is_none() && !handshake.is_told()).then(|| handshake.origin.source());

@@ -1,4 +1,4 @@
-//! The tokens of a listener. Their file is read elsewhere (`token_files.rs`).
+//! A listener's tokens. Their file is read elsewhere (`token_files.rs`).
 
 use std::io;
 use std::path::PathBuf;
@@ -8,19 +8,19 @@ use crate::tokens::Tokens;
 /// See the module documentation.
 pub(super) struct TokensFile {
     path: PathBuf,
-    /// What the pools are called that a line may name.
+    /// The ids of the pools that a line may name.
     pools: Vec<String>,
     pub tokens: Tokens,
 }
 
 impl TokensFile {
-    /// One in which these tokens stand.
+    /// A file with these tokens.
     pub(super) fn new(path: PathBuf, pools: Vec<String>, tokens: Tokens) -> Self {
         Self { path, pools, tokens }
     }
 
-    /// The file was read again. What is wrong with it is told, and what was read last stays good. True if other tokens
-    /// are good now.
+    /// Takes the reread file. If it is invalid that is logged, and the last tokens stay valid. True if the tokens have
+    /// changed.
     pub(super) fn take(&mut self, content: io::Result<Vec<u8>>) -> bool {
         let path = self.path.display();
         let pools: Vec<&str> = self.pools.iter().map(String::as_str).collect();

@@ -1,5 +1,5 @@
-//! Who may come in through a WebSocket listener: what is asked for, from which page, with whose token, on whose behalf. What
-//! the core says of limits comes behind it.
+//! Access to WebSocket and MCP listeners: host, origin, token, and client behind a proxy. The core applies its limits
+//! afterwards.
 
 use std::io;
 use std::net::IpAddr;
@@ -22,14 +22,14 @@ use crate::websocket::answer::{Accepted, Refusal};
 use crate::websocket::request::{Caller, Method, Request};
 use crate::websocket::{HEALTH, forwarded};
 
-/// In how many seconds it may be asked again at a daemon that drains or is full.
+/// Seconds after which to retry at a daemon that drains or is full.
 pub(in crate::shell) const RETRY_AFTER: u32 = 1;
 
 fn forbidden(why: String) -> Refusal {
     Refusal::new(Status::Forbidden, why)
 }
 
-/// Why the core would not take somebody.
+/// Why the core refuses a client.
 pub(in crate::shell) fn turned_away(why: TurnedAway) -> Refusal {
     match why {
         TurnedAway::Draining => Refusal::unavailable("the daemon shuts down", RETRY_AFTER),
@@ -38,35 +38,35 @@ pub(in crate::shell) fn turned_away(why: TurnedAway) -> Refusal {
     }
 }
 
-/// A WebSocket listener.
+/// The access policy of a listener.
 pub(in crate::shell) struct UpgradePolicy {
     pub terms: Web,
-    /// What its ids begin with.
+    /// The prefix of its ids.
     node: Arc<str>,
     tokens: Option<TokensFile>,
-    /// Only this machine reaches it, so that a name that leads here is one of this machine.
+    /// It is bound to loopback, so that a name that resolves here is one of this machine.
     is_loopback: bool,
 }
 
-/// What becomes of a request.
+/// The decision on a request.
 pub(in crate::shell) enum Decision {
-    /// Its connection becomes a client.
+    /// Make its connection a client.
     Accept {
-        /// Who it is.
+        /// Its origin.
         origin: Box<Origin>,
-        /// What it is told first.
+        /// The response to send first.
         answer: String,
-        /// By whose token it came in.
+        /// The bearer of its token.
         bearer: Option<Bearer>,
     },
-    /// It is told this, and the connection ends.
+    /// Send this response and close.
     Answer(String),
-    /// It is refused.
+    /// Refuse it.
     Refuse(Refusal),
 }
 
 impl UpgradePolicy {
-    /// That of a listener, if it speaks WebSocket.
+    /// The policy of a listener, if it speaks WebSocket or MCP.
     pub(in crate::shell) fn of(listener: &Listener, config: &Config) -> Option<Self> {
         let terms = listener.web.clone()?;
         let ids = || config.pools.iter().map(|pool| pool.core.id.clone()).collect();
@@ -78,17 +78,17 @@ impl UpgradePolicy {
         Some(Self { terms, node: Arc::clone(&config.node), tokens, is_loopback })
     }
 
-    /// Its tokens file was read again. True if other tokens are good now.
+    /// Takes the reread token file. True if the tokens have changed.
     pub(in crate::shell) fn take_tokens(&mut self, content: io::Result<Vec<u8>>) -> bool {
         self.tokens.as_mut().is_some_and(|tokens| tokens.take(content))
     }
 
-    /// Whether somebody who came in as this one still could.
+    /// Whether this bearer would still be admitted.
     pub(in crate::shell) fn knows(&self, bearer: &Bearer) -> bool {
         self.tokens.as_ref().is_some_and(|tokens| tokens.tokens.has(bearer))
     }
 
-    /// Answers a request. `origin` is where it comes from, before anything that it says is believed.
+    /// Decides on a request. `origin` is the origin before any of the request's claims is believed.
     pub(in crate::shell) fn answer(
         &self,
         bus: &Bus,
@@ -123,7 +123,7 @@ impl UpgradePolicy {
         Ok(Decision::Accept { origin: Box::new(origin), answer, bearer })
     }
 
-    /// Whether a request may be sent to this host, and from this page. `origin` is where it comes from.
+    /// Whether a request may name this host, and come from this page. `origin` is its source.
     ///
     /// # Errors
     /// It may not.
@@ -138,7 +138,7 @@ impl UpgradePolicy {
                     .to_owned(),
             ));
         }
-        // What is ours is known.
+        // Our own name is known.
         let asks = self.terms.protocol == WebProtocol::Mcp && !self.is_loopback && !is_behind_proxy;
         if asks && !caller.host.is_some_and(is_known) {
             return Err(forbidden(
@@ -155,18 +155,18 @@ impl UpgradePolicy {
         Ok(())
     }
 
-    /// Finds out who sends a request, and whether to this host, from this page and with this token it may. `origin` is
-    /// where it comes from, before anything that it says is believed.
+    /// Determines the sender of a request, and whether it is admitted with this host, page and token. `origin` is the
+    /// origin before any of the request's claims is believed.
     ///
     /// # Errors
-    /// It may not.
+    /// It is not admitted.
     pub(in crate::shell) fn identify(
         &self,
         origin: &mut Origin,
         caller: &Caller<'_>,
     ) -> Result<Option<Bearer>, Refusal> {
         self.admits_page(origin, caller)?;
-        // Behind a PROXY header it is whom that names who has set the fields, and not the proxy, which passes them on.
+        // Behind a PROXY header the client named there has set these fields, not the proxy, which forwards them.
         let sender = origin.place;
         if self.trusts(sender) {
             let is_trusted = |address: IpAddr| self.trusts(Place::Address((address, 0).into()));
@@ -186,32 +186,32 @@ impl UpgradePolicy {
             (origin.names.token, origin.pools) = (Some(found.name.clone()), found.pools.clone());
             bearer = Some(found.clone());
         }
-        // What a proxy asks on its own account is a client here: health has an address of its own.
+        // A proxy's own request is a client here: health has a path of its own.
         origin.is_proxy = false;
         Ok(bearer)
     }
 
-    /// An id for one who comes in here, or why there is none.
+    /// A new id for a client, or why there is none.
     pub(in crate::shell) fn new_id(&self) -> Result<String, &'static str> {
         ids::new(&self.node).map_err(|_| "the system has no random numbers yet")
     }
 
-    /// Whether an id begins with the name of another node.
+    /// Whether an id has another node's prefix.
     pub(in crate::shell) fn is_of_another_node(&self, id: &str) -> bool {
         id.split_once('.').is_some_and(|(node, _)| node != &*self.node)
     }
 
-    /// Whether a connection from there may say that it is of another source: by a token, or for its client.
+    /// Whether a connection from this address may name another source: by a token, or for its client.
     pub(in crate::shell) fn names_sources(&self, place: Place) -> bool {
         self.tokens.is_some() || self.trusts(place)
     }
 
-    /// Whether a field `Host` has a name in `hosts`.
+    /// Whether the name in `Host` is listed in `hosts`.
     fn is_listed(&self, field: &str) -> bool {
         self.terms.hosts.iter().any(|known| known.eq_ignore_ascii_case(host_of(field)))
     }
 
-    /// Whether what it says of others is believed.
+    /// Whether its claims about clients are trusted.
     fn trusts(&self, place: Place) -> bool {
         match &self.terms.trusted_proxies {
             Some(Proxies::Unix) => matches!(place, Place::Process { .. }),
@@ -221,7 +221,7 @@ impl UpgradePolicy {
     }
 }
 
-/// The answer to who asks how a listener is, with which its connection ends.
+/// The response to a listener's health check, after which the connection is closed.
 pub(in crate::shell) fn health(bus: &Bus, listener: usize, method: Method) -> String {
     let readiness = bus.listener_readiness(listener);
     let (status, body) = match readiness {
@@ -240,7 +240,7 @@ pub(in crate::shell) fn health(bus: &Bus, listener: usize, method: Method) -> St
     }
 }
 
-/// The host of a field `Host`, which may have a port; an IPv6 address without its brackets.
+/// The host in `Host`, without its port; an IPv6 address without brackets.
 fn host_of(field: &str) -> &str {
     let host = match field.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
@@ -249,20 +249,19 @@ fn host_of(field: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// Whether a field `Host` names this machine.
+/// Whether `Host` names this machine.
 pub(in crate::shell) fn names_this_machine(field: &str) -> bool {
     let host = host_of(field);
     is_loopback(host) || is_loopback(&host.to_ascii_lowercase())
 }
 
-/// Whether nobody can have made a field `Host` lead here but who owns the address: a name may have been given any
-/// address by its owner (DNS rebinding).
+/// Whether `Host` is safe from DNS rebinding: the owner of a name can point it at any address.
 fn cannot_be_rebound(field: &str) -> bool {
     let host = host_of(field);
     host.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
 }
 
-/// Whether an origin is the very host and port of a field `Host`. Whether TLS is spoken is not known here.
+/// Whether an origin has exactly the host and port of `Host`. Whether the page uses TLS is unknown here.
 fn is_page_of(origin: &str, field: &str) -> bool {
     let Some((scheme, authority)) = origin.split_once("://") else { return false };
     let default = match scheme.to_ascii_lowercase().as_str() {

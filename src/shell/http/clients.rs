@@ -1,5 +1,5 @@
-//! Clients of the core begin and end: sessions by `initialize`, and those of connections with their first request of
-//! 2026-07-28. When the core has no slot left, one that nobody uses gives way.
+//! Starts and ends clients of the core: sessions with `initialize`, and clients of connections with their first request
+//! of 2026-07-28. If the core has no free slot, an idle one is evicted.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
 
 impl<I: Io> Shell<I> {
-    /// A session begins with the request that a connection brings, which has this id.
+    /// Starts a session with a connection's request, which has this id.
     pub(super) fn begin_session(&mut self, now: Moment, slot: usize, pool: usize, id: Id) -> Result<usize, Fault> {
         self.reactor.release_modern(slot);
         let listener = self.reactor.http.connections[slot].listener;
@@ -27,7 +27,7 @@ impl<I: Io> Shell<I> {
         Ok(member)
     }
 
-    /// The client that the requests of a connection are of, which stand for themselves.
+    /// The client for a connection's self-contained requests.
     pub(super) fn modern_member(&mut self, now: Moment, slot: usize, pool: usize) -> Result<usize, Fault> {
         let http = &mut self.reactor.http;
         let connection = &http.connections[slot];
@@ -51,7 +51,7 @@ impl<I: Io> Shell<I> {
         Ok(member)
     }
 
-    /// One more client of the core, which is of the sender of a connection's request.
+    /// Adds a client of the core for the sender of a connection's request.
     fn add_member(&mut self, now: Moment, slot: usize, pool: usize, role: Role) -> Result<usize, Fault> {
         let connection = &self.reactor.http.connections[slot];
         let (listener, sender) = (connection.listener, connection.incoming.sender.clone());
@@ -75,8 +75,7 @@ impl<I: Io> Shell<I> {
         added.ok_or_else(|| Fault::busy("no client is taken now"))
     }
 
-    /// One that nobody uses gives way: a connection's that asks for nothing, or else the session that has been idle
-    /// longest.
+    /// Evicts an idle client: a connection's without a request, or else the session that has been idle longest.
     fn evict_member(&mut self, now: Moment, but: usize) {
         let http = &self.reactor.http;
         let rank = |member: &Member| match &member.role {
@@ -92,7 +91,7 @@ impl<I: Io> Shell<I> {
         self.step(|shell| shell.reactor.tell(now, Input::EndClient { client, why: Reason::SessionEvicted }));
     }
 
-    /// It is time to look whether anybody uses a session.
+    /// Checks whether a session is idle.
     pub(in crate::shell) fn session_due(&mut self, now: Moment, slot: usize) {
         let idle = self.reactor.http.session_idle;
         let Some(member) = self.reactor.http.members.get_mut(slot) else { return };
@@ -107,7 +106,7 @@ impl<I: Io> Shell<I> {
 }
 
 impl<I: Io> crate::shell::reactor::Reactor<I> {
-    /// What was of a connection that brings something else now: the client of its requests that stand for themselves.
+    /// Ends a connection's client for self-contained requests, since it sends something else now.
     pub(super) fn release_modern(&mut self, slot: usize) {
         let Some(client) = self.http.connections[slot].member.take() else { return };
         let Some(member) = self.http.members.of(client) else { return };
@@ -116,7 +115,7 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
         }
     }
 
-    /// The request of a connection is over.
+    /// The request of a connection is done.
     pub(super) fn release_http(&mut self, slot: usize) {
         let connection = &mut self.http.connections[slot];
         let Some(member) = connection.member.and_then(|client| self.http.members.of_mut(client)) else {
@@ -130,8 +129,7 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
         }
     }
 
-    /// A connection has gone: what it has not taken is kept for its session, and requests that stand for themselves end
-    /// with it.
+    /// A connection has gone: what it did not deliver is kept for its session, and self-contained requests end with it.
     pub(super) fn detach_http(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
         debug_assert!(connection.state == State::Leaving);
@@ -143,7 +141,7 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
             Role::Modern { .. } => self.tell(now, Input::Left(client)),
             Role::Session(session) => {
                 session.detach(slot, &events);
-                // Nobody has heard of its id, nor ever will.
+                // No client knows its id, nor ever will.
                 let is_unknown = session.is_unheard()
                     || whole.as_ref().is_some_and(|(id, _)| id.stream == Session::FIRST) && !is_begun;
                 let before = session.weight();

@@ -1,7 +1,7 @@
-//! One connection of the door for MCP: the request that comes in, and what is sent in answer.
+//! One connection to an MCP listener: the incoming request, and the outgoing response.
 //!
-//! While the kernel sends, what it sends stays where it is; what comes meanwhile is queued behind it. A connection goes
-//! when the kernel holds nothing of it.
+//! While the kernel sends bytes they stay in place; further ones are queued after them. A connection is removed when
+//! the kernel holds no operation of it.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -14,20 +14,20 @@ use crate::mcp::{Asked, Message, message};
 use crate::shell::connection::{Flight, InFlight};
 use crate::tokens::Bearer;
 
-/// How often a stream gives a sign of life, and how long an answer may be awaited before it becomes one.
+/// Interval of keep-alives in a stream, and how long an answer may be outstanding before its response becomes a stream.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// How often it is looked whether a request may still learn what the workers of its pool speak.
+/// Interval of checks whether a parked request may still learn the era of its pool's workers.
 pub(super) const PARKED: Duration = Duration::from_secs(1);
-/// How long a request may take to come, in however many pieces.
+/// Time limit for a request to arrive, in however many pieces.
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(120);
-/// How long what is sent may stand still.
+/// Maximum time without progress of sending.
 pub(super) const SEND_TIME: Duration = Duration::from_secs(30);
-/// How long the other side may take to see the last answer, and to close.
+/// Maximum time for the client to read the last response and to close.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
-/// Memory for what is sent that a connection keeps for its next answer.
+/// Capacity of the send buffer that a connection keeps for its next response.
 const KEPT: usize = 16 * 1024;
 
-/// What a request may take; its body is as long as a line at most.
+/// The limits of a request; its body may have the length of a line.
 pub(super) fn limits(body: usize) -> Limits {
     Limits {
         body: body as u64,
@@ -37,51 +37,51 @@ pub(super) fn limits(body: usize) -> Limits {
     }
 }
 
-/// What a connection is doing.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// A request comes, or is awaited.
+    /// It receives or awaits a request.
     Reading,
-    /// Its request waits until it is known what the workers of its pool speak.
+    /// Its request waits until the era of its pool's workers is known.
     Parked,
-    /// Its messages are on their way, and nothing was said yet.
+    /// Its messages were forwarded, and there is no response yet.
     Waiting,
-    /// Events are sent.
+    /// It sends events.
     Events,
-    /// All of its answer is there, and on its way.
+    /// Its response is complete and being sent.
     Answering,
-    /// Everything is said; what still comes is thrown away until the other side closes.
+    /// Everything was sent; further input is discarded until the client closes.
     Lingering,
-    /// It goes when the kernel holds nothing of it.
+    /// It is removed when the kernel holds no operation of it.
     Leaving,
 }
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Clone, Default)]
 pub(super) struct Sender {
     pub origin: Origin,
     pub bearer: Option<Bearer>,
-    /// The page in a browser that it is.
+    /// The origin of the sending browser page.
     pub page: Option<Rc<str>>,
 }
 
-/// The request that comes in.
+/// The incoming request.
 pub(super) struct Incoming {
     pub reader: RequestReader,
-    /// What has come and is not dealt with.
+    /// Received bytes that are not consumed.
     pub bytes: Vec<u8>,
-    /// What the head says, once it is there.
+    /// The parsed head.
     pub asked: Option<Asked>,
     pub sender: Sender,
-    /// What has come of the body.
+    /// The body so far.
     pub body: Vec<u8>,
-    /// The message, while it waits.
+    /// The message, while it is parked.
     pub parked: Option<Message>,
-    /// It is HEAD, whose answer has no body.
+    /// It is HEAD, whose response has no body.
     pub is_head: bool,
-    /// Another request may follow.
+    /// The connection may carry another request.
     pub keeps_alive: bool,
-    /// The other side sends no more.
+    /// The client has half-closed.
     pub has_ended: bool,
 }
 
@@ -100,17 +100,17 @@ impl Incoming {
         }
     }
 
-    /// Bytes of the body that have come, or of the message that waits.
+    /// Bytes of the body so far, or of the parked message.
     pub(super) fn weight(&self) -> usize {
         message::received(&self.body) + self.parked.as_ref().map_or(0, Message::weight)
     }
 
-    /// Whether the end of a stream is told by the end of the connection.
+    /// Whether the close of the connection ends a stream.
     pub(super) fn is_old(&self) -> bool {
         self.asked.as_ref().is_some_and(|asked| asked.is_old)
     }
 
-    /// Nothing more of the request is needed. Says how many bytes it has taken up.
+    /// Frees the request. Returns how many bytes it used.
     pub(super) fn clear(&mut self) -> usize {
         let weight = self.weight();
         (self.asked, self.parked, self.body) = (None, None, Vec::new());
@@ -118,51 +118,51 @@ impl Incoming {
     }
 }
 
-/// Bytes that are sent together, and what they are of.
+/// Bytes that are sent together, and their origin.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
-    /// Bytes of lines of the core in it.
+    /// How many of them are bytes of the core's lines.
     owed: usize,
-    /// The events in it that can be sent again.
+    /// Its events that can be resent.
     events: Vec<EventId>,
 }
 
-/// What was not sent of a connection.
+/// What a connection did not send.
 pub(super) struct Unsent {
-    /// Bytes of lines of the core.
+    /// Bytes of the core's lines.
     pub owed: usize,
-    /// Events that can be sent again.
+    /// Events that can be resent.
     pub events: Vec<EventId>,
-    /// An answer that is no event.
+    /// An answer that is not an event.
     pub whole: Option<(EventId, Vec<u8>)>,
-    /// Some of that answer is out.
+    /// That answer was partly sent.
     pub is_begun: bool,
 }
 
-/// What goes out.
+/// The outgoing bytes.
 #[derive(Default)]
 pub(super) struct Outgoing {
     now: Batch,
     sent: usize,
     next: Batch,
-    /// The answer that is no event: where it would stand, and how long it is.
+    /// The answer that is not an event: its position, and its length.
     pub whole: Option<(EventId, usize)>,
 }
 
 impl Outgoing {
-    /// Where to write what is sent next.
+    /// The buffer for further output.
     pub(super) fn queue(&mut self) -> &mut Vec<u8> {
         &mut self.next.bytes
     }
 
-    /// So many bytes of a line of the core were queued.
+    /// Records that bytes of a core's line were queued.
     pub(super) fn owe(&mut self, bytes: usize, event: Option<EventId>) {
         self.next.owed += bytes;
         self.next.events.extend(event);
     }
 
-    /// What is to be sent now; none if nothing is.
+    /// The bytes to send now; none if there are none.
     pub(super) fn rest(&mut self) -> Option<&[u8]> {
         if self.sent == self.now.bytes.len() {
             self.now.bytes.clear();
@@ -174,8 +174,8 @@ impl Outgoing {
         (!rest.is_empty()).then_some(rest)
     }
 
-    /// So many bytes are sent. Says how many of lines of the core are out with them. Of a long answer that is told while it
-    /// goes out: who takes it slowly does take it.
+    /// Records sent bytes. Returns how many bytes of the core's lines are completed by them. Progress of a long answer
+    /// is reported as it is sent, since a slow reader does read.
     pub(super) fn sent(&mut self, bytes: usize) -> usize {
         self.sent += bytes;
         if self.sent < self.now.bytes.len() {
@@ -187,17 +187,17 @@ impl Outgoing {
         std::mem::take(&mut self.now.owed)
     }
 
-    /// Whether everything is sent.
+    /// Whether everything was sent.
     pub(super) fn is_empty(&self) -> bool {
         self.sent == self.now.bytes.len() && self.next.bytes.is_empty()
     }
 
-    /// Bytes that wait.
+    /// Queued bytes.
     pub(super) fn weight(&self) -> usize {
         self.now.bytes.len() - self.sent + self.next.bytes.len()
     }
 
-    /// Nothing more is sent. Says what is not out.
+    /// Gives up sending. Returns what was not sent.
     pub(super) fn give_up(&mut self) -> Unsent {
         let is_begun = self.next.bytes.is_empty() && self.sent > 0;
         let whole = self.whole.take().filter(|_| !self.is_empty()).map(|(id, length)| {
@@ -215,27 +215,27 @@ impl Outgoing {
 pub(super) struct Connection {
     pub socket: OwnedFd,
     pub listener: usize,
-    /// Where it comes from.
+    /// Its origin.
     pub origin: Origin,
-    /// Tells it from others that had its slot.
+    /// Distinguishes it from others in its slot.
     pub serial: u64,
     pub state: State,
     pub incoming: Incoming,
     pub outgoing: Outgoing,
     pub in_flight: InFlight,
-    /// The client of the core that its request is of, or its requests of 2026-07-28 are.
+    /// The core's client of its request, or of its requests of 2026-07-28.
     pub member: Option<ClientKey>,
-    /// The stream of that on which it is answered.
+    /// The stream of its response in the session.
     pub stream: u32,
-    /// When it came, its request began to come, or it last had something to do.
+    /// When it was accepted, its request began, or it last had activity.
     pub since: Moment,
-    /// When its time is up. Its timer may run out earlier, and is then set anew.
+    /// Its deadline. Its timer may expire earlier, and is then set again.
     pub due: Moment,
-    /// It is in the list of those that have something to send.
+    /// It is in the list of connections with something to send.
     pub is_dirty: bool,
-    /// It is closed behind what is being sent, and its receive is cancelled.
+    /// It is closed after what is being sent, and its receive is cancelled.
     pub parts: bool,
-    /// So many bytes that wait to be sent are counted.
+    /// How many queued bytes are accounted for.
     pub weighed: usize,
 }
 
@@ -267,7 +267,7 @@ impl Connection {
         }
     }
 
-    /// What its answers say of themselves.
+    /// How its responses have to be sent.
     pub(super) fn manner<'a>(&self, session: Option<&'a str>) -> Manner<'a> {
         let (is_old, page) = (self.incoming.is_old(), self.incoming.sender.page.clone());
         let Incoming { is_head, keeps_alive, .. } = self.incoming;
@@ -279,14 +279,14 @@ impl Connection {
         write::event(self.outgoing.queue(), id, data, self.incoming.is_old());
     }
 
-    /// Whether it can be closed behind what is queued: all of its last request has come, and nothing else.
+    /// Whether it can be closed after what is queued: its last request is complete, and nothing follows it.
     pub(super) fn may_part(&self) -> bool {
         let incoming = &self.incoming;
         let is_last = self.state == State::Answering && !incoming.keeps_alive && incoming.reader.is_over();
         is_last && incoming.bytes.is_empty() && !incoming.has_ended && !self.in_flight.has(Flight::Watch)
     }
 
-    /// Whether nobody waits for anything on it, so that its place may be given to another one.
+    /// Whether it is idle, so that it may be evicted.
     pub(super) fn is_idle(&self) -> bool {
         match self.state {
             State::Reading => self.incoming.asked.is_none() && self.incoming.bytes.is_empty(),

@@ -1,5 +1,5 @@
-//! What the core has for clients of the door: lines go to the connection that waits for them, or are kept; and clients are
-//! paused, resumed and closed.
+//! Delivers the core's output to MCP clients: lines go to the connection that waits for them, or are kept; and clients
+//! are paused, resumed and closed.
 
 use super::Http;
 use super::connection::{KEEP_ALIVE, State};
@@ -18,10 +18,10 @@ use crate::scan::{Line, PAD, Partial, Window, decoded, member};
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 
-/// Bytes of events that a session keeps at most.
+/// Maximum bytes of events that a session keeps.
 const MOST_KEPT: usize = 512 * 1024;
 
-/// What a line of the core says.
+/// The routing fields of a line from the core.
 struct Said<'a> {
     text: &'a [u8],
     id: Option<&'a [u8]>,
@@ -31,12 +31,12 @@ struct Said<'a> {
 }
 
 impl Http {
-    /// Bytes of events that each session may keep.
+    /// How many bytes of events each session may keep.
     pub(super) fn most_kept(&self) -> usize {
         MOST_KEPT.min(self.memory.most / self.members.sessions().max(1))
     }
 
-    /// Reads a line that the core has made or passed on.
+    /// Scans a line that the core has made or forwarded.
     fn read_line<'a>(&mut self, line: &'a [u8], padded: &'a mut Vec<u8>) -> Option<Said<'a>> {
         padded.resize(PAD, 0);
         padded.extend_from_slice(line);
@@ -62,7 +62,7 @@ impl Http {
 }
 
 impl Said<'_> {
-    /// What it is to a session.
+    /// Its kind for a session.
     fn kind(&self) -> session::Line<'_> {
         match (self.answers, self.id) {
             (true, Some(id)) => return session::Line::Answer(id),
@@ -82,18 +82,18 @@ impl Said<'_> {
         }
     }
 
-    /// The code of the error that it is, if it is one.
+    /// Its error code, if it is an error.
     fn code(&self) -> Option<i64> {
         let code = self.is_error.then(|| member(member(self.text, b"error")?, b"code")).flatten();
         code.and_then(|code| str::from_utf8(code).ok()?.parse().ok())
     }
 
-    /// The status that MCP wants for it, if it is an answer.
+    /// The HTTP status for it, if it is an answer.
     fn status(&self) -> Status {
         self.code().map_or(Status::Ok, status_of)
     }
 
-    /// Whether it ends the response to a request that its client has cancelled itself.
+    /// Whether it is the error for a request that its client has cancelled.
     fn ends_cancelled(&self) -> bool {
         self.code() == Some(code(Reason::Cancelled).into())
             && memchr::memmem::find(self.text, b"\"reason\":\"cancelled\"").is_some()
@@ -101,7 +101,7 @@ impl Said<'_> {
 }
 
 impl<I: Io> Reactor<I> {
-    /// The core says this to a client of the door: whole lines, or pieces of one.
+    /// Takes the core's output for an MCP client: whole lines, or pieces of one.
     pub(in crate::shell) fn push_to_member(&mut self, to: Peer, bytes: &[u8]) {
         let Peer::Client(to) = to else { return };
         let Some(slot) = self.http.members.slot(to) else { return };
@@ -143,7 +143,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// A line for a connection whose request stands for itself. False if nobody waits for it.
+    /// Delivers a line for a self-contained request. False if no connection waits for it.
     fn deliver_modern(&mut self, now: Moment, connection: usize, slot: usize, said: &Said<'_>) -> bool {
         let client = self.http.members.get(slot).map(|it| it.client);
         let state = self.http.connections.get(connection).filter(|it| it.member == client).map(|it| it.state);
@@ -170,7 +170,7 @@ impl<I: Io> Reactor<I> {
         true
     }
 
-    /// A line for a session. None if nothing of it is on its way.
+    /// Delivers a line for a session. None if nothing of it is in flight.
     fn deliver_to_session(&mut self, now: Moment, slot: usize, said: &Said<'_>) -> Option<bool> {
         let most = self.http.most_kept();
         let at = self.http.members.get_mut(slot)?;
@@ -179,7 +179,7 @@ impl<I: Io> Reactor<I> {
         let kind = said.kind();
         let is_first = is_first_answer(session, said);
         let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind);
-        // Who sends no more may have gone, or wait for this.
+        // A half-closed client may have gone, or wait for this.
         let may_be_gone = connection.is_some_and(|at| self.http.connections[at].incoming.has_ended);
         let header = is_first.then(|| session.id.clone());
         if is_first {
@@ -191,7 +191,7 @@ impl<I: Io> Reactor<I> {
         }
         let before = session.weight();
         let lost = match connection {
-            // Who has cancelled it and gone asks for it no more.
+            // A client that has cancelled and left does not expect it.
             None if said.ends_cancelled() => 0,
             Some(_) if is_whole && !may_be_gone => 0,
             Some(_) if !may_be_gone => session.keep(id, said.text, most),
@@ -211,13 +211,13 @@ impl<I: Io> Reactor<I> {
             self.queue_event(now, connection, Some(id), said.text, is_last);
         }
         if is_first && said.is_error {
-            // Nobody knows its id.
+            // No client knows its id.
             self.tell(now, Input::Left(client));
         }
         Some(true)
     }
 
-    /// Answers with a body that is no event.
+    /// Answers with a body that is not an event.
     fn answer_whole(&mut self, now: Moment, slot: usize, status: Status, said: &Said<'_>, session: Option<&str>) {
         let connection = &mut self.http.connections[slot];
         let manner = connection.manner(session);
@@ -226,7 +226,7 @@ impl<I: Io> Reactor<I> {
         self.begin_http_answer(now, slot);
     }
 
-    /// An answer becomes a stream of events, of which so many were there.
+    /// Turns a response into an event stream, which has had `place` events.
     pub(super) fn begin_http_events(&mut self, now: Moment, slot: usize, place: u32) {
         let connection = &mut self.http.connections[slot];
         if connection.incoming.is_old() {
@@ -249,7 +249,7 @@ impl<I: Io> Reactor<I> {
         self.set_http_due(slot, now.after(KEEP_ALIVE));
     }
 
-    /// Queues an event, and the end of its stream behind the last one.
+    /// Queues an event, and the end of its stream after the last one.
     fn queue_event(&mut self, now: Moment, slot: usize, id: Option<EventId>, data: &[u8], is_last: bool) {
         let connection = &mut self.http.connections[slot];
         if connection.outgoing.is_empty() {
@@ -264,7 +264,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// A GET opens the stream of a session, or goes on behind an event.
+    /// A GET opens a session's stream, or resumes one.
     pub(super) fn open_stream(
         &mut self,
         now: Moment,
@@ -307,7 +307,7 @@ impl<I: Io> Reactor<I> {
         Ok(())
     }
 
-    /// The client of a stream sends no more: nothing is sent on it but what is queued.
+    /// The client of a stream has half-closed: only what is queued is sent.
     pub(super) fn leave_stream(&mut self, now: Moment, slot: usize) {
         if let Some(session) = self.http.session_of(slot) {
             session.detach(slot, &[]);
@@ -315,7 +315,7 @@ impl<I: Io> Reactor<I> {
         self.end_stream(now, slot);
     }
 
-    /// Another connection has taken a stream over.
+    /// Another connection has taken over a stream.
     fn end_stream(&mut self, now: Moment, slot: usize) {
         if self.http.connections.get(slot).is_some_and(|connection| connection.state == State::Waiting) {
             self.begin_http_events(now, slot, 0);
@@ -332,7 +332,7 @@ impl<I: Io> Reactor<I> {
         self.begin_http_answer(now, slot);
     }
 
-    /// The core has taken a message that nobody answers.
+    /// The core has accepted a message that gets no answer.
     pub(super) fn tell_taken(&mut self, now: Moment, slot: usize, serial: u64) {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
         if connection.serial == serial && connection.state == State::Waiting {
@@ -348,7 +348,7 @@ impl<I: Io> Reactor<I> {
         self.begin_http_answer(now, slot);
     }
 
-    /// The core wants nothing of a client for now, or takes it again.
+    /// The core pauses or resumes a client.
     pub(in crate::shell) fn pause_member(&mut self, client: Peer, is_paused: bool) {
         let Peer::Client(client) = client else { return };
         let Some(slot) = self.http.members.slot(client) else { return };
@@ -365,7 +365,7 @@ impl<I: Io> Reactor<I> {
         let now = self.clock.now();
         match how {
             Close::Refuse => {
-                // A session that ends is none for what comes now; what waits is refused.
+                // A session that ends accepts nothing further; pending requests are refused.
                 if let Some(member) = self.http.members.get_mut(slot) {
                     member.is_closing |= member.session().is_some();
                 }
@@ -384,7 +384,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// A client of the core is none any more: who waits for something of it is told so.
+    /// A client of the core is gone: connections that wait for it get an error.
     fn remove_member(&mut self, now: Moment, slot: usize) {
         self.timers.set(Timer::Session(slot), None);
         let mut member = self.http.members.remove(slot);
@@ -405,7 +405,7 @@ impl<I: Io> Reactor<I> {
         self.tell(now, Input::Closed(client));
     }
 
-    /// The client whose request a connection has brought is none any more: each request with one of these ids is answered.
+    /// The client of a connection's request is gone: each request with one of these ids gets an error.
     fn lose_member(&mut self, now: Moment, slot: usize, client: ClientKey, ids: &[Vec<u8>]) {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
         if connection.member.take_if(|member| *member == client).is_none() {
@@ -417,7 +417,7 @@ impl<I: Io> Reactor<I> {
         }
         match self.http.connections[slot].state {
             State::Waiting => match ids.first() {
-                // That it is lost was told by the core.
+                // The core has reported the loss.
                 Some(id) => self.answer_fault(now, slot, &fault, Some(id)),
                 None => self.refuse_http(now, slot, &Fault::no_session(), None, false),
             },
@@ -430,7 +430,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Events that nobody has taken are not kept any more.
+    /// Counts undelivered events that were dropped.
     pub(super) fn count_lost_events(&mut self, client: ClientKey, lost: usize) {
         if lost > 0 {
             self.tell(self.clock.now(), Input::EventsLost { client, lost });
@@ -438,7 +438,7 @@ impl<I: Io> Reactor<I> {
     }
 }
 
-/// Whether a line answers the request that has begun a session.
+/// Whether a line answers the session's initialize request.
 fn is_first_answer(session: &Session, said: &Said<'_>) -> bool {
     let id = said.id.filter(|_| said.answers).and_then(|id| Id::parse(id).ok());
     id.is_some() && session.initialize == id

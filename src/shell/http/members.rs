@@ -1,5 +1,4 @@
-//! Clients of the core that have no descriptor of their own: sessions, and connections whose requests stand for
-//! themselves.
+//! Clients of the core without a descriptor of their own: sessions, and connections with self-contained requests.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -11,17 +10,17 @@ use crate::bus::port::{ClientKey, Moment, Names, WorkerKey};
 use crate::mcp::{Message, Session};
 use crate::tokens::Bearer;
 
-/// Answers whose worker is known again by what they carry (`requestState`).
+/// Maximum number of answers whose worker is found again by the state that they carry (`requestState`).
 const MOST_STATES: usize = 1024;
 
-/// A message that waits to be taken by the core.
+/// A message queued for the core.
 pub(super) struct Waiting {
     pub message: Message,
-    /// The connection that is told when it was taken: its slot and its serial.
+    /// The connection to notify once it was accepted: its slot and its serial.
     pub tells: Option<(usize, u64)>,
 }
 
-/// What a member is.
+/// The kind of a member.
 pub(super) enum Role {
     /// A session of the older revisions.
     Session(Box<Session>),
@@ -35,16 +34,16 @@ pub(super) struct Member {
     pub role: Role,
     pub pool: usize,
     pub listener: usize,
-    /// Whose it is.
+    /// Its owner.
     pub names: Names,
     pub bearer: Option<Bearer>,
-    /// What the core has not taken yet.
+    /// Messages that the core has not accepted yet.
     pub inbox: VecDeque<Waiting>,
-    /// The core wants nothing of it for now.
+    /// The core has paused it.
     pub is_paused: bool,
-    /// The core closes it.
+    /// The core is closing it.
     pub is_closing: bool,
-    /// When it last had something to do.
+    /// When it was last active.
     pub since: Moment,
 }
 
@@ -57,7 +56,7 @@ impl Member {
         }
     }
 
-    /// The connections that wait for something of it.
+    /// The connections that wait for a message of it.
     pub(super) fn connections(&self) -> Vec<usize> {
         match &self.role {
             Role::Session(session) => session.connections(),
@@ -65,44 +64,44 @@ impl Member {
         }
     }
 
-    /// Whether a connection waits only for a message of it to be taken.
+    /// Whether a connection waits only for its message to be accepted.
     pub(super) fn is_to_tell(&self, connection: usize) -> bool {
         self.inbox.iter().any(|waiting| waiting.tells.is_some_and(|(slot, _)| slot == connection))
     }
 
-    /// Bytes of events that it keeps.
+    /// Bytes of kept events.
     pub(super) fn kept(&self) -> usize {
         if let Role::Session(session) = &self.role { session.weight() } else { 0 }
     }
 
-    /// Bytes of messages that wait for the core.
+    /// Bytes of messages queued for the core.
     pub(super) fn waiting(&self) -> usize {
         self.inbox.iter().map(|waiting| waiting.message.weight()).sum()
     }
 
-    /// Whether these names are those of its owner.
+    /// Whether these names are its owner's.
     pub(super) fn is_of(&self, names: &Names) -> bool {
         self.names.owner() == names.owner() && self.names.token.is_some() == names.token.is_some()
     }
 }
 
-/// All of them.
+/// All members.
 #[derive(Default)]
 pub(in crate::shell) struct Members {
     slab: Slab<Member>,
     /// Slots by the index of their key.
     clients: Vec<Option<usize>>,
-    /// Slots of sessions by their ids, which are ours: nobody chooses them so that they meet in one place.
+    /// Slots of sessions by id. We choose the ids, so clients cannot make them collide.
     sessions: Table<Box<str>, usize>,
-    /// Those that have something for the core, which takes it again.
+    /// Members with messages for the core, which it accepts again.
     pub resumed: VecDeque<usize>,
-    /// Workers of answers, by a hash of what a client brings back of them; the oldest first in the queue.
+    /// Workers of answers, by a hash of the state that a client returns; oldest first in the queue.
     states: Table<u64, WorkerKey>,
     order: VecDeque<u64>,
     hasher: RandomState,
-    /// Answers of which the core is to be asked whose they are: their clients, and hashes of their states.
+    /// Answers whose workers are to be looked up in the core: their clients, and hashes of their states.
     pub(super) answered: Vec<(ClientKey, u64)>,
-    /// What the core has begun to say to one of them: the begin of a line.
+    /// A partial line from the core to one of them.
     pub(super) begun: Vec<u8>,
 }
 
@@ -120,7 +119,7 @@ impl Members {
         slot
     }
 
-    /// The slot of a client, while it is there.
+    /// The slot of a client, if it exists.
     pub(in crate::shell) fn slot(&self, client: ClientKey) -> Option<usize> {
         let slot = (*self.clients.get(client.index())?)?;
         (self.slab.get(slot)?.client == client).then_some(slot)
@@ -134,7 +133,7 @@ impl Members {
         self.slab.get_mut(slot)
     }
 
-    /// That of a client, while it is there.
+    /// The member of a client, if it exists.
     pub(super) fn of(&self, client: ClientKey) -> Option<&Member> {
         self.get(self.slot(client)?)
     }
@@ -147,18 +146,18 @@ impl Members {
         self.slab.iter()
     }
 
-    /// The session of this id.
+    /// The session with this id.
     pub(super) fn session(&self, id: &str) -> Option<usize> {
         self.sessions.get(id).copied()
     }
 
-    /// Those who came in by a token at this listener.
+    /// Members admitted by a token at this listener.
     pub(in crate::shell) fn bearers_of(&self, listener: usize) -> impl Iterator<Item = (ClientKey, &Bearer)> {
         let of_listener = self.slab.iter().map(|(_, member)| member).filter(move |member| member.listener == listener);
         of_listener.filter_map(|member| Some((member.client, member.bearer.as_ref()?)))
     }
 
-    /// How many sessions there are.
+    /// The number of sessions.
     pub(super) fn sessions(&self) -> usize {
         self.sessions.len()
     }
@@ -172,7 +171,7 @@ impl Members {
         member
     }
 
-    /// An answer of this worker carries a state that its client may bring back.
+    /// Records that an answer of this worker carries a state that its client may return.
     pub(super) fn remember(&mut self, state: u64, worker: WorkerKey) {
         if self.states.insert(state, worker).is_none() {
             self.order.push_back(state);
@@ -184,12 +183,12 @@ impl Members {
         }
     }
 
-    /// The worker that a state is of.
+    /// The worker that a state belongs to.
     pub(super) fn worker_of(&self, state: u64) -> Option<WorkerKey> {
         self.states.get(&state).copied()
     }
 
-    /// A hash of a state that nobody can foresee.
+    /// An unpredictable hash of a state.
     pub(super) fn hash_of(&self, state: &[u8]) -> u64 {
         self.hasher.hash_one(state)
     }

@@ -1,12 +1,12 @@
-//! The door for MCP over Streamable HTTP: connections, which come and go, and behind them clients of the core, each a
-//! session, or the requests of one connection that stand for themselves (2026-07-28).
+//! The MCP listener (Streamable HTTP): connections, which come and go, and clients of the core behind them, each a
+//! session, or the self-contained requests of one connection (2026-07-28).
 //!
-//! A connection is no client: it takes none of the core's slots. What it brings is read here up to whole messages, which
-//! are given to the core as lines of their client; what the core has for a client goes to the connection whose request
-//! it belongs to (`mcp/session.rs`).
+//! A connection is not a client: it uses none of the core's slots. Its messages are read completely here, and passed to
+//! the core as lines of their client; the core's output for a client goes to the connection whose request it belongs to
+//! (`mcp/session.rs`).
 //!
-//! Reading order: `connection.rs`, `members.rs` (the clients), `serve.rs` (moves bytes), `requests.rs` (what is done with
-//! a request), `clients.rs` (sessions begin and end), `deliver.rs` (what the core has for them).
+//! Reading order: `connection.rs`, `members.rs` (the clients), `serve.rs` (moves bytes), `requests.rs` (handles
+//! requests), `clients.rs` (sessions start and end), `deliver.rs` (the core's output).
 
 mod clients;
 mod connection;
@@ -30,13 +30,13 @@ use crate::mcp::message::LineReader;
 use connection::{Connection, State};
 pub(super) use members::Members;
 
-/// Connections at once. The one that has been idle longest makes room for another one.
+/// Maximum number of connections. The longest idle one makes room for a new one.
 pub(super) const MOST_CONNECTIONS: usize = 2048;
 
-/// How long a session may be used by nobody, if nothing is set.
+/// Default idle timeout of a session.
 const SESSION_IDLE: Duration = Duration::from_secs(1800);
 
-/// So much is received at once from a connection that was just accepted: most requests are shorter.
+/// Size of the first receive on a new connection: most requests are shorter.
 const FIRST: usize = 4096;
 
 /// See the module documentation.
@@ -47,48 +47,48 @@ pub(super) struct Http {
     dirty: Vec<usize>,
     /// Connections whose receive found no buffer.
     starved: Vec<usize>,
-    /// Connections whose request waits until it is known what workers speak.
+    /// Connections whose request waits until the workers' era is known.
     parked: Vec<usize>,
-    /// That is known of one pool more.
+    /// The era of another pool has become known.
     pub has_discovered: bool,
     lines: LineReader,
-    /// Where a line of the core is read, with room around it.
+    /// A line from the core, with padding for the scanner.
     padded: Vec<u8>,
-    /// Where a connection that was just accepted is received from.
+    /// The buffer for the first receive on new connections.
     first: Box<[u8]>,
-    /// So many connections at most.
+    /// Maximum number of connections.
     most: usize,
     memory: Memory,
     count: u64,
-    /// How long a session may be used by nobody.
+    /// The idle timeout of sessions.
     session_idle: Duration,
     throttle: Throttle,
 }
 
-/// What the door has in memory, in bytes.
+/// Memory used for MCP, in bytes.
 struct Memory {
-    /// Bodies and messages that wait.
+    /// Bodies and queued messages.
     held: usize,
-    /// Events that sessions keep, and what waits to be sent.
+    /// Events kept by sessions, and queued output.
     kept: usize,
-    /// So much may be held, and kept of events of all sessions.
+    /// Limit of what may be held, and of all sessions' kept events.
     most: usize,
 }
 
 impl Memory {
-    /// Whether so much more may be held.
+    /// Whether this many more bytes may be held.
     fn has_room_for(&self, bytes: usize) -> bool {
         self.held + bytes <= self.most
     }
 
-    /// What is kept of something is so much now, and was so much before.
+    /// Updates what is kept from `before` to `now`.
     fn keep(&mut self, before: usize, now: usize) {
         self.kept = self.kept - before + now;
     }
 }
 
 impl Http {
-    /// Nobody yet; so many connections at most.
+    /// Empty, with a maximum number of connections.
     pub(super) fn new(most: usize, config: &Config) -> Self {
         Self {
             connections: Slab::new(),
@@ -108,12 +108,12 @@ impl Http {
         }
     }
 
-    /// So many connections at most from now on.
+    /// Sets the maximum number of connections.
     pub(super) fn allow(&mut self, most: usize) {
         self.most = most;
     }
 
-    /// The limits are those of this configuration.
+    /// Applies the limits of this configuration.
     pub(super) fn configure(&mut self, config: &Config) {
         self.memory.most = config.limits.max_memory / 4;
         self.session_idle = config.limits.session_idle.unwrap_or(SESSION_IDLE);
@@ -124,7 +124,7 @@ impl Http {
         self.connections[slot].socket.as_raw_fd()
     }
 
-    /// Whether nothing is left of it.
+    /// Whether everything is closed.
     pub(super) fn is_empty(&self) -> bool {
         self.connections.is_empty()
     }
@@ -134,8 +134,8 @@ impl Http {
         self.connections.len() < self.most
     }
 
-    /// Whose place is needed first: of those that nobody waits for the one that is idle longest; then, of the source that
-    /// has most of them, one whose request is not there yet.
+    /// The first one to evict: the longest idle one; else one with an incomplete request, of the source with most
+    /// connections.
     fn first_to_go(&self) -> Option<usize> {
         let idle = self.connections.iter().filter(|(_, connection)| connection.is_idle());
         let idle = idle.min_by_key(|(_, connection)| connection.since).map(|(slot, _)| slot);
@@ -150,30 +150,30 @@ impl Http {
         })
     }
 
-    /// Whether something can be done at once.
+    /// Whether there is work that can be done at once.
     pub(super) fn is_busy(&self) -> bool {
         !self.members.resumed.is_empty() || self.has_discovered || !self.dirty.is_empty()
     }
 
-    /// Whether a turn has something to do here beside what has completed.
+    /// Whether a turn has work here besides completions.
     pub(super) fn has_work(&self) -> bool {
         let members = &self.members;
         !members.resumed.is_empty() || !members.answered.is_empty() || self.has_discovered || !self.starved.is_empty()
     }
 
-    /// Bytes of memory that wait here for workers and for clients.
+    /// Memory used by data queued for workers and clients, in bytes.
     pub(super) fn held(&self) -> usize {
         self.memory.held + self.memory.kept
     }
 
-    /// What waits to be sent on a connection is more or less now.
+    /// Updates the accounting of a connection's queued output.
     fn weigh(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
         let weight = connection.outgoing.weight();
         self.memory.keep(std::mem::replace(&mut connection.weighed, weight), weight);
     }
 
-    /// Panics if what is held and kept is not what there is.
+    /// Panics if the accounting is wrong.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let bodies = self.connections.iter().map(|(_, connection)| connection.incoming.weight());
@@ -184,13 +184,13 @@ impl Http {
         assert_eq!(self.memory.kept, events.chain(outputs).sum::<usize>(), "what is kept is counted");
     }
 
-    /// Whether nobody is there: no connection, no session, and nothing that waits.
+    /// Whether there are no connections, no sessions, and nothing queued.
     #[cfg(test)]
     pub(super) fn is_deserted(&self) -> bool {
         self.connections.is_empty() && self.members.iter().next().is_none() && self.held() == 0
     }
 
-    /// Which client holds how much of that, and of what is kept or waits to be sent.
+    /// How much of that, and of what is kept or queued for sending, each client holds.
     pub(super) fn holders(&self) -> impl Iterator<Item = (Peer, usize)> {
         self.members.iter().map(|(_, member)| {
             let connections = member.connections().into_iter().filter_map(|slot| self.connections.get(slot));
@@ -200,19 +200,19 @@ impl Http {
         })
     }
 
-    /// The session whose request a connection has brought, if it is one.
+    /// The session of a connection's request, if it has one.
     fn session_of(&mut self, slot: usize) -> Option<&mut Session> {
         self.members.of_mut(self.connections[slot].member?)?.session()
     }
 
-    /// An output has something to send.
+    /// Marks a connection that has something to send.
     fn mark_dirty(&mut self, slot: usize) {
         if !std::mem::replace(&mut self.connections[slot].is_dirty, true) {
             self.dirty.push(slot);
         }
     }
 
-    /// Takes out the next one of those that are still there.
+    /// Takes the next connection that still exists.
     pub(super) fn next_dirty(&mut self) -> Option<usize> {
         while let Some(slot) = self.dirty.pop() {
             if let Some(connection) = self.connections.get_mut(slot).filter(|connection| connection.is_dirty) {

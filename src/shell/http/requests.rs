@@ -1,4 +1,4 @@
-//! What is done with a request: who sends it, which client of the core it is of, and what it is answered with.
+//! Handles requests: finds their sender and client, and answers them.
 
 use std::rc::Rc;
 
@@ -21,7 +21,7 @@ use crate::websocket::HEALTH;
 use crate::websocket::request::Caller;
 
 impl<I: Io> Shell<I> {
-    /// The head of a request has come.
+    /// The head of a request is complete.
     pub(super) fn http_head(&mut self, slot: usize, head: &Request<'_>) -> Result<(), Fault> {
         let connection = &mut self.reactor.http.connections[slot];
         let listener = connection.listener;
@@ -58,11 +58,11 @@ impl<I: Io> Shell<I> {
         Ok(())
     }
 
-    /// All of a request has come.
+    /// A request is complete.
     pub(super) fn http_request(&mut self, now: Moment, slot: usize) {
         let http = &mut self.reactor.http;
         let incoming = &mut http.connections[slot].incoming;
-        // One that was answered by its head alone.
+        // It was answered by its head alone.
         let Some(asked) = &incoming.asked else { return };
         let result = match asked.verb {
             Verb::Get | Verb::Delete if asked.says_modern() => {
@@ -85,14 +85,14 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Messages were posted.
+    /// Handles a POST.
     fn http_post(&mut self, now: Moment, slot: usize, body: Body) {
         let Some(asked) = &self.reactor.http.connections[slot].incoming.asked else { return };
         let result = match &body {
             Body::One(message) => modern::is_modern(asked, message),
             Body::Batch(messages) => modern::check_batch(asked, messages).map(|()| false),
         };
-        // The id of a response is the worker's: clients would take an error under it for an answer to theirs.
+        // The id of a response is the worker's: clients would take an error with it for an answer to their own request.
         let id = match &body {
             Body::One(message) if message.kind() == Kind::Request => message.id().map(<[u8]>::to_vec),
             _ => None,
@@ -126,7 +126,7 @@ impl<I: Io> Shell<I> {
         })
     }
 
-    /// A message of 2026-07-28.
+    /// Handles a message of 2026-07-28.
     fn post_modern(&mut self, now: Moment, slot: usize, message: Message) -> Result<(), Fault> {
         let pool = self.pool_asked(slot)?;
         let era = self.bus.pool_era(pool);
@@ -148,7 +148,7 @@ impl<I: Io> Shell<I> {
         self.give_modern(now, slot, pool, message)
     }
 
-    /// Gives a message of 2026-07-28 to the core.
+    /// Passes a message of 2026-07-28 to the core.
     fn give_modern(&mut self, now: Moment, slot: usize, pool: usize, message: Message) -> Result<(), Fault> {
         let member = self.modern_member(now, slot, pool)?;
         let http = &mut self.reactor.http;
@@ -162,7 +162,7 @@ impl<I: Io> Shell<I> {
         Ok(())
     }
 
-    /// What there is to do for the door beside what was completed.
+    /// Does the work for MCP besides completions.
     pub(in crate::shell) fn work_for_http(&mut self, now: Moment) {
         for _ in 0..self.reactor.http.members.resumed.len() {
             if let Some(slot) = self.reactor.http.members.resumed.pop_front() {
@@ -178,7 +178,7 @@ impl<I: Io> Shell<I> {
         self.retry_http();
     }
 
-    /// It has become known what the workers of a pool speak: who has waited for that goes on.
+    /// The era of a pool's workers has become known: requests that were parked for it continue.
     fn go_on_parked(&mut self, now: Moment) {
         if !std::mem::take(&mut self.reactor.http.has_discovered) {
             return;
@@ -195,8 +195,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// A request has waited for a while to learn what the workers of its pool speak. While none is asked, the core says what
-    /// becomes of it.
+    /// A request has been parked for a while. If no worker is being asked, the core decides.
     pub(super) fn parked_due(&mut self, now: Moment, slot: usize) {
         if self.pool_asked(slot).is_ok_and(|pool| self.bus.asks_era(pool)) {
             return self.reactor.set_http_due(slot, now.after(PARKED));
@@ -205,7 +204,7 @@ impl<I: Io> Shell<I> {
         self.unpark(now, slot);
     }
 
-    /// A request waits no more.
+    /// Continues a parked request.
     fn unpark(&mut self, now: Moment, slot: usize) {
         let http = &mut self.reactor.http;
         let Some(connection) = http.connections.get_mut(slot).filter(|it| it.state == State::Parked) else { return };
@@ -222,7 +221,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Messages of a session, or the one that begins it.
+    /// Handles messages of a session, or the one that starts it.
     fn post_legacy(&mut self, now: Moment, slot: usize, body: Body) -> Result<(), Fault> {
         let (messages, is_array) = match &body {
             Body::One(message) => (std::slice::from_ref(message), false),
@@ -266,7 +265,7 @@ impl<I: Io> Shell<I> {
         Ok(())
     }
 
-    /// The session that a request names, if it is its sender's.
+    /// The session that a request names, if it belongs to its sender.
     fn session_asked(&mut self, slot: usize) -> Result<usize, Fault> {
         let http = &self.reactor.http;
         let connection = &http.connections[slot];
@@ -294,12 +293,12 @@ impl<I: Io> Shell<I> {
         Ok(member)
     }
 
-    /// Opens the stream of a session, or goes on with one.
+    /// Opens or resumes the stream of a session.
     fn http_get(&mut self, now: Moment, slot: usize) -> Result<(), Fault> {
         let member = self.session_asked(slot)?;
         let asked = self.reactor.http.connections[slot].incoming.asked.as_ref();
         let bad = || Fault::new(Status::BadRequest, "Last-Event-ID is none that was given out");
-        // A client that has had no event may say so.
+        // A client that has received no event may send an empty id.
         let last_event = asked.and_then(|asked| asked.last_event.as_deref()).filter(|text| !text.is_empty());
         let behind = last_event.map(|text| EventId::parse(text).ok_or_else(bad)).transpose()?;
         self.reactor.open_stream(now, slot, member, behind)
@@ -315,14 +314,15 @@ impl<I: Io> Shell<I> {
         Ok(())
     }
 
-    /// An answer is awaited from now on.
+    /// Waits for an answer from now on.
     fn await_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.reactor.http.connections[slot];
         (connection.state, connection.since) = (State::Waiting, now);
         self.reactor.set_http_due(slot, now.after(KEEP_ALIVE));
     }
 
-    /// Gives a message to the core, or has it wait until that takes it. `tells` is the connection that waits only for that.
+    /// Passes a message to the core, or queues it until that accepts it. `tells` is the connection that waits only for
+    /// that.
     fn hand_over(&mut self, now: Moment, member: usize, message: Message, tells: Option<usize>) {
         let http = &mut self.reactor.http;
         let tells = tells.map(|slot| (slot, http.connections[slot].serial));
@@ -332,7 +332,7 @@ impl<I: Io> Shell<I> {
         self.present_member(now, member);
     }
 
-    /// Gives the core what waits of a client, as far as it takes it.
+    /// Passes queued messages of a client to the core, as far as it accepts them.
     pub(in crate::shell) fn present_member(&mut self, now: Moment, slot: usize) {
         loop {
             let http = &mut self.reactor.http;
@@ -360,10 +360,10 @@ impl<I: Io> Shell<I> {
     }
 }
 
-/// The id of a request, and the token of its progress.
+/// The id of a request, and its progress token.
 type Asks<'a> = (Id, Option<&'a [u8]>);
 
-/// The requests among messages: the first one, which mostly is the only one, and the others.
+/// The requests among messages: the first one, usually the only one, and the others.
 fn requests_of<'a>(session: &Session, messages: &'a [Message]) -> Result<(Option<Asks<'a>>, Vec<Asks<'a>>), Fault> {
     let (mut first, mut others) = (None, Vec::new());
     let requests = || messages.iter().filter(|message| message.kind() == Kind::Request);

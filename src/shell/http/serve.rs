@@ -1,5 +1,4 @@
-//! Moves the bytes of connections of the door: they are read up to whole requests, what is queued is sent, and they are
-//! closed.
+//! Moves the bytes of MCP connections: reads complete requests, sends queued output, and closes.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
@@ -21,7 +20,7 @@ use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
 
 impl<I: Io> Shell<I> {
-    /// Somebody has connected to the door. `begun` has come already, behind the header of a proxy.
+    /// A connection to an MCP listener was accepted. `begun` was received after a PROXY header.
     pub(in crate::shell) fn http_connected(
         &mut self,
         now: Moment,
@@ -43,7 +42,7 @@ impl<I: Io> Shell<I> {
         if !begun.is_empty() {
             return self.read_http(now, slot, begun);
         }
-        // Whoever connects has mostly sent its request by now.
+        // Usually the request has arrived by now.
         let mut first = std::mem::take(&mut http.first);
         if first.is_empty() {
             first = vec![0; FIRST].into();
@@ -53,7 +52,7 @@ impl<I: Io> Shell<I> {
         self.reactor.http.first = first;
     }
 
-    /// What a receive has brought.
+    /// A receive has completed.
     pub(in crate::shell) fn http_received(&mut self, now: Moment, slot: usize, completion: &Completion) {
         let reactor = &mut self.reactor;
         let connection = &mut reactor.http.connections[slot];
@@ -61,7 +60,7 @@ impl<I: Io> Shell<I> {
         debug_assert!(was_reading);
         if let Some(buffer) = completion.buffer() {
             if completion.result > 0 {
-                // SAFETY: the buffer is returned behind this.
+                // SAFETY: the buffer is returned after the last use of the window.
                 let window = unsafe { reactor.io.received(buffer, completion.result as usize) };
                 self.http_came(now, slot, window.data());
                 return self.reactor.io.return_received(buffer);
@@ -80,7 +79,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Something has come.
+    /// Bytes were received.
     fn http_came(&mut self, now: Moment, slot: usize, bytes: &[u8]) {
         let reactor = &mut self.reactor;
         let connection = &mut reactor.http.connections[slot];
@@ -101,9 +100,8 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// The other side sends no more. A session gets its answers all the same; of a request that stands for itself that is
-    /// the end (MCP 2026-07-28, "Cancellation"), and of a stream of GET too: its client has gone, and comes again for what
-    /// it has not taken.
+    /// The client has half-closed. A session still gets its answers; but this cancels a self-contained request (MCP
+    /// 2026-07-28, "Cancellation"), and ends a GET stream: its client has gone, and will return for undelivered events.
     fn http_ended(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.reactor.http.connections[slot];
         connection.incoming.has_ended = true;
@@ -119,7 +117,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Looks for requests in what was kept and in what has come now. What is not dealt with is kept.
+    /// Parses requests from kept and new bytes. Bytes that are not consumed are kept.
     pub(super) fn read_http(&mut self, now: Moment, slot: usize, new: &[u8]) {
         let mut kept = std::mem::take(&mut self.reactor.http.connections[slot].incoming.bytes);
         if !kept.is_empty() {
@@ -165,7 +163,7 @@ impl<I: Io> Shell<I> {
             }
         }
         let Some(connection) = self.reactor.http.connections.get_mut(slot) else { return };
-        // A connection that waits for its next request keeps no memory.
+        // An idle connection keeps no memory.
         connection.incoming.bytes = match at == bytes.len() {
             true => Vec::new(),
             false if kept.is_empty() => new[at..].to_vec(),
@@ -182,7 +180,7 @@ impl<I: Io> Shell<I> {
         self.reactor.arm_http_receive(slot);
     }
 
-    /// What a send has come to.
+    /// A send has completed.
     pub(in crate::shell) fn http_sent(&mut self, now: Moment, slot: usize, result: i32) {
         let reactor = &mut self.reactor;
         let connection = &mut reactor.http.connections[slot];
@@ -192,7 +190,7 @@ impl<I: Io> Shell<I> {
         match (connection.state, result) {
             (State::Leaving, _) => return reactor.remove_http_if_idle(slot),
             (_, 1..) if had_to_wait && tells_half_closed(result) => {
-                // Nothing else would show that where nothing is received any more.
+                // Nothing else would show it if nothing is received any more.
                 connection.incoming.has_ended |= connection.parts;
                 return reactor.await_http_room(slot);
             }
@@ -212,7 +210,7 @@ impl<I: Io> Shell<I> {
         self.send_http(now, slot);
     }
 
-    /// Sends what is queued; when an answer is out, the next request comes, or the end.
+    /// Sends queued output; after a complete response, continues with the next request or closes.
     pub(in crate::shell) fn send_http(&mut self, now: Moment, slot: usize) {
         let reactor = &mut self.reactor;
         if reactor.http.connections.contains(slot) {
@@ -229,7 +227,7 @@ impl<I: Io> Shell<I> {
                 from: rest.as_ptr(),
                 bytes: rest.len().min(u32::MAX as usize) as u32,
                 now_or_never: true,
-                // The end goes with the last bytes.
+                // The FIN goes with the last bytes.
                 more: parts,
             };
             connection.in_flight.add(Flight::Write);
@@ -249,7 +247,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// An answer is out. The next request may be there already.
+    /// A response was sent. The next request may have been received.
     fn end_http_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.reactor.http.connections[slot];
         connection.since = now;
@@ -260,7 +258,7 @@ impl<I: Io> Shell<I> {
         if !connection.incoming.keeps_alive {
             let parts = connection.parts && connection.incoming.bytes.is_empty();
             if parts && connection.in_flight.has(Flight::Read) {
-                // It is cancelled, and the connection closed when that has completed: at once.
+                // It is cancelled, and the connection closed as soon as that has completed.
                 connection.state = State::Lingering;
             } else if parts || connection.incoming.has_ended {
                 self.reactor.leave_http(now, slot);
@@ -278,7 +276,7 @@ impl<I: Io> Shell<I> {
         self.read_http(now, slot, &[]);
     }
 
-    /// The time of a connection is up.
+    /// A connection has timed out.
     pub(in crate::shell) fn http_due(&mut self, now: Moment, slot: usize) {
         let Some(connection) = self.reactor.http.connections.get_mut(slot) else { return };
         if connection.due > now {
@@ -301,29 +299,29 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// A connection that found no buffer tries again.
+    /// Retries a connection that found no buffer.
     pub(in crate::shell) fn retry_http(&mut self) {
         for slot in std::mem::take(&mut self.reactor.http.starved) {
             self.reactor.arm_http_receive(slot);
         }
     }
 
-    /// Ends all of it.
+    /// Closes everything.
     pub(in crate::shell) fn close_http(&mut self) {
         let now = self.reactor.clock.now();
         let slots: Vec<usize> = self.reactor.http.connections.iter().map(|(slot, _)| slot).collect();
         slots.into_iter().for_each(|slot| self.reactor.leave_http(now, slot));
     }
 
-    /// What the kernel still holds stays until the process ends.
+    /// Leaks what the kernel still holds until the process ends.
     pub(in crate::shell) fn forget_http(&mut self) {
         std::mem::forget(std::mem::take(&mut self.reactor.http.connections));
     }
 }
 
 impl<I: Io> Reactor<I> {
-    /// Sends the end, and waits for that of the other side: closed with bytes unread, the socket would be reset, and the
-    /// answer might not arrive.
+    /// Sends a FIN, and waits for the client's: closed with unread bytes, the socket would be reset, and the response
+    /// might be lost.
     fn linger_http(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
         (connection.state, connection.parts) = (State::Lingering, false);
@@ -332,7 +330,7 @@ impl<I: Io> Reactor<I> {
         self.arm_http_receive(slot);
     }
 
-    /// Has the kernel receive, if anything may come that is looked at: in the midst of an answer, the end.
+    /// Arms a receive, if input is of interest: during a response, only its end.
     pub(super) fn arm_http_receive(&mut self, slot: usize) {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
         if connection.state == State::Leaving || connection.incoming.has_ended || connection.parts {
@@ -349,7 +347,7 @@ impl<I: Io> Reactor<I> {
         unsafe { self.io.submit(receive, Operation::HttpReceive.token(slot)) };
     }
 
-    /// Watches for the other side's leaving where no receive would show it.
+    /// Watches for the client's departure where no receive would show it.
     pub(super) fn watch_http(&mut self, slot: usize) {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
         if connection.state == State::Leaving || !connection.in_flight.add(Flight::Watch) {
@@ -361,7 +359,7 @@ impl<I: Io> Reactor<I> {
         unsafe { self.io.submit(watch, Operation::HttpWatch.token(slot)) };
     }
 
-    /// The other side has gone, or sends no more.
+    /// The client has gone, or half-closed.
     pub(in crate::shell) fn http_watched(&mut self, now: Moment, slot: usize, result: i32) {
         let connection = &mut self.http.connections[slot];
         let was_watching = connection.in_flight.remove(Flight::Watch);
@@ -374,13 +372,13 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// The time of a connection is up then.
+    /// Sets the deadline of a connection.
     pub(super) fn set_http_due(&mut self, slot: usize, at: Moment) {
         self.http.connections[slot].due = at;
         self.timers.set_at_latest(Timer::Http(slot), at);
     }
 
-    /// Lets an answer wait until its socket has room.
+    /// Waits for room in the socket.
     fn await_http_room(&mut self, slot: usize) {
         let connection = &mut self.http.connections[slot];
         connection.in_flight.add(Flight::Write);
@@ -393,7 +391,7 @@ impl<I: Io> Reactor<I> {
         self.set_http_due(slot, at);
     }
 
-    /// A piece of a body has come.
+    /// A piece of a body was received.
     fn http_body(&mut self, slot: usize, data: &[u8]) -> Result<(), Fault> {
         if !self.http.memory.has_room_for(data.len()) {
             return Err(Fault::busy("memory is short; try again later"));
@@ -407,7 +405,7 @@ impl<I: Io> Reactor<I> {
         Ok(())
     }
 
-    /// Answers a request with why it is not served. `is_last` says that nothing behind it can be read.
+    /// Refuses a request. `is_last` if nothing after it can be read.
     pub(super) fn refuse_http(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>, is_last: bool) {
         let place = self.http.connections[slot].origin.place;
         let text = format!("a request for MCP is refused: {} ({})", fault.why, fault.status.code());
@@ -416,7 +414,7 @@ impl<I: Io> Reactor<I> {
         self.answer_fault(now, slot, fault, id);
     }
 
-    /// Answers a request with a fault, of which the core knows already or is told.
+    /// Answers a request with a fault that the core knows or is told.
     pub(super) fn answer_fault(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>) {
         let connection = &mut self.http.connections[slot];
         let manner = connection.manner(None);
@@ -424,7 +422,7 @@ impl<I: Io> Reactor<I> {
         self.begin_http_answer(now, slot);
     }
 
-    /// All of an answer is queued.
+    /// A response is complete in the queue.
     pub(super) fn begin_http_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
         self.http.memory.held -= connection.incoming.weight();
@@ -435,15 +433,15 @@ impl<I: Io> Reactor<I> {
         self.set_http_due(slot, now.after(SEND_TIME));
     }
 
-    /// A stream gives a sign of life; an answer that is long awaited becomes one.
+    /// Sends a keep-alive; a response that takes long becomes a stream.
     fn keep_http_alive(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
-        // What is not answered never becomes a stream.
+        // A request that gets no answer never becomes a stream.
         let member = connection.member.and_then(|client| self.http.members.of(client));
         if member.is_some_and(|member| member.is_to_tell(slot)) {
             return self.set_http_due(slot, now.after(KEEP_ALIVE));
         }
-        // Whose network has gone is found by what is not acknowledged.
+        // A lost network shows by missing acknowledgements.
         let _ = sockopt::set_tcp_user_timeout(&connection.socket, SEND_TIME.as_millis() as u32 / 2);
         if connection.state == State::Waiting {
             let stream = connection.stream;
@@ -457,7 +455,8 @@ impl<I: Io> Reactor<I> {
         self.set_http_due(slot, now.after(KEEP_ALIVE));
     }
 
-    /// Ends a connection; it goes when the kernel holds nothing of it. What it has not taken is kept for its session.
+    /// Ends a connection; it is removed when the kernel holds no operation of it. Undelivered events are kept for its
+    /// session.
     pub(super) fn leave_http(&mut self, now: Moment, slot: usize) {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
         if connection.state == State::Leaving {
@@ -465,7 +464,7 @@ impl<I: Io> Reactor<I> {
         }
         connection.state = State::Leaving;
         self.http.memory.held -= connection.incoming.clear();
-        // Its timer runs on: the next connection in its place mostly has use for it.
+        // Its timer keeps running: usually the next connection in its slot can use it.
         if !connection.in_flight.is_empty() {
             // All operations on the socket complete after this.
             let _ = shutdown(&connection.socket, Shutdown::Both);
@@ -485,7 +484,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Makes sure that there is room for one more. False if nobody may be sent away.
+    /// Makes room for one more connection. False if none can be evicted.
     fn make_room_for_http(&mut self, now: Moment) -> bool {
         if self.http.has_room() {
             return true;

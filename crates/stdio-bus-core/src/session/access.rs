@@ -1,7 +1,8 @@
-//! Who may name a session, with which method, and whom a worker means by it. Every way that a message takes asks here: a
-//! client's line for each session that it names, its cancellations, the fast path, and what a worker says.
+//! Which client may name a session, with which method, and which client a worker means by it. Every route of a message
+//! asks here: a client's line for each session that it names, its cancellations, the fast path, and a worker's
+//! messages.
 //!
-//! A client that may not learns nothing of others: every reason has the same words.
+//! A client without access learns nothing of others: every reason has the same text.
 use alloc::format;
 
 use ndjson_scan::{Line, Window, decoded};
@@ -17,11 +18,11 @@ use crate::settings::SessionAccess;
 /// Where in a message a session is named.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// At top level alone.
+    /// At top level only.
     Alone,
-    /// In the params, and nowhere else another one.
+    /// In the params, with no other one elsewhere.
     Params,
-    /// At top level, where it decides the way, with another one in the params.
+    /// At top level, where it determines the route, with another one in the params.
     Leading,
     /// In the params, with another one at top level.
     Second,
@@ -42,17 +43,17 @@ pub(crate) enum Use {
     None,
     /// Its sender owns it.
     Own(SessionKey),
-    /// Nobody has one of this name yet.
+    /// No client has one of this name yet.
     Claim,
     /// The same, and the sender asks the worker for it.
     Ask,
     /// Its owner has left, and the sender asks the worker for it.
     Lend(SessionKey),
-    /// It belongs to another connection of the same name, and the sender takes it over.
+    /// It belongs to another connection of the same user name, and the sender takes it over.
     Take(SessionKey),
-    /// It belongs to another client, or to none, where all may use every session.
+    /// It belongs to another client, or has no owner, and all clients may use every session.
     Share(SessionKey),
-    /// It is kept from the sender.
+    /// The sender has no access.
     Denied,
 }
 
@@ -60,7 +61,7 @@ pub(crate) enum Use {
 #[derive(Clone, Copy)]
 pub(crate) struct Access {
     pub how: Use,
-    /// Whether it may do it with this method now.
+    /// Whether this method may use it now.
     pub is_open: bool,
 }
 
@@ -70,18 +71,20 @@ pub(crate) fn denied() -> Refusal {
 }
 
 impl Session {
-    /// Whether its owner may use it for whatever asks for no other session, without a second look: `has_bonds` says
-    /// whether any session is bound to a name, `gives_out_names` whether a name that the worker has not given is a guess.
+    /// Whether its owner may use it for any method that asks for no other session, without further checks: `has_bonds`
+    /// is whether any session is bound to a user name, `gives_out_names` whether a name that the worker has not given
+    /// out is a guess.
     #[inline]
     pub(crate) fn is_open_at_once(&self, has_bonds: bool, gives_out_names: impl FnOnce() -> bool) -> bool {
         let is_claim = || matches!(self.state(), State::Claimed | State::Used) && !gives_out_names();
         self.state() == State::Given || !has_bonds && (self.state() == State::Loaded || is_claim())
     }
 
-    /// The client that its worker means by its name. It may mean another one by a name that was not given to its owner:
-    /// one that it is just giving that name to (`is_one_made`), unless the owner has asked for it, since the worker tells
-    /// its history before it answers; or, if others may have had it, any but while the owner's request alone is pending.
-    /// That a worker has answered says nothing: it may have read another name in that request, or none.
+    /// The client that its worker means by its name. It may mean another client by a name that was not given to its
+    /// owner: one that it is just giving that name to (`is_one_made`), unless the owner has asked for it, since the
+    /// worker replays the history before it answers; or, if others may have had it, any client unless only the owner's
+    /// request is pending. An answer of the worker proves nothing: it may have read another name in that request, or
+    /// none.
     #[inline]
     pub(crate) fn addressee(&self, is_one_made: bool) -> Option<ClientKey> {
         let may_be_anothers = match self.state() {
@@ -94,7 +97,7 @@ impl Session {
 }
 
 impl Bus {
-    /// What a client may do with the session that it names, which is `key` on this worker if there is one.
+    /// What a client may do with the session that it names, which is `key` on this worker if it exists.
     pub(crate) fn access(&self, of: &Naming<'_>, worker: WorkerKey, key: Option<SessionKey>) -> Access {
         let found = key.and_then(|key| Some((key, self.sessions.get(key)?)));
         let how = self.use_of(of, worker, found);
@@ -105,7 +108,7 @@ impl Bus {
     fn use_of(&self, of: &Naming<'_>, worker: WorkerKey, found: Option<(SessionKey, &Session)>) -> Use {
         let (is_alone, is_shared, loads) = (self.has_owner(worker), self.shares_sessions(), of.verb == Verb::Load);
         let is_second = of.place == Place::Second;
-        // What is loaded or forked is the session in the params.
+        // The session in the params is loaded or forked.
         let is_meant = of.place != Place::Leading;
         let Some((key, session)) = found else {
             return match of.verb {
@@ -120,7 +123,7 @@ impl Bus {
             _ if session.client == Some(of.client) => Use::Own(key),
             Verb::Cancel(_) if is_alone || is_shared => Use::None,
             Verb::Cancel(_) => Use::Denied,
-            // A late answer gave it out: there is no other client to keep it from.
+            // A late answer gave it out: there is no other client to protect.
             _ if is_alone && !is_second => {
                 if loads && is_held {
                     Use::Lend(key)
@@ -148,24 +151,24 @@ impl Bus {
         if matches!(of.verb, Verb::Cancel(_)) {
             return session.is_some() || !is_read || !self.issues_names(worker);
         }
-        // Where workers give out names, one that was not given to this client is a guess. A claim decides where a message
-        // goes, but it is no session that the worker may read in the params.
+        // If workers give out names, one that was not given to this client is a guess. A claim determines where a
+        // message goes, but is not a session that the worker may read in the params.
         let is_given = own.is_some_and(|session| session.state().is_issued()) || matches!(how, Use::Take(_));
         if is_read && !asks && !is_given && self.issues_names(worker) {
             return false;
         }
-        // What a client has asked a shared worker for is not its own before the worker has answered.
+        // A session that a client has asked a shared worker for is not its own before the worker has answered.
         let waits = |session: &&Session| session.state().is_asked_for();
         if !asks && matches!(how, Use::Own(_)) && session.filter(waits).is_some() && !self.has_owner(worker) {
             return false;
         }
-        // What the worker itself has made for the client it may use, though another one of that name is another client's:
-        // some agents count from one in each process. Only by loading it would it get at the other one.
+        // A session that the worker has created for the client may be used, even if another client has one of that
+        // name: some agents count from one in each process. Only loading it would reach the other one.
         let is_made = own.is_some_and(|session| session.state() == State::Given);
         is_made && !asks || !self.is_bound_to_another(of.client, worker, of.name)
     }
 
-    /// Whether a session was made or loaded under a name, and this client has another one or none.
+    /// Whether a session was created or loaded under a user name, and this client has another one or none.
     pub(super) fn is_bound_to_another(&self, client: ClientKey, worker: WorkerKey, session: &[u8]) -> bool {
         if self.sessions.bonds().is_empty() || self.shares_sessions() {
             return false;
@@ -174,33 +177,33 @@ impl Bus {
         self.sessions.bonds().keeps_from(worker.pool, session, client.origin.names.owner())
     }
 
-    /// Whether a session may go to another connection that names it now: one of the same name, which has to be a verified
-    /// one. A client whose connection was lost without a word comes back by a new one, and nothing tells yet that the old
-    /// one is dead. A connection that asks for the session gets it in any case; other messages take it to the newer
-    /// connection only, so that two of one name do not take it from each other by accident. A mere claim is taken where it
-    /// could be made: where workers give out names it is a guess of either.
+    /// Whether a session may be taken over by another connection that names it now: one with the same verified user
+    /// name. A client whose connection was lost without a close reconnects, and nothing shows yet that the old
+    /// connection is dead. A connection that asks for the session always gets it; other messages move it to the newer
+    /// connection only, so that two of one name do not take it from each other by accident. A mere claim is taken over
+    /// where it could be made: where workers give out names it is a guess of either.
     fn may_take_over(&self, session: &Session, by: ClientKey, asks: bool) -> bool {
         let old = session.client.and_then(|old| self.identity(old));
         let (Some(new), Some(old)) = (self.identity(by), old) else { return false };
-        // What is a name on one listener may be another client's on another one, which has other tokens or authorities.
+        // A name on one listener may be another user's on another listener, which has other tokens or authorities.
         let has_name = new.listener == old.listener && new.origin.names.are_the_same_owner(&old.origin.names);
         let state = session.state();
         let is_settled = state.is_issued() || !state.is_asked_for() && !self.issues_names(session.worker);
         has_name && is_settled && (asks || new.number > old.number)
     }
 
-    /// Whether all may use every session.
+    /// Whether all clients may use every session.
     pub(crate) fn shares_sessions(&self) -> bool {
         self.settings.routing.session_access == SessionAccess::Shared
     }
 
-    /// Whether the workers of a worker's pool give out the names of their sessions, so that clients may use no others.
+    /// Whether the workers of a worker's pool give out session names, so that clients may use no others.
     fn issues_names(&self, worker: WorkerKey) -> bool {
         self.workers.get(worker).is_some_and(|worker| self.supervisor.pools[worker.pool].gives_out_names(worker))
     }
 
-    /// Why a client's line may not go to this worker: its pool keeps the method from clients, since the answer would tell
-    /// one of them about the others. None if it may.
+    /// Why a client's line may not go to this worker: its pool denies the method to clients, since the answer would
+    /// reveal other clients. None if it may.
     pub(crate) fn denied_at(&self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Option<Refusal> {
         if !self.balancer.denies_methods {
             return None;

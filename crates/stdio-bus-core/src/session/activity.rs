@@ -1,8 +1,9 @@
-//! Whether a session works although no request in it is pending. In version 2 of ACP `session/prompt` is answered at once,
-//! and the turn ends with a `session/update` whose `sessionUpdate` is `state_update` and whose `state` is `idle`.
+//! Whether a session is active although no request in it is pending. In version 2 of ACP `session/prompt` is answered
+//! at once, and the turn ends with a `session/update` whose `sessionUpdate` is `state_update` and whose `state` is
+//! `idle`.
 //!
-//! Such a session counts as work where a daemon drains and where a worker is replaced. Only workers that were asked for
-//! version 2 are listened to. Of a line no more is read than whether these words stand in it as keys and values.
+//! Such a session counts as work when a daemon drains and when a worker is replaced. Only workers that were asked for
+//! version 2 are watched. A line is only searched for these words as keys and values.
 
 use memchr::memmem;
 use ndjson_scan::{Line, Window};
@@ -11,7 +12,7 @@ use crate::Bus;
 use crate::message::session_named;
 use crate::peer::WorkerKey;
 
-/// What stands behind a key, if it stands there as one.
+/// The text after a key, if the line has that key.
 fn value_of<'a>(line: &'a [u8], key: &str) -> Option<&'a [u8]> {
     memmem::find_iter(line, key).find_map(|at| {
         let rest = line[at + key.len()..].trim_ascii_start();
@@ -19,7 +20,7 @@ fn value_of<'a>(line: &'a [u8], key: &str) -> Option<&'a [u8]> {
     })
 }
 
-/// Whether a line tells that its session is idle, or that it is not; none if it tells neither.
+/// Whether a line reports that its session is idle, or that it is not; none if it reports neither.
 pub(crate) fn told_idle(line: &[u8]) -> Option<bool> {
     if !value_of(line, "\"sessionUpdate\"")?.starts_with(b"\"state_update\"") {
         return None;
@@ -44,7 +45,7 @@ impl Bus {
         }
     }
 
-    /// A worker says this, whether its session has an owner or not.
+    /// A worker sends this line, whether its session has an owner or not.
     pub(crate) fn note_activity(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) {
         if self.workers.get(worker).is_none_or(|worker| !worker.answering.tells_states()) {
             return;

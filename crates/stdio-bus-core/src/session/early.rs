@@ -1,10 +1,11 @@
-//! What a worker says in a session before it has answered the request that makes it: some agents send their commands as
-//! a `session/update` ahead of the answer to `session/new`. It waits for the answer, and goes to the owner right behind it.
+//! Early lines: a worker's messages in a session before it has answered the request that creates it. Some agents send
+//! their commands as a `session/update` ahead of the answer to `session/new`. They wait for the answer, and go to the
+//! owner right behind it.
 //!
-//! Only notifications wait: an agent that asks before it answers would wait for ever. Nothing waits for a name that the
-//! bus knows, and nothing waits on once the worker has no request for a session left to answer.
+//! Only notifications wait: an agent that asks before it answers would wait forever. No line waits for a name that the
+//! bus knows, and none waits on once the worker has no request for a session left to answer.
 //!
-//! Invariant: the lines that wait are counted and bounded, by worker and all together, and one that was not delivered is
+//! Invariant: waiting lines are counted and bounded, by worker and in total, and one that was not delivered is
 //! reported.
 use alloc::format;
 use alloc::vec::Vec;
@@ -18,13 +19,13 @@ use crate::peer::{ClientKey, Moment, Peer, SessionKey, Text, WorkerKey};
 use crate::report::Reason;
 use crate::settings::MAX_SESSION_ID_LEN;
 
-/// So many lines of one worker wait at most.
+/// Maximum number of waiting lines of one worker.
 const MOST_LINES: usize = 64;
-/// And so many bytes.
+/// Maximum number of their bytes.
 const MOST_BYTES: usize = 1 << 20;
-/// Those of all workers together have this part of max_memory.
+/// Those of all workers together may use this part of max_memory.
 const MEMORY_PART: usize = 16;
-/// None waits for longer.
+/// Maximum time that a line waits.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// A line that waits for its session.
@@ -37,7 +38,7 @@ struct EarlyLine {
     until: Moment,
 }
 
-/// The lines of a worker that wait, in their order.
+/// The waiting lines of a worker, in order.
 #[derive(Default)]
 pub(crate) struct Early(Vec<EarlyLine>);
 
@@ -46,12 +47,12 @@ fn bytes_of(lines: &[EarlyLine]) -> usize {
 }
 
 impl Bus {
-    /// Bytes of lines that wait for their sessions.
+    /// Bytes of waiting lines.
     pub fn bytes_waiting(&self) -> usize {
         self.supervisor.early_bytes
     }
 
-    /// Lets a notification wait that names a session which the worker may be making. Says whether it does.
+    /// Makes a notification wait if it names a session which the worker may be creating. Returns whether it waits.
     pub(crate) fn wait_for_session(&mut self, key: WorkerKey, window: Window<'_>, line: &Line) -> bool {
         let most = MOST_BYTES.min(self.settings.limits.max_memory / MEMORY_PART);
         let bytes = line.span.len() + 1;
@@ -64,7 +65,7 @@ impl Bus {
         let has_room = worker.early.0.len() < MOST_LINES
             && bytes_of(&worker.early.0) + bytes <= most
             && in_all <= self.settings.limits.max_memory / MEMORY_PART;
-        // All that the worker of one client says is for that client, who is leaving then.
+        // Every message of a dedicated worker is for its client, which is leaving then.
         if worker.owner.is_some() || worker.creating.asked == 0 || is_known || !has_room {
             return false;
         }
@@ -76,7 +77,7 @@ impl Bus {
         true
     }
 
-    /// A worker has answered a client that asked for a session with this one: what it has said in it follows.
+    /// A worker has answered a client that asked for a session with this one: its early lines follow.
     pub(crate) fn deliver_early(&mut self, key: WorkerKey, client: ClientKey, name: &[u8]) {
         let owned = self.sessions.of_worker(key, name).and_then(|session| self.sessions.get(session));
         if owned.is_some_and(|session| session.client == Some(client)) {
@@ -86,22 +87,22 @@ impl Bus {
         }
     }
 
-    /// A request for a session has ended without one, or it was the last one: whatever waits of its worker waits for
-    /// nothing any more. With others pending, nobody can say which of them a line is for, and what was said in a session
-    /// that failed must not reach the client that gets the next one of that name.
+    /// A request for a session has ended without one, or it was the last one: the early lines of its worker have
+    /// nothing to wait for. With others pending, it is unknown which of them a line belongs to, and a line of a failed
+    /// session must not reach the client that gets the next one of that name.
     pub(crate) fn drop_early(&mut self, key: WorkerKey) {
         self.drop_early_lines(key, |_| true);
     }
 
-    /// A worker has loaded a session for the client that asked for it by its name: what waits for that name may have been
-    /// for a client that asked for a new one.
+    /// A worker has loaded a session for the client that asked for it by name: lines that wait for that name may have
+    /// been for a client that asked for a new one.
     pub(crate) fn drop_early_of(&mut self, key: WorkerKey, session: SessionKey) {
         let Some(session) = self.sessions.get(session).filter(|session| session.state().is_issued()) else { return };
         let name = session.name.clone();
         self.drop_early_lines(key, |early| early.session == name);
     }
 
-    /// Drops what has waited for too long. Gives when to look again.
+    /// Drops lines that have waited for too long. Returns when to check again.
     pub(crate) fn tick_early(&mut self, key: WorkerKey) -> Option<Moment> {
         let now = self.time.now();
         self.drop_early_lines(key, |early| early.until <= now);
@@ -126,7 +127,7 @@ impl Bus {
         taken
     }
 
-    /// Panics if what waits is not what is counted.
+    /// Panics if the waiting lines and their counters disagree.
     pub(crate) fn check_early(&self) {
         let mut all = 0;
         for (_, worker) in self.workers.iter() {

@@ -1,4 +1,4 @@
-//! What happens to sessions: clients claim them, learn of them, borrow them, take them over and lose them (spec 6.1,
+//! The life of sessions: clients claim them, learn of them, are lent them, take them over and lose them (spec 6.1,
 //! decision 3).
 
 use alloc::format;
@@ -21,7 +21,7 @@ impl Bus {
         self.sessions.named_by(client, &self.peer_end(client.into())?.sessions, name)
     }
 
-    /// Makes a session that begins like this. None if there is no room, and no client has to make some.
+    /// Creates a session in this initial state. None if there is no room, and no client has to make some.
     pub(crate) fn new_session(
         &mut self,
         client: ClientKey,
@@ -41,13 +41,13 @@ impl Bus {
         Some(key)
     }
 
-    /// There is one more session, or claim, that may have to be forgotten.
+    /// One more session, or claim, may expire.
     pub(crate) fn watch_sessions(&mut self, is_claim: bool) {
         let due = self.sessions.watch(self.time.now(), self.settings.limits.session_idle, is_claim);
         self.timers.arm(Timer::Sessions, due);
     }
 
-    /// Gives a held name to a client that asks the worker to load it; a refusal gives it back.
+    /// Lends a reserved name to a client that asks the worker to load it; if the worker refuses, it is returned.
     pub(crate) fn lend_session(&mut self, client: ClientKey, key: SessionKey) -> bool {
         if self.sessions.is_full() && !self.evict_session_for(client) || !self.give_session(key, client) {
             return false;
@@ -58,8 +58,8 @@ impl Bus {
         true
     }
 
-    /// A session is refused to its owner, which leaves it as it was before, or its owner leaves: that may cost it its owner,
-    /// and its place in the table.
+    /// A session is refused to its owner, which restores its previous state, or its owner leaves: that may cost it its
+    /// owner, and its place in the table.
     pub(crate) fn give_up_session(&mut self, key: SessionKey, event: impl FnOnce(Rest) -> Event) {
         let Some(session) = self.sessions.get(key) else { return };
         let (event, is_owned) = (event(session.rest()), session.client.is_some());
@@ -75,7 +75,7 @@ impl Bus {
         }
     }
 
-    /// Notes under which name a session was made or loaded.
+    /// Records the user name under which a session was created or loaded.
     fn bind_session(&mut self, client: ClientKey, worker: WorkerKey, session: &[u8]) {
         let Some(origin) = self.identity(client).map(|client| Rc::clone(&client.origin)) else { return };
         if let (Some(name), Some(worker)) = (origin.names.owner(), self.worker_name(worker)) {
@@ -91,7 +91,7 @@ impl Bus {
         session.client.into_iter().for_each(|owner| self.forget_lost(owner, name.as_bytes()));
     }
 
-    /// The worker has given this session to its owner: by making it, or by loading it.
+    /// The worker has given this session to its owner, by creating or loading it.
     pub(crate) fn issue_session(&mut self, key: SessionKey, is_made: bool) {
         let Some(session) = self.sessions.get(key) else { return };
         let mut event = if is_made { Event::Made } else { Event::Loaded };
@@ -105,15 +105,15 @@ impl Bus {
         self.confirm_session(key, event);
     }
 
-    /// A worker's answer names a session: it belongs to the client that asked, even if another one has used the name. `creates`
-    /// says that the client asked for a new one. Says whether there is room for it.
+    /// A worker's answer names a session: it belongs to the client that asked, even if another one has used the name.
+    /// `creates` means that the client asked for a new one. Returns whether there is room for it.
     pub(crate) fn learn_session(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8], creates: bool) -> bool {
         if name.len() > MAX_SESSION_ID_LEN || name.is_empty() {
             return true;
         }
         let known = self.sessions.of_worker(worker, name).and_then(|key| Some((key, self.sessions.get(key)?)));
         match known {
-            // A worker that repeats what it is sent does not give out names by that.
+            // A worker that echoes its input does not give out names.
             Some((key, session)) if session.client == Some(client) => {
                 if creates {
                     self.mark_issuing(worker);
@@ -142,8 +142,8 @@ impl Bus {
         has_room
     }
 
-    /// A worker gives a client the name of a session that the client has on another worker already. Messages that name
-    /// it go to the older one: that is told once for each pool.
+    /// A worker gives a client a session name that the client already has on another worker. Messages that name it go
+    /// to the older one: that is reported once for each pool.
     fn warn_of_double(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8]) {
         let Some(other) = self.session_of_client(client, name).and_then(|key| self.sessions.get(key)) else { return };
         let Some(pool) = self.pool_of(worker) else { return };
@@ -163,14 +163,14 @@ impl Bus {
         self.report_request(Reason::SessionDoubled, [Some(client.into()), Some(worker.into())], || (None, text));
     }
 
-    /// A worker's answer names a session, and the client that asked has gone: no other one gets it.
+    /// A worker's answer names a session, but the client that asked has left: no other one gets it.
     pub(crate) fn learn_unowned_session(&mut self, worker: WorkerKey, name: &[u8]) {
         if name.len() > MAX_SESSION_ID_LEN || name.is_empty() {
             return;
         }
         self.mark_issuing(worker);
         if let Some(key) = self.sessions.of_worker(worker, name) {
-            // What the worker has known before is not given out anew: it may be what a client has loaded.
+            // A name that the worker knew before is not newly given out: a client may have loaded it.
             if self.sessions.get(key).is_some_and(|session| session.is_known) {
                 return;
             }
@@ -189,7 +189,7 @@ impl Bus {
         }
     }
 
-    /// One request less is pending in a session; a name that was held for it alone is free again.
+    /// One request less is pending in a session; a name that was reserved only for it is free again.
     pub(crate) fn end_session_request(&mut self, key: SessionKey) {
         if self.sessions.end_request(key) {
             self.drop_session(key);
@@ -203,7 +203,7 @@ impl Bus {
         self.sessions.remove(key, self.workers.get_mut(worker).map(|worker| &mut worker.end.sessions));
     }
 
-    /// A worker has ended, and its session with it. The owner is told when it names the session the next time.
+    /// A worker has ended, and its session with it. The owner gets an error when it next names the session.
     pub(crate) fn lose_session(&mut self, key: SessionKey) {
         if let Some(session) = self.sessions.get(key).filter(|session| session.is_known) {
             let name = session.name.clone();
@@ -212,8 +212,8 @@ impl Bus {
         self.drop_session(key);
     }
 
-    /// Makes room for a session of `asker` at the cost of the client that holds most; false if that is the asker itself, or
-    /// nothing can go.
+    /// Makes room for a session of `asker` at the cost of the client that holds most; false if that is the asker
+    /// itself, or nothing can be evicted.
     fn evict_session_for(&mut self, asker: ClientKey) -> bool {
         let Some(holder) = self.heaviest(asker, |client| client.end.sessions.len()) else {
             return false;
@@ -229,8 +229,8 @@ impl Bus {
         true
     }
 
-    /// Gives a session to another connection of its owner. What is pending in it belongs to the old one, which may be
-    /// dead: its requests get errors, and so do those that wait for its answers.
+    /// Gives a session to another connection of its owner. Pending requests belong to the old one, which may be dead:
+    /// they get errors, and so do those that wait for its answers.
     pub(crate) fn take_session_over(&mut self, key: SessionKey, by: ClientKey) {
         let Some(session) = self.sessions.get(key) else { return };
         let Some(old) = session.client else { return };
@@ -248,11 +248,11 @@ impl Bus {
         self.sessions.hear(key, self.time.now());
     }
 
-    /// Forgets claims that nobody uses, and sessions that were idle for too long.
+    /// Forgets claims that have expired, and sessions that were idle for too long.
     pub(crate) fn tick_sessions(&mut self) {
         let now = self.time.now();
         if let Some(idle) = self.sessions.looks_for_idle(now, self.settings.limits.session_idle) {
-            // A request that was given up may never be answered.
+            // A request that has timed out may never be answered.
             let awaited = self.pending_in(|request| request.asker().is_some());
             for key in self.sessions.take_idle(now, idle, &awaited) {
                 self.forget_idle_session(key);
@@ -279,8 +279,8 @@ impl Bus {
         pending
     }
 
-    /// A session was not used for long. Its owner is told when it names it the next time; on a worker of its own there is
-    /// nobody to keep it from.
+    /// A session was idle for long. Its owner gets an error when it next names it; on a dedicated worker there is no
+    /// client to protect it from.
     fn forget_idle_session(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.get(key) else { return };
         let (Some(owner), name) = (session.client, session.name.clone()) else { return };

@@ -1,7 +1,7 @@
 //! Sessions: names on workers, each with one owner (spec 3.4, 6.1; decision 3).
 //!
-//! Where each stands is in `state.rs`, all of them are in `table.rs`, who may name one is in `access.rs`, and what is left
-//! of them in `tombstones.rs`. `life.rs` is what happens to them, and `early.rs` what is said before one is there.
+//! Their states are in `state.rs`, their table in `table.rs`, the access rules in `access.rs`, and their remains in
+//! `tombstones.rs`. `life.rs` has their life cycle, and `early.rs` the lines that come before them.
 
 pub(crate) mod access;
 pub(crate) mod activity;

@@ -1,4 +1,4 @@
-//! Where a session stands, as a machine: what its owner has to show for it, and what becomes of its name.
+//! The state machine of a session: what its owner has proved, and what happens to its name.
 //!
 //! ```text
 //!            answered  loaded  loaded for   made   late   unseen  refused  owner   asked  last
@@ -15,18 +15,18 @@
 //! Gone       -         -       -            -      -      -       -        -       -      -
 //! ```
 //!
-//! `-` leaves it as it is. `(end)` is Held if the worker may know the name for good, else Lingering if the worker has still
-//! to answer requests in it, else Gone. A session begins as Claimed, Asked, Given (`session/new`) or Held (an answer that
-//! came too late). Whatever ends with its worker, is closed, evicted, forgotten, or given to another client is taken out
-//! of the table from any state; one that another connection of its owner takes over stands as before.
+//! `-` means no change. `(end)` is Held if the worker may know the name for good, else Lingering if the worker has
+//! still to answer requests in it, else Gone. A session begins as Claimed, Asked, Given (`session/new`) or Held (a late
+//! answer). A session that ends with its worker, is closed, evicted, forgotten, or given to another client is removed
+//! from the table from any state; one that another connection of its owner takes over keeps its state.
 //!
-//! That the worker may know the name for good is known from the first result, or unseen answer, to a request that gives
-//! the session out, and stays so ([`Event::makes_known`]).
+//! Whether the worker may know the name for good is known from the first result, or unseen answer, to a request that
+//! gives the session out, and does not change ([`Event::makes_known`]).
 
-/// Where a session stands. Those below [`State::Used`] have had no answer to their owner.
+/// The state of a session. In those below [`State::Used`] its owner has got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
-    /// Nobody had the name, and its owner has asked the worker for it.
+    /// The name was free, and its owner has asked the worker for it.
     Asked,
     /// Others may have had it, and its owner has asked the worker for it.
     Lent,
@@ -34,32 +34,32 @@ pub(crate) enum State {
     Claimed,
     /// Claimed, and the worker has answered a request in it with a result.
     Used,
-    /// Asked for, and the worker has answered another request in it: a refusal does not take it back any more.
+    /// Asked for, and the worker has answered another request in it: a refusal does not revoke it any more.
     Attested,
-    /// The worker has loaded it for its owner, though it is bound to another name (`tombstones.rs`).
+    /// The worker has loaded it for its owner, though it is bound to another user name (`tombstones.rs`).
     Loaded,
-    /// The worker has made it for its owner, or has loaded it for it.
+    /// The worker has created or loaded it for its owner.
     Given,
-    /// Its owner has left. Nobody gets the name but a client to whom the worker gives it.
+    /// Its owner has left. The name is reserved for a client to which the worker gives it.
     Held,
-    /// Its owner has left, and nobody gets the name before the last answer in it.
+    /// Its owner has left, and the name is reserved until the last answer in it.
     Lingering,
     /// It is forgotten.
     Gone,
 }
 
-/// What happens to a session.
+/// An event of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A request in it was answered with a result.
     Answered,
     /// The worker has loaded it for its owner.
     Loaded,
-    /// The same, and it is bound to another name.
+    /// The same, but it is bound to another user name.
     LoadedForAnotherName,
-    /// The worker has made it for its owner.
+    /// The worker has created it for its owner.
     Made,
-    /// The worker has loaded it for a client that does not wait any more, or beside another one.
+    /// The worker has loaded it for a client that stopped waiting, or beside another one.
     LoadedLate,
     /// The answer to a request that loads it will not be seen.
     Unseen,
@@ -73,7 +73,7 @@ pub(crate) enum Event {
     LastAnswer,
 }
 
-/// What there is of a session beside its owner.
+/// The state of a session besides its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rest {
     /// The worker may know the name for good.
@@ -82,7 +82,7 @@ pub(crate) struct Rest {
     pub is_pending: bool,
 }
 
-/// See the table at the top of the file: that each of its cells is what is done, a test reads there.
+/// See the table at the top of the file, which a test compares with this function.
 pub(crate) fn step(state: State, event: Event) -> State {
     use Event as E;
     use State as S;
@@ -134,13 +134,13 @@ impl State {
         matches!(self, Self::Loaded | Self::Given)
     }
 
-    /// Whether its owner has asked for it, and has still to get it.
+    /// Whether its owner has asked for it, but has not got it yet.
     #[inline]
     pub(crate) fn is_asked_for(self) -> bool {
         matches!(self, Self::Asked | Self::Lent | Self::Attested)
     }
 
-    /// How sure it is that it belongs to its owner, for people.
+    /// How certain its ownership is, for people.
     pub(crate) fn rank(self) -> &'static str {
         match self {
             Self::Claimed | Self::Asked | Self::Lent | Self::Lingering => "claimed",

@@ -1,5 +1,5 @@
-//! The table of sessions: which name on which worker belongs to whom, which names are held, and which claims have run
-//! out (spec 3.4, decision 3). Owners and workers list their sessions, and the places are kept here.
+//! The table of sessions: the owner of each name on each worker, reserved names, and expired claims (spec 3.4, decision
+//! 3). Owners and workers list their sessions, and the positions in these lists are kept here.
 //!
 //! Invariants: every index entry points at a live slot; a session has a live worker, and a live owner if its state says
 //! that it has one (`state.rs`).
@@ -15,53 +15,54 @@ use crate::peer::{ClientKey, Moment, SessionKey, SessionMark, Text, WorkerKey};
 use crate::settings::MAX_SESSIONS;
 use crate::table::{Index, Table};
 
-/// Names that are held after their owners have left, over all workers; beyond them the oldest one goes.
+/// Maximum number of names reserved after their owners have left, over all workers; beyond it the oldest one is
+/// dropped.
 const MAX_HELD: usize = 4096;
-/// What is said where there is no room for one more.
+/// The error when there is no room for one more.
 pub(crate) const FULL: &str = "the session table is full: end sessions with session/close, or have those forgotten that \
                                nobody uses (limits.session_idle_sec)";
-/// Sessions are looked at so many times before one of them is too old.
+/// Sessions are checked this many times before one of them is too old.
 const LOOKS: u32 = 8;
-/// A claim that nobody uses for so long is forgotten.
+/// A claim that is not used for this long expires.
 const CLAIM_LASTS: Duration = Duration::from_secs(60);
 
 /// A session: one worker, one name, one owner (spec 3.4).
 pub(crate) struct Session {
-    /// Who owns it; none while the name is held.
+    /// Its owner; none while the name is reserved.
     pub(crate) client: Option<ClientKey>,
     /// The worker it is bound to.
     pub(crate) worker: WorkerKey,
     /// The decoded sessionId.
     pub(crate) name: Text,
-    /// Where it stands.
+    /// Its state.
     state: State,
-    /// Its name has no backslash: a token that has the same bytes between its quotes is that name, and has no escape.
+    /// Its name has no backslash: a token with the same bytes between its quotes is that name, and has no escape.
     pub(crate) has_plain_name: bool,
     /// The worker may know the name for good, so that it outlives its owner.
     pub(super) is_known: bool,
-    /// The worker has said that it works in it, whether requests are pending or not.
+    /// The worker has reported that it is active, whether requests are pending or not.
     is_working: bool,
     /// Requests in it that the worker has not answered.
     pub(crate) pending: u32,
     /// When its owner used it last.
     pub(crate) used: Moment,
-    /// Which entry of the held names is its own, if it is held.
+    /// The number of its entry in the reserved names, if it is reserved.
     held_as: u64,
 }
 
 impl Session {
-    /// Where it stands.
+    /// Its state.
     #[inline]
     pub(crate) fn state(&self) -> State {
         self.state
     }
 
-    /// Whether its worker has said that it works in it.
+    /// Whether its worker has reported that it is active.
     pub(crate) fn is_working(&self) -> bool {
         self.is_working
     }
 
-    /// What there is of it beside its owner.
+    /// Its state besides the owner.
     pub(super) fn rest(&self) -> Rest {
         Rest { is_known: self.is_known, is_pending: self.pending > 0 }
     }
@@ -69,21 +70,21 @@ impl Session {
 
 /// All sessions, by owner and by worker.
 pub(crate) struct Sessions {
-    /// The sessions, and the names that are held.
+    /// The sessions, and the reserved names.
     table: Table<Session, SessionMark>,
     by_owner: Index,
     by_worker: Index,
     owned: usize,
-    /// Held names, the oldest first, each with its number; some have an owner again, were held once more later, or are
-    /// gone.
+    /// Reserved names, the oldest first, each with its number; some have an owner again, were reserved once more later,
+    /// or are gone.
     held: VecDeque<(SessionKey, u64)>,
     /// The number of the last entry.
     holds: u64,
-    /// When the next claim may have to be forgotten.
+    /// When the next claim may expire.
     claims_due: Moment,
-    /// When the next session may have to be forgotten for being idle.
+    /// When the next session may expire for being idle.
     idle_due: Moment,
-    /// Under which names sessions were made.
+    /// The user names that sessions are bound to.
     bonds: Bonds,
 }
 
@@ -93,7 +94,7 @@ const WORKER: u8 = 1;
 impl Default for Sessions {
     fn default() -> Self {
         Self {
-            // Where one name more is held, the oldest one goes only then.
+            // If one name too many is reserved, the oldest one is only then dropped.
             table: Table::new(MAX_SESSIONS + MAX_HELD + 1),
             by_owner: Index::new(MAX_SESSIONS),
             by_worker: Index::new(MAX_SESSIONS + MAX_HELD),
@@ -108,18 +109,18 @@ impl Default for Sessions {
 }
 
 impl Sessions {
-    /// Under which names sessions were made.
+    /// The user names that sessions are bound to.
     #[inline]
     pub(crate) fn bonds(&self) -> &Bonds {
         &self.bonds
     }
 
-    /// The same, to be changed.
+    /// The same, mutable.
     pub(crate) fn bonds_mut(&mut self) -> &mut Bonds {
         &mut self.bonds
     }
 
-    /// Sessions that have an owner; the limit is on these.
+    /// Number of sessions with an owner; the limit applies to these.
     pub(crate) fn owned(&self) -> usize {
         self.owned
     }
@@ -135,8 +136,8 @@ impl Sessions {
             .find_oldest(&self.table, hash, |session| session.client == Some(client) && session.name.as_bytes() == name)
     }
 
-    /// The session of this name that a client owns, whose sessions these are. Most clients have one session, which is
-    /// found without a hash.
+    /// The same for a client whose list of sessions this is. Most clients have one session, which is found without
+    /// hashing.
     #[inline]
     pub(crate) fn named_by(&self, client: ClientKey, own: &[SessionKey], name: &[u8]) -> Option<SessionKey> {
         let is_it = |key: &SessionKey| self.get(*key).is_some_and(|session| session.name.as_bytes() == name);
@@ -147,13 +148,13 @@ impl Sessions {
         }
     }
 
-    /// The session of this name on a worker, owned or held.
+    /// The session of this name on a worker, owned or reserved.
     pub(crate) fn of_worker(&self, worker: WorkerKey, name: &[u8]) -> Option<SessionKey> {
         let hash = self.by_worker.hash(worker.to_bits().get(), WORKER, name);
         self.by_worker.find(&self.table, hash, |session| session.worker == worker && session.name.as_bytes() == name)
     }
 
-    /// A session is used now: a message has come in it.
+    /// A session is used now: a message in it has arrived.
     #[inline]
     pub(crate) fn hear(&mut self, key: SessionKey, now: Moment) {
         if let Some(session) = self.table.get_mut(key) {
@@ -161,8 +162,7 @@ impl Sessions {
         }
     }
 
-    /// Sessions have to be looked at, if they are forgotten for being `idle`, and claims once one more has lasted. Gives
-    /// when.
+    /// Schedules checks for sessions that expire after being `idle`, and for claims after their lifetime. Returns when.
     pub(super) fn watch(&mut self, now: Moment, idle: Option<Duration>, is_claim: bool) -> Moment {
         if let Some(idle) = idle {
             self.idle_due = self.idle_due.min(now.after(idle / LOOKS));
@@ -173,12 +173,13 @@ impl Sessions {
         self.next_deadline()
     }
 
-    /// For how long nobody has to use a session until it is forgotten, if it is time to look for such ones.
+    /// After how long an unused session expires, if it is time to check.
     pub(crate) fn looks_for_idle(&self, now: Moment, idle: Option<Duration>) -> Option<Duration> {
         idle.filter(|_| self.idle_due <= now)
     }
 
-    /// Sessions that nobody has used for so long. One in whose slot, by `awaited`, a client waits for an answer is in use.
+    /// Sessions that were unused for this long. A session in whose slot, by `awaited`, a client waits for an answer is
+    /// in use.
     pub(crate) fn take_idle(&mut self, now: Moment, idle: Duration, awaited: &[u32]) -> Vec<SessionKey> {
         let mut found = Vec::new();
         for (slot, awaited) in awaited.iter().enumerate() {
@@ -192,19 +193,20 @@ impl Sessions {
         found
     }
 
-    /// A worker says whether it works in a session.
+    /// A worker reports whether a session is active.
     pub(super) fn set_working(&mut self, key: SessionKey, is_working: bool) {
         if let Some(session) = self.table.get_mut(key) {
             session.is_working = is_working;
         }
     }
 
-    /// How many names are held.
+    /// Number of reserved names.
     pub(crate) fn held(&self) -> usize {
         self.table.len() - self.owned
     }
 
-    /// Adds a name on a worker that [`Sessions::of_worker`] does not know yet, for nobody; none if the table is full.
+    /// Adds a name on a worker that [`Sessions::of_worker`] does not know yet, without an owner; none if the table is
+    /// full.
     pub(crate) fn insert(
         &mut self,
         now: Moment,
@@ -241,7 +243,7 @@ impl Sessions {
         self.owned += 1;
     }
 
-    /// Takes a session away from its owner, whose list this is.
+    /// Removes the owner of a session, whose list this is.
     pub(crate) fn take_from_owner(&mut self, key: SessionKey, at_client: Option<&mut Vec<SessionKey>>) {
         let Some(session) = self.table.get_mut(key) else { return };
         let Some(owner) = session.client.take() else { return };
@@ -251,7 +253,7 @@ impl Sessions {
         leave(at_client, key);
     }
 
-    /// Takes a session without an owner out, and from the list of its worker.
+    /// Removes a session without an owner from the table, and from the list of its worker.
     pub(crate) fn remove(&mut self, key: SessionKey, at_worker: Option<&mut Vec<SessionKey>>) {
         let Some(session) = self.table.remove(key) else { return };
         debug_assert!(session.client.is_none());
@@ -260,8 +262,8 @@ impl Sessions {
         leave(at_worker, key);
     }
 
-    /// Something happens to a session. Gives where it stands then; what that means for its owner and for the table is done
-    /// by the caller.
+    /// Applies an event to a session. Returns the new state; its consequences for the owner and the table are up to the
+    /// caller.
     pub(crate) fn step(&mut self, key: SessionKey, event: Event) -> Option<State> {
         let session = self.table.get_mut(key)?;
         session.is_known |= event.makes_known();
@@ -269,12 +271,12 @@ impl Sessions {
         Some(session.state)
     }
 
-    /// The same happens to all of these.
+    /// Applies an event to all of these.
     pub(crate) fn step_all(&mut self, keys: [Option<SessionKey>; 2], event: Event) {
         keys.into_iter().flatten().for_each(|key| _ = self.step(key, event));
     }
 
-    /// A request of its owner, which does nothing to the session, is answered. None if more has to be looked at, and then
+    /// A request of its owner, which does not change the session, is answered. None if more has to be checked, and then
     /// nothing was done.
     #[inline]
     pub(crate) fn end_simple_request(&mut self, key: SessionKey, asker: ClientKey, succeeds: bool) -> Option<()> {
@@ -297,7 +299,7 @@ impl Sessions {
         }
     }
 
-    /// One request less is pending in a session. True if the name was held for it alone, and is free again.
+    /// One request less is pending in a session. True if the name was reserved only for it, and is free again.
     #[inline]
     pub(super) fn end_request(&mut self, key: SessionKey) -> bool {
         let Some(session) = self.table.get_mut(key) else { return false };
@@ -305,15 +307,15 @@ impl Sessions {
         session.pending == 0 && step(session.state, Event::LastAnswer) == State::Gone
     }
 
-    /// The one of these sessions that can go first: nothing is pending in it, the worker may know nothing of it, it was
-    /// not used for longest.
+    /// The one of these sessions to evict first: nothing is pending in it, the worker may not know it, and it was
+    /// unused for longest.
     pub(crate) fn most_idle(&self, keys: &[SessionKey]) -> Option<SessionKey> {
         let idle =
             keys.iter().filter_map(|key| Some((*key, self.get(*key)?))).filter(|(_, session)| session.pending == 0);
         idle.min_by_key(|(_, session)| (session.state >= State::Used, session.used)).map(|(key, _)| key)
     }
 
-    /// Claims that nobody has used for a minute, with their owners.
+    /// Claims that were unused for a minute, with their owners.
     pub(crate) fn take_expired_claims(&mut self, now: Moment) -> Vec<(SessionKey, ClientKey)> {
         let mut expired = Vec::new();
         if self.claims_due > now {
@@ -334,7 +336,7 @@ impl Sessions {
         expired
     }
 
-    /// Puts a held name behind the others; gives the oldest one if there are too many.
+    /// Reserves a name, behind the others; returns the oldest one if there are too many.
     pub(super) fn hold(&mut self, key: SessionKey) -> Option<SessionKey> {
         self.holds += 1;
         self.table.get_mut(key)?.held_as = self.holds;
@@ -346,12 +348,12 @@ impl Sessions {
         if self.held() <= MAX_HELD {
             return None;
         }
-        // There is one, as each held name is listed.
+        // There is one, as each reserved name is listed.
         let mut oldest = core::iter::from_fn(|| self.held.pop_front());
         oldest.find(|oldest| is_held(&self.table, *oldest)).map(|(key, _)| key)
     }
 
-    /// When claims, or all sessions, have to be looked at.
+    /// When claims, or all sessions, have to be checked.
     pub(crate) fn next_deadline(&self) -> Moment {
         self.claims_due.min(self.idle_due)
     }
@@ -383,7 +385,7 @@ impl Deref for Sessions {
     }
 }
 
-/// Takes a session out of the list of its owner or its worker.
+/// Removes a session from the list of its owner or its worker.
 fn leave(list: Option<&mut Vec<SessionKey>>, key: SessionKey) {
     if let Some(list) = list
         && let Some(at) = list.iter().position(|session| *session == key)
@@ -392,7 +394,7 @@ fn leave(list: Option<&mut Vec<SessionKey>>, key: SessionKey) {
     }
 }
 
-/// Whether this entry of the held names is the one that its session has now.
+/// Whether this entry of the reserved names is the current one of its session.
 fn is_held(table: &Table<Session, SessionMark>, (key, number): (SessionKey, u64)) -> bool {
     table.get(key).is_some_and(|session| session.client.is_none() && session.held_as == number)
 }

@@ -1,9 +1,10 @@
-//! What is left of sessions: under which name each was made, so that it is loaded under no other however its owner's
-//! connection has ended; and which ones went with their workers, so that their owners are told when they name them.
+//! The remains of sessions: the user name under which each was created, so that it is loaded under no other however its
+//! owner's connection has ended; and the sessions that were lost with their workers, so that their owners get an error
+//! when they name them.
 //!
-//! A name is what a client's token or certificate stands for ([`Names::owner`](crate::origin::Names::owner)). Clients
-//! without a name make sessions that are bound to nobody. What is known is of this process: the client that loads a session
-//! first after a restart has it.
+//! A user name is that of a client's token or certificate ([`Names::owner`](crate::origin::Names::owner)). Sessions of
+//! clients without one are not bound. This is known only to the process: the first client that loads a session after a
+//! restart gets it.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -14,22 +15,23 @@ use hashbrown::HashMap;
 
 use crate::peer::hash_of_name;
 
-/// So many sessions are remembered; beyond them the one goes that was made first.
+/// Maximum number of sessions remembered; beyond it the oldest one is dropped.
 const MOST: usize = 16 * 1024;
-/// How many such names are remembered for one client; beyond them the oldest one goes.
+/// Maximum number of such names remembered for one client; beyond it the oldest one is dropped.
 const MAX_LOST: usize = 64;
 
-/// The names that sessions were made or loaded under.
+/// The user names that sessions were created or loaded under.
 #[derive(Default)]
 pub(crate) struct Bonds {
-    /// The names of sessions, by pool and session.
+    /// User names, by pool and session.
     names: Vec<HashMap<Rc<[u8]>, Box<str>>>,
-    /// The same sessions, the one that was bound first in front.
+    /// The same sessions, the first one bound in front.
     oldest: VecDeque<(usize, Rc<[u8]>)>,
 }
 
 impl Bonds {
-    /// The session `session` of a pool was made or loaded under `name`. One that is bound stays so.
+    /// The session `session` of a pool was created or loaded under the user name `name`. A session that is bound
+    /// already stays so.
     pub(crate) fn bind(&mut self, pool: usize, session: &[u8], name: &str) {
         if self.names.len() <= pool {
             self.names.resize_with(pool + 1, HashMap::default);
@@ -47,26 +49,26 @@ impl Bonds {
         self.oldest.push_back((pool, session));
     }
 
-    /// A pool is gone, and another one may get its index.
+    /// A pool is removed, and another one may get its index.
     pub(crate) fn forget_pool(&mut self, pool: usize) {
         self.oldest.retain(|(of, _)| *of != pool);
         self.names.get_mut(pool).into_iter().for_each(HashMap::clear);
     }
 
-    /// Whether no session is bound to any name.
+    /// Whether no session is bound.
     pub(crate) fn is_empty(&self) -> bool {
         self.oldest.is_empty()
     }
 
-    /// Whether a session of a pool is bound to another name than this one.
+    /// Whether a session of a pool is bound to another user name.
     pub(crate) fn keeps_from(&self, pool: usize, session: &[u8], name: Option<&str>) -> bool {
         let bound = self.names.get(pool).and_then(|names| names.get(session));
         bound.is_some_and(|bound| Some(&**bound) != name)
     }
 }
 
-/// Names of sessions that went with their workers, for the client that owned them. A name is kept as its hash: a
-/// client that finds two names of one hash fools nobody but itself.
+/// Names of sessions that were lost with their workers, for the client that owned them. A name is kept as its hash: a
+/// client that finds a collision fools only itself.
 #[derive(Default)]
 pub(crate) struct LostNames {
     names: VecDeque<u64>,
@@ -75,7 +77,7 @@ pub(crate) struct LostNames {
 impl LostNames {
     pub(crate) const NONE: Self = Self { names: VecDeque::new() };
 
-    /// A session of this name went with its worker.
+    /// A session of this name was lost with its worker.
     pub(crate) fn add(&mut self, name: &[u8]) {
         self.forget(name);
         if self.names.len() == MAX_LOST {

@@ -1,5 +1,5 @@
-//! How workers answer. Those that run and say nothing are reported once, and replaced after [`MAX_TIMEOUTS`] request
-//! timeouts in a row; those that follow failed ones are on probation.
+//! How workers answer. A worker that runs and says nothing is reported once, and replaced after [`MAX_TIMEOUTS`]
+//! request timeouts in a row; a worker that follows failed ones is on probation.
 
 use alloc::format;
 use core::time::Duration;
@@ -10,86 +10,86 @@ use crate::Bus;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::Reason;
 
-/// So many requests in a row run out of time while their worker says nothing, and it is started anew.
+/// After this many request timeouts in a row without output a worker is restarted.
 const MAX_TIMEOUTS: u32 = 3;
 
-/// A worker that has said nothing for so long, while requests wait for it, is told about.
+/// A worker without output for this long, while requests wait for it, is reported.
 const SILENT_FOR: Duration = Duration::from_secs(30);
 
-/// One that is late to say what it speaks is listened to for so long since its start.
+/// A worker that is late to answer `server/discover` is still read for this long after its start.
 const LISTENED_FOR: Duration = Duration::from_secs(60);
 
-/// A worker that runs for so long after others have failed is taken to be well.
+/// A worker that runs for this long after others have failed counts as healthy.
 const PROBATION: Duration = Duration::from_secs(5);
 
-/// A client that has waited for so long for the first answer of its own worker is reported.
+/// A client that has waited this long for the first answer of its own worker is reported.
 pub(super) const FIRST_ANSWER: Duration = Duration::from_secs(1);
 
-/// What is known of a worker's answers.
+/// A worker's record of answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Answering {
-    /// How long a request may wait for its answer.
+    /// Time limit for an answer.
     timeout: Option<Duration>,
     /// It has answered a request.
     has_answered: bool,
-    /// It has answered a request with a response: it is no worker that sends back what it gets.
+    /// It has answered a request with a response: it does not merely echo its input.
     responds: bool,
-    /// Those before it in its slot have failed one after the other: new clients are sent to it when it has answered, or
-    /// has run for a while.
+    /// Its predecessors in the slot have failed in a row: new clients are sent to it once it has answered, or has run
+    /// for a while.
     is_on_probation: bool,
-    /// Requests that ran out of time since it spoke last.
+    /// Number of requests that timed out since its last output.
     timeouts: u32,
-    /// When the first one of those was sent that it has to answer now.
+    /// When the first of its pending requests was sent.
     waits_since: Moment,
-    /// It is looked after again.
+    /// It is checked again.
     is_watched: bool,
     /// When its client took it.
     claimed: Moment,
-    /// It was reported how long its client waits for its first answer.
+    /// The wait of its client for the first answer was reported.
     wait_is_told: bool,
-    /// It was reported that it answers what nobody asked.
+    /// Its unsolicited answers were reported.
     answers_twice: bool,
-    /// Whether it is asked for its era.
+    /// Whether it was sent `server/discover`.
     question: Question,
-    /// Whether it has seen how a session of a door for MCP begins (`router/opening.rs`).
+    /// Whether it was sent the opening of an MCP session (`router/opening.rs`).
     opened: Opened,
-    /// It may tell which of its sessions work (`session/activity.rs`).
+    /// It may report which of its sessions are active (`session/activity.rs`).
     tells_states: bool,
-    /// It was reported that it makes a string of the number in an id, or the other way round.
+    /// It was reported that it changes the type of ids between string and number.
     told_of_type: bool,
 }
 
-/// Whether a worker has seen how a session begins.
+/// Whether a worker was sent the opening of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Opened {
-    /// It has, or needs not.
+    /// It was, or needs none.
     #[default]
     Yes,
-    /// It has not.
+    /// It was not.
     No,
-    /// The bus has shown it, and waits for its answer.
+    /// The bus has sent it, and waits for the answer.
     Asked,
 }
 
 impl Answering {
-    /// That of a worker about which nothing is known but how long a request to it may wait.
+    /// The record of a new worker with this time limit for answers.
     pub(super) fn new(timeout: Option<Duration>, opened: Opened) -> Self {
         Self { timeout, opened, ..Self::default() }
     }
 
-    /// How long a request may wait from now on.
+    /// Changes the time limit for answers.
     pub(crate) fn renew(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }
 
-    /// When the answer to a request that is passed on now is too late; perhaps never.
+    /// When a request that is forwarded now times out; perhaps never.
     #[inline]
     pub(crate) fn expires(&self, now: Moment) -> Moment {
         self.timeout.map_or(Moment::NEVER, |timeout| now.after(timeout))
     }
 
-    /// It has got a request to answer; `is_first` says that it has no other one. Gives when it has to be looked at, if
-    /// that is not known yet.
+    /// It has got a request to answer; `is_first` means that it has no other one. Returns when it must be checked, if
+    /// that is not scheduled yet.
     #[inline]
     pub(crate) fn begin(&mut self, now: Moment, is_first: bool, tenure: &mut Tenure) -> Option<Moment> {
         let mut is_new = false;
@@ -105,17 +105,17 @@ impl Answering {
         self.has_answered
     }
 
-    /// Whether it is no worker that sends back what it gets.
+    /// Whether it does not merely echo its input.
     pub(crate) fn responds(&self) -> bool {
         self.responds
     }
 
-    /// Whether it has still to show that it does better than those before it.
+    /// Whether it has still to prove that it is healthier than its predecessors.
     pub(super) fn is_on_probation(&self) -> bool {
         self.is_on_probation
     }
 
-    /// A client takes it for itself, or gives it back.
+    /// A client takes it, or gives it back.
     pub(super) fn claim(&mut self, now: Moment) {
         self.claimed = now;
     }
@@ -125,7 +125,7 @@ impl Answering {
         self.claimed
     }
 
-    /// Whether it is asked for its era, and how far that has come.
+    /// The state of its `server/discover`.
     pub(super) fn question(&self) -> Question {
         self.question
     }
@@ -134,7 +134,7 @@ impl Answering {
         self.question = question;
     }
 
-    /// Whether it has seen how a session of a door for MCP begins.
+    /// Whether it was sent the opening of an MCP session.
     pub(crate) fn opened(&self) -> Opened {
         self.opened
     }
@@ -143,7 +143,7 @@ impl Answering {
         self.opened = opened;
     }
 
-    /// Whether it may tell which of its sessions work.
+    /// Whether it may report which of its sessions are active.
     #[inline]
     pub(crate) fn tells_states(&self) -> bool {
         self.tells_states
@@ -154,27 +154,27 @@ impl Answering {
         self.tells_states = true;
     }
 
-    /// It answers what nobody has asked. Says whether that is to be reported.
+    /// It has sent an unsolicited answer. Returns whether that is to be reported.
     pub(crate) fn answers_unasked(&mut self) -> bool {
         !core::mem::replace(&mut self.answers_twice, true)
     }
 
-    /// It answers with an id of another type. Says whether that is to be reported.
+    /// It answers with an id of another type. Returns whether that is to be reported.
     pub(crate) fn mistakes_type(&mut self) -> bool {
         !core::mem::replace(&mut self.told_of_type, true)
     }
 
-    /// Whether it was asked for its era in a way that may have pinned it to 2026-07-28.
+    /// Whether `server/discover` may have pinned it to 2026-07-28.
     pub(super) fn may_be_pinned(&self) -> bool {
         matches!(self.question, Question::Late | Question::Answered)
     }
 
-    /// Until when it is listened to if it has nothing else to do, since it is late with what it speaks.
+    /// Until when it is still read if it has nothing else to do, since its answer to `server/discover` is late.
     pub(super) fn is_listened_to(&self, started: Moment) -> Option<Moment> {
         (self.question == Question::Late).then(|| started.after(LISTENED_FOR))
     }
 
-    /// It has answered, perhaps with a response. Gives whether that ends its probation.
+    /// It has answered, perhaps with a response. Returns whether that ends its probation.
     #[inline]
     pub(crate) fn answers(&mut self, responds: bool) -> bool {
         self.has_answered = true;
@@ -192,7 +192,7 @@ impl Bus {
         self.wake_at(key.into(), self.time.now().after(PROBATION));
     }
 
-    /// Ends the probation of a worker that has run for long enough. Gives when to look again.
+    /// Ends the probation of a worker that has run for long enough. Returns when to check again.
     pub(super) fn tick_probation(&mut self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get_mut(key).filter(|worker| worker.answering.is_on_probation)?;
         let due = worker.process.started().after(PROBATION);
@@ -201,14 +201,14 @@ impl Bus {
         (due > self.time.now()).then_some(due)
     }
 
-    /// Reports a worker that says nothing while requests wait, once for as long as it has something to answer. Gives when
-    /// to look again.
+    /// Reports a worker without output while requests wait, once for as long as it has something to answer. Returns
+    /// when to check again.
     pub(super) fn tick_silent(&mut self, key: WorkerKey) -> Option<Moment> {
         let now = self.time.now();
         let worker = self.workers.get_mut(key).filter(|worker| worker.answering.is_watched)?;
         let (waiting, answering) = (worker.end.unanswered.awaited(), &mut worker.answering);
         if waiting > 0 && worker.end.gate.waits() {
-            // It is not read for now, since a client has no room: it may have said much.
+            // It is paused because a client has no room: it may have more output.
             answering.waits_since = now;
             return Some(now.after(SILENT_FOR));
         }
@@ -217,7 +217,7 @@ impl Bus {
         if waiting > 0 && due > now {
             return Some(due);
         }
-        // Who listens waits for nothing in particular.
+        // A subscriber waits for no particular answer.
         let (owed, asked) = self.pending.owed_by(key);
         if waiting > owed as u32 {
             answering.waits_since = if owed > 0 { asked } else { now };
@@ -238,7 +238,7 @@ impl Bus {
         None
     }
 
-    /// Reports a client that waits for the first answer of its own worker. Gives when to look again.
+    /// Reports a client that waits for the first answer of its own worker. Returns when to check again.
     pub(super) fn tick_first_answer(&mut self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get_mut(key).filter(|worker| !worker.answering.wait_is_told)?;
         let (owner, claimed, started) = (worker.owner?, worker.answering.claimed, worker.process.started());
@@ -260,8 +260,8 @@ impl Bus {
         None
     }
 
-    /// A request to a worker has run out of time: after too many in a row it is started anew. One that speaks meanwhile, or
-    /// is not read, may be slow with these and serve others.
+    /// A request to a worker has timed out: after too many in a row the worker is restarted. A worker that has other
+    /// output meanwhile, or is paused, may be slow with these and serve others.
     pub(crate) fn count_timeout(&mut self, key: WorkerKey) {
         let now = self.time.now();
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };

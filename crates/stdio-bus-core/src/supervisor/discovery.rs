@@ -1,16 +1,16 @@
-//! What era of MCP the command of a pool speaks. A worker is pinned to an era by the first request that it gets. So the first
-//! worker of a pool that a door for MCP offers is asked `server/discover` by the bus, once it runs. A result means that it
-//! serves 2026-07-28; an error, silence for a while, or its end, that it does not. What was learned holds for as long as the
-//! daemon runs.
+//! Discovers the MCP era of a pool's command. A worker is pinned to an era by its first request. So the bus sends
+//! `server/discover` to the first worker of a pool that an MCP listener offers, once it runs. A result means that it
+//! serves 2026-07-28; an error, silence for a while, or its end, that it does not. The result is valid until the daemon
+//! ends.
 //!
-//! Some servers are pinned by that question, too (the official Python SDK's), and refuse `initialize` from then on. So a
-//! worker that has answered it with a result, or is late with that, serves no clients of earlier versions: another one is
-//! started for them, and it leaves. While it is late it is still listened to.
+//! Some servers are pinned by that request, too (the official Python SDK's), and refuse `initialize` from then on. So a
+//! worker that has answered it with a result, or is late with that, serves no clients of earlier versions: another one
+//! is started for them, and it is stopped. While it is late it is still read.
 //!
-//! Some old servers end with a request before `initialize`. So no line of a client goes to the worker until it has
-//! answered, and that it ends is no failure. It may have ended for another reason: the next one is asked again, and where
-//! that ends, too, the one behind it is not. If even that one ends before it has answered anything, it was not the question:
-//! the next one is asked once more.
+//! Some old servers exit on a request before `initialize`. So no client's line goes to the worker until it has
+//! answered, and its exit is not a failure. It may have exited for another reason: the next one is asked again, and if
+//! that exits, too, the one after it is not. If even that one exits before it has answered anything, the request was
+//! not the reason: the next one is asked once more.
 
 use alloc::format;
 use core::time::Duration;
@@ -23,12 +23,12 @@ use crate::port::Effect;
 use crate::report::Reason;
 use crate::settings::Era;
 
-/// A worker that has said nothing for so long since its start speaks no 2026-07-28.
+/// A worker that was silent for this long after its start does not serve 2026-07-28.
 const SILENT_FOR: Duration = Duration::from_secs(5);
-/// So many workers in a row that end when they are asked mean that their command speaks no 2026-07-28.
+/// If this many workers in a row exit when asked, their command does not serve 2026-07-28.
 const MOST_ENDS: u32 = 2;
 
-/// What is known of the era of a pool's command.
+/// The era of a pool's command, as far as known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PoolEra {
     /// It was not asked yet, or has not answered.
@@ -40,14 +40,14 @@ pub enum PoolEra {
     Modern,
 }
 
-/// What is known of a pool's command, and which worker is asked.
+/// The state of a pool's discovery.
 #[derive(Debug, Default)]
 pub(crate) struct Discovery {
     pub era: PoolEra,
-    /// The command of which that is known ([`Pool::generation`](crate::settings::Pool::generation)).
+    /// The command that it is known of ([`Pool::generation`](crate::settings::Pool::generation)).
     of: u32,
     asked: Option<WorkerKey>,
-    /// How many workers in a row have ended when they were asked, and with which command.
+    /// How many workers in a row have exited when asked, and with which command.
     ends: (u32, u32),
 }
 
@@ -62,28 +62,28 @@ impl Discovery {
             }
     }
 
-    /// How many workers in a row with this command have ended when they were asked.
+    /// How many workers in a row with this command have exited when asked.
     fn ends_of(&self, command: u32) -> u32 {
         if self.ends.1 == command { self.ends.0 } else { 0 }
     }
 }
 
-/// Whether a worker is asked for its era.
+/// The state of a worker's `server/discover`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Question {
-    /// It is not, or has answered.
+    /// It is not asked, or has answered with an error.
     #[default]
     None,
-    /// It is, or will be once it runs: nothing else is said to it before.
+    /// It is asked, or will be once it runs: it gets nothing else before.
     Open,
-    /// It did not answer in time. It may yet.
+    /// It did not answer in time. It still may.
     Late,
     /// It has answered with a result.
     Answered,
 }
 
-/// The id of the question to a worker with this number. The bus makes no other one that begins so, and until the answer
-/// has come, or is late, no client's request reaches the worker.
+/// The id of the request to a worker with this number. The bus makes no other id that begins like this, and until the
+/// answer has arrived, or is late, no client's request reaches the worker.
 fn id_of(number: u32) -> alloc::string::String {
     format!("\"stdio-bus/discover/{number}\"")
 }
@@ -100,7 +100,7 @@ fn question(number: u32) -> alloc::string::String {
 }
 
 impl Bus {
-    /// A worker is being started that may get a slot: it is asked when it runs, if its command's era is not known.
+    /// A worker that may get a slot is being started: it is asked once it runs, if its command's era is unknown.
     pub(super) fn choose_to_ask(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let Some(discovery) = &mut self.supervisor.pools[worker.name.pool].discovery else { return };
@@ -118,8 +118,8 @@ impl Bus {
         self.wake_at(key.into(), self.time.now().after(SILENT_FOR));
     }
 
-    /// Takes a worker's answer to the question, if this is one: the request itself is none, and so is an error. Says whether
-    /// it is.
+    /// Takes a worker's answer to `server/discover`, if this is one: an echo counts as no result, and neither does an
+    /// error. Returns whether it is one.
     pub(crate) fn take_era(&mut self, key: WorkerKey, id: &Id, is_result: bool) -> bool {
         let Some(worker) = self.workers.get_mut(key) else { return false };
         if !matches!(worker.answering.question(), Question::Open | Question::Late)
@@ -137,7 +137,7 @@ impl Bus {
         true
     }
 
-    /// Gives up waiting for an answer. Gives when to look again.
+    /// Stops waiting for an answer. Returns when to check again.
     pub(super) fn tick_question(&mut self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get(key).filter(|worker| worker.is_asked() && worker.process.has_run())?;
         let due = worker.process.started().after(SILENT_FOR);
@@ -148,7 +148,7 @@ impl Bus {
         None
     }
 
-    /// The workers of a side that serves earlier versions are none that the question may have pinned to 2026-07-28.
+    /// Dismisses the workers of a side for earlier versions that the request may have pinned to 2026-07-28.
     pub(crate) fn dismiss_asked(&mut self, pool: usize) {
         let here = &self.supervisor.pools[pool];
         if here.side.era != Era::Legacy || !here.side.is_used {
@@ -176,21 +176,22 @@ impl Bus {
         self.learn_era(pool, of, era);
     }
 
-    /// A worker has gone that was to be asked, or was asked and has not answered: the next one may be. `pool` is what people
-    /// know it by, and `of` its command.
+    /// A worker that was to be asked, or has not answered, has ended: the next one may be asked. `pool` is its
+    /// configured pool, and `of` its command.
     pub(super) fn end_question(&mut self, pool: usize, of: u32, was_its_end: bool) {
         let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
         discovery.asked = None;
         if was_its_end {
             discovery.ends = (discovery.ends_of(of) + 1, of);
-            // Of a new command nothing follows for those that run before it has settled.
+            // A new command has no effect on running workers before it has settled.
             if discovery.era == PoolEra::Unknown || discovery.of == of {
                 self.judge_ends(pool, of);
             }
         }
     }
 
-    /// A worker that was not asked has ended before it has answered anything: its command ends without a question as well.
+    /// A worker that was not asked has ended before it has answered anything: its command also exits without the
+    /// request.
     pub(super) fn doubt_ends(&mut self, pool: usize, of: u32) {
         if let Some(discovery) = &mut self.supervisor.pools[pool].discovery
             && discovery.ends_of(of) == MOST_ENDS
@@ -199,22 +200,22 @@ impl Bus {
         }
     }
 
-    /// If its workers have ended whenever they were asked, a command serves no clients of 2026-07-28.
+    /// If its workers have exited whenever they were asked, a command serves no clients of 2026-07-28.
     pub(super) fn judge_ends(&mut self, pool: usize, of: u32) {
         if self.discovery(pool).is_some_and(|discovery| discovery.ends_of(of) >= MOST_ENDS) {
             self.learn_era(pool, of, PoolEra::Legacy);
         }
     }
 
-    /// The era of a pool's command is known. Only an answer that comes late changes it again.
+    /// The era of a pool's command is known. Only a late answer changes it again.
     fn learn_era(&mut self, pool: usize, of: u32, era: PoolEra) {
-        // Its workers take lines now, or it is known that clients of 2026-07-28 get none.
+        // Its workers take lines now, or clients of 2026-07-28 are known to get none.
         self.roll_soon();
         let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
         let is_another = core::mem::replace(&mut discovery.of, of) != of;
         let is_news = discovery.era != era && (discovery.era != PoolEra::Modern || is_another);
         let before = if is_news { core::mem::replace(&mut discovery.era, era) } else { era };
-        // Before those who wait are given what has been asked.
+        // Before the waiting clients are given workers that were asked.
         self.dismiss_asked(pool);
         if !is_news {
             return;
@@ -235,7 +236,7 @@ impl Bus {
         self.give_turns();
     }
 
-    /// When the last of those workers of a group that are asked has answered at the latest.
+    /// By when the last worker of a group that is being asked will have answered or be late.
     pub(super) fn questions_end(&self, group: usize) -> Option<Moment> {
         let pools = self.balancer.groups[group].pools();
         let asked = pools.filter_map(|pool| {
@@ -246,7 +247,7 @@ impl Bus {
         asked.max()
     }
 
-    /// Whether a worker of a pool is asked for its era, or will be when it runs.
+    /// Whether a worker of a pool is asked for its era, or will be once it runs.
     pub fn asks_era(&self, pool: usize) -> bool {
         self.discovery(pool).is_some_and(|discovery| discovery.asked.is_some())
     }
@@ -255,12 +256,12 @@ impl Bus {
         self.supervisor.pools.get(pool)?.discovery.as_ref()
     }
 
-    /// What is known of the era of a pool's command.
+    /// The era of a pool's command, as far as known.
     pub fn pool_era(&self, pool: usize) -> PoolEra {
         self.discovery(pool).map_or(PoolEra::Unknown, |discovery| discovery.era)
     }
 
-    /// Panics if what is known of questions disagrees.
+    /// Panics if the states of discovery disagree.
     pub(crate) fn check_questions(&self) {
         for (key, worker) in self.workers.iter() {
             let is_chosen = self.discovery(worker.name.pool).is_some_and(|discovery| discovery.asked == Some(key));

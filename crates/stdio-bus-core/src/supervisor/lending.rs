@@ -1,9 +1,9 @@
-//! Workers that are lent: in a dedicated pool a client of 2026-07-28 has a worker for itself for as long as it has a
-//! request unanswered, and then it goes back, to be lent to the next one. It does not end with its client. Of those that
-//! were started since many were needed at once, beyond `instances`, the ones that are not needed any more end after a while.
+//! Lent workers: in a dedicated pool a client of 2026-07-28 has a worker for itself for as long as it has a request
+//! unanswered, and then the worker is returned, to be lent to the next one. It does not end with its client. Workers
+//! beyond `instances`, started for a burst, are stopped when they were not needed for a while.
 //!
-//! A worker that still works on what another client has given up is lent only if there is no other, and none more may be
-//! started: what it says and names nobody is nobody's then (`router/addressee.rs`).
+//! A worker that still works on another client's dropped request is lent only if there is no other, and no more may be
+//! started: its messages that name no client are then discarded (`router/addressee.rs`).
 
 use core::time::Duration;
 
@@ -11,12 +11,12 @@ use super::worker::Worker;
 use crate::Bus;
 use crate::peer::{ClientKey, Moment, WorkerKey};
 
-/// A worker beyond those that a pool keeps is stopped when nobody has needed it for so long.
+/// A worker beyond those that a pool keeps is stopped when it was unused for this long.
 const SPARED_FOR: Duration = Duration::from_secs(60);
 
 impl Bus {
-    /// The worker that a client's next messages go to while that lives, if they are bound to one of this pool, or of the
-    /// group that has its index: only a group of one pool lends.
+    /// The worker that a client's next messages go to while that lives, if they are bound to one of this pool, or of
+    /// the group with its index: only a group of one pool lends.
     pub(crate) fn preferred_worker(&self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
         let worker = self.client(client)?.door.preferred?;
         let at = self.workers.get(worker)?;
@@ -42,7 +42,7 @@ impl Bus {
         free().find(is_idle).or_else(any)
     }
 
-    /// An empty slot in which a worker may be started for a client that is bound to none.
+    /// An empty slot in which a worker may be started for a client that is not bound to one.
     fn slot_to_fill(&self, client: ClientKey, pool: usize) -> Option<usize> {
         if self.supervisor.pools[pool].side.is_dormant || self.preferred_worker(client, pool).is_some() {
             return None;
@@ -54,7 +54,7 @@ impl Bus {
         (0..self.supervisor.pools[pool].slots.len()).find(|slot| may_begin(*slot))
     }
 
-    /// Whether a worker can be had for a client of a dedicated group without a start.
+    /// Whether a worker is available for a client of a dedicated group without a start.
     pub(super) fn has_spare_for(&self, client: ClientKey, group: usize) -> bool {
         if self.balancer.groups[group].lends() {
             self.free_worker(client, group).is_some()
@@ -71,10 +71,10 @@ impl Bus {
         self.balancer.groups[group].pools().next().is_some_and(|pool| self.may_grow(pool))
     }
 
-    /// Whether a client that has found none may wait for its turn to have a worker for itself.
+    /// Whether a client without a worker may wait for its turn to get one.
     pub(super) fn may_wait_for_turn(&self, client: ClientKey, group: usize) -> bool {
         let at = &self.balancer.groups[group];
-        // Those that are lent come back.
+        // Lent workers are returned.
         let is_lent = || at.lends() && self.has_spare(group);
         at.is_dedicated() && (self.has_spare_for(client, group) || self.may_grow_for(client, group) || is_lent())
     }
@@ -86,7 +86,7 @@ impl Bus {
             self.admission.sources.count_turn(source);
             return Some(free);
         }
-        // Its client's request tells it the era.
+        // Its client's request shows it the era.
         let started = self.start_in_slot(pool, self.slot_to_fill(client, pool)?)?;
         self.end_vacancy(pool);
         self.count_turn(client, started);
@@ -100,8 +100,8 @@ impl Bus {
         self.workers.get(key).is_some_and(is_beyond)
     }
 
-    /// Stops a worker that was started beyond those that its pool keeps, and that nobody has needed for a while. Gives when
-    /// to look again.
+    /// Stops a worker that was started beyond those that its pool keeps, and was unused for a while. Returns when to
+    /// check again.
     pub(super) fn tick_extra(&mut self, key: WorkerKey) -> Option<Moment> {
         let is_free = |worker: &&Worker| worker.owner.is_none() && worker.takes_messages() && self.is_extra(key);
         let due = self.workers.get(key).filter(is_free)?.answering.claimed_at().after(SPARED_FOR);
@@ -112,13 +112,13 @@ impl Bus {
         Some(due)
     }
 
-    /// A worker that is lent goes back although its client may still wait for it.
+    /// A lent worker is returned although its client may still wait for it.
     pub(crate) fn take_back(&mut self, key: WorkerKey) {
         let owner = self.workers.get_mut(key).and_then(|worker| worker.owner.take());
         owner.into_iter().for_each(|owner| self.unassign(owner, key));
     }
 
-    /// A client may have no request unanswered any more: what was lent to it goes back.
+    /// A client may have no request unanswered any more: its lent worker is returned.
     pub(crate) fn give_back(&mut self, client: ClientKey) {
         let waits = || self.peer_end(client.into()).is_none_or(|end| !end.outstanding.is_empty());
         if !self.door(client).borrows || waits() {

@@ -1,5 +1,5 @@
-//! The life of a worker: it is started, it stops or breaks, it is reaped, and everything that hung on it ends with it
-//! (spec 7.1; decision 13).
+//! The life of a worker: it is started, it stops or breaks, it is reaped, and everything that depends on it ends with
+//! it (spec 7.1; decision 13).
 
 use alloc::borrow::ToOwned;
 use alloc::format;
@@ -17,12 +17,12 @@ use crate::tally::Change;
 use crate::timers::Timer;
 
 impl Bus {
-    /// What people call a worker.
+    /// The name of a worker for people.
     pub(crate) fn worker_name(&self, worker: WorkerKey) -> Option<WorkerName> {
         self.workers.get(worker).map(|worker| worker.name)
     }
 
-    /// The pool that it is of.
+    /// The pool of a worker.
     pub(crate) fn pool_of(&self, worker: WorkerKey) -> Option<usize> {
         self.workers.get(worker).map(|worker| worker.pool)
     }
@@ -32,7 +32,7 @@ impl Bus {
         self.workers.get(worker)?.owner
     }
 
-    /// Whether it serves one client alone.
+    /// Whether it serves only one client.
     pub(crate) fn has_owner(&self, worker: WorkerKey) -> bool {
         self.owner(worker).is_some()
     }
@@ -91,26 +91,26 @@ impl Bus {
         self.step(key, Event::Exited);
     }
 
-    /// A worker that broke the rules: its sessions are invalid at once, and it is told to stop (spec 5.3).
+    /// A worker has violated the protocol: its sessions are invalid at once, and it is told to stop (spec 5.3).
     pub(crate) fn stop_broken_worker(&mut self, key: WorkerKey, reason: Reason, text: &str) {
         self.report(reason, Some(Peer::Worker(key)), || text.to_owned());
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.process.break_off(reason);
-        // One that has exited was only read to its end, which has come.
+        // A worker that has exited was only read to its end, which is reached.
         let has_exited = worker.process.state() == State::Stopped;
         self.close_gate(key.into(), Hold::Over);
         self.detach_worker(key);
         self.step(key, if has_exited { Event::StdoutEnded } else { Event::Stop });
     }
 
-    /// A worker that is wanted no more.
+    /// Stops a worker that is not wanted any more.
     pub(crate) fn stop_worker(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.process.dismiss();
         self.step(key, Event::Stop);
     }
 
-    /// The operator has a worker told to stop, which counts as no failure. The next one is started when it is gone.
+    /// The operator has a worker stopped, which counts as no failure. The next one is started when it is gone.
     #[cold]
     pub(crate) fn stop_for_operator(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
@@ -123,7 +123,7 @@ impl Bus {
         self.stop_worker(key);
     }
 
-    /// Does what the table of `worker.rs` says.
+    /// Applies the state table of `worker.rs`.
     #[cold]
     pub(crate) fn step(&mut self, key: WorkerKey, event: Event) {
         let Some(worker) = self.workers.get_mut(key) else { return };
@@ -137,7 +137,7 @@ impl Bus {
         };
         self.set_timer(key, self.time.now().after(lasts));
         if !self.worker_takes_messages(key) {
-            // What is queued for it may go nowhere, and nothing is added to it, so no client has to wait for it.
+            // Its queue may be lost, and nothing is added to it, so no client has to wait for it.
             self.release_waiters(Peer::Worker(key));
         }
         match action {
@@ -186,13 +186,13 @@ impl Bus {
         self.close_owner(key);
     }
 
-    /// A worker has ended that belonged to one client alone: the client sees that as the end of its connection, as if it
-    /// had started the worker itself. Another worker would know nothing of what was agreed on with this one.
+    /// A dedicated worker has ended: the client sees that as the end of its connection, as if it had started the worker
+    /// itself. Another worker would know nothing of the negotiated state.
     fn close_owner(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
-        // With one that could not be started nothing was agreed on.
+        // A worker that could not be started has negotiated nothing.
         let Some(owner) = worker.owner.filter(|_| worker.process.has_run()) else { return };
-        // The end of the daemon closes its clients in its own time; who is being closed has a reason.
+        // The shutdown closes its clients in its own time; a client that is being closed has a reason already.
         let goes_on = self.phase(owner).is_none_or(|phase| phase >= Phase::Refusing) || self.door(owner).borrows;
         if self.shutdown.stops_workers() || goes_on {
             return;
@@ -200,9 +200,9 @@ impl Bus {
         self.report_request(Reason::OwnWorkerEnded, [Some(owner.into()), Some(key.into())], || {
             (None, "the client's own worker has ended; the connection is closed".into())
         });
-        // It has ended by itself, and is not told to for want of its client.
+        // It has ended by itself, and is not stopped for lack of its client.
         self.unassign(owner, key);
-        // What it has asked workers of other pools.
+        // Its requests to workers of other pools.
         let text = "the worker of this connection has ended, and the connection with it";
         self.fail_requests_of(owner, Reason::RequestDiscarded, text);
         self.close_orderly(owner, Reason::OwnWorkerEnded, text);
@@ -218,7 +218,7 @@ impl Bus {
         worker.owner.into_iter().for_each(|owner| self.unassign(owner, key));
         self.leave_pool(key, &worker);
         if self.supervisor.queue.has_turns() && self.balancer.lends {
-            // Who waited for this one alone may have another.
+            // Clients that waited for this worker only may get another.
             self.give_turns();
         }
         self.advance_shutdown();
@@ -265,14 +265,14 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let (state, stdout_open) = (worker.process.state(), !worker.process.is_drained());
         let (goes_on, reason, text) = match state {
-            // Its last lines wait for a slow client: the clock starts when they can be read again.
+            // Its last lines wait for a slow client: the timer starts when they can be read again.
             State::Stopped => (
                 worker.end.gate.waits(),
                 Reason::WorkerHoldsPipe,
                 "a worker has exited, but another process keeps its stdout open; it is not read further",
             ),
-            // It has closed its stdin and works on a request that it has read, for as long as that may take. Where something
-            // was not read, a request may be lost, and it is not known which.
+            // It has closed its stdin and works on a request that it has read, for as long as that may take. If
+            // something was not read, a request may be lost, and it is not known which.
             State::Running if stdout_open => (
                 worker.window.backlog() == 0 && worker.end.unanswered.awaited() > 0,
                 Reason::WorkerClosedStdin,
@@ -293,7 +293,7 @@ impl Bus {
         self.step(key, Event::Timer);
     }
 
-    /// A worker's stdout is read again. If it has exited meanwhile, there is the full time for its last lines.
+    /// A worker's stdout is read again. If it has exited meanwhile, its last lines get the full time.
     pub(crate) fn extend_read_timer(&mut self, key: WorkerKey) {
         if self.workers.get(key).is_some_and(|worker| worker.process.state() == State::Stopped) {
             self.set_timer(key, self.time.now().after(GRACE));
@@ -306,7 +306,7 @@ impl Bus {
         self.wake_at(key.into(), at);
     }
 
-    /// Kills every worker that is left.
+    /// Kills every remaining worker.
     pub(crate) fn kill_workers(&mut self) {
         for key in self.workers.keys() {
             let Some(worker) = self.workers.get(key).filter(|worker| worker.process.is_there()) else { continue };
@@ -318,7 +318,7 @@ impl Bus {
     }
 }
 
-/// What is said of requests that go with a worker which was replaced for this reason, or ended by itself.
+/// The error for requests lost with a worker that was replaced for this reason, or ended by itself.
 fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
     match cause {
         Some(Reason::WorkerMalformed) => "the worker was replaced before it answered: it wrote what is no message",

@@ -1,11 +1,12 @@
-//! The supervisor: workers from their start to their end, the pools that they are of, and the clients that wait for one.
+//! The supervisor: workers from their start to their end, their pools, and the clients that wait for one.
 //!
-//! `worker.rs` has the machine of a worker, `life.rs` carries out what it says, `answering.rs` watches workers that do not
-//! answer. `pool.rs` keeps the slots of each pool filled, as `restart.rs` allows it, and `queue.rs` lets clients wait.
+//! `worker.rs` has the state machine of a worker, `life.rs` carries out its actions, `answering.rs` watches workers
+//! that do not answer. `pool.rs` keeps the slots of each pool filled, within the limits of `restart.rs`, and `queue.rs`
+//! makes clients wait.
 //!
 //! `roll.rs` replaces workers in turn.
 //!
-//! For doors for MCP: `discovery.rs` finds out what era a command speaks, and `lending.rs` lends workers for the time of a
+//! For MCP listeners: `discovery.rs` finds out the era of a command, and `lending.rs` lends workers for the time of a
 //! request.
 
 pub(crate) mod answering;
@@ -27,9 +28,9 @@ use crate::tally::Errors;
 /// The pools, and the clients that wait for workers.
 #[derive(Default)]
 pub(crate) struct Supervisor {
-    /// Those that people see, and behind them one for each that a door for MCP offers, for its other era.
+    /// The configured pools, and behind them one for each that an MCP listener offers, for its other era.
     pub pools: Vec<pool::Pool>,
-    /// How many people see.
+    /// Number of configured pools.
     pub shown: usize,
     pub queue: queue::WorkerQueue,
     /// Errors to requests that were for no pool, or for one of several.
@@ -38,17 +39,17 @@ pub(crate) struct Supervisor {
     pub next_number: u32,
     /// Workers that get no new work.
     pub leaving: usize,
-    /// Bytes of all that workers have said in sessions which they have not given out yet (`session/early.rs`).
+    /// Bytes of all early lines (`session/early.rs`).
     pub early_bytes: usize,
-    /// Readiness and replacements have to be looked at when this call is over: a worker has begun or ceased to run, or to be
+    /// Readiness and replacements must be checked after this call: a worker has started or ceased to run, or to be
     /// needed.
     pub has_changed: bool,
-    /// Something may have to be replaced.
+    /// A worker may have to be replaced.
     pub rolls_due: bool,
 }
 
 impl Supervisor {
-    /// `pools` are those that people see, and behind them the twins of those with the indexes `of`.
+    /// `pools` are the configured ones; behind them are the twins of those with the indexes `of`.
     pub(crate) fn new(pools: &[Pool], of: &[usize]) -> Self {
         let shown = pools.len() - of.len();
         let legacy = |pool: usize| pool::Side {

@@ -1,5 +1,5 @@
-//! The pools: their slots, which are kept filled as `restart.rs` allows it, and the names of their workers (spec 7.1.3;
-//! decision 13).
+//! The pools: their slots, which are kept filled within the limits of `restart.rs`, and the names of their workers
+//! (spec 7.1.3; decision 13).
 
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -21,10 +21,10 @@ use crate::settings::{self, Assignment, Era};
 use crate::tally::{Change, Tally};
 use crate::timers::Timer;
 
-/// A worker that lives for so long with its client is no failure, however it ends then.
+/// A worker that lives this long with its client is not a failure, however it ends then.
 const LASTS: Duration = Duration::from_secs(10);
 
-/// A place in a pool that wants a worker in it, and its history.
+/// A place for a worker in a pool, and its history.
 #[derive(Default)]
 pub(crate) struct WorkerSlot {
     /// The worker in it.
@@ -33,51 +33,52 @@ pub(crate) struct WorkerSlot {
     pub restarts: Restarts,
 }
 
-/// Whose workers those of a pool are. A pool of a door for MCP has workers for clients of either era, which are in two
-/// pools here: people see one.
+/// The side of a pool. A pool of an MCP listener has workers for clients of either era, which are in two pools here:
+/// people see one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Side {
-    /// What its clients speak.
+    /// The era of its clients.
     pub era: Era,
     /// The index of the pool for the other era, if there is one.
     pub twin: Option<usize>,
-    /// The index that people know it by.
+    /// The index of the configured pool.
     pub shown_as: usize,
-    /// Nobody has needed it yet: none of its workers is started.
+    /// It was not needed yet: none of its workers is started.
     pub is_dormant: bool,
     /// A client of its era has needed a worker, or there is no other side.
     pub is_used: bool,
-    /// The pool is gone from the configuration, and no client uses it.
+    /// The pool is removed from the configuration, and no client uses it.
     pub is_released: bool,
 }
 
 /// A pool of workers.
 #[derive(Default)]
 pub(crate) struct Pool {
-    /// One for each instance; in a dedicated pool, one for each warm spare. Where workers are lent, as many as there may be.
+    /// One for each instance; in a dedicated pool, one for each warm spare. If workers are lent, as many as there may
+    /// be.
     pub slots: Vec<WorkerSlot>,
-    /// Whose workers they are.
+    /// The era of its clients.
     pub side: Side,
-    /// Whether its command serves 2026-07-28, if that matters; it is kept where people see the pool, and so is the tally.
+    /// Whether its command serves 2026-07-28, if that matters; it is kept at the configured pool, and so is the tally.
     pub discovery: Option<Discovery>,
     /// When the next spare is started after workers that ended soon after a client had taken them.
     pub restarts: Restarts,
     /// The replacement of its workers.
     pub roll: Roll,
-    /// The command that has shown that it can live, and that empty slots are filled with.
+    /// The command that has settled, with which empty slots are filled.
     pub settled: u32,
-    /// The one before it, until a worker of that one has answered something.
+    /// The previous command, until a worker of the settled one has answered something.
     pub fallback: Option<Fallback>,
-    /// One of its workers has given out the name of a session.
+    /// One of its workers has given out a session name.
     pub issues_names: bool,
     /// It was reported that its workers give one client the same name twice.
     pub told_of_doubles: bool,
-    /// What was counted of it.
+    /// Its counters.
     pub tally: Tally,
 }
 
 impl Side {
-    /// How many slots it has. Workers that are lent for the time of a request have one each, whether they are kept or not.
+    /// Number of its slots. Lent workers have one each, whether they are kept or not.
     pub(crate) fn slots(&self, pool: &settings::Pool) -> usize {
         let lends = self.era == Era::Modern && pool.assignment == Assignment::Dedicated;
         if lends { pool.max_instances } else { pool.instances }
@@ -96,7 +97,7 @@ impl Pool {
         }
     }
 
-    /// Whether a worker of it gives out the names of its sessions, so that clients may use no others.
+    /// Whether a worker of it gives out session names, so that clients may use no others.
     pub(crate) fn gives_out_names(&self, worker: &Worker) -> bool {
         worker.owner.is_none() && (worker.may_give_out_a_name() || self.issues_names)
     }
@@ -108,7 +109,7 @@ impl Pool {
 }
 
 impl Bus {
-    /// The empty slots of a pool are filled as if none of its workers had ever ended.
+    /// Fills the empty slots of a pool as if none of its workers had ever ended.
     pub(crate) fn forget_ends(&mut self, pool: usize) {
         let here = &mut self.supervisor.pools[pool];
         here.restarts = Restarts::default();
@@ -117,7 +118,7 @@ impl Bus {
         }
     }
 
-    /// How many workers run, and how many there are with those that are missing from their slots.
+    /// Number of running workers, and number of workers including those missing from their slots.
     pub fn staffing(&self) -> (usize, usize) {
         let running = || self.workers.iter().filter(|(_, worker)| worker.process.state() == State::Running);
         let slots: usize = (0..self.supervisor.pools.len()).map(|pool| self.kept_slots(pool)).sum();
@@ -125,18 +126,18 @@ impl Bus {
         (running().count(), slots + running().filter(|(_, worker)| is_extra(worker)).count())
     }
 
-    /// How many slots of a pool are kept filled, the first ones.
+    /// Number of slots of a pool that are kept filled, the first ones.
     pub(crate) fn kept_slots(&self, pool: usize) -> usize {
         let side = self.supervisor.pools[pool].side;
         if side.is_dormant || side.is_released { 0 } else { self.settings.pools[pool].instances }
     }
 
-    /// The slots that are kept filled of a pool that people see.
+    /// The slots of a configured pool that are kept filled.
     pub(crate) fn slots_of(&self, pool: usize) -> impl Iterator<Item = &WorkerSlot> {
         self.sides_of(pool).flat_map(|side| &self.supervisor.pools[side].slots[..self.kept_slots(side)])
     }
 
-    /// Whether a pool has `max_instances` workers, beside those that are on their way in or out.
+    /// Whether a pool has `max_instances` workers, not counting those that are starting or stopping for a replacement.
     pub(crate) fn is_full(&self, pool: usize) -> bool {
         let roll = &self.supervisor.pools[pool].roll;
         let counts = |key: WorkerKey, worker: &Worker| {
@@ -146,24 +147,24 @@ impl Bus {
             >= self.settings.pools[pool].max_instances
     }
 
-    /// The place that a worker in this slot gets its name from: that of the slot, so that the name stays the same over
-    /// a restart, or the first free one if a client has taken the last worker of the slot along.
+    /// The place for the name of a worker in this slot: that of the slot, so that the name stays the same over a
+    /// restart, or the first free one if a client has taken the last worker of the slot along.
     fn free_place(&self, shown: usize, slot: Option<usize>) -> usize {
         let names = self.workers.iter().map(|(_, worker)| worker.name).filter(|name| name.pool == shown);
         let taken: BTreeSet<usize> = names.map(|name| name.place).collect();
         slot.into_iter().chain(0..).find(|place| !taken.contains(place)).expect("there are fewer workers than numbers")
     }
 
-    /// Whether a worker may be started for a client. A pool whose workers do not stay is not started over and over by
-    /// clients that ask for one.
+    /// Whether a worker may be started for a client. A pool whose workers crash is not restarted by clients that ask
+    /// for one.
     pub(super) fn may_grow(&self, pool: usize) -> bool {
         let here = &self.supervisor.pools[pool];
         let is_failing = here.slots.iter().any(|slot| slot.restarts.is_failing());
         !is_failing && here.rests_until(self.time.now()).is_none() && !self.is_full(pool)
     }
 
-    /// Starts a worker in every slot that is empty and not waiting out its backoff. Spares of a dedicated pool come one
-    /// after the other, and after clients that wait (`queue.rs`).
+    /// Starts a worker in every slot that is empty and not in backoff. Spares of a dedicated pool are started one after
+    /// the other, and after waiting clients (`queue.rs`).
     pub(crate) fn fill_slots(&mut self, pool: usize) {
         if self.shutdown.stops_workers() || self.is_rolling(pool) {
             return;
@@ -189,7 +190,7 @@ impl Bus {
 
     /// Starts a worker in an empty slot.
     pub(super) fn start_in_slot(&mut self, pool: usize, slot: usize) -> Option<WorkerKey> {
-        // Clients may have taken as many as there may be.
+        // Clients may have taken all that are allowed.
         if self.is_full(pool) {
             return None;
         }
@@ -203,7 +204,7 @@ impl Bus {
         Some(worker)
     }
 
-    /// Starts a worker by a command of its pool.
+    /// Starts a worker with a command of its pool.
     pub(super) fn start_worker(&mut self, pool: usize, slot: Option<usize>, generation: u32) -> Option<WorkerKey> {
         let shown = self.supervisor.pools[pool].side.shown_as;
         let (place, incarnation) = (self.free_place(shown, slot), self.supervisor.next_number);
@@ -243,7 +244,7 @@ impl Bus {
         Some(worker)
     }
 
-    /// A worker is no more in its slot, if it was in one.
+    /// Removes a worker from its slot, if it was in one.
     pub(super) fn leave_slot(&mut self, key: WorkerKey) {
         if let Some(worker) = self.workers.get_mut(key)
             && let Some(slot) = worker.slot.take()
@@ -252,7 +253,7 @@ impl Bus {
         }
     }
 
-    /// The worker of a slot has exited unexpectedly: reports what becomes of the slot.
+    /// The worker of a slot has exited unexpectedly: reports the consequence for the slot.
     fn on_slot_failure(&mut self, slot: usize, worker: &Worker) {
         let (limits, settings) = (&self.settings.limits, &self.settings.pools[worker.pool]);
         let kept = self.kept_slots(worker.pool);
@@ -287,9 +288,9 @@ impl Bus {
         self.tell(reason, || Report { worker: Some(worker.name), ..Report::new(reason, text) });
     }
 
-    /// A worker without a slot has ended, which a client may have taken: if that was soon, and by itself, the next one has
-    /// to wait. That it has answered is no excuse: agents without their key answer `initialize`, and end with the first
-    /// session.
+    /// A worker without a slot has ended, which a client may have taken: if that was soon, and by itself, the next one
+    /// has to wait. It does not help that it has answered: agents without their key answer `initialize`, and exit with
+    /// the first session.
     fn on_taken_end(&mut self, worker: &Worker) {
         let process = &worker.process;
         let is_unexpected = worker.owner.is_some() && process.ended_by_itself() && !process.is_unwanted();
@@ -343,7 +344,7 @@ impl Bus {
         self.stop_awaiting_workers_of(worker.pool);
     }
 
-    /// Starts workers whose time has come.
+    /// Starts workers that are due.
     pub(crate) fn tick_pool(&mut self, pool: usize) {
         if pool >= self.supervisor.pools.len() {
             return;
@@ -352,13 +353,13 @@ impl Bus {
         self.fill_slots(pool);
         let kept = self.kept_slots(pool);
         let empty = self.supervisor.pools[pool].slots[..kept].iter().filter(|slot| slot.worker.is_none());
-        // What is due and was not started is started after another (`queue.rs`).
+        // Workers that are due and were not started follow one after another (`queue.rs`).
         if let Some(next) = empty.filter_map(|slot| slot.restarts.due()).filter(|at| *at > self.time.now()).min() {
             self.timers.arm(Timer::Pool(pool), next);
         }
     }
 
-    /// Panics if slots, workers and what is known of them disagree.
+    /// Panics if slots and workers disagree.
     pub(crate) fn check_pools(&self) {
         let mut names: Vec<_> = self.workers.iter().map(|(_, worker)| (worker.name.pool, worker.name.place)).collect();
         names.sort_unstable();

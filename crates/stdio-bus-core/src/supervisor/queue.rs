@@ -1,14 +1,14 @@
 //! Clients whose next line waits for a worker. Their lines stay where they are, and the clients are not read.
 //!
-//! Some wait for a worker to come back: all that the line could go to have just ended, and another one is due at once. They
-//! go on once it is started, or with an error when the group has had none for a second (`Limits::hold`). Workers that end
-//! again and again are not waited for.
+//! Some wait for a worker to come back: all possible workers for the line have just ended, and another one is due at
+//! once. They continue once it is started, or with an error when the group has had none for a second (`Limits::hold`).
+//! Workers that keep crashing are not waited for.
 //!
-//! Others wait for their turn to have one of their own, from a dedicated pool. One process of a pool is started at a time,
-//! and where that is held up, other pools go on. The sources that clients come from take turns, so that one that comes and
-//! goes a thousand times a second does not keep the others from theirs. If a client has gone by then, nothing is started for
-//! it. Spares are started when no client waits whose turn could come. A source whose clients leave before their workers have
-//! answered gets workers at a pace, spares too.
+//! Others wait for their turn to get one of their own, from a dedicated pool. One process of a pool is started at a
+//! time, and if that is held up, other pools continue. The sources that clients come from take turns, so that one that
+//! connects and leaves a thousand times a second does not starve the others. If a client has left by then, nothing is
+//! started for it. Spares are started when no client waits whose turn could come. A source whose clients leave before
+//! their workers have answered gets workers at a limited rate, spares too.
 //!
 //! Invariant: `waiting` has each client that awaits a worker, once.
 use alloc::collections::BTreeMap;
@@ -24,14 +24,14 @@ use crate::peer::{ClientKey, Moment, Source, WorkerKey};
 use crate::settings::Assignment;
 use crate::timers::Timer;
 
-/// A source whose clients leave before their workers have answered gets the next worker so long after the last one.
+/// A source whose clients leave before their workers have answered gets the next worker this long after the last one.
 const PACE: Duration = Duration::from_millis(50);
-/// So many sources are remembered for that.
+/// Number of such sources that are remembered.
 const PACED: usize = 64;
-/// Clients of one source that wait for their turns although they send no more: on TCP it is not known whether such a one
-/// is still there.
+/// Number of clients of one source that wait for their turns although they send no more: on TCP it is unknown whether
+/// such a client is still there.
 const MOST_ENDED: usize = 16;
-/// A client waits for its turn for so long.
+/// How long a client waits for its turn.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// A client that waits.
@@ -40,21 +40,21 @@ struct Waiting {
     source: Source,
     group: usize,
     since: Moment,
-    /// When it has waited long enough.
+    /// When its wait times out.
     until: Moment,
     /// It waits for its turn, and not for a worker to come back.
     for_turn: bool,
-    /// It sends no more, and may have gone.
+    /// It sends no more, and may have left.
     has_ended: bool,
 }
 
-/// See the top of the file.
+/// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct WorkerQueue {
     waiting: Vec<Waiting>,
     /// Clients whose next line gets no worker of their own: they have waited for too long, or with too many.
     refused: Vec<ClientKey>,
-    /// Sources that get workers at a pace, and when they got their last ones.
+    /// Rate-limited sources, and when they got their last workers.
     paced: BTreeMap<Source, Moment>,
 }
 
@@ -68,7 +68,7 @@ impl WorkerQueue {
         self.waiting.iter().enumerate().filter(|(_, waiting)| waiting.for_turn)
     }
 
-    /// The place of a client that waits for its turn.
+    /// The index of a client that waits for its turn.
     fn turn_of(&self, client: ClientKey) -> Option<usize> {
         self.turns().find(|(_, waiting)| waiting.client == client).map(|(at, _)| at)
     }
@@ -78,12 +78,12 @@ impl WorkerQueue {
         self.refused.contains(&client)
     }
 
-    /// It gets none.
+    /// Its next line gets none.
     pub(crate) fn refuse(&mut self, client: ClientKey) {
         self.refused.push(client);
     }
 
-    /// It may have one again. Says whether it might not before.
+    /// Its next line may get one again. Returns whether it might not before.
     fn end_refusal(&mut self, client: ClientKey) -> bool {
         self.refused.extract_if(.., |refused| *refused == client).next().is_some()
     }
@@ -93,7 +93,7 @@ impl WorkerQueue {
         self.paced.get(&source).map(|last| last.after(PACE)).filter(|at| *at > now)
     }
 
-    /// Clients of this source leave without their answers.
+    /// Clients of this source leave before they have their answers.
     fn slow_down(&mut self, now: Moment, source: Source, last: Moment) {
         self.paced.retain(|_, last| last.after(PACE) > now);
         if self.paced.len() < PACED || self.paced.contains_key(&source) {
@@ -102,7 +102,7 @@ impl WorkerQueue {
         }
     }
 
-    /// When this has to be looked at for one that waits.
+    /// When the queue must be checked for this waiting client.
     fn due(&self, now: Moment, waiting: &Waiting) -> Moment {
         let paced = self.waits_until(now, waiting.source).filter(|_| waiting.for_turn);
         paced.map_or(waiting.until, |paced| paced.min(waiting.until))
@@ -110,7 +110,8 @@ impl WorkerQueue {
 }
 
 impl Bus {
-    /// Lets a client wait with this line, for which there is no worker, if one is about to come. Says whether it waits.
+    /// Makes a client wait with this line, for which there is no worker, if one is about to start. Returns whether it
+    /// waits.
     pub(crate) fn await_worker(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> bool {
         let now = self.time.now();
         let Ok(group) = self.group_of_line(client, window, line) else { return false };
@@ -138,15 +139,15 @@ impl Bus {
     /// Until when a line waits for a worker to come back to a group, if one is about to.
     fn hold_ends(&mut self, group: usize) -> Option<Moment> {
         let hold = self.settings.limits.hold;
-        // What is not open yet has its workers elsewhere.
+        // The workers of a dormant side are on the other side.
         let twin = |pool: usize| self.supervisor.pools[pool].side.twin;
         let from = self.unused_pool(group).and_then(twin).unwrap_or(group);
         let waits = !hold.is_zero() && self.expects_worker(from);
         waits.then(|| self.balancer.groups[group].vacant_since(self.time.now()).after(hold))
     }
 
-    /// Whether the next worker of a group, which has none that takes messages, comes after the first backoff at the
-    /// latest.
+    /// Whether the next worker of a group, which has none that takes messages, is started after the first backoff at
+    /// the latest.
     fn expects_worker(&self, group: usize) -> bool {
         let (group, limits) = (&self.balancer.groups[group], &self.settings.limits);
         let is_coming = |(pool, slot): &(usize, usize)| {
@@ -160,14 +161,14 @@ impl Bus {
         };
         let rests = |pool: usize| {
             let here = &self.supervisor.pools[pool];
-            // Since one worker that a client had taken has failed.
+            // One worker that a client had taken has failed.
             let rests = here.restarts.is_in_first_backoff() && here.rests_until(self.time.now()).is_some();
             group.is_dedicated() && rests && !self.is_full(pool)
         };
         group.slots().iter().any(is_coming) || group.pools().any(rests)
     }
 
-    /// Takes clients out that wait, and reads them again: to go on, or to be refused.
+    /// Removes waiting clients, and reads them again: to continue, or to be refused.
     fn stop_awaiting(&mut self, is_refused: bool, is_over: impl Fn(&Waiting) -> bool) {
         let over: Vec<Waiting> = self.supervisor.queue.waiting.extract_if(.., |waiting| is_over(waiting)).collect();
         for Waiting { client, for_turn, .. } in over {
@@ -179,7 +180,7 @@ impl Bus {
         }
     }
 
-    /// A worker was started in a slot of a pool, which those who wait may have.
+    /// A worker was started in a slot of a pool, which waiting clients may get.
     pub(super) fn end_vacancy(&mut self, pool: usize) {
         for group in self.balancer.groups.iter_mut().filter(|group| group.pools().any(|of| of == pool)) {
             group.end_vacancy();
@@ -187,19 +188,19 @@ impl Bus {
         self.stop_awaiting_workers_of(pool);
     }
 
-    /// What is known of workers has changed: all lines that wait for one are looked at again.
+    /// The state of workers has changed: all waiting lines are checked again.
     pub(crate) fn stop_awaiting_workers(&mut self) {
         self.stop_awaiting(false, |_| true);
     }
 
-    /// What is known of a pool's workers has changed: the lines that wait for one to come back are looked at again.
+    /// The state of a pool's workers has changed: lines that wait for one to come back are checked again.
     pub(super) fn stop_awaiting_workers_of(&mut self, pool: usize) {
         let concerned: Vec<bool> =
             self.balancer.groups.iter().map(|group| group.pools().any(|of| of == pool)).collect();
         self.stop_awaiting(false, |waiting| !waiting.for_turn && concerned[waiting.group]);
     }
 
-    /// A client waits for no worker any more, since it is being closed: nothing is started for it.
+    /// A client stops waiting, since it is being closed: nothing is started for it.
     pub(crate) fn stop_awaiting_worker(&mut self, key: ClientKey) {
         if let Some(at) = self.supervisor.queue.turn_of(key) {
             let source = self.supervisor.queue.waiting[at].source;
@@ -210,15 +211,15 @@ impl Bus {
     }
 
     /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
-    /// turn, or cannot be.
+    /// turn, or not possible.
     pub(crate) fn take_in_turn(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
         let has_spare = self.has_spare_for(client, group);
         let source = self.identity(client)?.source();
-        // What is lent was started before.
+        // A lent worker was started before.
         let is_paced = !(has_spare && self.door(client).borrows)
             && self.supervisor.queue.waits_until(self.time.now(), source).is_some();
-        // A worker may have come between the end of its wait and its line. One that it may not have yet would have it wait
-        // again, and be refused again.
+        // A worker may have started between the end of its wait and its line. One that it may not get yet would make it
+        // wait again, and be refused again.
         if has_spare && !is_paced {
             self.supervisor.queue.end_refusal(client);
         }
@@ -230,8 +231,8 @@ impl Bus {
         if is_its_turn { self.take_dedicated(client, group) } else { None }
     }
 
-    /// A client that is not read will send no more. If it waits for a worker it may have gone, and so may others of its
-    /// source: only a few of them are waited with.
+    /// A paused client will send no more. If it waits for a worker it may have left, and so may others of its source:
+    /// only a few of them keep waiting.
     pub(crate) fn on_sends_no_more(&mut self, key: ClientKey) {
         let Some(at) = self.supervisor.queue.turn_of(key) else { return };
         let waiting = &mut self.supervisor.queue.waiting[at];
@@ -245,8 +246,7 @@ impl Bus {
         }
     }
 
-    /// A client leaves, or sends no more. If its own worker has answered nothing yet, its source gets the next one at a
-    /// pace.
+    /// A client leaves, or sends no more. If its own worker has answered nothing yet, its source is rate-limited.
     pub(crate) fn judge_source(&mut self, key: ClientKey) {
         let Some(source) = self.identity(key).map(|client| client.source()) else { return };
         let claimed = |worker: WorkerKey| {
@@ -270,13 +270,13 @@ impl Bus {
         self.wake_at(worker.into(), self.time.now().after(FIRST_ANSWER));
     }
 
-    /// The pools that people see of which the start of a worker was not answered yet.
+    /// The configured pools with a worker whose start is not confirmed yet.
     fn starting(&self) -> Vec<usize> {
         let starting = self.workers.iter().filter(|(_, worker)| !worker.process.has_run());
         starting.map(|(_, worker)| worker.name.pool).collect()
     }
 
-    /// Whose turn it is: the source that has waited longest for one, and of its clients the first one that may still send.
+    /// The next turn: the source that has waited longest for one, and of its clients the first one that may still send.
     /// A spare can be taken while a worker is being started.
     fn next_turn_of(&self) -> Option<usize> {
         let starting = self.starting();
@@ -286,7 +286,7 @@ impl Bus {
             let is_starting = starting.contains(&self.supervisor.pools[pool].side.shown_as);
             let may_start = || self.supervisor.queue.waits_until(self.time.now(), waiting.source).is_none();
             let may = if self.door(waiting.client).borrows {
-                // What was lent to it goes back before.
+                // Its lent worker is returned before.
                 let grows = || !is_starting && may_start() && self.may_grow_for(waiting.client, waiting.group);
                 self.workers_of(waiting.client).next().is_none()
                     && (self.has_spare_for(waiting.client, waiting.group) || grows())
@@ -298,14 +298,14 @@ impl Bus {
         self.supervisor.queue.turns().filter_map(turn).min().map(|(_, _, at)| at)
     }
 
-    /// Whether a worker of a pool may be started for a client that does not wait: no other one is, and no client that waits
-    /// has its turn.
+    /// Whether a worker of a pool may be started for a client that does not wait: no other one is being started, and no
+    /// waiting client has its turn.
     pub(super) fn may_start_at_once(&self, pool: usize) -> bool {
         !self.starting().contains(&self.supervisor.pools[pool].side.shown_as) && self.next_turn_of().is_none()
     }
 
-    /// Gives turns, and has the queue looked at when the next one of a source at a pace has come, or somebody has waited long
-    /// enough. Where no client has a turn, spares are started.
+    /// Gives turns, and schedules the next check for when the next turn of a rate-limited source is due, or a wait
+    /// times out. If no client has a turn, spares are started.
     pub(super) fn give_turns(&mut self) {
         while let Some(at) = self.next_turn_of() {
             let Waiting { client, group, .. } = self.supervisor.queue.waiting[at];
@@ -324,10 +324,10 @@ impl Bus {
         }
     }
 
-    /// Turns whose time has come, and clients that have waited for too long.
+    /// Turns that are due, and clients that have waited for too long.
     pub(crate) fn tick_worker_queue(&mut self) {
         let now = self.time.now();
-        // They were to go on elsewhere, which has changed.
+        // They were to continue elsewhere, which has changed.
         let has_its_own = |waiting: &Waiting| self.lent_worker(waiting.client, waiting.group).is_some();
         let content: Vec<ClientKey> =
             self.supervisor.queue.turns().filter(|(_, it)| has_its_own(it)).map(|(_, it)| it.client).collect();
@@ -348,7 +348,7 @@ impl Bus {
         self.supervisor.queue.turns().count() + starting.count()
     }
 
-    /// Panics if the list is not that of the clients that wait.
+    /// Panics if the queue disagrees with the clients that wait.
     pub(crate) fn check_worker_queue(&self) {
         let held = self.all_clients().filter(|(_, client)| client.end.gate.has(Hold::Worker)).map(|(key, _)| key);
         let mut listed: Vec<ClientKey> = self.supervisor.queue.waiting.iter().map(|waiting| waiting.client).collect();

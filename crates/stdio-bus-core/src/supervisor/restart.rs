@@ -1,8 +1,8 @@
-//! When the next worker is started after one that failed (spec 7.1.3; decision 13). There is one policy: each failure in a
-//! row doubles the delay.
+//! When the next worker is started after one that failed (spec 7.1.3; decision 13). There is one policy: each failure
+//! in a row doubles the delay.
 //!
-//! A slot keeps to it for its worker, and gives up after `max_restarts` failures within `restart_window_sec`. A dedicated
-//! pool keeps to it for the workers that clients have taken: there a source counts once, and no failure is the last.
+//! A slot applies it to its worker, and gives up after `max_restarts` failures within `restart_window_sec`. A dedicated
+//! pool applies it to the workers that clients have taken: there a source counts once, and the pool never gives up.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -16,14 +16,14 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(30);
 /// A worker that ran this long, or for the window in which restarts are counted, starts over with the first delay.
 const HEALTHY_AFTER: Duration = Duration::from_secs(60);
-/// A worker that could not be started for want of descriptors, processes or memory is tried again after this long.
+/// A worker that could not be started for lack of descriptors, processes or memory is tried again after this long.
 pub(super) const SHORTAGE: Duration = Duration::from_secs(1);
-/// So many failures in a row are no accident.
+/// This many failures in a row are not a coincidence.
 const UNSTEADY: u32 = 2;
-/// More failures than it takes to the longest backoff.
+/// More failures than it takes to reach the longest backoff.
 const SOURCES: usize = 16;
 
-/// See the top of the file.
+/// See the module's documentation.
 #[derive(Default)]
 pub(crate) struct Restarts {
     failures: u32,
@@ -33,14 +33,14 @@ pub(crate) struct Restarts {
     given_up: bool,
     /// Restarts within the window.
     recent: Vec<Moment>,
-    /// Where the clients of failed workers came from, of the first [`SOURCES`]: each counts once, so that a few clients
-    /// that make workers crash do not keep them from the others.
+    /// The sources of the clients of failed workers, up to [`SOURCES`]: each counts once, so that a few clients that
+    /// crash workers do not keep the others from getting one.
     sources: Vec<Source>,
 }
 
 impl Restarts {
-    /// The worker of a slot, started at `started`, has exited unexpectedly. Gives the delay before the next one; none if
-    /// the slot is given up.
+    /// The worker of a slot, started at `started`, has exited unexpectedly. Returns the delay before the next one; none
+    /// if the slot is given up.
     pub(super) fn fail(&mut self, now: Moment, started: Moment, limits: &Limits) -> Option<Duration> {
         if does_well(now, started, limits) {
             self.failures = 0;
@@ -56,7 +56,8 @@ impl Restarts {
         Some(delay)
     }
 
-    /// A worker that a client of this source had taken has failed. Gives the delay before the next one, if that counts.
+    /// A worker that a client of this source had taken has failed. Returns the delay before the next one, if that
+    /// counts.
     pub(super) fn fail_for(&mut self, now: Moment, source: Option<Source>) -> Option<Duration> {
         if source.is_some_and(|source| self.sources.contains(&source)) {
             return None;
@@ -72,7 +73,7 @@ impl Restarts {
         delay
     }
 
-    /// No worker could be started for want of what the system has to give: that is no failure of the command.
+    /// No worker could be started for lack of system resources: that is not a failure of the command.
     pub(super) fn run_short(&mut self, now: Moment) {
         self.due = Some(now.after(SHORTAGE));
     }
@@ -97,7 +98,7 @@ impl Restarts {
         self.due.map_or(!self.given_up, |due| due <= now)
     }
 
-    /// Whether the next worker has to show first that it does better than those before it.
+    /// Whether the next worker is on probation.
     pub(super) fn is_unsteady(&self) -> bool {
         self.given_up || self.failures >= UNSTEADY
     }
@@ -107,28 +108,29 @@ impl Restarts {
         self.given_up || self.due.is_some()
     }
 
-    /// Whether a worker has failed since one did well.
+    /// Whether a worker has failed since the last healthy one.
     pub(crate) fn has_failed(&self) -> bool {
         self.is_failing() || self.failures > 0
     }
 
-    /// Whether the last worker failed, the first after a time in which all went well, and the next one is due.
+    /// Whether the last worker was the first to fail after a healthy time, and the next one is due.
     pub(super) fn is_in_first_backoff(&self) -> bool {
         !self.given_up && self.due.is_some() && self.failures == 1
     }
 
-    /// Whether the worker that was started at `started` is followed by another after the first backoff when it exits now.
+    /// Whether the worker that was started at `started` would be followed by another after the first backoff if it
+    /// exits now.
     pub(super) fn would_restart_soon(&self, now: Moment, started: Moment, limits: &Limits) -> bool {
         self.failures == 0 || does_well(now, started, limits)
     }
 }
 
-/// Whether a worker has run for so long that what was before is forgotten.
+/// Whether a worker has run for so long that earlier failures are forgotten.
 pub(super) fn does_well(now: Moment, started: Moment, limits: &Limits) -> bool {
     now.since(started) >= HEALTHY_AFTER.min(limits.restart_window)
 }
 
-/// How long after it was given up a worker is tried again; never if none.
+/// How long after giving up a slot is tried again; none if never.
 pub(super) fn retry_after(limits: &Limits) -> Option<Duration> {
     (limits.max_restarts > 0).then_some(limits.restart_window)
 }

@@ -1,13 +1,13 @@
-//! Workers that are replaced without a lost request: since their command has changed, since they are worn (age, requests,
-//! memory), or since the operator wants it.
+//! Rolling replacement of workers without a lost request: because their command has changed, because they are worn
+//! (age, requests, memory), or because the operator wants it.
 //!
-//! A pool does it in turn, one worker at a time. First a candidate runs beside the others. When it has settled (it has run
-//! for 200 ms without an end or bad output, or has answered `server/discover`), it takes the slot of a worker that is to go.
+//! A pool replaces one worker at a time. First a candidate runs beside the others. When it has settled (it has run for
+//! 200 ms without an exit or bad output, or has answered `server/discover`), it takes the slot of an outgoing worker.
 //! That one gets no new work, and ends when its requests and sessions are over, or when `replace_timeout_sec` is.
 //!
-//! Three candidates in a row that do not settle stop it: the workers that are there stay, and where one of them ends, the
-//! command that has settled last is started again. On a busy machine a broken command may live for longer than that: so three
-//! workers of a command that has answered nothing yet and ends by itself bring the one before it back, too.
+//! Three candidates in a row that do not settle stop the roll: the current workers stay, and if one of them ends, the
+//! last command that settled is started again. On a busy machine a broken command may live for longer than that: so
+//! three workers of a command that has answered nothing yet and ends by itself bring the previous one back, too.
 
 use alloc::format;
 use alloc::string::String;
@@ -24,43 +24,43 @@ use crate::session::table::Session;
 use crate::settings::{Assignment, Era};
 use crate::timers::Timer;
 
-/// A candidate has settled when it has run for so long.
+/// A candidate has settled after running for this long.
 const SETTLED_AFTER: Duration = Duration::from_millis(200);
-/// So many candidates in a row that end before stop the replacement.
+/// This many candidates in a row that fail stop the roll.
 const MOST_FAILURES: u32 = 3;
-/// The pause after the first of them; it doubles.
+/// The pause after the first failure; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-/// A command that comes back if the one after it cannot live.
+/// The previous command, in case the new one cannot live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fallback {
     generation: u32,
-    /// Workers of the one after it that have ended by themselves.
+    /// Number of workers of the new command that have ended by themselves.
     failures: u32,
 }
 
-/// The replacement of a pool's workers, as far as it has come.
+/// The state of a pool's rolling replacement.
 #[derive(Debug, Default)]
 pub(crate) struct Roll {
-    /// The worker that is to take a slot, and which.
+    /// The worker that is to take a slot, and the slot.
     candidate: Option<(WorkerKey, usize)>,
     /// Candidates in a row that did not settle.
     failures: u32,
-    /// The next one is started then.
+    /// When the next one is started.
     due: Option<Moment>,
-    /// Why it goes on no more.
+    /// Why it has stopped.
     stopped: Option<String>,
-    /// A worker was replaced since the last time that none was to be.
+    /// A worker was replaced since the last time that none was due.
     is_on: bool,
 }
 
 impl Roll {
-    /// Whether it goes on no more.
+    /// Whether it has stopped.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.is_some()
     }
 
-    /// The pool has so many slots now: a candidate for one that is not there takes the first.
+    /// The pool has this many slots now: a candidate for a slot that is gone takes the first.
     pub(crate) fn fit(&mut self, slots: usize) {
         if let Some((_, slot)) = &mut self.candidate {
             *slot = if *slot < slots { *slot } else { 0 };
@@ -74,7 +74,7 @@ impl Roll {
 }
 
 impl Bus {
-    /// Replaces one worker after the other, as far as that is possible now.
+    /// Replaces one worker after the other, as far as possible now.
     pub(super) fn advance_roll(&mut self, pool: usize) {
         let now = self.time.now();
         let here = &self.supervisor.pools[pool];
@@ -111,14 +111,14 @@ impl Bus {
         }
     }
 
-    /// When a candidate has settled; none if that is not known yet.
+    /// When a candidate settles; none if that is not known yet.
     fn settles_at(&self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get(key).filter(|worker| worker.runs())?;
         let answers = worker.answering.has_answered();
         Some(if answers { self.time.now() } else { worker.process.started().after(SETTLED_AFTER) })
     }
 
-    /// Whether a candidate was asked what it speaks, and the clients here need one that was not.
+    /// Whether a candidate was asked for its era, and the clients here need one that was not.
     fn is_for_others(&self, pool: usize, candidate: WorkerKey) -> bool {
         let side = self.supervisor.pools[pool].side;
         side.era == Era::Legacy
@@ -126,7 +126,7 @@ impl Bus {
             && self.workers.get(candidate).is_some_and(|worker| worker.answering.may_be_pinned())
     }
 
-    /// The first slot that is to have another worker. While a new command has not settled, empty ones wait for that, too.
+    /// The first slot that needs another worker. While a new command has not settled, empty ones wait for that, too.
     fn slot_to_renew(&self, pool: usize) -> Option<usize> {
         let here = &self.supervisor.pools[pool];
         let is_unsettled = here.settled != self.settings.pools[pool].generation;
@@ -135,7 +135,7 @@ impl Bus {
             Some(worker) => self.workers.get(worker).is_some_and(|worker| self.is_outdated(worker)),
             None => is_unsettled && *slot < kept,
         };
-        // Where none has a worker, there is nothing to keep.
+        // Without any workers there is nothing to keep.
         let any = here.slots.iter().any(|slot| slot.worker.is_some());
         (0..here.slots.len()).find(is_due).filter(|_| any)
     }
@@ -150,7 +150,7 @@ impl Bus {
         here.settled != self.settings.pools[pool].generation && here.roll.stopped.is_none()
     }
 
-    /// No slot is to be renewed any more.
+    /// No slot needs renewal any more.
     fn end_roll(&mut self, pool: usize) {
         let here = &mut self.supervisor.pools[pool];
         here.settled = self.settings.pools[pool].generation;
@@ -182,7 +182,7 @@ impl Bus {
         }
         before.into_iter().for_each(|before| self.retire_worker(before));
         self.judge_ends(shown, generation);
-        // A spare has no work yet: no client gets one of the last command.
+        // A spare has no work yet: no client gets one with the previous command.
         if self.settings.pools[pool].assignment == Assignment::Dedicated && !self.balancer.groups[pool].lends() {
             self.retire_those(pool, Self::is_outdated);
         }
@@ -213,7 +213,7 @@ impl Bus {
         self.report(Reason::RollFailed, None, || text);
     }
 
-    /// Whether a worker of the command that has settled last has answered something.
+    /// Whether a worker of the last settled command has answered something.
     fn is_proved(&self, pool: usize) -> bool {
         let settled = self.supervisor.pools[pool].settled;
         let proves = |worker: &Worker| {
@@ -222,7 +222,7 @@ impl Bus {
         self.workers.iter().any(|(_, worker)| proves(worker))
     }
 
-    /// A worker has ended by itself: its command may be one that cannot live after all.
+    /// A worker has ended by itself: its command may be broken after all.
     pub(super) fn doubt_command(&mut self, worker: &Worker) {
         let (now, pool) = (self.time.now(), worker.pool);
         let here = &self.supervisor.pools[pool];
@@ -247,7 +247,7 @@ impl Bus {
         }
     }
 
-    /// Has a replacement begin anew: what has stopped it may be mended.
+    /// Restarts a roll: the reason why it stopped may be fixed.
     pub(crate) fn restart_roll(&mut self, pool: usize) {
         if let Some((candidate, _)) = core::mem::take(&mut self.supervisor.pools[pool].roll).candidate {
             self.stop_worker(candidate);
@@ -255,12 +255,12 @@ impl Bus {
         self.roll_soon();
     }
 
-    /// Replacements are looked at when this call is over.
+    /// Replacements are checked after this call.
     pub(super) fn roll_soon(&mut self) {
         (self.supervisor.rolls_due, self.supervisor.has_changed) = (true, true);
     }
 
-    /// A worker is to be replaced. One that a client has for itself ends with that client.
+    /// A worker is to be replaced. A dedicated one ends with its client.
     pub(crate) fn wear_out(&mut self, key: WorkerKey, wear: Wear) {
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
         worker.tenure.wear(wear);
@@ -273,7 +273,7 @@ impl Bus {
         }
     }
 
-    /// The operator has all workers of a pool replaced, and started where they wait for it or were given up.
+    /// The operator has all workers of a pool replaced, and started where they are in backoff or were given up.
     pub(crate) fn on_restart_pool(&mut self, pool: usize) {
         let sides: Vec<usize> = self.sides_of(pool).collect();
         for side in sides {
@@ -285,7 +285,7 @@ impl Bus {
         }
     }
 
-    /// Those workers in the slots of a pool get no new work.
+    /// The workers in the slots of a pool for which `is_meant` holds get no new work.
     pub(crate) fn retire_those(&mut self, pool: usize, is_meant: impl Fn(&Self, &Worker) -> bool) {
         let workers = self.supervisor.pools[pool].slots.iter().filter_map(|slot| slot.worker);
         let is_meant = |key: &WorkerKey| self.workers.get(*key).is_some_and(|worker| is_meant(self, worker));
@@ -293,7 +293,7 @@ impl Bus {
         meant.into_iter().for_each(|worker| self.retire_worker(worker));
     }
 
-    /// A worker gets no new work, and has no slot any more.
+    /// A worker gets no new work, and loses its slot.
     pub(crate) fn retire_worker(&mut self, key: WorkerKey) {
         self.leave_slot(key);
         let by = self.time.now().after(self.settings.limits.replace_timeout);
@@ -309,18 +309,18 @@ impl Bus {
         });
         self.supervisor.has_changed = true;
         self.wake_at(key.into(), by);
-        // What clients wait with may go elsewhere.
+        // Lines that wait may have another destination.
         self.release_waiters(Peer::Worker(key));
     }
 
-    /// Something of a worker is over: if it leaves, that may have been the last.
+    /// Some work of a worker is over: if it leaves, that may have been the last.
     #[inline]
     pub(crate) fn notice_leaving(&mut self, key: WorkerKey) {
         let leaves = |worker: &Worker| worker.tenure.is_leaving();
         self.supervisor.has_changed |= self.supervisor.leaving > 0 && self.workers.get(key).is_some_and(leaves);
     }
 
-    /// Goes on with replacements after what this call has led to.
+    /// Continues replacements after the events of this call.
     #[cold]
     pub(crate) fn go_on_replacing(&mut self) {
         while core::mem::take(&mut self.supervisor.rolls_due) {
@@ -334,7 +334,7 @@ impl Bus {
         }
     }
 
-    /// Looks at how long a worker may stay. Gives when to look again.
+    /// Checks how long a worker may stay. Returns when to check again.
     pub(super) fn tick_tenure(&mut self, key: WorkerKey) -> Option<Moment> {
         let now = self.time.now();
         let lives = |worker: &&Worker| matches!(worker.process.state(), State::Starting | State::Running);
@@ -365,7 +365,7 @@ impl Bus {
         None
     }
 
-    /// Whether somebody needs a worker that gets no new work.
+    /// Whether a worker that gets no new work is still needed.
     fn has_work(&self, key: WorkerKey, worker: &Worker) -> bool {
         let is_in_use = |session: &Session| session.client.is_some() || session.is_working();
         worker.end.unanswered.awaited() > 0
@@ -375,14 +375,14 @@ impl Bus {
             || self.all_clients().any(|(_, client)| client.seldom.assigned.iter().any(|(_, assigned)| *assigned == key))
     }
 
-    /// The workers of a pool that leave, and that no client has for itself.
+    /// The leaving workers of a pool that are not dedicated to a client.
     pub(crate) fn leaving_workers(&self, pool: usize) -> impl Iterator<Item = WorkerKey> {
         let leaves = move |worker: &Worker| worker.pool == pool && worker.tenure.is_leaving() && worker.owner.is_none();
         let of_any = self.workers.iter().filter(|_| self.supervisor.leaving > 0);
         of_any.filter(move |(_, worker)| leaves(worker)).map(|(key, _)| key)
     }
 
-    /// What a worker is there for.
+    /// The role of a worker.
     pub fn role(&self, key: WorkerKey) -> Option<Role> {
         let worker = self.workers.get(key)?;
         Some(match () {
@@ -392,12 +392,12 @@ impl Bus {
         })
     }
 
-    /// Why the workers of a pool that people see are not those of its newest command, if that has failed.
+    /// Why the workers of a configured pool are not those of its newest command, if that has failed.
     pub fn roll_failure(&self, pool: usize) -> Option<&str> {
         self.sides_of(pool).find_map(|side| self.supervisor.pools[side].roll.stopped.as_deref())
     }
 
-    /// The commands of a pool that people see by which workers may be started besides the newest one.
+    /// The commands of a configured pool with which workers may be started besides the newest one.
     pub fn settled_commands(&self, pool: usize) -> impl Iterator<Item = u32> {
         self.sides_of(pool).flat_map(|side| {
             let here = &self.supervisor.pools[side];
@@ -405,12 +405,12 @@ impl Bus {
         })
     }
 
-    /// Whether it is not known yet whether the newest command of a pool that people see can live.
+    /// Whether it is not known yet whether the newest command of a configured pool can live.
     pub fn is_unsettled(&self, pool: usize) -> bool {
         self.sides_of(pool).any(|side| !self.supervisor.pools[side].side.is_dormant && self.is_rolling(side))
     }
 
-    /// Panics if the candidate of a pool is no worker without a slot, or workers that leave are miscounted.
+    /// Panics if the candidate of a pool has a slot or is gone, or leaving workers are miscounted.
     pub(crate) fn check_rolls(&self) {
         for (index, pool) in self.supervisor.pools.iter().enumerate() {
             let Some((key, slot)) = pool.roll.candidate else { continue };

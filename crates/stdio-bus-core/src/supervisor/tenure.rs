@@ -1,4 +1,4 @@
-//! How long a worker stays: which command it runs, when it is worn (age, requests, memory), and whether it gets no new work.
+//! How long a worker stays: its command, its wear (age, requests, memory), and whether it gets no new work.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -13,7 +13,7 @@ pub(crate) enum Wear {
     Age,
     /// It has got `max_requests`.
     Requests,
-    /// Its processes hold so many MiB, more than `recycle_memory_mb`.
+    /// Its processes hold this many MiB, more than `recycle_memory_mb`.
     Memory(u64),
     /// The operator wants it.
     Operator,
@@ -21,14 +21,14 @@ pub(crate) enum Wear {
     Asked,
 }
 
-/// What a worker is there for, in a pool whose workers are replaced.
+/// The role of a worker, in a pool whose workers are replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It gets new work, or belongs to a client.
     Serves,
-    /// It shows that it can live before it takes the place of another one.
+    /// It must settle before it replaces another one.
     Candidate,
-    /// It gets no new work, and ends when it has done what it has.
+    /// It gets no new work, and ends when its work is done.
     Leaves,
 }
 
@@ -43,23 +43,23 @@ impl Role {
     }
 }
 
-/// How long a worker stays.
+/// The tenure of a worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tenure {
-    /// Which command of its pool it runs.
+    /// The generation of its command.
     generation: u32,
-    /// Why it is to be replaced, if its command is not the reason.
+    /// Why it is to be replaced, unless its command is the reason.
     worn: Option<Wear>,
-    /// When it is too old.
+    /// When it reaches its maximum age.
     ages_at: Moment,
-    /// Requests that it may get before it is replaced; 0 does not count them.
+    /// Requests that it may get before it is replaced; 0 means no limit.
     requests_left: u32,
     /// It gets no new work, and ends at this moment at the latest.
     leaves_by: Option<Moment>,
 }
 
 impl Tenure {
-    /// That of a worker which begins now. Limits are jittered by its number, so that a pool does not turn at once.
+    /// The tenure of a new worker. Limits are jittered by its number, so that a pool is not replaced at once.
     pub(crate) fn new(now: Moment, pool: &Pool, generation: u32, number: u32) -> Self {
         // The golden ratio spreads consecutive numbers over the whole range: 0 to 255 of 2,560, a tenth.
         let part = number.wrapping_mul(0x9e37_79b9) >> 24;
@@ -69,27 +69,27 @@ impl Tenure {
         Self { generation, worn: None, ages_at, requests_left: requests - less, leaves_by: None }
     }
 
-    /// Which command of its pool the worker runs.
+    /// The generation of the worker's command.
     pub(crate) fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// It is to be replaced, if it was not before.
+    /// It is to be replaced, unless it was before.
     pub(super) fn wear(&mut self, why: Wear) {
         self.worn.get_or_insert(why);
     }
 
-    /// The operator wants it replaced at once, whatever else was a reason.
+    /// The operator wants it replaced at once, whatever the earlier reason.
     pub(super) fn order_out(&mut self) {
         self.worn = Some(Wear::Operator);
     }
 
-    /// Why it is to be replaced, if its command is not the reason.
+    /// Why it is to be replaced, unless its command is the reason.
     pub(super) fn worn(&self) -> Option<Wear> {
         self.worn
     }
 
-    /// When it is too old.
+    /// When it reaches its maximum age.
     pub(super) fn ages_at(&self) -> Moment {
         self.ages_at
     }
@@ -104,7 +104,7 @@ impl Tenure {
         self.leaves_by
     }
 
-    /// One more request has reached the worker. Says whether it is to be looked at, since that was the last one.
+    /// One more request has reached the worker. Returns whether it must be checked, since that was the last one.
     #[inline(always)]
     pub(crate) fn count_request(&mut self) -> bool {
         let is_last = self.requests_left == 1;
@@ -115,7 +115,7 @@ impl Tenure {
         is_last
     }
 
-    /// The limits are those of another tenure from now on.
+    /// Takes the limits of another tenure.
     pub(crate) fn renew(&mut self, other: Self) {
         (self.ages_at, self.requests_left) = (other.ages_at, other.requests_left);
     }

@@ -16,8 +16,8 @@ use crate::router::audience::Audience;
 use crate::router::elicitations::Elicitations;
 use crate::session::early::Early;
 
-/// How long a worker whose pipe broke may take to exit by itself, and how long the stdout of one that has exited is
-/// still read.
+/// How long a worker with a broken pipe may take to exit by itself, and how long the stdout of an exited one is still
+/// read.
 pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// The states of spec appendix B.
@@ -32,11 +32,11 @@ pub enum State {
     Stopping,
     /// It did not stop in time.
     Killed,
-    /// Exited and reaped; what it wrote before is still read.
+    /// Exited and reaped; its remaining output is still read.
     Stopped,
 }
 
-/// What can happen to a worker.
+/// An event of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// The process runs.
@@ -47,7 +47,7 @@ pub(crate) enum Event {
     StdoutEnded,
     /// Its stdin is broken.
     StdinBroken,
-    /// We want it to end.
+    /// It is told to stop.
     Stop,
     /// It was reaped.
     Exited,
@@ -55,7 +55,7 @@ pub(crate) enum Event {
     Timer,
 }
 
-/// What has to follow.
+/// The action to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Nothing.
@@ -66,13 +66,13 @@ pub(super) enum Action {
     Terminate,
     /// SIGKILL.
     Kill,
-    /// Read what is left in its stdout, for [`GRACE`] at most.
+    /// Read the rest of its stdout, for [`GRACE`] at most.
     ReadRest,
     /// It is gone: end its requests and sessions, and forget it.
     Finish,
 }
 
-/// The table.
+/// The state table.
 fn step(state: State, event: Event) -> (State, Action) {
     use {Action as A, Event as E, State as S};
     match (state, event) {
@@ -82,7 +82,7 @@ fn step(state: State, event: Event) -> (State, Action) {
         (S::Starting | S::Stopping | S::Killed, E::SpawnFailed) => (S::Stopped, A::Finish),
 
         (S::Starting, E::Spawned) => (S::Running, A::None),
-        // One that was told to stop before had no process to signal.
+        // A worker that was told to stop before had no process to signal.
         (S::Stopping, E::Spawned) | (S::Starting | S::Running, E::Stop) | (S::Running, E::Timer) => {
             (S::Stopping, A::Terminate)
         }
@@ -92,7 +92,7 @@ fn step(state: State, event: Event) -> (State, Action) {
     }
 }
 
-/// The process of a worker: how far it has come, and what is known of its end.
+/// The process of a worker: its state, and what is known of its end.
 #[derive(Debug, Default)]
 pub(crate) struct Process {
     state: State,
@@ -100,34 +100,34 @@ pub(crate) struct Process {
     pid: u32,
     /// When it was started.
     started: Moment,
-    /// When the timer of its state runs out.
+    /// When the timer of its state expires.
     timer: Option<Moment>,
-    /// Its stdin can be written to no more.
+    /// Writes to its stdin fail.
     stdin_closed: bool,
-    /// Its stdout gives no more lines.
+    /// Its stdout has ended.
     stdout_closed: bool,
-    /// It has exited although it was not told to.
+    /// It has exited without being told to.
     ended_by_itself: bool,
-    /// Why it is replaced while others need it: what it did, or that the operator wants it.
+    /// Why it is replaced while others need it: its own fault, or the operator's wish.
     cause: Option<Reason>,
-    /// It could not be started for want of descriptors, processes or memory.
+    /// It could not be started for lack of descriptors, processes or memory.
     was_short: bool,
-    /// It is wanted no more, and leaves its slot empty.
+    /// It is not wanted any more, and leaves its slot empty.
     is_unwanted: bool,
 }
 
 impl Process {
-    /// Where it stands.
+    /// Its state.
     pub(crate) fn state(&self) -> State {
         self.state
     }
 
-    /// Its start was answered.
+    /// Its start was confirmed.
     pub(super) fn run(&mut self, now: Moment, pid: u32) {
         (self.pid, self.started) = (pid, now);
     }
 
-    /// It could not be started, perhaps for want of descriptors, processes or memory.
+    /// It could not be started, perhaps for lack of descriptors, processes or memory.
     pub(super) fn fail_to_run(&mut self, was_short: bool) {
         self.was_short = was_short;
     }
@@ -137,7 +137,7 @@ impl Process {
         self.pid
     }
 
-    /// Whether its start was answered.
+    /// Whether its start was confirmed.
     pub(super) fn has_run(&self) -> bool {
         self.pid != 0
     }
@@ -147,28 +147,28 @@ impl Process {
         self.started
     }
 
-    /// When the timer of its state runs out.
+    /// When the timer of its state expires.
     pub(super) fn timer(&self) -> Option<Moment> {
         self.timer
     }
 
-    /// That is then.
+    /// Sets that timer.
     pub(super) fn set_timer(&mut self, at: Moment) {
         self.timer = Some(at);
     }
 
-    /// Whether it has run out, which is said once.
+    /// Whether the timer has expired, returned once.
     pub(super) fn takes_timer(&mut self, now: Moment) -> bool {
         self.timer.take_if(|at| *at <= now).is_some()
     }
 
-    /// Whether its stdout gives no more lines.
+    /// Whether its stdout has ended.
     #[inline]
     pub(crate) fn is_drained(&self) -> bool {
         self.stdout_closed
     }
 
-    /// Whether it has exited although it was not told to.
+    /// Whether it has exited without being told to.
     pub(crate) fn ended_by_itself(&self) -> bool {
         self.ended_by_itself
     }
@@ -178,22 +178,22 @@ impl Process {
         self.cause
     }
 
-    /// Whether it was no fault of the command that it could not be started.
+    /// Whether the failure to start it was not the command's fault.
     pub(super) fn was_short(&self) -> bool {
         self.was_short
     }
 
-    /// It is wanted no more.
+    /// It is not wanted any more.
     pub(super) fn dismiss(&mut self) {
         self.is_unwanted = true;
     }
 
-    /// Whether it is, so that it leaves its slot empty.
+    /// Whether it is not wanted any more, so that it leaves its slot empty.
     pub(super) fn is_unwanted(&self) -> bool {
         self.is_unwanted
     }
 
-    /// It is replaced since it broke the rules: it is not read any more.
+    /// It is replaced for a protocol violation: it is not read any more.
     pub(super) fn break_off(&mut self, reason: Reason) {
         self.stdout_closed = true;
         self.replace_for(reason);
@@ -204,14 +204,14 @@ impl Process {
         self.pid != 0 && self.state != State::Stopped
     }
 
-    /// It is replaced for this reason, unless it was to end before.
+    /// It is replaced for this reason, unless it was about to end anyway.
     pub(super) fn replace_for(&mut self, reason: Reason) {
         if !matches!(self.state, State::Stopping | State::Killed) {
             self.cause.get_or_insert(reason);
         }
     }
 
-    /// It was reaped. Gives how its end counts: as one that nobody wanted, for this reason, or as one that was asked for.
+    /// It was reaped. Returns the reason for which its end counts as unwanted, or none if it was requested.
     pub(super) fn exited(&mut self) -> Option<Reason> {
         self.stdin_closed = true;
         self.ended_by_itself = !matches!(self.state, State::Stopping | State::Killed);
@@ -222,7 +222,7 @@ impl Process {
         }
     }
 
-    /// Goes on by the table.
+    /// Applies the state table.
     pub(super) fn step(&mut self, event: Event) -> Action {
         self.stdin_closed |= matches!(event, Event::StdinBroken | Event::SpawnFailed);
         self.stdout_closed |= matches!(event, Event::StdoutEnded | Event::SpawnFailed);
@@ -232,42 +232,43 @@ impl Process {
     }
 }
 
-/// Requests of `session/new` and the like to a worker.
+/// A worker's pending requests for new sessions (`session/new` and the like).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Creating {
     /// Those that it has not answered.
     pub asked: u32,
-    /// One was given up: it may make a session yet, and no answer is known to be the one that says so.
+    /// One has timed out: it may still create a session, and it is unknown which answer will say so.
     pub may_follow: bool,
 }
 
 /// One incarnation of a worker.
 pub(crate) struct Worker {
-    /// Index of its pool; in its name is the one that people see.
+    /// Index of its pool; its name has the configured one.
     pub pool: usize,
-    /// Its slot in the pool; none when a dedicated worker left its slot for a client.
+    /// Its slot in the pool; none if a dedicated worker left its slot for a client.
     pub(super) slot: Option<usize>,
-    /// What people call it: no two that live have the same place in a pool, and none ever has its number (spec 3.3.6).
+    /// Its name for people: no two live workers have the same place in a pool, and its number is never reused (spec
+    /// 3.3.6).
     pub name: WorkerName,
     /// The client it belongs to alone, in a dedicated pool.
     pub owner: Option<ClientKey>,
     /// Its process.
     pub process: Process,
-    /// How long it stays.
+    /// Its tenure.
     pub tenure: Tenure,
-    /// How it answers what it is asked.
+    /// Its record of answers.
     pub answering: Answering,
-    /// What it is asked to create.
+    /// Its pending requests for new sessions.
     pub creating: Creating,
-    /// Whose lines it has been given.
+    /// The clients whose lines it has received.
     pub audience: Audience,
-    /// What it has said in sessions that it has not given out yet.
+    /// Its early lines.
     pub early: Early,
-    /// Whom it has sent with elicitations to other places.
+    /// The clients that it has sent to other places with elicitations.
     pub elicitations: Elicitations,
-    /// How much longer it may be held up by slow readers.
+    /// The remaining time for which slow readers may hold it up.
     pub stall: StallBudget,
-    /// What is on its way to it.
+    /// The bytes on their way to it.
     pub window: SendWindow,
     /// Lines, requests and sessions.
     pub end: Endpoint,
@@ -300,7 +301,7 @@ impl Worker {
         }
     }
 
-    /// Whether it may be giving out the name of a session just now.
+    /// Whether it may be giving out a session name just now.
     pub(crate) fn may_give_out_a_name(&self) -> bool {
         self.creating.asked > 0 || self.creating.may_follow
     }

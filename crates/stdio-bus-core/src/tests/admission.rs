@@ -1,5 +1,5 @@
-//! Who is let in: from where, as which user, through which proxy. Connections are counted by listener and by source, and
-//! one too many is told so and closed.
+//! Admission: by address, by user, through which proxy. Connections are counted by listener and by source, and a client
+//! above a limit is told so and closed.
 
 use super::super::networks::Network;
 use super::super::settings::{Entry, MaxConnections, Proxies};
@@ -8,7 +8,7 @@ use super::*;
 const HOME: Source = Source::Address([1; 16]);
 const AWAY: Source = Source::Address([2; 16]);
 
-/// A bus whose listener 0 takes so many connections; listener 1 takes all.
+/// A bus whose listener 0 has these limits of connections; listener 1 has none.
 fn counting(total: Option<usize>, per_source: Option<usize>) -> Bench {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.listeners[0].max_connections = MaxConnections { total, per_source };
@@ -28,7 +28,7 @@ fn is_served(bench: &mut Bench, client: Peer) {
     assert_eq!(bench.read(client), Vec::<String>::new());
 }
 
-/// Checks that a client is refused. Returns what it is told.
+/// Checks that a client is rejected. Returns the error.
 fn is_refused(bench: &mut Bench, client: Peer) -> String {
     let message = bench.read_json(client);
     assert_eq!((&message["id"], &message["error"]["code"]), (&Value::Null, &Value::from(-32019)));
@@ -117,7 +117,7 @@ fn networks(texts: &[&str]) -> Vec<Network> {
     texts.iter().map(|text| Network::parse(text).expect("a network")).collect()
 }
 
-/// A bus whose one listener lets these in.
+/// A bus with one listener that admits these clients.
 fn guarded(entry: Entry) -> Bench {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.listeners[0].entry = entry;

@@ -78,7 +78,7 @@ fn nobody_hears_what_a_worker_says_for_a_client_that_has_left() {
     bench.write(worker, NOTE);
     assert!(bench.read(next).is_empty());
     assert_eq!(bench.count(Reason::UnknownSession) + bench.count(Reason::Unroutable), 2);
-    // The worker that takes its place knows of nobody.
+    // Its successor knows no client.
     bench.dies(worker);
     bench.pass(seconds(1));
     let worker = bench.worker(0);
@@ -177,12 +177,12 @@ fn only_a_client_that_may_use_a_worker_is_the_only_one_that_it_may_mean() {
     assert_eq!((bench.read_one(client).as_str(), bench.count(Reason::Unroutable)), (NOTE, 2));
 }
 
-/// The question of a worker whose elicitation is `e` in session `session`.
+/// A worker's request for elicitation `e` in session `session`.
 fn elicits(id: usize, session: &str) -> String {
     format!(r#"{{"id":{id},"method":"elicitation/create","params":{{"elicitationId":"e","sessionId":"{session}"}}}}"#)
 }
 
-/// A client asks in a session, and the worker elicits there what has the same id for all of them.
+/// A client sends a request in a session, and the worker's elicitation there has the same id for all of them.
 fn is_elicited(bench: &mut Bench, id: usize, client: Peer, worker: Peer) {
     bench.write(client, &format!(r#"{{"id":{id},"method":"session/prompt","params":{{"sessionId":"s{id}"}}}}"#));
     bench.write(worker, &elicits(id, &format!("s{id}")));
@@ -238,7 +238,7 @@ fn that_a_list_has_changed_is_told_to_all_that_the_worker_has_served_and_that_ar
     }
     bench.breaks(first);
     bench.gone(first);
-    // A new one may have the slot of one that has left.
+    // A new one may get the slot of one that has left.
     let new = bench.client();
     bench.write(worker, CHANGED);
     assert_eq!(bench.read_one(second), CHANGED);
@@ -268,7 +268,7 @@ fn a_client_that_has_not_read_yet_that_a_list_has_changed_is_not_told_again() {
     }
     assert_eq!(bench.read(first), [CHANGED, &other]);
     assert_eq!(bench.read(second), [CHANGED, CHANGED, &other, CHANGED, &other]);
-    // Half of the first one has left.
+    // Half of the first one was sent.
     bench.takes(first, CHANGED.len() / 2);
     bench.write(worker, CHANGED);
     assert!(bench.read(first).is_empty());
@@ -312,7 +312,7 @@ fn only_what_has_no_content_is_told_to_all() {
     assert!(bench.read(first).is_empty() && bench.read(second).is_empty());
 }
 
-/// A client with the token of this name, if it is one, that has used the worker.
+/// A client with a token of this name, if any, that has used the worker.
 fn named(bench: &mut Bench, name: Option<&str>) -> Peer {
     let mut origin = Origin::from(Source::Inherited);
     origin.names.token = name.map(Into::into);
@@ -339,7 +339,7 @@ fn how_a_login_stands_is_told_to_all_clients_of_a_worker_only_if_they_are_known_
             assert_eq!(bench.read(client).len(), usize::from(is_told), "{names:?}");
         }
         assert_eq!(bench.count(Reason::Unroutable), u64::from(!is_told));
-        // The one that is not the user is remembered when it has left.
+        // A client that is another user is remembered after it has left.
         for client in &clients[1..] {
             bench.breaks(*client);
             bench.gone(*client);

@@ -1,4 +1,4 @@
-//! Who waits for whom, and for how long (spec 7.3, 8.3; decision 12).
+//! Which peer waits for which, and for how long (spec 7.3, 8.3; decision 12).
 
 use super::*;
 

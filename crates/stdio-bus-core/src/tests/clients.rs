@@ -1,4 +1,4 @@
-//! Clients that come, half-close, leave and break (spec 4.1.2, 4.3, 7.2; decisions 9 to 11).
+//! Clients that connect, half-close, leave and break (spec 4.1.2, 4.3, 7.2; decisions 9 to 11).
 
 use super::super::stats::{Account, Traffic};
 use super::*;
@@ -84,7 +84,7 @@ fn a_half_closed_client_that_reads_steadily_gets_the_rest_however_long_that_take
         bench.takes(client, 60_000);
         assert_eq!(bench.how_closed(client), Some(Close::Flush));
     }
-    // One who takes a byte now and then does not read.
+    // A client that takes a byte now and then counts as not reading.
     bench.pass(Duration::from_secs(25));
     bench.takes(client, 1);
     bench.pass(Duration::from_secs(5));
@@ -288,7 +288,7 @@ fn a_client_may_have_several_sessions_and_clients_are_told_apart() {
     assert_eq!((bench.bus.stats().sessions, bench.bus.stats().clients), (4, 2));
 }
 
-/// What is told of a client that has gone.
+/// The account of a client that has left.
 fn account(bench: &Bench) -> Account {
     let report = bench.reports.iter().find(|report| report.reason == Reason::ClientClosed).expect("it has gone");
     report.account.expect("an account")

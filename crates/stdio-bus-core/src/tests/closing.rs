@@ -1,4 +1,4 @@
-//! The orderly close: who is closed was heard to the end.
+//! The orderly close: a closed client was read to the end.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn ask(bench: &mut Bench, client: Peer, id: u32) {
     bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
 }
 
-/// The client is told that nobody got this request, since its connection is being closed.
+/// The client is told that this request was not forwarded, since its connection is being closed.
 fn is_refused(bench: &mut Bench, client: Peer, id: u32) {
     let error = bench.read_json(client);
     assert_eq!((&error["id"], &error["error"]["code"]), (&json!(id), &json!(-32026)));
@@ -128,7 +128,7 @@ fn a_request_that_crosses_the_close_by_an_operator_is_refused() {
     assert_eq!(bench.how_closed(client), Some(Close::Flush));
 }
 
-/// A client with one request pending and the beginning of a line is closed for want of memory.
+/// A client with one pending request and the beginning of a line is closed for lack of memory.
 fn closed_for_memory() -> (Bench, Peer) {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.limits.max_memory = 16 << 20;

@@ -1,4 +1,4 @@
-//! `deny_methods`: what a pool keeps from its clients reaches none of its workers, whatever way it would take.
+//! `deny_methods`: a denied method reaches none of the pool's workers, by any route.
 
 use super::*;
 

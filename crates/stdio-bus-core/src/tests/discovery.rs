@@ -1,4 +1,4 @@
-//! Which worker of a command is asked for its era, and what follows from what it does then.
+//! Which worker of a command is asked for its era, and the consequences of its reaction.
 
 use super::eras::{CALL, LEGACY, MODERN, with_a_door};
 use super::*;

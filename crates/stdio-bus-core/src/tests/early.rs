@@ -1,4 +1,4 @@
-//! What a worker says in a session before it has answered the request that makes it.
+//! Messages of a worker in a session before it has answered the request that creates it.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Workers that send back what they get, as `cat` does.
+//! Workers that echo their input, as `cat` does.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn a_question_of_a_worker_with_the_id_of_a_pending_request_is_no_answer() {
     bench.write(client, r#"{"id":1,"method":"session/prompt","params":{"sessionId":"s"}}"#);
     for question in [
         r#"{"id":1,"method":"session/request_permission","params":{"sessionId":"s"}}"#,
-        // Of one method, and of one length.
+        // With the same method and length.
         r#"{"id":1,"method":"session/prompt","params":{"sessionId":"s","x":1}}"#,
         r#"{"id":1,"method":"session/prompT","params":{"sessionId":"s"}}"#,
     ] {
@@ -64,7 +64,7 @@ fn a_worker_that_has_answered_asks_even_if_it_asks_the_same() {
     let worker = bench.worker(0);
     bench.write(worker, r#"{"id":0,"result":{}}"#);
     bench.read(client);
-    // Both sides ping at one moment, with the same id.
+    // Both sides ping at the same moment, with the same id.
     let ping = r#"{"id":1,"method":"ping"}"#;
     bench.write(client, ping);
     bench.read(worker);

@@ -1,9 +1,9 @@
-//! What is told of each request of a client that has ended.
+//! The record of each client request that has ended.
 
 use super::*;
 use crate::ended::REFUSED;
 
-/// Of each request that has ended: its id, its outcome and its code.
+/// The id, outcome and code of each request that has ended.
 fn told(bench: &mut Bench) -> Vec<(String, &'static str, Option<i64>)> {
     let mut told = Vec::new();
     bench.bus.take_ended(|ended, words| {

@@ -1,10 +1,10 @@
-//! Clients of a door for MCP: what era a command speaks, whose workers it has, and what a client leaves behind.
+//! Clients of MCP listeners: the era of a command, the workers for each era, and what a client leaves behind.
 
 use super::*;
 use crate::settings::Era;
 use crate::tally::Change;
 
-/// The settings of a bus with a door for MCP and one for lines, and this pool.
+/// The settings of a bus with an MCP listener and one for lines, and this pool.
 pub(super) fn with_a_door(pool: Pool) -> Settings {
     let door = Listener { mcp: true, ..Listener::default() };
     Settings { listeners: vec![Listener::default(), door], ..settings(vec![pool]) }
@@ -18,7 +18,7 @@ impl Bench {
         Peer::Client(client.expect("there is room"))
     }
 
-    /// A bus whose one pool was asked and has answered like this, if with anything.
+    /// A bus whose one pool was asked and has given this answer, if any.
     pub(super) fn asked(pool: Pool, answer: Option<&str>) -> Self {
         let mut bench = Self::new(with_a_door(pool));
         let worker = bench.worker(0);
@@ -43,7 +43,7 @@ impl Bench {
         message
     }
 
-    /// Whether each worker has something to read, in the order of their start.
+    /// Whether each worker has input to read, in the order of their start.
     pub(super) fn busy(&mut self) -> Vec<bool> {
         let workers: Vec<Peer> = self.workers.iter().map(|worker| Peer::Worker(*worker)).collect();
         workers.into_iter().map(|worker| !self.read(worker).is_empty()).collect()
@@ -269,7 +269,7 @@ fn what_a_client_has_cancelled_itself_is_cancelled_once() {
 
 const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":7,"method":"initialize","params":{"a":1}}"#;
 const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-/// What a worker is shown of that before it gets anything else of the session.
+/// The opening that a worker gets before anything else of the session.
 const SHOWN: &str = r#"{"jsonrpc":"2.0","id":"stdio-bus/initialize","method":"initialize","params":{"a":1}}"#;
 
 /// Two sessions that have begun with the first worker of a pool.
@@ -578,7 +578,7 @@ fn a_client_that_waits_for_one_worker_has_another_when_it_needs_that_one_no_more
     assert_eq!(bench.read_one(second), CALL);
 }
 
-/// Two clients, and the worker of each. The first one waits to go on at that of the other.
+/// Two clients, each with a worker. The first one waits to continue at that of the other.
 fn one_is_to_go_on_elsewhere() -> (Bench, [Peer; 2], [Peer; 2]) {
     let mut bench = Bench::asked(pool(2, Assignment::Dedicated), MODERN);
     let (one, two) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern));

@@ -1,4 +1,4 @@
-//! Nothing hangs: what cannot be delivered or answered any more is told to the one who asked (decisions 8, 9).
+//! Nothing hangs: the asker is told about anything that cannot be delivered or answered any more (decisions 8, 9).
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What one connection may take of what all share (fault 20).
+//! How much one connection may take of shared resources (fault 20).
 
 use super::*;
 

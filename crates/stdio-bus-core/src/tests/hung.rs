@@ -1,4 +1,4 @@
-//! Workers that do not answer, and those that end before they have.
+//! Workers that do not answer, and workers that end before they have.
 
 use super::*;
 use crate::overview::Name;
@@ -54,7 +54,7 @@ fn what_an_ended_worker_has_asked_is_lost_with_its_client_when_another_own_worke
     }
     bench.pass(milliseconds(4_500));
     bench.write(ended, r#"{"id":1,"method":"session/request_permission"}"#);
-    // What it has written is still read: another process holds its pipe.
+    // Its output is still read: another process holds its pipe.
     bench.exits(ended, Exit::Code(0));
     bench.pass(milliseconds(500));
     assert_eq!((bench.signals_to(hung), bench.count(Reason::WorkerHangs)), (vec![Signal::Terminate], 1));
@@ -181,8 +181,7 @@ fn a_given_up_worker_is_tried_again_after_the_window_and_never_without_restarts(
     }
 }
 
-/// How long each of five clients waits for a worker, when the worker of each one before it has ended at its first
-/// request.
+/// How long each of five clients waits for a worker, if the worker of each previous one has ended at its first request.
 fn waits(source: impl Fn(u32) -> Source) -> Vec<u64> {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 9, ..pool(1, Assignment::Dedicated) }]));
     let wait = |client| {

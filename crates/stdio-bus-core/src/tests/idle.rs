@@ -1,4 +1,4 @@
-//! Clients that sit on their slots and do nothing.
+//! Clients that hold their slots and do nothing.
 
 use super::*;
 use crate::settings::MAX_CONNECTIONS;

@@ -32,7 +32,7 @@ fn a_cancellation_for_a_worker_that_does_not_listen_any_more_is_dropped_and_coun
     assert_eq!(bench.count(Reason::UnknownRequest), 1);
 }
 
-/// Two clients and one worker that has got a request of each with this id. Gives the ids that it saw.
+/// Two clients and one worker that has got a request of each with this id. Returns the ids that it saw.
 fn collide(token: &str) -> (Bench, Peer, Peer, Peer, Vec<String>) {
     let mut bench = bench(1);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
@@ -43,7 +43,7 @@ fn collide(token: &str) -> (Bench, Peer, Peer, Peer, Vec<String>) {
     (bench, first, second, worker, ids)
 }
 
-/// The token of a top-level id that stands first.
+/// The token of a top-level id that comes first.
 fn id_of(line: &str) -> String {
     line[r#"{"id":"#.len()..line.find(r#","method"#).unwrap()].to_owned()
 }
@@ -52,7 +52,7 @@ fn id_of(line: &str) -> String {
 fn equal_ids_of_two_clients_are_told_apart_and_restored_exactly() {
     for token in ["0", "1.0", "1e2", r#""a""#, r#""\u0061""#, "\"\"", "-0", "123456789012345678901234567890"] {
         let (mut bench, first, second, worker, ids) = collide(token);
-        // Some parsers change the others, so that they are never passed on.
+        // Some parsers change the others, so they are never passed on unchanged.
         let is_plain = token == "0" || token.starts_with('"');
         assert_eq!(ids[0] == token, is_plain, "the first one is unchanged");
         assert_ne!(ids[1], token);
@@ -86,7 +86,8 @@ fn ids_of_equal_value_collide_however_they_are_written() {
 fn an_id_that_the_bus_makes_is_never_made_again() {
     let (mut bench, _, second, worker, ids) = collide("0");
     let mut made = BTreeSet::from([ids[1].clone()]);
-    // More than counters of twelve and of sixteen bits tell apart; the first request is not answered all the while.
+    // More than counters of twelve and of sixteen bits can distinguish; the first request is not answered all the
+    // while.
     for _ in 0..1 << 16 {
         bench.write(second, r#"{"id":0,"method":"x"}"#);
         let id = id_of(&bench.read_one(worker));
@@ -123,7 +124,8 @@ fn a_client_that_uses_an_id_again_before_its_answer_gets_both_answers() {
     assert_eq!(bench.read(client), expected);
 }
 
-/// Two workers ask one client under the id 0: the bench, the client, the workers, and the ids that the client sees.
+/// Two workers send a request to one client under the id 0: the bench, the client, the workers, and the ids that the
+/// client sees.
 fn two_questions() -> (Bench, Peer, [Peer; 2], Vec<String>) {
     let mut bench = bench(2);
     let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
@@ -237,7 +239,7 @@ fn one_of_many_requests_is_cancelled_by_its_id_however_many_there_are() {
                 bench.write(client, &cancel(&id.to_string()));
                 assert_eq!(bench.read_one(worker), cancel(&ids[id]), "of {pending}");
             }
-            // One that was answered, one that was never asked, and one that was asked since.
+            // One that was answered, one that was never sent, and one that was sent since.
             bench.write(worker, &format!(r#"{{"id":{},"result":1}}"#, ids[2]));
             for id in ["2", "\"0\"", "-1"] {
                 bench.write(client, &cancel(id));
@@ -290,8 +292,8 @@ fn who_cancels_nothing_is_not_read_for_a_moment_unless_it_is_alone() {
     }
 }
 
-/// A client with a worker of its own that has cancelled its request 1. The worker has said nothing to it for so long that
-/// it is waited for no more.
+/// A client with a worker of its own that has cancelled its request 1. The worker was silent for so long that its
+/// answer is not awaited any more.
 fn given_up() -> (Bench, Peer, Peer) {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 2, ..pool(1, Assignment::Dedicated) }]));
     let (client, worker) = (bench.client(), bench.worker(0));

@@ -189,7 +189,7 @@ fn a_name_that_was_not_given_out_is_a_guess_while_a_session_is_made_and_ever_aft
         assert!(bench.read(worker).is_empty());
         bench.write(worker, r#"{"id":1,"result":{"sessionId":"1"}}"#);
     }
-    // A name at top level is the bus' own business, as long as it is nobody's.
+    // A name at top level is the bus's own business, as long as it has no owner.
     bench.write(guesser, r#"{"id":2,"method":"x","sessionId":"mine"}"#);
     assert_eq!(bench.read(worker).len(), 1);
     bench.write(guesser, r#"{"id":3,"method":"x","sessionId":"1"}"#);

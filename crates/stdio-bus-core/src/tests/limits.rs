@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A line of exactly `length` bytes, that becomes malformed at the byte `fault`, if any.
+/// A line of exactly `length` bytes that becomes malformed at the byte `fault`, if any.
 fn line_of(length: usize, fault: Option<usize>) -> Vec<u8> {
     let mut line = format!(r#"{{"method":"x","p":"{}"}}"#, "x".repeat(length - 21)).into_bytes();
     assert_eq!(line.len(), length);
@@ -135,7 +135,7 @@ fn a_worker_line_of_four_times_max_input_buffer_passes_and_one_byte_more_ends_th
     }
 }
 
-/// A value that is so many arrays in one another.
+/// A value of this many nested arrays.
 fn nested(depth: usize) -> String {
     format!("{}{}", "[".repeat(depth), "]".repeat(depth))
 }
@@ -165,9 +165,9 @@ fn a_worker_line_that_is_nested_too_deeply_costs_its_request_and_not_the_worker(
     bench.write(worker, &format!(r#"{{"id":1,"result":{}}}"#, nested(1024)));
     let (reason, code, id) = bench.read_error(client);
     assert_eq!((reason.as_str(), code, id), ("too_deep", -32603, 1.into()));
-    // The answer has come, so its id is free, and a second one is unexpected.
+    // The answer has arrived, so its id is free, and a second one is unsolicited.
     assert_eq!(bench.bus.stats().pending, 1);
-    // A request of the worker gets an error, a notification is dropped, and both are told.
+    // A request of the worker gets an error, a notification is dropped, and both are reported.
     bench.write(worker, &format!(r#"{{"id":"q","method":"ask","sessionId":"s","params":{}}}"#, nested(20_000)));
     assert_eq!(bench.read_json(worker)["error"]["data"]["reason"], "too_deep");
     bench.write(worker, &format!(r#"{{"method":"update","sessionId":"s","params":{}}}"#, nested(1024)));
@@ -320,7 +320,7 @@ fn what_max_memory_does_not_count_needs_40_mib_at_most() {
     use ndjson_scan::{BATCH, Line};
     // An escape takes six bytes for one of the id.
     let id = MAX_REQUEST_ID_LEN + MAX_REQUEST_ID_LEN + 6 * MAX_REQUEST_ID_LEN + 2;
-    // The token for its progress, as both sides know it.
+    // The progress token, as both sides know it.
     let token = 2 * (MAX_REQUEST_ID_LEN + 2);
     let requests = 2 * MAX_PENDING_REQUESTS * (LARGEST + id + token);
     let names = (MAX_SESSIONS + 4096) * MAX_SESSION_ID_LEN;

@@ -1,4 +1,4 @@
-//! Who is held back and who is closed when memory runs short.
+//! Which clients are held back and which are closed when memory runs short.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn crowded() -> Bench {
 }
 
 impl Bench {
-    /// Memory is short: `used` bytes, of which these peers hold so many.
+    /// Memory is short: `used` bytes, of which these peers hold the given amounts.
     fn crowd(&mut self, used: usize, held: &[(Peer, usize)]) {
         self.handle(Input::Memory { used, held: held.to_vec(), waiting: Vec::new() });
     }
@@ -59,7 +59,7 @@ fn who_is_held_back_is_not_heard_although_its_bytes_are_there() {
     let mut bench = crowded();
     let (large, worker) = (bench.client(), bench.worker(0));
     bench.crowd(SHORT, &[(large, 12 << 20)]);
-    // Bytes that were on their way are presented before the pause is known.
+    // Bytes in transit are presented before the pause is known.
     bench.wire(large).paused = false;
     bench.write(large, REQUEST);
     assert_eq!(bench.wire(large).kept.len(), REQUEST.len() + 1, "nothing is consumed");
@@ -279,7 +279,7 @@ fn who_waits_for_memory_is_not_taken_for_one_who_sends_nothing() {
         let mut bench = crowded();
         let (patient, silent) = (bench.client(), bench.client());
         let held = [(patient, 5 << 20), (silent, 6 << 20)];
-        // A second until somebody goes, and then as long as a chance lasts.
+        // A second until a client is closed, and then as long as a chance lasts.
         for _ in 0..107 {
             let waiting = if is_waiting { vec![patient] } else { Vec::new() };
             bench.handle(Input::Memory { used: SHORT, held: held.to_vec(), waiting });

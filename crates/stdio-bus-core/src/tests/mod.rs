@@ -1,5 +1,5 @@
-//! The behaviour of the core, one rule a test, seen as its peers see it: what they wrote, what they read, what was
-//! done to them. `tests/claims.toml` says which test proves which sentence of the specification.
+//! The behaviour of the core, one rule per test, seen as its peers see it: what they wrote, what they read, what
+//! happened to them. `tests/claims.toml` says which test proves which sentence of the specification.
 
 mod admission;
 mod audience;
@@ -60,7 +60,7 @@ struct Bench {
     commands: Vec<(WorkerKey, usize, u32)>,
     /// Started workers run at once.
     spawns: bool,
-    /// Workers whose start was answered.
+    /// Workers whose start was confirmed.
     spawned: Vec<WorkerKey>,
     reports: Vec<Report>,
     closed: Vec<(ClientKey, Close)>,
@@ -68,16 +68,16 @@ struct Bench {
     stdin_closed: Vec<WorkerKey>,
     released: Vec<WorkerKey>,
     doors: Doors,
-    /// Pools whose era has become known.
+    /// Pools whose era is known.
     discovered: Vec<usize>,
     done: bool,
 }
 
-/// Where clients come in.
+/// The listeners.
 struct Doors {
     accepting: bool,
     listening: bool,
-    /// Listeners that are closed for want of workers.
+    /// Listeners that are closed for lack of workers.
     closed: Vec<usize>,
 }
 
@@ -85,15 +85,15 @@ struct Doors {
 struct Wire {
     kept: Vec<u8>,
     paused: bool,
-    /// Queued and not sent.
+    /// Queued, not sent yet.
     queued: usize,
-    /// Everything queued since the last look.
+    /// Everything queued since the last read.
     read: Vec<u8>,
-    /// Sent to a worker and not read by it.
+    /// Sent to a worker, not read yet.
     unread: usize,
-    /// What it wrote is not presented yet.
+    /// Its output is not presented yet.
     is_late: bool,
-    /// It takes no bytes.
+    /// It accepts no bytes.
     stalls: bool,
 }
 
@@ -102,7 +102,7 @@ fn pool(instances: usize, assignment: Assignment) -> Pool {
 }
 
 fn settings(pools: Vec<Pool>) -> Settings {
-    // A shutdown goes on at once, and nobody waits for a worker; those that test this say so.
+    // A shutdown advances at once, and no client waits for a worker; tests of these set their own limits.
     let limits = Limits { quiesce: Duration::ZERO, hold: Duration::ZERO, ..Limits::default() };
     Settings {
         limits,
@@ -113,7 +113,7 @@ fn settings(pools: Vec<Pool>) -> Settings {
     }
 }
 
-/// A bus with one pool of so many workers that take turns.
+/// A bus with one pool of this many workers that take turns.
 fn bench(workers: usize) -> Bench {
     Bench::new(settings(vec![pool(workers, Assignment::RoundRobin)]))
 }
@@ -131,7 +131,7 @@ impl Bench {
         bench
     }
 
-    /// A bus whose workers are asked for and do not run yet.
+    /// A bus whose workers were requested but do not run yet.
     fn starting(settings: Settings) -> Self {
         let mut bench = Self::idle(settings);
         let effects = bench.bus.start(bench.now).collect();
@@ -248,7 +248,7 @@ impl Bench {
         }
     }
 
-    /// `peer` reads so many of the bytes that wait for it.
+    /// `peer` reads this many waiting bytes.
     fn takes(&mut self, peer: Peer, bytes: usize) {
         let bytes = bytes.min(self.wire(peer).queued);
         if bytes > 0 {
@@ -291,7 +291,7 @@ impl Bench {
         self.present(peer);
     }
 
-    /// The bus looks at what it has of `peer`.
+    /// The bus reads the input of `peer`.
     fn present(&mut self, peer: Peer) {
         while !self.wire(peer).paused && !self.wire(peer).is_late {
             let mut buffer = vec![0; PAD];
@@ -309,7 +309,7 @@ impl Bench {
         }
     }
 
-    /// What `peer` was sent since the last look, line by line.
+    /// The lines that `peer` was sent since the last read.
     fn read(&mut self, peer: Peer) -> Vec<String> {
         let bytes = std::mem::take(&mut self.wire(peer).read);
         let text = String::from_utf8(bytes).expect("the bus writes UTF-8");
@@ -317,7 +317,7 @@ impl Bench {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// The one line that `peer` was sent since the last look.
+    /// The only line that `peer` was sent since the last read.
     fn read_one(&mut self, peer: Peer) -> String {
         let mut lines = self.read(peer);
         assert_eq!(lines.len(), 1, "{peer:?} was sent {lines:?}");
@@ -328,7 +328,7 @@ impl Bench {
         serde_json::from_str(&self.read_one(peer)).expect("the bus writes JSON")
     }
 
-    /// `data.reason` and code of the one error that `peer` was sent.
+    /// `data.reason` and code of the only error that `peer` was sent.
     fn read_error(&mut self, peer: Peer) -> (String, i64, Value) {
         let value = self.read_json(peer);
         let error = &value["error"];
@@ -336,7 +336,7 @@ impl Bench {
         (reason, error["code"].as_i64().expect("a code"), value["id"].clone())
     }
 
-    /// A client asks until one more request of its own is refused. Its worker reads all of them.
+    /// A client sends requests until one more would be refused. Its worker reads all of them.
     fn fills_pending(&mut self, client: Peer) {
         for id in 0.. {
             self.write(client, &format!(r#"{{"id":"fill {id}","method":"x"}}"#));
@@ -390,7 +390,7 @@ impl Bench {
         self.handle(Input::Shutdown);
     }
 
-    /// Time passes, and the bus is told exactly when it asked for it.
+    /// Advances time; the bus is called exactly at its deadlines.
     fn pass(&mut self, duration: Duration) {
         let end = self.now.after(duration);
         while let Some(deadline) = self.bus.next_deadline().filter(|deadline| *deadline <= end) {

@@ -1,4 +1,4 @@
-//! What an operator does to one client or worker.
+//! An operator's actions on one client or worker.
 
 use super::*;
 use crate::tally::Change;

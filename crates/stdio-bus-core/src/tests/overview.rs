@@ -1,4 +1,4 @@
-//! What an operator sees of the tables.
+//! The operator's view of the tables.
 
 use super::*;
 use crate::overview::{Level, Name};

@@ -1,4 +1,4 @@
-//! Which worker a message without a session goes to: pools, listeners and assignment (decisions 6, 7).
+//! Which worker gets a message without a session: pools, listeners and assignment (decisions 6, 7).
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn named(id: &str, instances: usize, assignment: Assignment) -> Pool {
     Pool { id: id.into(), ..pool(instances, assignment) }
 }
 
-/// How many lines each worker was sent since the last look.
+/// How many lines each worker was sent since the last call.
 fn shares(bench: &mut Bench) -> Vec<usize> {
     (0..bench.workers.len()).map(|at| bench.read(bench.worker(at)).len()).collect()
 }
@@ -365,7 +365,7 @@ fn a_connection_outlives_a_worker_of_its_own_that_could_not_be_started() {
     let (first, client) = (bench.client(), bench.client());
     bench.spawns = false;
     asks(&mut bench, first, 1);
-    // The spare that is to follow, and the worker that the second one takes.
+    // The spare that follows, and the worker that the second one takes.
     bench.write(client, r#"{"id":1,"method":"initialize"}"#);
     let starting: Vec<WorkerKey> = bench.workers.iter().copied().skip(1).collect();
     for worker in starting {

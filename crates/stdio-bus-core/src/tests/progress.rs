@@ -1,5 +1,5 @@
-//! What is told for one request finds the client that has made it: progress by its token, subscriptions by the id of the
-//! request that listens (MCP). Tokens are unchanged unless two requests could not be told apart, and restored exactly.
+//! A message about one request reaches the client that has made it: progress by its token, subscriptions by the id of
+//! the listening request (MCP). Tokens are unchanged unless two requests would be confused, and restored exactly.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn answer(id: &str) -> String {
     format!(r#"{{"id":{id},"result":{{}}}}"#)
 }
 
-/// The id and the token of a line as [`asks`] writes it.
+/// The id and the token of a line written by [`asks`].
 fn names(line: &str) -> (String, String) {
     let between = |begin: &str, end: &str| {
         let rest = &line[line.find(begin).unwrap() + begin.len()..];
@@ -38,7 +38,7 @@ fn shared() -> (Bench, Peer, Peer, Peer) {
     (bench, first, second, worker)
 }
 
-/// Each of them asks; gives what the worker has read of them.
+/// Each of them sends a request; returns what the worker has read of them.
 fn ask(bench: &mut Bench, worker: Peer, client: Peer, id: &str, token: &str) -> (String, String) {
     bench.write(client, &asks(id, token));
     let line = bench.read_one(worker);
@@ -49,7 +49,7 @@ fn ask(bench: &mut Bench, worker: Peer, client: Peer, id: &str, token: &str) -> 
 
 #[test]
 fn progress_goes_to_the_client_that_asked_under_its_own_token() {
-    // TypeScript and Python use the id as the token, Rust's rmcp counts on its own.
+    // The TypeScript and Python SDKs use the id as the token, Rust's rmcp counts on its own.
     for (ids, tokens) in [
         (["0", "0"], ["0", "0"]),
         (["0", "1"], ["7", "7"]),
@@ -97,7 +97,7 @@ fn a_token_is_unchanged_unless_another_request_of_that_worker_has_it() {
         "3",
         "a number is another token than the string of its digits"
     );
-    // One that equals the id goes with it.
+    // A token that equals the id follows it.
     let (id, token) = ask(&mut bench, worker, second, "3", "3");
     assert!(id == token && id != "3", "{id} {token}");
 }
@@ -145,12 +145,12 @@ fn the_token_of_a_request_that_was_forgotten_is_not_used_again() {
     bench.read(worker);
     assert_ne!(ask(&mut bench, worker, second, "2", "8").1, "8");
     bench.pass(seconds(6));
-    // Nobody has it in the table any more, and the worker may tell of it yet.
+    // It is not in the table any more, but the worker may still report its progress.
     assert_ne!(ask(&mut bench, worker, second, "3", "8").1, "8");
     bench.write(worker, &progress("8"));
     assert!(bench.read(first).is_empty() && bench.read(second).is_empty());
     assert_eq!(bench.count(Reason::UnknownRequest), 1);
-    // MCP servers do not answer what was cancelled: other tokens stay as they are.
+    // MCP servers do not answer cancelled requests: other tokens stay unchanged.
     assert_eq!(ask(&mut bench, worker, second, "4", "9").1, "9");
     assert_eq!(ask(&mut bench, worker, second, "5", "5").1, "5");
 }
@@ -180,7 +180,7 @@ fn a_worker_hears_of_the_progress_of_what_it_asks_a_client() {
         assert_eq!(bench.read_one(workers[at]), progress("3"));
         assert!(bench.read(workers[1 - at]).is_empty());
     }
-    // Nobody tells of the progress of what another client was asked.
+    // Another client may not report the progress of this request.
     bench.write(second, &progress("3"));
     bench.write(second, &progress("4").replace(r#""method""#, r#""sessionId":"c","method""#));
     assert!(bench.read(workers[0]).is_empty() && bench.read(workers[1]).is_empty());
@@ -206,7 +206,7 @@ fn a_worker_of_one_client_alone_tells_it_everything() {
     let worker = bench.worker(0);
     bench.write(worker, &answer("1"));
     bench.read(client);
-    // A task goes on after the answer to the request that has begun it.
+    // A task continues after the answer to the request that has started it.
     bench.write(worker, &progress("1"));
     assert_eq!(bench.read_one(client), progress("1"));
     // But the client knows nothing of what replaced its token.

@@ -1,5 +1,5 @@
-//! The core is pure by construction: it has no standard library, no `unsafe`, and four crates that compute and do nothing
-//! else.
+//! The core is pure by construction: it has no standard library, no `unsafe`, and four crates that compute and do
+//! nothing else.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +19,7 @@ fn the_core_has_no_path_to_the_world() {
     assert_eq!(named, ["extern crate alloc;"]);
 }
 
-/// All others ask `client.rs` by name. Lines come in with the table in hand, so that a client is looked up once.
+/// All other files ask `client.rs`. The intake borrows the table, so that a client is looked up once.
 #[test]
 fn the_table_of_clients_is_known_to_those_who_own_it_and_to_the_ways_in() {
     let knows =
@@ -28,7 +28,7 @@ fn the_table_of_clients_is_known_to_those_who_own_it_and_to_the_ways_in() {
     assert_eq!(found, ["client.rs", "clients.rs", "intake.rs", "intake/fast_path.rs"]);
 }
 
-/// What others may change without asking it cannot keep a rule of its own. Rows of plain data have no such methods.
+/// A type whose fields others can change cannot keep an invariant. Rows of plain data have no such methods.
 #[test]
 fn what_changes_itself_has_no_field_that_other_files_see() {
     let (mut changing, mut open) = (BTreeSet::new(), BTreeSet::new());
@@ -41,7 +41,7 @@ fn what_changes_itself_has_no_field_that_other_files_see() {
             };
             changing
                 .extend(named("\nimpl").filter(|_| block.contains("(&mut self") || block.contains(" &mut self,\n")));
-            // A struct with a field, or one without names.
+            // A struct with a named or unnamed public field.
             let has_field = block.contains("\n    pub")
                 || block.lines().any(|line| line.contains("struct ") && line.contains("(pub"));
             open.extend(named("struct").filter(|_| has_field && !block.contains("\nimpl")));
@@ -51,7 +51,7 @@ fn what_changes_itself_has_no_field_that_other_files_see() {
     assert_eq!(changing.intersection(&open).collect::<Vec<_>>(), Vec::<&String>::new());
 }
 
-/// The files of the core without tests, by their paths.
+/// The files of the core without tests, by path.
 fn sources() -> BTreeMap<String, String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let (mut files, mut folders) = (BTreeMap::new(), vec![folder.clone()]);

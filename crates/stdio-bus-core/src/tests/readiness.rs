@@ -1,4 +1,4 @@
-//! What a load balancer is told.
+//! Readiness as a load balancer sees it.
 
 use super::*;
 use crate::readiness::Readiness;

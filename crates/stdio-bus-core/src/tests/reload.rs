@@ -1,4 +1,4 @@
-//! Another configuration while the daemon runs: what holds at once, and workers that are replaced in turn.
+//! Reload: settings that apply at once, and workers that are replaced in turn.
 
 mod replaced;
 
@@ -18,17 +18,17 @@ impl Bench {
         self.effects(&[], effects);
     }
 
-    /// The command that a worker runs.
+    /// The command of a worker.
     fn generation(&self, worker: Peer) -> u32 {
         self.commands.iter().find(|(known, ..)| *known == key(worker)).expect("it was started").2
     }
 
-    /// The workers that were started last, the oldest of them first.
+    /// The last workers that were started, the oldest of them first.
     fn newest(&self, count: usize) -> Vec<Peer> {
         self.commands[self.commands.len() - count..].iter().map(|(worker, ..)| Peer::Worker(*worker)).collect()
     }
 
-    /// The worker that has something to read, which is one.
+    /// The only worker that has input to read.
     fn busy_worker(&mut self) -> Peer {
         let workers: Vec<Peer> = self.workers.iter().map(|worker| Peer::Worker(*worker)).collect();
         let busy: Vec<Peer> = workers.into_iter().filter(|worker| !self.read(*worker).is_empty()).collect();
@@ -45,7 +45,7 @@ impl Bench {
     }
 }
 
-/// The same with another command in its first pool.
+/// The same settings with another command in the first pool.
 fn changed(settings: &Settings) -> Settings {
     let mut changed = settings.clone();
     changed.pools[0].generation += 1;
@@ -159,11 +159,11 @@ fn a_command_that_cannot_live_leaves_the_workers_that_are_there() {
         bench.write(client, CALL);
     }
     assert!(old.into_iter().all(|worker| bench.read(worker).len() == 1));
-    // One that ends is followed by what is known to live.
+    // A worker that ends is followed by one with a command that is known to live.
     bench.dies(old[0]);
     bench.pass(seconds(1));
     assert_eq!(bench.generation(bench.newest(1)[0]), 0);
-    // The command was mended without a change of the configuration.
+    // The command was fixed without a change of the configuration.
     bench.reload(&after);
     for _ in 0..2 {
         bench.pass(SETTLED);
@@ -197,7 +197,7 @@ fn a_command_that_lives_for_a_moment_and_answers_nothing_gives_way_to_the_one_be
     bench.reload(&changed(&before));
     bench.pass(SETTLED);
     bench.pass(SETTLED);
-    // On a busy machine both have begun to run when a script is found missing.
+    // On a busy machine both run for a while before a script is found missing.
     for pause in [200, 400, 800] {
         let candidate = bench.newest(1)[0];
         assert_eq!(bench.generation(candidate), 1);
@@ -374,7 +374,7 @@ fn a_new_pool_serves_at_once_and_one_that_is_gone_ends_with_its_sessions() {
     bench.gone(client);
     bench.stops(of_b);
     assert!(!bench.bus.pool_in_use(1) && bench.bus.pool_in_use(0));
-    // Its place is another pool's from now on.
+    // Its place now belongs to another pool.
     after.pools[1] = named("d");
     bench.reload(&after);
     let client = bench.client();
@@ -598,7 +598,7 @@ fn a_shutdown_ends_replacements_too() {
     assert!(bench.done);
 }
 
-/// A session that its worker works in, though no request is pending: version 2 of ACP.
+/// A session that its worker is active in, though no request is pending: version 2 of ACP.
 fn works(bench: &mut Bench, client: Peer, worker: Peer) {
     bench.write(client, r#"{"id":0,"method":"initialize","params":{"protocolVersion":2}}"#);
     bench.write(worker, r#"{"id":0,"result":{"protocolVersion":2}}"#);

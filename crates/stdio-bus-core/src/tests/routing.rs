@@ -1,4 +1,4 @@
-//! Where each kind of message goes (spec 3.5, 4.2, 5.1, 5.2, 6; decisions 1, 2, 5).
+//! The route of each kind of message (spec 3.5, 4.2, 5.1, 5.2, 6; decisions 1, 2, 5).
 
 use super::*;
 

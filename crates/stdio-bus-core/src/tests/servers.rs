@@ -1,4 +1,4 @@
-//! MCP servers that clients offer a worker over ACP: what the worker tells one of them finds the client that offers it.
+//! MCP servers that clients offer a worker over ACP: a message for one of them reaches the client that offers it.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn server(id: &str) -> String {
     format!(r#"{{"type":"acp","name":"x","id":"{id}"}}"#)
 }
 
-/// A message of a server, with what the server itself calls its request.
+/// A message of a server, with the server's own request id.
 fn message(server: &str, request: &str) -> String {
     format!(
         r#"{{"method":"mcp/message","params":{{"serverId":"{server}","requestId":{request},"method":"tools/list"}}}}"#
@@ -69,7 +69,7 @@ fn a_server_is_known_from_each_request_for_a_session() {
 #[test]
 fn what_a_server_calls_its_request_is_no_request_of_the_bus() {
     let (mut bench, [first, second], worker) = offered(&server("a"), &server("b"));
-    // Both have asked under the id 9, so the second one is replaced.
+    // Both have sent the id 9, so the second one is replaced.
     for client in [first, second] {
         bench.write(client, r#"{"id":9,"method":"x"}"#);
     }

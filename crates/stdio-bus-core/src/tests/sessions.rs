@@ -1,4 +1,4 @@
-//! Sessions: who owns one, where it lives, who may use it (spec 3.4, 6.1; decisions 1, 3).
+//! Sessions: the owner, the worker, and which clients may use it (spec 3.4, 6.1; decisions 1, 3).
 
 use super::*;
 
@@ -293,7 +293,7 @@ fn two_clients_whose_workers_call_their_sessions_alike_are_not_told_of() {
     assert_eq!(bench.count(Reason::SessionDoubled), 0);
 }
 
-/// A bus that forgets sessions which nobody uses for eight seconds, and a client with one.
+/// A bus that forgets sessions unused for eight seconds, and a client with one.
 fn forgetting(assignment: Assignment) -> (Bench, Peer, Peer) {
     let mut settings = settings(vec![Pool {
         max_instances: if assignment == Assignment::Dedicated { 3 } else { 1 },
@@ -358,7 +358,7 @@ fn on_a_dedicated_worker_a_forgotten_session_goes_on_as_if_nothing_had_been() {
     assert_eq!((bench.read_one(worker).as_str(), bench.read(client).len()), (PROMPT, 0));
 }
 
-/// A bus with one shared worker, and two connections of these names, the first of which has the session "s".
+/// A bus with one shared worker, and two connections with these user names, the first of which has the session "s".
 fn names(first: Option<&str>, second: Option<&str>) -> (Bench, [Peer; 2], Peer) {
     let pool = Pool { cancel_on_disconnect: true, ..pool(1, Assignment::Client) };
     names_of(settings(vec![pool]), [first, second])

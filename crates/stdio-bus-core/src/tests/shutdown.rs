@@ -3,7 +3,7 @@
 use super::super::shutdown::Stage;
 use super::*;
 
-/// A bus that lets requests finish for so long; its one client waits for its one worker.
+/// A bus that lets requests finish for this long; its one client waits for its one worker.
 fn quiescing(quiesce: Duration) -> (Bench, Peer, Peer) {
     let mut patient = settings(vec![pool(1, Assignment::RoundRobin)]);
     patient.limits.quiesce = quiesce;
@@ -70,7 +70,7 @@ fn without_a_grace_an_answer_that_a_deadline_makes_is_looked_at_once() {
     }
     bench.ends(gone);
     bench.shutdown();
-    // That no tick asks for its own moment again is seen to in here.
+    // `pass` checks that no tick asks for its own moment again.
     bench.pass(seconds(5));
     assert_eq!(bench.read_json(gone)["error"]["data"]["reason"], "timeout");
     assert_eq!((bench.how_closed(gone), bench.how_closed(waiting)), (Some(Close::Flush), None));

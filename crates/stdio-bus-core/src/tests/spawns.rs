@@ -1,25 +1,25 @@
-//! One worker of each dedicated pool is started at a time, and sources take turns for them.
+//! One worker of each dedicated pool is started at a time, and sources take turns.
 
 use super::*;
 use crate::tally::Change;
 
 const ASK: &str = r#"{"id":1,"method":"initialize"}"#;
 
-/// A bus whose dedicated pool has one spare, which runs; what is started from now on does not run before it is told to.
+/// A bus whose dedicated pool has one running spare; workers started from now on do not run before they are told to.
 fn dedicated(max_instances: usize) -> Bench {
     let mut bench = Bench::new(settings(vec![Pool { max_instances, ..pool(1, Assignment::Dedicated) }]));
     bench.spawns = false;
     bench
 }
 
-/// A client of this user asks.
+/// A client of this user sends a request.
 fn asks_from(bench: &mut Bench, user: u32) -> Peer {
     let client = Peer::Client(bench.connect(0, Source::User(user)).expect("there is room"));
     bench.write(client, ASK);
     client
 }
 
-/// These clients, which are not read, will send nothing more.
+/// These clients, which are paused, will send nothing more.
 fn send_no_more(bench: &mut Bench, clients: &[Peer]) {
     for client in clients {
         let Peer::Client(key) = *client else { panic!("it is a client") };
@@ -33,7 +33,7 @@ fn starting(bench: &Bench) -> Vec<WorkerKey> {
     bench.workers.iter().copied().filter(is_starting).collect()
 }
 
-/// The one worker that is being started runs. Gives whom it belongs to.
+/// The only worker that is being started runs. Returns its owner.
 fn runs(bench: &mut Bench) -> Option<Peer> {
     let [worker] = starting(bench)[..] else { panic!("{:?} are being started", starting(bench)) };
     let owner = bench.bus.owner(worker).map(Peer::Client);
@@ -215,7 +215,7 @@ fn turns_at_a_pace_go_on_after_a_start_that_took_longer_than_the_pace() {
     assert_eq!(runs(&mut bench), Some(ended[0]), "its turn had come before");
     let waits = |bench: &mut Bench| ended.iter().filter(|client| bench.is_paused(**client)).count();
     for left in (0..9).rev() {
-        // What is started now runs at once, so that only time brings the next turn.
+        // Workers that are started now run at once, so that only time brings the next turn.
         while let Some(worker) = starting(&bench).first().copied() {
             bench.handle(Input::Spawned { worker, pid: 7 });
         }

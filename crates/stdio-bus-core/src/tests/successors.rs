@@ -1,4 +1,4 @@
-//! What a proxy sends on for the one behind it (`proxy/successor`) finds its way as the message that it is.
+//! A message that a proxy forwards for its successor (`proxy/successor`) is routed as the message itself.
 
 use super::*;
 
@@ -7,7 +7,7 @@ fn wrapped(id: Option<u32>, method: &str, params: &str) -> String {
     format!(r#"{{{id}"method":"proxy/successor","params":{{"method":"{method}","params":{params}}}}}"#)
 }
 
-/// Two workers, and two clients with a session each, which were made by wrapped requests.
+/// Two workers, and two clients with a session each, created by wrapped requests.
 fn sessions() -> (Bench, [Peer; 2], [Peer; 2]) {
     let mut bench = bench(2);
     let clients = [bench.client(), bench.client()];

@@ -1,4 +1,4 @@
-//! What is counted of requests, workers, bytes and waits.
+//! Counters of requests, workers, bytes and waits.
 
 use super::*;
 use crate::tally::{Change, Outcome, Tally};
@@ -7,7 +7,7 @@ fn tally(bench: &Bench) -> Tally {
     bench.bus.pool_row(0).expect("there is a pool").tally.clone()
 }
 
-/// The outcomes that were counted, without those that were not.
+/// The outcomes with a count above zero.
 fn outcomes(bench: &Bench) -> Vec<(&'static str, u64)> {
     let tally = tally(bench);
     let all = Outcome::ALL.iter().map(|outcome| (outcome.name(), tally.requests(*outcome)));

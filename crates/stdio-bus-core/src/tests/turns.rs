@@ -1,4 +1,4 @@
-//! Who waits for whom before a worker and for a slow reader, and who gives way when slots run out (decisions 12, 23).
+//! Turns for a shared worker, slow readers, and eviction when slots run out (decisions 12, 23).
 
 use super::*;
 use crate::port::Source;
@@ -9,7 +9,7 @@ impl Bench {
         Peer::Client(self.connect(0, source).expect("there is room"))
     }
 
-    /// The worker has so many bytes in its pipe from now on.
+    /// The worker has this many bytes in its pipe from now on.
     fn leaves_unread(&mut self, worker: Peer, bytes: usize) {
         self.wire(worker).unread = bytes;
     }
@@ -19,7 +19,7 @@ fn note(letter: &str, length: usize) -> String {
     format!(r#"{{"method":"x","params":"{}"}}"#, letter.repeat(length))
 }
 
-/// A worker that reads nothing, and a client that has sent it more than it may at once.
+/// A worker that reads nothing, and a client that has sent it more than allowed at once.
 fn flooded() -> (Bench, Peer, Peer) {
     let mut bench = bench(1);
     let (flooder, worker) = (bench.client(), bench.worker(0));
@@ -104,7 +104,7 @@ fn a_line_that_waits_is_not_scanned_again() {
     bench.write(client, &note("a", 10));
     bench.write(client, &note("b", 10));
     assert!(bench.is_paused(client));
-    // What was found to be valid is not looked at again.
+    // The validated part is not scanned again.
     let kept = &mut bench.wire(client).kept;
     let at = kept.iter().position(|byte| *byte == b'b').unwrap();
     kept[at] = b'"';
@@ -167,7 +167,7 @@ fn one_client_alone_waits_for_no_turns() {
     assert_eq!(bench.read(worker).len(), 1000);
 }
 
-/// One worker, and a thousand bytes are much.
+/// One worker, with an output limit of a thousand bytes.
 fn with_small_queues() -> Bench {
     let mut tight = settings(vec![pool(1, Assignment::RoundRobin)]);
     tight.limits.max_output_queue = 1000;
@@ -222,7 +222,7 @@ fn a_slow_reader_of_a_shared_worker_is_closed_when_its_queue_is_four_times_too_l
     assert_eq!(bench.read(polite).len(), 1);
 }
 
-/// `slow_and_polite` when the slow one has left, and all the time that the worker had for slow ones with it.
+/// `slow_and_polite` after the slow client has left, with the worker's time for slow readers used up.
 fn no_patience_left() -> (Bench, Peer, Peer) {
     let (mut bench, slow, polite, worker) = slow_and_polite();
     (0..12).for_each(|_| bench.write(worker, &update()));
@@ -231,7 +231,7 @@ fn no_patience_left() -> (Bench, Peer, Peer) {
     (bench, polite, worker)
 }
 
-/// Twenty updates in one session, which are more than may be queued for a slow reader.
+/// Twenty updates in one session, more than may be queued for a slow reader.
 fn burst(session: &str) -> String {
     let update = update().replace("\"s\"", &format!("\"{session}\""));
     format!("{update}\n").repeat(20)

@@ -51,7 +51,7 @@ fn a_request_waits_from_the_moment_on_at_which_its_worker_breaks() {
 fn nobody_waits_for_longer_than_hold_ms_in_all() {
     let mut bench = round_robin(1);
     let (client, worker) = (bench.client(), bench.worker(0));
-    // It closes its stdout and does not end, so nobody follows it.
+    // It closes its stdout without exiting, so it has no successor.
     bench.ends(worker);
     for id in 1..=3 {
         bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));

@@ -1,4 +1,4 @@
-//! Workers that start, exit, misbehave and are started again (spec 5.3, 7.1; decision 13).
+//! Workers that start, exit, misbehave and are restarted (spec 5.3, 7.1; decision 13).
 
 use super::*;
 use crate::tally::{Change, ENDS};
@@ -48,7 +48,7 @@ fn a_stalled_worker_that_waits_for_a_client_is_not_resumed_only_to_be_forgotten(
     bench.pass(seconds(1));
     assert_eq!(bench.count(Reason::WorkerStalled), 1);
     assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
-    // Its requests were given up, so its stdout is over: it is gone as soon as it has exited.
+    // Its requests were dropped, so its stdout is over: it is gone as soon as it has exited.
     bench.exits(worker, Exit::Signal(15));
     assert!(bench.is_released(worker));
     assert_eq!(bench.count(Reason::WorkerHoldsPipe), 0);
@@ -291,7 +291,7 @@ fn a_worker_that_closed_its_stdin_has_as_long_as_the_request_that_it_has_read() 
     assert!(bench.signals_to(worker).is_empty());
     bench.write(worker, r#"{"id":1,"result":1}"#);
     assert_eq!(bench.read_one(client), r#"{"id":1,"result":1}"#);
-    // Nobody waits for it now, and it takes nothing more.
+    // The request has no asker now, and the worker takes nothing more.
     bench.pass(Duration::from_secs(1));
     assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
     assert_eq!(bench.count(Reason::WorkerClosedStdin), 1);
@@ -345,7 +345,7 @@ fn every_worker_has_a_number_of_its_own_for_ever() {
     assert_eq!(numbers, [0, 1, 2, 3, 4]);
 }
 
-/// The names of the workers that were started, in order.
+/// The names of the started workers, in order.
 fn names(bench: &Bench) -> Vec<(usize, u32)> {
     let started = bench.reports.iter().filter(|report| report.reason == Reason::WorkerStarted);
     started.filter_map(|report| report.worker).map(|worker| (worker.place, worker.incarnation)).collect()
@@ -369,14 +369,14 @@ fn the_end_of_a_worker_is_one_worker_exited_and_each_request_that_goes_with_it_a
     assert!(read.len() == 3 && read.iter().all(|line| line.contains(r#""reason":"worker_exited""#)), "{read:?}");
 }
 
-/// What the bystander of a worker that `breaks` reads, and how its end is counted.
+/// The error that a bystander of a worker that `breaks` reads, and how its end is counted.
 fn told_of(breaks: impl Fn(&mut Bench, Peer)) -> (Value, String, Vec<(&'static str, u64)>, u64) {
     let agents = Pool { request_timeout: Some(seconds(5)), ..pool(1, Assignment::RoundRobin) };
     let mut settings = settings(vec![agents]);
     settings.limits.max_input_buffer = 64;
     let mut bench = Bench::new(settings);
     let (guilty, bystander, worker) = (bench.client(), bench.client(), bench.worker(0));
-    // As many as may run out of time in a row.
+    // As many as may time out in a row.
     for id in 1..=3 {
         bench.write(guilty, &format!(r#"{{"id":{id},"method":"x"}}"#));
     }

@@ -1,4 +1,4 @@
-//! Nobody cancels what is another's.
+//! No peer cancels another peer's request.
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! What belongs to a name that a token stands for.
+//! What belongs to the user name of a token.
 
 use super::*;
 
-/// A client that has a token of this name, good for some pools or for all.
+/// A client with a token of this name, valid for some pools or for all.
 fn named(bench: &mut Bench, name: Option<&str>, pools: Option<&[usize]>) -> Peer {
     let names = Names { token: name.map(Into::into), ..Names::default() };
     let origin = Origin { names: names.into(), pools: pools.map(Into::into), ..Origin::default() };
@@ -35,7 +35,7 @@ fn a_session_that_was_made_under_a_name_is_loaded_under_no_other() {
     }
 }
 
-/// A dedicated pool that denies a method that nobody uses, or none: that decides which way messages take.
+/// A dedicated pool that denies an unused method, or none: that decides which path messages take.
 fn own_workers(denies: bool) -> Bench {
     let deny_methods = if denies { vec!["other".into()] } else { Vec::new() };
     Bench::new(settings(vec![Pool { max_instances: 9, deny_methods, ..pool(1, Assignment::Dedicated) }]))

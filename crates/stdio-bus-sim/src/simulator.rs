@@ -328,7 +328,7 @@ impl World {
     }
 
     fn check(&mut self) {
-        self.learn_owners_who_wait();
+        self.learn_waiting_owners();
         self.bus.check_invariants();
         self.model.check(self.now, &self.bus);
         self.learn_roles();

@@ -65,7 +65,7 @@ impl Bus {
     }
 
     /// Why a message that names no client has no addressee, with the remedy.
-    pub(crate) fn nobody_is_meant(&self, worker: WorkerKey) -> Refusal {
+    pub(crate) fn no_addressee(&self, worker: WorkerKey) -> Refusal {
         let Some(worker) = self.workers.get(worker) else {
             return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
         };
@@ -139,7 +139,7 @@ impl Bus {
         } else {
             let elicited = || self.client_of_elicitation(said).map(Peer::Client);
             let server = || self.client_of_server(said).map(Peer::Client);
-            named.client.or_else(elicited).or_else(server).or_else(only).ok_or_else(|| self.nobody_is_meant(worker))?
+            named.client.or_else(elicited).or_else(server).or_else(only).ok_or_else(|| self.no_addressee(worker))?
         };
         // A half-closed client still takes notifications. It cannot answer a request any more.
         let last_phase = if id.is_some() { Phase::Open } else { Phase::HalfClosed };

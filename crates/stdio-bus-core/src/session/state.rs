@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_owns_a_name_that_is_held_but_by_asking_for_it() {
+    fn a_reserved_name_gets_an_owner_only_by_a_request_for_it() {
         for state in STATES.into_iter().filter(|state| !state.is_owned()) {
             for event in events().filter(|event| *event != AskedAgain) {
                 assert!(!step(state, event).is_owned(), "{state:?} {event:?}");

@@ -133,7 +133,7 @@ fn told(bench: &Bench, reason: Reason) -> Vec<&str> {
 }
 
 #[test]
-fn who_comes_from_no_network_that_is_allowed_is_closed_without_a_slot_or_a_word() {
+fn a_client_from_a_network_that_is_not_allowed_is_closed_without_a_slot_or_a_word() {
     let mut bench = guarded(Entry { allow: Some(networks(&["10.0.0.0/8", "2001:db8::/32"])), ..Entry::default() });
     for allowed in ["10.1.2.3:4", "[::ffff:10.1.2.3]:4", "[2001:db8::1]:4"] {
         assert!(bench.connect(0, place(allowed)).is_some(), "{allowed}");
@@ -147,14 +147,14 @@ fn who_comes_from_no_network_that_is_allowed_is_closed_without_a_slot_or_a_word(
 }
 
 #[test]
-fn strangers_are_told_with_restraint() {
+fn rejected_connections_are_reported_at_a_limited_rate() {
     let mut bench = guarded(Entry { allow: Some(networks(&["10.0.0.0/8"])), ..Entry::default() });
     (0..1000).for_each(|_| assert!(bench.connect(0, place("192.0.2.7:4")).is_none()));
     assert_eq!((bench.count(Reason::NotAllowed), told(&bench, Reason::NotAllowed).len()), (1000, 10));
 }
 
 #[test]
-fn one_that_has_gone_before_it_was_looked_at_is_let_in_by_no_list_and_told_to_nobody() {
+fn a_peer_that_left_before_its_address_was_read_is_allowed_by_no_list_and_not_reported() {
     let mut bench = guarded(Entry { allow: Some(networks(&["0.0.0.0/0", "::/0"])), ..Entry::default() });
     assert!(bench.connect(0, Place::Inherited).is_none());
     let report = bench.reports.iter().find(|report| report.reason == Reason::NotAllowed).expect("it is counted");
@@ -207,7 +207,7 @@ fn through_a_proxy_the_clients_own_address_is_allowed_and_counted() {
 }
 
 #[test]
-fn a_proxy_that_looks_whether_somebody_is_there_needs_no_leave_and_is_told_to_nobody() {
+fn a_health_check_of_a_proxy_is_always_allowed_and_not_reported() {
     let proxy = Some(Proxies::Networks(networks(&["10.0.0.5"])));
     let mut bench = guarded(Entry { allow: Some(networks(&["192.0.2.0/24"])), proxy, ..Entry::default() });
     let check = Origin { place: place("10.0.0.5:1"), is_proxy: true, ..Origin::default() };
@@ -232,7 +232,7 @@ fn a_connection_that_had_to_begin_with_a_header_is_told_with_its_place() {
 }
 
 #[test]
-fn a_header_of_somebody_who_is_not_believed_is_named_however_it_is_cut() {
+fn a_header_of_an_untrusted_peer_is_recognised_with_any_cut() {
     let text = &b"PROXY TCP4 192.0.2.7 192.0.2.1 1 2\r\n"[..];
     let binary = &b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x07\xc0\0\x02\x01\0\x01\0\x02"[..];
     let proxy = Some(Proxies::Networks(networks(&["10.0.0.5"])));

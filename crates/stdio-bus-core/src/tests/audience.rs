@@ -31,7 +31,7 @@ fn what_a_worker_says_without_a_session_reaches_the_one_client_that_it_has_serve
 }
 
 #[test]
-fn a_worker_that_nobody_has_used_speaks_to_the_only_client_there_is() {
+fn an_unused_worker_reaches_the_only_client() {
     let mut bench = bench(2);
     let worker = bench.worker(1);
     bench.write(worker, NOTE);
@@ -64,7 +64,7 @@ fn a_worker_that_has_served_two_is_told_that_its_pool_should_be_dedicated() {
 }
 
 #[test]
-fn nobody_hears_what_a_worker_says_for_a_client_that_has_left() {
+fn messages_for_a_client_that_has_left_reach_no_other() {
     let mut bench = bench(1);
     let (first, worker) = (bench.client(), bench.worker(0));
     bench.write(first, r#"{"id":0,"method":"resources/subscribe"}"#);
@@ -89,7 +89,7 @@ fn nobody_hears_what_a_worker_says_for_a_client_that_has_left() {
 }
 
 #[test]
-fn who_answers_a_worker_that_nobody_has_used_has_used_it() {
+fn a_client_that_answers_an_unused_worker_has_used_it() {
     let mut bench = bench(1);
     let (first, worker) = (bench.client(), bench.worker(0));
     bench.write(worker, ASK);
@@ -103,7 +103,7 @@ fn who_answers_a_worker_that_nobody_has_used_has_used_it() {
 }
 
 #[test]
-fn the_end_of_an_elicitation_reaches_who_was_asked() {
+fn the_completion_of_an_elicitation_reaches_the_client_that_was_asked() {
     let mut bench = bench(1);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
     for (client, id) in [(first, 1), (second, 2)] {
@@ -147,7 +147,7 @@ fn only_the_last_elicitations_of_a_worker_are_remembered() {
 }
 
 #[test]
-fn a_spare_of_a_dedicated_pool_speaks_to_nobody() {
+fn a_spare_of_a_dedicated_pool_has_no_addressee() {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]));
     let (client, spare) = (bench.client(), bench.worker(0));
     bench.write(spare, NOTE);
@@ -280,7 +280,7 @@ fn a_client_that_has_not_read_yet_that_a_list_has_changed_is_not_told_again() {
 }
 
 #[test]
-fn a_client_that_reads_nothing_holds_nobody_up_when_a_list_changes() {
+fn a_client_that_reads_nothing_does_not_delay_a_list_change_for_others() {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.limits.max_output_queue = 10;
     let mut bench = Bench::new(settings);

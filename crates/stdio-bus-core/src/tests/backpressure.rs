@@ -45,7 +45,7 @@ fn a_full_worker_pauses_its_clients_until_half_of_its_queue_is_drained() {
 }
 
 #[test]
-fn only_those_who_write_to_a_full_output_wait() {
+fn only_peers_that_write_to_a_full_output_wait() {
     let mut bench = tight(2);
     let (blocked, other) = (bench.client(), bench.client());
     let (full, free) = (bench.worker(0), bench.worker(1));
@@ -140,7 +140,7 @@ fn a_slow_reader_that_makes_progress_is_not_closed() {
 }
 
 #[test]
-fn one_who_asks_without_reading_its_errors_is_paused() {
+fn a_client_that_asks_without_reading_its_errors_is_paused() {
     let mut bench = tight(1);
     let client = bench.client();
     bench.stalls(client);

@@ -40,7 +40,7 @@ fn a_client_that_half_closes_answers_no_more_so_the_worker_that_asked_is_told() 
 }
 
 #[test]
-fn a_half_closed_client_whose_answer_never_comes_is_told_so_and_closed() {
+fn a_half_closed_client_whose_answer_never_comes_gets_an_error_and_is_closed() {
     let mut bench = bench(1);
     let client = bench.client();
     bench.write(client, r#"{"id":1,"method":"x"}"#);
@@ -125,7 +125,7 @@ fn a_client_that_says_that_it_leaves_is_closed_with_what_is_queued_and_its_reque
 }
 
 #[test]
-fn a_client_whose_frames_are_wrong_is_closed_for_that_and_counted() {
+fn a_client_with_invalid_frames_is_closed_and_counted() {
     for (is_too_long, reason) in [(false, Reason::ClientMalformed), (true, Reason::ClientLineTooLong)] {
         let mut bench = bench(1);
         let client = bench.client();

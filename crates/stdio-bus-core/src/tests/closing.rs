@@ -88,7 +88,7 @@ fn a_client_that_takes_no_refusals_is_closed_all_the_same() {
 }
 
 #[test]
-fn who_is_in_the_middle_of_a_line_when_its_worker_ends_may_finish_it() {
+fn a_client_in_the_middle_of_a_line_when_its_worker_ends_may_finish_it() {
     let (mut bench, client, worker) = with_own_worker();
     bench.write_bytes(client, br#"{"id":1,"#);
     bench.dies(worker);

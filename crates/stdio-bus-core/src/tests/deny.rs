@@ -109,7 +109,7 @@ fn a_new_name_for_a_session_of_another_pool_leaves_the_method_to_that_pool() {
 }
 
 #[test]
-fn a_denied_request_takes_nobodys_turn() {
+fn a_denied_request_takes_no_turn() {
     let first = Pool { deny_methods: vec!["x".into()], ..pool(2, Assignment::RoundRobin) };
     let mut bench = Bench::new(settings(vec![first]));
     let (client, worker) = (bench.client(), bench.worker(0));

@@ -155,7 +155,7 @@ fn a_worker_that_ends_when_it_is_asked_has_not_failed_and_the_next_one_is_asked_
 }
 
 #[test]
-fn a_command_whose_workers_end_when_they_are_asked_is_for_sessions_and_the_third_one_is_not_asked() {
+fn a_command_whose_workers_exit_when_asked_is_for_sessions_and_the_third_one_is_not_asked() {
     let mut bench = Bench::new(never_restarted());
     bench.dies_asked();
     bench.dies_asked();

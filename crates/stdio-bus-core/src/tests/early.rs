@@ -33,7 +33,7 @@ fn what_comes_before_the_answer_that_makes_its_session_follows_the_answer() {
 }
 
 #[test]
-fn what_comes_early_for_a_session_that_nobody_gets_is_dropped_with_the_last_answer() {
+fn early_lines_of_a_session_without_a_client_are_dropped_with_the_last_answer() {
     let (mut bench, first, second, worker) = two_wait();
     bench.write(worker, &update("c", 1));
     bench.write(worker, &made(1, "a"));
@@ -128,7 +128,7 @@ fn what_came_early_goes_with_its_worker() {
 }
 
 #[test]
-fn what_came_early_for_a_session_that_is_loaded_meanwhile_is_for_nobody() {
+fn early_lines_of_a_session_that_is_loaded_meanwhile_are_dropped() {
     let (mut bench, first, second, worker) = two_wait();
     let third = bench.client();
     bench.write(worker, &update("a", 1));

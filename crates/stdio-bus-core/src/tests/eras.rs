@@ -163,7 +163,7 @@ fn clients_of_other_doors_are_served_by_workers_for_earlier_versions() {
 }
 
 #[test]
-fn people_see_one_pool_and_no_worker_that_nobody_has_needed() {
+fn operators_see_one_pool_and_no_unneeded_worker() {
     let mut bench = Bench::asked(pool(2, Assignment::RoundRobin), MODERN);
     assert_eq!(bench.bus.staffing(), (2, 2));
     let (modern, legacy) = (bench.mcp(Era::Modern), bench.mcp(Era::Legacy));
@@ -436,7 +436,7 @@ fn as_many_workers_are_lent_as_there_may_be() {
 }
 
 #[test]
-fn workers_beyond_instances_end_when_nobody_has_needed_them_for_a_minute() {
+fn workers_beyond_instances_end_after_a_minute_without_use() {
     let mut bench = Bench::asked(Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }, MODERN);
     let clients: Vec<Peer> = (0..3).map(|_| bench.mcp(Era::Modern)).collect();
     for client in &clients {
@@ -474,7 +474,7 @@ fn a_notification_keeps_no_worker() {
 }
 
 #[test]
-fn who_leaves_gives_its_worker_back_and_what_that_says_then_is_nobodys() {
+fn a_client_that_leaves_returns_its_worker_whose_later_messages_are_dropped() {
     let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);
     let (worker, one, two) = (bench.worker(0), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
     bench.write(one, CALL);
@@ -495,7 +495,7 @@ fn who_leaves_gives_its_worker_back_and_what_that_says_then_is_nobodys() {
 }
 
 #[test]
-fn what_a_lent_worker_tells_of_the_request_of_another_client_reaches_nobody() {
+fn messages_of_a_lent_worker_about_another_clients_request_are_dropped() {
     let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);
     let (worker, one, two) = (bench.worker(0), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
     bench.write(one, r#"{"id":5,"method":"subscriptions/listen","params":{"_meta":{"progressToken":"p"}}}"#);
@@ -529,7 +529,7 @@ fn the_end_of_a_lent_worker_is_an_error_and_not_the_end_of_the_connection() {
 }
 
 #[test]
-fn a_client_whose_turn_has_come_goes_on_when_the_worker_ends_that_was_lent_to_it() {
+fn a_client_whose_turn_has_come_continues_when_its_lent_worker_ends() {
     let mut bench = Bench::asked(pool(1, Assignment::Dedicated), MODERN);
     let (worker, one, two) = (bench.worker(0), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
     bench.write(one, CALL);

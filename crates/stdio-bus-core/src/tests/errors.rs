@@ -110,7 +110,7 @@ fn a_late_answer_is_not_taken_for_the_answer_to_a_new_request_with_the_same_id()
 }
 
 #[test]
-fn who_speaks_another_protocol_is_told_which_one_and_how_it_began() {
+fn a_peer_with_another_protocol_is_told_which_one_and_how_it_began() {
     for (bytes, told) in [
         (&b"GET /acp?token=secret HTTP/1.1\r\nHost: a\r\n\r\n"[..], "HTTP, not JSON; the line begins \"GET /acp\""),
         (b"\x16\x03\x01\x02\x00\x01\n", "TLS, not JSON; the line begins \"\\x16\\x03"),

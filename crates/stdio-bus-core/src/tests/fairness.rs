@@ -57,7 +57,7 @@ fn a_client_that_leaves_while_it_lets_others_go_first_is_forgotten() {
 }
 
 #[test]
-fn the_last_slots_for_pending_requests_are_kept_for_those_who_hold_few() {
+fn the_last_slots_for_pending_requests_are_reserved_for_clients_with_few() {
     let mut bench = bench(1);
     let (eager, polite, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write_bytes(eager, &requests(0..4093));

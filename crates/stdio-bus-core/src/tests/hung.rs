@@ -15,7 +15,7 @@ fn runs_out(bench: &mut Bench, client: Peer, id: u32) {
 }
 
 #[test]
-fn a_worker_whose_requests_run_out_of_time_in_a_row_is_started_anew() {
+fn a_worker_whose_requests_time_out_in_a_row_is_restarted() {
     let mut bench = patient();
     let (client, worker) = (bench.client(), bench.worker(0));
     for id in 0..2 {
@@ -127,7 +127,7 @@ fn a_worker_that_the_bus_does_not_read_for_want_of_room_is_not_told_to_be_silent
 }
 
 #[test]
-fn a_worker_that_nobody_waits_for_may_be_silent() {
+fn a_worker_without_pending_requests_may_be_silent() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":1,"method":"x"}"#);
@@ -207,7 +207,7 @@ fn workers_that_end_soon_after_they_were_taken_make_the_next_clients_of_a_dedica
 }
 
 #[test]
-fn who_makes_its_own_workers_end_does_not_make_others_wait_for_long() {
+fn a_client_that_crashes_its_own_workers_does_not_make_others_wait_for_long() {
     assert_eq!(waits(|_| Source::User(7)), [0, 0, 100, 0, 0]);
     assert_eq!(waits(|client| Source::User(client % 2)), [0, 0, 200, 0, 0], "nor do two who take turns");
 }

@@ -29,7 +29,7 @@ fn an_idle_client_is_closed_unless_it_has_a_request_or_a_session() {
 }
 
 #[test]
-fn when_all_slots_are_taken_who_has_never_said_anything_makes_room() {
+fn when_all_slots_are_taken_a_client_that_has_sent_nothing_makes_room() {
     let mut bench = bench(1);
     let first = bench.client();
     bench.write(first, r#"{"id":1,"method":"x"}"#);
@@ -52,7 +52,7 @@ fn when_all_slots_are_taken_who_has_never_said_anything_makes_room() {
 }
 
 #[test]
-fn when_all_slots_are_taken_who_does_not_get_on_with_its_first_line_makes_room() {
+fn when_all_slots_are_taken_a_client_with_a_stalled_first_line_makes_room() {
     let mut bench = bench(1);
     let clients: Vec<Peer> = (0..MAX_CONNECTIONS).map(|_| bench.client()).collect();
     clients.iter().for_each(|client| bench.write_bytes(*client, b"{"));

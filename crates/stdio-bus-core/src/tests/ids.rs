@@ -275,7 +275,7 @@ fn of_requests_with_one_id_the_oldest_is_cancelled() {
 }
 
 #[test]
-fn who_cancels_nothing_is_not_read_for_a_moment_unless_it_is_alone() {
+fn a_client_whose_cancellation_names_nothing_is_paused_unless_it_is_alone() {
     for others in [0, 1] {
         let mut bench = bench(1);
         let (client, worker) = (bench.client(), bench.worker(0));
@@ -373,7 +373,7 @@ fn a_worker_that_changes_the_type_of_an_id_is_told_once_what_is_pending() {
 }
 
 #[test]
-fn a_request_of_a_worker_whose_id_is_none_goes_nowhere_and_is_reported() {
+fn a_workers_request_with_an_invalid_id_is_dropped_and_reported() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":5,"method":"x","sessionId":"a"}"#);

@@ -163,7 +163,7 @@ fn a_name_that_the_worker_gives_out_outranks_one_that_it_has_only_confirmed() {
 }
 
 #[test]
-fn what_a_worker_says_of_a_session_before_it_has_given_it_out_reaches_nobody_who_took_its_name() {
+fn messages_in_a_session_not_given_out_yet_do_not_reach_a_client_that_claimed_its_name() {
     let mut bench = bench(1);
     let (thief, owner, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(thief, r#"{"id":1,"method":"x","sessionId":"next"}"#);
@@ -225,7 +225,7 @@ fn a_worker_that_repeats_what_it_is_sent_gives_out_no_names_by_that() {
 }
 
 #[test]
-fn a_session_that_went_with_its_worker_is_lost_to_its_owner_and_claimed_by_nobody() {
+fn a_session_lost_with_its_worker_is_lost_to_its_owner_and_cannot_be_claimed() {
     let (mut bench, [owner, other], worker) = two_owners();
     bench.dies(worker);
     bench.pass(seconds(1));
@@ -315,7 +315,7 @@ fn a_session_whose_load_is_answered_too_late_stays_with_the_client_that_asked_fo
 }
 
 #[test]
-fn a_late_answer_that_repeats_the_name_it_was_asked_in_takes_the_session_from_nobody() {
+fn a_late_answer_that_repeats_its_session_name_takes_the_session_from_no_client() {
     let mut bench = hurried();
     let (owner, other, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(owner, &prompt(1, "mine"));
@@ -330,7 +330,7 @@ fn a_late_answer_that_repeats_the_name_it_was_asked_in_takes_the_session_from_no
 }
 
 #[test]
-fn an_answer_for_an_owner_that_has_left_takes_the_session_from_nobody_who_loads_it() {
+fn an_answer_for_an_owner_that_has_left_does_not_take_the_session_from_its_loader() {
     let mut bench = bench(1);
     let (owner, loader, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(owner, &prompt(1, "s"));
@@ -384,7 +384,7 @@ fn both_names_that_were_loaded_at_once_are_held_when_their_owner_leaves() {
 }
 
 #[test]
-fn who_loads_a_session_in_the_params_does_not_get_the_held_one_that_it_names_at_top_level() {
+fn a_load_of_a_session_in_the_params_does_not_give_the_reserved_one_at_top_level() {
     let mut bench = bench(1);
     let (owner, stranger, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(owner, &load(1, "held"));
@@ -416,7 +416,7 @@ fn a_session_that_the_worker_may_have_loaded_unseen_is_held_when_its_owner_leave
 }
 
 #[test]
-fn a_session_that_is_made_for_a_client_that_has_gone_is_nobodys() {
+fn a_session_created_for_a_client_that_has_left_has_no_owner() {
     let mut bench = bench(1);
     let (gone, guesser, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(gone, r#"{"id":1,"method":"session/new"}"#);
@@ -507,7 +507,7 @@ fn an_error_repeats_the_id_as_its_client_wrote_it() {
 }
 
 #[test]
-fn what_is_told_again_reaches_who_loads_a_session_while_others_make_theirs() {
+fn replayed_history_reaches_the_client_that_loads_the_session_while_others_create_theirs() {
     let mut bench = bench(1);
     let (loader, maker, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(maker, r#"{"id":1,"method":"session/new"}"#);

@@ -235,7 +235,7 @@ fn requests_whose_client_has_left_give_way_when_the_table_is_full() {
 }
 
 #[test]
-fn when_the_table_is_full_what_nobody_has_wanted_for_longest_gives_way_first() {
+fn when_the_table_is_full_the_longest_unwanted_request_is_dropped_first() {
     let mut bench = bench(1);
     let worker = bench.worker(0);
     for ids in [0..1, 1..4096] {
@@ -280,7 +280,7 @@ fn the_defaults_are_those_of_the_specification() {
 }
 
 #[test]
-fn who_is_refused_because_a_table_is_full_of_its_own_is_read_more_slowly_and_the_others_are_not() {
+fn a_client_that_fills_a_table_is_read_more_slowly_and_the_others_are_not() {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.limits.requests_ahead = usize::MAX;
     let mut bench = Bench::new(settings);

@@ -40,7 +40,7 @@ const REQUEST: &str = r#"{"id":1,"method":"x"}"#;
 const RESULT: &str = r#"{"id":1,"result":1}"#;
 
 #[test]
-fn who_holds_much_is_not_read_until_there_is_room_again() {
+fn a_client_that_holds_much_is_not_read_until_there_is_room_again() {
     let mut bench = crowded();
     let (large, small, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.crowd(SHORT, &[(large, 4 << 20), (small, 10 << 10), (worker, 7 << 20)]);
@@ -55,7 +55,7 @@ fn who_holds_much_is_not_read_until_there_is_room_again() {
 }
 
 #[test]
-fn who_is_held_back_is_not_heard_although_its_bytes_are_there() {
+fn a_client_held_back_is_not_read_although_its_bytes_have_arrived() {
     let mut bench = crowded();
     let (large, worker) = (bench.client(), bench.worker(0));
     bench.crowd(SHORT, &[(large, 12 << 20)]);
@@ -70,7 +70,7 @@ fn who_is_held_back_is_not_heard_although_its_bytes_are_there() {
 }
 
 #[test]
-fn who_has_let_go_is_read_again_although_memory_is_still_short() {
+fn a_client_that_has_freed_its_memory_is_read_again_although_memory_is_still_short() {
     let mut bench = crowded();
     let (one, other) = (bench.client(), bench.client());
     bench.crowd(SHORT, &[(one, 6 << 20), (other, 6 << 20)]);
@@ -79,7 +79,7 @@ fn who_has_let_go_is_read_again_although_memory_is_still_short() {
 }
 
 #[test]
-fn who_waits_for_a_worker_too_is_read_again_only_when_both_reasons_are_gone() {
+fn a_client_that_also_waits_for_a_worker_is_read_again_only_when_both_reasons_are_gone() {
     for worker_first in [true, false] {
         let mut bench = crowded();
         let (client, worker) = (bench.client(), bench.worker(0));
@@ -103,7 +103,7 @@ fn who_waits_for_a_worker_too_is_read_again_only_when_both_reasons_are_gone() {
 }
 
 #[test]
-fn who_lets_others_go_first_is_read_again_only_when_both_reasons_are_gone() {
+fn a_client_that_yields_is_read_again_only_when_both_reasons_are_gone() {
     for turn_first in [true, false] {
         let mut settings = small_memory();
         settings.limits.max_output_queue = 1 << 20;
@@ -150,7 +150,7 @@ fn above_the_limit_the_largest_is_closed_with_a_reason_and_the_others_go_on() {
 }
 
 #[test]
-fn above_the_limit_those_who_move_nothing_go_first() {
+fn above_the_limit_clients_without_progress_are_closed_first() {
     let mut bench = crowded();
     let (stuck, busy) = (bench.client(), bench.client());
     bench.pass(seconds(2));
@@ -185,7 +185,7 @@ fn long_line() -> String {
 }
 
 #[test]
-fn who_does_not_read_is_closed_without_a_word_and_who_only_sends_is_told_why() {
+fn a_client_that_does_not_read_is_closed_without_a_word_and_one_that_only_sends_is_told_why() {
     let mut settings = small_memory();
     settings.limits.max_output_queue = 1 << 20;
     let mut bench = Bench::new(settings);
@@ -213,7 +213,7 @@ fn who_does_not_read_is_closed_without_a_word_and_who_only_sends_is_told_why() {
 }
 
 #[test]
-fn who_moves_nothing_does_not_hold_up_the_others_for_ever() {
+fn clients_without_progress_do_not_hold_up_the_others_forever() {
     let mut bench = crowded();
     let (first, second, third) = (bench.client(), bench.client(), bench.client());
     let mut held = vec![(first, 3 << 20), (second, 5 << 20), (third, 4 << 20)];
@@ -235,7 +235,7 @@ fn who_moves_nothing_does_not_hold_up_the_others_for_ever() {
 }
 
 #[test]
-fn who_is_held_back_is_read_in_turn_while_memory_stays_short() {
+fn clients_held_back_are_read_in_turn_while_memory_stays_short() {
     let mut bench = crowded();
     let clients: Vec<Peer> = (0..40).map(|_| bench.client()).collect();
     let held: Vec<(Peer, usize)> = clients.iter().map(|client| (*client, SHORT / 40)).collect();
@@ -274,7 +274,7 @@ fn while_memory_stays_short_so_many_go_at_once_that_the_others_can_finish_their_
 }
 
 #[test]
-fn who_waits_for_memory_is_not_taken_for_one_who_sends_nothing() {
+fn a_client_that_waits_for_memory_does_not_count_as_silent() {
     for is_waiting in [true, false] {
         let mut bench = crowded();
         let (patient, silent) = (bench.client(), bench.client());
@@ -291,7 +291,7 @@ fn who_waits_for_memory_is_not_taken_for_one_who_sends_nothing() {
 }
 
 #[test]
-fn who_reads_or_writes_is_not_closed_while_there_is_memory_left() {
+fn a_client_that_reads_or_writes_is_not_closed_while_there_is_memory_left() {
     let mut bench = crowded();
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.stalls(client);
@@ -306,7 +306,7 @@ fn who_reads_or_writes_is_not_closed_while_there_is_memory_left() {
 }
 
 #[test]
-fn many_who_hold_little_are_never_touched() {
+fn many_clients_that_hold_little_are_never_touched() {
     let mut bench = crowded();
     let clients: Vec<Peer> = (0..1023).map(|_| bench.client()).collect();
     let held: Vec<_> = clients.iter().map(|client| (*client, 20 << 10)).collect();
@@ -331,7 +331,7 @@ fn a_worker_is_never_closed_for_it() {
 }
 
 #[test]
-fn who_cannot_be_given_memory_is_closed_and_so_are_those_who_hold_most_when_nobody_gets_any() {
+fn a_client_without_memory_is_closed_and_so_are_the_largest_when_none_is_left() {
     let mut bench = crowded();
     let (lost, large, middle, small) = (bench.client(), bench.client(), bench.client(), bench.client());
     bench.refuse(Some(lost), &[(lost, 1 << 10)]);
@@ -345,7 +345,7 @@ fn who_cannot_be_given_memory_is_closed_and_so_are_those_who_hold_most_when_nobo
 }
 
 #[test]
-fn who_waits_for_a_worker_to_be_started_is_not_taken_for_one_who_moves_nothing() {
+fn a_client_that_waits_for_a_worker_to_start_counts_as_making_progress() {
     let mut settings = small_memory();
     settings.limits.hold = seconds(60);
     let mut bench = Bench::new(settings);

@@ -30,7 +30,7 @@ fn a_client_that_the_operator_closes_gets_an_error_for_each_request_and_the_othe
 }
 
 #[test]
-fn a_client_whose_token_is_good_no_more_gets_an_error_for_each_request_and_is_closed() {
+fn a_client_whose_token_was_removed_gets_an_error_for_each_request_and_is_closed() {
     let mut bench = bench(1);
     let (one, other, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(one, r#"{"id":1,"method":"m"}"#);

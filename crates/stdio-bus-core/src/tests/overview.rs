@@ -78,7 +78,7 @@ fn every_entry_of_a_table_is_in_one_of_its_slots() {
 }
 
 #[test]
-fn nobody_has_been_idle_for_longer_than_it_has_been_there() {
+fn idle_time_never_exceeds_connection_time() {
     let mut bench = bench(1);
     bench.pass(seconds(1000));
     bench.client();
@@ -92,7 +92,7 @@ fn nobody_has_been_idle_for_longer_than_it_has_been_there() {
 }
 
 #[test]
-fn a_name_that_is_held_for_nobody_is_no_session_of_its_worker() {
+fn a_reserved_name_is_not_a_session_of_its_worker() {
     let mut bench = bench(1);
     let (owner, gone, worker) = (bench.client(), bench.client(), bench.worker(0));
     for (client, id) in [(owner, 1), (gone, 2)] {

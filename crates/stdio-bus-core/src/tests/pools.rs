@@ -202,7 +202,7 @@ fn a_cancellation_for_a_dedicated_worker_may_name_a_session_that_a_late_answer_g
 }
 
 #[test]
-fn a_pool_whose_workers_cannot_start_is_not_started_by_those_who_ask() {
+fn clients_do_not_restart_a_pool_whose_workers_cannot_start() {
     let mut bench = Bench::starting(settings(vec![Pool { max_instances: 9, ..pool(1, Assignment::Dedicated) }]));
     let client = bench.client();
     let worker = bench.workers[0];

@@ -103,7 +103,7 @@ fn a_token_is_unchanged_unless_another_request_of_that_worker_has_it() {
 }
 
 #[test]
-fn progress_of_a_request_that_is_over_or_unknown_goes_to_nobody() {
+fn progress_of_a_finished_or_unknown_request_is_dropped() {
     let (mut bench, first, second, worker) = shared();
     ask(&mut bench, worker, first, "1", "1");
     ask(&mut bench, worker, first, "2", "8");
@@ -120,7 +120,7 @@ fn progress_of_a_request_that_is_over_or_unknown_goes_to_nobody() {
 }
 
 #[test]
-fn progress_of_a_client_that_has_left_goes_to_nobody_and_its_token_stays_taken_until_the_answer() {
+fn progress_for_a_client_that_has_left_is_dropped_and_its_token_stays_reserved_until_the_answer() {
     let (mut bench, first, second, worker) = shared();
     ask(&mut bench, worker, first, "1", "8");
     bench.ends(first);

@@ -21,7 +21,7 @@ fn the_core_has_no_path_to_the_world() {
 
 /// All other files ask `client.rs`. The intake borrows the table, so that a client is looked up once.
 #[test]
-fn the_table_of_clients_is_known_to_those_who_own_it_and_to_the_ways_in() {
+fn only_the_client_files_and_the_intake_use_the_table_of_clients() {
     let knows =
         |code: &str| ["self.clients", "bus.clients", "Table<Client", "&mut Clients"].iter().any(|it| code.contains(it));
     let found: Vec<_> = sources().into_iter().filter(|(_, code)| knows(code)).map(|(file, _)| file).collect();
@@ -30,7 +30,7 @@ fn the_table_of_clients_is_known_to_those_who_own_it_and_to_the_ways_in() {
 
 /// A type whose fields others can change cannot keep an invariant. Rows of plain data have no such methods.
 #[test]
-fn what_changes_itself_has_no_field_that_other_files_see() {
+fn a_type_with_mutating_methods_has_no_public_field() {
     let (mut changing, mut open) = (BTreeSet::new(), BTreeSet::new());
     for code in sources().values() {
         for block in code.split("#[cfg(test)]\nmod tests").next().unwrap().split("\n}\n") {

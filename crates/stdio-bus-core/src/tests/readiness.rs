@@ -89,7 +89,7 @@ fn a_pool_whose_workers_end_one_after_the_other_is_ready_when_one_has_answered_o
 }
 
 #[test]
-fn a_daemon_without_a_free_slot_is_not_ready_until_somebody_leaves() {
+fn a_daemon_without_a_free_slot_is_not_ready_until_a_client_leaves() {
     let mut bench = bench(1);
     let clients: Vec<Peer> = (0..MAX_CONNECTIONS).map(|_| bench.client()).collect();
     assert_eq!(bench.bus.readiness(), Readiness::NotReady("all 1024 connections are in use".into()));

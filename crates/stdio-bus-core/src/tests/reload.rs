@@ -55,7 +55,7 @@ fn changed(settings: &Settings) -> Settings {
 const CALL: &str = r#"{"id":1,"method":"x"}"#;
 
 #[test]
-fn a_worker_whose_command_has_changed_gets_no_more_once_another_one_has_settled_and_loses_nothing() {
+fn a_worker_with_an_old_command_gets_no_more_once_its_successor_has_settled_and_loses_nothing() {
     let before = settings(vec![pool(1, Assignment::RoundRobin)]);
     let mut bench = Bench::new(before.clone());
     let (client, old) = (bench.client(), bench.worker(0));
@@ -229,7 +229,7 @@ fn a_command_that_has_answered_once_is_not_given_up_for_the_one_before_it() {
 }
 
 #[test]
-fn who_waits_for_room_at_a_worker_that_gets_no_more_work_goes_to_another_one() {
+fn a_line_that_waits_for_a_leaving_worker_goes_to_another_one() {
     let mut before = settings(vec![pool(1, Assignment::RoundRobin)]);
     before.limits.max_output_queue = 100;
     let mut bench = Bench::new(before.clone());
@@ -493,7 +493,7 @@ fn shared_workers_stay_where_only_the_way_to_choose_among_them_changes() {
 }
 
 #[test]
-fn who_waits_for_room_at_a_worker_goes_where_the_new_configuration_sends_it() {
+fn a_line_that_waits_for_a_worker_is_routed_by_the_new_configuration() {
     let mut before = settings(vec![pool(2, Assignment::Client)]);
     before.limits.max_output_queue = 100;
     let mut bench = Bench::new(before.clone());
@@ -616,7 +616,7 @@ fn tells(bench: &mut Bench, worker: Peer, state: &str) {
 }
 
 #[test]
-fn a_worker_that_works_in_a_session_whose_owner_has_left_is_not_replaced_before_it_is_idle() {
+fn a_worker_active_in_a_session_without_an_owner_is_not_replaced_before_it_is_idle() {
     let before = settings(vec![pool(1, Assignment::RoundRobin)]);
     let mut bench = Bench::new(before.clone());
     let (client, old) = (bench.client(), bench.worker(0));

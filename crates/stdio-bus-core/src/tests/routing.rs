@@ -217,7 +217,7 @@ fn the_two_directions_of_one_conversation_have_ids_of_their_own() {
 }
 
 #[test]
-fn an_answer_of_a_client_that_nobody_waits_for_is_discarded_with_a_warning() {
+fn an_unsolicited_answer_of_a_client_is_discarded_with_a_warning() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":0,"result":1}"#);

@@ -96,7 +96,7 @@ fn two_workers_may_give_out_the_same_name() {
 }
 
 #[test]
-fn a_session_of_another_client_is_refused_without_saying_whose_it_is() {
+fn a_session_of_another_client_is_refused_without_revealing_its_owner() {
     let mut bench = bench(2);
     let (owner, other) = (bench.client(), bench.client());
     bench.write(owner, r#"{"id":1,"method":"x","sessionId":"mine"}"#);
@@ -147,7 +147,7 @@ fn shared_sessions_may_lead_to_one_of_the_senders_own_in_any_pool() {
 }
 
 #[test]
-fn with_shared_access_a_claim_lives_as_long_as_anybody_uses_the_session() {
+fn with_shared_access_a_claim_lives_as_long_as_any_client_uses_the_session() {
     let mut shared = settings(vec![pool(2, Assignment::RoundRobin)]);
     shared.routing.session_access = SessionAccess::Shared;
     let mut bench = Bench::new(shared);
@@ -217,7 +217,7 @@ fn a_session_ends_when_it_is_closed_when_its_owner_leaves_and_when_its_worker_ex
 }
 
 #[test]
-fn a_load_that_is_refused_takes_nobodys_claim_away() {
+fn a_refused_load_takes_no_claim_away() {
     let mut bench = bench(1);
     let (owner, other, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(owner, r#"{"id":1,"method":"x","sessionId":"s"}"#);
@@ -262,7 +262,7 @@ fn a_session_on_a_worker_that_is_ending_is_not_moved_to_another_one() {
 }
 
 #[test]
-fn two_workers_that_call_two_sessions_of_one_client_alike_are_told_of_once() {
+fn equal_session_names_of_one_client_on_two_workers_are_reported_once() {
     let mut bench = bench(2);
     let client = bench.client();
     for (id, name) in [(0, "1"), (2, "2")] {
@@ -283,7 +283,7 @@ fn two_workers_that_call_two_sessions_of_one_client_alike_are_told_of_once() {
 }
 
 #[test]
-fn two_clients_whose_workers_call_their_sessions_alike_are_not_told_of() {
+fn equal_session_names_of_two_clients_on_two_workers_are_not_reported() {
     let mut bench = bench(2);
     for (id, client) in [bench.client(), bench.client()].into_iter().enumerate() {
         bench.write(client, &format!(r#"{{"id":{id},"method":"session/new"}}"#));
@@ -312,7 +312,7 @@ fn forgetting(assignment: Assignment) -> (Bench, Peer, Peer) {
 const PROMPT: &str = r#"{"id":2,"method":"session/prompt","params":{"sessionId":"s"}}"#;
 
 #[test]
-fn a_session_that_nobody_uses_is_forgotten_and_can_be_loaded_again() {
+fn an_unused_session_is_forgotten_and_can_be_loaded_again() {
     let (mut bench, client, worker) = forgetting(Assignment::Client);
     bench.pass(milliseconds(7999));
     assert_eq!(bench.bus.stats().sessions, 1);

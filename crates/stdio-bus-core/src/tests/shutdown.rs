@@ -77,7 +77,7 @@ fn without_a_grace_an_answer_that_a_deadline_makes_is_looked_at_once() {
 }
 
 #[test]
-fn a_client_that_asks_while_quiescing_is_refused_and_may_be_sure_that_nobody_got_it() {
+fn a_request_while_quiescing_is_refused_as_not_delivered() {
     let (mut bench, client, worker) = quiescing(seconds(10));
     let idle = bench.client();
     bench.read(worker);
@@ -114,7 +114,7 @@ fn what_belongs_to_a_pending_request_passes_while_quiescing() {
 }
 
 #[test]
-fn who_is_in_the_middle_of_a_line_is_not_silent() {
+fn a_client_in_the_middle_of_a_line_is_not_silent() {
     let (mut bench, client, worker) = quiescing(seconds(10));
     bench.write(worker, r#"{"id":1,"result":1}"#);
     bench.read(client);
@@ -255,7 +255,7 @@ fn answers_that_come_during_the_shutdown_are_delivered_and_missing_ones_are_erro
 }
 
 #[test]
-fn nobody_is_restarted_during_the_shutdown() {
+fn no_worker_is_restarted_during_the_shutdown() {
     let mut bench = bench(2);
     let (first, second) = (bench.worker(0), bench.worker(1));
     bench.dies(first);
@@ -268,7 +268,7 @@ fn nobody_is_restarted_during_the_shutdown() {
 }
 
 #[test]
-fn a_second_signal_tells_those_who_wait_and_ends_within_a_second_whatever_they_do() {
+fn a_second_signal_fails_pending_requests_and_ends_within_a_second() {
     for stalls in [false, true] {
         let (mut bench, client, worker) = quiescing(seconds(1000));
         bench.shutdown();
@@ -303,7 +303,7 @@ fn a_second_signal_tells_those_who_wait_and_ends_within_a_second_whatever_they_d
 }
 
 #[test]
-fn after_a_second_signal_nobody_waits_for_a_worker_that_cannot_be_killed() {
+fn after_a_second_signal_the_end_does_not_wait_for_an_unkillable_worker() {
     let (mut bench, client, _worker) = quiescing(seconds(1000));
     bench.shutdown();
     bench.pass(seconds(1));

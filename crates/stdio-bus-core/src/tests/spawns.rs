@@ -111,7 +111,7 @@ fn spares_come_after_clients_that_wait() {
 }
 
 #[test]
-fn a_source_whose_clients_leave_without_their_answers_gets_workers_and_spares_at_a_pace() {
+fn a_source_whose_clients_leave_without_their_answers_gets_workers_at_a_limited_rate() {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 1000, ..pool(2, Assignment::Dedicated) }]));
     let begun = |bench: &Bench| bench.bus.pool_row(0).map_or(0, |pool| pool.tally.changes(Change::Started));
     for _ in 0..500 {
@@ -155,7 +155,7 @@ fn of_clients_that_send_no_more_a_few_of_each_source_wait_for_workers() {
 }
 
 #[test]
-fn who_waits_for_a_worker_for_half_a_minute_is_told_so() {
+fn a_client_that_waits_half_a_minute_for_a_worker_gets_an_error() {
     let mut bench = dedicated(100);
     asks_from(&mut bench, 1);
     asks_from(&mut bench, 1);
@@ -178,7 +178,7 @@ fn a_client_that_has_waited_in_vain_gets_a_worker_that_came_before_its_line_was_
 }
 
 #[test]
-fn those_who_wait_for_workers_are_told_when_the_daemon_shuts_down() {
+fn clients_that_wait_for_workers_get_an_error_when_the_daemon_shuts_down() {
     let mut bench = dedicated(100);
     asks_from(&mut bench, 1);
     asks_from(&mut bench, 1);

@@ -42,7 +42,7 @@ fn a_request_is_counted_once_by_what_became_of_it_and_an_answer_by_how_long_it_t
 }
 
 #[test]
-fn a_request_whose_client_or_worker_goes_is_counted_as_that() {
+fn a_request_whose_client_or_worker_leaves_is_counted_as_such() {
     let mut bench = with_timeout();
     let (stays, leaves, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(leaves, r#"{"id":1,"method":"m"}"#);

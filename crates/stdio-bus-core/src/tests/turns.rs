@@ -56,7 +56,7 @@ fn the_first_line_of_a_client_does_not_wait_for_what_the_one_before_it_in_its_sl
 }
 
 #[test]
-fn those_who_wait_go_on_in_turns_when_the_worker_reads() {
+fn waiting_clients_continue_in_turns_when_the_worker_reads() {
     let (mut bench, flooder, worker) = flooded();
     for _ in 0..20 {
         let line = note("f", 200);
@@ -315,7 +315,7 @@ fn patience_comes_back_with_time() {
 }
 
 #[test]
-fn the_patience_of_a_worker_begins_when_somebody_else_needs_it() {
+fn the_time_for_slow_readers_begins_when_another_client_needs_the_worker() {
     let mut tight = settings(vec![pool(1, Assignment::RoundRobin)]);
     tight.limits.max_output_queue = 1000;
     let mut bench = Bench::new(tight);
@@ -370,7 +370,7 @@ fn a_full_table_of_requests_takes_from_the_source_and_the_connection_that_hold_m
 }
 
 #[test]
-fn a_full_table_of_sessions_takes_unused_claims_of_who_holds_most_first() {
+fn a_full_table_of_sessions_evicts_unused_claims_of_the_largest_holder_first() {
     let mut bench = bench(1);
     let (greedy, polite, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(greedy, r#"{"id":"n","method":"session/new"}"#);
@@ -456,7 +456,7 @@ fn an_answer_that_a_slow_reader_has_not_taken_yet_shows_that_it_ends_no_workers(
 }
 
 #[test]
-fn a_client_whose_requests_end_one_worker_after_the_other_is_slowed_down() {
+fn a_client_whose_requests_crash_one_worker_after_another_is_slowed_down() {
     let mut bench = Bench::new(settings(vec![pool(4, Assignment::RoundRobin)]));
     let (poisoner, polite) = (bench.client(), bench.client());
     for id in 0..3 {

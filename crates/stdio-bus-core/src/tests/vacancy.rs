@@ -48,7 +48,7 @@ fn a_request_waits_from_the_moment_on_at_which_its_worker_breaks() {
 }
 
 #[test]
-fn nobody_waits_for_longer_than_hold_ms_in_all() {
+fn no_line_waits_longer_than_hold_ms_in_total() {
     let mut bench = round_robin(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     // It closes its stdout without exiting, so it has no successor.
@@ -78,7 +78,7 @@ fn workers_that_end_again_and_again_are_not_waited_for() {
 }
 
 #[test]
-fn who_finds_no_shared_worker_is_told_when_the_next_one_starts() {
+fn the_error_without_a_shared_worker_says_when_the_next_one_starts() {
     let mut bench = round_robin(2);
     let client = bench.client();
     for _ in 0..2 {
@@ -100,7 +100,7 @@ fn who_finds_no_shared_worker_is_told_when_the_next_one_starts() {
 }
 
 #[test]
-fn nobody_waits_for_a_worker_that_was_given_up() {
+fn no_line_waits_for_a_worker_that_was_given_up() {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     (settings.limits.hold, settings.limits.max_restarts) = (seconds(1), 0);
     let mut bench = Bench::new(settings);
@@ -126,7 +126,7 @@ fn a_client_that_leaves_while_it_waits_is_forgotten() {
 }
 
 #[test]
-fn those_who_wait_are_told_when_the_daemon_shuts_down() {
+fn waiting_clients_get_an_error_when_the_daemon_shuts_down() {
     let mut bench = round_robin(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.dies(worker);
@@ -171,7 +171,7 @@ fn without_hold_ms_requests_are_refused_at_once() {
 }
 
 #[test]
-fn the_end_of_a_worker_wakes_nobody_who_waits_for_another_pool() {
+fn the_end_of_a_worker_wakes_no_client_that_waits_for_another_pool() {
     let of = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
     let mut bench = holding(vec![of("a"), of("b")]);
     let (client, worker, other) = (bench.client(), bench.worker(0), bench.workers[1]);

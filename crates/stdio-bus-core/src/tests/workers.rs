@@ -447,7 +447,7 @@ fn a_worker_that_ends_by_itself_has_no_cause_and_one_that_the_operator_replaces_
 }
 
 #[test]
-fn who_asks_in_a_session_while_the_operator_has_its_worker_replaced_reads_that() {
+fn a_request_lost_with_a_worker_that_the_operator_replaces_says_so() {
     let mut bench = bench(2);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":1,"method":"x","sessionId":"s"}"#);

@@ -123,7 +123,7 @@ impl World {
     }
 
     /// A client whose turn has come has its worker, though it is not read yet if memory is short.
-    pub(super) fn learn_owners_who_wait(&mut self) {
+    pub(super) fn learn_waiting_owners(&mut self) {
         for client in 0..self.clients.len() {
             let (party, at) = (Party::Client(client), &self.clients[client]);
             if at.end.paused && !at.closed && at.closing.is_none() {

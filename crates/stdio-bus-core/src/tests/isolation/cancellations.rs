@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn every_form_of_cancellation_hits_its_senders_request_and_nobody_elses() {
+fn every_form_of_cancellation_hits_only_its_senders_request() {
     for method in ["$/cancel_request", "$/cancelRequest", "notifications/cancelled", r"$\/cancel\u0052equest"] {
         for members in [r#""requestId":7"#, r#""id":7"#, r#""requestId":7,"id":7"#] {
             for own_id in ["", r#""id":"c","#] {

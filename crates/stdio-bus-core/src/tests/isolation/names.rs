@@ -70,7 +70,7 @@ fn a_claim_on_a_worker_of_ones_own_opens_no_session_that_another_name_has_loaded
 }
 
 #[test]
-fn what_a_worker_has_made_for_a_client_is_its_own_whoever_has_one_of_that_name_elsewhere() {
+fn a_session_created_for_a_client_is_its_own_even_if_the_name_is_used_elsewhere() {
     for denies in [false, true] {
         let mut bench = own_workers(denies);
         for (at, name) in ["alice", "bob"].into_iter().enumerate() {

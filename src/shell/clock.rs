@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleep_of_the_machine_does_not_run_out_timers_and_is_told() {
+    fn a_suspension_expires_no_timers_and_is_reported() {
         let mut clock = clock();
         let gap = clock.read(2 * SECOND, || 607 * SECOND, Some(SECOND));
         assert_eq!(gap, Some(Gap { held_up: Duration::ZERO, suspended: 600 * SECOND }));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_goes_on_for_a_process_that_was_stopped_and_others_are_heard_before_anything_is_due() {
+    fn time_passes_for_a_stopped_process_but_input_is_processed_before_deadlines() {
         let mut clock = clock();
         let gap = clock.read(62 * SECOND, || 7 * SECOND, Some(SECOND));
         assert_eq!(gap, Some(Gap { held_up: 60 * SECOND, suspended: Duration::ZERO }));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_come_on_a_machine_on_which_every_turn_takes_long() {
+    fn deadlines_are_met_on_a_machine_where_every_turn_is_slow() {
         let mut clock = clock();
         let mut acted = 0;
         for turn in 1..=10 {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn no_wait_is_so_long_that_a_stop_hides_in_it() {
+    fn no_wait_is_long_enough_to_hide_a_stop() {
         assert_eq!(Clock::wait_for(Some(Duration::from_secs(3600)), false), Some(LONGEST_WAIT));
         assert_eq!(Clock::wait_for(Some(Duration::from_millis(5)), true), Some(Duration::from_millis(5)));
         assert_eq!(Clock::wait_for(None, true), Some(LONGEST_WAIT));

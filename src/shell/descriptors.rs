@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_to_say_something_first_takes_a_quarter_at_most() {
+    fn handshakes_take_at_most_a_quarter() {
         let web = Need { handshakes: 256, ..TCP };
         assert_eq!((web.clients_within(140), web.handshakes_within(140)), (Some(75), 25));
         assert_eq!((web.clients_within(42), web.handshakes_within(42)), (Some(1), 1));

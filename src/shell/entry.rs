@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_booleans_are_such_in_json_and_ids_are_what_they_were_in_the_message() {
+    fn numbers_booleans_and_ids_keep_their_json_types() {
         let entry = |id: &str| {
             let entry = Entry::new(JSON, Level::WARN).message("it says \"no\"").text("reason", "timeout");
             object(&line(entry.token("id", id).plain("client", 4).plain("last", true)))
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_one_line_that_commands_no_terminal() {
+    fn an_entry_is_one_line_without_control_characters() {
         let entry =
             Entry::new(TEXT, Level::ERROR).message("a\nb\u{9b}1m").text("name", "\u{202e}x").token("id", r#""é\n""#);
         let line = line(entry);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_in_json_commands_no_terminal_either() {
+    fn a_json_entry_has_no_control_characters_either() {
         let entry = Entry::new(JSON, Level::ERROR).message("a\u{9b}1m\u{7f}").text("name", "\u{202e}x");
         let line = line(entry.token("id", "\"\u{85}\u{200f}\""));
         assert!(line.contains(r#""message":"a\u009b1m\u007f","name":"\u202ex","id":"\u0085\u200f""#), "{line}");
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_writes_is_shown_and_not_obeyed() {
+    fn a_workers_control_characters_are_escaped() {
         assert_eq!(said(TEXT, b"a\tb\x1b[31m\0\r\xff\x7f", 12), "[claude/0] a\tb\\x1b[31m\\x00\\r\\xff\\x7f\n");
         let value = object(&said(JSON, b"\"\x1b[31m\xff", 7));
         let expected = json!({ "time": value["time"], "level": "INFO", "message": "\"\u{1b}[31m\u{fffd}",
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_of_a_worker_is_cut_however_much_its_escapes_take_and_its_length_is_told() {
+    fn a_workers_long_line_is_cut_whatever_its_escapes_and_its_length_is_shown() {
         let all = |byte: u8| vec![byte; LONGEST_LINE];
         let whole = said(TEXT, &all(b'x'), LONGEST_LINE);
         assert!(whole.ends_with("xxx\n") && whole.len() == LONGEST_LINE + "[claude/0] \n".len());
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_is_told_the_priority_and_not_the_time() {
+    fn the_journal_gets_the_priority_and_no_time() {
         for (level, begin) in [
             (Level::ERROR, "<3>ERROR x"),
             (Level::WARN, "<4>WARN  x"),

@@ -32,7 +32,7 @@ pub(super) fn limit(code: u8) {
 }
 
 /// Makes a panic kill the process by SIGALRM if its message cannot be written within a second.
-pub(super) fn limit_those_of_a_panic() {
+pub(super) fn limit_panic() {
     let tell = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
         // SAFETY: signal(2) with the default and alarm(2) take numbers.
@@ -69,13 +69,13 @@ mod tests {
     #[test]
     #[ignore = "it panics: another test runs it in a process of its own"]
     fn a_process_that_panics() {
-        limit_those_of_a_panic();
+        limit_panic();
         panic!("last words");
     }
 
     #[test]
     #[ignore = "it stops: another test runs it in a process of its own"]
-    fn a_process_that_is_stopped_for_its_last_words() {
+    fn a_process_that_is_stopped_during_its_last_lines() {
         limit(99);
         rustix::process::kill_process(rustix::process::getpid(), Signal::STOP).expect("it may");
     }
@@ -110,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_ends_the_process_though_nobody_reads_what_it_says() {
+    fn a_panic_ends_the_process_although_stderr_is_not_read() {
         let (_reader, writer) = full_pipe();
         assert_eq!(end_of(process("a_process_that_panics", writer)).signal(), Some(libc::SIGALRM));
     }
 
     #[test]
-    fn a_process_that_was_stopped_for_longer_than_its_last_words_may_take_still_has_its_time() {
-        let process = process("a_process_that_is_stopped_for_its_last_words", Stdio::null());
+    fn a_process_stopped_for_longer_than_the_limit_still_has_its_time() {
+        let process = process("a_process_that_is_stopped_during_its_last_lines", Stdio::null());
         let pid = Pid::from_child(&process);
         let stopped = until(|| {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).expect("it is not reaped");

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_of_a_frame_is_told_in_bytes_of_its_line() {
+    fn sent_bytes_of_a_frame_are_reported_as_bytes_of_its_line() {
         for length in [0, 1, 125, 126, 65_535, 65_536, 100_000] {
             let frame = encode::text(length, None).len() + length;
             for step in [1, 3, 1000, usize::MAX] {
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_urgent_waits_for_the_end_of_a_frame_and_no_longer() {
+    fn urgent_bytes_wait_only_for_the_end_of_a_frame() {
         let mut framing = Framing::default();
         assert_eq!(framing.control(), None);
         framing.queued(12);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn pings_without_end_are_answered_in_bounded_memory_and_the_last_one_always() {
+    fn endless_pings_are_answered_in_bounded_memory_and_the_last_one_always() {
         let mut framing = Framing::default();
         framing.queue_control(b"HTTP/1.1 101");
         for number in 0..100_000u32 {

@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_never_the_same_and_begin_with_the_node() {
+    fn ids_are_unique_and_begin_with_the_node() {
         let node = "n".repeat(32);
         let ids: Vec<String> = (0..100).map(|_| new(&node).expect("random numbers")).collect();
         for (at, id) in ids.iter().enumerate() {

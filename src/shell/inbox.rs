@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_inbox_keeps_no_memory_unless_it_will_be_read_into() {
+    fn an_empty_inbox_keeps_no_memory_unless_it_will_be_reused() {
         let mut buffers = Buffers::new(None, 0).expect("there is memory");
         for (keep, is_left) in [(false, false), (true, true)] {
             let mut inbox = Inbox::default();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_into_the_block_needs_no_more_memory() {
+    fn bytes_that_fit_into_the_block_need_no_more_memory() {
         let mut buffers = Buffers::new(None, 0).expect("there is memory");
         let mut inbox = Inbox::default();
         assert!(inbox.would_grow(1));

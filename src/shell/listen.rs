@@ -505,7 +505,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_covers_those_whose_connections_would_come_to_it() {
+    fn an_address_covers_those_whose_connections_it_would_accept() {
         let covers = |one: &str, other: &str| {
             let [one, other] = [one, other].map(|text| text.parse().expect("it is an address"));
             covers(one, other)

@@ -1,4 +1,4 @@
-//! The listening sockets: which of them is accepted from, and which waits until that may work again.
+//! The table of listening sockets: which are accepted from, and which wait for a retry.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,22 +13,22 @@ use crate::bus::port::Moment;
 use crate::config::{Config, Listen, Listener, Owner, WebProtocol};
 use crate::error::StartError;
 
-/// How often it is told at most that nothing can be accepted.
+/// Interval of messages that nothing can be accepted.
 const TELL_EVERY: Duration = Duration::from_secs(10);
-/// After accept(2) failed: doubled up to the longest.
+/// The first delay after accept(2) failed; doubled up to the maximum.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
-/// How long there may be no sign of life of a client over TCP: it is asked three times.
+/// How long a TCP client may show no sign of life: it is probed three times.
 const SILENCE: Duration = Duration::from_secs(3 * KEEPALIVE.as_secs());
 
-/// Says the same thing every ten seconds at most.
+/// Limits a repeated message to one in ten seconds.
 #[derive(Default)]
 pub(super) struct Throttle {
     told_at: Option<Moment>,
 }
 
 impl Throttle {
-    /// Whether it is time to say it. If so, it counts as said.
+    /// Whether the message is due. If so, it counts as sent.
     pub(super) fn may_tell(&mut self, now: Moment) -> bool {
         let is_due = self.told_at.is_none_or(|told| now.since(told) >= TELL_EVERY);
         if is_due {
@@ -38,39 +38,39 @@ impl Throttle {
     }
 }
 
-/// Whether a socket listens.
+/// The state of a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
-    /// It does not listen any more, and is made anew.
+    /// It was shut down, and is replaced.
     Ended,
-    /// The core does not want it to listen for now.
+    /// The core has closed it for now.
     Shut,
-    /// The core wants it to listen again, with a socket that is still to be made.
+    /// The core wants it to listen again, with a socket that is not open yet.
     Reopening,
 }
 
-/// A listening socket and whether it is being accepted from.
+/// A listening socket and its accept state.
 pub(super) struct Acceptor {
-    /// Gone once the daemon takes no more connections.
+    /// None once the daemon accepts no more connections.
     listening: Option<Listening>,
-    /// What people call it.
+    /// Its display name.
     pub address: String,
-    /// Operators come in here, and not clients.
+    /// It is for operators rather than clients.
     pub for_admin: bool,
-    /// Its listener is not in the configuration any more.
+    /// Its listener is no longer in the configuration.
     is_gone: bool,
-    /// The kernel waits for a connection to it.
+    /// A wait for a connection is in flight.
     is_busy: bool,
     state: State,
-    /// How long it waits after the next failure.
+    /// The delay after the next failure.
     delay: Duration,
-    /// How often it is said that nothing can be accepted.
+    /// Limits the message that nothing can be accepted.
     pub throttle: Throttle,
 }
 
 impl Acceptor {
-    /// An acceptor that is still closed.
+    /// An acceptor that is not armed yet.
     pub(super) fn new(listening: Listening) -> Self {
         let address = listening.address.clone();
         Self {
@@ -85,13 +85,13 @@ impl Acceptor {
         }
     }
 
-    /// The same one, called as people write its listener.
+    /// Names it like its listener.
     pub(super) fn named_by(mut self, listener: &Listener) -> Self {
         self.call(listener);
         self
     }
 
-    /// It is called as people write its listener.
+    /// Sets its display name to its listener's.
     fn call(&mut self, listener: &Listener) {
         if let Some(listening) = &self.listening {
             let web = listener.web.as_ref();
@@ -99,7 +99,7 @@ impl Acceptor {
         }
     }
 
-    /// It belongs to this listener from now on, which has the index `at`.
+    /// Assigns it to this listener, which has the index `at`.
     pub(super) fn belong_to(&mut self, at: usize, listener: &Listener) {
         if let Some(listening) = &mut self.listening {
             listening.listener = at;
@@ -107,29 +107,29 @@ impl Acceptor {
         self.call(listener);
     }
 
-    /// That of these sockets that each of its connections could have come to instead.
+    /// The first of these sockets that would accept each of its connections instead.
     pub(super) fn covered_by<'l>(&self, others: &'l [Listening]) -> Option<&'l Listening> {
         let own = self.listening.as_ref()?;
         others.iter().find(|other| other.covers(own))
     }
 
-    /// Its file gets these permissions, if it has one.
+    /// Sets the permissions of its file, if it has one.
     pub(super) fn set_access(&mut self, mode: u32, owner: Owner) -> Result<(), StartError> {
         self.listening.as_mut().map_or(Ok(()), |listening| listening.set_access(mode, owner))
     }
 
-    /// Whether another one may have its place.
+    /// Whether its slot is free.
     fn is_free(&self) -> bool {
         self.is_gone && self.listening.is_none() && !self.is_busy
     }
 
-    /// The same one, for operators.
+    /// Marks it as being for operators.
     pub(super) fn for_admin(mut self) -> Self {
         self.for_admin = true;
         self
     }
 
-    /// The listener for clients that it belongs to, by its index, while it listens.
+    /// The index of its client listener, while it listens.
     pub(super) fn listener(&self) -> Option<usize> {
         self.listening.as_ref().filter(|_| !self.for_admin).map(|listening| listening.listener)
     }
@@ -143,12 +143,12 @@ impl Acceptor {
         self.listening.as_ref().map(|listening| listening.socket.as_fd())
     }
 
-    /// Whether who has connected to it would be lost with us.
+    /// Whether its pending connections would be lost with us.
     pub(super) fn is_own(&self) -> bool {
         self.listening.as_ref().is_some_and(|listening| !listening.is_inherited)
     }
 
-    /// Begins to wait for a connection, if one is to be waited for. Says at which socket.
+    /// Begins a wait for a connection, if it should. Returns the socket.
     pub(super) fn begin(&mut self) -> Option<BorrowedFd<'_>> {
         if self.is_busy || self.state == State::Shut {
             return None;
@@ -158,12 +158,12 @@ impl Acceptor {
         Some(socket)
     }
 
-    /// The wait is over.
+    /// Ends the wait.
     pub(super) fn end(&mut self) {
         self.is_busy = false;
     }
 
-    /// A connection was accepted.
+    /// Records a successful accept.
     pub(super) fn works(&mut self) {
         self.delay = FIRST_DELAY;
     }
@@ -173,17 +173,17 @@ impl Acceptor {
         self.is_busy
     }
 
-    /// Whether it is accepted from no more, at least for now.
+    /// Whether it does not accept, at least for now.
     pub(super) fn is_shut(&self) -> bool {
         self.listening.is_none() || self.state == State::Shut
     }
 
-    /// Whether it waits only for what was in flight to listen again.
+    /// Whether only operations in flight keep it from listening again.
     pub(super) fn is_reopening(&self) -> bool {
         self.state == State::Reopening
     }
 
-    /// Accepting has failed in this way: how long it waits now.
+    /// Records a failed accept. Returns the delay.
     pub(super) fn fail(&mut self, error: Errno) -> Duration {
         let is_ended = matches!(error, Errno::INVAL | Errno::BADF | Errno::NOTSOCK | Errno::OPNOTSUPP);
         self.state = if is_ended { State::Ended } else { State::Open };
@@ -192,11 +192,11 @@ impl Acceptor {
         delay
     }
 
-    /// New connections are refused from now on. The socket keeps its address.
+    /// Refuses new connections. The socket keeps its address.
     fn shut(&mut self) {
         self.state = State::Shut;
         if let Some(listening) = &self.listening {
-            // A wait that is in flight completes after this. A socket that ceases to listen is made anew.
+            // A wait in flight completes after this. The socket has to be replaced afterwards.
             let _ = shutdown(&listening.socket, Shutdown::Both);
         }
     }
@@ -210,7 +210,7 @@ impl Acceptor {
         was_shut
     }
 
-    /// Closes its socket, or accepts no more from it if something is in flight on it. True if that is to be cancelled.
+    /// Closes its socket, or only stops accepting if something is in flight on it. True if that has to be cancelled.
     pub(super) fn close(&mut self) -> bool {
         match self.is_busy {
             true => self.state = State::Shut,
@@ -219,14 +219,14 @@ impl Acceptor {
         self.is_busy
     }
 
-    /// A socket that somebody has ended is made anew: nothing is in flight on it. If that fails, it says how long to wait.
+    /// Replaces a socket that was shut down: nothing is in flight on it. If that fails, returns the delay of a retry.
     pub(super) fn open_anew_if_ended(&mut self, now: Moment) -> Result<(), Duration> {
         let is_ended = matches!(self.state, State::Ended | State::Reopening);
         let Some(listening) = self.listening.as_ref().filter(|_| is_ended) else { return Ok(()) };
         match listening.open_anew() {
             Ok(listening) => {
                 self.listening = Some(listening);
-                // Of what the core wants it tells itself.
+                // The core logs the changes that it asks for.
                 if std::mem::replace(&mut self.state, State::Open) == State::Ended {
                     tracing::warn!("listening on {} again", self.address);
                 }
@@ -242,11 +242,11 @@ impl Acceptor {
     }
 }
 
-/// What the clients of a listener may do.
+/// The terms of a listener's clients.
 pub(super) struct Terms {
-    /// How long they may give no sign of life, if that is looked at.
+    /// How long they may show no sign of life, if that is monitored.
     silence_allowed: Option<Duration>,
-    /// Who is let in, if they speak WebSocket.
+    /// Their access policy, if they speak WebSocket or MCP.
     policy: Option<UpgradePolicy>,
 }
 
@@ -257,14 +257,14 @@ impl Terms {
     }
 }
 
-/// All of them.
+/// All listening sockets.
 pub(super) struct Listeners {
     acceptors: Vec<Acceptor>,
-    /// Of each listener.
+    /// The terms of each listener.
     pub terms: Vec<Terms>,
-    /// The core takes no more clients for now.
+    /// The core admits no more clients for now.
     pub is_paused: bool,
-    /// It takes no more at all.
+    /// It admits no more at all.
     pub is_closed: bool,
 }
 
@@ -273,7 +273,7 @@ impl Listeners {
         Self { acceptors, terms, is_paused: false, is_closed: false }
     }
 
-    /// So many sockets.
+    /// The number of slots.
     pub(super) fn len(&self) -> usize {
         self.acceptors.len()
     }
@@ -282,7 +282,7 @@ impl Listeners {
         self.acceptors.iter()
     }
 
-    /// Puts one where there is room for it. Gives its index.
+    /// Adds an acceptor in a free slot, and returns the index.
     pub(super) fn add(&mut self, acceptor: Acceptor) -> usize {
         match self.acceptors.iter().position(Acceptor::is_free) {
             Some(free) => {
@@ -296,7 +296,7 @@ impl Listeners {
         }
     }
 
-    /// Nothing comes in there any more, once nothing is in flight on it.
+    /// Closes an acceptor once nothing is in flight on it.
     pub(super) fn give_up(&mut self, index: usize) {
         self.acceptors[index].is_gone = true;
     }
@@ -305,49 +305,49 @@ impl Listeners {
         &mut self.acceptors[index]
     }
 
-    /// What people call a socket.
+    /// A socket's display name.
     pub(super) fn address(&self, index: usize) -> &str {
         &self.acceptors[index].address
     }
 
-    /// How long clients of a listener may give no sign of life, if that is looked at.
+    /// How long clients of a listener may show no sign of life, if that is monitored.
     pub(super) fn silence_allowed(&self, listener: usize) -> Option<Duration> {
         self.terms.get(listener)?.silence_allowed
     }
 
-    /// Whether clients of a listener speak WebSocket.
+    /// Whether a listener's clients speak WebSocket.
     pub(super) fn speaks_web(&self, listener: usize) -> bool {
         self.policy(listener).is_some()
     }
 
-    /// Whether clients of a listener speak MCP over HTTP.
+    /// Whether a listener's clients speak MCP over HTTP.
     pub(super) fn speaks_mcp(&self, listener: usize) -> bool {
         self.policy(listener).is_some_and(|policy| policy.terms.protocol == WebProtocol::Mcp)
     }
 
-    /// Who is let in at a listener for WebSockets, or for MCP over HTTP.
+    /// The access policy of a WebSocket or MCP listener.
     pub(super) fn policy(&self, listener: usize) -> Option<&UpgradePolicy> {
         self.terms.get(listener)?.policy.as_ref()
     }
 
-    /// The same one, whose tokens may change.
+    /// The same, mutable for new tokens.
     pub(super) fn policy_mut(&mut self, listener: usize) -> Option<&mut UpgradePolicy> {
         self.terms.get_mut(listener)?.policy.as_mut()
     }
 
-    /// Whether a socket is not accepted from for now. Where WebSocket is spoken it can be said that there is no room, and
-    /// health be told; and operators may always come.
+    /// Whether accepting from a socket is paused. WebSocket listeners still answer that they are full, and health
+    /// checks; and operators are always admitted.
     pub(super) fn is_paused(&self, index: usize) -> bool {
         let listener = self.acceptors[index].listener();
         self.is_paused && listener.is_some_and(|listener| !self.speaks_web(listener))
     }
 
-    /// Those that are not given up.
+    /// Those in use.
     pub(super) fn there(&self) -> impl Iterator<Item = &Acceptor> + Clone {
         self.acceptors.iter().filter(|acceptor| !acceptor.is_gone)
     }
 
-    /// Those of TCP that go when we close them.
+    /// TCP sockets that only we hold.
     pub(super) fn own_tcp(&self) -> io::Result<Vec<OwnSocket>> {
         let of = |acceptor: &Acceptor| {
             let socket = acceptor.listening.as_ref()?.own_tcp()?;
@@ -362,7 +362,7 @@ impl Listeners {
         acceptor.is_gone || self.is_closed && !acceptor.for_admin
     }
 
-    /// New connections to a listener are refused from now on. Its sockets keep their addresses.
+    /// Refuses new connections to a listener. Its sockets keep their addresses.
     pub(super) fn close_listener(&mut self, listener: usize) {
         self.acceptors.iter_mut().filter(|acceptor| acceptor.listener() == Some(listener)).for_each(Acceptor::shut);
     }
@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_and_goes_is_told_every_ten_seconds_at_most() {
+    fn a_recurring_failure_is_reported_every_ten_seconds_at_most() {
         let mut throttle = Throttle::default();
         let told = (0..300).filter(|at| throttle.may_tell(Moment(at * 100_000_000))).count();
         assert_eq!(told, 3);

@@ -1,9 +1,9 @@
-//! Clients over TCP whose network has gone without a word. The kernel asks a silent one whether it is still there
-//! (keepalive, tcp(7)); here it is looked whether anything has come back for too long, be it an answer to that or an
-//! acknowledgement of what was sent.
+//! Detects TCP clients whose network has failed silently. The kernel probes a silent connection (keepalive, tcp(7));
+//! this file checks whether nothing has come back for too long, neither an answer to a probe nor an acknowledgement of
+//! sent data.
 //!
-//! TCP_USER_TIMEOUT would end those as well that are there and only do not read: how long they may do that is said by
-//! backpressure_timeout_sec.
+//! TCP_USER_TIMEOUT would also end connections of clients that are alive but do not read: how long they may do that is
+//! up to backpressure_timeout_sec.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -13,17 +13,17 @@ use super::reactor::Reactor;
 use crate::bus::port::Moment;
 use crate::io::Io;
 
-/// It is looked so often in that time, and not more often than once a second.
+/// Number of checks in that time; but at most one a second.
 const LOOKS: u32 = 6;
 
-/// How long nothing has come from the other side of a TCP connection, not even an acknowledgement.
+/// How long nothing was received on a TCP connection, including acknowledgements.
 fn silence_of(socket: impl AsFd) -> Option<Duration> {
-    /// Where `struct tcp_info` has the milliseconds since the last data and since the last acknowledgement came.
+    /// The offset in `struct tcp_info` of the milliseconds since the last data and since the last acknowledgement.
     const LAST_DATA: usize = 52;
     const LAST_ACKNOWLEDGEMENT: usize = 56;
     let mut info = [0u8; LAST_ACKNOWLEDGEMENT + 4];
     let mut length = info.len() as libc::socklen_t;
-    // SAFETY: the kernel writes as many bytes as it is told that there are, and their number.
+    // SAFETY: the kernel writes at most as many bytes as it is told, and their number.
     let result = unsafe {
         let (into, length) = (info.as_mut_ptr().cast(), &raw mut length);
         libc::getsockopt(socket.as_fd().as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, into, length)
@@ -36,26 +36,26 @@ fn silence_of(socket: impl AsFd) -> Option<Duration> {
     Some(Duration::from_millis(last.into()))
 }
 
-/// How long it takes until the next look at connections that may be silent for so long.
+/// The interval of checks for a given limit.
 fn period(allowed: Duration) -> Duration {
     (allowed / LOOKS).max(Duration::from_secs(1))
 }
 
-/// When that is: at a moment that all connections of this kind have in common, so that the loop wakes once for all.
+/// The next check: at a moment shared by all connections with this limit, so that the loop wakes once for all.
 fn next_look(now: Moment, allowed: Duration) -> Moment {
     let period = period(allowed).as_nanos() as u64;
     Moment((now.0 / period + 1) * period)
 }
 
 impl<I: Io> Reactor<I> {
-    /// A client of this listener has come.
+    /// Starts monitoring a client of this listener.
     pub(super) fn track_liveness(&mut self, now: Moment, listener: usize, slot: usize) {
         let allowed = self.listeners.silence_allowed(listener);
         self.connections[slot].liveness = allowed.map(|allowed| Liveness { allowed, look_at: next_look(now, allowed) });
         self.schedule(slot);
     }
 
-    /// Ends a connection that has given no sign of life for too long, if it is time to look.
+    /// Checks a connection, and closes it if it has shown no sign of life for too long.
     pub(super) fn close_if_dead(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
         let Some(liveness) = connection.liveness.as_mut().filter(|liveness| liveness.look_at <= now) else { return };
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernel_tells_how_long_a_connection_is_silent() {
+    fn the_kernel_reports_how_long_a_connection_is_silent() {
         let listening = TcpListener::bind("127.0.0.1:0").expect("there is a port");
         let mut client = TcpStream::connect(listening.local_addr().expect("it is bound")).expect("it listens");
         let (mut server, _) = listening.accept().expect("there is one");
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_looked_six_times_and_never_more_often_than_once_a_second() {
+    fn silence_is_checked_six_times_and_at_most_once_a_second() {
         assert_eq!(period(Duration::from_secs(30)), Duration::from_secs(5));
         assert_eq!(period(Duration::from_secs(3)), Duration::from_secs(1));
         for now in [10, 12, 14] {

@@ -1,7 +1,7 @@
-//! The log: events of `tracing`, the workers' stderr and requests become lines for stderr (spec, appendix C). Writing them never
-//! blocks: lines go into a bounded buffer that the ring empties. Lines that find no room there or cannot be written are
-//! dropped and counted, and the next line that is written comes with their number. Half of the buffer is for the lines
-//! of the daemon alone: neither workers nor requests can push them out.
+//! The log: `tracing` events, the workers' stderr and requests become lines on stderr (spec, appendix C). Writing never
+//! blocks: lines go into a bounded buffer that the backend drains. Lines that do not fit or cannot be written are
+//! dropped and counted, and their number precedes the next line that is written. Half of the buffer is reserved for the
+//! daemon's own lines: neither workers nor requests can push them out.
 
 use std::io;
 use std::ops::Range;
@@ -24,46 +24,47 @@ use crate::bus::stats::Account;
 use crate::config::{self, Log, LogFormat, LogLevel};
 use crate::error::StartError;
 
-/// Bytes that may wait for stderr.
+/// Maximum number of bytes queued for stderr.
 const BUFFER: usize = 256 * 1024;
-/// How many of them may be lines of workers and of requests.
+/// How many of them may be lines of workers and requests.
 const OTHERS_PART: usize = BUFFER / 2;
-/// So many bytes of lines of requests are written at once, since each write costs as much as some of them.
+/// Minimum size of a write of request lines, since each write costs as much as several of them.
 const ENOUGH: usize = 32 * 1024;
-/// The level of what workers write to stderr.
+/// The level of workers' stderr.
 pub(super) const OF_WORKERS: LogLevel = LogLevel::Info;
 
 #[cfg(not(test))]
 static BUFFERED: Mutex<Buffered> = Mutex::new(Buffered::EMPTY);
 #[cfg(test)]
 thread_local! {
-    /// Tests run beside each other, and what a simulated daemon does must follow from its seed.
+    /// Tests run concurrently, and the behaviour of a simulated daemon has to follow from its seed.
     static BUFFERED: &'static Mutex<Buffered> = Box::leak(Box::new(Mutex::new(Buffered::EMPTY)));
 }
 static JSON: AtomicBool = AtomicBool::new(false);
 static JOURNAL: AtomicBool = AtomicBool::new(false);
 static LEVEL: AtomicU8 = AtomicU8::new(LogLevel::Info as u8);
-/// How often a first line came to wait. Who has seen all of them needs no lock to know that there is nothing.
+/// How often the buffer became non-empty. A writer that has drained it at this count needs no lock to know that it is
+/// empty.
 static BEGUN: AtomicU64 = AtomicU64::new(0);
-/// Lines that found no room or could not be written, since the start.
+/// Lines lost since the start.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 pub(super) struct Buffered {
     bytes: Vec<u8>,
-    /// Lines that found no room behind these, and how many of them were of workers and of requests.
+    /// Lines dropped after these, and how many of them were from workers and requests.
     dropped: u64,
     of_workers: u64,
     of_requests: u64,
-    /// They are to be written without waiting for more.
+    /// They have to be written without waiting for more.
     are_due: bool,
 }
 
-/// Whose lines they are.
+/// The source of lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
     Daemon,
     Workers,
-    /// Those of `log.requests`.
+    /// The lines of `log.requests`.
     Requests,
 }
 
@@ -74,10 +75,10 @@ impl Buffered {
         self.push_with(whose, || line);
     }
 
-    /// Adds a line, which is made only if there may be room for it.
+    /// Adds a line, which is formatted only if it may fit.
     pub(super) fn push_with<'l>(&mut self, whose: Whose, line: impl FnOnce() -> &'l [u8]) {
-        // Behind a line that is missing there is none before that was said. The daemon's own are not missing because
-        // some of others are.
+        // After a gap no line may be added before the gap is reported. Gaps of others do not affect the daemon's own
+        // lines.
         let is_own = whose == Whose::Daemon;
         let room = if is_own { BUFFER } else { OTHERS_PART };
         let missed = if is_own { self.dropped - self.of_workers - self.of_requests } else { self.dropped };
@@ -99,31 +100,31 @@ impl Buffered {
     }
 }
 
-/// Lines on their way to stderr, and what has to be said of others that were lost.
+/// Lines that are being written to stderr, with notes of lost ones.
 #[derive(Default)]
 pub(super) struct Batch {
-    /// What [`BEGUN`] was when there was nothing.
+    /// The value of [`BEGUN`] when the buffer was empty.
     begun: u64,
     bytes: Vec<u8>,
     written: usize,
-    /// Where in `bytes` the lines stand; around them are notes of what was lost before and behind them.
+    /// The range of lines in `bytes`; around them are notes of what was lost before and after.
     lines: Range<usize>,
-    /// Lines before these that could not be written, and why the last of them could not.
+    /// Earlier lines that could not be written, and the last error.
     failed: u64,
     errno: i32,
-    /// Lines behind these that found no room.
+    /// Later lines that did not fit.
     dropped: u64,
-    /// What was written last is not the end of a line.
+    /// The last write ended in the middle of a line.
     torn: bool,
 }
 
 impl Batch {
-    /// What is to be written next.
+    /// The bytes to write next.
     pub(super) fn rest(&self) -> &[u8] {
         &self.bytes[self.written..]
     }
 
-    /// So many bytes were written.
+    /// Records written bytes.
     pub(super) fn advance(&mut self, bytes: usize) {
         self.written += bytes;
         if self.rest().is_empty() {
@@ -131,7 +132,7 @@ impl Batch {
         }
     }
 
-    /// The rest cannot be written. It is counted, to be told with the next line.
+    /// The rest cannot be written. It is counted, and reported with the next line.
     pub(super) fn fail(&mut self, errno: i32) {
         if self.written >= self.lines.start {
             self.failed = 0;
@@ -149,7 +150,7 @@ impl Batch {
         memchr::memchr_iter(b'\n', &self.bytes[unwritten]).count() as u64
     }
 
-    /// Takes the lines that wait, between notes of what was lost.
+    /// Takes the buffered lines, with notes of what was lost.
     fn fill(&mut self, buffer: &mut Buffered) {
         (self.written, self.dropped) = (0, std::mem::take(&mut buffer.dropped));
         buffer.are_due = false;
@@ -192,18 +193,18 @@ fn buffered() -> MutexGuard<'static, Buffered> {
     buffered.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Forgets what waits to be written: the next daemon of this thread begins anew.
+/// Drops the buffered lines: the next daemon on this thread starts empty.
 #[cfg(test)]
 pub(super) fn forget() {
     *buffered() = Buffered::EMPTY;
 }
 
-/// Where several lines are added at once. Nothing else may be logged meanwhile.
+/// The buffer, to add several lines at once. Nothing else may be logged meanwhile.
 pub(super) fn lines() -> impl std::ops::DerefMut<Target = Buffered> {
     buffered()
 }
 
-/// Counts and tells requests that have no line (`log.requests`).
+/// Counts and reports requests without a line (`log.requests`).
 pub(super) fn requests_lost(requests: u64) {
     LOST.fetch_add(requests, Ordering::Relaxed);
     let entry = Entry::new(look(), Level::WARN)
@@ -212,50 +213,50 @@ pub(super) fn requests_lost(requests: u64) {
     buffered().push(&entry.into_line(), Whose::Daemon);
 }
 
-/// How lines look.
+/// The format of lines.
 pub(super) fn look() -> Look {
     Look { json: JSON.load(Ordering::Relaxed), journal: JOURNAL.load(Ordering::Relaxed) }
 }
 
-/// Whether stderr is the journal of systemd: it says in JOURNAL_STREAM which file it has made us (systemd.exec(5)). One
-/// who has redirected stderr has another file there.
+/// Whether stderr is systemd's journal: JOURNAL_STREAM identifies the file that it has given us (systemd.exec(5)). A
+/// redirected stderr is another file.
 fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
     let stderr = fstat(rustix::stdio::stderr().as_fd());
     stderr.is_ok_and(|file| stream == format!("{}:{}", file.st_dev, file.st_ino))
 }
 
-/// What `tracing` calls a level.
+/// The `tracing` level.
 pub(super) fn level_of(level: LogLevel) -> Level {
     LEVELS[level as usize]
 }
 
-/// How lines look from now on.
+/// Sets the format of lines.
 pub(super) fn set_format(format: LogFormat) {
     JSON.store(format == LogFormat::Json, Ordering::Relaxed);
     JOURNAL.store(is_journal(), Ordering::Relaxed);
 }
 
-/// Makes this the place where events of `tracing` go. To be called once.
+/// Installs the log as the subscriber of `tracing` events. To be called once.
 pub(super) fn install(log: Log) {
     set_format(log.format);
     LEVEL.store(log.level as u8, Ordering::Relaxed);
-    // A second installation, in a test, keeps the first: there is one stderr.
+    // A second installation, in a test, keeps the first, since there is one stderr.
     let _ = tracing::subscriber::set_global_default(Lines);
 }
 
-/// The levels by their numbers.
+/// The levels by number.
 const LEVELS: [Level; 4] = [Level::DEBUG, Level::INFO, Level::WARN, Level::ERROR];
 
-/// The least important level that is written, by its number.
+/// The least important level that is written, by number.
 fn level() -> usize {
     LEVEL.load(Ordering::Relaxed).into()
 }
 
-/// Writes this level and the more important ones from now on.
+/// Sets the least important level that is written.
 pub(super) fn set_level(level: LogLevel) {
     LEVEL.store(level as u8, Ordering::Relaxed);
-    // Places that write know whether they are heard, and have to ask again.
+    // Callsites cache whether they are enabled.
     tracing::callsite::rebuild_interest_cache();
 }
 
@@ -264,21 +265,21 @@ pub(super) fn level_name() -> &'static str {
     config::LEVELS[level()].0
 }
 
-/// Lines that found no room or could not be written, since the start.
+/// Lines lost since the start.
 pub(super) fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// What there is to write.
+/// The result of [`take`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Taken {
     Nothing,
-    /// Lines of requests, which wait for more of them.
+    /// There are only request lines, which wait for more.
     Waits,
     Ready,
 }
 
-/// Gets the next lines ready to be written, if the last ones are.
+/// Prepares the next lines for writing, once the last ones are written.
 pub(super) fn take(batch: &mut Batch) -> Taken {
     if !batch.rest().is_empty() {
         return Taken::Ready;
@@ -301,12 +302,12 @@ pub(super) fn take(batch: &mut Batch) -> Taken {
     }
 }
 
-/// Lets no line wait for more.
+/// Ends the wait for more lines.
 pub(super) fn hurry() {
     buffered().are_due = true;
 }
 
-/// Writes what is left, however long that takes. False if lines are lost that somebody may miss, and nobody was told.
+/// Writes the rest, however long that takes. False if lines were lost without a report.
 pub(super) fn flush(batch: &mut Batch) -> bool {
     let stderr = rustix::stdio::stderr();
     hurry();
@@ -322,7 +323,7 @@ pub(super) fn flush(batch: &mut Batch) -> bool {
     batch.failed == 0 || inherited::reader_gone(stderr, batch.errno)
 }
 
-/// Why the daemon does not run: an entry in JSON, else lines for people.
+/// Why the daemon does not run: a JSON entry, or plain lines.
 pub(super) fn last_line(error: &StartError) -> Vec<u8> {
     let look = look();
     if look.json {
@@ -333,12 +334,12 @@ pub(super) fn last_line(error: &StartError) -> Vec<u8> {
     text.lines().flat_map(|line| [priority, line, "\n"]).collect::<String>().into_bytes()
 }
 
-/// Whether lines of this level are written.
+/// Whether this level is written.
 pub(super) fn is_wanted(level: LogLevel) -> bool {
     level as usize >= self::level()
 }
 
-/// Passes on what a worker has said on stderr.
+/// Logs a worker's stderr.
 pub(super) fn worker(pool: &str, worker: WorkerName, said: Said<'_>) {
     if !is_wanted(OF_WORKERS) {
         return;
@@ -364,7 +365,7 @@ pub(super) fn worker(pool: &str, worker: WorkerName, said: Said<'_>) {
     }
 }
 
-/// Logs a report of the core. `pool_of` names a pool by its index.
+/// Logs a report of the core. `pool_of` returns a pool's name.
 pub(super) fn report(report: &Report, pool_of: impl Fn(usize) -> String) {
     if !is_wanted(report.level) {
         return;
@@ -393,7 +394,7 @@ pub(super) fn report(report: &Report, pool_of: impl Fn(usize) -> String) {
     buffered().push(&entry.into_line(), Whose::Daemon);
 }
 
-/// Adds who a client is.
+/// Adds a client's identity.
 pub(super) fn who(entry: Entry, origin: &Origin) -> Entry {
     let mut entry = match origin.place {
         Place::Process { pid: 0, user } => entry.plain("uid", user),
@@ -435,7 +436,7 @@ fn what_it_came_to(mut entry: Entry, account: &Account) -> Entry {
         .plain("failed", account.failed)
 }
 
-/// Turns events into lines.
+/// Formats events as lines.
 struct Lines;
 
 impl Subscriber for Lines {
@@ -476,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_could_not_be_written_are_told_before_the_next_ones() {
+    fn unwritten_lines_are_reported_before_the_next_ones() {
         let mut batch = Batch::default();
         assert_eq!(filled(&mut batch, "one\ntwo\nthree\n", 0), "one\ntwo\nthree\n");
         batch.advance(4);
@@ -491,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_that_could_not_be_written_is_told_again_with_what_was_lost_since() {
+    fn an_unwritten_note_is_repeated_with_later_losses() {
         let mut batch = Batch::default();
         filled(&mut batch, "one\ntwo\n", 3);
         batch.fail(libc::ENOSPC);
@@ -508,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_found_no_room_are_told_behind_those_that_did() {
+    fn dropped_lines_are_reported_after_those_that_fit() {
         let mut batch = Batch::default();
         let text = filled(&mut batch, "one\n", 7);
         assert!(

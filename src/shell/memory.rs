@@ -1,8 +1,8 @@
-//! Memory as the shell sees it: it counts, and tells the core when too much is lent or the system has none left; who
-//! is held back or closed for it is decided there (`bus/eviction.rs`).
+//! Memory pressure: the shell counts, and tells the core when too much is lent or the system is out of memory; the core
+//! decides who is paused or closed for it (`bus/eviction.rs`).
 //!
-//! While memory is short, no client's line takes a larger block before the core has been told: what a turn can add is
-//! bounded by what is lent already, whatever the kernel brings.
+//! While memory is short, no client's line gets a larger block before the core was told: so what a turn can add is
+//! bounded by what is lent already.
 
 use std::time::Duration;
 
@@ -14,20 +14,20 @@ use crate::bus::port::{Input, Moment, Peer};
 use crate::io::Io;
 use crate::reserve;
 
-/// How often the core is told while memory stays short.
+/// Interval of reports to the core while memory stays short.
 const AGAIN: Duration = Duration::from_millis(10);
-/// Lines may go on growing while at most this part of max_memory is lent; the others wait until there is more room.
+/// Lines may keep growing while at most this part of max_memory is lent; others wait until there is more room.
 const ROOM_TO_GROW: (usize, usize) = (15, 16);
-/// Spares that nobody has needed for so long go back to the system.
+/// Spares unused for this long are returned to the system.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
 
 impl<I: Io> Shell<I> {
-    /// Bytes of all blocks that are lent, and of the lines that the core keeps.
+    /// Bytes of all lent blocks, and of the lines that the core keeps.
     pub(super) fn lent(&self) -> usize {
         self.reactor.io.lent() + self.bus.bytes_waiting() + self.reactor.http.held()
     }
 
-    /// Looks once a turn whether memory is short, and gives back what is not needed.
+    /// Checks once per turn whether memory is short, and frees what is not needed.
     pub(super) fn check_memory(&mut self, now: Moment) {
         let has_spares = self.reactor.io.memory().has_spares();
         if !self.reactor.memory.is_calm(now, self.lent(), has_spares) || reserve::is_spent() {
@@ -46,7 +46,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Lets those go on who have waited for memory, now that the core has had its say, and says when to look again.
+    /// Resumes connections that wait for memory, now that the core was told, and schedules the next check.
     fn check_waiting_for_memory(&mut self, now: Moment) {
         self.reactor.retry_waiting();
         self.reactor.trim(now);
@@ -89,7 +89,7 @@ impl<I: Io> Reactor<I> {
         self.tell(now, Input::Refused { client: None, held });
     }
 
-    /// What came from a client cannot be kept.
+    /// The bytes of a client cannot be buffered.
     pub(super) fn refuse_to_keep(&mut self, now: Moment, slot: usize) {
         self.memory.refused = true;
         if let Peer::Client(client) = self.connections[slot].peer {
@@ -98,7 +98,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Gives spares back that nobody has needed for a while.
+    /// Frees spares that were unused for a while.
     fn trim(&mut self, now: Moment) {
         if !self.io.buffers().has_spares() {
             return self.memory.trim_at = None;
@@ -109,7 +109,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Those who have waited for memory try again, the first one first, if there is enough or the core was just told.
+    /// Retries connections that wait for memory, in order, if there is enough or the core was just told.
     fn retry_waiting(&mut self) {
         let may_grow = std::mem::take(&mut self.memory.may_grow);
         if self.memory.waiting.is_empty() || !may_grow && self.is_short_of_memory() {
@@ -125,13 +125,13 @@ impl<I: Io> Reactor<I> {
         self.memory.waiting.extend(waiting);
     }
 
-    /// Who holds how much. A block that several outputs hold counts for each of them.
+    /// How much memory each peer holds. A block held by several outputs counts for each of them.
     fn holders(&self) -> Vec<(Peer, usize)> {
         let weights = self.connections.iter().map(|(_, connection)| (connection.peer, connection.weight()));
         weights.chain(self.http.holders()).filter(|(_, weight)| *weight > 0).collect()
     }
 
-    /// `lost` bytes of `from`, or of the bus' own, could not be queued for `to`.
+    /// `lost` bytes from `from`, or from the bus itself, could not be queued for `to`.
     pub(super) fn count_lost(&mut self, from: Option<Peer>, to: Peer, lost: usize) {
         self.memory.refused = true;
         let now = self.clock.now();
@@ -139,7 +139,7 @@ impl<I: Io> Reactor<I> {
             (Peer::Client(client), _) | (_, Some(Peer::Client(client))) => client,
             _ => return self.tell(now, Input::Sent { peer: to, bytes: lost }),
         };
-        // Nobody is told of them any more, and nobody waits until they have left.
+        // The client is not told of them, and is removed without waiting.
         self.tell(now, Input::Refused { client: Some(client), held: Vec::new() });
         self.tell(now, Input::Sent { peer: to, bytes: lost });
     }

@@ -1,17 +1,18 @@
-//! The shell: the only place that calls the kernel. It moves bytes and decides nothing; what to do is said by the
-//! core's effects.
+//! The shell: the only part that calls the kernel. It moves bytes and makes no decisions; the core's effects say what
+//! to do.
 //!
 //! It has two halves, so that the core cannot be called while its effects are carried out: the core, and the reactor
-//! (`reactor.rs`) that holds whatever is open. `turn.rs` has the loop between them.
+//! (`reactor.rs`), which owns everything that is open. `turn.rs` has the loop between them.
 //!
-//! State is below, and what is done with it above. Below: `connection.rs` with `inbox.rs`, `outbox.rs`, `framing.rs`,
-//! `websocket.rs` and `stderr.rs`, `listeners.rs`, `handshakes/state.rs`, `budget.rs`, `stdio.rs`, `timers.rs`. The reactor
-//! holds that. Above: `read.rs` and `write.rs` move bytes, `accept.rs` takes clients in, `handshakes` those who have to say
-//! something first, `frames.rs` is for those who speak WebSocket, `liveness.rs` for networks that have gone, `workers` looks
-//! after processes, `memory.rs` after memory, `close.rs` ends what they opened, and `effects.rs` is what the core wants.
+//! State is at the bottom, operations on it are above. State, owned by the reactor: `connection.rs` with `inbox.rs`,
+//! `outbox.rs`, `framing.rs`, `websocket.rs` and `stderr.rs`, `listeners.rs`, `handshakes/state.rs`, `budget.rs`,
+//! `stdio.rs`, `timers.rs`. Operations: `read.rs` and `write.rs` move bytes, `accept.rs` accepts clients, `handshakes`
+//! handles PROXY headers and WebSocket requests, `frames.rs` WebSocket control frames, `liveness.rs` failed networks,
+//! `workers` processes, `memory.rs` memory pressure, `close.rs` closes connections, and `effects.rs` carries out the
+//! core's effects.
 //!
-//! A connection that brings more lines than fit into its turn goes behind the others; a busy turn may wait for more
-//! (`io/batching.rs`).
+//! A connection with more lines than its share of a turn is queued behind the others; a busy turn may wait for more
+//! completions (`io/batching.rs`).
 
 mod accept;
 pub(crate) mod admin;
@@ -68,14 +69,13 @@ use crate::io::kernel::{Choice, Kernel};
 use startup::StartupContext;
 use turn::Unflushed;
 
-/// Runs the daemon until it has drained, and returns what the program exits with: failure if something could not be
-/// written that somebody may miss.
+/// Runs the daemon until it has drained, and returns the exit code: failure if output was lost that a reader may miss.
 ///
 /// # Errors
-/// Whatever keeps it from starting; once it runs, only a failure of the ring itself.
+/// Anything that prevents the start; at run time, only a failure of the ring itself.
 pub fn run(config: Config, source: reloads::Source, choice: Choice) -> Result<u8, StartError> {
     log::install(config.log);
-    exit_watchdog::limit_those_of_a_panic();
+    exit_watchdog::limit_panic();
     let mut left = Unflushed::default();
     let result = StartupContext::prepare(&config).and_then(|context| {
         let kernel = Kernel::open(choice, config.max_workers())?;
@@ -85,19 +85,19 @@ pub fn run(config: Config, source: reloads::Source, choice: Choice) -> Result<u8
         };
         operate(kernel, context, config, source, &mut left)
     });
-    // Signals that ask for the end are not heard any more.
+    // Shutdown signals have no effect from here on.
     exit_watchdog::limit(result.as_ref().map_or_else(StartError::exit_code, |()| exit::FAILURE));
     let log_is_complete = !left.log_in_flight && log::flush(&mut left.log);
     result.map(|()| if left.unwritten == 0 && log_is_complete { exit::OK } else { exit::FAILURE })
 }
 
-/// Why the daemon does not run, as its log would say it.
+/// Why the daemon does not run, in the format of its log.
 pub fn last_line(error: &StartError, format: LogFormat) -> Vec<u8> {
     log::set_format(format);
     log::last_line(error)
 }
 
-/// The life of the daemon.
+/// The daemon's life, from start to end.
 fn operate(
     io: Kernel,
     context: StartupContext,

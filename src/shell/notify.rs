@@ -1,5 +1,5 @@
-//! What the service manager is told (sd_notify(3)): that the daemon is ready, how it is, that it stops, and that its loop
-//! turns. Telling never waits: what finds no room is said again a little later.
+//! Notifies the service manager (sd_notify(3)): ready, status, stopping, and the watchdog. Sending never blocks: a
+//! message that does not fit is retried shortly after.
 
 use std::env;
 use std::ffi::OsStr;
@@ -15,49 +15,50 @@ use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketT
 use super::timers::earlier;
 use crate::address;
 
-/// The status is told this often at most.
+/// Minimum interval of status messages.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
-/// When what found no room is said again; and what could not be said at all.
+/// The delay of a retry after a full socket; and after any other failure.
 const SOON: Duration = Duration::from_millis(100);
 const LATER: Duration = Duration::from_secs(1);
-/// How often it is looked whether the start is over: that time has passed is told by nobody.
+/// Interval of checks whether the start is over, which no event reports.
 const START_EVERY: Duration = Duration::from_millis(250);
 
-/// How the daemon is.
+/// The daemon's condition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Condition {
     /// The start is over.
     pub is_ready: bool,
-    /// Workers that run, and those that are to.
+    /// Workers that run, and those that should.
     pub running: usize,
     pub wanted: usize,
     pub clients: usize,
 }
 
-/// See the module documentation. Moments are times since the loop's clock began, and go on while the machine's does.
+/// See the module documentation. Times are since the start of the loop's clock, and stop while the machine is
+/// suspended.
 pub(super) struct Notify {
-    /// None if nobody wants to know.
+    /// None without a service manager.
     to: Option<(OwnedFd, SocketAddrUnix)>,
-    /// When something may have changed and was not told yet.
+    /// When to check for unreported changes.
     look_at: Option<Duration>,
     looked_at: Duration,
-    /// How often the manager is told that the loop turns, and when it is the next time.
+    /// The watchdog's interval, and when the next message is due.
     beat_every: Option<Duration>,
     beat_at: Duration,
     was_ready: bool,
     stops: bool,
-    /// When a reload began of which the manager is to be told (CLOCK_MONOTONIC, in microseconds).
+    /// When a reload began that has to be reported (CLOCK_MONOTONIC, in microseconds).
     reload_begins: Option<u64>,
-    /// The manager is to be told that it is over.
+    /// The end of a reload has to be reported.
     reload_ends: bool,
-    /// What was told: that it stops, and how it is.
+    /// What was reported: stopping, and the status.
     told_stop: bool,
     status: String,
     told_of_failure: bool,
 }
 
 impl Notify {
-    /// For the service manager, as NOTIFY_SOCKET and WATCHDOG_USEC say.
+    /// To the service manager in NOTIFY_SOCKET and WATCHDOG_USEC.
     pub(super) fn from_environment() -> Self {
         let to = env::var_os("NOTIFY_SOCKET").and_then(|name| match connect(&name) {
             Ok(to) => Some(to),
@@ -71,7 +72,7 @@ impl Notify {
         Self::new(to, every)
     }
 
-    /// For nobody.
+    /// Without a service manager.
     pub(super) fn nobody() -> Self {
         Self::new(None, None)
     }
@@ -93,7 +94,7 @@ impl Notify {
         }
     }
 
-    /// Something has changed that it may be told of.
+    /// Something has changed that may have to be reported.
     pub(super) fn changed(&mut self) {
         if self.to.is_some() {
             if self.was_ready {
@@ -104,16 +105,16 @@ impl Notify {
         }
     }
 
-    /// The daemon has begun to stop.
+    /// The daemon is stopping.
     pub(super) fn stops(&mut self) {
         if !std::mem::replace(&mut self.stops, true) && self.to.is_some() {
             self.look_at = Some(Duration::ZERO);
         }
     }
 
-    /// The daemon reloads its configuration.
+    /// The daemon is reloading its configuration.
     pub(super) fn reloads(&mut self) {
-        // Before it is ready it tells that later anyway.
+        // A start that is not over is reported as ready later anyway.
         if self.to.is_some() && self.was_ready {
             let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
             self.reload_begins = Some(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000);
@@ -121,7 +122,7 @@ impl Notify {
         }
     }
 
-    /// The configuration was reloaded, or the one before goes on.
+    /// The reload has ended, with the new or the old configuration.
     pub(super) fn reloaded(&mut self) {
         if self.to.is_some() && self.was_ready {
             self.reload_ends = true;
@@ -129,7 +130,7 @@ impl Notify {
         }
     }
 
-    /// When there is something to tell.
+    /// When there is something to send.
     #[inline]
     pub(super) fn due(&self) -> Option<Duration> {
         self.to.as_ref()?;
@@ -137,7 +138,7 @@ impl Notify {
         earlier(self.look_at, beat)
     }
 
-    /// Tells what there is to tell.
+    /// Sends what is due.
     pub(super) fn tell(&mut self, now: Duration, condition: impl FnOnce() -> Condition) {
         if self.due().is_none_or(|due| due > now) {
             return;
@@ -189,13 +190,13 @@ impl Notify {
         }
     }
 
-    /// Sends one message; if that fails, it says when to try again.
+    /// Sends one message; if that fails, returns the delay of a retry.
     fn send(&mut self, message: &str) -> Result<(), Duration> {
         let Some((socket, address)) = &self.to else { return Ok(()) };
         match sendto(socket, message.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL, address) {
             Ok(_) => Ok(()),
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Err(SOON),
-            // A manager that restarts is there again soon.
+            // A manager that restarts will be back soon.
             Err(error) => {
                 if !std::mem::replace(&mut self.told_of_failure, true) {
                     tracing::warn!(
@@ -222,8 +223,7 @@ fn connect(name: &OsStr) -> io::Result<(OwnedFd, SocketAddrUnix)> {
     Ok((socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?, address))
 }
 
-/// How often to say that the loop turns: half of the time after which the manager takes us for dead, if it watches us
-/// (sd_watchdog_enabled(3)).
+/// The watchdog interval: half of the manager's timeout, if it watches this process (sd_watchdog_enabled(3)).
 fn watchdog(microseconds: Option<&str>, process: Option<&str>) -> Option<Duration> {
     let is_ours = process.is_none_or(|process| process.parse() == Ok(std::process::id()));
     let microseconds: u64 = microseconds.filter(|_| is_ours)?.parse().ok()?;
@@ -265,7 +265,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
-    fn it_is_told_once_that_the_daemon_is_ready_and_that_it_stops() {
+    fn ready_and_stopping_are_reported_once() {
         let mut manager = Manager::new(None);
         let starting = Condition { is_ready: false, running: 1, ..READY };
         assert_eq!(manager.hears(SECOND, starting), "STATUS=1 of 2 workers run, 0 clients");
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_is_told_with_its_clock_and_that_it_is_over_behind_it() {
+    fn a_reload_is_reported_with_its_clock_and_then_its_end() {
         let mut manager = Manager::new(None);
         manager.notify.reloads();
         assert!(manager.hears(SECOND, READY).starts_with("READY=1"), "it is not ready yet");
@@ -299,7 +299,7 @@ mod tests {
         manager.notify.reloaded();
         assert_eq!(manager.hears(SECOND, READY), "READY=1");
         assert_eq!(manager.notify.due(), None);
-        // One that is over before the manager was told of it.
+        // A reload that ends before its start was reported.
         manager.notify.reloads();
         manager.notify.reloaded();
         assert!(manager.hears(SECOND, READY).starts_with("RELOADING=1"));
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_said_again() {
+    fn a_message_that_does_not_fit_is_sent_again() {
         let mut manager = Manager::new(Some(SECOND));
         let filler = UnixDatagram::unbound().expect("there are descriptors");
         filler.connect(manager.socket.local_addr().expect("it is bound").as_pathname().expect("a path")).expect("free");
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_watchdog_is_fed_twice_in_its_time_and_by_the_process_that_is_watched_alone() {
+    fn the_watchdog_is_fed_twice_per_timeout_and_only_by_the_watched_process() {
         let own = std::process::id().to_string();
         assert_eq!(watchdog(Some("3000000"), Some(&own)), Some(Duration::from_millis(1500)));
         assert_eq!(watchdog(Some("3000000"), None), Some(Duration::from_millis(1500)));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_nothing() {
+    fn without_a_service_manager_nothing_is_sent() {
         let mut notify = Notify::nobody();
         notify.changed();
         notify.stops();

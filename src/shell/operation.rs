@@ -1,4 +1,4 @@
-//! What a submission was for. With the slot of its connection it makes the token that its completion brings back.
+//! The kinds of submissions. With the slot of its connection, an operation makes up the token of a completion.
 
 /// See the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,26 +10,26 @@ pub(super) enum Operation {
     Write,
     Watch,
     ReadStderr,
-    /// The rest of the stderr of a worker that has gone.
+    /// The rest of the stderr of a worker that has ended.
     ReadRestOfStderr,
     Children,
     Stop,
     Log,
-    /// What a connection that is no client yet waits for.
+    /// A handshake's operation.
     Handshake,
     AdminReceive,
     AdminSend,
-    /// A file of tokens was read again.
+    /// A token file was reread.
     Reread,
-    /// SIGHUP has come.
+    /// SIGHUP was received.
     Hangup,
-    /// Another configuration is prepared.
+    /// A new configuration was prepared.
     Reload,
-    /// Workers hold more memory than they may.
+    /// Workers use more memory than their limit.
     Memories,
     HttpReceive,
     HttpSend,
-    /// The other side of a connection of the door for MCP leaves.
+    /// The client of an MCP connection has gone or half-closed.
     HttpWatch,
 }
 
@@ -38,7 +38,7 @@ impl Operation {
         (self as u64) << 32 | slot as u64
     }
 
-    /// What was submitted with this token, and the slot.
+    /// The operation and the slot in a token.
     pub(super) fn of(token: u64) -> Option<(Self, usize)> {
         let operation = match token >> 32 {
             1 => Self::Accept,
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_brings_back_what_it_was_made_from() {
+    fn a_token_round_trips() {
         use Operation as O;
         let all = [O::Accept, O::Read, O::Receive, O::Write, O::Watch, O::ReadStderr, O::ReadRestOfStderr, O::Children];
         let others = [

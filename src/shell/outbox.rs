@@ -1,5 +1,5 @@
-//! What waits to go out, in order: chunks that lines were copied into, and long lines that are held where they came in. For
-//! a WebSocket each line is a frame (`framing.rs`): its head stands before it, and its newline goes.
+//! An output queue, in order: chunks that lines were copied to, and long lines that are held where they were received.
+//! For a WebSocket each line is sent as a frame (`framing.rs`): with its header, and without its newline.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,17 +10,17 @@ use crate::bus::seldom::{Blank, Seldom};
 use crate::io::buffers::{Block, Buffers};
 use crate::websocket::encode;
 
-/// So many bytes in a row are not copied into the output when they lie in a block: they are held there until sent.
+/// The minimum length of contiguous bytes that are not copied but held in their block until sent.
 const HOLD: usize = 16 * 1024;
-/// And it must be at least this part of its block, so that what is kept in memory stays near what is queued.
+/// They must also be at least this part of their block, so that memory use stays near the queued length.
 const HOLD_PART: usize = 4;
-/// Segments that one gathering write takes.
+/// Segments in one gathering write.
 const GATHER: usize = 16;
 
 enum Segment {
-    /// Copied bytes; more may be added behind them.
+    /// Copied bytes; more may be appended.
     Chunk { block: Block, start: usize, end: usize },
-    /// A long line where it was received; the block is read on behind it at most.
+    /// A long line where it was received; the block is only read into after it.
     Held { block: Rc<Block>, start: usize, end: usize },
 }
 
@@ -50,23 +50,23 @@ impl Segment {
     }
 }
 
-/// Whether so many bytes in a row are held where they lie, in a block of this capacity.
+/// Whether this many contiguous bytes are held in place, in a block of this capacity.
 pub(super) fn are_held(bytes: usize, capacity: usize) -> bool {
     bytes >= HOLD.max(capacity / HOLD_PART)
 }
 
-/// Bytes that wait to be written, in order.
+/// Queued bytes, in order.
 #[derive(Default)]
 pub(super) struct Outbox {
     queue: Seldom<Queue>,
     begins_small: bool,
-    /// Bytes are missing behind the last one, up to the end of a line.
+    /// The last line was truncated: drop bytes up to its end.
     dropping_line: bool,
-    /// Lines become frames.
+    /// Set if lines are sent as frames.
     framing: Option<Box<Framing>>,
 }
 
-/// What an output has that was ever written to.
+/// The part that is only allocated when something is queued.
 #[derive(Default)]
 struct Queue {
     segments: VecDeque<Segment>,
@@ -77,13 +77,13 @@ impl Blank for Queue {
     const BLANK: &'static Self = &Self { segments: VecDeque::new(), gather: None };
 }
 
-/// The arguments of a gathering write; they must stay where they are while it is in flight.
+/// The arguments of a gathering write, which must stay in place while it is in flight.
 struct Gather {
     vectors: [libc::iovec; GATHER],
     message: libc::msghdr,
 }
 
-/// Where these bytes of a queue lie.
+/// The memory of these bytes of a queue.
 fn stretches(segments: &VecDeque<Segment>, bytes: Range<usize>) -> impl Iterator<Item = *const [u8]> {
     let mut end = 0;
     segments.iter().map(Segment::bytes).filter_map(move |segment| {
@@ -95,10 +95,10 @@ fn stretches(segments: &VecDeque<Segment>, bytes: Range<usize>) -> impl Iterator
 }
 
 impl Gather {
-    /// The one of an outbox.
+    /// The gather buffers of an outbox, allocated on demand.
     fn of(gather: &mut Option<Box<Self>>) -> &mut Self {
         gather.get_or_insert_with(|| {
-            // SAFETY: both are plain data for which zero is a value.
+            // SAFETY: both are plain data for which all zeros are valid.
             Box::new(unsafe { std::mem::zeroed() })
         })
     }
@@ -117,60 +117,60 @@ impl Gather {
     }
 }
 
-/// How much memory is taken for what does not fit into the last chunk.
+/// How much memory to take if the last chunk is full.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Room {
-    /// As much as an output that grows should have.
+    /// Ample, for an output that grows.
     Ample,
-    /// Little: it is the head of a frame, and its line may be held elsewhere.
+    /// Little: for a frame's header, whose line may be held elsewhere.
     Scant,
 }
 
-/// What to write next.
+/// The next bytes to write.
 pub(super) enum Next {
-    /// One stretch of memory, perhaps registered.
+    /// One contiguous range, possibly in registered memory.
     One {
-        /// The index it is registered under.
+        /// The index of the registered buffer.
         registered: Option<u16>,
-        /// Where it begins.
+        /// Its address.
         address: *const u8,
-        /// How long it is.
+        /// Its length.
         bytes: usize,
     },
-    /// Several.
+    /// Several ranges.
     Many {
         /// For writev(2).
         vectors: *const libc::iovec,
-        /// How many.
+        /// Their number.
         count: usize,
         /// For sendmsg(2).
         message: *const libc::msghdr,
-        /// How long they are together.
+        /// Their total length.
         bytes: usize,
     },
 }
 
 impl Outbox {
-    /// An empty one; its first chunk may be a small one.
+    /// An empty outbox; its first chunk may be small.
     pub(super) fn new(begins_small: bool) -> Self {
         Self { begins_small, ..Self::default() }
     }
 
-    /// Lines that are pushed from now on become frames.
+    /// Sends lines pushed from now on as frames.
     pub(super) fn frame_lines(&mut self, framing: Framing) {
         self.framing = Some(Box::new(framing));
     }
 
-    /// What goes before the queue, if lines become frames.
+    /// The framing state, if lines are sent as frames.
     pub(super) fn framing(&mut self) -> Option<&mut Framing> {
         self.framing.as_deref_mut()
     }
 
-    /// Copies bytes behind the others. A write in flight reads only what was there when it began.
+    /// Appends a copy of the bytes. A write in flight only reads what was queued when it began.
     ///
     /// # Errors
-    /// There is no memory. Then the line that they belong to is lost as a whole, with all behind it in `bytes` and
-    /// with what is pushed yet of its last line; so many bytes less than were ever pushed are there.
+    /// The system is out of memory. Then their line is lost as a whole, with everything after it in `bytes` and the
+    /// rest of its last line in later pushes; the error is the number of bytes lost.
     pub(super) fn push(&mut self, bytes: &[u8], buffers: &mut Buffers) -> Result<(), usize> {
         if self.dropping_line {
             return Err(self.drop_bytes(bytes.len(), bytes));
@@ -184,13 +184,13 @@ impl Outbox {
         })
     }
 
-    /// Copies bytes as they are. Without memory for all of them, it says of how many they were.
+    /// Appends a copy of the bytes unframed. If memory runs out, returns how many were copied.
     fn push_bytes(&mut self, bytes: &[u8], room: Room, buffers: &mut Buffers) -> Result<(), usize> {
         let mut rest = bytes;
         while !rest.is_empty() {
             if !matches!(self.queue.segments.back(), Some(Segment::Chunk { block, end, .. }) if *end < block.capacity())
             {
-                // A worker's input is written from registered memory; a client's begins small.
+                // A worker's input is written from registered memory; a client's starts small.
                 let block = match self.queue.segments.len() {
                     _ if room == Room::Scant => buffers.take_small(),
                     _ if !self.begins_small => buffers.take_registered_chunk(),
@@ -212,8 +212,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Queues a frame for each line that ends in `bytes`. If these lie in a block, from so many bytes of it on, long lines
-    /// are held there.
+    /// Queues a frame for each line that ends in `bytes`. If they lie in a block, at the given offset, long lines are
+    /// held there.
     fn push_lines(
         &mut self,
         bytes: &[u8],
@@ -237,14 +237,14 @@ impl Outbox {
         self.begin_line(&bytes[at..]).map_err(|begun| self.drop_bytes(begun + bytes.len() - at, bytes))
     }
 
-    /// So many bytes are lost, up to the end of `bytes`.
+    /// Records lost bytes, up to the end of `bytes`.
     fn drop_bytes(&mut self, lost: usize, bytes: &[u8]) -> usize {
         self.dropping_line = bytes.last() != Some(&b'\n');
         lost
     }
 
-    /// Queues a frame whose line ends with what `push` adds to the queue, of this length. Without memory for it, it says
-    /// how much of the line had been pushed before.
+    /// Queues a frame whose line ends with what `push` appends, of this length. If memory runs out, returns how much of
+    /// the line had been pushed before.
     fn push_frame(
         &mut self,
         length: usize,
@@ -272,8 +272,8 @@ impl Outbox {
         Ok(())
     }
 
-    /// Keeps the begin of a line until it is known how long that is. Without memory for it, it says how much of the line
-    /// is lost beside this.
+    /// Buffers the beginning of a line until its length is known. If memory runs out, returns how much of the line is
+    /// lost besides this.
     fn begin_line(&mut self, bytes: &[u8]) -> Result<(), usize> {
         let Some(framing) = self.framing().filter(|_| !bytes.is_empty()) else { return Ok(()) };
         if framing.begun.try_reserve(bytes.len()).is_err() {
@@ -283,7 +283,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Takes so many bytes off the end of the queue.
+    /// Removes bytes from the end of the queue.
     fn take_back(&mut self, mut bytes: usize, buffers: &mut Buffers) {
         while let Some(segment) = self.queue.segments.back_mut().filter(|_| bytes > 0) {
             let length = segment.bytes().len();
@@ -299,8 +299,8 @@ impl Outbox {
         }
     }
 
-    /// Takes back what stands behind the last newline, and says how much that was. It is not in flight: a write begins
-    /// when the lines of a turn are complete.
+    /// Removes what follows the last newline, and returns its length. It is not in flight: a write begins when the
+    /// lines of a turn are complete.
     fn drop_line(&mut self, buffers: &mut Buffers) -> usize {
         let mut torn_off = 0;
         for bytes in self.queue.segments.iter().rev().map(Segment::bytes) {
@@ -314,10 +314,10 @@ impl Outbox {
         torn_off
     }
 
-    /// Puts the bytes `start..end` of `block` behind the others, without copying them.
+    /// Appends the bytes `start..end` of `block` without copying them.
     ///
     /// # Errors
-    /// As for [`Outbox::push`]: the beginning of the line is missing.
+    /// As for [`Outbox::push`]: the beginning of the line was lost.
     pub(super) fn hold(
         &mut self,
         block: Rc<Block>,
@@ -336,12 +336,12 @@ impl Outbox {
         Ok(())
     }
 
-    /// Whether nothing waits to be written.
+    /// Whether nothing is queued.
     pub(super) fn is_empty(&self) -> bool {
         self.queue.segments.is_empty() && self.framing.as_ref().is_none_or(|framing| !framing.control_waits())
     }
 
-    /// Bytes of memory that it takes up: a block that is held counts in full, once.
+    /// Memory used, in bytes: a held block counts in full, once.
     pub(super) fn weight(&self) -> usize {
         let mut before: *const Block = std::ptr::null();
         let weights = self.queue.segments.iter().map(|segment| {
@@ -351,14 +351,14 @@ impl Outbox {
         weights.sum::<usize>() + self.framing.as_ref().map_or(0, |framing| framing.weight())
     }
 
-    /// What to write next; valid until the next call of [`Outbox::advance`] or [`Outbox::clear`].
+    /// The next bytes to write; valid until the next call of [`Outbox::advance`] or [`Outbox::clear`].
     pub(super) fn next(&mut self) -> Option<Next> {
         if let Some((before, control)) = self.framing.as_deref_mut().and_then(Framing::control) {
             let control = std::ptr::from_ref(control);
             return Some(self.next_with(control, before));
         }
         if self.queue.segments.is_empty() && self.framing.is_some() {
-            // The answer to the handshake has needed it, and most connections do nothing most of the time.
+            // The response to the handshake needed it, but most connections are idle most of the time.
             self.queue = Seldom::default();
         }
         if self.queue.segments.len() <= 1 {
@@ -371,7 +371,7 @@ impl Outbox {
         Some(Gather::of(gather).fill(segments.iter().map(Segment::bytes).map(std::ptr::from_ref)))
     }
 
-    /// What to write next, with urgent bytes behind so many of the queue, if that many fit into one write.
+    /// The next bytes to write, with urgent ones after `before` bytes of the queue, if those fit into one write.
     fn next_with(&mut self, control: *const [u8], before: usize) -> Next {
         let Queue { segments, gather } = &mut *self.queue;
         let behind = stretches(segments, before..usize::MAX);
@@ -384,18 +384,18 @@ impl Outbox {
         next
     }
 
-    /// The first stretch of memory to write, and how long it is; valid like [`Outbox::next`].
+    /// The first contiguous range to write; valid like [`Outbox::next`].
     pub(super) fn first(&self) -> Option<(*const u8, usize)> {
         let bytes = self.queue.segments.front()?.bytes();
         Some((bytes.as_ptr(), bytes.len()))
     }
 
-    /// Lines of which the end, at least, waits.
+    /// The number of lines whose end is still queued.
     pub(super) fn lines(&self) -> usize {
         self.queue.segments.iter().map(|segment| memchr::memchr_iter(b'\n', segment.bytes()).count()).sum()
     }
 
-    /// The first `bytes` were written. Says how many bytes of lines these are.
+    /// Removes the first `bytes`, which were written. Returns how many bytes of lines that is.
     pub(super) fn advance(&mut self, bytes: usize, buffers: &mut Buffers) -> usize {
         let Some(framing) = self.framing.as_deref_mut() else {
             self.drop_front(bytes, buffers);
@@ -423,7 +423,7 @@ impl Outbox {
         }
     }
 
-    /// Drops everything.
+    /// Drops everything queued.
     pub(super) fn clear(&mut self, buffers: &mut Buffers) {
         std::mem::take(&mut self.queue).get_mut().into_iter().for_each(|queue| {
             queue.segments.drain(..).for_each(|segment| segment.give_back(buffers));
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_cannot_be_queued_is_lost_as_a_whole_and_the_next_ones_are_there() {
+    fn a_line_that_cannot_be_queued_is_lost_as_a_whole_and_later_ones_are_not() {
         let mut buffers = Buffers::new(None, 0).expect("there is memory");
         let mut outbox = Outbox::default();
         outbox.push(b"first\nsecond\nthe begin", &mut buffers).expect("there is memory");
@@ -475,7 +475,7 @@ mod tests {
         assert_eq!(buffers.used(), 0);
     }
 
-    /// What the next write would write, at most `most` bytes of it.
+    /// What the next write would write, at most `most` bytes.
     fn write(outbox: &mut Outbox, most: usize) -> Vec<u8> {
         let mut written = match outbox.next() {
             None => Vec::new(),
@@ -551,7 +551,7 @@ mod tests {
                                 block.write(0, piece);
                                 let block = Rc::new(block);
                                 outbox.hold(Rc::clone(&block), 0, length, &mut buffers).expect("there is memory");
-                                // As an inbox does that has consumed it.
+                                // As its inbox does after consuming it.
                                 if let Some(block) = Rc::into_inner(block) {
                                     buffers.give_back(block);
                                 }
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_long_and_at_least_a_quarter_of_its_block() {
+    fn held_bytes_are_long_and_at_least_a_quarter_of_their_block() {
         assert_eq!((are_held(16_383, 0), are_held(16_384, 65_536)), (false, true));
         assert_eq!((are_held(262_143, 1 << 20), are_held(262_144, 1 << 20)), (false, true));
     }

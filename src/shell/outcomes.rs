@@ -1,15 +1,15 @@
-//! What has come of reloads, for operators.
+//! The outcomes of reloads, for operators.
 
 use crate::error::exit;
 
-/// Where a reload stands, and what is said of it.
+/// The state of a reload, and its messages.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
-    /// Reloads are counted.
+    /// The reload's sequence number.
     pub number: u64,
     pub is_dry_run: bool,
     pub is_over: bool,
-    /// What the command exits with.
+    /// The exit code of the command.
     pub code: u8,
     pub lines: Vec<String>,
 }
@@ -18,10 +18,10 @@ pub(super) struct Outcome {
 #[derive(Debug)]
 pub(super) struct Outcomes {
     pub last: Outcome,
-    /// How many have succeeded and failed, dry runs apart.
+    /// How many have succeeded and failed, not counting dry runs.
     pub succeeded: u64,
     pub failed: u64,
-    /// What the last of those was.
+    /// The exit code of the last of those.
     last_code: u8,
 }
 
@@ -33,7 +33,7 @@ impl Default for Outcomes {
 }
 
 impl Outcomes {
-    /// Whether the last one that is over has succeeded, or there was none.
+    /// Whether the last completed one has succeeded, or there was none.
     pub(super) fn last_succeeded(&self) -> bool {
         self.last_code == exit::OK
     }
@@ -42,7 +42,7 @@ impl Outcomes {
         self.last = Outcome { number: self.last.number + 1, is_dry_run, ..Outcome::default() };
     }
 
-    /// It is over. Dry runs are not counted.
+    /// Records the end of a reload. Dry runs are not counted.
     pub(super) fn end(&mut self, code: u8) {
         (self.last.is_over, self.last.code) = (true, code);
         if !self.last.is_dry_run {

@@ -1,5 +1,5 @@
-//! The reactor: it holds everything that is open, hands the kernel operations and carries out what the core wants
-//! (`effects.rs`). It cannot call the core: what happens meanwhile is an input that waits until the shell drains them.
+//! The reactor: owns everything that is open, submits operations and carries out the core's effects (`effects.rs`). It
+//! cannot call the core: events meanwhile are queued as inputs, which the shell drains.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,7 +27,7 @@ use crate::bus::settings::MAX_CONNECTIONS;
 use crate::config::{Config, Pool};
 use crate::io::Io;
 
-/// See the module documentation. The backend is dropped first: nothing that it can write to goes before it.
+/// See the module documentation. The backend is dropped first: it must not outlive anything that it can write to.
 pub(super) struct Reactor<I: Io> {
     pub io: I,
     pub clock: Clock,
@@ -40,24 +40,24 @@ pub(super) struct Reactor<I: Io> {
     pub signals: Signals,
     pub log: LogOutput,
     pub stdio: Stdio,
-    /// Who tells the service manager of us.
+    /// Notifies the service manager.
     pub notify: Notify,
     pub memory: Budget,
-    /// What has happened and was not told to the core yet.
+    /// Events that the core was not told of yet.
     pub inputs: VecDeque<(Moment, Input)>,
-    /// The core has said that everything is over.
+    /// The core has finished its shutdown.
     pub is_done: bool,
 }
 
-/// What workers are started from.
+/// What is needed to start workers.
 pub(super) struct Workers {
     pub processes: Box<dyn Processes>,
     pub pools: Vec<Pool>,
-    /// Pools as they were configured before, by their places, whose commands may be started again.
+    /// Earlier versions of pools, by index, whose commands may be started again.
     former: Vec<(usize, Pool)>,
-    /// Who looks at their memory, if anybody does.
+    /// The memory monitor, if there is a limit.
     pub memories: Option<Memories>,
-    /// The limit of open files that they get.
+    /// The open-files limit of workers.
     pub descriptors: Rlimit,
 }
 
@@ -66,7 +66,7 @@ impl Workers {
         Self { processes, pools: config.pools.clone(), former: Vec::new(), memories: None, descriptors }
     }
 
-    /// The pools are these from now on. Of those before, the ones stay of whose commands `may_start` says so.
+    /// Replaces the pools. Of the old ones, those are kept whose commands satisfy `may_start`.
     pub(super) fn configure(&mut self, config: &Config, may_start: impl Fn(usize, u32) -> bool) {
         let before = std::mem::replace(&mut self.pools, config.pools.clone());
         self.former.extend(before.into_iter().enumerate());
@@ -74,7 +74,7 @@ impl Workers {
             .retain(|(at, pool)| may_start(*at, pool.core.generation) && pool.core.id == self.pools[*at].core.id);
     }
 
-    /// Begins to start a worker of a pool by one of its commands.
+    /// Begins to start a worker of a pool with one of its commands.
     pub(super) fn begin(&mut self, worker: WorkerKey, pool: usize, generation: u32) -> io::Result<()> {
         let is_meant = |former: &&(usize, Pool)| former.0 == pool && former.1.core.generation == generation;
         let newest = &self.pools[pool];
@@ -83,22 +83,22 @@ impl Workers {
     }
 }
 
-/// The connections of clients and workers, by their slots; who has which; and who waits for what.
+/// The connections of clients and workers, and the lists of those that wait for something.
 pub(super) struct Connections {
     slab: Slab<Connection>,
     /// Slots by the index of their key.
     clients: Vec<Option<usize>>,
     workers: Vec<Option<usize>>,
-    /// Outputs that have something to write.
+    /// Connections whose outputs have something to write.
     dirty: Vec<usize>,
-    /// Connections whose kept bytes are presented next, one after the other.
+    /// Connections whose buffered bytes are presented next, in order.
     pub resumed: VecDeque<usize>,
-    /// Connections whose receive found no buffer. It is tried again when others were returned.
+    /// Connections whose receive found no buffer, to be retried when buffers are returned.
     pub starved: Vec<usize>,
-    /// The longest lines, in bytes without their newline.
+    /// The maximum lengths of lines in bytes, without the newline.
     pub longest_client_line: usize,
     longest_worker_line: usize,
-    /// How many there have been.
+    /// The number of connections so far.
     count: u64,
 }
 
@@ -117,7 +117,7 @@ impl Connections {
         }
     }
 
-    /// Adds the connection of its peer. Says in which slot, and how many there have been.
+    /// Adds a connection. Returns its slot, and the number of connections so far.
     pub(super) fn add(&mut self, connection: Connection) -> (usize, u64) {
         let (slots, index) = match connection.peer {
             Peer::Client(client) => (&mut self.clients, client.index()),
@@ -132,7 +132,7 @@ impl Connections {
         (slot, self.count)
     }
 
-    /// The slot of a peer, while it is there.
+    /// The slot of a peer, if it exists.
     #[inline]
     pub(super) fn slot(&self, peer: Peer) -> Option<usize> {
         let slot = match peer {
@@ -142,23 +142,23 @@ impl Connections {
         (self.slab.get(slot)?.peer == peer).then_some(slot)
     }
 
-    /// The core knows a client no more that was in this slot. False if it knew it no more before.
+    /// The core has removed the client that was in this slot. False if it had been removed before.
     pub(super) fn release_client(&mut self, client: ClientKey, slot: usize) -> bool {
         self.clients[client.index()].take_if(|known| *known == slot).is_some()
     }
 
-    /// The core knows a worker no more. Its slot, if it has one.
+    /// The core has removed a worker. Returns its slot, if it has one.
     pub(super) fn release_worker(&mut self, worker: WorkerKey) -> Option<usize> {
         self.workers.get_mut(worker.index()).and_then(Option::take)
     }
 
-    /// The longest lines are those of this configuration.
+    /// Applies the line limits of this configuration.
     pub(super) fn configure(&mut self, config: &Config) {
         self.longest_client_line = config.limits.max_input_buffer;
         self.longest_worker_line = config.limits.max_worker_line();
     }
 
-    /// The longest line that a connection may send.
+    /// The maximum length of a connection's lines.
     #[inline]
     pub(super) fn longest_line(&self, slot: usize) -> usize {
         match self.slab[slot].peer {
@@ -167,7 +167,7 @@ impl Connections {
         }
     }
 
-    /// An output has something to write, or to be looked at.
+    /// Marks an output that has something to write, or has to be checked.
     #[inline]
     pub(super) fn mark_dirty(&mut self, slot: usize) {
         if !std::mem::replace(&mut self.slab[slot].queued.dirty, true) {
@@ -175,7 +175,7 @@ impl Connections {
         }
     }
 
-    /// Takes out the next one of those that are still there.
+    /// Takes the next marked connection that still exists.
     #[inline]
     pub(super) fn next_dirty(&mut self) -> Option<usize> {
         while let Some(slot) = self.dirty.pop() {
@@ -187,14 +187,14 @@ impl Connections {
         None
     }
 
-    /// What is kept of a connection's bytes is presented when its turn comes.
+    /// Queues a connection whose buffered bytes have to be presented.
     pub(super) fn resume_soon(&mut self, slot: usize) {
         if !std::mem::replace(&mut self.slab[slot].queued.resumed, true) {
             self.resumed.push_back(slot);
         }
     }
 
-    /// Takes out the next one, if it is still there.
+    /// Takes the next one, if it still exists.
     pub(super) fn next_resumed(&mut self) -> Option<usize> {
         let slot = self.resumed.pop_front()?;
         self.slab.get_mut(slot)?.queued.resumed = false;
@@ -217,17 +217,17 @@ impl DerefMut for Connections {
 }
 
 impl<I: Io> Reactor<I> {
-    /// The core is told this when it is called next.
+    /// Queues an input for the core.
     pub(super) fn tell(&mut self, now: Moment, input: Input) {
         self.inputs.push_back((now, input));
     }
 
-    /// Has a connection looked at when that is due.
+    /// Sets the timer of a connection.
     pub(super) fn schedule(&mut self, slot: usize) {
         self.timers.set(Timer::Connection(slot), self.connections[slot].due());
     }
 
-    /// Looks at a connection that is due.
+    /// Handles the expired timer of a connection.
     pub(super) fn connection_due(&mut self, now: Moment, slot: usize) {
         let Some(connection) = self.connections.get_mut(slot) else { return };
         if connection.room.take_due(now) {
@@ -239,7 +239,7 @@ impl<I: Io> Reactor<I> {
         self.schedule(slot);
     }
 
-    /// Asks for the end of an operation that is in flight.
+    /// Cancels an operation in flight.
     pub(super) fn cancel(&mut self, operation: Operation, slot: usize) {
         let descriptor = match operation {
             Operation::Accept => self.listeners.acceptor(slot).socket().map(|socket| socket.as_raw_fd()),

@@ -1,5 +1,4 @@
-//! What comes in: reads and receives are armed, their bytes given to the core where they lie, and what it does not
-//! consume is kept.
+//! Reading: submits reads and receives, presents the bytes to the core in place, and buffers what it does not consume.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -14,15 +13,15 @@ use crate::io::buffers::CHUNK;
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission};
 
-/// A socket whose unfinished line is at least this long is read straight into place.
+/// A socket whose incomplete line has at least this length is read directly into the inbox.
 const LONG_LINE: usize = 8 * 1024;
 
-/// Batches of lines that a connection gives to the core in a turn: while others wait, and while nobody does.
+/// How many batches of lines a connection may present in a turn, with and without others waiting.
 const BATCHES: usize = 2;
 const BATCHES_ALONE: usize = 16;
 
 impl<I: Io> Shell<I> {
-    /// A read into the connection's own memory has completed.
+    /// A read into the inbox has completed.
     pub(super) fn read(&mut self, now: Moment, slot: usize, result: i32) {
         let connection = &mut self.reactor.connections[slot];
         let was_reading = connection.in_flight.remove(Flight::Read);
@@ -73,14 +72,14 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Gives received bytes to the core where they lie, and keeps what it does not consume.
+    /// Presents received bytes to the core in place, and buffers what it does not consume.
     fn present_received(&mut self, now: Moment, slot: usize, buffer: u16, bytes: usize) {
         let reactor = &mut self.reactor;
         let connection = &mut reactor.connections[slot];
         let peer = connection.peer;
         let mut bytes = bytes;
         if connection.web.is_some() {
-            // SAFETY: the buffer is returned by the caller, after this.
+            // SAFETY: the caller returns the buffer after this.
             let received = unsafe { reactor.io.received_bytes(buffer) };
             bytes = connection.decode(now, received, bytes);
         }
@@ -108,8 +107,8 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Gives the bytes of the inbox to the core. The connection stays meanwhile, even if the core closes it over what it
-    /// reads.
+    /// Presents the bytes of the inbox to the core. The connection stays meanwhile, even if the core closes it because
+    /// of them.
     pub(super) fn present(&mut self, now: Moment, slot: usize) {
         let is_first = self.reactor.connections[slot].in_flight.add(Flight::Presentation);
         debug_assert!(is_first);
@@ -147,13 +146,13 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Presents what is kept of the next connection whose turn it is.
+    /// Presents the buffered bytes of the next queued connection.
     pub(super) fn resume_next(&mut self, now: Moment) {
         let Some(slot) = self.reactor.connections.next_resumed() else { return };
         if self.reactor.remove_if_idle(slot) {
             return;
         }
-        // What is being read comes after what is kept, and is presented with it.
+        // A read in flight appends to the buffered bytes, which are then presented together.
         if !self.reactor.connections[slot].in_flight.has(Flight::Read) {
             self.present(now, slot);
         }
@@ -167,19 +166,19 @@ impl<I: Io> Shell<I> {
 }
 
 impl<I: Io> Reactor<I> {
-    /// Keeps bytes of a connection behind those that it has; false if there is no memory.
+    /// Buffers bytes of a connection after its others; false if the system is out of memory.
     pub(super) fn keep(&mut self, slot: usize, data: &[u8]) -> bool {
         let limit = self.connections.longest_line(slot);
         self.connections[slot].inbox.append(data, limit, self.io.buffers())
     }
 
-    /// Starts the next read of a connection, if its bytes are wanted. Where memory is short, a client's line grows after
-    /// the core has had its say.
+    /// Submits the next read of a connection, if its bytes are wanted. If memory is short, a client's line grows only
+    /// after the core was told.
     pub(super) fn arm_read(&mut self, slot: usize) {
         self.arm(slot, false);
     }
 
-    /// The same; that of one that has waited for memory may grow.
+    /// The same; `may_grow` for a connection that has waited for memory.
     pub(super) fn arm(&mut self, slot: usize, may_grow: bool) {
         let Some(connection) = self.connections.get_mut(slot).filter(|connection| connection.is_to_be_read()) else {
             return;
@@ -198,7 +197,7 @@ impl<I: Io> Reactor<I> {
         unsafe { self.io.submit(submission, operation.token(slot)) };
     }
 
-    /// A read behind what is in the inbox, if there is memory for it. Otherwise the connection waits until there is.
+    /// Submits a read into the inbox, if there is memory for it. Otherwise the connection waits for memory.
     fn read_into_place(&mut self, slot: usize, from: RawFd, may_grow: bool) -> Option<Submission> {
         let connection = &self.connections[slot];
         let (is_socket, kept) = (connection.ends.is_socket(), connection.inbox.len());
@@ -215,12 +214,12 @@ impl<I: Io> Reactor<I> {
         let limit = self.connections.longest_line(slot);
         let connection = &mut self.connections[slot];
         let Some((registered, into, room)) = connection.inbox.room(wanted, limit, self.io.buffers()) else {
-            // It waits until somebody else has made some.
+            // It waits until another connection frees some.
             self.memory.refused = true;
             self.memory.waiting.push(slot);
             return None;
         };
-        // A frame's newline may need a byte more than was received.
+        // A frame's newline may need one byte more than was received.
         let bytes = (room - usize::from(connection.web.is_some())).min(u32::MAX as usize) as u32;
         Some(match is_socket {
             true => Submission::ReceiveInto { socket: from, into, bytes },
@@ -228,8 +227,8 @@ impl<I: Io> Reactor<I> {
         })
     }
 
-    /// A connection that has given the core so many batches of lines and has more goes behind the others, if there are
-    /// any. True if so.
+    /// Queues a connection behind the others if it has presented this many batches and has more. Returns whether it
+    /// did.
     fn give_up_turn(&mut self, slot: usize, batches: usize) -> bool {
         let over = batches >= BATCHES_ALONE || batches >= BATCHES && self.io.has_news();
         if over {
@@ -238,7 +237,7 @@ impl<I: Io> Reactor<I> {
         over
     }
 
-    /// The input has ended, in whatever way.
+    /// The input has ended or failed.
     pub(super) fn input_over(&mut self, now: Moment, slot: usize, result: i32) {
         let connection = &mut self.connections[slot];
         match -result {
@@ -256,11 +255,11 @@ impl<I: Io> Reactor<I> {
         }
         self.tell_half_closed(slot);
         self.tell_end(now, slot);
-        // It is watched if it is still there once the core knows that.
+        // It is watched if it still exists once the core knows.
         self.connections.mark_dirty(slot);
     }
 
-    /// Tells the core that a peer has sent everything, once everything was given to it.
+    /// Tells the core that a peer's input has ended, once all of it was presented.
     pub(super) fn tell_end(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
         if connection.incoming.end != End::Seen || connection.is_waiting_to_be_read() {
@@ -270,7 +269,7 @@ impl<I: Io> Reactor<I> {
         let (peer, partial) = (connection.peer, connection.inbox.len());
         connection.inbox.release(self.io.buffers());
         if connection.web.as_ref().is_some_and(|web| !web.is_told) {
-            // There is no half of a WebSocket (RFC 6455, section 7.1.5: that is 1006).
+            // A WebSocket cannot be half-closed (RFC 6455, section 7.1.5: this is 1006).
             return self.broken(now, slot, peer, "it has gone without a close frame".to_owned());
         }
         self.tell(now, Input::Ended { peer, partial });

@@ -1,4 +1,4 @@
-//! Workers whose processes hold more memory than they may are replaced (`recycle_memory_mb`).
+//! Replaces workers whose processes use more memory than their limit (`recycle_memory_mb`).
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use super::workers::memories::{Memories, Question};
 use crate::bus::port::{Input, Moment};
 use crate::io::Io;
 
-/// How often it is asked.
+/// The interval of checks.
 const EVERY: Duration = Duration::from_secs(5);
 impl<I: Io> Shell<I> {
-    /// Whether any worker may hold only so much, and then when it is looked at.
+    /// Starts the checks if any pool has a limit.
     pub(super) fn watch_memories(&mut self, now: Moment) {
         let is_limited = self.reactor.workers.pools.iter().any(|pool| pool.recycle_memory.is_some());
         self.reactor.timers.set(Timer::Memories, is_limited.then(|| now.after(EVERY)));
     }
 
-    /// Has the thread ask about all workers that may hold only so much.
+    /// Asks the thread to check all workers with a limit.
     pub(super) fn ask_for_memories(&mut self, now: Moment) {
         self.watch_memories(now);
         let row = |slot| {
@@ -37,11 +37,11 @@ impl<I: Io> Shell<I> {
                 Err(error) => tracing::error!("recycle_memory_mb: cannot look at the memory of workers: {error}"),
             }
         }
-        // Without a thread nobody takes them.
+        // Without a thread the questions are dropped.
         reactor.workers.memories.iter().for_each(|memories| _ = memories.questions.send(questions.clone()));
     }
 
-    /// Workers hold more than they may.
+    /// Handles workers above their limit.
     pub(super) fn take_memories(&mut self, now: Moment) {
         let reactor = &mut self.reactor;
         let Some(memories) = &mut reactor.workers.memories else { return };

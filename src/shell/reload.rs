@@ -1,7 +1,7 @@
-//! A reload: what was prepared takes the place of the running configuration at once. Where anything is wrong with it, the
-//! old one goes on.
+//! Reloads: the prepared configuration replaces the running one in one step. If anything is wrong with it, the old one
+//! continues.
 //!
-//! A reload is over when it is known of each new command whether it can live (`supervisor/roll.rs` of the core).
+//! A reload is over when each new command is known to work or to fail (`supervisor/roll.rs` of the core).
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use crate::config::{Config, Listen};
 use crate::error::exit;
 use crate::io::Io;
 
-/// For so long a reload waits until it is known whether new commands can live.
+/// How long a reload waits for new commands to prove themselves.
 const SETTLES_WITHIN: Duration = Duration::from_secs(30);
 
 impl<I: Io> Shell<I> {
-    /// Waits for SIGHUP, and for what is prepared.
+    /// Waits for SIGHUP, and for prepared configurations.
     pub(super) fn arm_reloads(&mut self) {
         let reactor = &mut self.reactor;
         if let Some(hangup) = &mut reactor.signals.hangup {
@@ -38,7 +38,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// SIGHUP: reads the configuration again, or drains where that cannot be, or the terminal has gone.
+    /// SIGHUP: reloads the configuration, or drains if there is none to reload or the terminal has hung up.
     pub(super) fn hung_up(&mut self, now: Moment) {
         if let Some(hangup) = &mut self.reactor.signals.hangup {
             hangup.arm(&mut self.reactor.io, Operation::Hangup);
@@ -56,7 +56,7 @@ impl<I: Io> Shell<I> {
     /// Begins a reload.
     ///
     /// # Errors
-    /// There is nothing to read again, another one is under way, or the daemon shuts down.
+    /// There is nothing to reload, another reload is in progress, or the daemon shuts down.
     pub(super) fn begin_reload(&mut self, is_dry_run: bool) -> Result<(), String> {
         if !self.reloads.has_source() {
             return Err(
@@ -83,7 +83,7 @@ impl<I: Io> Shell<I> {
         Ok(())
     }
 
-    /// Something was prepared.
+    /// Handles a prepared configuration.
     pub(super) fn take_prepared(&mut self, now: Moment) {
         self.reloads.bell.arm(&mut self.reactor.io, Operation::Reload);
         while let Some(prepared) = self.reloads.prepared.try_recv() {
@@ -107,7 +107,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// What is said of changes, and of what is doubtful since.
+    /// The messages about changes, and about new doubts.
     fn said(&self, prepared: &Prepared) -> Vec<String> {
         let (plan, before) = (&prepared.plan, doubts(&self.reloads.running));
         let mut lines = plan.changes.clone();
@@ -119,7 +119,7 @@ impl<I: Io> Shell<I> {
         lines
     }
 
-    /// The configuration is another one from now on.
+    /// Makes a prepared configuration the running one.
     fn take_over(&mut self, now: Moment, prepared: Prepared) {
         let Prepared { plan, opened, allowance } = prepared;
         let config = &plan.config;
@@ -167,8 +167,8 @@ impl<I: Io> Shell<I> {
         self.reloads.running = Arc::new(plan.config);
     }
 
-    /// Sockets of listeners that are gone are closed, and others called as their listeners are now. Gives those in whose
-    /// place a socket for clients was opened, with its listener: who has connected to them is to be taken in there.
+    /// Closes the sockets of removed listeners, and renames the others. Returns those that another client socket
+    /// replaces, with its listener: their pending connections are to be accepted there.
     fn leave_listeners(&mut self, now: Moment, plan: &Plan, opened: &[Listening]) -> Vec<(usize, usize)> {
         let mut moved = Vec::new();
         for index in 0..self.reactor.listeners.len() {
@@ -209,7 +209,7 @@ impl<I: Io> Shell<I> {
         self.reactor.close_acceptor(index);
     }
 
-    /// Files of tokens are those of the configuration from now on.
+    /// Rereads the token files of the new configuration.
     fn reread_other_files(&mut self, config: &Config) {
         let files = token_files(config);
         let watched = match &mut self.rereading {
@@ -222,7 +222,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Ends a reload once it is known whether new commands can live.
+    /// Ends a reload once new commands have proved themselves or failed.
     pub(super) fn check_reload(&mut self, now: Moment) {
         let Some(until) = self.reloads.settles_by else { return };
         let pools = 0..self.reloads.running.pools.len();
@@ -251,7 +251,7 @@ impl<I: Io> Shell<I> {
         if code == exit::OK {
             tracing::info!("the configuration was reloaded: {}", last.lines.join("; "));
         } else {
-            // A command that cannot live is known only when the rest holds.
+            // Whether a command works is known only after the rest has been applied.
             let what = if code == exit::FAILURE { "reload" } else { "the reload changes nothing" };
             last.lines.iter().for_each(|line| tracing::error!(reason = "reload_failed", "{what}: {line}"));
         }

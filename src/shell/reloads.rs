@@ -1,5 +1,5 @@
-//! Another configuration is prepared beside the loop: a thread reads, checks and plans it, and opens the sockets that are
-//! new. The loop takes all of it over at once (`reload.rs`).
+//! Prepares configurations outside the loop: a thread reads, checks and plans one, and opens its new sockets. The loop
+//! then applies all of it in one step (`reload.rs`).
 
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
@@ -17,22 +17,22 @@ use crate::config::plan::{InUse, Plan};
 use crate::error::StartError;
 use crate::io::leave_signals_to_the_loop;
 
-/// Reads the configuration as it was read at the start.
+/// Reads the configuration again, as at start.
 pub type Again = dyn Fn(&[Inherited]) -> Result<Config, StartError> + Send + Sync;
 
-/// Where another configuration comes from.
+/// The source of new configurations.
 #[derive(Clone)]
 pub struct Source {
-    /// None where there is no file that could be read again.
+    /// None if there is no file to read again.
     pub again: Option<Arc<Again>>,
-    /// The sockets that were passed on to us.
+    /// The inherited sockets.
     pub inherited: Arc<Vec<Inherited>>,
 }
 
-/// What the thread has made.
+/// What the thread has prepared.
 pub(super) struct Prepared {
     pub plan: Plan,
-    /// The sockets that were opened, of listeners and of operators.
+    /// The opened sockets, for clients and for operators.
     pub opened: Vec<Listening>,
     pub allowance: Option<Allowance>,
 }
@@ -43,19 +43,19 @@ pub(super) struct Reloads {
     pub running: Arc<Config>,
     tell: Sender<Result<Prepared, StartError>>,
     pub prepared: Receiver<Result<Prepared, StartError>>,
-    /// Has a byte when something was prepared.
+    /// Readable when a configuration was prepared.
     pub bell: Bell,
     ring: UnixStream,
-    /// It was asked for while another one was under way.
+    /// A reload was requested during another one.
     pub is_wanted: bool,
-    /// What has come of them.
+    /// The outcomes of reloads.
     pub outcomes: Outcomes,
-    /// Until when new commands may show that they can live.
+    /// The deadline for new commands to prove themselves.
     pub settles_by: Option<Moment>,
 }
 
 impl Reloads {
-    /// `running` is the configuration that holds.
+    /// `running` is the current configuration.
     pub(super) fn new(source: Source, running: Arc<Config>) -> io::Result<Self> {
         let (tell, prepared) = channel();
         let (bell, ring) = UnixStream::pair()?;
@@ -74,17 +74,17 @@ impl Reloads {
         })
     }
 
-    /// The configuration that holds.
+    /// The current configuration.
     pub(super) fn running(&self) -> &Arc<Config> {
         &self.running
     }
 
-    /// Whether there is something that could be read again.
+    /// Whether there is a file to read again.
     pub(super) fn has_source(&self) -> bool {
         self.source.again.is_some()
     }
 
-    /// Whether one is under way.
+    /// Whether a reload is in progress.
     pub(super) fn is_under_way(&self) -> bool {
         !self.outcomes.last.is_over
     }
@@ -96,7 +96,7 @@ impl Reloads {
         std::thread::Builder::new().name("reload".to_owned()).spawn(move || {
             leave_signals_to_the_loop();
             let prepared = prepare(&*again, &inherited, &running, &in_use, own, is_dry_run);
-            // Without a loop nobody waits for it, and a full pipe rings already.
+            // The loop may have ended, and a full pipe is readable already.
             let _ = tell.send(prepared);
             let _ = ring.write(&[0]);
         })?;
@@ -105,7 +105,7 @@ impl Reloads {
     }
 }
 
-/// Everything that may wait.
+/// Does everything that may block.
 fn prepare(
     again: &Again,
     inherited: &[Inherited],

@@ -1,5 +1,5 @@
-//! The line of the log for each request of a client that has ended, if the operator wants it (`log.requests`). There may be
-//! a hundred thousand of them in a second: what stands in many is made once, and what is plain is copied as it is.
+//! Log lines for finished requests of clients, if enabled (`log.requests`). There may be a hundred thousand per second:
+//! common parts are formatted once, and plain text is copied verbatim.
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ use crate::bus::report::WorkerName;
 use crate::config::Pool;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
-/// How often it is told that requests have no line.
+/// Interval of reports about requests without a line.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
-/// What lines of requests begin with, and how many are missing.
+/// The common parts of request lines, and how many lines were lost.
 #[derive(Default)]
 pub(super) struct RequestLines {
-    /// Who a client is, by the index of its key: its number, how the line looks, and the fields.
+    /// Clients by the index of their key: number, format, and formatted identity fields.
     clients: Vec<(u32, Look, String)>,
     line: String,
-    /// What lines of this look begin with, made at this moment.
+    /// The beginning of all lines with this format and time.
     begin: (Moment, Look, String),
     lost: u64,
     told: Moment,
 }
 
-/// The name of a field as it stands in a line, for people and in JSON.
+/// The name of a field as formatted in text and in JSON.
 macro_rules! named {
     ($name:literal) => {
         (concat!(" ", $name, "="), concat!(",\"", $name, "\":"))
@@ -37,7 +37,7 @@ macro_rules! named {
 type Named = (&'static str, &'static str);
 
 impl RequestLines {
-    /// Writes of each request that has ended since.
+    /// Writes a line for each request that has finished since the last call.
     pub(super) fn write(&mut self, now: Moment, bus: &mut Bus, pools: &[Pool]) {
         let mut output = None;
         self.lost += bus.take_ended(|ended, words| {
@@ -51,12 +51,12 @@ impl RequestLines {
         self.tell_lost(now, TELL_EVERY);
     }
 
-    /// Whether requests have no line, of which nobody was told yet.
+    /// Whether requests without a line have to be reported.
     pub(super) fn has_lost(&self) -> bool {
         self.lost > 0
     }
 
-    /// Tells how many have no line, as often as that.
+    /// Reports how many have no line, at this interval.
     pub(super) fn tell_lost(&mut self, now: Moment, every: Duration) {
         if self.lost == 0 || self.told != Moment::default() && now.since(self.told) < every {
             return;
@@ -65,7 +65,7 @@ impl RequestLines {
         self.told = now;
     }
 
-    /// Has ready what lines begin with, and says how they look.
+    /// Prepares the beginning of lines, and returns the format.
     fn begin(&mut self, now: Moment) -> Look {
         let (made, of, begin) = &self.begin;
         let look = log::look();
@@ -111,7 +111,7 @@ impl RequestLines {
         line.line.push_str(if look.json { "}\n" } else { "\n" });
     }
 
-    /// Has the fields of its client ready.
+    /// Prepares the fields of the request's client.
     fn know(&mut self, look: Look, ended: &Ended) {
         let index = ended.client.index();
         if self.clients.len() <= index {
@@ -125,7 +125,7 @@ impl RequestLines {
     }
 }
 
-/// What all lines of this moment begin with.
+/// The beginning of all lines at this moment.
 fn begin_of_line(look: Look) -> String {
     let priority = look.priority(tracing::Level::INFO);
     let time = entry::now();
@@ -136,7 +136,7 @@ fn begin_of_line(look: Look) -> String {
     }
 }
 
-/// One that is being written.
+/// A line being written.
 struct Line<'a> {
     look: Look,
     line: &'a mut String,
@@ -147,7 +147,7 @@ impl Line<'_> {
         self.line.push_str(if self.look.json { json } else { text });
     }
 
-    /// A word of ours.
+    /// A word of our own.
     fn word(&mut self, name: Named, word: &str) {
         self.name(name);
         let quote = if self.look.json { "\"" } else { "" };
@@ -185,7 +185,7 @@ impl Line<'_> {
         self.number(named!("incarnation"), worker.incarnation.into());
     }
 
-    /// Text that others have chosen, unless there is none.
+    /// Text from a peer, unless there is none.
     fn chosen(&mut self, name: Named, value: &[u8]) {
         match plain(value) {
             Some("") => {}
@@ -194,7 +194,7 @@ impl Line<'_> {
         }
     }
 
-    /// A token of JSON that others have chosen.
+    /// A JSON token from a peer.
     fn token(&mut self, name: Named, token: &[u8]) {
         let inner = token.strip_prefix(b"\"").and_then(|token| token.strip_suffix(b"\""));
         let is_number = inner.is_none() && token.len() < 16 && token.iter().all(u8::is_ascii_digit);
@@ -207,7 +207,7 @@ impl Line<'_> {
         }
     }
 
-    /// A field that needs care, as other lines of the log have it.
+    /// A field that needs escaping, written like those of other entries.
     #[cold]
     fn as_entry(&mut self, (name, _): Named, add: impl FnOnce(Entry, &str) -> Entry) {
         let entry = Entry::new(self.look, tracing::Level::INFO);
@@ -215,7 +215,7 @@ impl Line<'_> {
     }
 }
 
-/// Text that may stand in either kind of line as it is.
+/// Text that is valid in either format verbatim.
 fn plain(text: &[u8]) -> Option<&str> {
     let is_plain = |byte: &u8| matches!(byte, 0x21..=0x7e) && !matches!(byte, b'"' | b'\\' | b'=');
     str::from_utf8(text).ok().filter(|text| text.as_bytes().iter().all(is_plain))

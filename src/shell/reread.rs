@@ -1,4 +1,4 @@
-//! What comes of tokens that were read again (`token_files.rs`): who came in by one that is good no more goes.
+//! Applies reread tokens (`token_files.rs`): clients whose tokens were revoked are closed.
 
 use std::io;
 
@@ -9,12 +9,12 @@ use crate::bus::port::{Input, Moment, Peer};
 use crate::io::Io;
 
 impl<I: Io> Shell<I> {
-    /// Waits for what is read from now on.
+    /// Starts waiting for reread files.
     pub(super) fn begin_rereading(&mut self, rereading: Rereading) {
         self.rereading.insert(rereading).bell.arm_new(&mut self.reactor.io, Operation::Reread);
     }
 
-    /// Something was read.
+    /// A file was reread.
     pub(super) fn reread(&mut self, now: Moment) {
         let Some(rereading) = &mut self.rereading else { return };
         rereading.bell.arm(&mut self.reactor.io, Operation::Reread);
@@ -26,7 +26,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// The tokens of a listener are these now: who came in by one that is not among them goes.
+    /// Replaces the tokens of a listener, and closes clients whose tokens were revoked.
     fn take_tokens(&mut self, now: Moment, listener: usize, content: io::Result<Vec<u8>>) {
         let reactor = &mut self.reactor;
         let Some(policy) = reactor.listeners.policy_mut(listener) else { return };
@@ -35,7 +35,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Who came in to a listener by a token that is not among its tokens now goes.
+    /// Closes clients of a listener whose tokens are no longer valid.
     pub(super) fn end_unknown_bearers(&mut self, now: Moment, listener: usize) {
         let reactor = &mut self.reactor;
         let Some(policy) = reactor.listeners.policy_mut(listener) else { return };

@@ -1,5 +1,5 @@
-//! Signals become bytes in pipes that the ring reads: one pipe for children, one for the wish to stop. The
-//! handlers do nothing else.
+//! Signals become bytes in pipes that the backend reads: one pipe for children, one for shutdown requests, one for
+//! SIGHUP. The handlers do nothing else.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,21 +14,21 @@ use crate::io::{Io, Submission};
 
 /// The reading ends.
 pub(super) struct Signals {
-    /// A byte for each SIGCHLD and for each worker that was started, or fewer when it is full: then there is something to
-    /// look for anyway.
+    /// A byte for each SIGCHLD and each started worker, or fewer when it is full: then there is something to check
+    /// anyway.
     pub children: Bell,
-    /// Where that of a worker that was started is written to.
+    /// The writing end, for started workers.
     pub bell: OwnedFd,
     /// A byte for each SIGTERM and SIGINT.
     pub stop: Bell,
-    /// A byte for each SIGHUP, if that was not ignored at the start.
+    /// A byte for each SIGHUP, unless that was ignored at start.
     pub hangup: Option<Bell>,
-    /// There is a controlling terminal: one that has gone sends SIGHUP, too.
+    /// There is a controlling terminal, whose hang-up also sends SIGHUP.
     pub has_terminal: bool,
 }
 
 impl Signals {
-    /// Whether the terminal that the daemon was started from has gone (tty(4)).
+    /// Whether the controlling terminal has hung up (tty(4)).
     pub(super) fn terminal_has_gone(&self) -> bool {
         self.has_terminal && !has_terminal()
     }
@@ -38,10 +38,10 @@ fn has_terminal() -> bool {
     rustix::fs::open("/dev/tty", OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).is_ok()
 }
 
-/// A pipe that has bytes when something has happened; what they are does not matter.
+/// A pipe that becomes readable on an event; the contents of its bytes do not matter.
 pub(super) struct Bell {
     pub pipe: OwnedFd,
-    /// Where they go. They are read to the end of the process.
+    /// The buffer for its bytes, which lives until the process ends.
     bytes: &'static mut [u8; 64],
 }
 
@@ -50,13 +50,13 @@ impl Bell {
         Self { pipe, bytes: Box::leak(Box::new([0; 64])) }
     }
 
-    /// The same for one that was made while the daemon runs: its number may have belonged to another file.
+    /// The same for a pipe created at run time: its number may have belonged to another file.
     pub(super) fn arm_new(&mut self, io: &mut impl Io, operation: Operation) {
         io.opened(self.pipe.as_raw_fd());
         self.arm(io, operation);
     }
 
-    /// Has the loop told of the next bytes.
+    /// Submits a read of the next bytes.
     pub(super) fn arm(&mut self, io: &mut impl Io, operation: Operation) {
         let (from, into, bytes) = (self.pipe.as_raw_fd(), self.bytes.as_mut_ptr(), self.bytes.len() as u32);
         let read = Submission::Read { from, into, bytes, registered: None, now_or_never: false };
@@ -65,16 +65,16 @@ impl Bell {
     }
 }
 
-/// Undoes what we may have inherited, so that neither we nor our workers start with it, and installs the handlers.
+/// Resets inherited signal state, so that neither we nor our workers run with it, and installs the handlers.
 ///
 /// A blocked SIGTERM or an ignored SIGCHLD survives exec: a daemon started by a careless parent could not be stopped,
 /// or would never see a worker die.
 pub(super) fn install() -> io::Result<Signals> {
     let hangup_ignored = is_ignored(SIGHUP);
     for signal in 1..=64 {
-        // SIGPIPE stays ignored: writing to a broken pipe is an error to handle, not a reason to die.
+        // SIGPIPE stays ignored: a broken pipe is an error to handle.
         if signal != libc::SIGPIPE && is_ignored(signal) {
-            // SAFETY: setting a disposition to the default touches no memory of ours.
+            // SAFETY: resetting a disposition touches no memory of ours.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
     }
@@ -85,17 +85,17 @@ pub(super) fn install() -> io::Result<Signals> {
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
     }
     if hangup_ignored {
-        // Started by nohup: stay deaf to SIGHUP by a handler, which workers do not inherit.
-        // SAFETY: the handler does nothing.
+        // Started by nohup: keep ignoring SIGHUP with a handler, which workers do not inherit. SAFETY: the handler does
+        // nothing.
         unsafe { signal_hook::low_level::register(SIGHUP, || ())? };
     }
-    // They would end the daemon undrained, and what rotates logs or checks programs may send them.
+    // By default they would kill the daemon without draining, and log rotation or monitoring may send them.
     for stray in [SIGUSR1, SIGUSR2, SIGALRM] {
         // SAFETY: the handler does nothing; workers do not inherit it.
         unsafe { signal_hook::low_level::register(stray, || ())? };
     }
-    // A file that has reached its limit (RLIMIT_FSIZE) is an error to handle, too.
-    // SAFETY: setting a disposition touches no memory of ours.
+    // A file at its limit (RLIMIT_FSIZE) is an error to handle, too. SAFETY: setting a disposition touches no memory of
+    // ours.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let (children, child_writer) = UnixStream::pair()?;
     let (stop, stop_writer) = UnixStream::pair()?;

@@ -1,11 +1,11 @@
-//! The shell on a kernel that is made from a seed (`testing/kernel.rs`): short reads and writes, late and reordered
-//! completions, operations that fail, freezes of the machine, little memory, few descriptors, small tables, workers that
-//! cannot be started or die, clients that stop reading, end what they say, misbehave, or leave, one of them on stdin and
-//! stdout, others behind a proxy or in frames of WebSocket, and operators who ask.
+//! Simulates the shell on a seeded kernel (`testing/kernel.rs`): short reads and writes, late and reordered
+//! completions, failing operations, freezes of the machine, little memory, few descriptors, small tables, workers that
+//! fail to start or die, clients that stop reading, half-close, misbehave, or leave, one of them on stdin and stdout,
+//! others behind a proxy or with WebSocket, and operators with requests.
 //!
-//! Every request of a client that stays is answered once, with its own answer or an error. Lines arrive to the byte, but for
-//! ids on their way to a worker, and in order. Nobody is closed for a reason that the world around the daemon cannot give.
-//! No timeout runs out before its time; in the end nothing is open and no memory is lent.
+//! Every request of a client that stays is answered once, with its own answer or an error. Lines arrive unchanged,
+//! except for ids on their way to a worker, and in order. No client is closed for a reason that the simulated world
+//! cannot cause. No timeout expires early; at the end nothing is open and no memory is lent.
 
 mod clients;
 mod door;
@@ -41,21 +41,21 @@ use machine::Machine;
 use operators::Operator;
 use workers::pipe;
 
-/// Turns after which a simulation that is not over has hung.
+/// Turns after which a simulation counts as hung.
 const LAST_TURN: usize = 200_000;
 
-/// What there is little of in a world: the reasons for which its clients may be closed though they do nothing wrong.
+/// The scarce resources of a world, for which its clients may be closed without any fault.
 #[derive(Clone, Copy, Debug, Default)]
 struct Scarcity {
-    /// Less memory than the least that can be configured: some clients are more than it takes.
+    /// Less memory than the configurable minimum: some clients exceed it.
     has_little_memory: bool,
-    /// A client may take nothing for so long.
+    /// How long a client may read nothing.
     patience: Option<Duration>,
-    /// There may be so many clients at once.
+    /// Maximum number of clients.
     clients: Option<usize>,
-    /// And so many of the listener.
+    /// Maximum number of the listener's clients.
     of_listener: Option<usize>,
-    /// There are descriptors for so many connections. They wait for one, and nobody is closed.
+    /// Descriptors for this many connections. Others wait, and none is closed for it.
     descriptors: Option<usize>,
 }
 
@@ -71,12 +71,12 @@ impl Scarcity {
         }
     }
 
-    /// So many clients that somebody may be refused.
+    /// The number of clients at which one may be refused.
     fn full(&self) -> Option<usize> {
         self.clients.into_iter().chain(self.of_listener).min()
     }
 
-    /// Whether clients have to leave so that all others get in.
+    /// Whether clients have to leave before all others are admitted.
     fn keeps_out(&self) -> bool {
         self.clients.is_some() || self.descriptors.is_some()
     }
@@ -85,26 +85,26 @@ impl Scarcity {
 struct Simulation {
     seed: u64,
     turns: usize,
-    /// The last turn in which somebody may have been refused, since there were so many.
+    /// The last turn in which a client may have been refused because of a limit.
     full_in: Option<usize>,
-    /// Clients that were closed for a reason that only the daemon can have counted.
+    /// Clients closed for reasons that only the daemon can count.
     closed_for_want: u64,
     random: Random,
     machine: Machine,
     operators: Vec<Operator>,
     clients: Vec<Client>,
-    /// The daemon's stdin and stdout, if it serves a client there.
+    /// The daemon's stdin and stdout, if a client is there.
     stdio: Option<(OwnedFd, OwnedFd)>,
     scarcity: Scarcity,
-    /// Clients come with PROXY headers: all of them if that is true.
+    /// Clients send PROXY headers: all of them if true.
     needs_header: bool,
-    /// Clients that connect speak WebSocket.
+    /// Clients speak WebSocket.
     is_web: bool,
     /// They need a token.
     has_tokens: bool,
 }
 
-/// What proxies say before their clients.
+/// Headers that proxies send.
 const HEADERS: [&[u8]; 3] = [
     b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 9000\r\n",
     b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x13\xc0\0\x02\x07\xc0\0\x02\x01\x9c\x40\x23\x28\x05\0\x04uuid",
@@ -125,7 +125,7 @@ fn config(random: &mut Random, scarcity: Scarcity) -> Config {
         config.listeners[0].entry.proxy = Some(Proxies::Unix);
     }
     let ping = Some(Duration::from_secs(random.range(1..30) as u64));
-    // Nobody reads it: what stands in it is given.
+    // The file is never read: its contents are passed directly.
     let tokens_file = random.one_in(2).then(|| PathBuf::from("tokens"));
     let tokens = Tokens::parse(&format!("somebody:{TOKEN}"), &[]).expect("it is right");
     config.listeners[0].web = random.one_in(3).then(|| Web { ping, tokens_file, tokens, ..Web::default() });
@@ -178,7 +178,7 @@ impl Simulation {
         simulation
     }
 
-    /// One client is on the daemon's own stdin and stdout.
+    /// Puts one client on the daemon's stdin and stdout.
     fn serves_stdio(&mut self, listener: usize) {
         let ((stdin, speaks), (hears, stdout)) = (pipe().expect("a pipe"), pipe().expect("a pipe"));
         // SAFETY: `stdio` is closed after the shell.
@@ -236,7 +236,7 @@ impl Simulation {
         self.clients.push(client);
     }
 
-    /// A client takes what is there. If the daemon has closed it, this world has to know why.
+    /// Lets a client read. If the daemon has closed it, the world has to know why.
     fn reads(&mut self, at: usize, most: usize) -> bool {
         let now = self.now();
         let pulled = self.clients[at].reads(most, now);
@@ -264,9 +264,9 @@ impl Simulation {
         if is_broken || bus.stage() > Stage::Running {
             return Ok(());
         }
-        // The kernel is late, too: for the daemon, room comes later than it is made.
+        // The kernel delays, too: for the daemon, room appears later than it was made.
         let is_late = scarcity.patience.is_some_and(|patience| client.behind >= patience / LATE_PART);
-        // Several clients may have used up the patience of a worker that they share.
+        // Several slow clients may have used up the time of a worker that they share.
         let is_slow = self.now() >= SLOW_FOR && client.behind >= BEHIND;
         let was_full = self.full_in.is_some_and(|turn| turn >= client.came_in);
         let wants = [
@@ -302,7 +302,7 @@ impl Simulation {
         by_itself
     }
 
-    /// What the daemon has counted is what this world knows of.
+    /// Checks that the daemon has counted what the world knows of.
     fn check_counts(&self) {
         let (bus, scarcity) = (&self.machine.shell.bus, &self.scarcity);
         let wants = [
@@ -314,7 +314,7 @@ impl Simulation {
             (false, Reason::ClientKilled),
             (false, Reason::NotAllowed),
             (false, Reason::OwnWorkerEnded),
-            // Who is closed in an orderly way is heard for a second, and may go on asking.
+            // A client in an orderly close is read for another second, and may send more requests.
             (scarcity.has_little_memory || scarcity.clients.is_some(), Reason::ClientOverdue),
             (false, Reason::NoInput),
         ];
@@ -334,7 +334,7 @@ impl Simulation {
         assert!(is_alone || bus.stage() == Stage::Running, "it has ended without a reason");
     }
 
-    /// An operator comes, or does something.
+    /// An operator connects, or acts.
     fn operator_acts(&mut self, asks: bool) -> bool {
         let Some(door) = self.machine.admin_door else { return false };
         if asks && self.operators.len() < 8 && self.random.one_in(20) {
@@ -366,7 +366,7 @@ impl Simulation {
         self.worker_works(at)
     }
 
-    /// It reads, answers and writes a little. False if there was nothing to do.
+    /// A worker reads, answers and writes a little. False if there was nothing to do.
     fn worker_works(&mut self, at: usize) -> bool {
         let mut children = self.machine.children.borrow_mut();
         let (most_in, most_out) = (self.random.range(1..70_000), self.random.range(1..70_000));
@@ -404,7 +404,7 @@ impl Simulation {
         let may_speak = client.wire.speaks.is_some() && !client.is_leaving();
         match what {
             ..8 => client.writes(most),
-            // If stdin ends, the daemon does.
+            // The end of stdin ends the daemon.
             _ if asks && !client.is_stdio && !client.is_over() && self.random.one_in(100) => {
                 match self.random.range(0..5) {
                     0 | 1 => client.leaves(),
@@ -421,7 +421,7 @@ impl Simulation {
             }
             _ if client.is_stdio || asks => false,
             _ if may_speak && client.wire.todo.is_empty() && self.random.one_in(10) => {
-                // Who needs an answer to know that it is well may never get in while others stay.
+                // A client that has to be answered to count as well may never be admitted while others stay.
                 let goes = client.is_well || self.scarcity.keeps_out() && client.asked.is_empty();
                 if goes && !(self.random.one_in(2) && client.says_goodbye()) {
                     client.ends_what_it_says();
@@ -432,7 +432,7 @@ impl Simulation {
         }
     }
 
-    /// Everybody does what there is to do. False if that is nothing.
+    /// Every peer does what it can. False if that is nothing.
     fn all_act(&mut self) -> bool {
         let workers = self.machine.children.borrow().workers.len();
         let mut moved = false;
@@ -448,7 +448,7 @@ impl Simulation {
         moved
     }
 
-    /// Until `over` says so, with a limit.
+    /// Runs until `over` returns true, with a limit of turns.
     fn runs(&mut self, what: &str, asks: bool, mut over: impl FnMut(&mut Self) -> bool) {
         for _ in 0..LAST_TURN {
             let mut moved = false;
@@ -457,7 +457,7 @@ impl Simulation {
                 moved |= self.client_acts(asks);
                 moved |= self.operator_acts(asks);
             }
-            // Only when nobody can do anything is it time that has to pass.
+            // Time has to pass only when no peer can do anything.
             let is_quiet = !asks && !moved && !self.all_act();
             self.machine.wires.borrow_mut().is_quiet = is_quiet;
             let is_done = self.machine.shell.turn().expect("it goes on");
@@ -492,14 +492,14 @@ impl Simulation {
             (0..self.random.range(1..6)).for_each(|_| client.ask(&mut self.random, now));
         }
         self.runs("answers", false, |simulation| simulation.clients.iter().all(Client::is_content));
-        // Then nobody needs anything, and nobody is closed for that, however much time passes.
+        // From now on resources suffice, and no client is closed for lack of them, however much time passes.
         let mut rest = REST;
         self.runs("rest", false, |simulation| {
             rest = rest.saturating_sub(1);
             rest == 0 && simulation.clients.iter().all(Client::is_content)
         });
         self.check_counts();
-        // The end of stdin is the end of the daemon, too.
+        // The end of stdin ends the daemon, too.
         let stdin_ends = self.random.one_in(2);
         match self.clients.iter_mut().find(|client| client.is_stdio && client.wire.speaks.is_some() && stdin_ends) {
             Some(client) => client.ends_what_it_says(),
@@ -519,7 +519,7 @@ impl Simulation {
         let Self { machine: Machine { shell, wires, children, .. }, clients, operators, stdio, .. } = self;
         drop(shell);
         drop(stdio);
-        // Who was never let in goes with the door.
+        // Connections that were never accepted end with the listener.
         wires.borrow_mut().connecting.clear();
         let is_closed = |end: &OwnedFd| loop {
             match pull(end, &mut Vec::new(), 1 << 16) {
@@ -544,20 +544,20 @@ impl Simulation {
     }
 }
 
-/// This part of its patience a client was behind, at least, when the daemon has lost it.
+/// The minimum part of its timeout that a client had been behind when the daemon gave it up.
 const LATE_PART: u32 = 4;
 
-/// How long a worker that clients share waits for those who read slowly, in all, and what slowly is.
+/// How long a shared worker waits for slow readers in total, and when a reader counts as slow.
 const SLOW_FOR: Duration = Duration::from_millis(500);
 const BEHIND: Duration = Duration::from_millis(5);
 
-/// Turns for which nobody asks anything any more, at least.
+/// Minimum number of turns without new requests.
 const REST: usize = 30;
 
-/// Turns of the loop before the kernel becomes kind, at most.
+/// Maximum number of turns before the kernel stops failing.
 const STEPS: usize = 1500;
 
-/// Tells how to repeat a seed that fails.
+/// Prints how to repeat a failing seed.
 struct Repeat {
     seed: u64,
     steps: usize,

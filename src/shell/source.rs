@@ -1,22 +1,23 @@
-//! Where a client comes from, as the kernel knows it: the address or the process at the other end of a socket.
+//! The origin of a client as the kernel reports it: the address or the process at the other end of a socket.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::bus::port::Place;
 
-/// Where a socket leads to that was accepted from this address; [`Place::Inherited`] if the kernel does not tell.
+/// The peer of a socket accepted from this address; [`Place::Inherited`] if it is unknown.
 pub(super) fn of(socket: &OwnedFd, address: Option<SocketAddr>, is_unix: bool) -> Place {
     let place = if is_unix { process(socket) } else { address.map(Place::Address) };
     place.unwrap_or_default()
 }
 
-/// The process that connected, or made the socket pair (SO_PEERCRED, unix(7)).
+/// The process that connected, or created the socket pair (SO_PEERCRED, unix(7)).
 fn process(socket: &OwnedFd) -> Option<Place> {
-    // Not with rustix, whose process ids are never zero: that of a peer outside of our PID namespace is.
+    // Without rustix, whose process ids are never zero: a peer outside our PID namespace has id zero.
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes to `peer`, which any bytes may fill.
+    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes to `peer`, for which any bytes are
+    // valid.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -26,7 +27,7 @@ fn process(socket: &OwnedFd) -> Option<Place> {
             &raw mut length,
         )
     };
-    // A socket that has no peer has no user either, which is written as the highest number.
+    // A socket without a peer has no user either, which is reported as the highest number.
     let is_known = result == 0 && peer.uid != u32::MAX;
     is_known.then(|| Place::Process { pid: u32::try_from(peer.pid).unwrap_or(0), user: peer.uid })
 }
@@ -45,7 +46,7 @@ mod tests {
     use crate::io::epoll::Epoll;
 
     #[test]
-    fn a_tcp_client_is_known_by_its_address_even_when_it_has_gone() {
+    fn a_tcp_client_has_its_address_even_when_it_has_gone() {
         let mut io = Epoll::new(0).expect("there are descriptors");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let client = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
@@ -58,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_client_is_known_by_its_process_and_user() {
+    fn a_unix_client_has_its_process_and_user() {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         drop(theirs);
         let us = Place::Process { pid: std::process::id(), user: rustix::process::getuid().as_raw() };

@@ -1,4 +1,4 @@
-//! The start: everything that can be missing or refused is opened, then the daemon listens.
+//! The start: opens everything that can be missing or refused, then listens.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -25,11 +25,11 @@ use crate::io::Io;
 use crate::io::kernel::Refused;
 use crate::reserve;
 
-/// What there is before the kernel's operations are opened.
+/// What exists before the backend is opened.
 pub(super) struct StartupContext {
     pub signals: Signals,
     pub descriptors: Allowance,
-    /// What to say of the backend, if it is not the ring.
+    /// The message about the backend, if it is not the ring.
     pub instead: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl StartupContext {
         Ok(Self { signals, descriptors: descriptors::allow(Need::of(config))?, instead: None })
     }
 
-    /// Why the backend is not the ring, what that costs, and how to get it.
+    /// Sets why the backend is not the ring, what that costs, and how to get it.
     pub(super) fn without_ring(self, refused: Option<&Refused>) -> Self {
         let instead = match refused {
             Some(Refused { why, remedy }) => format!(
@@ -53,7 +53,7 @@ impl StartupContext {
     }
 }
 
-/// Opens everything, and then listens.
+/// Opens everything, then listens.
 pub(super) fn start<I: Io>(
     mut io: I,
     context: StartupContext,
@@ -83,7 +83,7 @@ pub(super) fn start<I: Io>(
     Ok(shell)
 }
 
-/// The sockets for clients, and behind them those for operators.
+/// Opens the sockets for clients, and after them those for operators.
 fn open_acceptors(config: &Config, inherited: &[Inherited]) -> Result<Vec<Acceptor>, StartError> {
     let mut acceptors = Vec::new();
     let mut opening = Opening::new(inherited, Vec::new());
@@ -106,7 +106,7 @@ fn open_acceptors(config: &Config, inherited: &[Inherited]) -> Result<Vec<Accept
     Ok(acceptors)
 }
 
-/// The files of tokens that are read again while the daemon runs.
+/// The token files that are reread at run time.
 pub(super) fn token_files(config: &Config) -> Vec<(Whose, std::path::PathBuf)> {
     let tokens_of = |(at, listener): (usize, &Listener)| {
         let path = listener.web.as_ref().and_then(|web| web.tokens_file.clone())?;
@@ -116,13 +116,13 @@ pub(super) fn token_files(config: &Config) -> Vec<(Whose, std::path::PathBuf)> {
     config.listeners.iter().enumerate().filter_map(tokens_of).chain(of_admin).collect()
 }
 
-/// What of a configuration may not be meant so.
+/// Doubts about a configuration.
 pub(super) fn doubts(config: &Config) -> Vec<String> {
     config.open_listeners().into_iter().chain(config.doubtful_pools()).collect()
 }
 
-/// Says which daemon this is, and what may be missing. `description` is that of the backend, with the reason why buffers
-/// are not registered.
+/// Logs which daemon this is, and what may be missing. `description` is the backend's, with the reason why buffers are
+/// not registered.
 fn say_how_it_is(
     config: &Config,
     context: &StartupContext,

@@ -1,27 +1,27 @@
-//! A worker's stderr: a pipe that is always read, so that writing to it never holds a worker up, and of which so many
-//! lines a second are passed on to the log. The others are counted.
+//! A worker's stderr: a pipe that is always read, so that writing to it never blocks a worker. A limited number of
+//! lines per second is passed to the log; the others are counted.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use crate::bus::port::Moment;
 
-/// Bytes of a line that the log has room for.
+/// Maximum length of a line in the log.
 pub(super) const LONGEST_LINE: usize = 4 * 1024;
-/// What is read at once: little, until a worker fills it.
+/// The initial size of a read, until a worker fills it.
 const SMALL_BLOCK: usize = 4 * 1024;
 const LARGE_BLOCK: usize = 32 * 1024;
-/// So many lines of one worker are passed on in a second.
+/// Maximum number of lines of one worker that are logged per second.
 pub(super) const LINES_PER_SEC: u32 = 100;
-/// The time that lines are counted in.
+/// The window in which lines are counted.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// What a worker has to tell the log.
+/// An item for the log.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Said<'a> {
-    /// A line without its newline: what was kept of it, and how long it is.
+    /// A line without its newline: its kept beginning, and its full length.
     Line(&'a [u8], usize),
-    /// So many lines with so many bytes were left out.
+    /// How many lines and bytes were omitted.
     LeftOut(u64, u64),
 }
 
@@ -29,9 +29,9 @@ pub(super) enum Said<'a> {
 pub(super) struct Stderr {
     /// The pipe.
     pub pipe: OwnedFd,
-    /// Where the next read goes.
+    /// The buffer of the next read.
     pub block: Box<[u8]>,
-    /// What is kept of a line without its end yet, and how long that is so far.
+    /// The kept beginning of an incomplete line, and its length so far.
     line: Vec<u8>,
     length: usize,
     rate: Rate,
@@ -43,7 +43,7 @@ impl Stderr {
         Self { pipe, block, line: Vec::new(), length: 0, rate: Rate::default() }
     }
 
-    /// Takes the first `bytes` of the block. `tell` gets what there is to say, if anybody wants it.
+    /// Takes the first `bytes` of the block. `tell` gets the items to log, if `is_wanted`.
     pub(super) fn take(&mut self, now: Moment, bytes: usize, is_wanted: bool, mut tell: impl FnMut(Said<'_>)) {
         let mut rest = &self.block[..bytes];
         if !is_wanted {
@@ -67,7 +67,7 @@ impl Stderr {
         self.fit_block(bytes);
     }
 
-    /// Who fills the block gets a larger one.
+    /// Takes a larger block for a worker that fills this one.
     fn fit_block(&mut self, bytes: usize) {
         let wanted = if bytes == self.block.len() {
             LARGE_BLOCK
@@ -81,7 +81,7 @@ impl Stderr {
         }
     }
 
-    /// Nothing more comes: tells the last line, if it has no newline, and what was left out.
+    /// Ends the input: logs the last line, if it has no newline, and what was omitted.
     pub(super) fn finish(&mut self, now: Moment, mut tell: impl FnMut(Said<'_>)) {
         if self.length > 0 {
             self.rate.pass(now, &self.line, self.length, &mut tell);
@@ -90,14 +90,14 @@ impl Stderr {
         self.rate.tell_left_out(now, &mut tell);
     }
 
-    /// Tells what was left out, if it is time.
+    /// Logs what was omitted, if that is due.
     pub(super) fn tell_left_out(&mut self, now: Moment, mut tell: impl FnMut(Said<'_>)) {
         if self.left_out_due().is_some_and(|due| due <= now) {
             self.rate.tell_left_out(now, &mut tell);
         }
     }
 
-    /// When that is.
+    /// When that is due.
     pub(super) fn left_out_due(&self) -> Option<Moment> {
         (self.rate.lines > 0).then(|| self.rate.from.after(WINDOW))
     }
@@ -114,7 +114,7 @@ struct Rate {
     /// When the window began, and how many lines have passed since.
     from: Moment,
     passed: u32,
-    /// What was left out of it.
+    /// What was omitted in it.
     lines: u64,
     bytes: u64,
 }
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_takes_no_more_memory_than_is_shown_of_it() {
+    fn an_endless_line_takes_no_more_memory_than_is_shown() {
         let mut worker = Worker::new();
         for _ in 0..100 {
             worker.writes(&[b'x'; 1000]);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_lines_pass_in_a_second_and_the_others_are_counted() {
+    fn lines_above_the_rate_limit_are_counted() {
         let mut worker = Worker::new();
         let most = LINES_PER_SEC as usize;
         worker.writes(&[&b"a\n".repeat(most)[..], b"c\ndd\n"].concat());
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_wanted_is_read_and_forgotten() {
+    fn unwanted_stderr_is_read_and_dropped() {
         let mut worker = Worker::new();
         let block = worker.stderr.block.len();
         worker.stderr.block.fill(b'\n');

@@ -1,4 +1,4 @@
-//! Our own stdout and stderr, as the loop knows them: what is being written to them, and what was lost.
+//! The process's own stdout and stderr: writes in flight, and losses.
 
 use super::admin::recent::Recent;
 use super::connection::{Flight, InFlight};
@@ -8,18 +8,18 @@ use super::request_lines::RequestLines;
 use crate::bus::report::Report;
 use crate::config::Pool;
 
-/// What is written to stdout, and that threads for it may be missing, or for stderr.
+/// Losses on stdout, and missing threads for it or for stderr.
 #[derive(Default)]
 pub(super) struct Stdio {
-    /// The reader of our stdout has gone: what is not written is not missed.
+    /// The reader of stdout has gone: unwritten output is not missed.
     pub reader_gone: bool,
-    /// Lines that were not written although somebody may miss them.
+    /// Unwritten lines that a reader may miss.
     pub unwritten: usize,
     told_of_no_thread: bool,
 }
 
 impl Stdio {
-    /// So many lines that wait for stdout will not be written any more.
+    /// Counts queued lines for stdout that will not be written.
     pub(super) fn count_unwritten(&mut self, lines: usize) {
         if lines > 0 && !self.reader_gone {
             tracing::error!("{lines} lines for stdout could not be written");
@@ -27,7 +27,7 @@ impl Stdio {
         }
     }
 
-    /// Says once that threads are missing.
+    /// Logs once that threads are missing.
     pub(super) fn tell_of_no_thread(&mut self) {
         if !std::mem::replace(&mut self.told_of_no_thread, true) {
             tracing::warn!(
@@ -38,18 +38,18 @@ impl Stdio {
     }
 }
 
-/// The log on its way to stderr.
+/// The log's output to stderr.
 pub(super) struct LogOutput {
-    /// What of it is being written.
+    /// The batch being written.
     pub batch: Batch,
     pub in_flight: InFlight,
-    /// The reader of stderr is known to send nothing.
+    /// The other end of stderr is known to have half-closed.
     pub is_half_closed: bool,
-    /// Writing to stderr may make the writer wait.
+    /// Writing to stderr may block the thread.
     pub writes_aside: bool,
-    /// What went wrong lately, for operators.
+    /// Recent warnings and errors, for operators.
     pub recent: Recent,
-    /// Lines of requests, if they are wanted.
+    /// Request lines, if enabled.
     pub requests: RequestLines,
 }
 
@@ -65,12 +65,12 @@ impl LogOutput {
         }
     }
 
-    /// Whether the kernel holds something of it.
+    /// Whether the kernel holds an operation of it.
     pub(super) fn is_busy(&self) -> bool {
         self.in_flight.has(Flight::Write)
     }
 
-    /// Takes in what the core reports.
+    /// Handles a report of the core.
     pub(super) fn report(&mut self, report: &Report, pools: &[Pool]) {
         self.recent.add(report);
         log::report(report, |pool| pools.get(pool).map_or_else(String::new, |pool| pool.core.id.clone()));

@@ -1,7 +1,8 @@
-//! The one queue of the shell's deadlines. Each owner is in it once, with the earliest moment at which it has to be looked
-//! at. A turn touches what is due.
+//! The shell's single queue of deadlines. Each owner is in it at most once, with its earliest deadline. A turn touches
+//! only what is due.
 //!
-//! The core has a queue of its own, and the service manager is told by a clock that nothing here may hold up (`notify.rs`).
+//! The core has its own queue, and the service manager is notified by a clock that nothing here can delay
+//! (`notify.rs`).
 
 use std::collections::BTreeSet;
 
@@ -9,32 +10,32 @@ use hashbrown::HashMap;
 
 use crate::bus::port::Moment;
 
-/// What has to be looked at. What is due at one moment is looked at in this order.
+/// The owners of deadlines. Those due at the same moment are handled in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Timer {
-    /// A connection that has something to say before it is a client.
+    /// A handshake.
     Handshake(usize),
-    /// A connection: its ping, its silence, its full socket, what was left out of its stderr.
+    /// A connection: its ping, its silence, its full socket, omitted lines of its stderr.
     Connection(usize),
-    /// A listening socket from which nothing could be accepted.
+    /// A listening socket whose accept failed.
     Accept(usize),
-    /// Our own stdout and stderr, for which the kernel had no thread.
+    /// The process's stdout and stderr, for which the kernel had no thread.
     Output,
-    /// Lines of requests that wait for more of them.
+    /// Request lines that wait for more.
     Log,
-    /// How much memory is lent.
+    /// Memory pressure.
     Memory,
-    /// A connection of the door for MCP.
+    /// A connection to an MCP listener.
     Http(usize),
-    /// A session there.
+    /// An MCP session.
     Session(usize),
-    /// A connection of an operator.
+    /// An operator's connection.
     Admin(usize),
     /// The next sample for operators.
     History,
-    /// Workers whose memory is looked at.
+    /// The check of workers' memory.
     Memories,
-    /// A reload that has taken long enough.
+    /// A reload that has taken too long.
     Reload,
 }
 
@@ -42,13 +43,13 @@ pub(super) enum Timer {
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     queue: BTreeSet<(Moment, Timer)>,
-    /// When each of them runs out.
+    /// The deadline of each.
     at: HashMap<Timer, Moment>,
-    /// When the first of the queue does: each turn asks for it.
+    /// The first deadline of the queue, which each turn needs.
     next: Option<Moment>,
 }
 
-/// The earlier of two moments, as far as there are any. Each turn asks for some, and an iterator over both would cost it ten
+/// The earlier of two optional moments. Each turn needs several of these, and an iterator over both would cost ten
 /// times as much.
 #[inline]
 pub(super) fn earlier<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
@@ -59,7 +60,7 @@ pub(super) fn earlier<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
 }
 
 impl Timers {
-    /// Has a timer run out then, and at no other time.
+    /// Sets a timer to exactly this moment, or stops it.
     pub(super) fn set(&mut self, timer: Timer, at: Option<Moment>) {
         let before = match at {
             Some(at) => self.at.insert(timer, at),
@@ -81,25 +82,25 @@ impl Timers {
         self.next = self.queue.first().map(|(at, _)| *at);
     }
 
-    /// Has a timer run out then at the latest. It is for what is put off with each thing that happens: when the timer runs
-    /// out, its owner says until when, and nothing is moved before.
+    /// Sets a timer to this moment at the latest. It is for deadlines that every event postpones: when the timer
+    /// expires, its owner sets it again, and nothing is moved before.
     pub(super) fn set_at_latest(&mut self, timer: Timer, at: Moment) {
         if self.at.get(&timer).is_none_or(|before| *before > at) {
             self.set(timer, Some(at));
         }
     }
 
-    /// Whether it runs.
+    /// Whether it is set.
     pub(super) fn is_set(&self, timer: Timer) -> bool {
         self.at.contains_key(&timer)
     }
 
-    /// When the next one runs out.
+    /// The next deadline.
     pub(super) fn next(&self) -> Option<Moment> {
         self.next
     }
 
-    /// Takes out one that has run out.
+    /// Takes an expired timer.
     pub(super) fn take_due(&mut self, now: Moment) -> Option<Timer> {
         self.next().filter(|at| *at <= now)?;
         let (_, timer) = self.queue.pop_first()?;
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_timer_runs_out_once_at_the_moment_that_was_set_last() {
+    fn a_timer_expires_once_at_the_moment_set_last() {
         let mut timers = Timers::default();
         let (one, other) = (Timer::Connection(1), Timer::Accept(0));
         timers.set(one, Some(Moment(20)));

@@ -1,5 +1,5 @@
-//! Files of tokens that are read again while the daemon runs. Each has a thread that looks at it once a second: a disk of
-//! the network may hang, and then it hangs neither the loop nor the other files.
+//! Rereads token files at run time. Each has a thread that checks it every second: a network disk may hang, which must
+//! block neither the loop nor the other files.
 
 use std::fs::metadata;
 use std::io::{self, Write as _};
@@ -14,39 +14,39 @@ use crate::channel::{Receiver, Sender, channel};
 use crate::io::leave_signals_to_the_loop;
 use crate::small_file;
 
-/// How often it is looked whether a file has changed.
+/// Interval of checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// What such a thread needs is little.
+/// These threads need little stack.
 const STACK: usize = 64 * 1024;
 
-/// Whose file it is.
+/// The owner of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// The tokens of the clients of the listener with this index.
+    /// The listener with this index, for its clients' tokens.
     Listener(usize),
-    /// The token of those who operate the daemon.
+    /// The admin listener, for the operators' token.
     Admin,
 }
 
-/// What has been read, and for which list of files.
+/// A result: the list of files it belongs to, the owner, and the contents.
 pub(super) type Read = (u64, Whose, io::Result<Vec<u8>>);
 
 /// See the module documentation.
 pub(super) struct Rereading {
     read: Receiver<Read>,
-    /// Has a byte when something was read.
+    /// Readable when a file was reread.
     pub bell: Bell,
     tell: Sender<Read>,
     ring: UnixStream,
-    /// The number of the list of files. Its threads end when it goes.
+    /// The number of the list of files. Its threads end when it is dropped.
     watched: Arc<u64>,
 }
 
 impl Rereading {
-    /// Begins to look at these files.
+    /// Starts to watch these files.
     ///
     /// # Errors
-    /// A thread or a socket cannot be made.
+    /// A thread or a socket cannot be created.
     pub(super) fn begin(files: impl IntoIterator<Item = (Whose, PathBuf)>) -> io::Result<Self> {
         let (tell, read) = channel();
         let (bell, ring) = UnixStream::pair()?;
@@ -56,10 +56,10 @@ impl Rereading {
         Ok(rereading)
     }
 
-    /// Looks at these files from now on, and at no others.
+    /// Replaces the watched files.
     ///
     /// # Errors
-    /// A thread cannot be made.
+    /// A thread cannot be created.
     pub(super) fn watch(&mut self, files: impl IntoIterator<Item = (Whose, PathBuf)>) -> io::Result<()> {
         self.watched = Arc::new(*self.watched + 1);
         for (whose, path) in files {
@@ -70,14 +70,14 @@ impl Rereading {
         Ok(())
     }
 
-    /// What was read of the files that are looked at now: those of before may have stood elsewhere.
+    /// Contents of files that are still watched: earlier ones may have been for other paths.
     pub(super) fn news(&self) -> Vec<(Whose, io::Result<Vec<u8>>)> {
         let of_these = |(list, whose, read)| (list == *self.watched).then_some((whose, read));
         self.read.try_iter().filter_map(of_these).collect()
     }
 }
 
-/// Reads a file whenever it has changed, until nobody wants it any more.
+/// Rereads a file whenever it has changed, until it is no longer watched.
 fn watch(whose: Whose, mut file: File, watched: &Weak<u64>, tell: &Sender<Read>, mut ring: &UnixStream) {
     leave_signals_to_the_loop();
     while let Some(list) = watched.upgrade().map(|list| *list) {
@@ -85,14 +85,14 @@ fn watch(whose: Whose, mut file: File, watched: &Weak<u64>, tell: &Sender<Read>,
             if tell.send((list, whose, read)).is_err() {
                 return;
             }
-            // A full one rings already.
+            // A full socket is readable already.
             let _ = ring.write(&[0]);
         }
         std::thread::sleep(LOOK_EVERY);
     }
 }
 
-/// What a file was when it was looked at: who writes it anew changes one of these.
+/// The identity and times of a file: rewriting it changes one of them.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Stamp {
     inode: u64,
@@ -107,12 +107,12 @@ impl Stamp {
     }
 }
 
-/// A file that is looked at now and then.
+/// A watched file.
 struct File {
     path: PathBuf,
-    /// As it was the last time.
+    /// At the last check.
     seen: Option<Stamp>,
-    /// As it was when it was read.
+    /// When it was last read.
     read: Option<Stamp>,
 }
 
@@ -121,8 +121,8 @@ impl File {
         Self { path, seen: None, read: None }
     }
 
-    /// Reads it if it is another than it was when it was read, and the same as the last time: what somebody is just
-    /// writing is half of it.
+    /// Reads it if it differs from what was read, and is unchanged since the last check: it may be only half written
+    /// before.
     fn look(&mut self) -> Option<io::Result<Vec<u8>>> {
         let stamp = Some(Stamp::of(&self.path));
         let is_settled = std::mem::replace(&mut self.seen, stamp) == stamp;
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_has_changed_is_read_once_it_stays_as_it_is() {
+    fn a_changed_file_is_read_once_it_is_stable() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("tokens");
         let mut file = File::at(path.clone());

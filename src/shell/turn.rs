@@ -1,9 +1,8 @@
-//! The loop: the core, and the reactor that does what it wants. A turn enters the kernel once, takes the completions,
-//! gives their bytes to the core, carries out its effects into the outboxes, starts one write for each output that has
-//! something and is idle, and arms what is to be read next.
+//! The loop: the core, and the reactor that carries out its effects. A turn enters the kernel once, takes the
+//! completions, presents their bytes to the core, carries out its effects into the outboxes, starts one write for each
+//! idle output with something to write, and submits the next reads.
 //!
-//! Invariant: whatever is done, the core is told what has happened meanwhile before the next thing is done
-//! ([`Shell::step`]).
+//! Invariant: after each action the core is told what has happened meanwhile, before the next action ([`Shell::step`]).
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,31 +33,31 @@ use crate::bus::shutdown::Stage;
 use crate::io::Io;
 use crate::io::ring::Completion;
 
-/// How long the last cancelled operations may take at the end.
+/// How long to wait for the last cancelled operations at the end.
 const LAST_COMPLETIONS: Duration = Duration::from_millis(200);
 
-/// What was not written in the time of the loop.
+/// Output that the loop did not write.
 #[derive(Default)]
 pub(super) struct Unflushed {
-    /// The begin of the log that is left.
+    /// The beginning of the remaining log.
     pub log: Batch,
-    /// The kernel may write it yet: written again, it would stand there twice.
+    /// The kernel may still write it: writing it again would duplicate it.
     pub log_in_flight: bool,
-    /// Lines for our stdout.
+    /// Lines for stdout.
     pub unwritten: usize,
 }
 
-/// The running daemon: the core, and the reactor that does what it wants.
+/// The running daemon: the core, and the reactor that carries out its effects.
 pub(super) struct Shell<I: Io> {
     pub bus: Bus,
     pub reactor: Reactor<I>,
     pub admin: Admin,
     pub reloads: Reloads,
-    /// Who reads the tokens of listeners and of operators again, if there are files of them.
+    /// Rereads token files, if there are any.
     pub rereading: Option<Rereading>,
-    /// Lines that the core had taken before this turn.
+    /// Lines that the core had handled before this turn.
     lines: u64,
-    /// Those of the last turn.
+    /// Completions of the last turn.
     completions: Vec<Completion>,
 }
 
@@ -103,7 +102,7 @@ impl<I: Io> Shell<I> {
         Self { bus, reactor, admin, reloads, rereading: None, lines: 0, completions: Vec::with_capacity(256) }
     }
 
-    /// `stdio` is the listener that is our own stdin and stdout.
+    /// `stdio` is the listener on the process's stdin and stdout.
     pub(super) fn start_listening(&mut self, stdio: Option<usize>) {
         let now = self.reactor.clock.now();
         let Reactor { io, signals, .. } = &mut self.reactor;
@@ -130,7 +129,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Does one thing, and tells the core what has happened meanwhile, and what that leads to.
+    /// Does one action, tells the core what has happened meanwhile, and carries out the consequences.
     pub(super) fn step(&mut self, act: impl FnOnce(&mut Self)) {
         act(self);
         while let Some((now, input)) = self.reactor.inputs.pop_front() {
@@ -144,7 +143,7 @@ impl<I: Io> Shell<I> {
         Ok(())
     }
 
-    /// One turn. True when everything is over.
+    /// One turn. True when everything is finished.
     pub(super) fn turn(&mut self) -> io::Result<bool> {
         while let Some(slot) = self.reactor.connections.next_dirty() {
             self.step(|shell| shell.reactor.write(shell.reactor.clock.now(), slot));
@@ -162,7 +161,8 @@ impl<I: Io> Shell<I> {
         let gap = self.enter(&mut completions)?;
         let now = self.reactor.clock.now();
         if let Some(Gap { held_up, suspended }) = gap {
-            // A signal may have ended the wait before that brought anything: what has come by now belongs to this moment.
+            // A signal may have ended the wait before the completion it caused: those available by now belong to this
+            // moment.
             self.reactor.io.turn(Some(Duration::ZERO), &mut completions)?;
             self.step(|shell| shell.reactor.tell(now, Input::Gap { held_up, suspended }));
         }
@@ -193,7 +193,7 @@ impl<I: Io> Shell<I> {
         Ok(false)
     }
 
-    /// Waits for completions, until something is due at most. Says whether the daemon did not run for a while.
+    /// Waits for completions, at most until the next deadline. Returns whether the daemon did not run for a while.
     fn enter(&mut self, completions: &mut Vec<Completion>) -> io::Result<Option<Gap>> {
         let planned = Clock::wait_for(self.poll_timeout(), self.bus.has_clients());
         let reactor = &mut self.reactor;
@@ -222,13 +222,13 @@ impl<I: Io> Shell<I> {
 
     #[inline]
     fn resume_connections(&mut self, now: Moment) {
-        // Only those that wait now: one that is resumed meanwhile has its turn after the next completions.
+        // Only those queued now: one that is queued meanwhile has its turn after the next completions.
         for _ in 0..self.reactor.connections.resumed.len() {
             self.step(|shell| shell.resume_next(now));
         }
     }
 
-    /// Looks at what is due.
+    /// Handles expired timers.
     fn run_timers(&mut self, now: Moment) {
         while let Some(timer) = self.reactor.timers.take_due(now) {
             self.step(|shell| match timer {
@@ -243,13 +243,13 @@ impl<I: Io> Shell<I> {
                 Timer::Session(slot) => shell.session_due(now, slot),
                 Timer::History => shell.sample_history(now),
                 Timer::Memories => shell.ask_for_memories(now),
-                // It is looked at in each turn.
+                // It is checked in each turn.
                 Timer::Reload => {}
             });
         }
     }
 
-    /// Logs the requests that have ended.
+    /// Logs finished requests.
     #[inline]
     fn log_requests(&mut self) {
         if !self.bus.records_requests() && !self.reactor.log.requests.has_lost() {
@@ -259,7 +259,7 @@ impl<I: Io> Shell<I> {
         log.requests.write(clock.now(), &mut self.bus, &workers.pools);
     }
 
-    /// Tells the service manager what there is to tell.
+    /// Sends due messages to the service manager.
     fn notify(&mut self) {
         let Reactor { notify, io, clock, .. } = &mut self.reactor;
         if self.bus.stage() > Stage::Running {
@@ -270,7 +270,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Cancels what is in flight, so that buffers outlive it, and ends the connections that are left.
+    /// Cancels what is in flight, so that buffers outlive it, and closes the remaining connections.
     pub(super) fn finish(&mut self) -> Unflushed {
         let killed = self.reactor.workers.processes.kill_the_rest();
         if !killed.is_empty() {
@@ -283,7 +283,7 @@ impl<I: Io> Shell<I> {
         self.reactor.cancel_handshakes();
         self.close_admin();
         if !self.reactor.http.is_empty() {
-            // What was submitted last is sent first: without their ends clients would take streams for broken.
+            // Flush what was submitted last: without the end of their streams clients would take them for broken.
             self.take_completions(Duration::ZERO);
             self.close_http();
         }
@@ -298,7 +298,7 @@ impl<I: Io> Shell<I> {
         self.log_requests();
         let reactor = &mut self.reactor;
         reactor.log.requests.tell_lost(reactor.clock.now(), Duration::ZERO);
-        // What the kernel still holds may still be written to: it stays until the process ends.
+        // Connections that the kernel may still write to are leaked until the process ends.
         let connections = std::mem::take(&mut *reactor.connections);
         for (_, connection) in connections.into_iter().filter(|(_, connection)| !connection.in_flight.is_empty()) {
             if connection.ends.is_stdio() {
@@ -325,7 +325,7 @@ impl<I: Io> Shell<I> {
         left
     }
 
-    /// Takes the last completions, for a while.
+    /// Takes the last completions, for a limited time.
     fn settle(&mut self) {
         let until = self.reactor.io.elapsed() + LAST_COMPLETIONS;
         loop {
@@ -342,7 +342,7 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Lets the kernel work, for so long at most if nothing completes. False if it cannot.
+    /// Lets the kernel work, for at most `wait` if nothing completes. False if it fails.
     fn take_completions(&mut self, wait: Duration) -> bool {
         let mut completions = Vec::new();
         let reactor = &mut self.reactor;
@@ -376,7 +376,7 @@ impl<I: Io> Shell<I> {
                 self.reactor.signals.children.arm(&mut self.reactor.io, operation);
             }
             Operation::Stop => {
-                // Signals that came together are one: timeout(1) sends its signal to us and to our group.
+                // Simultaneous signals count as one: timeout(1) sends its signal to us and to our group.
                 if completion.result > 0 {
                     self.reactor.tell(now, Input::Shutdown);
                 }

@@ -1,5 +1,5 @@
-//! What a connection is that speaks WebSocket: how its frames are read, how it ends, and when it is pinged. To the core it
-//! is a client like any other: lines come and lines go.
+//! The state of a WebSocket connection: its decoder, its close, and its pings. To the core it is a client like any
+//! other.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use crate::websocket::frame::{Decoder, Event, Received};
 /// See the module documentation.
 pub(super) struct WebSocket {
     decoder: Decoder,
-    /// By whose token it came in, and through which listener.
+    /// The bearer of its token, and its listener's index.
     bearer: Option<(usize, Bearer)>,
     binary: Binary,
-    /// Why nothing more of it is read.
+    /// Why its input is no longer processed.
     ending: Option<Ending>,
-    /// The core knows that.
+    /// The core was told.
     pub is_told: bool,
-    /// The code and the reason that it is closed with, once the core closes it.
+    /// The code and reason of its close frame, once the core closes it.
     close_frame: Option<(Option<u16>, &'static str)>,
-    /// That was queued, and nothing comes after it.
+    /// That frame was queued, and nothing follows it.
     pub close_frame_queued: bool,
-    /// When it is pinged, and whether that was answered.
+    /// Its pings and pongs.
     pub heartbeat: Heartbeat,
 }
 
-/// Whether a binary message has come, and the core knows that.
+/// Whether a binary message was received, and the core was told.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Binary {
     Never,
@@ -36,17 +36,17 @@ enum Binary {
     Told,
 }
 
-/// Why a connection says nothing more that is looked at.
+/// Why a connection's input is no longer processed.
 #[derive(Clone, Copy)]
 pub(super) enum Ending {
-    /// It said so, with this code.
+    /// The client has closed it, with this code.
     Left(Option<u16>),
-    /// It has broken the protocol.
+    /// The client has violated the protocol.
     Fault(Fault),
 }
 
 impl WebSocket {
-    /// One that has just been let in through a listener on these terms, perhaps by a token.
+    /// A connection that was just admitted through a listener with these terms, possibly by a token.
     pub(super) fn new(
         terms: &crate::config::Web,
         longest: usize,
@@ -65,13 +65,13 @@ impl WebSocket {
         }
     }
 
-    /// By whose token it came in, if it was one of this listener.
+    /// The bearer of its token, if that is for this listener.
     pub(super) fn bearer_of(&self, listener: usize) -> Option<&Bearer> {
         self.bearer.as_ref().filter(|(entrance, _)| *entrance == listener).map(|(_, bearer)| bearer)
     }
 
-    /// Turns the first `received` of `bytes`, which has room for one more, into lines where they lie: says how many bytes
-    /// these are. Pings are answered in what goes out.
+    /// Decodes the first `received` of `bytes`, which has room for one more, to lines in place, and returns the length
+    /// of the lines. Pings are answered in the output.
     pub(super) fn decode(&mut self, framing: &mut Framing, now: Moment, bytes: &mut [u8], received: usize) -> usize {
         self.heartbeat.heard(now);
         let mut received = Received::new(bytes, received);
@@ -88,7 +88,7 @@ impl WebSocket {
         received.text()
     }
 
-    /// Whether a binary message has come and the core does not know yet. It is to be told once.
+    /// Whether a binary message was received and the core was not told. Returns true only once.
     pub(super) fn take_binary(&mut self) -> bool {
         let is_new = self.binary == Binary::Seen;
         if is_new {
@@ -97,19 +97,19 @@ impl WebSocket {
         is_new
     }
 
-    /// How it has ended, if the core does not know yet. It is to be told once.
+    /// Its ending, if the core was not told. Returns it only once.
     pub(super) fn take_ending(&mut self) -> Option<Ending> {
         let ending = self.ending.filter(|_| !self.is_told)?;
         self.is_told = true;
         Some(ending)
     }
 
-    /// Whether what comes is not looked at any more, and the core is still to be told.
+    /// Whether its input is no longer processed, and the core was not told yet.
     pub(super) fn has_ended(&self) -> bool {
         self.ending.is_some() && !self.is_told
     }
 
-    /// The core wants it closed for this reason: what it is told with its last frame.
+    /// The core closes it for this reason: sets its close frame.
     pub(super) fn set_close_frame(&mut self, why: Reason) {
         let code = match why {
             Reason::ClientClosed => close::NORMAL,
@@ -128,7 +128,7 @@ impl WebSocket {
         });
     }
 
-    /// Takes the last frame, which is queued now. It is pinged no more.
+    /// Takes the close frame to queue it. Stops pings.
     pub(super) fn take_close_frame(&mut self) -> Option<(Option<u16>, &'static str)> {
         let frame = self.close_frame.take()?;
         self.close_frame_queued = true;
@@ -136,32 +136,32 @@ impl WebSocket {
         Some(frame)
     }
 
-    /// When it has to be looked at although nothing comes.
+    /// When its timer is due.
     pub(super) fn due(&self) -> Option<Moment> {
         self.heartbeat.due
     }
 }
 
-/// When a silent connection is pinged: once in each period, at a moment of its own.
+/// The pings of a silent connection: once in each period, at a moment of its own.
 pub(super) struct Heartbeat {
     period: Option<Duration>,
     pong_timeout: Duration,
-    /// When its last bytes came.
+    /// When its last bytes were received.
     heard: Moment,
     /// When it is pinged next, if it is silent then.
     turn: Moment,
-    /// It was pinged then, and has said nothing since.
+    /// When it was pinged, if it has been silent since.
     pinged: Option<Moment>,
-    /// When it has to be looked at, once it is pinged at all.
+    /// When it has to be checked, if it is pinged at all.
     due: Option<Moment>,
 }
 
-/// What is to be done about a connection now.
+/// What to do about a connection now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Beat {
     Nothing,
     Ping,
-    /// It has not answered for so long.
+    /// It has not answered for this long.
     Dead(Duration),
 }
 
@@ -170,7 +170,7 @@ impl Heartbeat {
         Self { period, pong_timeout, heard: now, turn: now, pinged: None, due: None }
     }
 
-    /// It begins. Those who came together have numbers in a row.
+    /// Starts the pings. Connections accepted together have consecutive numbers.
     pub(super) fn begin(&mut self, now: Moment, number: u64) {
         if let Some(period) = self.period {
             self.turn = now.after(spread(period, number));
@@ -178,7 +178,7 @@ impl Heartbeat {
         }
     }
 
-    /// It ends.
+    /// Stops the pings.
     pub(super) fn stop(&mut self) {
         (self.period, self.due) = (None, None);
     }
@@ -186,13 +186,13 @@ impl Heartbeat {
     fn heard(&mut self, now: Moment) {
         self.heard = now;
         if self.pinged.take().is_some() {
-            // Answered in time, it is looked at when its turn comes.
+            // It has answered in time: the next check is at its next ping.
             self.due = self.due.map(|_| self.turn);
         }
     }
 
-    /// What is to be done, if it is time. A connection that is not read cannot be heard, and one that has something to
-    /// take shows by that whether it lives.
+    /// Decides what to do, if a check is due. A connection that is not read cannot be heard, and one with pending
+    /// output shows by that whether it is alive.
     pub(super) fn check(&mut self, now: Moment, is_read: bool, has_output: bool) -> Beat {
         let Some(period) = self.period.filter(|_| self.due.is_some_and(|due| due <= now)) else { return Beat::Nothing };
         if let Some(pinged) = self.pinged.filter(|_| is_read) {
@@ -218,8 +218,8 @@ impl Heartbeat {
         Beat::Ping
     }
 
-    /// Its turn has come: it has the next one a period later, whatever it says meanwhile. Otherwise those who speak at the
-    /// same time, as all do after a restart, would be pinged at the same time for as long as they live.
+    /// Schedules the next ping one period later, regardless of what is received meanwhile. Otherwise connections that
+    /// are active at the same time, as all are after a restart, would be pinged at the same time from then on.
     fn next_turn(&mut self, now: Moment, period: Duration) {
         self.turn = self.turn.after(period);
         if self.turn <= now {
@@ -228,9 +228,10 @@ impl Heartbeat {
     }
 }
 
-/// Between a tenth and all of a period, different for each number, so that those who came together are not pinged together.
+/// Between a tenth and all of a period, different for each number, so that connections accepted together are not pinged
+/// together.
 fn spread(period: Duration, number: u64) -> Duration {
-    // The golden ratio: the parts of numbers in a row lie far from each other.
+    // The golden ratio spreads consecutive numbers far apart.
     let part = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     period.mul_f64(0.1 + 0.9 * part as f64 / (1 << 24) as f64)
 }
@@ -240,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_who_speak_together_are_not_pinged_together() {
+    fn connections_active_together_are_not_pinged_together() {
         let (period, timeout, begin) = (Duration::from_secs(30), Duration::from_secs(10), Moment::default());
         for number in 1..=100 {
             let mut beat = Heartbeat::new(Some(period), timeout, begin);
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_come_together_are_not_pinged_together() {
+    fn connections_accepted_together_are_not_pinged_together() {
         let period = Duration::from_secs(30);
         let mut firsts: Vec<u128> = (1..=1000).map(|number| spread(period, number).as_millis()).collect();
         firsts.sort_unstable();

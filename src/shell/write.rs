@@ -1,4 +1,4 @@
-//! What goes out: one write at a time for each output.
+//! Writing: one write at a time for each output.
 
 use std::io;
 
@@ -14,8 +14,8 @@ use crate::bus::port::{Input, Moment, Peer, WorkerKey};
 use crate::io::{Io, Submission, tells_half_closed};
 
 impl<I: Io> Reactor<I> {
-    /// Starts the next write of an output that is idle, if it has something. That of a connection which is not read any
-    /// more is watched, too.
+    /// Starts the next write of an idle output, if it has something to write. If its connection is not being read, also
+    /// watches it.
     pub(super) fn write(&mut self, now: Moment, slot: usize) {
         if self.connections[slot].incoming.has_ended() {
             self.watch(slot);
@@ -52,7 +52,7 @@ impl<I: Io> Reactor<I> {
                 Submission::Write { to: out, from: address, bytes: bytes as u32, registered }
             }
             Next::Many { message, .. } if socket => {
-                // The last frame and the end of the connection are one packet.
+                // The close frame and the FIN go in one packet.
                 let more = connection.web.as_ref().is_some_and(|web| web.close_frame_queued);
                 Submission::SendMany { socket: out, message, more }
             }
@@ -71,7 +71,7 @@ impl<I: Io> Reactor<I> {
             return self.awaited_room(now, slot, result);
         }
         let bytes = match result {
-            // What takes nothing will take nothing the next time.
+            // An output that accepts nothing will accept nothing the next time.
             0 => return self.not_written(now, slot, libc::EIO),
             1.. => result as usize,
             error => return self.not_written(now, slot, -error),
@@ -115,9 +115,9 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// A socket is full; or somebody has made our stdout non-blocking, which the ring takes for the wish not to wait. The
-    /// kernel tells of room only when much of what it holds for a client was taken, a quarter or three: who reads slowly
-    /// would seem not to read at all, so it is tried again in any case.
+    /// A socket is full; or another process has made our stdout non-blocking, in which case the ring does not wait. The
+    /// kernel reports room only after much of the client's data was acknowledged, between a quarter and three quarters:
+    /// a slow reader would seem not to read at all, so the write is also retried on a timer.
     fn await_room(&mut self, now: Moment, slot: usize) {
         self.connections[slot].room.none(now);
         self.schedule(slot);
@@ -139,13 +139,13 @@ impl<I: Io> Reactor<I> {
             connection.incoming.told_half_closed = true;
             return self.await_room(now, slot);
         }
-        // Where nobody would tell, the wait for the next attempt goes on.
+        // If no notification can come, only the timer is left.
         if result != 0 || !connection.room.waits() {
             self.connections.mark_dirty(slot);
         }
     }
 
-    /// A socket that had no room is tried again: it is time.
+    /// Retries a socket that had no room.
     pub(super) fn retry_sending(&mut self, slot: usize) {
         let in_flight = self.connections[slot].in_flight;
         if in_flight.has(Flight::Room) {
@@ -155,7 +155,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Tells the core how much a worker has in its pipe.
+    /// Tells the core how many bytes are in a worker's pipe.
     pub(super) fn tell_unread(&mut self, worker: WorkerKey) {
         let slot = self.connections.slot(Peer::Worker(worker));
         let Some(ends) = slot.map(|slot| &self.connections[slot].ends) else { return };

@@ -1,5 +1,5 @@
-//! Writes the log to stderr, and tries again what no thread could be made for. Whatever stdout and stderr are, writing to
-//! them holds nothing up, and what cannot be written is counted.
+//! Writes the log to stderr, and retries writes for which there was no thread. Whatever stdout and stderr are, writing
+//! to them blocks nothing, and what cannot be written is counted.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use super::timers::Timer;
 use crate::bus::port::Moment;
 use crate::io::{Io, Submission, tells_half_closed};
 
-/// When stdout and stderr are tried again after the kernel could make no thread for them, or cannot tell of room.
+/// Delay of a retry after the kernel could create no thread for stdout or stderr, or cannot report room.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// For so long lines of requests wait for more of them.
+/// How long request lines wait for more.
 const WAITS: Duration = Duration::from_millis(100);
 
 impl<I: Io> Reactor<I> {
-    /// The kernel could make no thread for a write: it is tried again until it can.
+    /// The kernel could create no thread for a write: retries until it can.
     pub(super) fn retry_writing_later(&mut self, now: Moment) {
         self.stdio.tell_of_no_thread();
         self.timers.set(Timer::Output, Some(now.after(TRY_AGAIN)));
     }
 
-    /// Tries again what had no thread.
+    /// Retries the writes that had no thread.
     pub(super) fn retry_writing(&mut self) {
         let stdio = self.connections.iter().find(|(_, connection)| connection.ends.is_stdio());
         if let Some((slot, _)) = stdio {
@@ -32,7 +32,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Hands the log to the kernel, one write at a time.
+    /// Submits the log, one write at a time.
     pub(super) fn write_log(&mut self) {
         let log = &mut self.log;
         if log.is_busy() {
@@ -65,7 +65,7 @@ impl<I: Io> Reactor<I> {
                 libc::EINTR => {}
                 libc::EAGAIN => self.await_room_for_log(),
                 libc::ECANCELED => self.retry_writing_later(now),
-                // The lines are lost, and the daemon goes on.
+                // The lines are lost, and the daemon continues.
                 errno => self.log.batch.fail(errno),
             },
         }
@@ -84,7 +84,7 @@ impl<I: Io> Reactor<I> {
             self.log.is_half_closed = true;
             self.await_room_for_log();
         } else if result == 0 {
-            // Nobody would tell when there is room.
+            // No notification of room can come.
             self.timers.set(Timer::Output, Some(now.after(TRY_AGAIN)));
         }
     }

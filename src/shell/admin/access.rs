@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_somebody_gave_an_address_of_this_machine_is_refused() {
+    fn a_rebound_host_name_is_refused() {
         let ask = |origin, host: &str| code(may_ask(origin, &request(&format!("Host: {host}"))));
         for host in ["localhost", "LOCALHOST:9001", "127.0.0.1:9001", "127.9.9.9", "[::1]:9001", "[::ffff:127.0.0.1]"] {
             assert_eq!(ask(Origin::Loopback, host), 200, "{host}");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_of_another_origin_may_not_act_with_the_token_of_somebody_else() {
+    fn a_page_of_another_origin_may_not_act_with_a_stolen_token() {
         let token = Token::new(b"0123456789abcdef").expect("it is long enough");
         let act = |fields: &str| {
             let fields = format!("Host: h:1\r\nAuthorization: Bearer 0123456789abcdef{fields}");

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sample_says_what_happened_since_the_one_before_and_the_oldest_go() {
+    fn a_sample_covers_the_time_since_the_previous_one_and_the_oldest_are_dropped() {
         let mut history = History::default();
         let mut stats = Stats { clients: 3, ..Stats::default() };
         for second in 0..5 * (MOST as u64 + 10) {

@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn dashboard_and_alerts_ask_for_metrics_that_exist_and_the_documentation_has_all() {
+    fn dashboard_and_alerts_use_existing_metrics_and_all_are_documented() {
         let names = names();
         let exists = |word: &str| {
             let parts = ["_bucket", "_sum", "_count"].into_iter().filter_map(|part| word.strip_suffix(part));

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_one_file_that_writes_text_and_no_html() {
+    fn the_status_page_is_one_file_that_inserts_text_and_no_html() {
         assert_eq!(HTML.matches(MARK).count(), 2, "one script and one style sheet");
         assert_eq!(HTML.matches(COLUMNS).count(), 1);
         assert!(columns().to_string().contains(r#"["answer_seconds_half_below","p50"]"#));

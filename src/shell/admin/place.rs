@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_is_found_by_any_way_to_write_its_address() {
+    fn a_listener_is_found_by_any_spelling_of_its_address() {
         let place = |asked: &str, bound: &str, path: Option<&str>| Place {
             asked: asked.to_owned(),
             bound: vec![bound.to_owned()],

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_troubles_are_kept_and_the_ordinary_course_is_not() {
+    fn recent_warnings_and_errors_are_kept_and_other_entries_are_not() {
         let mut recent = Recent::default();
         recent.add(&Report::new(Reason::WorkerStarted, "a worker runs"));
         assert_eq!(recent.iter().count(), 0);

@@ -146,7 +146,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_not_done_here_is_refused_as_http_says() {
+    fn unsupported_requests_are_refused_as_http_requires() {
         let code = |fields: &str| {
             let read = read(&format!("POST / HTTP/1.1\r\nHost: h\r\n{fields}\r\n"));
             read.map_or_else(|error| error.status.code(), |_| 200)
@@ -159,7 +159,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_escape_stands_for_itself() {
+    fn an_invalid_escape_is_kept() {
         assert_eq!(decoded("a%2Fb+%zz%4"), "a/b %zz%4");
     }
 }

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_says_how_long_the_body_is_and_whether_the_connection_stays() {
+    fn a_head_has_the_length_of_the_body_and_says_whether_the_connection_stays() {
         let response = Response::text(Status::MethodNotAllowed, "no").with("Allow", "GET, HEAD");
         let head = response.head(response.framing(Manner::LAST), true);
         assert!(head.starts_with("HTTP/1.1 405 Method Not Allowed\r\nDate: "), "{head}");

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn each_path_needs_the_right_that_it_should() {
+    fn each_path_requires_its_permission() {
         let acts: Vec<&str> =
             ROUTES.iter().filter(|(_, route)| matches!(route, Route::Act(_))).map(|(path, _)| *path).collect();
         assert_eq!(acts, ACTING);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_that_acts_is_refused_to_all_who_may_only_read() {
+    fn every_action_is_refused_to_clients_that_may_only_read() {
         let wrong = bearer("0123456789abcdee");
         let pages = ["Origin: http://evil.example\r\n", "Origin: null\r\n", "Sec-Fetch-Site: cross-site\r\n"];
         for path in ACTING.into_iter().chain(["/drain?x=1"]) {
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_that_reads_is_open_to_all_who_can_connect_and_never_acts() {
+    fn every_readable_path_is_open_to_all_clients_and_never_acts() {
         for path in reading() {
             for origin in ORIGINS {
                 for has_token in [false, true] {

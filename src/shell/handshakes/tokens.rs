@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_again_is_used_if_it_is_right() {
+    fn a_reread_token_file_is_used_if_it_is_valid() {
         let first = Tokens::parse("alice:0123456789abcdef\n", &[]).expect("it is right");
         let mut tokens = TokensFile::new("tokens".into(), vec!["a".to_owned()], first);
         let mut take = |text: &str| (tokens.take(Ok(text.into())), tokens.tokens.find("0123456789abcdeg").is_some());

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_of_the_host_that_it_connects_to_if_that_is_the_same_to_the_port() {
+    fn a_page_has_the_same_origin_if_host_and_port_are_equal() {
         for (origin, host) in [
             ("http://127.0.0.1:9000", "127.0.0.1:9000"),
             ("HTTP://LocalHost:9000", "localhost:9000"),

@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_of_a_long_answer_is_told_while_it_goes_out() {
+    fn progress_of_a_long_answer_is_reported_while_it_is_sent() {
         let mut outgoing = Outgoing::default();
         outgoing.queue().extend_from_slice(&[b'h'; 20]);
         outgoing.queue().extend_from_slice(&[b'x'; 80]);

@@ -1,5 +1,5 @@
-//! The clients of the simulation, over a plain connection or in frames of WebSocket: they ask, check what they get, stop
-//! reading, end what they say, misbehave, or leave.
+//! The clients of the simulation, over a plain connection or WebSocket: they send requests, check the answers, stop
+//! reading, half-close, misbehave, or leave.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -16,55 +16,55 @@ use crate::websocket::{Mask, Role, encode};
 
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a client has asked and nobody has answered.
+/// An unanswered request of a client.
 pub(super) struct Asked {
     pub(super) request: Request,
-    /// When, on a clock that stands still while the machine does.
+    /// When it was sent, on a clock that stops while the machine is suspended.
     pub(super) at: Duration,
-    /// It is asked once so many bytes have left its client.
+    /// It counts as sent once this many bytes have left its client.
     pub(super) ends_at: usize,
 }
 
-/// What a client hears of its own conduct.
+/// How the daemon reports a client's violation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// A status of HTTP.
+    /// An HTTP status.
     Status(u16),
-    /// The reason of an error that answers nothing.
+    /// The reason in an error without a request.
     Error(String),
     /// The code of a close frame.
     Code(u16),
 }
 
-/// What a client has said or done last: it is closed for that.
+/// A client's final bytes, for which it is closed.
 #[derive(Debug)]
 pub(super) struct LastWord {
-    /// It may be heard once so many bytes have left: what is wrong may be seen by its first byte.
+    /// It may be answered once this many bytes were sent: the first byte may show what is wrong.
     pub(super) heard_at: usize,
-    /// What it hears of it, if it hears anything, and what is counted, if that is known.
+    /// The expected report, if there is one, and the reason that is counted, if it is known.
     pub(super) verdict: Option<Verdict>,
     pub(super) reason: Option<Reason>,
 }
 
-/// What a client has that speaks WebSocket.
+/// The state of a WebSocket client.
 pub(super) struct Frames {
-    /// What has come and is not decoded; the answer to its request first.
+    /// Received bytes that are not decoded; first the response to its request.
     pub(super) raw: Vec<u8>,
     pub(super) is_open: bool,
     pub(super) decoder: Decoder,
     pub(super) random: Random,
-    /// What it was told last.
+    /// The last report to it.
     pub(super) verdict: Option<Verdict>,
 }
 
-/// A token that lets in.
+/// A valid token.
 pub(super) const TOKEN: &str = "0123456789abcdef";
 
-/// What such a client says first.
+/// The handshake of such a client.
 pub(super) const UPGRADE: &str = "GET /acp HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nAuthorization: Bearer 0123456789abcdef\r\n";
 
-/// What of that may be another way, and what is heard of it then.
+/// Invalid variants of it, with the expected status.
 pub(super) const BROKEN_UPGRADES: [(&str, &str, u16); 9] = [
     ("GET /acp", "GET /elsewhere", 404),
     ("GET /acp", "POST /acp", 405),
@@ -77,7 +77,7 @@ pub(super) const BROKEN_UPGRADES: [(&str, &str, u16); 9] = [
     ("Bearer 0123456789abcdef", "Bearer 0123456789abcdeg", 401),
 ];
 
-/// Frames that no client may send, and the codes that they are answered with.
+/// Invalid frames, with the expected close codes.
 pub(super) const BROKEN_FRAMES: [(&[u8], u16); 8] = [
     (b"\x81\x02{}", 1002),
     (b"\xc1\x80\0\0\0\0", 1002),
@@ -89,11 +89,11 @@ pub(super) const BROKEN_FRAMES: [(&[u8], u16); 8] = [
     (b"\x81\x84\0\0\0\0{\"\xff\"", 1007),
 ];
 
-/// Lines that are no messages.
+/// Lines that are not messages.
 pub(super) const BROKEN_LINES: [&[u8]; 4] =
     [b"nonsense\n", b"[]\n", b"{\"id\":1,\"method\":\"m\"}}\n", b"{\"a\":\"\xff\"}\n"];
 
-/// What is no header of a proxy, although one has to come.
+/// Invalid PROXY headers, where one is required.
 pub(super) const BROKEN_HEADERS: [&[u8]; 3] =
     [b"PROXY TCP4 192.0.2.7 nowhere 40000 9000\r\n", b"\r\n\r\n\0\r\nQUIT\n\x31\x11\0\0", b"PROXY \r\n"];
 
@@ -112,7 +112,7 @@ impl Frames {
         Mask::new((self.random.range(0..usize::MAX) as u32).to_ne_bytes())
     }
 
-    /// A frame of its own of each of some pieces of a message, with pings between them.
+    /// Encodes the pieces of a message as fragments, with pings between them.
     pub(super) fn message(&mut self, text: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut at = 0;
@@ -122,7 +122,7 @@ impl Frames {
             let is_last = length == rest && at + length == text.len();
             let mask = self.mask();
             let mut head = encode::text(length, Some(mask)).to_vec();
-            // FIN, and a continuation where it is one.
+            // The FIN bit, and opcode 0 for a continuation.
             head[0] = u8::from(is_last) << 7 | u8::from(at == 0 && bytes.is_empty());
             let mut piece = text[at..at + length].to_vec();
             mask.apply(&mut piece);
@@ -138,7 +138,7 @@ impl Frames {
         }
     }
 
-    /// Turns what has come into lines. What is to be answered goes to `todo`. True if the connection is of no more use.
+    /// Decodes received bytes to lines. Replies are appended to `todo`. True if the connection is finished.
     pub(super) fn read(&mut self, came: &mut Vec<u8>, todo: &mut VecDeque<u8>) -> bool {
         if !self.is_open {
             let Some(end) = memchr::memmem::find(&self.raw, b"\r\n\r\n") else { return false };
@@ -147,7 +147,7 @@ impl Frames {
             let status: u16 = status.unwrap_or_else(|| panic!("an answer is HTTP: {head}"));
             if status != 101 {
                 self.verdict = Some(Verdict::Status(status));
-                // The body says no more.
+                // The body adds nothing.
                 self.raw.truncate(end + 4);
                 return false;
             }
@@ -189,19 +189,19 @@ pub(super) struct Client {
     pub(super) seed: u64,
     pub(super) wire: Wire,
     pub(super) is_stdio: bool,
-    /// The turn in which it came.
+    /// The turn in which it connected.
     pub(super) came_in: usize,
-    /// The first request that it asked when nothing failed any more, and whether one from then on was answered.
+    /// The first request that it sent after failures stopped, and whether one from then on was answered.
     pub(super) asked_in_peace: Option<u64>,
     pub(super) is_well: bool,
     pub(super) asked: BTreeMap<u64, Asked>,
     pub(super) next: u64,
     pub(super) answers: usize,
-    /// The last answer of each worker to it.
+    /// The last answer from each worker.
     pub(super) heard: BTreeMap<usize, usize>,
     pub(super) last_word: Option<LastWord>,
     pub(super) verdict: Option<Verdict>,
-    /// When it last had taken all that there was, and for how long it had not at most.
+    /// When it last had read everything, and the longest time that it had not.
     pub(super) empty_at: Duration,
     pub(super) behind: Duration,
 }
@@ -210,12 +210,12 @@ pub(super) struct Client {
 pub(super) struct Wire {
     /// None once it has left, or its connection has ended.
     pub(super) hears: Option<OwnedFd>,
-    /// None once it has said all that it wants to.
+    /// None once it has half-closed.
     pub(super) speaks: Option<OwnedFd>,
-    /// The other end, which is the daemon's.
+    /// The inode of the daemon's end.
     pub(super) inode: Option<u64>,
     pub(super) todo: VecDeque<u8>,
-    /// Bytes that have left.
+    /// Number of bytes sent.
     pub(super) sent: usize,
     pub(super) came: Vec<u8>,
     pub(super) frames: Option<Frames>,
@@ -254,7 +254,7 @@ impl Client {
         self.wire.hears.is_none()
     }
 
-    /// Whether it has said its last.
+    /// Whether it has sent its final bytes.
     pub(super) fn is_leaving(&self) -> bool {
         self.last_word.is_some()
     }
@@ -263,19 +263,19 @@ impl Client {
         (self.wire.hears, self.wire.speaks) = (None, None);
     }
 
-    /// Whether the daemon owes it nothing for now: neither an answer nor the end of its connection.
+    /// Whether the daemon owes it nothing: neither an answer nor the end of its connection.
     pub(super) fn is_content(&self) -> bool {
         self.is_over()
             || self.wire.speaks.is_some() && !self.is_leaving() && self.asked.is_empty() && self.wire.todo.is_empty()
     }
 
-    /// It has nothing more to say, and hears what is left.
+    /// Half-closes, and still reads.
     pub(super) fn ends_what_it_says(&mut self) {
         let sent = self.wire.sent;
-        // Nobody hears what has not left.
+        // Requests that were not sent get no answer.
         self.asked.retain(|_, asked| asked.ends_at <= sent);
         if let Some(frames) = &self.wire.frames {
-            // There is no half of a WebSocket. In the middle of its request, it has never been one.
+            // A WebSocket cannot be half-closed. In the middle of its handshake, it has never been one.
             let reason = frames.is_open.then_some(Reason::ClientBroken);
             self.last_word = Some(LastWord { heard_at: sent, verdict: None, reason });
         }
@@ -286,13 +286,13 @@ impl Client {
         }
     }
 
-    /// Takes what is there, if anything. What comes of it says whether the daemon has closed it.
+    /// Reads what is available. The result shows whether the daemon has closed it.
     pub(super) fn reads(&mut self, most: usize, now: Duration) -> Pulled {
         let Some(end) = &self.wire.hears else { return Pulled::Nothing };
         let pulled = match &mut self.wire.frames {
             Some(frames) => {
                 let pulled = pull(end, &mut frames.raw, most);
-                // Nothing comes behind a close frame but the end.
+                // Only the end follows a close frame.
                 let is_over = frames.read(&mut self.wire.came, &mut self.wire.todo);
                 if is_over { Pulled::End } else { pulled }
             }
@@ -335,13 +335,13 @@ impl Client {
         self.asked.insert(number, Asked { request, at: now, ends_at: self.wire.sent + self.wire.todo.len() });
     }
 
-    /// It says this, and nothing after it.
+    /// Sends these final bytes.
     pub(super) fn says_its_last(&mut self, bytes: &[u8], verdict: Option<Verdict>, reason: Option<Reason>) {
         self.last_word = Some(LastWord { heard_at: self.wire.sent + self.wire.todo.len() + 1, verdict, reason });
         self.wire.todo.extend(bytes);
     }
 
-    /// It says that it leaves, in the way of WebSocket. False if that is not its way.
+    /// Sends a close frame. False if it does not speak WebSocket.
     pub(super) fn says_goodbye(&mut self) -> bool {
         let Some(frames) = &mut self.wire.frames else { return false };
         let goodbye = encode::close(Some(1000), "", Some(frames.mask()));
@@ -349,7 +349,7 @@ impl Client {
         true
     }
 
-    /// It says what cannot be understood.
+    /// Sends something invalid.
     pub(super) fn misbehaves(&mut self, random: &mut Random) {
         match &mut self.wire.frames {
             Some(frames) if random.one_in(4) => {
@@ -369,7 +369,7 @@ impl Client {
         }
     }
 
-    /// Compares the lines that have come with what it has asked, to the byte.
+    /// Compares the received lines with its requests, byte by byte.
     pub(super) fn check(&mut self, now: Duration) {
         for line in lines(&mut self.wire.came) {
             if token(&line, "error").is_some() {

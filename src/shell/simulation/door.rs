@@ -1,10 +1,10 @@
-//! The door for MCP on a kernel that is made from a seed: visitors of both eras over connections that break anywhere,
-//! before workers that answer in any order, tell of progress, die, or end when they are asked what they speak.
+//! Simulates an MCP listener on a seeded kernel: visitors of both eras, whose connections break anywhere, and workers
+//! that answer in any order, report progress, die, or exit when asked for their protocol.
 //!
-//! Nobody gets what is another's. Every request is answered once, or the visitor knows that its connection or its session
-//! has gone; what a session's connection broke in the middle of can be fetched. A worker serves one era, and in a dedicated
-//! pool one session. What is held and kept is counted, and in the end there is no connection, and no session that nobody
-//! knows of.
+//! No client gets another's messages. Every request is answered once, or the visitor knows that its connection or
+//! session has gone; what was cut off when a session's connection broke can be fetched. A worker serves one era, and in
+//! a dedicated pool one session. Held and kept memory is accounted for, and at the end there are no connections, and no
+//! sessions that no client knows.
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixStream;
@@ -26,7 +26,7 @@ use crate::shell::http::MOST_CONNECTIONS;
 use crate::testing::kernel::inode;
 use crate::testing::{Random, shrink};
 
-/// What the command of the pool does when it is asked what it speaks.
+/// What the pool's command does when asked for its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
     Answers,
@@ -59,7 +59,7 @@ struct Door {
 }
 
 impl Door {
-    /// `pool` is what the pool is called, which nothing but the log depends on.
+    /// `pool` is the pool's name, which only affects the log.
     fn new(seed: u64, pool: &str) -> Self {
         let mut random = Random::new(seed ^ 0xd002);
         let program = std::env::current_exe().expect("a test runs");
@@ -133,7 +133,7 @@ impl Door {
         pulled != Pulled::Nothing
     }
 
-    /// A worker reads, and does some of what it has to do.
+    /// A worker reads, and does some of its work.
     fn works(&mut self, at: usize, most: usize) -> bool {
         while self.desks.len() <= at {
             self.desks.push(Desk::default());
@@ -171,7 +171,7 @@ impl Door {
         moved
     }
 
-    /// A worker has read a line; says whether it lives on.
+    /// A worker has read a line; returns whether it lives on.
     fn takes_in(&mut self, at: usize, line: &Value) -> bool {
         let (desk, params) = (&mut self.desks[at], &line["params"]);
         let reply = match line["method"].as_str() {
@@ -186,7 +186,7 @@ impl Door {
                 desk.work.retain(|work| work.id != params["requestId"]);
                 return true;
             }
-            // The bus shows the next worker of a shared pool how a session has begun.
+            // The bus replays a session's start to the next worker of a shared pool.
             Some("notifications/initialized") => return true,
             Some(method) => {
                 let era = params["era"].as_bool().expect("it is a visitor's");
@@ -207,7 +207,7 @@ impl Door {
         true
     }
 
-    /// A worker tells of progress in something that it has to do, or answers it.
+    /// A worker reports progress on one of its requests, or answers it.
     fn does_some(&mut self, at: usize) -> Value {
         let desk = &mut self.desks[at];
         let next = self.random.range(0..desk.work.len());
@@ -275,7 +275,7 @@ impl Door {
         panic!("it hangs: {what}; {} operations in flight, {:?}", shell.reactor.io.in_flight(), shell.bus.stats());
     }
 
-    /// Says how many results there were, how many answers were fetched, and what its world has traced.
+    /// Returns the number of results, the number of fetched answers, and the trace.
     fn lives(mut self, most_steps: usize) -> (usize, usize, u64) {
         for name in 0..self.random.range(1..6) {
             let is_modern = self.random.one_in(2);
@@ -291,14 +291,14 @@ impl Door {
         self.machine.children.borrow_mut().is_kind = true;
         let is_content = |door: &mut Self| door.visitors.iter().all(Visitor::is_content);
         self.runs("answers", false, is_content);
-        // Once more each, until what broke is fetched, and something is answered.
+        // Again for each visitor, until broken streams are fetched, and something is answered.
         for round in 0..40 {
             let is_served = |visitor: &Visitor| visitor.results > 0 || visitor.has_legacy_server;
             if round > 5 && self.visitors.iter().all(is_served) {
                 break;
             }
             if round > 5 && round % 4 == 0 {
-                // Workers that have died too often are started again after a while.
+                // Workers that died too often are restarted after a while.
                 let later = self.machine.wires.borrow().awake + Duration::from_secs(10);
                 self.runs("a pause", false, |door| door.machine.wires.borrow().awake >= later);
             }
@@ -318,7 +318,7 @@ impl Door {
             (0..visitor.wires.len()).rev().for_each(|wire| visitor.loses(wire, true));
         }
         let known: usize = self.visitors.iter().map(|visitor| visitor.sessions).sum();
-        // Sessions that nobody uses end after 10 s, or stay as long as the test needs.
+        // Unused sessions end after 10 s, or stay for the whole test.
         let ends = self.machine.wires.borrow().awake + Duration::from_secs(30);
         let is_over = |door: &mut Self| door.machine.wires.borrow().awake >= ends;
         self.runs("the end of what nobody uses", false, is_over);
@@ -339,7 +339,7 @@ impl Door {
 }
 
 #[test]
-fn visitors_of_the_door_for_mcp_get_what_is_theirs_whatever_the_kernel_does() {
+fn mcp_visitors_get_their_own_answers_whatever_the_kernel_does() {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
     let seed = number("STDIO_BUS_SHELL_SEED");
     let seeds = number("STDIO_BUS_SHELL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { 12 });
@@ -357,7 +357,7 @@ fn visitors_of_the_door_for_mcp_get_what_is_theirs_whatever_the_kernel_does() {
 }
 
 #[test]
-fn a_seed_of_the_door_for_mcp_does_the_same_beside_others_and_whatever_the_log_says() {
+fn an_mcp_seed_repeats_exactly_beside_others_and_with_any_log() {
     let _nothing_starts = crate::testing::STARTS.write();
     for seed in 1..3 {
         let traces = ["p", "a_pool_with_a_longer_name"].map(|pool| Door::new(seed, pool).lives(150).2);

@@ -1,4 +1,4 @@
-//! Lines of the simulation: what they say, so that any change of them is seen, and how bytes are moved.
+//! Lines of the simulation, which reveal any change to them, and helpers that move bytes.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use rustix::io::{Errno, read, write};
 
 use crate::testing::Random;
 
-/// Bytes on their way through a pipe of the simulation: how many were taken.
+/// Writes bytes to a pipe of the simulation: returns how many were accepted.
 pub(super) fn push(to: &OwnedFd, queue: &mut VecDeque<u8>, most: usize) -> usize {
     let bytes = queue.make_contiguous();
     let written = write(to, &bytes[..bytes.len().min(most)]).unwrap_or(0);
@@ -16,7 +16,7 @@ pub(super) fn push(to: &OwnedFd, queue: &mut VecDeque<u8>, most: usize) -> usize
     written
 }
 
-/// What came of an attempt to read.
+/// The result of a read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pulled {
     Something,
@@ -24,7 +24,7 @@ pub(super) enum Pulled {
     End,
 }
 
-/// Takes what is there.
+/// Reads what is available.
 pub(super) fn pull(from: &OwnedFd, into: &mut Vec<u8>, most: usize) -> Pulled {
     let mut bytes = vec![0; most];
     match read(from, &mut bytes) {
@@ -38,7 +38,7 @@ pub(super) fn pull(from: &OwnedFd, into: &mut Vec<u8>, most: usize) -> Pulled {
     }
 }
 
-/// Takes the whole lines out of what has come.
+/// Takes the complete lines from received bytes.
 pub(super) fn lines(buffer: &mut Vec<u8>) -> Vec<Vec<u8>> {
     let Some(end) = memchr::memrchr(b'\n', buffer) else { return Vec::new() };
     let rest = buffer.split_off(end + 1);
@@ -47,13 +47,13 @@ pub(super) fn lines(buffer: &mut Vec<u8>) -> Vec<Vec<u8>> {
     whole.split(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
 }
 
-/// Pieces of text are of so many bytes.
+/// The length of pieces of text in bytes.
 pub(super) const PIECE: usize = 8;
-/// The longest text of a line.
+/// The maximum length of a line's text.
 pub(super) const LONGEST_TEXT: usize = 90_000;
 
-/// Text that nowhere repeats itself, for each line to take a part of it: letters, and pieces that JSON has to escape and
-/// UTF-8 writes in several bytes.
+/// Text without repetitions, of which each line takes a part: letters, and pieces that JSON has to escape and UTF-8
+/// encodes in several bytes.
 pub(super) fn text() -> &'static [u8] {
     static TEXT: OnceLock<Vec<u8>> = OnceLock::new();
     TEXT.get_or_init(|| {
@@ -67,8 +67,8 @@ pub(super) fn text() -> &'static [u8] {
     })
 }
 
-/// A request of a client, which nobody else has written and it itself only once: what it is follows from these, and so
-/// whoever gets it can tell whether a byte of it is another one.
+/// A client's request, unique among all requests: its text follows from these, so that its receiver can detect a change
+/// of any byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) seed: u64,
@@ -82,7 +82,7 @@ impl Request {
         Random::new(self.seed ^ (self.who as u64) << 48 ^ self.number << 24)
     }
 
-    /// What its client calls it: different clients use the same ids.
+    /// Its client's id for it: different clients use the same ids.
     pub(super) fn id(&self) -> String {
         if self.number.is_multiple_of(3) { format!("\"{}\"", self.number) } else { self.number.to_string() }
     }
@@ -96,7 +96,7 @@ impl Request {
         into.extend_from_slice(b"\"}");
     }
 
-    /// A line with these members, in one of the ways in which it may be written.
+    /// A line with these members, in one of several spellings.
     pub(super) fn line(&self, id: &str, before: &str, after: &str) -> Vec<u8> {
         let id_comes_last = self.random().number().is_multiple_of(4);
         let mut line = Vec::with_capacity(self.length + 200);
@@ -113,18 +113,18 @@ impl Request {
         line
     }
 
-    /// As it is asked, with the id that it has there.
+    /// The request, with the id that it has there.
     pub(super) fn question(&self, id: &str) -> Vec<u8> {
         self.line(id, "\"method\":\"m\",\"params\":", "")
     }
 
-    /// As a worker answers it, which has given so many answers before.
+    /// The answer of a worker, which has sent `nth` answers before.
     pub(super) fn answer(&self, id: &str, worker: usize, nth: usize) -> Vec<u8> {
         self.line(id, &format!("\"result\":{{\"worker\":{worker},\"nth\":{nth},\"params\":"), "}")
     }
 }
 
-/// The token behind the name of a member that stands nowhere else in a line.
+/// The token after the name of a member that occurs only once in a line.
 pub(super) fn token<'a>(line: &'a [u8], name: &str) -> Option<&'a str> {
     let rest = &line[memchr::memmem::find(line, format!("\"{name}\":").as_bytes())? + name.len() + 3..];
     let end = memchr::memchr2(b',', b'}', rest)?;
@@ -135,7 +135,7 @@ pub(super) fn number<T: std::str::FromStr>(line: &[u8], name: &str) -> Option<T>
     token(line, name)?.parse().ok()
 }
 
-/// The beginning of a line that is not what it should be.
+/// The beginning of a wrong line.
 pub(super) fn shown(line: &[u8]) -> String {
     String::from_utf8_lossy(&line[..line.len().min(300)]).into_owned()
 }

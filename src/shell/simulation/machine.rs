@@ -1,4 +1,4 @@
-//! A daemon on a kernel that is made from a seed, for the simulations of the shell.
+//! A daemon on a seeded kernel, for the simulations of the shell.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,19 +20,19 @@ use crate::shell::turn::Shell;
 use crate::testing::Random;
 use crate::testing::kernel::{Kernel, Wires};
 
-/// A daemon on a kernel from a seed, and the other ends of what it has.
+/// A daemon on a seeded kernel, and the peers' ends.
 pub(super) struct Machine {
     pub(super) shell: Shell<Kernel>,
     pub(super) wires: Rc<RefCell<Wires>>,
     pub(super) children: Rc<RefCell<Children>>,
-    /// Where clients come in, and operators, if anywhere.
+    /// The listening sockets for clients, and for operators, if there is one.
     pub(super) door: i32,
     pub(super) admin_door: Option<i32>,
     pub(super) stop: UnixStream,
 }
 
 impl Machine {
-    /// One that listens. There are descriptors for so many connections, if not for all.
+    /// A daemon that listens, with descriptors for a limited number of connections, if not for all.
     pub(super) fn new(
         seed: u64,
         config: Config,

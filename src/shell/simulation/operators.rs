@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use super::lines::{Pulled, pull, push};
 use crate::testing::Random;
 
-/// What operators ask.
+/// The operators' requests.
 pub(super) const QUESTIONS: [&str; 7] = [
     "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n",
     "GET /status.json HTTP/1.0\r\n\r\n",
@@ -17,7 +17,7 @@ pub(super) const QUESTIONS: [&str; 7] = [
     "{\"jsonrpc\":\"2.0\"}\n",
 ];
 
-/// Somebody at the admin listener: asks, reads a little, or nothing, and leaves at any time.
+/// A client of the admin listener: sends requests, reads a little, or nothing, and leaves at any time.
 pub(super) struct Operator {
     pub(super) end: Option<OwnedFd>,
     pub(super) asks: VecDeque<u8>,
@@ -25,7 +25,7 @@ pub(super) struct Operator {
 }
 
 impl Operator {
-    /// Does one thing. False if there was nothing to do.
+    /// Does one step. False if there was nothing to do.
     pub(super) fn acts(&mut self, random: &mut Random, asks: bool) -> bool {
         let Some(end) = &self.end else { return false };
         match random.range(0..20) {

@@ -1,6 +1,6 @@
-//! The visitors of the door for MCP in the simulation, of both eras: they begin sessions, call, open streams, go on with
-//! those that broke, end their sessions, read slowly, cut connections anywhere, and check what they get. Some keep their
-//! connections, some open one for each request, and some do either.
+//! The MCP clients of the simulation, of both eras: they start sessions, call methods, open and resume streams, end
+//! their sessions, read slowly, break connections anywhere, and check the responses. Some keep their connections, some
+//! open one for each request, and some do either.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -11,19 +11,19 @@ use super::lines::{Pulled, pull, push};
 use crate::http1::{Event, Method, ResponseReader};
 use crate::testing::Random;
 
-/// What was asked on a connection, in its order.
+/// The requests on a connection, in order.
 #[derive(Clone, Debug)]
 pub(super) enum What {
     Begin,
     Calls(Vec<u64>),
     Note,
-    /// The event behind which it goes on, if it does.
+    /// The event after which it resumes, if it does.
     Get(Option<String>),
     Delete,
     Nonsense,
 }
 
-/// The head of an answer.
+/// The head of a response.
 #[derive(Debug)]
 struct Told {
     status: u16,
@@ -38,43 +38,43 @@ pub(super) struct Wire {
     number: usize,
     todo: VecDeque<u8>,
     came: Vec<u8>,
-    /// What is not answered, and in which session it was asked.
+    /// Unanswered requests, and the sessions that they were sent in.
     waits: VecDeque<(What, Option<String>)>,
     reader: Option<ResponseReader>,
     told: Option<Told>,
     body: Vec<u8>,
-    /// The daemon has said that it closes it.
+    /// The daemon has announced that it closes the connection.
     is_closing: bool,
-    /// The visitor asks no more on it, whether it has said so or not.
+    /// The visitor sends nothing more on it, whether it has announced that or not.
     is_over: bool,
-    /// It is read a little at a time.
+    /// It is read in small steps.
     is_slow: bool,
-    /// Something was asked on it.
+    /// A request was sent on it.
     is_used: bool,
-    /// The world has broken it, though the visitor may not have come to its end.
+    /// The simulation has broken it, though the visitor may not have noticed.
     pub(super) is_broken: bool,
 }
 
-/// A request that is not answered.
+/// An unanswered request.
 #[derive(Debug)]
 struct Call {
     session: Option<String>,
     wire: usize,
-    /// The last event of its stream that has come.
+    /// The last received event of its stream.
     last: Option<String>,
     is_cut_off: bool,
-    /// What goes on with it was asked for already.
+    /// Its continuation was requested already.
     is_fetched: bool,
 }
 
-/// An answer that has come.
+/// A received answer.
 #[derive(Debug)]
 struct Answer {
-    /// The number of its connection; none if it was waited for no more, and may come once.
+    /// The number of its connection; none if the request was given up, so that the answer may arrive once.
     wire: Option<usize>,
-    /// The event that it was.
+    /// The event that carried it.
     event: Option<String>,
-    /// All of what was sent with it has come, up to its end.
+    /// Everything that was sent with it has arrived, including the end.
     is_whole: bool,
 }
 
@@ -85,7 +85,7 @@ enum Stage {
     Inside,
 }
 
-/// What a visitor does with its connections.
+/// How a visitor uses its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Habit {
     Keeps,
@@ -105,12 +105,12 @@ pub(super) struct Visitor {
     answered: BTreeMap<u64, Answer>,
     next: u64,
     count: usize,
-    /// Sessions that it may have heard of, and has not seen end.
+    /// Sessions that it may know of, and has not seen end.
     pub(super) sessions: usize,
-    /// Answers that were results, and streams that went on.
+    /// Results among the answers, and resumed streams.
     pub(super) results: usize,
     pub(super) fetched: usize,
-    /// The last error that it was told.
+    /// The last error that it received.
     pub(super) last: Option<Value>,
     pub(super) has_legacy_server: bool,
 }
@@ -171,12 +171,12 @@ impl Visitor {
         });
     }
 
-    /// Whether it keeps the connection for what it asks next.
+    /// Whether it keeps the connection for its next request.
     fn keeps(&self, random: &mut Random) -> bool {
         self.habit == Habit::Keeps || self.habit == Habit::Both && random.one_in(2)
     }
 
-    /// A connection on which it may ask something: a fresh one, or one that it keeps, where others may wait.
+    /// A connection for a request: a new one, or a kept one, where other requests may be outstanding.
     fn usable(&self, keeps: bool, random: &mut Random) -> Option<usize> {
         let may = |wire: &Wire| {
             let is_open = !wire.waits.iter().any(|(what, _)| matches!(what, What::Get(_) | What::Nonsense));
@@ -192,13 +192,13 @@ impl Visitor {
         (!usable.is_empty()).then(|| *random.pick(&usable))
     }
 
-    /// Whether it wants a connection before it can go on.
+    /// Whether it needs a connection to continue.
     pub(super) fn needs_wire(&self, random: &mut Random) -> bool {
         let keeps = self.keeps(random);
         self.wires.len() < 5 && (self.usable(keeps, random).is_none() || random.one_in(8))
     }
 
-    /// It asks something. False if there is nothing to ask, or nowhere to ask it.
+    /// Sends a request. False if there is none to send, or no connection for it.
     pub(super) fn asks(&mut self, random: &mut Random) -> bool {
         let keeps = self.keeps(random);
         let Some(at) = self.usable(keeps, random) else { return false };
@@ -268,7 +268,7 @@ impl Visitor {
         self.post(at, &body, What::Calls(numbers), random);
     }
 
-    /// Opens the stream of its session, or goes on with one that broke.
+    /// Opens the stream of its session, or resumes one that broke.
     fn opens(&mut self, at: usize, random: &mut Random) {
         let cut = self.asked.values_mut().find(|call| call.is_cut_off && !call.is_fetched && call.last.is_some());
         let last = cut.and_then(|call| {
@@ -317,7 +317,7 @@ impl Visitor {
         push(&wire.end, &mut wire.todo, most) > 0
     }
 
-    /// Takes what is there. What it was is [`Pulled::End`] if the daemon has closed the connection.
+    /// Reads what is available. The result is [`Pulled::End`] if the daemon has closed the connection.
     pub(super) fn reads(&mut self, at: usize, most: usize) -> Pulled {
         let most = if self.wires[at].is_slow { most.min(200) } else { most };
         let wire = &mut self.wires[at];
@@ -326,7 +326,7 @@ impl Visitor {
         pulled
     }
 
-    /// Takes one piece of an answer. False if there is none.
+    /// Takes one piece of a response. False if there is none.
     fn takes(&mut self, at: usize) -> bool {
         let wire = &mut self.wires[at];
         let Some((what, session)) = wire.waits.front().cloned() else {
@@ -375,7 +375,7 @@ impl Visitor {
         }
     }
 
-    /// Looks at the events that have come as a whole.
+    /// Takes the complete events.
     fn takes_events(&mut self, at: usize) {
         if !self.wires[at].told.as_ref().is_some_and(|told| told.is_stream) {
             return;
@@ -403,7 +403,7 @@ impl Visitor {
         }
     }
 
-    /// A message that is for it, on what it has asked, which is this event if it has an id.
+    /// Handles a message that answers this request, in this event if it has an id.
     fn hears(&mut self, at: usize, what: Option<&What>, message: &Value, event: Option<&str>) {
         let number = self.wires[at].number;
         if message["method"].is_string() {
@@ -435,7 +435,7 @@ impl Visitor {
             None => {
                 let before = self.answered.get(&id).unwrap_or_else(|| panic!("{} has not asked {message}", self.name));
                 let open: Vec<_> = self.wires.iter().map(|wire| (wire.number, wire.is_broken, &wire.waits)).collect();
-                // What had come on a broken connection may be read when it was fetched from elsewhere already.
+                // What had arrived on a broken connection may be read after it was fetched elsewhere.
                 let is_late = self.wires[at].is_broken && before.event.is_some();
                 let may_come_again = is_late || self.may_come_again(before, behind);
                 let twice = (before, &answer, behind);
@@ -452,8 +452,8 @@ impl Visitor {
         }
     }
 
-    /// Whether an answer may come again that has come so: with a GET alone, if its connection was cut before all was there
-    /// that was sent with it, or if what stands behind an event before it was asked for.
+    /// Whether this answer may arrive again: only with a GET, if its connection broke before everything sent with it
+    /// had arrived, or if the GET resumes after an earlier event.
     fn may_come_again(&self, before: &Answer, behind: Option<Option<&str>>) -> bool {
         let Some(behind) = behind else { return false };
         let wire = self.wires.iter().find(|wire| Some(wire.number) == before.wire);
@@ -464,7 +464,7 @@ impl Visitor {
         is_cut || before.zip(behind).is_some_and(|(before, behind)| before.0 == behind.0 && before.1 > behind.1)
     }
 
-    /// An answer is over.
+    /// A response has ended.
     fn ends(&mut self, at: usize, what: &What, session: Option<&String>) {
         let wire = &mut self.wires[at];
         (wire.reader, _) = (None, wire.waits.pop_front());
@@ -480,7 +480,7 @@ impl Visitor {
             let message = serde_json::from_slice(&body).expect("an answer is JSON");
             self.hears(at, Some(what), &message, None);
         }
-        // What is answered next may have been sent with it, and is given back with it.
+        // The next answer may have been sent with it, and is returned to the log with it.
         let is_last = self.wires[at].waits.is_empty();
         let here = self.answered.values_mut().filter(|answer| answer.wire == Some(number) && is_last);
         here.for_each(|answer| answer.is_whole = true);
@@ -507,7 +507,7 @@ impl Visitor {
                     self.asked.remove(id);
                 } else if let Some(call) = self.asked.get_mut(id) {
                     assert!(call.is_fetched || self.version != MODERN, "the answer to {id} ends without it");
-                    // Another connection has taken its stream over, or will.
+                    // Another connection has taken over its stream, or will.
                     call.is_cut_off = true;
                 }
             }
@@ -523,7 +523,7 @@ impl Visitor {
         }
     }
 
-    /// It waits for an answer no more, which may be on its way.
+    /// Gives up a request, whose answer may be in flight.
     fn gives_up(&mut self, id: u64) {
         self.asked.remove(&id);
         self.answered.insert(id, Answer { wire: None, event: None, is_whole: false });
@@ -536,17 +536,17 @@ impl Visitor {
         if self.stage == Stage::Inside {
             self.stage = Stage::Outside;
         }
-        // What still comes of requests on other connections is heard, and nothing is fetched any more.
+        // Answers on other connections are still read, but nothing is fetched any more.
         let cut_off: Vec<u64> = self.asked.iter().filter(|(_, call)| call.is_cut_off).map(|(id, _)| *id).collect();
         cut_off.into_iter().for_each(|id| self.gives_up(id));
     }
 
-    /// A connection has gone, with this on it.
+    /// A connection with this request has gone.
     fn cut_off(&mut self, number: usize, what: &What) {
         match what {
             What::Begin if self.stage == Stage::Begins => {
                 self.stage = Stage::Outside;
-                // The answer may be out: on a connection that has just gone the daemon can still send it.
+                // The answer may have been sent: the daemon can still send on a connection that has just gone.
                 self.sessions += usize::from(self.session.is_none());
                 self.session = None;
             }
@@ -563,7 +563,7 @@ impl Visitor {
         }
     }
 
-    /// A connection ends. `is_known` says that the world knows why; then nothing may have been owed on it.
+    /// A connection ends. `is_known` if the simulation knows why; then nothing may be outstanding on it.
     pub(super) fn loses(&mut self, at: usize, is_known: bool) {
         let mut wire = self.wires.remove(at);
         while pull(&wire.end, &mut wire.came, 1 << 16) == Pulled::Something {}
@@ -573,25 +573,25 @@ impl Visitor {
         wire.waits.iter().for_each(|(what, _)| self.cut_off(wire.number, what));
     }
 
-    /// Whether a connection has brought what it was opened for.
+    /// Whether a connection has served its purpose.
     pub(super) fn is_done_with(&self, at: usize) -> bool {
         let wire = &self.wires[at];
         wire.is_over && wire.todo.is_empty() && wire.waits.is_empty()
     }
 
-    /// Nobody owes it anything that it could still get.
+    /// Whether nothing that it could still get is outstanding.
     pub(super) fn is_content(&self) -> bool {
         let waits =
             |wire: &Wire| !wire.todo.is_empty() || wire.waits.iter().any(|(what, _)| !matches!(what, What::Get(_)));
         !self.wires.iter().any(waits) && self.asked.values().all(|call| call.is_cut_off)
     }
 
-    /// Whether an answer that was begun can be gone on with.
+    /// Whether a partial response can be resumed.
     pub(super) fn may_fetch(&self) -> bool {
         self.session.is_some() && self.asked.values().any(|call| call.last.is_some() && !call.is_fetched)
     }
 
-    /// In peace it fetches what broke, or calls, on a new connection.
+    /// Without failures it fetches broken streams, or calls a method, on a new connection.
     pub(super) fn goes_on(&mut self, random: &mut Random) {
         let at = self.wires.len() - 1;
         self.uses(at, self.keeps(random));

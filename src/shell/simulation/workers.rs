@@ -1,4 +1,4 @@
-//! The workers of the simulation: processes that answer, write what comes into their heads, and die.
+//! The workers of the simulation: processes that answer, write arbitrary lines, and die.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -34,7 +34,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Answers a line, if it is what its client has asked. It is the worker of this number.
+    /// Answers a line, if it is an intact request. The worker has this number.
     pub(super) fn answer(&mut self, seed: u64, name: usize, line: &[u8]) {
         let id = token(line, "id").unwrap_or_else(|| panic!("a request has an id: {}", shown(line)));
         let request = || {
@@ -52,7 +52,7 @@ impl Worker {
     }
 }
 
-/// What the shell does to processes, and what becomes of it.
+/// The processes that the shell starts and signals.
 pub(super) struct Children {
     pub(super) random: Random,
     pub(super) workers: Vec<Worker>,
@@ -147,7 +147,7 @@ impl Processes for Rc<RefCell<Children>> {
     }
 }
 
-/// A pair of ends that nobody waits at, with the kind of a pipe that this simulation uses.
+/// A connected non-blocking pair that the simulation uses as a pipe.
 pub(super) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(io::Error::from)
 }

@@ -1,5 +1,5 @@
-//! How much memory the processes of workers hold (`recycle_memory_mb`). A thread asks the kernel, since
-//! that takes its time where there are many; without the setting there is none.
+//! Measures the memory of workers' processes (`recycle_memory_mb`). A thread does it, since it is slow with many
+//! processes; without the setting there is none.
 
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixStream;
@@ -10,19 +10,19 @@ use crate::channel::{Receiver, Sender, channel};
 use crate::io::leave_signals_to_the_loop;
 use crate::shell::signals::Bell;
 
-/// Processes of one worker that are counted at most.
+/// Maximum number of processes counted for one worker.
 const MOST_PROCESSES: usize = 4096;
 const MIB: u64 = 1 << 20;
 
-/// A worker, its process, and how many MiB it may hold.
+/// A worker, its process, and its limit in MiB.
 pub(in crate::shell) type Question = (WorkerKey, u32, u64);
 
-/// The thread that asks.
+/// The thread that measures.
 pub(in crate::shell) struct Memories {
     pub questions: Sender<Vec<Question>>,
-    /// Workers that hold more than they may, and how many MiB.
+    /// Workers above their limit, and their use in MiB.
     pub answers: Receiver<(WorkerKey, u64)>,
-    /// Has a byte when there are some.
+    /// Readable when there are answers.
     pub bell: Bell,
 }
 
@@ -37,7 +37,7 @@ impl Memories {
             for (worker, process, most) in todo.iter().flatten() {
                 let mib = held_by(process) / MIB;
                 if mib > most && tell.send((worker, mib)).is_ok() {
-                    // A full pipe rings already.
+                    // A full pipe is readable already.
                     let _ = ring.write(&[0]);
                 }
             }
@@ -46,7 +46,7 @@ impl Memories {
     }
 }
 
-/// Bytes that a process and its children hold, and those of them: npx and uvx run the worker proper as a child.
+/// Memory in bytes of a process and its descendants: npx and uvx run the actual worker as a child.
 fn held_by(process: u32) -> u64 {
     let (mut all, mut at) = (vec![process], 0);
     while at < all.len() && all.len() < MOST_PROCESSES {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_children_hold_counts() {
+    fn the_memory_of_children_counts() {
         let mut shell = std::process::Command::new("sh");
         let starting = crate::testing::STARTS.read();
         let mut child = shell.args(["-c", "sleep 60 & wait"]).spawn().expect("there is a shell");
@@ -70,7 +70,7 @@ mod tests {
         while held_by(child.id()) <= own() || own() == 0 {
             std::thread::yield_now();
         }
-        // The shell of the test is the child of this process.
+        // The test's shell is a child of this process.
         assert!(held_by(std::process::id()) >= held_by(child.id()));
         let _starting = crate::testing::STARTS.read();
         let sleeping = std::process::Command::new("pkill").args(["-P", &child.id().to_string()]).status();

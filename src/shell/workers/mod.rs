@@ -1,4 +1,4 @@
-//! Workers as processes: they are started, their stderr is passed on, their deaths and our signals are heard.
+//! Workers as processes: starts them, logs their stderr, and handles their deaths and our signals.
 
 pub(super) mod memories;
 pub(super) mod processes;
@@ -19,7 +19,7 @@ use crate::io::{Io, Submission};
 use spawn::NotStarted;
 
 impl<I: Io> Reactor<I> {
-    /// Begins to start a worker. What is written to it meanwhile waits in its outbox.
+    /// Begins to start a worker. Its input is queued in its outbox meanwhile.
     pub(super) fn spawn(&mut self, worker: WorkerKey, name: WorkerName, generation: u32) {
         self.connections.add(Connection::starting(worker, name));
         if let Err(error) = self.workers.begin(worker, name.pool, generation) {
@@ -27,7 +27,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Takes over the workers that were started.
+    /// Takes over started workers.
     pub(super) fn started(&mut self, now: Moment) {
         while let Some((worker, result)) = self.workers.processes.next_started() {
             let Some(slot) = self.connections.slot(Peer::Worker(worker)) else { continue };
@@ -58,7 +58,7 @@ impl<I: Io> Reactor<I> {
         let pool = &self.workers.pools[name.pool];
         let user = pool.rights.identity.as_ref().map_or_else(String::new, |identity| format!(" as {identity}"));
         let why = format!("cannot start \"{}\" ({}){user}: {error}", pool.command, pool.program.display());
-        // What is short now may be there again soon, whatever the command is like.
+        // A temporary shortage says nothing about the command.
         let short = matches!(
             error.error.raw_os_error(),
             Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ENOBUFS)
@@ -77,7 +77,7 @@ impl<I: Io> Reactor<I> {
             into: stderr.block.as_mut_ptr(),
             bytes: stderr.block.len() as u32,
             registered: None,
-            // What a worker that has gone has left is taken as far as it is there: a grandchild may hold the pipe for
+            // The stderr of a dead worker is only read as far as available: a grandchild may keep the pipe open for
             // ever.
             now_or_never: operation == Operation::ReadRestOfStderr,
         };
@@ -112,7 +112,7 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Tells what of the stderr of a worker was left out, if it is time.
+    /// Logs what was omitted from a worker's stderr, if that is due.
     pub(super) fn tell_left_out(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
         let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name.as_deref().copied()) else { return };
@@ -120,7 +120,7 @@ impl<I: Io> Reactor<I> {
         stderr.tell_left_out(now, |said| log::worker(&pool.core.id, name, said));
     }
 
-    /// Reaps the processes that are dead.
+    /// Reaps dead processes.
     pub(super) fn reap(&mut self, now: Moment) {
         while let Some((worker, exit)) = self.workers.processes.next_dead() {
             if let Some(worker) = worker {

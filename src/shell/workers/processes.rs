@@ -1,4 +1,4 @@
-//! What the shell needs of the system for its worker processes. The reaper does it; in tests a simulation.
+//! The process operations that the shell needs. The reaper implements them; in tests a simulation.
 
 use std::io;
 
@@ -11,33 +11,33 @@ use crate::config::Pool;
 
 /// Starts, signals and reaps worker processes.
 pub(crate) trait Processes {
-    /// Begins to start one worker of a pool, with `limit` as its limit of open files. The pipe of dead children has a byte
-    /// once the result is there.
+    /// Begins to start a worker of a pool, with `limit` as its limit of open files. The pipe for dead children becomes
+    /// readable once the result is there.
     ///
     /// # Errors
-    /// Where it cannot even be begun.
+    /// It cannot be begun.
     fn begin(&mut self, worker: WorkerKey, pool: &Pool, limit: &Rlimit) -> io::Result<()>;
 
-    /// What became of a start that was begun, if that is known.
+    /// The result of a start, if there is one.
     fn next_started(&mut self) -> Option<Started>;
 
     /// Signals the process group of a worker that was not reaped yet.
     fn signal(&mut self, worker: WorkerKey, signal: Signal);
 
-    /// Reaps one child. The worker is named if it was one; none when nobody else is dead.
+    /// Reaps one child, and returns its worker if it was one; none when there are no more.
     fn next_dead(&mut self) -> Option<(Option<WorkerKey>, Exit)>;
 
-    /// What the kernel counts of our own process.
+    /// The kernel's counters of our own process.
     fn usage(&self) -> Usage {
         Usage::own()
     }
 
-    /// Bytes of memory that a worker process has, if it is there.
+    /// The memory of a worker process in bytes, if it exists.
     fn resident(&self, process: u32) -> Option<u64> {
         usage::resident(process)
     }
 
-    /// Kills and reaps the processes that are left at the end: workers that did not end in time, and processes that left their
-    /// worker's group. Returns the process ids.
+    /// Kills and reaps the remaining processes at the end: workers that did not end in time, and processes that left
+    /// their worker's group. Returns the process ids.
     fn kill_the_rest(&mut self) -> Vec<u32>;
 }

@@ -1,5 +1,5 @@
-//! Reaps the dead and signals the living. A process group is signalled only while its leader is not reaped yet: after
-//! that its number may belong to somebody else.
+//! Reaps dead processes and signals live ones. A process group is signalled only until its leader is reaped: after that
+//! its number may be reused.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -19,33 +19,32 @@ use crate::bus::port::{Exit, Signal, WorkerKey};
 use crate::cgroup;
 use crate::config::Pool;
 
-/// How long killed processes may take to die at the end.
+/// How long to wait at the end for killed processes to die.
 const LAST_DEATHS: Duration = Duration::from_secs(1);
 
-/// Who our children are.
+/// Our children.
 pub(crate) struct Reaper {
-    /// Children that this process had before it became the daemon, by exec from a shell: none of our business.
+    /// Children that this process had before it became the daemon, by exec from a shell: not our concern.
     inherited: Vec<u32>,
-    /// By process, and processes by the index of their worker's key.
+    /// Workers by process, and processes by the index of their worker's key.
     workers: HashMap<u32, WorkerKey>,
     processes: HashMap<usize, (WorkerKey, Pid)>,
-    /// Is given to the thread that starts workers, with the first of them.
+    /// Passed to the thread that starts workers, with the first of them.
     bell: OwnedFd,
-    /// By the user whom they start workers as, if not as ours.
+    /// Threads that start workers, by their user if that is not ours.
     starters: HashMap<Option<u32>, Starter>,
-    /// How many processes the kernel had killed for their memory when one was looked at last.
+    /// The OOM kill counter at the last check.
     memory_kills: Option<u64>,
-    /// What workers get for their oom_score_adj.
+    /// The oom_score_adj of workers.
     memory_score: Option<String>,
-    /// Results that nobody has asked for yet.
+    /// Results that were not taken yet.
     started: VecDeque<Started>,
 }
 
 impl Reaper {
-    /// To be called before the first worker is started. `bell` is written to once a worker was.
+    /// Must be called before the first worker is started. `bell` is written to whenever one was.
     pub(crate) fn new(bell: OwnedFd) -> Self {
-        // Orphans of workers become our children and can be reaped (prctl(2)). Where it fails, they go to init as
-        // everywhere.
+        // Workers' orphans become our children and can be reaped (prctl(2)). If this fails, they go to init as usual.
         let _ = set_child_subreaper(Some(getpid()));
         Self {
             inherited: children("self"),
@@ -59,13 +58,13 @@ impl Reaper {
         }
     }
 
-    /// Whether the kernel has killed a process of our control group for its memory since the last look.
+    /// Whether the OOM killer has killed a process of our control group since the last check.
     fn was_killed_for_memory(&mut self) -> bool {
         let kills = cgroup::memory_kills();
         std::mem::replace(&mut self.memory_kills, kills) < kills
     }
 
-    /// Takes the results of starts that are there.
+    /// Collects the results of finished starts.
     fn take_started(&mut self) {
         let taken: Vec<Started> =
             self.starters.values_mut().flat_map(|starter| std::iter::from_fn(|| starter.take())).collect();
@@ -82,7 +81,7 @@ impl Reaper {
         self.started.push_back((worker, result));
     }
 
-    /// Whether this process may be a worker whose start is not over: its exit belongs to a result that is yet to come.
+    /// Whether this process may be a worker that is being started: its exit belongs to a pending result.
     fn is_being_started(&mut self, pid: Pid) -> bool {
         let pid = pid.as_raw_nonzero().get();
         let Some(user) = self.starters.iter().find(|(_, starter)| starter.pid() == pid).map(|(user, _)| *user) else {
@@ -125,7 +124,7 @@ impl Processes for Reaper {
         }
         let worker = self.workers.remove(&(pid.as_raw_nonzero().get() as u32));
         if let Some(worker) = worker {
-            // It was only looked at so far, so the group's number is still its own: what it left behind ends too.
+            // It is not reaped yet, so the group's number is still its own: kill what it left behind.
             let _ = kill_process_group(pid, rustix::process::Signal::KILL);
             self.processes.remove(&worker.index());
         }
@@ -142,12 +141,12 @@ impl Processes for Reaper {
         use rustix::process::Signal as Number;
         let Some((_, pid)) = self.processes.get(&worker.index()).filter(|(known, _)| *known == worker) else { return };
         let numbers: &[Number] = match signal {
-            // A stopped process sees SIGTERM only once it goes on.
+            // A stopped process handles SIGTERM only once it is continued.
             Signal::Terminate => &[Number::TERM, Number::CONT],
             Signal::Kill => &[Number::KILL],
         };
         for number in numbers {
-            // It may have ended just now; then there is nobody to signal.
+            // It may have just ended; then there is nothing to signal.
             let _ = kill_process_group(*pid, *number);
         }
     }
@@ -155,7 +154,7 @@ impl Processes for Reaper {
     fn kill_the_rest(&mut self) -> Vec<u32> {
         let until = Instant::now() + LAST_DEATHS;
         let mut killed = Vec::new();
-        // What was asked for before the end is there first, and does not stay.
+        // Earlier requests finish first, and their processes are killed.
         while let Some(starter) = self.starters.values_mut().find(|starter| starter.under_way > 0) {
             let left = until.saturating_duration_since(Instant::now());
             let Some(started) = starter.wait(left) else { break };

@@ -1,8 +1,8 @@
-//! Starts a worker: three pipes, a process group of its own, and nothing of ours that it did not ask for
-//! (spec 3.3, 5.1).
+//! Starts a worker: three pipes, a process group of its own, and nothing inherited that it did not ask for (spec 3.3,
+//! 5.1).
 //!
-//! The child borrows our memory until its exec, so that no page table is copied and no page of ours is written twice; the
-//! thread that calls waits for that exec, and no other (clone(2), CLONE_VFORK).
+//! The child borrows our memory until its exec, so that no page table is copied and no page is written twice; only the
+//! calling thread waits for that exec (clone(2), CLONE_VFORK).
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -29,27 +29,26 @@ use rustix::thread::{
 
 use crate::config::{Identity, Pool, Rights};
 
-/// Bytes that a worker's pipes hold: fewer turns for large messages than with the kernel's 64 KiB.
+/// Capacity of a worker's pipes in bytes: large messages need fewer turns than with the kernel's 64 KiB.
 const PIPE_BYTES: usize = 256 * 1024;
 
-/// A running worker as the kernel knows it.
+/// A running worker's process.
 pub(crate) struct Spawned {
     /// The process id, and the id of its group.
     pub pid: u32,
-    /// Where to write its messages.
+    /// For its messages to read.
     pub stdin: OwnedFd,
-    /// Where its messages come from.
+    /// For its messages to us.
     pub stdout: OwnedFd,
-    /// Where its diagnostics come from.
+    /// For its diagnostics.
     pub stderr: OwnedFd,
 }
 
-/// Marks every descriptor that we inherited, so that no worker inherits it from us. Our own are marked when made.
+/// Marks every inherited descriptor as close-on-exec, so that no worker inherits it. Our own are created that way.
 pub(crate) fn keep_descriptors() -> io::Result<()> {
-    // By its number: musl has no function for it.
-    // SAFETY: the call changes flags of descriptors only.
+    // By number: musl has no function for it. SAFETY: the call only changes flags of descriptors.
     let result = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
-    // Linux before 5.11 has no such flag, and old sandboxes do not know the call.
+    // Linux before 5.11 lacks this flag, and old sandboxes do not know the system call.
     if result == 0 { Ok(()) } else { keep_each_descriptor() }
 }
 
@@ -59,14 +58,14 @@ fn keep_each_descriptor() -> io::Result<()> {
             continue;
         };
         if descriptor > 2 {
-            // SAFETY: the call changes a flag of a descriptor only. That of the directory itself is gone by now or soon.
+            // SAFETY: the call only changes a descriptor's flag. That of the directory itself is closed by now or soon.
             unsafe { libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC) };
         }
     }
     Ok(())
 }
 
-/// What a service manager tells us alone: with these a worker could speak for the daemon (sd_notify(3),
+/// A service manager's variables for us alone: with them a worker could speak for the daemon (sd_notify(3),
 /// sd_listen_fds(3)).
 const OUR_OWN: [&str; 7] = [
     "NOTIFY_SOCKET",
@@ -75,21 +74,21 @@ const OUR_OWN: [&str; 7] = [
     "LISTEN_FDS",
     "LISTEN_PID",
     "LISTEN_FDNAMES",
-    // The journal is at our stderr, and not at theirs (systemd.exec(5)).
+    // Our stderr is the journal, but theirs is not (systemd.exec(5)).
     "JOURNAL_STREAM",
 ];
 
-/// By how much the kernel's memory killer prefers a worker to the daemon, in thousandths of the memory that there is
-/// (oom_score_adj in proc_pid_oom_score_adj(5)): a worker is replaced, and with the daemon all of them would end.
+/// By how much the OOM killer prefers a worker to the daemon, in thousandths of memory (oom_score_adj in
+/// proc_pid_oom_score_adj(5)): a worker is replaced, but without the daemon all of them would end.
 const KILLED_BEFORE_US: i32 = 500;
 
-/// Bytes of stack for what a child does before its exec; the C library may copy the arguments there.
+/// Stack size of a child before its exec; the C library may copy the arguments there.
 const STACK: usize = 64 * 1024;
 
 /// Why a worker was not started.
 #[derive(Debug)]
 pub(crate) struct NotStarted {
-    /// The system call of the child that failed, if it was one.
+    /// The child's failed system call, if it was one.
     pub step: Option<&'static str>,
     pub error: io::Error,
 }
@@ -126,11 +125,11 @@ impl fmt::Display for NotStarted {
     }
 }
 
-/// How long the start of another user's worker may take. Whoever is that user can stop the child between the
-/// change of user and its exec, or hold the exec up by a file system of its own, and we would wait for ever.
+/// Time limit for starting another user's worker. That user can stop the child between the change of user and its exec,
+/// or delay the exec with a file system of its own, and we would wait for ever.
 const LONGEST_START: Duration = Duration::from_secs(10);
 
-/// What a new worker is started with. Nothing more is allocated between clone and exec.
+/// Everything that starting a worker needs. Nothing is allocated between clone and exec.
 pub(crate) struct Job {
     program: CString,
     arguments: Vec<CString>,
@@ -138,18 +137,17 @@ pub(crate) struct Job {
     cwd: Option<CString>,
     descriptors: Rlimit,
     rights: Rights,
-    /// The groups of its user.
+    /// The supplementary groups of its user.
     groups: Vec<Gid>,
-    /// What is written to oom_score_adj, if that is more than ours.
+    /// Its oom_score_adj, if that is higher than ours.
     memory_score: Option<String>,
 }
 
 impl Job {
-    /// A worker of `pool`, which gets `descriptors` as its limit of open files, and its place before the kernel's memory
-    /// killer ([`memory_score`]).
+    /// A worker of `pool`, with `descriptors` as its limit of open files, and its oom_score_adj ([`memory_score`]).
     ///
     /// # Errors
-    /// Where the command, an argument or a variable has a zero byte.
+    /// The command, an argument or a variable contains a zero byte.
     pub(crate) fn new(pool: &Pool, descriptors: &Rlimit, memory_score: Option<String>) -> io::Result<Self> {
         let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(io::Error::from);
         let mut variables = BTreeMap::new();
@@ -182,11 +180,11 @@ impl Job {
         })
     }
 
-    /// Starts the worker, and waits for its exec. `pid` gets its process id before the child runs. All signals have to
-    /// be blocked in the calling thread: a handler of ours that ran in the child would run in our memory.
+    /// Starts the worker, and waits for its exec. `pid` is set to its process id before the child runs. All signals
+    /// have to be blocked in the calling thread: a handler in the child would run in our memory.
     ///
     /// # Errors
-    /// What pipe2(2), clone(2) or a call of the child said.
+    /// The error of pipe2(2), clone(2) or a system call of the child.
     pub(crate) fn start(&self, pid: &AtomicI32) -> Result<Spawned, NotStarted> {
         let [(stdin_theirs, stdin), (stdout, stdout_theirs), (stderr, stderr_theirs)] = self.pipes()?;
         for pipe in [&stdin, &stdout] {
@@ -209,11 +207,11 @@ impl Job {
             failure: Cell::new(None),
         };
         let began = Instant::now();
-        // Aligned as every stack has to be.
+        // Aligned like every stack.
         let mut stack = Vec::<u128>::with_capacity(STACK / 16 + self.arguments.len());
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PARENT_SETTID | libc::SIGCHLD;
-        // SAFETY: the stack, and what `child` points to, live until the exec or the end of the child, for which this call
-        // waits. The child makes async-signal-safe calls only, and writes to its stack, to `failure` and to our errno.
+        // SAFETY: the stack, and what `child` points to, live until the child's exec or end, for which this call waits.
+        // The child only makes async-signal-safe calls, and writes only to its stack, to `failure` and to our errno.
         let number = unsafe {
             let top = stack.as_mut_ptr().add(stack.capacity());
             let child = ptr::from_ref(&child).cast_mut();
@@ -229,7 +227,7 @@ impl Job {
             }
             None => Ok(Spawned { pid: number as u32, stdin, stdout, stderr }),
             Some((step, error)) => {
-                // SAFETY: it is our child, which nobody else reaps; a null pointer is no place for its status.
+                // SAFETY: it is our child, which is reaped only here; the status may be a null pointer.
                 unsafe { libc::waitpid(number, ptr::null_mut(), 0) };
                 Err(NotStarted { step: Some(step), error: error.into() })
             }
@@ -238,23 +236,23 @@ impl Job {
 }
 
 impl Job {
-    /// Three pipes, which are the worker's: whoever opens /dev/stderr opens the pipe anew, by its permissions.
+    /// Three pipes that the worker's user owns: opening /dev/stderr opens the pipe again, which checks its permissions.
     fn pipes(&self) -> io::Result<[(OwnedFd, OwnedFd); 3]> {
         let make = || -> io::Result<_> {
             let pipe = || pipe_with(PipeFlags::CLOEXEC);
             Ok([pipe()?, pipe()?, pipe()?])
         };
         let Some(identity) = &self.rights.identity else { return make() };
-        // SAFETY: the calls take numbers, and change what this thread makes files as (setfsuid(2)).
+        // SAFETY: the calls take numbers, and change the owner of files that this thread creates (setfsuid(2)).
         let (group, user) = unsafe { (libc::setfsgid(identity.group), libc::setfsuid(identity.user)) };
         let pipes = make();
-        // SAFETY: the same; they give what was there before.
+        // SAFETY: the same, with the previous values.
         unsafe { (libc::setfsuid(user as libc::uid_t), libc::setfsgid(group as libc::gid_t)) };
         pipes
     }
 }
 
-/// Says in the environment who the worker is, and nothing of who we are.
+/// Sets the worker's user in its environment, and removes ours.
 fn name_the_user(variables: &mut BTreeMap<OsString, OsString>, identity: &Identity) {
     variables.insert("HOME".into(), identity.home.clone().into());
     for variable in ["USER", "LOGNAME"] {
@@ -265,7 +263,7 @@ fn name_the_user(variables: &mut BTreeMap<OsString, OsString>, identity: &Identi
     }
 }
 
-/// What oom_score_adj a worker gets; none where ours is the highest, or is not told.
+/// A worker's oom_score_adj; none if ours is the maximum, or unknown.
 pub(crate) fn memory_score() -> Option<String> {
     let ours: i32 = std::fs::read_to_string("/proc/self/oom_score_adj").ok()?.trim().parse().ok()?;
     (ours < 1000).then(|| (ours + KILLED_BEFORE_US).min(1000).to_string())
@@ -273,25 +271,25 @@ pub(crate) fn memory_score() -> Option<String> {
 
 type Failure = (&'static str, Errno);
 
-/// What the child finds in our memory.
+/// The child's view of our memory.
 struct Child<'a> {
     job: &'a Job,
-    /// What become its stdin, stdout and stderr.
+    /// The future stdin, stdout and stderr.
     pipes: [RawFd; 3],
     arguments: *const *const c_char,
     environment: *const *const c_char,
     parent: libc::pid_t,
-    /// Why it was not started: a system call and what it said.
+    /// Why it was not started: a system call and its error.
     failure: Cell<Option<Failure>>,
 }
 
-/// Runs in the child up to the exec.
+/// Runs in the child until the exec.
 extern "C" fn prepare_child(child: *mut c_void) -> c_int {
-    // SAFETY: `Job::start` gives a `Child`, and waits.
+    // SAFETY: `Job::start` passes a `Child`, and waits.
     let child = unsafe { &*child.cast::<Child<'_>>() };
     let Err(failure) = child.exec();
     child.failure.set(Some(failure));
-    // SAFETY: nothing of ours is run at this end.
+    // SAFETY: this exit runs none of our handlers.
     unsafe { libc::_exit(127) }
 }
 
@@ -306,7 +304,7 @@ impl Child<'_> {
                 // Ours are above 2, so none of them is overwritten.
                 done("dup2", libc::dup2(*pipe, number as c_int))?;
             }
-            // Short sleeps are the loop's own affair (`io/epoll.rs`): this is what a process has by default (prctl(2)).
+            // Short sleeps are only for the loop (`io/epoll.rs`): this is the default of a process (prctl(2)).
             libc::prctl(libc::PR_SET_TIMERSLACK, 50_000);
             if let Some(score) = &job.memory_score {
                 let file = libc::open(SCORE.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
@@ -333,13 +331,13 @@ impl Child<'_> {
             if let Some(cwd) = &job.cwd {
                 done("chdir", libc::chdir(cwd.as_ptr()))?;
             }
-            // It runs a script without an interpreter's name by a shell, as everyone is used to.
+            // Like a shell, it runs a script without an interpreter line with sh.
             done("execve", libc::execvpe(job.program.as_ptr(), self.arguments.cast(), self.environment.cast()))?;
         }
         Err(("execve", Errno::INVAL))
     }
 
-    /// Leaves our process group, and for another user our terminal, too: who has it can type into it (TIOCSTI).
+    /// Leaves our process group, and for another user also our terminal: its holder can type into it (TIOCSTI).
     fn leave(&self) -> Result<(), Failure> {
         // SAFETY: the calls take numbers.
         unsafe {
@@ -353,9 +351,10 @@ impl Child<'_> {
         }
     }
 
-    /// Takes the limits first, which may be above ours, and then the user. These calls are of this thread alone: those of
-    /// the C library would change ours, too. Nobody who is that user can look into our memory meanwhile: with the user the
-    /// kernel forbids to trace whoever has it, which is us as well from then on (PR_SET_DUMPABLE in prctl(2)).
+    /// Sets the limits first, which may be above ours, and then the user. These system calls affect only this thread:
+    /// the C library's functions would change all of ours, too. That user cannot access our memory meanwhile: on the
+    /// change of user the kernel forbids tracing of the address space, which is also ours from then on (PR_SET_DUMPABLE
+    /// in prctl(2)).
     fn take_rights(&self) -> Result<(), Failure> {
         let rights = &self.job.rights;
         let _ = setrlimit(Resource::Nofile, self.job.descriptors);
@@ -373,7 +372,7 @@ impl Child<'_> {
             set_thread_res_gid(group, group, group).map_err(|error| ("setresgid", error))?;
             set_thread_res_uid(user, user, user).map_err(|error| ("setresuid", error))?;
             if !user.is_root() {
-                // They go with root, but not with another user who had them.
+                // They are lost with root, but not with another user who had them.
                 set_capabilities(None, NONE).map_err(|error| ("capset", error))?;
             }
         }
@@ -392,10 +391,10 @@ const NONE: CapabilitySets = CapabilitySets {
 
 const SCORE: &CStr = c"/proc/self/oom_score_adj";
 
-/// Has the kernel kill this process unless it calls execve(2) soon, which ends all timers (timer_create(2)): it kills one
-/// that is stopped as well.
+/// Makes the kernel kill this process unless it soon calls execve(2), which ends all timers (timer_create(2)); that
+/// also kills a stopped process.
 fn limit_start() {
-    // SAFETY: all of these live during the calls, and any value of their fields is one.
+    // SAFETY: all of these live during the calls, and any value of their fields is valid.
     unsafe {
         let mut event: libc::sigevent = std::mem::zeroed();
         (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_SIGNAL, libc::SIGKILL);
@@ -408,12 +407,12 @@ fn limit_start() {
     }
 }
 
-/// Whether a child whose start took so long was killed for it, and is no more. If it was executed after all, it is left to
-/// whoever waits for the dead.
+/// Whether a child that took too long to start was killed for it, and reaped. If it was executed after all, it is left
+/// to the reaper.
 fn was_killed(child: libc::pid_t) -> bool {
     let Some(child) = Pid::from_raw(child) else { return false };
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    // We go on a moment before it can be waited for.
+    // This thread continues a moment before the child can be reaped.
     for _ in 0..100 {
         if let Ok(Some(status)) = waitid(WaitId::Pid(child), look) {
             let was_killed = status.terminating_signal() == Some(libc::SIGKILL);
@@ -424,7 +423,7 @@ fn was_killed(child: libc::pid_t) -> bool {
     false
 }
 
-/// What a call of the C library said.
+/// Converts the result of a C library call.
 fn done(step: &'static str, result: c_int) -> Result<(), Failure> {
     if result < 0 { Err((step, Errno::from_raw_os_error(errno()))) } else { Ok(()) }
 }

@@ -1,8 +1,8 @@
-//! Starts workers aside, one after the other: the thread that does it waits for each exec, which on a busy machine takes
-//! as long as the scheduler lets it, and the loop does not. Each user whom workers are has a thread: who can hold up a child
-//! of theirs, or its exec, holds up no other user's.
+//! Starts workers one at a time on a separate thread: it waits for each exec, which on a busy machine takes as long as
+//! the scheduler lets it, while the loop does not wait. Each worker user has a thread of its own: a user who delays a
+//! child of theirs, or its exec, delays no other user's workers.
 //!
-//! The thread is ours for as long as the process: a child is told of the death of the thread that made it (PDEATHSIG,
+//! The thread lives as long as the process: a child is notified of the death of the thread that created it (PDEATHSIG,
 //! prctl(2)).
 
 use std::io;
@@ -16,24 +16,24 @@ use super::spawn::{Job, NotStarted, Spawned};
 use crate::bus::port::WorkerKey;
 use crate::channel::{Receiver, Sender, channel};
 
-/// What became of a start.
+/// The result of a start.
 pub(crate) type Started = (WorkerKey, Result<Spawned, NotStarted>);
 
 /// See the module documentation.
 pub(crate) struct Starter {
     jobs: Sender<(WorkerKey, Job)>,
     results: Receiver<Started>,
-    /// The process that is being started, or was last.
+    /// The process being started, or the last one.
     pid: Arc<AtomicI32>,
     /// Starts whose results were not taken.
     pub under_way: usize,
 }
 
 impl Starter {
-    /// Makes the thread. It writes a byte to `bell` after each start.
+    /// Starts the thread. It writes a byte to `bell` after each start.
     ///
     /// # Errors
-    /// Where no thread can be made.
+    /// The thread cannot be created.
     pub(crate) fn new(bell: OwnedFd) -> io::Result<Self> {
         let (jobs, todo) = channel::<(WorkerKey, Job)>();
         let (done, results) = channel();
@@ -45,14 +45,14 @@ impl Starter {
                 if done.send((worker, job.start(&started))).is_err() {
                     return;
                 }
-                // A full pipe rings anyway.
+                // A full pipe is readable anyway.
                 let _ = rustix::io::write(&bell, b"s");
             }
         })?;
         Ok(Self { jobs, results, pid, under_way: 0 })
     }
 
-    /// Starts a worker, after those that are being started.
+    /// Queues the start of a worker.
     pub(crate) fn begin(&mut self, worker: WorkerKey, job: Job) -> io::Result<()> {
         self.jobs.send((worker, job)).map_err(|_| io::Error::from_raw_os_error(libc::EAGAIN))?;
         self.under_way += 1;
@@ -66,21 +66,21 @@ impl Starter {
         Some(started)
     }
 
-    /// The same; it waits so long for one.
+    /// The same; waits up to `patience` for one.
     pub(crate) fn wait(&mut self, patience: Duration) -> Option<Started> {
         let started = self.results.recv_timeout(patience)?;
         self.under_way -= 1;
         Some(started)
     }
 
-    /// The process that may be of a start whose result was not taken. What is asked for after this has the results of all
-    /// that were started before.
+    /// The process of a start whose result may not have been taken. Results taken after this call include all processes
+    /// started before it.
     pub(crate) fn pid(&self) -> i32 {
         self.pid.load(Ordering::Acquire)
     }
 }
 
-/// Signals are for the loop's thread; see [`Job::start`], too.
+/// Signals are only for the loop's thread; see also [`Job::start`].
 fn block_signals() {
     // SAFETY: the set is initialized by sigfillset and lives during the calls.
     unsafe {

@@ -1,5 +1,4 @@
-//! What the kernel counts of processes: of the daemon's own, under the names that Prometheus has for it in every program,
-//! and the memory of workers.
+//! The kernel's counters of processes: the daemon's own, under Prometheus's usual names, and the memory of workers.
 
 use std::fmt::Display;
 use std::fs;
@@ -10,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 const DESCRIPTORS: &str = "/proc/self/fd";
 
-/// See the module documentation. What cannot be seen here, where /proc is not mounted for instance, is none.
+/// See the module documentation. Values that cannot be read, for instance without /proc, are none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     pub cpu_seconds: f64,
@@ -34,13 +33,12 @@ impl Usage {
     }
 }
 
-/// Bytes of memory that a process has, those that it shares included; none of its children (VmRSS, proc_pid_status(5)).
+/// The memory of a process in bytes, including shared memory but not its children's (VmRSS, proc_pid_status(5)).
 pub(super) fn resident(process: u32) -> Option<u64> {
     bytes(&status(process), "VmRSS:")
 }
 
-/// The children of a process by /proc, those of all its threads; none where the kernel does not tell
-/// (CONFIG_PROC_CHILDREN).
+/// The children of a process, of all its threads; none if the kernel does not list them (CONFIG_PROC_CHILDREN).
 pub(super) fn children(process: impl Display) -> Vec<u32> {
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let texts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
@@ -51,7 +49,7 @@ fn status(process: impl Display) -> String {
     fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default()
 }
 
-/// What a line like `VmRSS:      5432 kB` says.
+/// Parses a line like `VmRSS:      5432 kB`.
 fn bytes(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim_end_matches("kB").trim().parse::<u64>().ok()? * 1024)
@@ -60,7 +58,7 @@ fn bytes(status: &str, name: &str) -> Option<u64> {
 /// The size of the directory is their number since Linux 6.2, and 0 before.
 fn open_descriptors() -> Option<u64> {
     match fs::metadata(DESCRIPTORS).ok()?.size() {
-        // One of them is that of the directory that is read.
+        // One of them is the directory being read.
         0 => Some(fs::read_dir(DESCRIPTORS).ok()?.count().saturating_sub(1) as u64),
         count => Some(count),
     }
@@ -71,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_has_used_time_and_memory_and_has_fewer_descriptors_open_than_it_may() {
+    fn a_process_uses_cpu_time_memory_and_fewer_descriptors_than_its_limit() {
         let usage = Usage::own();
         assert!(usage.cpu_seconds > 0.0 && usage.resident_bytes > Some(1 << 16), "{usage:?}");
         assert!(usage.virtual_bytes >= usage.resident_bytes, "{usage:?}");

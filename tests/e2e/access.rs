@@ -51,7 +51,7 @@ fn one_source_has_its_connections_and_another_one_has_as_many() {
 }
 
 #[test]
-fn a_listener_takes_its_connections_from_all_sources_together() {
+fn the_total_limit_of_a_listener_counts_all_sources() {
     let daemon = listening([echo("echo", 1)], "max_connections", json!(2));
     let mut near = Client::over_tcp_from(NEAR, daemon.address());
     let mut far = Client::over_tcp_from(FAR, daemon.address());

@@ -427,7 +427,7 @@ fn a_client_that_asks_without_end_gets_every_answer_and_so_do_the_others() {
 }
 
 #[test]
-fn the_first_line_of_a_client_does_not_wait_for_what_the_one_before_it_in_its_slot_has_sent() {
+fn the_first_line_of_a_client_does_not_wait_for_those_of_its_predecessor_in_the_slot() {
     let setup = Setup::new([]);
     let gate = Gate::new(setup.path("gate"));
     let pools = json!([worker("stuck", 1, &["--gate", &gate.path()]), worker("free", 1, &[])]);

@@ -359,7 +359,7 @@ mod compressed {
         }
 
         #[test]
-        fn what_is_flushed_is_not_held_back(texts in proptest::collection::vec("data: [a-z]{1,40}\n\n", 1..6)) {
+        fn flushed_data_is_not_held_back(texts in proptest::collection::vec("data: [a-z]{1,40}\n\n", 1..6)) {
             let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
             let mut decoder = Decoder::new("gzip").unwrap();
             for text in texts {

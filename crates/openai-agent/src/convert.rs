@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_model_refuses_is_left_out_and_extra_members_are_merged() {
+    fn refused_members_are_left_out_and_extra_members_are_merged() {
         let bare = Dialect { include_usage: false, limit: Limit::Unsaid, temperature: false, system_role: true };
         let members = |dialect, extra: &Map<String, Json>| {
             let mut body = body(dialect, extra, &[]);
@@ -432,7 +432,7 @@ mod tests {
         }
 
         #[test]
-        fn a_request_says_what_was_asked(model in "\\PC{1,20}", system in proptest::option::of("\\PC{1,40}"),
+        fn a_request_has_the_model_the_prompt_and_the_history(model in "\\PC{1,20}", system in proptest::option::of("\\PC{1,40}"),
             answers in proptest::collection::vec("\\PC*", 0..4), tokens in proptest::option::of(1u64..),
             new_name: bool, temperature in proptest::option::of((0u32..200).prop_map(|hundredths| f64::from(hundredths) / 100.0)), usage: bool)
         {

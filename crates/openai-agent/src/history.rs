@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_comes_back() {
+    fn stored_turns_are_loaded_again() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&dir.path().join("a/b"));
         for text in ["one", "two\nlines", "\"quotes\""] {

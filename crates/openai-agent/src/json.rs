@@ -515,7 +515,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn json_means_what_it_means(text in "\\PC*|[\\x00-\\x7f]*", number: f64, ascii: bool) {
+        fn valid_json_is_read_exactly(text in "\\PC*|[\\x00-\\x7f]*", number: f64, ascii: bool) {
             let number = if number.is_finite() { number } else { 0.0 };
             let value = json!({ "a": [text.clone(), number, null], text: {"b": true} });
             let written = match ascii {
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_send_is_json_by_the_letter() {
+    fn clients_must_send_strict_json() {
         for text in ["", " ", "{", "nul", "{} {}", "\u{7f}", "[1,]", "{\"a\":NaN}", ": keepalive"] {
             assert!(Raw::strict(text.as_bytes()).is_err(), "{text:?}");
         }

@@ -98,7 +98,7 @@ fn play(world: &mut World, body: &Body, pieces: &[&[u8]]) -> Outcome {
 }
 
 #[test]
-fn every_body_is_told_as_it_was_meant_however_it_is_cut() {
+fn every_body_has_its_expected_result_with_any_cut() {
     let bodies = bodies();
     assert!(bodies.len() >= 120, "{} bodies", bodies.len());
     let mut seen = std::collections::HashSet::new();

@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_do_not_begin_with_all_that_was_told() {
+    fn pieces_do_not_begin_with_all_previous_text() {
         assert_eq!(piece_length("", "abc"), 3);
         assert_eq!(piece_length("ab", "abab"), 1);
         assert_eq!(piece_length("aé", "aéx"), 1);

@@ -301,7 +301,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_oldest_turns_are_left_out_of_what_is_sent_and_stay_so() {
+    fn the_oldest_turns_are_left_out_of_requests_for_good() {
         let mut session = Session::new("/", "m".into(), SystemTime::UNIX_EPOCH);
         let sent = |session: &Session| session.sent().map(|turn| turn.user.to_string()).collect::<Vec<_>>().join(" ");
         for user in ["a", "b", "c", "d"] {
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_answer_goes_with_the_next_message_and_once() {
+    fn an_unanswered_message_goes_with_the_next_one_and_only_once() {
         let message = |text: &str| Rc::<str>::from(format!("{{\"role\":\"user\",\"content\":\"{text}\"}}"));
         let mut session = Session::new("/", "m".into(), SystemTime::UNIX_EPOCH);
         assert_eq!(session.message(&message("a")), message("a"));

@@ -201,7 +201,7 @@ impl Bus {
 
     /// All slots are taken: closes an idle client to make room for others. One at a time, and those without a line
     /// first.
-    pub(super) fn make_room_at_the_door(&mut self) {
+    pub(super) fn make_room_for_a_connection(&mut self) {
         let now = self.time.now();
         if !self.admission.is_paused || self.free_slots() > 0 {
             return;

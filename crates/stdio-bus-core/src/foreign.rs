@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_of_it_is_shown_than_names_it() {
+    fn only_as_much_is_shown_as_names_the_protocol() {
         assert_eq!(begin(b"GET /acp?token=secret HTTP/1.1\r\nCookie: secret\r\n"), "GET /acp");
         assert_eq!(begin(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfcsecret"), "\\x16\\x03\\x01\\x02\\x00\\x01\\x00\\x01");
         assert_eq!(begin(&[b'x'; 1000]).len(), 64);

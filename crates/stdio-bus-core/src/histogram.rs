@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_adds_up() {
+    fn the_buckets_add_up() {
         let mut histogram = Histogram::default();
         for milliseconds in [1, 2, 2, 400, 5_000_000] {
             histogram.observe(Duration::from_millis(milliseconds));

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_every_parser_reads_alike_is_plain() {
+    fn only_ids_that_every_parser_reads_alike_are_plain() {
         for token in ["0", "1", "-1", "4999999999999999", "6000000000000000", "9007199254740991", "-9007199254740991"] {
             assert!(is_plain(token), "{token}");
         }
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_bus_makes_is_never_plain_when_a_client_writes_it() {
+    fn an_id_in_the_range_of_the_bus_is_never_plain() {
         for string in [false, true] {
             for count in [0, 1, 999_999_999_999_999] {
                 let made = Id::made(count, string);

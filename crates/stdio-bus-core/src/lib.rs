@@ -276,7 +276,7 @@ impl Bus {
                 Timer::Requests => self.tick_requests(),
                 Timer::Sessions => self.tick_sessions(),
                 Timer::Client(client) => self.tick_client(client),
-                Timer::Slots => self.make_room_at_the_door(),
+                Timer::Slots => self.make_room_for_a_connection(),
                 Timer::Worker(worker) => self.tick_worker(worker),
                 Timer::Pool(pool) => self.tick_pool(pool),
                 Timer::WorkerQueue => self.tick_worker_queue(),

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_says_what_to_write() {
+    fn the_error_for_an_invalid_network_says_what_to_write() {
         let wrong = |text: &str| Network::parse(text).expect_err("it is none");
         assert_eq!(wrong("10.0.0.1/8"), "10.0.0.1 has bits beyond the first 8; write 10.0.0.0/8, or 10.0.0.1 alone");
         assert_eq!(wrong("10.0.0.0/33"), "the number behind the slash must be from 0 to 32, not \"33\"");

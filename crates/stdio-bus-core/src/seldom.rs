@@ -108,7 +108,7 @@ mod tests {
     blank!(Count, Count(0));
 
     #[test]
-    fn what_was_not_changed_takes_up_a_word_and_is_as_usual() {
+    fn an_unchanged_value_takes_one_word_and_reads_as_usual() {
         let mut count = Seldom::<Count>::default();
         assert_eq!(
             (size_of_val(&count), count.0.is_none(), count.get_mut().is_none()),

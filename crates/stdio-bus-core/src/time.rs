@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts_over_a_suspended_machine_lasts_as_long() {
+    fn durations_include_the_time_of_a_suspended_machine() {
         let mut time = Time::default();
         for (now, lasted) in [(10, 100), (20, 1000)] {
             time.begin(at(now));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn however_often_a_machine_is_suspended_nothing_is_forgotten_of_what_began_before() {
+    fn durations_stay_right_however_often_the_machine_is_suspended() {
         let mut time = Time::default();
         for nth in 1..1000 {
             time.begin(at(nth));

@@ -26,7 +26,7 @@ fn load(trial: &mut Trial, found: Stored) -> Vec<Json> {
 }
 
 #[test]
-fn a_turn_that_cannot_be_stored_is_told_beside_its_answer() {
+fn a_turn_that_cannot_be_stored_is_reported_beside_its_answer() {
     let mut trial = Trial::new(&[HISTORY]);
     let session = trial.session();
     let turn = trial.begin(&session, "hi");
@@ -63,7 +63,7 @@ fn a_session_keeps_to_the_models_that_are_offered() {
 }
 
 #[test]
-fn a_title_is_told_when_it_is_new_and_when_a_session_is_loaded() {
+fn a_title_is_sent_when_it_is_new_and_when_a_session_is_loaded() {
     let mut trial = Trial::new(&[HISTORY]);
     let session = trial.session();
     let prompt = |text: &str| json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]});

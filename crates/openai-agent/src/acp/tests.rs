@@ -185,7 +185,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn whatever_happens_every_request_is_answered_once_after_all_that_was_said(
+    fn every_request_is_answered_once_after_all_its_text_whatever_happens(
         steps in proptest::collection::vec(step(), 1..120),
     ) {
         let mut world = World::new();

@@ -81,7 +81,7 @@ fn events_that_are_not_json_are_skipped() {
 }
 
 #[test]
-fn events_without_the_line_between_them_are_told_apart() {
+fn events_without_a_blank_line_between_them_are_separated() {
     let joined = format!("{}{}{STOP}", delta("a"), delta("b")).replace("\n\n", "\n");
     assert_eq!(whole(&joined).0, "ab");
     let spread = "data: {\"choices\":\ndata: [{\"delta\":{\"content\":\"c\"}}]}\n\ndata: [DONE]\n\n";
@@ -251,7 +251,7 @@ fn a_lot_of_white_space_is_not_held_back() {
 
 proptest! {
     #[test]
-    fn a_text_without_such_a_beginning_is_told_as_it_is(text in "[a-z<>/ ]{0,30}", cut in any::<prop::sample::Index>()) {
+    fn a_text_without_a_think_block_is_forwarded_unchanged(text in "[a-z<>/ ]{0,30}", cut in any::<prop::sample::Index>()) {
         prop_assume!(!TAGS.iter().any(|(open, _)| text.trim_start().starts_with(open)));
         let (left, right) = text.split_at(cut.index(text.len() + 1));
         prop_assert_eq!(read(&[left, right]), (String::new(), text.clone()));

@@ -153,7 +153,7 @@ fn an_error_that_only_repeats_the_request_teaches_nothing() {
 }
 
 #[test]
-fn what_was_not_sent_is_not_learned() {
+fn members_that_were_not_sent_are_not_learned() {
     let mut none = Config::from_env(&mut |_| None).unwrap();
     none.extra_body.insert("stream_options".to_owned(), Json::Null);
     let words = "stream_options max_tokens temperature top_p system role: not supported";

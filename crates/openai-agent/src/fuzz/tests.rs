@@ -27,7 +27,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_of_an_answer_is_said_twice_or_lost_in_any_pieces(
+    fn nothing_of_an_answer_is_repeated_or_lost_in_any_pieces(
         said in in_pieces(vec(any::<u8>(), 0..30)), noise in in_pieces(text(ANSWERS, 24)),
     ) {
         for bytes in [said, noise] {

@@ -75,7 +75,7 @@ fn a_request_that_is_refused_for_its_length_is_sent_again_with_fewer_turns() {
 }
 
 #[test]
-fn a_refusal_without_numbers_costs_half_of_what_was_said() {
+fn a_refusal_without_numbers_drops_half_of_the_conversation() {
     let refused = Mutex::new(false);
     let endpoint = Endpoint::start(move |request, conn| {
         let has_room = said(request).len() < 4 || std::mem::replace(&mut *refused.lock().unwrap(), true);

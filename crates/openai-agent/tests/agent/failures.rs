@@ -210,7 +210,7 @@ fn a_failed_turn_leaves_the_history_as_it_was() {
 }
 
 #[test]
-fn the_words_of_the_server_are_told_in_every_shape() {
+fn the_words_of_the_server_are_shown_in_every_shape() {
     for (status, body, words) in [
         (
             400,

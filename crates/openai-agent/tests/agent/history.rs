@@ -261,7 +261,7 @@ fn a_deleted_directory_is_reported_and_spoils_no_answer() {
 }
 
 #[test]
-fn a_session_whose_model_is_not_offered_any_more_goes_on_with_another() {
+fn a_session_whose_model_is_not_offered_any_more_continues_with_another() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::saying(&["fine"]);
     let mut first = client(&endpoint, dir.path());
@@ -327,7 +327,7 @@ fn the_sessions_of_a_directory_are_listed_unless_disabled() {
 }
 
 #[test]
-fn a_title_and_the_model_of_the_last_turn_go_on_in_another_process() {
+fn the_title_and_the_last_model_survive_in_another_process() {
     let dir = tempfile::tempdir().unwrap();
     let endpoint = Endpoint::saying(&["fine"]);
     let mut first = client(&endpoint, dir.path());

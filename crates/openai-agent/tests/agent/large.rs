@@ -75,7 +75,7 @@ fn a_large_body_that_is_no_json_costs_five_times_its_bytes_at_most() {
 }
 
 #[test]
-fn a_connection_that_closes_at_any_byte_ends_the_turn_once_and_with_what_came() {
+fn a_connection_that_closes_at_any_byte_ends_the_turn_once_with_the_text_so_far() {
     const ANSWER: &str = "the whole\nanswer";
     let mut response =
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();

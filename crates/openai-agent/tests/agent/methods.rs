@@ -9,7 +9,7 @@ use super::client::{Client, PATIENCE};
 use super::endpoint::Endpoint;
 
 #[test]
-fn initialize_tells_what_the_agent_can() {
+fn initialize_returns_the_capabilities_of_the_agent() {
     let mut client = Client::for_url("http://127.0.0.1:9/v1");
     for version in [json!(1), json!(7), json!("2025-03-26")] {
         let result = client.result("initialize", json!({"protocolVersion": version, "clientCapabilities": {}}));
@@ -65,7 +65,7 @@ fn a_session_offers_its_model_and_takes_another() {
 }
 
 #[test]
-fn a_client_that_names_mcp_servers_is_served_and_the_operator_is_told_once() {
+fn a_client_that_names_mcp_servers_is_served_and_the_operator_is_warned_once() {
     let mut client = Client::logging("warn", &[]);
     let server = json!({"name": "files", "command": "/bin/files", "args": [], "env": []});
     for servers in [json!([]), json!([server]), json!([server])] {

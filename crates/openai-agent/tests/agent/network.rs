@@ -121,7 +121,7 @@ fn tls_works_with_a_certificate_that_is_trusted_and_only_then() {
 }
 
 #[test]
-fn a_proxy_tunnels_tls_and_forwards_what_is_plain() {
+fn a_proxy_tunnels_tls_and_forwards_plain_requests() {
     let (address, requests) = proxy(tls_endpoint());
     let proxy_url = format!("http://user:pass@{address}");
     let mut client = Client::start(&[
@@ -213,7 +213,7 @@ fn a_file_without_certificates_stops_the_start() {
 }
 
 #[test]
-fn an_endpoint_without_tls_is_no_endpoint_with_it() {
+fn a_plain_endpoint_is_not_accepted_for_https() {
     // The answer of a server that takes the handshake for a request.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}/v1", listener.local_addr().unwrap());

@@ -124,7 +124,7 @@ fn a_key_that_is_quoted_in_part_is_masked_too() {
 }
 
 #[test]
-fn where_a_redirect_leads_is_told_without_its_query() {
+fn a_redirect_is_reported_without_its_query() {
     let all = all_that_is_said(|request, conn| {
         let to = format!("https://someone:pass-word@login.test{}&sig=unknown-signature", request.target);
         conn.respond(302, &[("location", &to)], "");
@@ -136,7 +136,7 @@ fn where_a_redirect_leads_is_told_without_its_query() {
 }
 
 #[test]
-fn values_that_cannot_be_used_are_told_without_secrets() {
+fn errors_about_unusable_values_contain_no_secrets() {
     for (name, value) in [
         ("OPENAI_BASE_URL", "api.test/v1?key=AIzaSyQueryKey42"),
         ("OPENAI_BASE_URL", "ftp://me:AIzaSyQueryKey42@h/v1"),

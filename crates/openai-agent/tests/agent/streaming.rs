@@ -90,7 +90,7 @@ fn reasoning_is_a_thought_and_stays_out_of_the_history() {
 }
 
 #[test]
-fn counts_are_told_with_the_result_and_summed_over_the_session() {
+fn counts_are_sent_with_the_result_and_summed_over_the_session() {
     let endpoint = Endpoint::start(|_, conn| {
         conn.begin();
         conn.text("x");
@@ -270,7 +270,7 @@ fn an_answer_that_is_over_ends_the_turn_though_the_connection_stays_open() {
 }
 
 #[test]
-fn events_without_the_line_between_them_come_as_they_arrive() {
+fn events_without_a_blank_line_between_them_are_forwarded_as_they_arrive() {
     let (heard, said) = std::sync::mpsc::channel::<()>();
     let said = std::sync::Mutex::new(said);
     let endpoint = Endpoint::start(move |_, conn| {

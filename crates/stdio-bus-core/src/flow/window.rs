@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_takes_long_for_each_line_has_no_more_than_two_before_it() {
+    fn a_worker_that_is_slow_per_line_has_at_most_two_queued() {
         let mut feed = SendWindow::new();
         let (mut unread, mut most) = (0_usize, 0);
         for at in 1..4000 {

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_state_that_stands_there_as_one_counts() {
+    fn only_a_state_as_a_key_and_its_value_counts() {
         let update =
             |update: &str| format!(r#"{{"method":"session/update","params":{{"sessionId":"s","update":{update}}}}}"#);
         let told = |text: &str| told_idle(update(text).as_bytes());

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_at_the_top_is_what_is_done() {
+    fn the_table_at_the_top_matches_the_code() {
         let table = include_str!("state.rs").lines().filter_map(|line| line.strip_prefix("//! ")).collect::<Vec<_>>();
         let columns = [
             Answered,
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_worker_gives_a_session_and_it_stays_given() {
+    fn only_the_worker_gives_out_a_session_and_that_is_final() {
         for state in STATES {
             for event in events() {
                 let next = step(state, event);

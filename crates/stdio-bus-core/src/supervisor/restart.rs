@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn without_restarts_the_first_exit_gives_the_slot_up_for_good() {
+    fn without_restarts_a_slot_is_given_up_for_good_at_the_first_exit() {
         let mut slot = Slot::new(0, 60);
         assert_eq!(slot.fail(Moment(0), Moment(0)), None);
         assert_eq!(slot.restarts.due, None);

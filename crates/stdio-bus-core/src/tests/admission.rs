@@ -40,7 +40,7 @@ fn is_refused(bench: &mut Bench, client: Peer) -> String {
 }
 
 #[test]
-fn one_source_has_its_connections_and_leaves_the_others_theirs() {
+fn the_limit_per_source_leaves_other_sources_their_connections() {
     let mut bench = counting(None, Some(2));
     for source in [HOME, HOME, AWAY] {
         let client = comes(&mut bench, 0, source);
@@ -59,7 +59,7 @@ fn one_source_has_its_connections_and_leaves_the_others_theirs() {
 }
 
 #[test]
-fn a_listener_takes_its_connections_from_all_sources_together() {
+fn the_total_limit_of_a_listener_counts_all_sources() {
     let mut bench = counting(Some(1), None);
     let first = comes(&mut bench, 0, HOME);
     let second = comes(&mut bench, 0, AWAY);
@@ -69,7 +69,7 @@ fn a_listener_takes_its_connections_from_all_sources_together() {
 }
 
 #[test]
-fn a_place_is_free_again_when_its_connection_is_closed_and_a_refused_client_takes_none() {
+fn a_closed_connection_frees_its_place_and_a_rejected_client_takes_none() {
     let mut bench = counting(Some(2), Some(1));
     let first = comes(&mut bench, 0, HOME);
     let refused = comes(&mut bench, 0, HOME);
@@ -162,7 +162,7 @@ fn a_peer_that_left_before_its_address_was_read_is_allowed_by_no_list_and_not_re
 }
 
 #[test]
-fn a_process_connects_if_its_user_may() {
+fn a_process_may_connect_if_its_user_is_allowed() {
     let mut bench = guarded(Entry { peer_uids: Some(vec![0, 1000]), ..Entry::default() });
     let process = |user| Place::Process { pid: 77, user };
     assert!(bench.connect(0, process(1000)).is_some() && bench.connect(0, process(0)).is_some());
@@ -219,7 +219,7 @@ fn a_health_check_of_a_proxy_is_always_allowed_and_not_reported() {
 }
 
 #[test]
-fn a_connection_that_had_to_begin_with_a_header_is_told_with_its_place() {
+fn a_connection_without_its_required_header_is_reported_with_its_place() {
     let mut bench = bench(1);
     bench.handle(Input::Stranger {
         place: place("10.0.0.5:1"),
@@ -259,7 +259,7 @@ fn a_header_of_an_untrusted_peer_is_recognised_with_any_cut() {
 }
 
 #[test]
-fn a_line_that_is_no_message_is_no_header_behind_others() {
+fn a_malformed_line_after_others_is_not_taken_for_a_header() {
     let mut bench = bench(1);
     let client = bench.client();
     bench.write(client, r#"{"method":"x"}"#);

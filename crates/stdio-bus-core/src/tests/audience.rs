@@ -11,7 +11,7 @@ fn bench_of(assignment: Assignment, workers: usize) -> Bench {
 }
 
 #[test]
-fn what_a_worker_says_without_a_session_reaches_the_one_client_that_it_has_served() {
+fn a_message_without_a_session_reaches_the_only_client_that_the_worker_has_served() {
     for assignment in [Assignment::RoundRobin, Assignment::Client] {
         let mut bench = bench_of(assignment, 2);
         let (first, second) = (bench.client(), bench.client());
@@ -46,7 +46,7 @@ fn an_unused_worker_reaches_the_only_client() {
 }
 
 #[test]
-fn a_worker_that_has_served_two_is_told_that_its_pool_should_be_dedicated() {
+fn the_error_of_a_worker_that_has_served_two_clients_suggests_a_dedicated_pool() {
     let mut bench = bench(1);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(first, r#"{"id":0,"method":"initialize"}"#);
@@ -227,7 +227,7 @@ fn served() -> (Bench, [Peer; 3], Peer) {
 }
 
 #[test]
-fn that_a_list_has_changed_is_told_to_all_that_the_worker_has_served_and_that_are_still_there() {
+fn a_list_change_is_broadcast_to_the_connected_clients_that_the_worker_has_served() {
     let (mut bench, [first, second, other], worker) = served();
     for list in ["tools", "prompts", "resources"] {
         let changed = CHANGED.replace("tools", list);
@@ -259,7 +259,7 @@ fn that_a_list_has_changed_is_told_to_all_that_the_worker_has_served_and_that_ar
 }
 
 #[test]
-fn a_client_that_has_not_read_yet_that_a_list_has_changed_is_not_told_again() {
+fn a_client_with_an_unread_list_change_is_not_notified_again() {
     let (mut bench, [first, second, _], worker) = served();
     bench.stalls(first);
     let other = CHANGED.replace("tools", "prompts");
@@ -297,7 +297,7 @@ fn a_client_that_reads_nothing_does_not_delay_a_list_change_for_others() {
 }
 
 #[test]
-fn only_what_has_no_content_is_told_to_all() {
+fn only_messages_without_content_are_broadcast() {
     let (mut bench, [first, second, _], worker) = served();
     for line in [
         NOTE.to_owned(),
@@ -322,7 +322,7 @@ fn named(bench: &mut Bench, name: Option<&str>) -> Peer {
 }
 
 #[test]
-fn how_a_login_stands_is_told_to_all_clients_of_a_worker_only_if_they_are_known_to_be_one_user() {
+fn a_login_state_is_sent_to_all_clients_of_a_worker_only_if_they_are_known_to_be_one_user() {
     const STATUS: &str = r#"{"method":"auth/status_update","params":{"status":"authenticated","account":"alice"}}"#;
     for (names, is_told) in [
         ([Some("alice"), Some("alice"), Some("alice")], true),
@@ -356,7 +356,7 @@ fn how_a_login_stands_is_told_to_all_clients_of_a_worker_only_if_they_are_known_
 }
 
 #[test]
-fn how_a_login_stands_waits_for_a_client_that_is_full() {
+fn a_login_state_waits_for_a_client_that_is_full() {
     const STATUS: &str = r#"{"method":"auth/status_update","params":{}}"#;
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.limits.max_output_queue = 10;

@@ -14,7 +14,7 @@ fn long_notification(letter: &str) -> String {
 }
 
 #[test]
-fn a_client_that_waits_for_a_worker_goes_on_when_the_worker_is_told_to_stop() {
+fn a_client_that_waits_for_a_worker_continues_when_the_worker_is_told_to_stop() {
     let mut bench = tight(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.stalls(worker);
@@ -86,7 +86,7 @@ fn a_client_that_does_not_read_pauses_its_worker_and_loses_nothing() {
 }
 
 #[test]
-fn a_client_that_takes_nothing_for_the_timeout_is_closed_and_its_worker_goes_on() {
+fn a_client_that_takes_nothing_for_the_timeout_is_closed_and_its_worker_continues() {
     let mut bench = tight(1);
     let (slow, other, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(slow, r#"{"id":1,"method":"x","sessionId":"s"}"#);

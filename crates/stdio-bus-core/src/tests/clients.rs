@@ -25,7 +25,7 @@ fn a_client_that_cancels_its_request_as_mcp_does_and_leaves_causes_no_warning() 
 }
 
 #[test]
-fn a_client_that_half_closes_answers_no_more_so_the_worker_that_asked_is_told() {
+fn a_worker_gets_an_error_when_the_client_it_asked_half_closes() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":1,"method":"session/prompt","params":{"sessionId":"s"}}"#);
@@ -93,7 +93,7 @@ fn a_half_closed_client_that_reads_steadily_gets_the_rest_however_long_that_take
 }
 
 #[test]
-fn a_client_that_is_being_closed_and_ends_its_input_still_gets_what_is_queued() {
+fn a_client_that_is_being_closed_and_ends_its_input_still_gets_its_queue() {
     let mut bench = bench(1);
     let client = bench.client();
     bench.stalls(client);
@@ -107,7 +107,7 @@ fn a_client_that_is_being_closed_and_ends_its_input_still_gets_what_is_queued() 
 }
 
 #[test]
-fn a_client_that_says_that_it_leaves_is_closed_with_what_is_queued_and_its_requests_end() {
+fn a_client_that_announces_its_end_is_closed_at_once_and_its_requests_end() {
     let mut cancelling = settings(vec![pool(1, Assignment::RoundRobin)]);
     cancelling.pools[0].cancel_on_disconnect = true;
     let mut bench = Bench::new(cancelling);
@@ -169,7 +169,7 @@ fn a_client_that_ends_with_nothing_pending_is_closed() {
 }
 
 #[test]
-fn a_line_without_its_newline_at_the_end_is_no_message() {
+fn a_last_line_without_its_newline_is_not_a_message() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write_bytes(client, br#"{"id":1,"method":"x"}"#);
@@ -200,7 +200,7 @@ fn a_client_that_leaves_takes_its_sessions_and_requests_with_it() {
 }
 
 #[test]
-fn a_question_to_a_client_that_leaves_is_answered_for_it() {
+fn a_request_to_a_client_that_leaves_gets_an_error() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"method":"x","sessionId":"s"}"#);
@@ -213,7 +213,7 @@ fn a_question_to_a_client_that_leaves_is_answered_for_it() {
 }
 
 #[test]
-fn workers_are_told_to_cancel_what_a_client_that_leaves_still_waits_for() {
+fn workers_are_told_to_cancel_the_requests_of_a_client_that_leaves() {
     let mut frugal = settings(vec![pool(1, Assignment::RoundRobin)]);
     frugal.pools[0].cancel_on_disconnect = true;
     let mut bench = Bench::new(frugal);
@@ -228,7 +228,7 @@ fn workers_are_told_to_cancel_what_a_client_that_leaves_still_waits_for() {
 }
 
 #[test]
-fn workers_are_told_to_cancel_what_a_client_waits_for_that_the_daemon_closes() {
+fn workers_are_told_to_cancel_the_requests_of_a_client_that_the_daemon_closes() {
     let malformed: fn(&mut Bench, ClientKey) = |bench, client| bench.write(client.into(), "no JSON");
     let killed: fn(&mut Bench, ClientKey) = |bench, client| bench.handle(Input::CloseClient(client));
     let token_removed: fn(&mut Bench, ClientKey) = |bench, client| bench.handle(Input::TokenRemoved(client));
@@ -250,7 +250,7 @@ fn workers_are_told_to_cancel_what_a_client_waits_for_that_the_daemon_closes() {
 }
 
 #[test]
-fn without_cancel_on_disconnect_nothing_is_said() {
+fn without_cancel_on_disconnect_no_cancellation_is_sent() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":1,"method":"session/prompt","params":{"sessionId":"s"}}"#);
@@ -260,7 +260,7 @@ fn without_cancel_on_disconnect_nothing_is_said() {
 }
 
 #[test]
-fn a_turned_away_client_that_does_not_go_is_closed_for_good() {
+fn a_rejected_client_that_does_not_leave_is_closed_for_good() {
     let mut bench = bench(1);
     let client = bench.client();
     bench.write(client, "hello");
@@ -278,7 +278,7 @@ fn a_turned_away_client_that_does_not_go_is_closed_for_good() {
 }
 
 #[test]
-fn a_client_may_have_several_sessions_and_clients_are_told_apart() {
+fn a_client_may_have_several_sessions_and_so_may_others() {
     let mut bench = bench(1);
     let (first, second) = (bench.client(), bench.client());
     for name in ["a", "b", "c"] {
@@ -295,7 +295,7 @@ fn account(bench: &Bench) -> Account {
 }
 
 #[test]
-fn a_client_is_told_when_it_comes_and_when_it_goes_with_what_it_has_come_to() {
+fn a_client_is_reported_when_it_connects_and_when_it_leaves_with_its_account() {
     let mut bench = bench(1);
     bench.client();
     let place = Place::Address("192.0.2.7:40000".parse().expect("an address"));
@@ -353,7 +353,7 @@ fn requests_that_a_worker_or_a_cancellation_leaves_without_an_answer_have_failed
 }
 
 #[test]
-fn the_first_reason_that_a_client_is_closed_for_is_told() {
+fn the_first_reason_of_a_close_is_reported() {
     let mut bench = bench(1);
     let client = bench.client();
     bench.write(client, "no JSON");
@@ -363,7 +363,7 @@ fn the_first_reason_that_a_client_is_closed_for_is_told() {
 }
 
 #[test]
-fn as_many_clients_as_there_may_be_come_and_go_and_are_told_each() {
+fn a_full_table_of_clients_connects_and_leaves_and_each_is_reported() {
     let mut bench = bench(1);
     let clients: Vec<Peer> = (0..1024).map(|_| bench.client()).collect();
     clients.into_iter().for_each(|client| {

@@ -22,7 +22,7 @@ fn is_refused(bench: &mut Bench, client: Peer, id: u32) {
 }
 
 #[test]
-fn what_a_client_has_sent_before_it_could_see_the_end_of_its_worker_is_refused_and_then_it_is_closed() {
+fn requests_sent_before_the_client_could_see_the_end_of_its_worker_are_refused() {
     let (mut bench, client, worker) = with_own_worker();
     ask(&mut bench, client, 1);
     bench.dies(worker);
@@ -146,7 +146,7 @@ fn closed_for_memory() -> (Bench, Peer) {
 }
 
 #[test]
-fn a_client_that_is_closed_for_memory_is_told_what_becomes_of_its_requests_and_no_more_of_its_line_is_kept() {
+fn a_client_closed_for_memory_gets_errors_for_its_requests_and_no_more_of_its_line_is_kept() {
     let (mut bench, client) = closed_for_memory();
     assert!(bench.wire(client).kept.is_empty(), "the beginning was let go");
     for _ in 0..4 {
@@ -165,7 +165,7 @@ fn a_client_that_is_closed_for_memory_is_told_what_becomes_of_its_requests_and_n
 }
 
 #[test]
-fn a_client_that_is_being_closed_is_not_heard_for_more_bytes_than_could_be_on_their_way() {
+fn a_client_that_is_being_closed_is_read_for_no_more_bytes_than_could_be_in_transit() {
     let (mut bench, client) = closed_for_memory();
     for _ in 0..32 {
         assert_eq!(bench.how_closed(client), Some(Close::Refuse));
@@ -176,7 +176,7 @@ fn a_client_that_is_being_closed_is_not_heard_for_more_bytes_than_could_be_on_th
 }
 
 #[test]
-fn a_client_that_holds_much_while_it_is_being_closed_is_heard_no_longer() {
+fn a_client_that_holds_much_while_it_is_being_closed_is_not_read_any_longer() {
     let (mut bench, client) = closed_for_memory();
     bench.handle(Input::Memory { used: 17 << 20, held: vec![(client, 8 << 20)], waiting: Vec::new() });
     assert_eq!(bench.how_closed(client), Some(Close::Flush));

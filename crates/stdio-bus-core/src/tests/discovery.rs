@@ -23,7 +23,7 @@ impl Bench {
 }
 
 #[test]
-fn the_first_worker_of_a_pool_that_an_mcp_door_offers_is_asked_once_what_it_speaks() {
+fn the_first_worker_of_a_pool_that_an_mcp_listener_offers_is_asked_once_for_its_era() {
     let mut bench = Bench::asked(pool(2, Assignment::RoundRobin), None);
     let (first, second) = (bench.worker(0), bench.worker(1));
     assert!(bench.read(second).is_empty(), "one of them is asked");
@@ -38,7 +38,7 @@ fn the_first_worker_of_a_pool_that_an_mcp_door_offers_is_asked_once_what_it_spea
 }
 
 #[test]
-fn no_pool_is_asked_that_no_mcp_door_offers() {
+fn a_pool_that_no_mcp_listener_offers_is_not_asked() {
     let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(1, Assignment::RoundRobin) }];
     let door = Listener { mcp: true, pools: Some(vec![1]), ..Listener::default() };
     let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), door], ..settings(pools) });
@@ -57,7 +57,7 @@ fn an_error_or_silence_mean_that_a_command_speaks_an_earlier_version() {
 }
 
 #[test]
-fn a_worker_that_sends_back_what_it_gets_answers_nothing() {
+fn an_echoing_worker_does_not_answer_the_question() {
     let mut bench = Bench::new(with_a_door(pool(1, Assignment::Client)));
     let worker = bench.worker(0);
     let question = bench.read_one(worker);
@@ -201,7 +201,7 @@ fn a_command_that_has_answered_once_is_not_asked_again_when_it_ends() {
 }
 
 #[test]
-fn a_new_command_that_cannot_live_is_not_asked_for_ever_and_leaves_clients_of_2026_07_28_their_workers() {
+fn a_broken_new_command_is_not_asked_forever_and_leaves_clients_of_2026_07_28_their_workers() {
     let mut bench = Bench::asked(pool(1, Assignment::Client), MODERN);
     let (old, client) = (bench.worker(0), bench.mcp(Era::Modern));
     bench.write(client, CALL);
@@ -266,7 +266,7 @@ fn a_new_command_that_serves_no_clients_of_2026_07_28_takes_over_from_workers_th
 }
 
 #[test]
-fn a_worker_that_is_started_for_a_request_of_2026_07_28_while_a_new_command_comes_is_not_asked_before_it() {
+fn a_worker_started_for_a_request_of_2026_07_28_during_a_roll_is_not_asked_before_it() {
     let three = Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) };
     let mut bench = Bench::asked(three.clone(), MODERN);
     let [one, two] = [(); 2].map(|()| bench.mcp(Era::Modern));
@@ -290,7 +290,7 @@ fn a_worker_that_is_started_for_a_request_of_2026_07_28_while_a_new_command_come
 }
 
 #[test]
-fn the_next_worker_is_asked_when_the_first_one_could_not_be_started_or_was_told_to_stop() {
+fn the_next_worker_is_asked_if_the_first_one_could_not_be_started_or_was_stopped() {
     let mut bench = Bench::starting(with_a_door(pool(1, Assignment::Client)));
     let Peer::Worker(first) = bench.worker(0) else { unreachable!() };
     bench.handle(Input::SpawnFailed { worker: first, why: "no such file".into(), short: false });

@@ -21,7 +21,7 @@ fn two_wait() -> (Bench, Peer, Peer, Peer) {
 }
 
 #[test]
-fn what_comes_before_the_answer_that_makes_its_session_follows_the_answer() {
+fn early_lines_follow_the_answer_that_creates_their_session() {
     let (mut bench, first, second, worker) = two_wait();
     let lines = [update("b", 1), update("a", 1), update("b", 2), made(2, "b"), update("b", 3)];
     bench.write_bytes(worker, (lines.join("\n") + "\n").as_bytes());
@@ -46,7 +46,7 @@ fn early_lines_of_a_session_without_a_client_are_dropped_with_the_last_answer() 
 }
 
 #[test]
-fn what_came_early_goes_with_a_request_that_made_no_session() {
+fn early_lines_are_dropped_with_a_request_that_created_no_session() {
     for end in ["error", "leaves", "gives up"] {
         let (mut bench, first, second, worker) = two_wait();
         bench.write(worker, &update("a", 1));
@@ -81,14 +81,14 @@ fn a_name_that_the_bus_knows_does_not_wait() {
 }
 
 #[test]
-fn a_question_does_not_wait_for_its_session() {
+fn a_workers_request_does_not_wait_for_its_session() {
     let (mut bench, _, _, worker) = two_wait();
     bench.write(worker, r#"{"id":0,"method":"fs/read_text_file","params":{"sessionId":"a"}}"#);
     assert_eq!(bench.read_error(worker).0, "unknown_session");
 }
 
 #[test]
-fn what_comes_early_waits_for_a_minute() {
+fn early_lines_wait_for_a_minute() {
     let (mut bench, first, _, worker) = two_wait();
     bench.write(worker, &update("a", 1));
     bench.pass(seconds(59));
@@ -101,7 +101,7 @@ fn what_comes_early_waits_for_a_minute() {
 }
 
 #[test]
-fn what_comes_early_is_bounded_in_number_and_bytes() {
+fn early_lines_are_bounded_in_number_and_bytes() {
     let (mut bench, first, second, worker) = two_wait();
     for number in 0..70 {
         bench.write(worker, &update("a", number));
@@ -120,7 +120,7 @@ fn what_comes_early_is_bounded_in_number_and_bytes() {
 }
 
 #[test]
-fn what_came_early_goes_with_its_worker() {
+fn early_lines_are_dropped_with_their_worker() {
     let (mut bench, _, _, worker) = two_wait();
     bench.write(worker, &update("a", 1));
     bench.dies(worker);

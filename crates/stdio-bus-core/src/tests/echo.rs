@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_request_that_comes_back_as_it_was_sent_is_the_answer() {
+fn an_echoed_request_is_the_answer() {
     let mut bench = bench(1);
     let (client, other, worker) = (bench.client(), bench.client(), bench.worker(0));
     for line in [
@@ -22,7 +22,7 @@ fn a_request_that_comes_back_as_it_was_sent_is_the_answer() {
 }
 
 #[test]
-fn a_request_that_comes_back_has_the_id_that_its_client_gave_it() {
+fn an_echoed_request_has_its_clients_id() {
     let mut bench = bench(1);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
     let line = r#"{"id":1,"method":"hello"}"#;
@@ -37,7 +37,7 @@ fn a_request_that_comes_back_has_the_id_that_its_client_gave_it() {
 }
 
 #[test]
-fn a_question_of_a_worker_with_the_id_of_a_pending_request_is_no_answer() {
+fn a_workers_request_with_the_id_of_a_pending_request_is_not_an_answer() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":1,"method":"session/prompt","params":{"sessionId":"s"}}"#);
@@ -77,7 +77,7 @@ fn a_worker_that_has_answered_asks_even_if_it_asks_the_same() {
 }
 
 #[test]
-fn a_request_that_comes_back_too_late_is_dropped() {
+fn a_late_echo_is_dropped() {
     let mut bench = bench(1);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
     let line = r#"{"id":1,"method":"hello"}"#;

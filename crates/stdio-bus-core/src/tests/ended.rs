@@ -24,7 +24,7 @@ fn with_timeout() -> Bench {
 }
 
 #[test]
-fn each_request_is_told_once_with_what_became_of_it() {
+fn each_request_is_recorded_once_with_its_outcome() {
     let mut bench = with_timeout();
     let (client, leaves, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":1,"method":"m","params":{"sessionId":"s"}}"#);
@@ -55,7 +55,7 @@ fn each_request_is_told_once_with_what_became_of_it() {
 }
 
 #[test]
-fn lines_go_the_fast_path_while_requests_are_told() {
+fn lines_take_the_fast_path_while_requests_are_recorded() {
     let mut bench = recording(settings(vec![pool(1, Assignment::RoundRobin)]));
     let (client, worker) = (bench.client(), bench.worker(0));
     for id in 1..=3 {
@@ -67,7 +67,7 @@ fn lines_go_the_fast_path_while_requests_are_told() {
 }
 
 #[test]
-fn a_replaced_id_is_told_as_its_client_wrote_it_and_a_new_session_with_the_request_that_made_it() {
+fn a_record_has_the_clients_own_id_and_the_session_that_its_request_created() {
     let mut bench = recording(settings(vec![pool(1, Assignment::RoundRobin)]));
     let (one, other, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(one, r#"{"id":1,"method":"session/new"}"#);
@@ -102,7 +102,7 @@ fn a_flood_has_so_many_lines_and_the_rest_is_counted() {
 }
 
 #[test]
-fn what_was_asked_before_lines_were_wanted_has_none_and_nothing_is_kept_when_they_are_not() {
+fn requests_made_before_records_were_enabled_have_none_and_none_are_kept_when_disabled() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":1,"method":"m"}"#);

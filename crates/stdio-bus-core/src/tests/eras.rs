@@ -85,7 +85,7 @@ fn lines_for_a_worker_that_is_asked_wait_for_its_answer() {
 }
 
 #[test]
-fn lines_go_on_when_a_worker_has_said_nothing_for_five_seconds() {
+fn lines_continue_when_a_worker_has_been_silent_for_five_seconds() {
     let mut bench = Bench::asked(pool(1, Assignment::Client), None);
     let client = bench.client();
     bench.write(client, CALL);
@@ -152,7 +152,7 @@ fn one_worker_serves_clients_of_one_era() {
 }
 
 #[test]
-fn clients_of_other_doors_are_served_by_workers_for_earlier_versions() {
+fn clients_of_other_listeners_are_served_by_workers_for_earlier_versions() {
     let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), MODERN);
     let (modern, line) = (bench.mcp(Era::Modern), bench.client());
     bench.write(modern, CALL);
@@ -204,7 +204,7 @@ fn a_worker_of_one_era_that_ends_is_followed_by_one_of_the_same() {
 }
 
 #[test]
-fn a_pool_is_not_ready_before_its_first_worker_has_said_what_it_speaks() {
+fn a_pool_is_not_ready_before_the_era_of_its_first_worker_is_known() {
     let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), None);
     let is_ready = |bench: &Bench| bench.bus.pool_readiness(0).is_some_and(|ready| ready.is_ready());
     bench.pass(seconds(2));
@@ -244,7 +244,7 @@ fn a_client_of_2026_07_28_that_leaves_cancels_its_requests_at_the_worker() {
 }
 
 #[test]
-fn a_session_of_an_mcp_door_that_ends_cancels_its_requests_and_a_connection_of_lines_does_not() {
+fn an_mcp_session_that_ends_cancels_its_requests_and_a_connection_of_lines_does_not() {
     let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), LEGACY);
     let (worker, session, line) = (bench.worker(0), bench.mcp(Era::Legacy), bench.client());
     bench.write(session, CALL);
@@ -257,7 +257,7 @@ fn a_session_of_an_mcp_door_that_ends_cancels_its_requests_and_a_connection_of_l
 }
 
 #[test]
-fn what_a_client_has_cancelled_itself_is_cancelled_once() {
+fn a_request_that_its_client_has_cancelled_is_cancelled_once() {
     let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), MODERN);
     let (worker, client) = (bench.worker(0), bench.mcp(Era::Modern));
     bench.write(client, CALL);
@@ -351,7 +351,7 @@ fn a_request_of_a_worker_to_a_client_of_2026_07_28_is_refused() {
 }
 
 #[test]
-fn what_a_client_of_an_mcp_door_sends_goes_to_its_pool_alone() {
+fn messages_of_a_client_of_an_mcp_listener_go_only_to_its_pool() {
     let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(1, Assignment::RoundRobin) }];
     let door = Listener { mcp: true, ..Listener::default() };
     let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), door], ..settings(pools) });
@@ -364,7 +364,7 @@ fn what_a_client_of_an_mcp_door_sends_goes_to_its_pool_alone() {
 }
 
 #[test]
-fn a_client_knows_which_worker_has_answered_it_and_may_go_on_with_it() {
+fn the_worker_that_answered_a_client_is_known_and_may_be_preferred() {
     for assignment in [Assignment::RoundRobin, Assignment::Client] {
         let mut bench = Bench::asked(pool(3, assignment), MODERN);
         let (one, two) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern));
@@ -547,7 +547,7 @@ fn a_client_whose_turn_has_come_continues_when_its_lent_worker_ends() {
 }
 
 #[test]
-fn a_request_that_goes_on_waits_for_the_worker_that_has_begun_it() {
+fn a_continued_request_waits_for_the_worker_that_began_it() {
     let mut bench = Bench::asked(pool(2, Assignment::Dedicated), MODERN);
     let (one, two, three) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
     bench.write(one, CALL);
@@ -563,7 +563,7 @@ fn a_request_that_goes_on_waits_for_the_worker_that_has_begun_it() {
 }
 
 #[test]
-fn a_client_that_waits_for_one_worker_has_another_when_it_needs_that_one_no_more() {
+fn a_client_that_no_longer_needs_the_worker_it_waits_for_gets_another() {
     let mut bench = Bench::asked(pool(2, Assignment::Dedicated), MODERN);
     let (one, two) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern));
     let (first, second) = (bench.worker(0), bench.worker(1));
@@ -579,7 +579,7 @@ fn a_client_that_waits_for_one_worker_has_another_when_it_needs_that_one_no_more
 }
 
 /// Two clients, each with a worker. The first one waits to continue at that of the other.
-fn one_is_to_go_on_elsewhere() -> (Bench, [Peer; 2], [Peer; 2]) {
+fn one_is_to_continue_elsewhere() -> (Bench, [Peer; 2], [Peer; 2]) {
     let mut bench = Bench::asked(pool(2, Assignment::Dedicated), MODERN);
     let (one, two) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern));
     let (first, second) = (bench.worker(0), bench.worker(1));
@@ -593,8 +593,8 @@ fn one_is_to_go_on_elsewhere() -> (Bench, [Peer; 2], [Peer; 2]) {
 }
 
 #[test]
-fn a_client_that_goes_on_elsewhere_gives_its_worker_back_first() {
-    let (mut bench, [one, two], [first, second]) = one_is_to_go_on_elsewhere();
+fn a_client_that_continues_elsewhere_returns_its_worker_first() {
+    let (mut bench, [one, two], [first, second]) = one_is_to_continue_elsewhere();
     assert!(bench.is_paused(one) && bench.read(second).is_empty(), "it has one of its own");
     bench.write(first, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
     assert_eq!(bench.read(second).len(), 1);
@@ -603,8 +603,8 @@ fn a_client_that_goes_on_elsewhere_gives_its_worker_back_first() {
 }
 
 #[test]
-fn a_client_that_was_to_go_on_elsewhere_goes_on_at_its_own_worker_when_it_need_not() {
-    let (mut bench, [one, _], [first, _]) = one_is_to_go_on_elsewhere();
+fn a_client_that_need_not_continue_elsewhere_continues_at_its_own_worker() {
+    let (mut bench, [one, _], [first, _]) = one_is_to_continue_elsewhere();
     assert!(bench.is_paused(one));
     bench.bus.prefer_worker(key(one), None);
     bench.pass(Duration::ZERO);
@@ -613,7 +613,7 @@ fn a_client_that_was_to_go_on_elsewhere_goes_on_at_its_own_worker_when_it_need_n
 }
 
 #[test]
-fn a_request_that_goes_on_has_another_worker_when_the_one_that_has_begun_it_ends() {
+fn a_continued_request_gets_another_worker_if_the_one_that_began_it_ends() {
     let mut bench = Bench::asked(pool(2, Assignment::Dedicated), MODERN);
     let (one, two, three) = (bench.mcp(Era::Modern), bench.mcp(Era::Modern), bench.mcp(Era::Modern));
     bench.write(one, CALL);
@@ -628,7 +628,7 @@ fn a_request_that_goes_on_has_another_worker_when_the_one_that_has_begun_it_ends
 }
 
 #[test]
-fn no_client_comes_to_a_pool_that_its_door_or_its_token_does_not_offer() {
+fn no_client_reaches_a_pool_that_its_listener_or_its_token_does_not_offer() {
     let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(1, Assignment::RoundRobin) }];
     let door = Listener { mcp: true, pools: Some(vec![1]), ..Listener::default() };
     let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), door], ..settings(pools) });
@@ -642,7 +642,7 @@ fn no_client_comes_to_a_pool_that_its_door_or_its_token_does_not_offer() {
 }
 
 #[test]
-fn clients_of_2026_07_28_come_and_go_without_a_word_in_the_log() {
+fn clients_of_2026_07_28_connect_and_leave_without_a_log_line() {
     let mut bench = Bench::asked(pool(1, Assignment::RoundRobin), MODERN);
     for _ in 0..2000 {
         let client = bench.mcp(Era::Modern);
@@ -660,7 +660,7 @@ fn clients_of_2026_07_28_come_and_go_without_a_word_in_the_log() {
 }
 
 #[test]
-fn a_session_that_the_door_keeps_is_not_sent_away_by_others() {
+fn an_mcp_session_is_not_evicted_for_other_clients() {
     let mut settings = with_a_door(pool(1, Assignment::RoundRobin));
     settings.most_clients = 2;
     settings.listeners[1].idle_timeout = Some(seconds(1));

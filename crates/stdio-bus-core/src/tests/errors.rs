@@ -150,7 +150,7 @@ fn a_worker_that_writes_no_messages_is_told_what_belongs_on_stdout() {
 }
 
 #[test]
-fn what_is_not_a_json_object_is_answered_with_a_parse_error_and_closed() {
+fn a_line_that_is_not_a_json_object_gets_a_parse_error_and_a_close() {
     for line in [
         &b"hello\n"[..],
         b"{\"id\":1,\"method\":\"x\"\n",

@@ -11,7 +11,7 @@ fn requests(ids: std::ops::Range<usize>) -> Vec<u8> {
 }
 
 #[test]
-fn a_client_far_ahead_lets_the_others_go_first_until_half_of_its_requests_are_answered() {
+fn a_client_far_ahead_yields_until_half_of_its_requests_are_answered() {
     let mut bench = bench(1);
     let (eager, polite, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write_bytes(eager, &requests(0..1000));
@@ -45,7 +45,7 @@ fn a_client_far_ahead_is_not_kept_waiting_for_answers_alone() {
 }
 
 #[test]
-fn a_client_that_leaves_while_it_lets_others_go_first_is_forgotten() {
+fn a_client_that_leaves_while_it_yields_is_forgotten() {
     let mut bench = bench(1);
     let (eager, _other) = (bench.client(), bench.client());
     bench.write_bytes(eager, &requests(0..400));

@@ -44,7 +44,7 @@ fn a_worker_that_speaks_while_requests_of_a_client_run_out_of_time_serves_the_ot
 }
 
 #[test]
-fn what_an_ended_worker_has_asked_is_lost_with_its_client_when_another_own_worker_of_that_hangs() {
+fn requests_of_an_ended_worker_are_lost_with_its_client_when_another_own_worker_hangs() {
     let own = |id: &str| Pool { id: id.into(), request_timeout: Some(seconds(5)), ..pool(1, Assignment::Dedicated) };
     let mut bench = Bench::new(settings(vec![own("a"), own("b")]));
     let (client, ended, hung) = (bench.client(), bench.worker(0), bench.worker(1));
@@ -65,7 +65,7 @@ fn what_an_ended_worker_has_asked_is_lost_with_its_client_when_another_own_worke
 }
 
 #[test]
-fn an_answer_begins_the_count_of_timeouts_anew() {
+fn an_answer_resets_the_count_of_timeouts() {
     let mut bench = patient();
     let (client, worker) = (bench.client(), bench.worker(0));
     for round in 0..4 {
@@ -80,7 +80,7 @@ fn an_answer_begins_the_count_of_timeouts_anew() {
 }
 
 #[test]
-fn a_worker_that_says_nothing_while_a_request_waits_is_told_about_once() {
+fn a_worker_that_is_silent_while_a_request_waits_is_reported_once() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.pass(seconds(100));
@@ -103,7 +103,7 @@ fn a_worker_that_says_nothing_while_a_request_waits_is_told_about_once() {
 }
 
 #[test]
-fn a_worker_that_the_bus_does_not_read_for_want_of_room_is_not_told_to_be_silent() {
+fn a_worker_paused_for_lack_of_room_is_not_reported_as_silent() {
     let mut settings = settings(vec![pool(1, Assignment::Dedicated)]);
     settings.limits.max_output_queue = 10;
     settings.limits.backpressure_timeout = seconds(300);
@@ -137,7 +137,7 @@ fn a_worker_without_pending_requests_may_be_silent() {
 }
 
 #[test]
-fn a_worker_that_clients_listen_to_may_be_silent_and_hangs_for_none_of_them() {
+fn a_worker_with_subscribers_may_be_silent() {
     let mut bench = patient();
     let (client, worker) = (bench.client(), bench.worker(0));
     for id in 0..4 {
@@ -151,7 +151,7 @@ fn a_worker_that_clients_listen_to_may_be_silent_and_hangs_for_none_of_them() {
 }
 
 #[test]
-fn a_worker_that_clients_listen_to_is_told_to_be_silent_when_a_request_waits() {
+fn a_worker_with_subscribers_is_reported_as_silent_when_a_request_waits() {
     let mut bench = bench(1);
     let client = bench.client();
     bench.write(client, r#"{"id":0,"method":"subscriptions/listen"}"#);

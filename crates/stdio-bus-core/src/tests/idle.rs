@@ -98,7 +98,7 @@ fn when_all_slots_are_taken_idle_clients_stay_unless_one_source_has_most_of_the_
 }
 
 #[test]
-fn a_client_whose_first_line_waits_for_a_worker_is_not_taken_for_a_silent_one() {
+fn a_client_whose_first_line_waits_for_a_worker_does_not_count_as_silent() {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.limits.hold = seconds(10);
     let mut bench = Bench::new(settings);

@@ -49,7 +49,7 @@ fn id_of(line: &str) -> String {
 }
 
 #[test]
-fn equal_ids_of_two_clients_are_told_apart_and_restored_exactly() {
+fn equal_ids_of_two_clients_are_distinguished_and_restored_exactly() {
     for token in ["0", "1.0", "1e2", r#""a""#, r#""\u0061""#, "\"\"", "-0", "123456789012345678901234567890"] {
         let (mut bench, first, second, worker, ids) = collide(token);
         // Some parsers change the others, so they are never passed on unchanged.
@@ -138,7 +138,7 @@ fn two_questions() -> (Bench, Peer, [Peer; 2], Vec<String>) {
 }
 
 #[test]
-fn questions_of_two_workers_with_one_id_are_told_apart_by_their_client() {
+fn requests_of_two_workers_with_one_id_are_distinguished_by_their_client() {
     let (mut bench, client, [first, second], ids) = two_questions();
     bench.read(first);
     bench.read(second);
@@ -201,7 +201,7 @@ fn an_elicitation_without_a_session_finds_its_client_and_its_request() {
 }
 
 #[test]
-fn a_workers_cancellation_of_its_own_question_follows_too() {
+fn a_workers_cancellation_of_its_own_request_is_translated_too() {
     let (mut bench, client, [_, second], ids) = two_questions();
     bench.write(second, r#"{"method":"$/cancel_request","params":{"requestId":0}}"#);
     let expected = format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{}}}}}"#, ids[1]);
@@ -316,7 +316,7 @@ fn when_a_cancelled_request_was_never_answered_other_ids_still_pass_unchanged() 
 }
 
 #[test]
-fn the_id_of_a_request_that_was_given_up_is_replaced_until_its_answer_has_come() {
+fn the_id_of_a_dropped_request_is_replaced_until_its_answer_has_arrived() {
     let (mut bench, client, worker) = given_up();
     let line = r#"{"id":1,"method":"x"}"#;
     bench.write(client, line);
@@ -331,14 +331,14 @@ fn the_id_of_a_request_that_was_given_up_is_replaced_until_its_answer_has_come()
 }
 
 #[test]
-fn what_answers_none_of_the_requests_that_were_given_up_is_no_late_answer() {
+fn an_answer_to_none_of_the_dropped_requests_is_not_a_late_one() {
     let (mut bench, _, worker) = given_up();
     bench.write(worker, r#"{"id":2,"result":"to what?"}"#);
     assert_eq!((bench.count(Reason::LateAnswer), bench.count(Reason::UnknownId)), (0, 1));
 }
 
 #[test]
-fn when_more_requests_were_given_up_than_are_remembered_every_id_is_replaced() {
+fn when_more_requests_were_dropped_than_are_remembered_every_id_is_replaced() {
     for (given_up, is_replaced) in [(1024, false), (1025, true)] {
         let mut bench = bench(1);
         let (client, worker) = (bench.client(), bench.worker(0));
@@ -358,7 +358,7 @@ fn when_more_requests_were_given_up_than_are_remembered_every_id_is_replaced() {
 }
 
 #[test]
-fn a_worker_that_changes_the_type_of_an_id_is_told_once_what_is_pending() {
+fn a_worker_that_changes_the_type_of_an_id_is_reported_once() {
     for (asked, answered, told) in [("1", "\"1\"", "1 (a number)"), ("\"1\"", "1", "\"1\" (a string)")] {
         let mut bench = bench(1);
         let (client, worker) = (bench.client(), bench.worker(0));

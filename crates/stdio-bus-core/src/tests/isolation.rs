@@ -34,7 +34,7 @@ fn load(id: usize, session: &str) -> String {
 }
 
 #[test]
-fn whatever_stands_at_top_level_the_session_in_the_params_has_to_be_its_senders() {
+fn the_session_in_the_params_must_be_its_senders_whatever_is_at_top_level() {
     let (mut bench, [_, attacker], worker) = two_owners();
     for top in [r#""anything""#, r#""s1""#, r#""""#, "7", "null", "[]", r#""s0""#, r#""\u00730""#] {
         let line = format!(r#"{{"id":1,"method":"session/prompt","sessionId":{top},"params":{{"sessionId":"s0"}}}}"#);
@@ -46,7 +46,7 @@ fn whatever_stands_at_top_level_the_session_in_the_params_has_to_be_its_senders(
 }
 
 #[test]
-fn a_message_may_lead_with_a_name_of_its_own_for_a_session_that_it_was_given() {
+fn a_message_may_have_its_own_name_at_top_level_for_a_session_it_was_given() {
     let (mut bench, [owner, other], worker) = two_owners();
     let line = |id, inner| {
         format!(r#"{{"id":{id},"method":"session/prompt","sessionId":"mine","params":{{"sessionId":"{inner}"}}}}"#)
@@ -109,7 +109,7 @@ fn an_id_whose_answer_may_still_come_is_never_given_to_another_request() {
 }
 
 #[test]
-fn a_worker_that_answers_twice_gets_ids_that_it_has_never_seen_and_is_told_about_once() {
+fn a_worker_that_answers_twice_gets_ids_that_it_has_never_seen_and_is_reported_once() {
     let mut bench = bench(1);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
     for _ in 0..3 {
@@ -197,7 +197,7 @@ fn a_name_that_was_not_given_out_is_a_guess_while_a_session_is_made_and_ever_aft
 }
 
 #[test]
-fn a_name_is_a_guess_also_while_a_worker_may_make_a_session_for_a_request_that_was_given_up() {
+fn a_name_is_a_guess_even_while_a_worker_may_create_a_session_for_a_request_that_timed_out() {
     let mut bench = bench(1);
     let (owner, guesser, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(owner, r#"{"id":1,"method":"session/new"}"#);
@@ -214,7 +214,7 @@ fn a_name_is_a_guess_also_while_a_worker_may_make_a_session_for_a_request_that_w
 }
 
 #[test]
-fn a_worker_that_repeats_what_it_is_sent_gives_out_no_names_by_that() {
+fn a_worker_that_echoes_its_input_gives_out_no_names() {
     let mut bench = bench(1);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(first, &prompt(1, "mine"));
@@ -252,7 +252,7 @@ fn a_session_lost_with_its_worker_is_lost_to_its_owner_and_cannot_be_claimed() {
 }
 
 #[test]
-fn a_name_is_held_when_its_owner_leaves_until_it_comes_back_and_loads_it() {
+fn a_name_is_reserved_when_its_owner_leaves_until_it_reconnects_and_loads_it() {
     let (mut bench, [owner, stranger], worker) = two_owners();
     bench.write(owner, &prompt(1, "s0"));
     bench.breaks(owner);
@@ -345,7 +345,7 @@ fn an_answer_for_an_owner_that_has_left_does_not_take_the_session_from_its_loade
 }
 
 #[test]
-fn a_session_stays_its_owners_when_a_load_that_was_given_up_is_answered_after_all() {
+fn a_session_keeps_its_owner_when_a_timed_out_load_is_answered_after_all() {
     let mut bench = bench(1);
     let (owner, stranger, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(owner, &prompt(1, "s"));
@@ -457,7 +457,7 @@ fn at_most_4096_names_are_held_and_the_oldest_goes_first() {
 }
 
 #[test]
-fn a_name_that_is_loaded_in_vain_again_and_again_takes_no_more_room_than_once() {
+fn a_name_whose_load_fails_repeatedly_takes_no_more_room_than_once() {
     let (mut bench, [owner, loader], worker) = two_owners();
     bench.breaks(owner);
     bench.gone(owner);

@@ -141,7 +141,7 @@ fn nested(depth: usize) -> String {
 }
 
 #[test]
-fn what_a_client_may_send_a_worker_may_send_back_wrapped() {
+fn a_worker_may_echo_the_deepest_client_line_wrapped() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, &format!(r#"{{"id":1,"method":"m","params":{}}}"#, nested(511)));
@@ -310,7 +310,7 @@ fn a_client_that_fills_a_table_is_read_more_slowly_and_the_others_are_not() {
 }
 
 #[test]
-fn what_max_memory_does_not_count_needs_40_mib_at_most() {
+fn memory_not_counted_by_max_memory_is_at_most_40_mib() {
     use crate::offers;
     use crate::pending::LARGEST;
     use crate::router::elicitations;

@@ -131,7 +131,7 @@ fn a_client_that_yields_is_read_again_only_when_both_reasons_are_gone() {
 }
 
 #[test]
-fn above_the_limit_the_largest_is_closed_with_a_reason_and_the_others_go_on() {
+fn above_the_limit_the_largest_is_closed_with_a_reason_and_the_others_stay() {
     let mut bench = crowded();
     let (large, larger, small, worker) = (bench.client(), bench.client(), bench.client(), bench.worker(0));
     bench.pass(seconds(2));
@@ -161,7 +161,7 @@ fn above_the_limit_clients_without_progress_are_closed_first() {
 }
 
 #[test]
-fn what_goes_with_those_that_are_being_closed_counts_as_gone() {
+fn memory_of_clients_that_are_being_closed_counts_as_freed() {
     let mut bench = crowded();
     let (stuck, busy, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.stalls(stuck);

@@ -9,7 +9,7 @@ fn key(peer: Peer) -> ClientKey {
 }
 
 #[test]
-fn a_client_that_the_operator_closes_gets_an_error_for_each_request_and_the_others_go_on() {
+fn a_client_that_the_operator_closes_gets_an_error_for_each_request_and_the_others_stay() {
     let mut bench = bench(1);
     let (one, other, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(one, r#"{"id":1,"method":"m","sessionId":"s"}"#);
@@ -72,7 +72,7 @@ fn a_client_that_is_being_closed_is_closed_at_once_when_the_operator_asks_again(
 }
 
 #[test]
-fn workers_that_wait_or_were_given_up_start_at_once_when_the_operator_has_the_pool_restarted() {
+fn workers_in_backoff_or_given_up_start_at_once_when_the_operator_restarts_the_pool() {
     for max_restarts in [0, 5] {
         let mut settings = settings(vec![pool(2, Assignment::RoundRobin), pool(1, Assignment::RoundRobin)]);
         settings.pools[1].id = "other".into();

@@ -19,7 +19,7 @@ fn the_age_of_a_request_is_right_to_the_microsecond_for_years() {
 }
 
 #[test]
-fn a_client_and_a_worker_are_shown_with_what_hangs_on_them() {
+fn the_rows_of_a_client_and_a_worker_have_their_requests_and_sessions() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.pass(seconds(2));

@@ -89,7 +89,7 @@ fn a_connection_ends_with_the_worker_that_it_has_for_itself() {
 }
 
 #[test]
-fn a_client_that_waits_for_nothing_is_told_that_its_own_worker_has_ended() {
+fn a_client_without_pending_requests_is_told_that_its_own_worker_has_ended() {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]));
     let client = bench.client();
     bench.write(client, r#"{"method":"x"}"#);
@@ -100,7 +100,7 @@ fn a_client_that_waits_for_nothing_is_told_that_its_own_worker_has_ended() {
 }
 
 #[test]
-fn a_dying_worker_of_ones_own_is_not_replaced_before_its_client_sees_the_end() {
+fn a_dedicated_worker_is_not_replaced_before_its_client_sees_the_end() {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]));
     let (client, worker) = (bench.client(), bench.worker(0));
     asks(&mut bench, client, 1);
@@ -113,7 +113,7 @@ fn a_dying_worker_of_ones_own_is_not_replaced_before_its_client_sees_the_end() {
 }
 
 #[test]
-fn a_connection_that_ends_with_its_worker_gets_errors_for_what_it_has_asked_others() {
+fn a_connection_that_ends_with_its_worker_gets_errors_for_its_requests_to_others() {
     let pools = vec![named("own", 1, Assignment::Dedicated), named("tools", 1, Assignment::RoundRobin)];
     let mut bench = Bench::new(settings(pools));
     let (client, worker) = (bench.client(), bench.worker(0));
@@ -156,7 +156,7 @@ fn dedicated_connections_may_use_the_same_session_names() {
 }
 
 #[test]
-fn a_dedicated_worker_may_be_told_a_second_name_that_a_late_answer_gave_out() {
+fn a_dedicated_worker_may_get_a_second_name_that_a_late_answer_gave_out() {
     let mut slow = settings(vec![pool(1, Assignment::Dedicated)]);
     slow.pools[0].request_timeout = Some(seconds(1));
     let mut bench = Bench::new(slow);
@@ -219,7 +219,7 @@ fn clients_do_not_restart_a_pool_whose_workers_cannot_start() {
 }
 
 #[test]
-fn a_pool_whose_spare_was_given_up_says_so() {
+fn the_error_for_a_pool_whose_spare_was_given_up_says_so() {
     let mut failing = settings(vec![Pool { max_instances: 9, ..pool(1, Assignment::Dedicated) }]);
     failing.limits.max_restarts = 0;
     let mut bench = Bench::new(failing);
@@ -233,7 +233,7 @@ fn a_pool_whose_spare_was_given_up_says_so() {
 }
 
 #[test]
-fn a_pool_whose_workers_were_given_up_says_when_they_are_tried_again() {
+fn the_error_for_a_pool_whose_workers_were_given_up_says_when_they_are_tried_again() {
     for (assignment, what) in
         [(Assignment::Dedicated, "free: the spare one was"), (Assignment::Client, "running: its worker was")]
     {

@@ -156,7 +156,7 @@ fn the_token_of_a_request_that_was_forgotten_is_not_used_again() {
 }
 
 #[test]
-fn a_worker_hears_of_the_progress_of_what_it_asks_a_client() {
+fn a_worker_gets_the_progress_of_its_request_to_a_client() {
     let mut bench = bench(2);
     let (first, second) = (bench.client(), bench.client());
     let workers = [bench.worker(0), bench.worker(1)];
@@ -216,7 +216,7 @@ fn a_worker_of_one_client_alone_tells_it_everything() {
 }
 
 #[test]
-fn what_is_told_to_a_subscription_goes_to_the_client_that_listens_under_its_own_id() {
+fn messages_of_a_subscription_go_to_its_client_under_its_own_id() {
     const LISTEN: &str = r#"{"id":ID,"method":"subscriptions/listen","params":{"_meta":{"x":1}}}"#;
     const TOLD: &str = r#"{"method":"METHOD","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":ID,"x":{}}}}"#;
     const OVER: &str = r#"{"id":ID,"result":{"_meta":{"io.modelcontextprotocol/subscriptionId":ID,"x":1},"y":0}}"#;
@@ -250,7 +250,7 @@ fn what_is_told_to_a_subscription_goes_to_the_client_that_listens_under_its_own_
 }
 
 #[test]
-fn a_worker_that_sends_back_what_it_gets_answers_with_the_clients_own_names() {
+fn an_echoing_worker_answers_with_the_clients_own_names() {
     let (mut bench, first, second, worker) = shared();
     for client in [first, second] {
         bench.write(client, &asks("0", "3"));
@@ -278,7 +278,7 @@ fn a_token_that_is_none_passes_and_one_that_is_too_long_is_refused() {
 }
 
 #[test]
-fn a_token_that_stands_twice_makes_the_line_malformed() {
+fn a_duplicate_token_makes_the_line_malformed() {
     let (mut bench, first, _, worker) = shared();
     bench.write(first, r#"{"id":1,"method":"x","params":{"_meta":{"progressToken":1,"progress\u0054oken":2}}}"#);
     assert!(bench.read(worker).is_empty());

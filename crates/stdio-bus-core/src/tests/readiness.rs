@@ -113,7 +113,7 @@ fn a_listener_without_room_is_not_ready_and_the_others_are() {
 }
 
 #[test]
-fn a_daemon_that_shuts_down_says_so_whatever_else_is_wrong() {
+fn the_readiness_of_a_daemon_that_shuts_down_is_draining_whatever_else_is_wrong() {
     let mut bench = bench(1);
     let client = bench.client();
     bench.write(client, r#"{"id":1,"method":"m"}"#);

@@ -121,7 +121,7 @@ fn a_session_stays_with_its_worker_until_it_is_over() {
 }
 
 #[test]
-fn what_a_replaced_worker_has_not_answered_in_time_is_an_error_that_says_so() {
+fn requests_that_a_replaced_worker_has_not_answered_in_time_get_an_error_that_says_so() {
     let mut before = settings(vec![pool(1, Assignment::RoundRobin)]);
     before.limits.replace_timeout = seconds(5);
     let mut bench = Bench::new(before.clone());
@@ -191,7 +191,7 @@ fn the_only_worker_of_a_pool_whose_new_command_cannot_live_is_followed_by_its_li
 }
 
 #[test]
-fn a_command_that_lives_for_a_moment_and_answers_nothing_gives_way_to_the_one_before_it() {
+fn a_command_that_runs_briefly_and_answers_nothing_is_replaced_by_the_previous_one() {
     let before = settings(vec![pool(2, Assignment::RoundRobin)]);
     let mut bench = Bench::new(before.clone());
     bench.reload(&changed(&before));
@@ -211,7 +211,7 @@ fn a_command_that_lives_for_a_moment_and_answers_nothing_gives_way_to_the_one_be
 }
 
 #[test]
-fn a_command_that_has_answered_once_is_not_given_up_for_the_one_before_it() {
+fn a_command_that_has_answered_once_is_not_given_up_for_the_previous_one() {
     let before = settings(vec![pool(1, Assignment::RoundRobin)]);
     let mut bench = Bench::new(before.clone());
     let client = bench.client();
@@ -345,7 +345,7 @@ fn a_pool_becomes_larger_and_smaller() {
 }
 
 #[test]
-fn a_new_pool_serves_at_once_and_one_that_is_gone_ends_with_its_sessions() {
+fn a_new_pool_serves_at_once_and_a_removed_one_ends_with_its_sessions() {
     let named = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
     let before = settings(vec![named("a"), named("b")]);
     let mut bench = Bench::new(before.clone());
@@ -383,7 +383,7 @@ fn a_new_pool_serves_at_once_and_one_that_is_gone_ends_with_its_sessions() {
 }
 
 #[test]
-fn a_pool_that_comes_back_before_it_has_ended_goes_on() {
+fn a_removed_pool_that_is_added_again_before_it_has_ended_continues() {
     let named = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
     let before = settings(vec![named("a"), named("b")]);
     let mut bench = Bench::new(before.clone());
@@ -400,7 +400,7 @@ fn a_pool_that_comes_back_before_it_has_ended_goes_on() {
 }
 
 #[test]
-fn clients_of_a_listener_that_is_gone_have_the_time_of_a_drain() {
+fn clients_of_a_removed_listener_have_the_drain_timeout() {
     let mut before = settings(vec![pool(1, Assignment::RoundRobin)]);
     before.listeners.push(Listener::default());
     before.limits.drain_timeout = seconds(7);
@@ -556,7 +556,7 @@ fn a_connection_with_two_workers_of_its_own_keeps_both_where_its_pools_become_on
 }
 
 #[test]
-fn the_worker_of_a_connection_is_asked_for_its_sessions_though_its_pool_is_gone() {
+fn the_worker_of_a_connection_gets_session_requests_though_its_pool_is_removed() {
     let named = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::Client) };
     let before = settings(vec![named("a"), named("b")]);
     let mut bench = Bench::new(before.clone());
@@ -630,7 +630,7 @@ fn a_worker_active_in_a_session_without_an_owner_is_not_replaced_before_it_is_id
 }
 
 #[test]
-fn a_drain_lets_a_session_work_on_that_has_no_request_pending() {
+fn a_drain_waits_for_an_active_session_without_pending_requests() {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.limits.quiesce = seconds(60);
     let mut bench = Bench::new(settings);

@@ -150,7 +150,7 @@ fn a_notification_in_an_unknown_session_is_discarded_with_a_warning() {
 }
 
 #[test]
-fn a_worker_message_that_says_nothing_of_its_receiver_is_discarded_with_a_warning() {
+fn a_worker_message_without_an_addressee_is_discarded_with_a_warning() {
     let mut bench = bench(1);
     let (client, other, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(worker, r#"{"method":"hello"}"#);
@@ -173,7 +173,7 @@ fn routing_keys_are_read_decoded() {
 }
 
 #[test]
-fn a_routing_key_that_stands_twice_is_malformed() {
+fn a_duplicate_routing_key_is_malformed() {
     for line in
         [r#"{"id":1,"id":2,"method":"x"}"#, r#"{"id":1,"method":"x","params":{"sessionId":"a","sessionId":"b"}}"#]
     {
@@ -185,7 +185,7 @@ fn a_routing_key_that_stands_twice_is_malformed() {
 }
 
 #[test]
-fn a_question_of_a_worker_reaches_the_owner_and_the_answer_that_worker() {
+fn a_workers_request_reaches_the_owner_and_the_answer_that_worker() {
     let mut bench = bench(2);
     let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
     bench.write(client, r#"{"id":0,"method":"session/prompt","params":{"sessionId":"a"}}"#);

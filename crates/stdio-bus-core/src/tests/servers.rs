@@ -37,7 +37,7 @@ fn offered(first: &str, second: &str) -> (Bench, [Peer; 2], Peer) {
 }
 
 #[test]
-fn what_a_worker_tells_an_mcp_server_goes_to_the_client_that_offers_it() {
+fn messages_for_an_mcp_server_go_to_the_client_that_offers_it() {
     let (mut bench, [first, second], worker) =
         offered(&server("a"), &format!(r#"7,{{"type":"http","id":"a"}},{}"#, server("b")));
     for (name, client, other) in [("a", first, second), ("b", second, first), ("a", first, second)] {
@@ -67,7 +67,7 @@ fn a_server_is_known_from_each_request_for_a_session() {
 }
 
 #[test]
-fn what_a_server_calls_its_request_is_no_request_of_the_bus() {
+fn the_request_id_of_an_mcp_server_is_not_one_of_the_bus() {
     let (mut bench, [first, second], worker) = offered(&server("a"), &server("b"));
     // Both have sent the id 9, so the second one is replaced.
     for client in [first, second] {
@@ -85,7 +85,7 @@ fn what_a_server_calls_its_request_is_no_request_of_the_bus() {
 }
 
 #[test]
-fn what_a_server_says_goes_to_the_worker_to_which_it_was_offered() {
+fn messages_of_a_server_go_to_the_worker_to_which_it_was_offered() {
     let mut bench = bench(3);
     let client = bench.client();
     for at in 0..3 {

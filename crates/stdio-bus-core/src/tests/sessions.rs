@@ -350,7 +350,7 @@ fn a_session_is_used_by_messages_of_either_side_and_by_requests_that_are_pending
 }
 
 #[test]
-fn on_a_dedicated_worker_a_forgotten_session_goes_on_as_if_nothing_had_been() {
+fn on_a_dedicated_worker_a_forgotten_session_continues() {
     let (mut bench, client, worker) = forgetting(Assignment::Dedicated);
     bench.pass(seconds(10));
     assert_eq!(bench.count(Reason::SessionIdle), 1);
@@ -478,7 +478,7 @@ fn a_token_a_certificate_and_another_listener_are_not_the_same_owner() {
 }
 
 #[test]
-fn a_session_whose_request_was_given_up_is_forgotten_like_any_other() {
+fn a_session_whose_request_timed_out_is_forgotten_like_any_other() {
     let mut settings = settings(vec![Pool { request_timeout: Some(seconds(5)), ..pool(1, Assignment::Client) }]);
     settings.limits.session_idle = Some(seconds(8));
     let (mut bench, [client, _], _) = names_of(settings, [None, None]);

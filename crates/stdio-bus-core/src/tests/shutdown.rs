@@ -95,7 +95,7 @@ fn a_request_while_quiescing_is_refused_as_not_delivered() {
 }
 
 #[test]
-fn what_belongs_to_a_pending_request_passes_while_quiescing() {
+fn messages_about_a_pending_request_pass_while_quiescing() {
     let (mut bench, client, worker) = quiescing(seconds(10));
     bench.write(client, r#"{"id":2,"method":"session/prompt","sessionId":"s"}"#);
     bench.write(worker, r#"{"id":7,"method":"session/request_permission","sessionId":"s"}"#);
@@ -184,7 +184,7 @@ fn a_signal_after_the_end_of_stdin_ends_everything_at_once() {
 }
 
 #[test]
-fn a_shutdown_stops_accepting_tells_the_workers_and_ends_when_all_have_gone() {
+fn a_shutdown_stops_accepting_stops_the_workers_and_ends_when_all_have_left() {
     let mut bench = bench(2);
     let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
     bench.shutdown();
@@ -316,7 +316,7 @@ fn after_a_second_signal_the_end_does_not_wait_for_an_unkillable_worker() {
 }
 
 #[test]
-fn a_signal_after_the_operators_wish_is_the_first_one() {
+fn a_signal_after_a_drain_by_the_operator_is_the_first_one() {
     let (mut bench, client, worker) = quiescing(seconds(1000));
     bench.handle(Input::Drain);
     bench.pass(seconds(2));
@@ -367,7 +367,7 @@ fn a_client_that_does_not_take_its_last_bytes_is_left_behind() {
 }
 
 #[test]
-fn lines_of_a_client_that_never_took_its_answers_are_told_at_the_end() {
+fn lines_of_a_client_that_never_took_its_answers_are_reported_at_the_end() {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.limits.max_output_queue = 1000;
     let mut bench = Bench::new(settings);
@@ -386,7 +386,7 @@ fn lines_of_a_client_that_never_took_its_answers_are_told_at_the_end() {
 }
 
 #[test]
-fn a_stdin_that_ends_before_a_line_came_is_told_about_unless_others_can_connect() {
+fn a_stdin_that_ends_without_a_line_is_reported_unless_others_can_connect() {
     for (listeners, told) in [(1, 1), (2, 0)] {
         let mut stdio = settings(vec![pool(1, Assignment::RoundRobin)]);
         stdio.listeners.resize(listeners, stdio.listeners[0].clone());

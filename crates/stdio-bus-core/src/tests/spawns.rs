@@ -83,7 +83,7 @@ fn a_start_that_is_held_up_holds_up_those_of_no_other_pool() {
 }
 
 #[test]
-fn nothing_is_started_for_a_client_that_has_gone_while_it_waited() {
+fn nothing_is_started_for_a_client_that_left_while_it_waited() {
     let mut bench = dedicated(100);
     asks_from(&mut bench, 1);
     asks_from(&mut bench, 1);
@@ -101,7 +101,7 @@ fn nothing_is_started_for_a_client_that_has_gone_while_it_waited() {
 }
 
 #[test]
-fn spares_come_after_clients_that_wait() {
+fn spares_are_started_after_waiting_clients() {
     let mut bench = dedicated(100);
     asks_from(&mut bench, 1);
     asks_from(&mut bench, 2);
@@ -126,7 +126,7 @@ fn a_source_whose_clients_leave_without_their_answers_gets_workers_at_a_limited_
 }
 
 #[test]
-fn of_clients_that_send_no_more_a_few_of_each_source_wait_for_workers() {
+fn only_a_few_clients_of_each_source_that_send_no_more_wait_for_workers() {
     let mut bench = dedicated(1000);
     asks_from(&mut bench, 1);
     asks_from(&mut bench, 1);
@@ -188,7 +188,7 @@ fn clients_that_wait_for_workers_get_an_error_when_the_daemon_shuts_down() {
 }
 
 #[test]
-fn a_client_that_waits_for_its_worker_to_start_is_counted_and_told_about_once() {
+fn a_client_that_waits_for_its_worker_to_start_is_counted_and_reported_once() {
     let mut bench = dedicated(100);
     let cold = asks_from(&mut bench, 1);
     let queued = [asks_from(&mut bench, 2), asks_from(&mut bench, 2)];
@@ -204,7 +204,7 @@ fn a_client_that_waits_for_its_worker_to_start_is_counted_and_told_about_once() 
 }
 
 #[test]
-fn turns_at_a_pace_go_on_after_a_start_that_took_longer_than_the_pace() {
+fn rate_limited_turns_continue_after_a_start_that_took_longer_than_the_interval() {
     let mut bench = dedicated(1000);
     asks_from(&mut bench, 1);
     asks_from(&mut bench, 1);
@@ -225,7 +225,7 @@ fn turns_at_a_pace_go_on_after_a_start_that_took_longer_than_the_pace() {
 }
 
 #[test]
-fn a_client_that_waits_with_too_many_that_may_have_gone_is_refused_though_a_spare_is_there_for_others() {
+fn a_client_that_waits_with_too_many_that_may_have_left_is_refused_though_a_spare_is_there_for_others() {
     let mut bench = dedicated(1000);
     asks_from(&mut bench, 1);
     let ended: Vec<Peer> = (0..17).map(|_| asks_from(&mut bench, 1)).collect();

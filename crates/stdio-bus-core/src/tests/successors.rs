@@ -57,7 +57,7 @@ fn an_envelope_opens_no_session_of_another_client() {
 }
 
 #[test]
-fn what_an_envelope_cancels_is_named_as_the_worker_knows_it() {
+fn a_cancellation_in_an_envelope_has_the_id_that_the_worker_knows() {
     let mut bench = bench(1);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
     for client in [first, second] {

@@ -19,7 +19,7 @@ fn with_timeout() -> Bench {
 }
 
 #[test]
-fn a_request_is_counted_once_by_what_became_of_it_and_an_answer_by_how_long_it_took() {
+fn a_request_is_counted_once_by_its_outcome_and_an_answer_by_its_duration() {
     let mut bench = with_timeout();
     let (client, worker) = (bench.client(), bench.worker(0));
     for id in 1..=3 {
@@ -78,7 +78,7 @@ fn a_request_that_the_end_of_the_daemon_overtakes_is_counted_as_that() {
 }
 
 #[test]
-fn requests_that_reach_no_worker_are_no_outcome_of_a_pool() {
+fn requests_that_reach_no_worker_have_no_outcome() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.dies(worker);
@@ -94,7 +94,7 @@ fn errors(bench: &Bench, pool: Option<usize>) -> Vec<(&'static str, u64)> {
 }
 
 #[test]
-fn errors_of_a_burst_are_counted_by_pool_and_reason_and_the_log_says_where() {
+fn errors_of_a_burst_are_counted_by_pool_and_reason_and_logged_with_the_pool() {
     let other = Pool { id: "other".into(), ..pool(1, Assignment::RoundRobin) };
     let mut bench = Bench::new(settings(vec![pool(1, Assignment::RoundRobin), other]));
     let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
@@ -122,7 +122,7 @@ fn errors_of_a_burst_are_counted_by_pool_and_reason_and_the_log_says_where() {
 }
 
 #[test]
-fn starts_exits_restarts_and_seats_that_are_given_up_are_counted() {
+fn starts_exits_restarts_and_slots_given_up_are_counted() {
     let mut settings = settings(vec![pool(1, Assignment::RoundRobin)]);
     settings.limits.max_restarts = 1;
     let mut bench = Bench::new(settings);

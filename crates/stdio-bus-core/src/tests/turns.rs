@@ -46,7 +46,7 @@ fn the_first_line_of_another_client_does_not_wait_behind_a_flood() {
 }
 
 #[test]
-fn the_first_line_of_a_client_does_not_wait_for_what_the_one_before_it_in_its_slot_has_sent() {
+fn the_first_line_of_a_client_does_not_wait_for_those_of_its_predecessor_in_the_slot() {
     let (mut bench, flooder, worker) = flooded();
     bench.breaks(flooder);
     bench.gone(flooder);
@@ -136,7 +136,7 @@ fn a_worker_that_reads_nothing_at_all_fills_up_and_is_ended() {
 }
 
 #[test]
-fn a_client_that_began_to_wait_while_it_was_alone_goes_on_beside_others() {
+fn a_client_that_began_to_wait_while_it_was_alone_continues_beside_others() {
     let mut tight = settings(vec![pool(1, Assignment::RoundRobin)]);
     tight.limits.max_output_queue = 50_000;
     let mut bench = Bench::new(tight);
@@ -299,7 +299,7 @@ fn a_worker_waits_for_its_only_user_though_it_has_just_been_held_up_by_another_c
 }
 
 #[test]
-fn patience_comes_back_with_time() {
+fn the_time_for_slow_readers_is_regained() {
     let (mut bench, slow, _, worker) = slow_and_polite();
     for _ in 0..3 {
         bench.write(worker, &update());
@@ -392,7 +392,7 @@ fn a_full_table_of_sessions_evicts_unused_claims_of_the_largest_holder_first() {
 }
 
 #[test]
-fn a_cancelled_request_gives_its_slot_back_after_its_grace() {
+fn a_cancelled_request_frees_its_slot_after_its_grace() {
     for (method, told) in [("notifications/cancelled", false), ("$/cancel_request", true)] {
         let mut bench = bench(1);
         let (client, worker) = (bench.client(), bench.worker(0));

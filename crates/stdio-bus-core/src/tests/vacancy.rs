@@ -66,7 +66,7 @@ fn no_line_waits_longer_than_hold_ms_in_total() {
 }
 
 #[test]
-fn workers_that_end_again_and_again_are_not_waited_for() {
+fn workers_that_keep_crashing_are_not_waited_for() {
     let mut bench = round_robin(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.dies(worker);

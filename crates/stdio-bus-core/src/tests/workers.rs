@@ -66,7 +66,7 @@ fn a_malformed_line_among_the_last_ones_of_a_dead_worker_ends_it_at_once() {
 }
 
 #[test]
-fn what_is_not_json_on_stdout_ends_the_worker_and_all_that_hung_on_it() {
+fn stray_output_on_stdout_ends_the_worker_with_its_requests_and_sessions() {
     for bytes in [&b"Loading model...\n"[..], b"[]\n", b"{\"id\":1,\"id\":1}\n", b"\xff\n"] {
         let mut bench = bench(1);
         let (client, worker) = (bench.client(), bench.worker(0));
@@ -90,7 +90,7 @@ fn what_is_not_json_on_stdout_ends_the_worker_and_all_that_hung_on_it() {
 }
 
 #[test]
-fn what_a_worker_printed_by_mistake_is_shown_escaped_and_short() {
+fn stray_output_of_a_worker_is_shown_escaped_and_short() {
     let mut bench = bench(1);
     let worker = bench.worker(0);
     bench.write_bytes(worker, format!("Hi \x1b[31m{}\n", "x".repeat(500)).as_bytes());
@@ -219,7 +219,7 @@ fn a_worker_that_cannot_be_started_is_tried_again_later_and_others_are_not_touch
 }
 
 #[test]
-fn what_a_worker_wrote_before_it_died_is_delivered() {
+fn lines_written_by_a_worker_before_it_died_are_delivered() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":1,"method":"x"}"#);
@@ -233,7 +233,7 @@ fn what_a_worker_wrote_before_it_died_is_delivered() {
 }
 
 #[test]
-fn a_pipe_that_a_grandchild_holds_open_is_given_up_after_a_second() {
+fn a_pipe_that_a_grandchild_holds_open_is_closed_after_a_second() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.write(client, r#"{"id":1,"method":"x"}"#);
@@ -327,7 +327,7 @@ fn the_sessions_of_a_restarted_worker_are_not_those_of_the_old_one() {
 }
 
 #[test]
-fn every_worker_has_a_number_of_its_own_for_ever() {
+fn the_number_of_a_worker_is_never_reused() {
     let mut bench = bench(2);
     for _ in 0..3 {
         let worker = bench.worker(0);
@@ -397,7 +397,7 @@ fn told_of(breaks: impl Fn(&mut Bench, Peer)) -> (Value, String, Vec<(&'static s
 }
 
 #[test]
-fn a_worker_that_is_replaced_for_what_it_did_counts_as_an_end_with_its_reason_and_bystanders_read_it() {
+fn a_worker_stopped_for_its_fault_counts_with_that_reason_and_bystanders_read_it() {
     type Breaks = fn(&mut Bench, Peer);
     let cases: [(Breaks, &str); 5] = [
         (|bench, worker| bench.write(worker, "Starting..."), "worker_malformed"),
@@ -487,7 +487,7 @@ fn a_worker_that_is_started_again_has_the_name_of_the_one_before() {
 }
 
 #[test]
-fn no_two_workers_of_a_dedicated_pool_have_one_name_and_those_of_the_gone_are_used_again() {
+fn live_workers_of_a_dedicated_pool_have_distinct_names_and_free_ones_are_reused() {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 3, ..pool(1, Assignment::Dedicated) }]));
     let (first, second) = (bench.client(), bench.client());
     for client in [first, second] {
@@ -504,7 +504,7 @@ fn no_two_workers_of_a_dedicated_pool_have_one_name_and_those_of_the_gone_are_us
 }
 
 #[test]
-fn a_flood_of_unroutable_lines_is_counted_in_full_and_logged_with_restraint() {
+fn a_flood_of_unroutable_lines_is_counted_in_full_and_logged_at_a_limited_rate() {
     let mut bench = bench(1);
     let worker = bench.worker(0);
     for _ in 0..1000 {

@@ -48,7 +48,7 @@ proptest! {
     }
 
     #[test]
-    fn a_line_is_what_two_other_parsers_say(bytes in prop_oneof![1 => text(JSON, 24), 4 => messages(1)]) {
+    fn two_other_parsers_agree_on_a_line(bytes in prop_oneof![1 => text(JSON, 24), 4 => messages(1)]) {
         super::scanner::check(&bytes);
     }
 }

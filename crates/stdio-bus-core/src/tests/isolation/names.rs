@@ -42,7 +42,7 @@ fn own_workers(denies: bool) -> Bench {
 }
 
 #[test]
-fn a_claim_on_a_worker_of_ones_own_opens_no_session_that_another_name_has_loaded() {
+fn a_claim_on_a_dedicated_worker_opens_no_session_loaded_by_another_user() {
     for denies in [false, true] {
         let mut bench = own_workers(denies);
         let (stranger, alice) = (named(&mut bench, None, None), named(&mut bench, Some("alice"), None));
@@ -91,7 +91,7 @@ fn a_session_created_for_a_client_is_its_own_even_if_the_name_is_used_elsewhere(
 }
 
 #[test]
-fn a_token_is_good_for_its_pools_only_and_the_first_one_is_its_clients() {
+fn a_token_is_valid_for_its_pools_only_and_the_first_one_is_the_default() {
     let of = |id: &str| Pool { id: id.into(), ..pool(1, Assignment::RoundRobin) };
     let mut bench = Bench::new(settings(vec![of("a"), of("b"), of("c")]));
     let (client, b, c) = (named(&mut bench, Some("alice"), Some(&[2, 1])), bench.worker(1), bench.worker(2));

@@ -1,5 +1,5 @@
-//! `cargo bench -p stdio-bus-bench --bench framing`: a stream of lines through the core, cut into reads of several sizes, with what a read
-//! leaves of a line kept in front of the next one as the shell keeps it.
+//! `cargo bench -p stdio-bus-bench --bench framing`: a stream of lines through the core, in reads of several sizes; an
+//! incomplete line is kept in front of the next read, as in the shell.
 
 #[allow(dead_code)]
 mod core;

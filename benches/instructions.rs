@@ -1,8 +1,8 @@
-//! The core under valgrind: `scripts/instructions` counts what each case takes, and compares it with what is recorded.
+//! The core under valgrind: `scripts/instructions` counts the instructions of each case, and compares them with the
+//! record.
 //!
-//! `instructions CASE ROUNDS` does so many rounds of a case after some that are not counted: [`measured`] is what
-//! callgrind collects. It prints how many lines or round trips that were, how long they took, and with which
-//! instruction set the scanner reads.
+//! `instructions CASE ROUNDS` runs a case for the given rounds after a warm-up: [`measured`] is what callgrind
+//! collects. It prints the number of lines or round trips, their time, and the scanner's instruction set.
 
 #[allow(dead_code)]
 mod core;
@@ -13,17 +13,17 @@ use core::{Core, Lines, answer, call, modern_call, progress, request, update};
 use stdio_bus::bus::settings::MAX_CONNECTIONS;
 use stdio_bus::scan::Scanner;
 
-/// Clients, and lines that come with one read, where there are many.
+/// The number of clients, and of lines in one read, in cases with many.
 const MANY: usize = 64;
-/// Rounds before those that count: tables have grown, and sessions are known.
+/// Warm-up rounds, in which tables grow and sessions are created.
 const WARM_UP: usize = 20;
 
-/// What clients and the worker say in one round.
+/// The lines of clients and the worker in one round.
 struct Case {
     core: Core,
     clients: Vec<(usize, Lines)>,
     worker: Vec<Lines>,
-    /// Round trips, or lines of the worker, in one round.
+    /// Round trips, or lines of the worker, per round.
     each: usize,
 }
 
@@ -32,15 +32,14 @@ impl Case {
         let session = |client: usize| format!("session-{client}");
         let id = |number: usize| 10_000 + number;
         Some(match name {
-            // Every client asks once, and is answered.
+            // Every client sends one request, and is answered.
             "64x1" => Self {
                 core: Core::new(MANY, 1),
                 clients: (0..MANY).map(|at| (at, Lines::new([request(id(at), &session(at))]))).collect(),
                 worker: (0..MANY).map(|at| Lines::new([answer(id(at))])).collect(),
                 each: MANY,
             },
-            // The same while the tables are full but for these: 1,024 clients with a session each, 3,968 requests that
-            // nobody answers.
+            // The same while the tables are almost full: 1,024 clients with a session each, 3,968 unanswered requests.
             "full" => {
                 let mut core = Core::new(MAX_CONNECTIONS, 1);
                 for client in 0..MAX_CONNECTIONS {
@@ -50,15 +49,15 @@ impl Case {
                 }
                 Self { core, ..Self::named("64x1")? }
             }
-            // One client asks many times at once, and is answered so.
+            // One client sends many requests at once, which are answered at once.
             "1x64" => Self {
                 core: Core::new(1, 1),
                 clients: vec![(0, Lines::new((0..MANY).map(|at| request(id(at), &session(0)))))],
                 worker: vec![Lines::new((0..MANY).map(|at| answer(id(at))))],
                 each: MANY,
             },
-            // Every client calls without a session, and is answered; the same as MCP 2026-07-28 has it; the same with
-            // progress tokens, and told once of each.
+            // Every client sends a call without a session, and is answered; the same with MCP 2026-07-28; the same with
+            // progress tokens, and one progress notification each.
             "calls" | "modern" | "progress" => {
                 let has_token = name == "progress";
                 let asks = |id| if name == "modern" { modern_call(id) } else { call(id, has_token) };
@@ -70,7 +69,7 @@ impl Case {
                     each: MANY,
                 }
             }
-            // A worker tells every client a little at once.
+            // A worker sends one line to every client at once.
             "tokens" => {
                 let mut core = Core::new(MANY, 1);
                 for client in 0..MANY {
@@ -97,7 +96,7 @@ impl Case {
     }
 }
 
-/// What counts.
+/// The measured part.
 #[inline(never)]
 fn measured(case: &mut Case, rounds: usize) -> Duration {
     let began = Instant::now();
@@ -108,7 +107,7 @@ fn measured(case: &mut Case, rounds: usize) -> Duration {
 }
 
 fn main() {
-    // Cargo says `--bench` as well.
+    // Cargo adds `--bench`.
     let mut given = std::env::args().skip(1).filter(|argument| argument != "--bench");
     let case = given.next().and_then(|name| Case::named(&name));
     let rounds = given.next().and_then(|rounds| rounds.parse::<usize>().ok());

@@ -1,9 +1,10 @@
-//! `cargo bench -p stdio-bus-bench --bench router`: what the core alone needs for a message, from the bytes to the last effect. No system
-//! call is made; scanning is part of it.
+//! `cargo bench -p stdio-bus-bench --bench router`: the core's time for a message, from the bytes to the last effect.
+//! No system calls are made; scanning is included.
 //!
-//! By kind: a request, the answer to it, a notification of a worker, and both halves of a request whose id has to be
-//! replaced. By population: sessions, pending requests, clients. And what must not depend on a population: a cancellation
-//! of something and of nothing, by pending requests; names of sessions that are new or somebody else's, by workers.
+//! By kind: a request, its answer, a worker's notification, and both halves of a request whose id is replaced. By
+//! population: sessions, pending requests, clients. And operations that must not depend on a population: cancellations
+//! of pending and unknown requests, by pending requests; session names that are new or belong to another client, by
+//! workers.
 
 #[allow(dead_code)]
 mod core;
@@ -15,10 +16,10 @@ use stdio_bus::bus::port::{Effect, Peer};
 
 use core::{Core, Lines, answer, request, update};
 
-/// Lines that come with one read.
+/// Lines per read.
 const READ: usize = 8;
 
-/// Which half of a round trip counts.
+/// The measured half of a round trip.
 #[derive(Clone, Copy)]
 enum Half {
     Request,
@@ -26,7 +27,7 @@ enum Half {
     Both,
 }
 
-/// Round trips: each turn a few requests of one client, and then the answers to them.
+/// Round trips: in each turn a few requests of one client, then their answers.
 struct Trips {
     core: Core,
     turns: Vec<(usize, Lines, Lines)>,
@@ -34,7 +35,7 @@ struct Trips {
 }
 
 impl Trips {
-    /// `clients` with `sessions` in all, and `pending` other requests that wait all the time.
+    /// `clients` with `sessions` in total, and `pending` other requests that stay unanswered.
     fn new(clients: usize, sessions: usize, pending: usize) -> Self {
         let mut core = Core::new(clients, 1);
         for number in 0..pending.saturating_sub(READ) {
@@ -76,7 +77,7 @@ impl Trips {
     }
 }
 
-/// A second client uses the ids of the first one, which are all pending.
+/// A second client uses the ids of the first one, all of which are pending.
 fn translated(bencher: &mut Bencher<'_>, half: Half) {
     let mut core = Core::new(2, 1);
     let requests = |session| Lines::new((0..READ).map(|id| request(id, session)));
@@ -144,7 +145,7 @@ fn populations(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// A client cancels what it has asked, or what it has not, while so many of its requests wait.
+/// A client cancels a pending or an unknown request, while `pending` others wait.
 fn cancels(bencher: &mut Bencher<'_>, pending: usize, is_pending: bool) {
     let mut core = Core::new(1, 1);
     for id in 0..pending.max(usize::from(is_pending)) {
@@ -157,7 +158,7 @@ fn cancels(bencher: &mut Bencher<'_>, pending: usize, is_pending: bool) {
     bencher.iter(|| core.client(0, &cancels));
 }
 
-/// A client names a session of another one, and is refused.
+/// A client names another client's session, and is refused.
 fn foreign_names(bencher: &mut Bencher<'_>, workers: usize) {
     let mut core = Core::new(2, workers);
     core.client(1, &Lines::new([request(1, "theirs")]));
@@ -165,7 +166,7 @@ fn foreign_names(bencher: &mut Bencher<'_>, workers: usize) {
     bencher.iter(|| core.client(0, &requests));
 }
 
-/// A client asks the workers in turn for sessions that nobody has. What they answer does not count.
+/// A client requests unknown sessions from the workers in turn. Their answers are not measured.
 fn new_names(bencher: &mut Bencher<'_>, workers: usize) {
     let mut core = Core::new(2, workers);
     let load = |id| request(id, &format!("new-{id}")).replace("prompt", "load");
@@ -185,7 +186,7 @@ fn new_names(bencher: &mut Bencher<'_>, workers: usize) {
                 }
             });
             time += began.elapsed();
-            // Lines in a row for one worker are one effect.
+            // Adjacent lines for one worker are one effect.
             for (at, answer) in answers.iter().enumerate() {
                 core.tell(*asked.get(at).unwrap_or(&asked[0]), answer);
             }

@@ -1,10 +1,10 @@
-//! How fast lines are scanned: per class of traffic and for the worst inputs, every instruction set of this machine
-//! beside other parsers on the same bytes in the same run.
+//! The scanner's speed: per class of traffic and for the worst inputs, every instruction set of this machine beside
+//! other parsers, on the same bytes in the same run.
 //!
-//! `cargo bench -p stdio-bus-bench --bench scan -- [--quick] [class …]`. Contenders take turns, so that all meet the same noise; a
-//! figure is the median of their rounds, in CPU time of this thread, so that other work on the machine does not count.
-//! All have to find as many valid lines as there are. Results go to the screen and to `scan-bench.json` in the target
-//! directory.
+//! `cargo bench -p stdio-bus-bench --bench scan -- [--quick] [class …]`. Contenders take turns, so that all meet the
+//! same noise; a figure is the median of their rounds, in CPU time of this thread, so that other work on the machine
+//! does not count. Each has to find all valid lines. Results are printed, and written to `scan-bench.json` in the
+//! target directory.
 
 use memchr::memchr_iter;
 use serde::de::IgnoredAny;
@@ -14,13 +14,13 @@ use std::time::Duration;
 use stdio_bus::scan::{BATCH, InstructionSet, Line, Outcome, PAD, Partial, Scanner, Window};
 use stdio_bus_sim::corpus::{self, Corpus};
 
-/// Bytes that arrive at once.
+/// Bytes per read.
 const READ: usize = 64 << 10;
 
-/// One way to find the valid lines.
+/// A way to find the valid lines.
 struct Contender {
     name: &'static str,
-    /// Bytes to start each round with, and how many lines it finds valid in them. The bytes have pads.
+    /// The padded bytes that each round starts with, and the function that counts valid lines in them.
     run: Run,
 }
 
@@ -54,7 +54,7 @@ fn progress(text: &str) {
     }
 }
 
-/// How long this thread has been running.
+/// The CPU time of this thread.
 fn cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the clock exists and `time` is written to.
@@ -71,12 +71,12 @@ fn measure(corpus: &Corpus, rounds: usize) -> Vec<Duration> {
     let mut times = vec![Vec::with_capacity(rounds); contenders.len()];
     for round in 0..=rounds {
         for (contender, times) in contenders.iter_mut().zip(&mut times) {
-            // simd-json writes into its input.
+            // simd-json modifies its input.
             bytes.copy_from_slice(&padded);
             let start = cpu_time();
             let lines = (contender.run)(black_box(&mut bytes));
             let time = cpu_time() - start;
-            // Some peers refuse valid lines, or know no depth beyond 128; that costs them only their figure.
+            // Some parsers refuse valid lines, or limit the depth to 128; that only invalidates their figure.
             if round == 0 && lines != corpus.lines {
                 assert!(!contender.name.starts_with("bus"), "{} found {lines}", contender.name);
                 times.push(Duration::MAX);
@@ -111,7 +111,7 @@ fn contenders() -> Vec<Contender> {
         };
         contenders.push(Contender { name, run: Box::new(run) });
     }
-    // Each line comes alone, as it does from a peer that waits for answers.
+    // Each line arrives alone, as from a peer that waits for answers.
     let (mut scanner, mut batch, mut ends) = (Scanner::new(), Vec::with_capacity(BATCH), Vec::new());
     let run = move |bytes: &mut [u8]| {
         if ends.is_empty() {
@@ -161,7 +161,7 @@ fn each_line(padded: &mut [u8], mut is_valid: impl FnMut(&mut [u8]) -> bool) -> 
     valid
 }
 
-/// Scans as the bus does: reads end where `reads` says, and what was consumed is dropped after each.
+/// Scans as the bus does: reads end at `reads`, and consumed bytes are dropped after each.
 fn scan(scanner: &mut Scanner, batch: &mut Vec<Line>, padded: &[u8], reads: impl Iterator<Item = usize>) -> usize {
     let mut partial = Partial::new();
     let (mut start, mut lines) = (PAD, 0);

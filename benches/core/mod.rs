@@ -1,4 +1,4 @@
-//! The core with nothing around it: peers that are there because somebody says so, and lines that come from memory.
+//! The core on its own: simulated peers, and lines from memory.
 
 use std::hint::black_box;
 
@@ -7,7 +7,7 @@ use stdio_bus::bus::port::{ClientKey, Effect, Input, Moment, Next, Peer, Source,
 use stdio_bus::bus::settings::{Assignment, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, Settings};
 use stdio_bus::scan::{PAD, Window};
 
-/// Bytes that a worker leaves unread at most.
+/// Maximum number of bytes that a worker leaves unread.
 const UNREAD: usize = 8 * 1024;
 
 /// A bus with connected clients and running workers.
@@ -23,7 +23,7 @@ pub struct Core {
     unread: usize,
 }
 
-/// Lines, with the pads that the scanner wants.
+/// Lines, padded for the scanner.
 pub struct Lines {
     padded: Vec<u8>,
 }
@@ -37,7 +37,7 @@ impl Lines {
         Self { padded }
     }
 
-    /// As the core wants them.
+    /// A window for the core.
     pub fn window(&self) -> Window<'_> {
         Window::new(&self.padded, PAD, self.padded.len() - PAD)
     }
@@ -53,7 +53,7 @@ impl Core {
             assignment: Assignment::RoundRobin,
             ..Pool::default()
         };
-        // Nothing is ever sent here, so nothing may ever be full.
+        // Output is never sent here, so no queue may fill up.
         let limits = Limits { max_output_queue: usize::MAX / 2, ..Limits::default() };
         let listeners = vec![Listener::default()];
         let mut bus = Bus::new(Settings {
@@ -81,7 +81,7 @@ impl Core {
         Self { bus, clients, workers: started, now: 1, unread: 0 }
     }
 
-    /// Gives lines to the core and takes its effects.
+    /// Passes lines to the core and discards its effects.
     pub fn tell(&mut self, from: Peer, lines: &Lines) {
         self.tell_window(from, lines.window(), |effect| {
             black_box(effect);
@@ -98,7 +98,7 @@ impl Core {
         self.tell(Peer::Worker(self.workers[worker]), lines);
     }
 
-    /// The worker reads what was queued for it, before its clients would have to take turns.
+    /// Lets the workers read their input, before clients would have to take turns.
     fn workers_read(&mut self) {
         if self.unread < UNREAD {
             return;
@@ -109,7 +109,7 @@ impl Core {
         self.bus.handle(now, Input::Unread { worker, bytes: 0 }).for_each(drop);
     }
 
-    /// Gives a window to the core, and each effect to `take`. Returns how many bytes were consumed.
+    /// Passes a window to the core, and each effect to `take`. Returns how many bytes were consumed.
     pub fn tell_window(&mut self, from: Peer, mut window: Window<'_>, mut take: impl FnMut(Effect)) -> usize {
         self.now += 1000;
         self.workers_read();
@@ -135,7 +135,7 @@ impl Core {
     }
 }
 
-/// A request of 200 bytes or so.
+/// A request of about 200 bytes.
 pub fn request(id: impl std::fmt::Display, session: &str) -> String {
     let text = "x".repeat(90);
     format!(
@@ -143,13 +143,13 @@ pub fn request(id: impl std::fmt::Display, session: &str) -> String {
     )
 }
 
-/// A call of 200 bytes or so in no session, with its id as its progress token or without one.
+/// A call of about 200 bytes without a session, with or without its id as its progress token.
 pub fn call(id: impl std::fmt::Display, has_token: bool) -> String {
     let meta = if has_token { format!(",\"_meta\":{{\"progressToken\":{id}}}") } else { String::new() };
     call_with(id, &meta)
 }
 
-/// The same call as a client of MCP 2026-07-28 makes it, with all that such a request says of itself.
+/// The same call by a client of MCP 2026-07-28, with the metadata that it requires.
 pub fn modern_call(id: impl std::fmt::Display) -> String {
     let meta = ",\"_meta\":{\"io.modelcontextprotocol/protocolVersion\":\"2026-07-28\",\
                 \"io.modelcontextprotocol/clientInfo\":{\"name\":\"a client\",\"version\":\"1.0.0\"},\
@@ -164,20 +164,20 @@ fn call_with(id: impl std::fmt::Display, meta: &str) -> String {
     )
 }
 
-/// What a worker tells of the progress of a request.
+/// A worker's progress notification.
 pub fn progress(token: impl std::fmt::Display) -> String {
     format!(
         "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{{\"progressToken\":{token},\"progress\":1}}}}\n"
     )
 }
 
-/// An answer of 200 bytes or so.
+/// An answer of about 200 bytes.
 pub fn answer(id: impl std::fmt::Display) -> String {
     let text = "x".repeat(130);
     format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{{\"stopReason\":\"end_turn\",\"text\":\"{text}\"}}}}\n")
 }
 
-/// A token line of 200 bytes or so.
+/// A token line of about 200 bytes.
 pub fn update(session: &str) -> String {
     let text = "x".repeat(40);
     format!(

@@ -1,14 +1,13 @@
-//! `cargo bench --bench throughput`: the real daemon, with real workers behind real pipes and real clients before
-//! real sockets, beside a raw relay (the floor) and, if `STDIO_BUS_PEER` names one, another daemon with the same
-//! command line.
+//! `cargo bench --bench throughput`: the real daemon, with real workers on real pipes and real clients on real sockets,
+//! beside a raw relay (the floor) and, if `STDIO_BUS_PEER` names one, another daemon with the same command line.
 //!
-//! What counts is the daemon's own CPU time for a round trip, from the scheduler's accounting, and its ratio to the
-//! others in the same run: rounds are interleaved, so that whatever else the machine does hits all alike. The medians
-//! of the rounds are reported.
+//! The main figure is the daemon's own CPU time per round trip, from the scheduler's accounting, and its ratio to the
+//! others in the same run: rounds are interleaved, so that other load on the machine affects all alike. The medians of
+//! the rounds are reported.
 //!
-//! Reading order: [`harness`] is what scenarios are made of; in it [`harness::load`] the clients, [`harness::server`] the
-//! processes, [`harness::relay`] the floor, [`harness::race`] the rounds. [`scenarios`] lists what is measured, each in a
-//! file of its own, and [`report`] prints the tables that come of it.
+//! Reading order: [`harness`] has the parts of scenarios; in it [`harness::load`] the clients, [`harness::server`] the
+//! processes, [`harness::relay`] the floor, [`harness::race`] the rounds. [`scenarios`] lists what is measured, each in
+//! a file of its own, and [`report`] prints the resulting tables.
 
 mod harness;
 mod options;

@@ -23,30 +23,30 @@ usage: cargo bench --bench throughput -- [options] [words]
 STDIO_BUS_PEER=PATH   another stdio_bus to measure in the same run
 STDIO_BUS=PATH        measure this daemon instead of the one just built";
 
-/// What is measured.
+/// A group of scenarios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Door {
-    /// What there is without a name: TCP, Unix sockets, and what happens around them.
+    /// The default group: TCP, Unix sockets, and the daemon's operation.
     Usual,
     /// WebSocket.
     WebSocket,
     /// MCP over HTTP.
     Http,
-    /// What others can do, too.
+    /// Comparison with other servers.
     Peers,
 }
 
-/// See the top of the file.
+/// See the module documentation.
 pub struct Options {
-    /// Names to look for; none means all.
+    /// Names to match; none means all.
     words: Vec<String>,
-    /// Whether they are only named.
+    /// Only list them.
     pub list: bool,
-    /// What is measured.
+    /// The group.
     pub door: Door,
-    /// Where to keep the results, without the extension.
+    /// Where to write the record, without the extension.
     pub record: Option<PathBuf>,
-    /// How it is measured, and whom.
+    /// How and what to measure.
     pub harness: Harness,
 }
 
@@ -54,7 +54,7 @@ impl Options {
     /// Reads the arguments; cargo adds `--bench`.
     ///
     /// # Errors
-    /// What to print instead of running.
+    /// A message to print instead of running.
     pub fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, &'static str> {
         let harness = Harness {
             rounds: 7,
@@ -98,7 +98,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether the scenario of this name is to run.
+    /// Whether to run the scenario with this name.
     pub fn wants(&self, name: &str) -> bool {
         let means = |word: &String| word.strip_prefix('=').map_or(name.contains(word), |exact| name == exact);
         self.words.is_empty() || self.words.iter().any(means)

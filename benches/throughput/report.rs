@@ -1,4 +1,4 @@
-//! What comes out: tables on the screen while it runs, figures in target/bench, and a record to be committed.
+//! The output: tables on the screen during the run, figures in target/bench, and a record to commit.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,16 +12,16 @@ use crate::harness::server;
 use crate::options::Options;
 use crate::scenario::Table;
 
-/// See the top of the file.
+/// See the module documentation.
 pub struct Report<'a> {
     options: &'a Options,
     head: Vec<String>,
-    /// Each with how many of its rows are on the screen.
+    /// Each with the number of its rows already printed.
     tables: Vec<(Table, usize)>,
 }
 
 impl<'a> Report<'a> {
-    /// An empty one, of which the head is on the screen.
+    /// An empty report; its head is printed.
     pub fn new(options: &'a Options) -> Self {
         let harness = &options.harness;
         let peer = harness.peer.as_ref().map_or_else(String::new, |peer| {
@@ -36,7 +36,7 @@ impl<'a> Report<'a> {
         Self { options, head, tables: Vec::new() }
     }
 
-    /// Adds what came of a scenario, and shows the first table of it.
+    /// Adds the tables of a scenario, and prints the first one.
     pub fn add(&mut self, tables: Vec<Table>) {
         let first = tables.first().map(|table| table.name);
         for table in tables {
@@ -58,7 +58,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Shows what has waited, and writes the files.
+    /// Prints the remaining tables, and writes the files.
     pub fn finish(mut self) -> io::Result<()> {
         self.show(|_| true);
         let mut figures = Map::from_iter([("machine".to_owned(), json!(self.head))]);
@@ -79,7 +79,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// A table from this row on, with its head above the first one.
+/// A table from this row on, with its head before the first one.
 fn text(table: &Table, from: usize) -> String {
     let mut text = String::new();
     if from == 0 && !table.head.is_empty() {

@@ -1,4 +1,4 @@
-//! What can be measured, and the tables that come of it.
+//! A scenario, and the tables that it produces.
 
 use std::io;
 
@@ -6,29 +6,29 @@ use serde_json::{Value, json};
 
 use crate::harness::Harness;
 
-/// Of several tables the first one is complete for now, the others may wait for rows of other scenarios.
+/// The first of several tables is complete, the others may get rows from other scenarios.
 type Run = dyn Fn(&Harness) -> io::Result<Vec<Table>>;
 
-/// One row of what there is to measure.
+/// A scenario.
 pub struct Scenario {
-    /// For the table and the command line.
+    /// Its name in the table and on the command line.
     pub name: &'static str,
     /// Measures it.
     pub run: Box<Run>,
 }
 
 impl Scenario {
-    /// One that is measured so.
+    /// A scenario with this function.
     pub fn new(name: &'static str, run: impl Fn(&Harness) -> io::Result<Vec<Table>> + 'static) -> Self {
         Self { name, run: Box::new(run) }
     }
 }
 
-/// Some rows. All that have the same name become one table.
+/// Rows. All with the same name are joined to one table.
 pub struct Table {
     /// Its name among the figures.
     pub name: &'static str,
-    /// What stands above its first row.
+    /// The text before its first row.
     pub head: &'static str,
     /// Rows of a table, or paragraphs.
     pub rows: Vec<String>,
@@ -36,21 +36,21 @@ pub struct Table {
     pub figures: Vec<Value>,
 }
 
-/// Something that was measured and has a figure to reach.
+/// A measured figure with a target.
 pub struct Goal {
-    /// What it is.
+    /// The figure's description.
     pub what: String,
-    /// What it shall be.
+    /// The target.
     pub goal: String,
-    /// What it is today.
+    /// The measured value.
     pub value: String,
-    /// Whether that will do.
+    /// Whether the target is reached.
     pub reached: bool,
     /// For the record.
     pub figures: Value,
 }
 
-/// The rows of these in the table of all goals.
+/// The rows of these in the table of all targets.
 pub fn goals(all: Vec<Goal>) -> Table {
     let mut table = Table {
         name: "figures",
@@ -67,7 +67,7 @@ pub fn goals(all: Vec<Goal>) -> Table {
     table
 }
 
-/// In bold where the goal is missed.
+/// In bold if the target is missed.
 pub fn bold_unless(reached: bool, text: &str) -> String {
     if reached { text.to_owned() } else { format!("**{text}**") }
 }

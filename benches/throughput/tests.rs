@@ -1,5 +1,5 @@
-//! Tests of the benchmark itself: what its arguments mean, and that it counts what it says. A target of its own, because the
-//! benchmark's main function is its harness.
+//! Tests of the benchmark itself: its arguments and its counting. A target of its own, because the benchmark's main
+//! function is its harness.
 
 #![allow(dead_code, reason = "the tests call a part of what the benchmark runs")]
 
@@ -133,7 +133,7 @@ fn what_cannot_be_installed_says_why() {
     assert!(why.contains("exit status: 3: no such package"), "{why}");
 }
 
-/// A server that answers each request with these bytes.
+/// A server with fixed responses.
 struct Canned<'a>(&'a [u8], Vec<u8>);
 
 impl Read for Canned<'_> {
@@ -205,7 +205,7 @@ fn pings_that_come_together_are_a_bunch_and_one_stall_is_none() {
 #[test]
 fn the_floor_carries_lines_to_a_worker_and_back() {
     if Ring::new().is_err() {
-        // Where io_uring is blocked there is no floor to measure.
+        // Without io_uring there is no relay to measure.
         return;
     }
     let directory = tempfile::tempdir().expect("a directory");
@@ -213,7 +213,7 @@ fn the_floor_carries_lines_to_a_worker_and_back() {
     let line = b"{\"id\":1,\"method\":\"m\"}\n";
     let words = ["answers", &line.len().to_string(), "1", "--unix", path.to_str().expect("text"), "cat"];
     let words = words.map(str::to_owned);
-    // It has no end: the process of the tests takes it along, and its worker ends with its input.
+    // It never ends: it is killed with the test process, and its worker ends with its input.
     std::thread::spawn(move || relay::run(words.into_iter()));
     let deadline = Instant::now() + Duration::from_secs(60);
     for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! `src/testing/fuzz/configuration.rs` says what holds.
+//! The property is in `src/testing/fuzz/configuration.rs`.
 
 #![no_main]
 

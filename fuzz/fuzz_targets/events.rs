@@ -1,4 +1,5 @@
-//! `crates/openai-agent/src/fuzz/events.rs` says what holds; the first byte is its choice, then come the pieces and the stream.
+//! The property is in `crates/openai-agent/src/fuzz/events.rs`; the input is its first byte, then the cuts and the
+//! stream.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! `src/testing/fuzz/mcp.rs` says what holds; the first byte is its choice, then come the pieces and the stream.
+//! The property is in `src/testing/fuzz/mcp.rs`; the input is its first byte, then the cuts and the stream.
 
 #![no_main]
 

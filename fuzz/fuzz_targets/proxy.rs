@@ -1,4 +1,4 @@
-//! `src/testing/fuzz/proxy.rs` says what holds; the pieces come first, then the stream.
+//! The property is in `src/testing/fuzz/proxy.rs`; the input is the cuts, then the stream.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! `crates/stdio-bus-sim/src/fuzz/scanner.rs` says what holds.
+//! The property is in `crates/stdio-bus-sim/src/fuzz/scanner.rs`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-// A WebSocket server as it is written in an afternoon: a process for each connection, a line of its stdout for each message.
+// A naive WebSocket server: a process per connection, a line of its stdout per message.
 //
 //   node spawn-per-connection.mjs PORT COMMAND [ARGUMENT...]
 import { spawn } from "node:child_process";

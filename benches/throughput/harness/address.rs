@@ -1,4 +1,4 @@
-//! Where clients connect.
+//! Addresses that clients connect to.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -9,42 +9,42 @@ use std::time::Duration;
 
 use super::web;
 
-/// What clients connect to.
+/// A kind of connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// TCP over the loopback.
+    /// TCP over loopback.
     Tcp,
     /// A Unix socket.
     Unix,
     /// A WebSocket over TCP.
     WebSocket {
-        /// Seconds of silence until a client is pinged; 0 is never.
+        /// Seconds of silence before a client is pinged; 0 is never.
         ping_sec: u32,
     },
     /// MCP over HTTP over TCP.
     Http,
 }
 
-/// Where they connect.
+/// An address.
 #[derive(Clone, Debug)]
 pub enum Address {
-    /// A port of the loopback.
+    /// A port on loopback.
     Tcp(u16),
     /// A path.
     Unix(PathBuf),
-    /// A port of the loopback, where WebSocket is spoken.
+    /// A port on loopback with WebSocket.
     WebSocket {
-        /// Which.
+        /// The port.
         port: u16,
-        /// For what is asked there.
+        /// The request path.
         path: &'static str,
     },
-    /// A port of the loopback, where MCP over HTTP is spoken.
+    /// A port on loopback with MCP over HTTP.
     Http(u16),
 }
 
 impl Address {
-    /// Where nobody listens yet.
+    /// An unused address.
     pub fn free(transport: Transport, files: &Path) -> io::Result<Self> {
         Ok(match transport {
             Transport::Tcp => Self::Tcp(free_port()?),
@@ -75,7 +75,7 @@ impl Address {
         }
     }
 
-    /// A connection. A WebSocket's handshake is over.
+    /// A connection, after the handshake if it is a WebSocket.
     pub fn connect(&self) -> io::Result<OwnedFd> {
         match self {
             Self::Tcp(port) | Self::Http(port) => Ok(tcp(*port)?.into()),
@@ -89,7 +89,7 @@ impl Address {
         }
     }
 
-    /// A connection that never waits.
+    /// A non-blocking connection.
     pub fn connect_nonblocking(&self) -> io::Result<OwnedFd> {
         let socket = self.connect()?;
         rustix::io::ioctl_fionbio(&socket, true)?;
@@ -103,7 +103,7 @@ fn tcp(port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// A port that nobody has at the moment.
+/// A port that is unused at the moment.
 pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

@@ -1,4 +1,4 @@
-//! An admin listener that is asked.
+//! Requests to an admin listener.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,12 +7,12 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Asks once. Returns the answer, with its head.
+/// Sends a GET. Returns the response with its head.
 pub fn ask(admin: &Path, path: &str) -> io::Result<String> {
     request(admin, "GET", path, "200")
 }
 
-/// Has something done.
+/// Sends a POST.
 pub fn tell(admin: &Path, path: &str) -> io::Result<()> {
     request(admin, "POST", path, "202").map(drop)
 }
@@ -29,12 +29,11 @@ fn request(admin: &Path, method: &str, path: &str, status: &str) -> io::Result<S
     }
 }
 
-/// Asks for /metrics and for /status.json each second, as Prometheus and `status --watch` do together, until it is
-/// dropped.
+/// Fetches /metrics and /status.json every second, as Prometheus and `status --watch` do together, until it is dropped.
 pub struct Scraper(Option<(Sender<()>, JoinHandle<()>)>);
 
 impl Scraper {
-    /// Begins at once.
+    /// Starts at once.
     pub fn of(admin: PathBuf) -> Self {
         let (going, is_over) = mpsc::channel();
         let thread = std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! One connection of an attack, or of a polite client beside it. It takes its time over nothing: whatever it waits for
-//! has a limit, because the daemons that are attacked may keep it waiting for good.
+//! One connection of an attacker, or of a polite client beside it. Every wait has a limit, because daemons under attack
+//! may keep a client waiting for ever.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,17 +16,17 @@ use stdio_bus::websocket::frame::Decoder;
 use super::address::Address;
 use super::web;
 
-/// How often a client that waits looks whether it has waited long enough.
+/// How often a waiting client checks its deadline.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// See the top of the file.
+/// See the module documentation.
 pub struct Client {
     socket: OwnedFd,
     received: Vec<u8>,
-    /// Up to where `received` has been used.
+    /// The end of the used part of `received`.
     used: usize,
     buffer: Vec<u8>,
-    /// Frames become lines.
+    /// Decodes frames to lines.
     decoder: Option<Decoder>,
 }
 
@@ -43,7 +43,7 @@ impl Client {
         Ok(Self { socket, received: Vec::new(), used: 0, buffer: vec![0; 16 * 1024], decoder })
     }
 
-    /// The same connection once more, for a thread that writes while this one reads.
+    /// A second handle of the connection, for a thread that writes while this one reads.
     pub fn second(&self) -> io::Result<Self> {
         Self::of(self.socket.try_clone()?, None)
     }
@@ -51,7 +51,7 @@ impl Client {
     /// Writes these bytes.
     ///
     /// # Errors
-    /// `TimedOut` when they are not all written in time.
+    /// `TimedOut` if not all bytes are written in time.
     pub fn send(&mut self, mut bytes: &[u8], until: Instant) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.send_some(bytes)? {
@@ -62,7 +62,7 @@ impl Client {
         Ok(())
     }
 
-    /// Writes as many of these bytes as are taken at once or soon. Returns how many.
+    /// Writes as many of these bytes as are accepted at once or soon. Returns the number.
     pub fn send_some(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match rustix::net::send(&self.socket, bytes, rustix::net::SendFlags::NOSIGNAL) {
             Ok(count) => Ok(count),
@@ -71,7 +71,7 @@ impl Client {
         }
     }
 
-    /// Writes a request without params.
+    /// Sends a request without params.
     pub fn ask(&mut self, id: usize, method: &str, pool: &str, until: Instant) -> io::Result<()> {
         let line = request(id, method, pool);
         match self.decoder {
@@ -80,7 +80,7 @@ impl Client {
         }
     }
 
-    /// Reads what there is, at most so many bytes, and forgets it. Returns how many; 0 at the end.
+    /// Reads and discards at most `most` available bytes. Returns the number; 0 at the end.
     pub fn skim(&mut self, most: usize, until: Instant) -> io::Result<usize> {
         let most = most.min(self.buffer.len());
         loop {
@@ -95,7 +95,7 @@ impl Client {
     /// The next line.
     ///
     /// # Errors
-    /// `TimedOut` when none comes in time, `UnexpectedEof` when none will come.
+    /// `TimedOut` if none arrives in time, `UnexpectedEof` if none will.
     pub fn line(&mut self, until: Instant) -> io::Result<Value> {
         let mut searched = self.used;
         loop {
@@ -107,7 +107,7 @@ impl Client {
             }
             self.received.drain(..std::mem::take(&mut self.used));
             searched = self.received.len();
-            // A frame's newline may need a byte more than was received.
+            // A frame's newline may need one byte more than was received.
             match self.skim(self.buffer.len() - 1, until)? {
                 0 => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the daemon closed a connection")),
                 count => match &mut self.decoder {
@@ -121,7 +121,7 @@ impl Client {
         }
     }
 
-    /// The answer to the request with this id; other lines before it are dropped.
+    /// The answer to the request with this id; earlier lines are dropped.
     pub fn answer(&mut self, id: usize, until: Instant) -> io::Result<Value> {
         loop {
             let line = self.line(until)?;
@@ -132,7 +132,7 @@ impl Client {
         }
     }
 
-    /// Whether the daemon has closed the connection, told without reading what came before.
+    /// Whether the daemon has closed the connection, without reading what is left.
     pub fn is_closed(&self) -> bool {
         let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,5 +1,4 @@
-//! WebSocket clients that read whatever frames come, and answer pings: for connections that do
-//! nothing. One thread serves all of them.
+//! Idle WebSocket clients, which read frames and answer pings, all on one thread.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,7 +14,7 @@ use stdio_bus::websocket::frame::Decoder;
 use super::address::Address;
 use super::web;
 
-/// See the top of the file.
+/// See the module documentation.
 pub struct Crowd {
     epoll: OwnedFd,
     members: Vec<Member>,
@@ -28,22 +27,22 @@ struct Member {
     decoder: Decoder,
 }
 
-/// What a member has heard.
+/// A received frame.
 pub enum Heard {
-    /// A ping, which is answered already.
+    /// A ping, which was answered.
     Ping,
     /// A message.
     Message,
 }
 
 impl Crowd {
-    /// Nobody.
+    /// No clients.
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         Ok(Self { epoll, members: Vec::new(), events: Vec::with_capacity(1024), buffer: vec![0; 64 * 1024] })
     }
 
-    /// One more connection. Says which it is.
+    /// Adds a connection. Returns its index.
     pub fn join(&mut self, address: &Address) -> io::Result<usize> {
         let number = self.members.len();
         let socket = address.connect_nonblocking()?;
@@ -57,7 +56,7 @@ impl Crowd {
         self.members.len()
     }
 
-    /// Sends a frame, for which a socket has room: less than a socket holds is under way.
+    /// Sends a frame, for which the socket has room: less than its capacity is in flight.
     pub fn send(&self, member: usize, frame: &[u8]) -> io::Result<()> {
         match rustix::io::write(&self.members[member].socket, frame)? {
             count if count == frame.len() => Ok(()),
@@ -65,7 +64,7 @@ impl Crowd {
         }
     }
 
-    /// Waits until somebody hears something, at most so long, and tells of all that was heard.
+    /// Waits for frames, at most `most`, and reports each.
     pub fn listen(&mut self, most: Duration, mut heard: impl FnMut(usize, Heard)) -> io::Result<()> {
         let most = Timespec::try_from(most).map_err(io::Error::other)?;
         self.events.clear();

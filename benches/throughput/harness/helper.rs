@@ -1,4 +1,5 @@
-//! A process of the bench that makes load beside what is measured until its stdin ends, and then says how much a second.
+//! A child process of the bench that generates load during a measurement until its stdin ends, and then reports its
+//! rate per second.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
@@ -7,17 +8,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::server::this_program;
 
-/// See the top of the file.
+/// See the module documentation.
 pub struct Helper(Child);
 
 impl Helper {
-    /// Starts the one that has these arguments.
+    /// Starts the helper with these arguments.
     pub fn start(arguments: &[&str]) -> io::Result<Self> {
         let mut command = Command::new(this_program());
         Ok(Self(command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?))
     }
 
-    /// What it says.
+    /// Stops it, and returns its report.
     pub fn stop(mut self) -> io::Result<f64> {
         drop(self.0.stdin.take());
         let mut text = String::new();
@@ -29,7 +30,7 @@ impl Helper {
     }
 }
 
-/// Whether this process, a helper, has been told to stop.
+/// Whether this process, a helper, was told to stop.
 pub fn is_stopped() -> io::Result<bool> {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     Ok(poll(&mut [PollFd::new(&io::stdin(), PollFlags::IN)], Some(&at_once))? > 0)

@@ -1,5 +1,5 @@
-//! What other people's servers come from: programs on PATH, packages of apt, npm, pip and cargo. Those are kept beside the
-//! build products. Each may take until a moment that is set for all of them, and says why it is not there.
+//! Finds or installs other projects' servers: programs on PATH, packages of apt, npm, pip and cargo. Installed ones are
+//! kept beside the build products. All share one deadline, and report why something is missing.
 
 use std::fs;
 use std::io::{self, Read, Seek};
@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use super::measure::progress;
 use super::server::target;
 
-/// How packages are had.
+/// How to install packages.
 #[derive(Clone, Copy, Debug)]
 pub struct Installer {
-    /// Until when. Without it nothing is installed, and what is there is used.
+    /// The deadline. Without one nothing is installed, and only what is present is used.
     pub until: Option<Instant>,
 }
 
 impl Installer {
-    /// A program that PATH has, or else the package of apt that is called like it.
+    /// A program on PATH, or else from the apt package of the same name.
     pub fn system(&self, name: &str) -> Result<PathBuf, String> {
         let on_path = || {
             let folders = std::env::var_os("PATH").unwrap_or_default();
@@ -37,7 +37,7 @@ impl Installer {
         on_path().ok_or_else(|| format!("apt-get has not brought {name}"))
     }
 
-    /// A program of a crate.
+    /// A program from a crate.
     pub fn cargo(&self, name: &str, version: &str) -> Result<PathBuf, String> {
         let place = place().join("cargo");
         let program = place.join("bin").join(name);
@@ -46,16 +46,16 @@ impl Installer {
         }
         let mut cargo = Command::new("cargo");
         cargo.args(["install", "--quiet", "--locked", "--root"]).arg(&place).arg(format!("{name}@{version}"));
-        // What was built in one run need not be built in the next one.
+        // Builds are reused by the next run.
         cargo.env("CARGO_TARGET_DIR", place.join("build"));
         self.run(name, &mut cargo).map(|()| program)
     }
 
-    /// A package in an environment of its own, which has a program that is called like it.
+    /// A package in a virtual environment of its own, with a program of the same name.
     pub fn pip(&self, name: &str, version: &str) -> Result<PathBuf, String> {
         let place = place().join(format!("{name}-{version}"));
         let program = place.join("bin").join(name);
-        // pip writes it when everything else is there.
+        // pip writes it last.
         if program.exists() {
             return Ok(program);
         }
@@ -65,7 +65,7 @@ impl Installer {
         self.run(name, &mut pip).map(|()| program)
     }
 
-    /// The packages that `gateways/package.json` names, and the server that is there: the folder of both.
+    /// The packages in `gateways/package.json`, and our own server there: the folder of both.
     pub fn npm(&self) -> Result<PathBuf, String> {
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/throughput/gateways");
         let packages = place().join("gateways");
@@ -80,7 +80,7 @@ impl Installer {
             Ok(copied("package.json")? | copied("package-lock.json")?)
         };
         let is_new = copy().map_err(|error| error.to_string())?;
-        // npm writes this when everything else is there.
+        // npm writes this last.
         if !is_new && packages.join("node_modules/.package-lock.json").exists() {
             return Ok(packages);
         }
@@ -89,7 +89,7 @@ impl Installer {
         self.run("npm's", &mut npm).map(|()| packages)
     }
 
-    /// Runs what installs, and ends it when the time is over.
+    /// Runs an installer, and kills it at the deadline.
     pub fn run(&self, name: &str, command: &mut Command) -> Result<(), String> {
         let Some(until) = self.until else { return Err("not there, and this run installs nothing".to_owned()) };
         progress(&format!("installing {name}"));
@@ -120,7 +120,7 @@ impl Installer {
     }
 }
 
-/// Where packages are kept.
+/// The directory of installed packages.
 fn place() -> PathBuf {
     target().join("bench")
 }

@@ -1,5 +1,5 @@
-//! The clients: many connections, one thread, as little work as possible for each message. All answers of a case are
-//! equally long, so they are cut by counting, and each one's id and place are checked.
+//! The clients: many connections on one thread, with minimal work per message. All answers of a case have the same
+//! length, so they are split by counting; each one's id and position are checked.
 
 use std::io;
 use std::net::TcpStream;
@@ -18,58 +18,58 @@ use super::server::Contestant;
 use super::worker::{SESSION_BEFORE_STAMP, STAMP_AT, STAMP_LEN, wall_nanos};
 use super::{post, web};
 
-/// What goes through.
+/// A kind of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// Each request is answered; request and answer have this many bytes.
+    /// Each request is answered; both have this length.
     RoundTrips {
-        /// With the newline.
+        /// Including the newline.
         bytes: usize,
     },
-    /// The same with calls of MCP.
+    /// The same with MCP calls.
     Calls {
-        /// With the newline.
+        /// Including the newline.
         bytes: usize,
-        /// They are of 2026-07-28.
+        /// Of revision 2026-07-28.
         is_modern: bool,
     },
     /// Each request is answered with this many notifications of the session, and then with a result.
     Tokens {
-        /// Lines for one request.
+        /// Lines per request.
         lines: u64,
-        /// Of one line, with the newline.
+        /// Of one line, including the newline.
         bytes: usize,
     },
 }
 
-/// What is measured: how many clients with how many messages in flight, how large, over what, to how many workers.
+/// A measured case: the number of clients, messages in flight, their size, the transport, and the workers.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// For the table and the command line.
+    /// Its name in the table and on the command line.
     pub name: &'static str,
-    /// What the clients connect to.
+    /// The transport of the clients.
     pub transport: Transport,
     /// Connections, each with one session.
     pub clients: usize,
-    /// Connections beside them that say nothing.
+    /// Additional silent connections.
     pub idle: usize,
-    /// Requests that each of them has in flight.
+    /// Requests in flight per client.
     pub window: usize,
-    /// Workers of the one pool.
+    /// Workers of the only pool.
     pub workers: usize,
-    /// What goes through.
+    /// The traffic.
     pub traffic: Traffic,
-    /// Whether a client gathers the requests that it can send at once into one write, as a gateway does; the others
-    /// know nothing of each other, and each is a write of its own.
+    /// Whether a client gathers the requests that it can send at once into one write, as a gateway does; otherwise each
+    /// request is a write of its own.
     pub gathered: bool,
-    /// Whether daemon, workers and clients share a CPU: for cases in which all but one of them always sleep.
+    /// Whether daemon, workers and clients share a CPU: for cases in which only one of them is ever awake.
     pub one_cpu: bool,
-    /// Stop after so many round trips in all; none means after the time.
+    /// Stop after this many round trips in total; none means after a time.
     pub total: Option<u64>,
 }
 
 impl Case {
-    /// Whether each client has a worker of its own, so that bytes can be passed on as they come.
+    /// Whether each client has a worker of its own, so that bytes can be forwarded without parsing.
     pub fn is_one_to_one(&self) -> bool {
         self.clients == self.workers
     }
@@ -80,7 +80,7 @@ impl Case {
     }
 }
 
-/// What went wrong with answers. All of it must stay zero.
+/// Wrong or missing answers. All counts must stay zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Requests without an answer.
@@ -111,29 +111,29 @@ impl std::fmt::Display for Faults {
     }
 }
 
-/// What a line is on its way: itself, a frame, or the body of a request.
+/// The encoding of a line in transit: plain, a frame, or an HTTP body.
 struct Wrap {
     /// Bytes before a request.
     request_head: usize,
-    /// The mask of each digit of a request's id.
+    /// The mask byte of each digit of a request's id.
     id_mask: [u8; ID_LEN],
-    /// What stands before an answer.
+    /// The header of an answer.
     head: Vec<u8>,
-    /// How long an answer is with it.
+    /// The length of an answer including it.
     length: usize,
-    /// What an answer ends with.
+    /// The last byte of an answer.
     end: u8,
 }
 
 impl Wrap {
-    /// For lines of these lengths, with their newlines, at this address, where a request's line stands so far behind its
-    /// begin.
+    /// For lines of these lengths, including newlines, at this address, where a request's line starts at
+    /// `request_head`.
     fn new(request_head: usize, answer: usize, address: &Address) -> Self {
         let (head, id_mask) = match address {
             Address::Tcp(_) | Address::Unix(_) => {
                 return Self { request_head, id_mask: [0; ID_LEN], head: Vec::new(), length: answer, end: b'\n' };
             }
-            // The newline is no part of a frame, nor of a body.
+            // The newline is part of neither a frame nor a body.
             Address::WebSocket { .. } => {
                 (web::head_of_answer(answer - 1), std::array::from_fn(|digit| web::mask_of(HEAD.len() + digit)))
             }
@@ -148,9 +148,9 @@ pub struct Load {
     case: Case,
     /// Whether the contents of token lines are checked: the relay only counts.
     strict: bool,
-    /// What is around a line.
+    /// The encoding of lines.
     wrap: Wrap,
-    /// Where each request has a connection of its own, whom it connects to.
+    /// The address to reconnect to, if each request has a connection of its own.
     again: Option<Address>,
     epoll: OwnedFd,
     clients: Vec<Client>,
@@ -158,14 +158,14 @@ pub struct Load {
     _idle: Vec<OwnedFd>,
     buffer: Vec<u8>,
     sending: bool,
-    /// The most requests that any client of each worker has sent.
+    /// The highest number of requests that any client of each worker has sent.
     sent_to: Vec<u64>,
     faults: Faults,
-    /// Round trips or token lines so far.
+    /// Completed round trips or token lines.
     pub done: u64,
     sent: u64,
     answered: u64,
-    /// Times of those done since it was last taken.
+    /// Their latencies since last taken.
     pub times: Histogram<u64>,
 }
 
@@ -177,24 +177,24 @@ struct Client {
     answered: u64,
     /// Token lines since the last answer.
     lines: u64,
-    /// When each request in flight was sent, by its number modulo the window.
+    /// The send time of each request in flight, by its number modulo the window.
     stamps: Vec<Instant>,
-    /// The beginning of an answer that has not come completely.
+    /// The beginning of an incomplete answer.
     line: Vec<u8>,
-    /// How much of it has come; only its first bytes are kept.
+    /// How much of it was received; only its first bytes are kept.
     received: usize,
     out: Vec<u8>,
     written: usize,
     waits_to_write: bool,
 }
 
-/// What does not come for so long does not come any more.
+/// After this time an outstanding answer counts as lost.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// As much of a line as the checks look at.
+/// How much of a line the checks need.
 const KEPT: usize = 256;
 
 impl Client {
-    /// Writes as much of the request as the socket takes.
+    /// Writes as much of the request as the socket accepts.
     fn write_at_once(&self) -> io::Result<usize> {
         match rustix::io::write(&self.socket, &self.request) {
             Err(Errno::AGAIN) => Ok(0),
@@ -203,7 +203,7 @@ impl Client {
     }
 }
 
-/// A request as it goes through a socket where this is spoken.
+/// A request encoded for this address.
 fn as_sent(socket: OwnedFd, mut line: Vec<u8>, address: &Address, traffic: Traffic) -> io::Result<(OwnedFd, Vec<u8>)> {
     match address {
         Address::Tcp(_) | Address::Unix(_) => Ok((socket, line)),
@@ -219,7 +219,7 @@ fn as_sent(socket: OwnedFd, mut line: Vec<u8>, address: &Address, traffic: Traff
 }
 
 impl Load {
-    /// Connects all clients, which speak frames where WebSocket is spoken, and have a session each where HTTP is.
+    /// Connects all clients, and does WebSocket handshakes or starts HTTP sessions.
     pub fn connect(case: &Case, address: &Address, who: Contestant) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let (request_bytes, answer_bytes) = match case.traffic {
@@ -281,14 +281,14 @@ impl Load {
         for number in 0..self.clients.len() {
             self.refill(number, now)?;
             if self.sent <= self.clients.len() as u64 && self.case.is_tokens() {
-                // Sessions are given to workers in the order in which they are first heard of.
+                // Sessions are assigned to workers in the order of their first requests.
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
         Ok(())
     }
 
-    /// Lets the clients work until `done` says so, which is asked after every turn.
+    /// Runs the clients until `done` returns true, which is called after every turn.
     pub fn run(&mut self, mut done: impl FnMut(&Self, Instant) -> bool) -> io::Result<()> {
         let mut events = Vec::with_capacity(1024);
         let mut last_progress = (Instant::now(), self.done);
@@ -321,11 +321,11 @@ impl Load {
         }
     }
 
-    /// Sends nothing new, waits for what is in flight, and tells what went wrong so far.
+    /// Sends nothing new, waits for outstanding answers, and returns the faults so far.
     pub fn finish(&mut self) -> io::Result<Faults> {
         self.sending = false;
         let mut progress = (Instant::now(), self.done);
-        // Nothing coming any more is what is being counted.
+        // A timeout is what is being counted.
         let _ = self.run(|load, now| {
             if load.done != progress.1 {
                 progress = (now, load.done);
@@ -333,7 +333,7 @@ impl Load {
             load.answered == load.sent || now - progress.0 > PATIENCE
         });
         let lost = self.sent - self.answered;
-        // What is lost does not come any more; the next round begins with empty windows.
+        // Lost answers no longer count as outstanding; the next round starts with empty windows.
         self.answered = self.sent;
         self.clients.iter_mut().for_each(|client| client.answered = client.sent);
         Ok(Faults { lost, ..std::mem::take(&mut self.faults) })
@@ -361,13 +361,14 @@ impl Load {
         Ok(())
     }
 
-    /// A worker that streams tokens goes on when all its sessions have asked: nobody may stop before the others.
+    /// A worker that streams tokens continues when all its sessions have sent requests: no client may stop before the
+    /// others.
     fn is_waited_for(&self, number: usize) -> bool {
         let sent_to = self.sent_to[number % self.case.workers];
         self.case.is_tokens() && self.clients[number].sent < sent_to
     }
 
-    /// Cuts what came into answers.
+    /// Splits received bytes into answers.
     fn take(&mut self, number: usize, mut bytes: &[u8], now: Instant) {
         let length = self.wrap.length;
         while !bytes.is_empty() {
@@ -393,7 +394,7 @@ impl Load {
         }
     }
 
-    /// One whole line has come, of which `line` is the beginning, behind the head of its frame.
+    /// Checks a complete line, of which `line` is the beginning, after its header.
     fn check(&mut self, number: usize, line: &[u8], last: u8, now: Instant) {
         let (head, line) = line.split_at(self.wrap.head.len());
         let is_whole = head == self.wrap.head && last == self.wrap.end;

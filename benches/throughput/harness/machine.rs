@@ -1,4 +1,4 @@
-//! The machine: which CPUs there are, who runs where, and what the kernel counted for a process.
+//! The machine: its CPUs, which process runs where, and the kernel's counters of a process.
 
 use std::fs;
 use std::io;
@@ -7,10 +7,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-/// Who runs where. The daemon has a CPU for itself, as it mostly has in earnest; workers and clients share another one.
+/// The CPU of each process. The daemon has one to itself, as it usually has in production; workers and clients share
+/// another.
 ///
-/// Where all but one of them always sleep, in ping-pong, everything is on one CPU: a wake-up that crosses CPUs costs
-/// several times what is to be measured there, and is as much the hypervisor's work as the kernel's.
+/// In cases like ping-pong, where only one of them is ever awake, all run on one CPU: a wake-up across CPUs costs
+/// several times what is measured there, and depends as much on the hypervisor as on the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Placement {
     /// The daemon's CPU.
@@ -37,13 +38,13 @@ impl std::fmt::Display for Placement {
     }
 }
 
-/// CPUs of the machine, however few of them this thread is bound to.
+/// The machine's number of CPUs, regardless of this thread's affinity.
 pub fn cpus() -> usize {
     // SAFETY: the call has no memory arguments.
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize
 }
 
-/// Binds a process, or with 0 the calling thread, to one CPU.
+/// Binds a process, or the calling thread if 0, to one CPU.
 pub fn pin(process: u32, cpu: usize) -> io::Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
@@ -74,21 +75,21 @@ pub fn description() -> String {
     )
 }
 
-/// What the kernel has counted for a process, over all its threads.
+/// The kernel's counters of a process, over all its threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// Time on a CPU, from schedstat.
+    /// CPU time, from schedstat.
     pub cpu_nanos: u64,
-    /// Ticks in its own code and in the kernel, from stat; a tick is what runs when the clock interrupts.
+    /// User and system ticks, from stat; they are sampled at clock interrupts.
     pub ticks: [u64; 2],
-    /// Times it gave the CPU away or lost it.
+    /// Voluntary and involuntary context switches.
     pub switches: u64,
-    /// Times it gave it away: so often it woke up.
+    /// Voluntary ones, which equal its wake-ups.
     pub wakeups: u64,
 }
 
 impl Usage {
-    /// Of a process, now.
+    /// The counters of a process now.
     pub fn of(process: u32) -> io::Result<Self> {
         let mut usage = Self::default();
         for thread in fs::read_dir(format!("/proc/{process}/task"))? {
@@ -96,7 +97,7 @@ impl Usage {
             let times = fs::read_to_string(thread.join("schedstat"))?;
             usage.cpu_nanos += times.split(' ').next().and_then(|nanos| nanos.parse::<u64>().ok()).unwrap_or(0);
             let stat = fs::read_to_string(thread.join("stat"))?;
-            // Behind the name, which may have spaces: fields 14 and 15 (proc_pid_stat(5)).
+            // After the name, which may contain spaces: fields 14 and 15 (proc_pid_stat(5)).
             let behind = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11);
             behind.zip(&mut usage.ticks).for_each(|(ticks, sum)| *sum += ticks.parse::<u64>().unwrap_or(0));
             let status = fs::read_to_string(thread.join("status"))?;
@@ -107,12 +108,12 @@ impl Usage {
         Ok(usage)
     }
 
-    /// Microseconds on a CPU since `before`.
+    /// CPU time in microseconds since `before`.
     pub fn micros_since(self, before: Self) -> f64 {
         self.since(before).cpu_nanos as f64 / 1e3
     }
 
-    /// What has come since `before`.
+    /// The difference to `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
             cpu_nanos: self.cpu_nanos - before.cpu_nanos,
@@ -129,18 +130,18 @@ pub fn resident(process: u32) -> io::Result<u64> {
     Ok(field(&status, "VmRSS:") * 1024)
 }
 
-/// Resident memory of a process in bytes, of which each page counts by the part of it that is this process's.
+/// The proportional set size of a process in bytes.
 pub fn proportional(process: u32) -> io::Result<u64> {
     Ok(field(&fs::read_to_string(format!("/proc/{process}/smaps_rollup"))?, "Pss:") * 1024)
 }
 
-/// The number behind a name at the beginning of a line, as in /proc/PID/status; 0 if there is none.
+/// The number after a name at the beginning of a line, as in /proc/PID/status; 0 if there is none.
 pub fn field(text: &str, name: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix(name));
     value.and_then(|value| value.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// A process, its children, theirs, and so on.
+/// A process and all its descendants.
 pub fn family(process: u32) -> Vec<u32> {
     let mut all = vec![process];
     let mut next = 0;
@@ -153,35 +154,35 @@ pub fn family(process: u32) -> Vec<u32> {
 
 /// The children of a process.
 pub fn children(process: u32) -> Vec<u32> {
-    // Each thread has its own: the daemon starts its workers in one aside.
+    // Each thread has its own children: the daemon starts its workers on a separate thread.
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     let texts = threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
     texts.flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
-/// Counts the system calls that a process begins. It makes every system call of the machine a little slower, so it is
-/// never in use while CPU time is measured.
+/// Counts a process's system calls. It slows down every system call of the machine a little, so it is never used while
+/// CPU time is measured.
 pub struct SyscallCounter(OwnedFd);
 
 impl SyscallCounter {
-    /// None where the kernel does not let us: it takes root and tracefs.
+    /// None if the kernel does not permit it, which needs root and tracefs.
     pub fn of(process: u32) -> Option<Self> {
         let id = fs::read_to_string("/sys/kernel/tracing/events/raw_syscalls/sys_enter/id").ok()?;
-        // struct perf_event_attr, first version: type, size, config; nothing else differs from zero.
+        // struct perf_event_attr, first version: type, size, config; everything else is zero.
         let mut attributes = [0_u64; 8];
         const TRACEPOINT: u64 = 2;
         attributes[0] = TRACEPOINT | (size_of_val(&attributes) as u64) << 32;
         attributes[1] = id.trim().parse().ok()?;
         const CLOSE_ON_EXEC: libc::c_ulong = 8;
-        // SAFETY: the attributes are as long as they say, and the kernel only reads them.
+        // SAFETY: the attributes have the given size, and the kernel only reads them.
         let result = unsafe {
             libc::syscall(libc::SYS_perf_event_open, attributes.as_ptr(), process as libc::pid_t, -1, -1, CLOSE_ON_EXEC)
         };
-        // SAFETY: the kernel has just made this descriptor for us.
+        // SAFETY: the kernel has just returned this descriptor to us.
         (result >= 0).then(|| Self(unsafe { OwnedFd::from_raw_fd(result as i32) }))
     }
 
-    /// How many since it was made.
+    /// The count so far.
     pub fn count(&self) -> u64 {
         let mut count = 0_u64;
         // SAFETY: a counter is read as eight bytes, and that many are there.

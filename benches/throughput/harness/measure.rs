@@ -1,11 +1,11 @@
-//! Figures from many measurements, and who goes first while they are taken.
+//! Statistics of measurements, and scheduling priorities while measuring.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hdrhistogram::Histogram;
 
-/// The middle one.
+/// The median.
 pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     match values.len() {
@@ -15,7 +15,7 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     }
 }
 
-/// For times in nanoseconds, up to a minute.
+/// A histogram of times in nanoseconds, up to a minute.
 pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are in order")
 }
@@ -25,19 +25,19 @@ pub fn percentiles(times: &Histogram<u64>) -> [f64; 3] {
     [0.5, 0.99, 0.999].map(|quantile| times.value_at_quantile(quantile) as f64 / 1e3)
 }
 
-/// Says on the terminal what is under way; nothing, to clear the line.
+/// Shows progress on the terminal; an empty text clears the line.
 pub fn progress(text: &str) {
     eprint!("\r\x1b[K{text}");
 }
 
-/// Lets others go before a process, or with 0 before the calling thread: with 19 all others.
+/// Lowers the priority of a process, or of the calling thread if 0.
 pub fn give_way(process: u32, nice: i32) {
     // SAFETY: the call has no memory arguments.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, process, nice) };
 }
 
-/// Puts a process, or with 0 the calling thread, before all others of its CPU, or back among them. Without the right to
-/// it, the scheduler's part in the times is larger.
+/// Gives a process, or the calling thread if 0, real-time priority on its CPU, or takes it away. Without permission,
+/// latencies include more scheduling.
 pub fn put_first(process: u32, first: bool) {
     let parameter = libc::sched_param { sched_priority: i32::from(first) };
     let policy = if first { libc::SCHED_FIFO } else { libc::SCHED_OTHER };
@@ -45,7 +45,7 @@ pub fn put_first(process: u32, first: bool) {
     unsafe { libc::sched_setscheduler(process as libc::pid_t, policy, &parameter) };
 }
 
-/// Measures with the calling thread before all others of its CPU.
+/// Measures with real-time priority of the calling thread.
 pub fn first<T>(measure: impl FnOnce() -> T) -> T {
     put_first(0, true);
     let measured = measure();
@@ -53,12 +53,12 @@ pub fn first<T>(measure: impl FnOnce() -> T) -> T {
     measured
 }
 
-/// What a thread has returned.
+/// A thread's result.
 pub fn joined<T>(result: std::thread::Result<io::Result<T>>) -> io::Result<T> {
     result.unwrap_or_else(|_| Err(io::Error::other("a thread of the bench has panicked")))
 }
 
-/// Tells threads that it is over when it is dropped, also where the measuring has failed.
+/// Tells threads to stop when it is dropped, including on errors.
 pub struct Over<'a>(pub &'a AtomicBool);
 
 impl Drop for Over<'_> {

@@ -1,5 +1,4 @@
-//! What scenarios are made of: processes on their CPUs, clients, and what is counted of them. Nothing here knows a
-//! scenario.
+//! The parts of scenarios: processes on their CPUs, clients, and counters. Nothing here depends on a scenario.
 
 pub mod address;
 pub mod admin;
@@ -33,15 +32,15 @@ use address::{Address, Transport};
 use machine::Placement;
 use server::{Contestant, Server, scratch, this_program};
 
-/// How one run measures, and whom.
+/// The parameters of a run, and its contestants.
 pub struct Harness {
-    /// Rounds for each case and contestant.
+    /// Rounds per case and contestant.
     pub rounds: usize,
-    /// How long one round is measured.
+    /// Duration of a measured round.
     pub round: Duration,
-    /// How long the load runs before it is measured.
+    /// Duration of the warm-up.
     pub warm_up: Duration,
-    /// Whether the floor takes part.
+    /// Whether the relay takes part.
     pub relay: bool,
     /// Whether the daemon with an admin listener takes part.
     pub with_admin: bool,
@@ -54,12 +53,12 @@ pub struct Harness {
 }
 
 impl Harness {
-    /// One in a full run, another one in a short run.
+    /// The first in a full run, the second in a quick one.
     pub fn either<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
 
-    /// Those that take part in a race.
+    /// The contestants of a race.
     pub fn contestants(&self) -> Vec<Contestant> {
         let mut all = vec![Contestant::Bus];
         if self.with_admin {
@@ -75,7 +74,7 @@ impl Harness {
         json!({ "id": id, "command": self.bus, "args": ["worker", "echo"], "instances": instances })
     }
 
-    /// A pool of workers that answer calls of tools in lines of this length, whose workers are shared.
+    /// A shared pool of workers that answer tool calls in lines of this length.
     pub fn tools(&self, id: &str, instances: usize, bytes: usize) -> Value {
         let args = [worker::TOOLS, &bytes.to_string()];
         json!({ "id": id, "command": this_program(), "args": args, "instances": instances, "assignment": "client" })

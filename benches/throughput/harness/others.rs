@@ -1,4 +1,4 @@
-//! Servers of somebody else beside the daemon, and what all processes of one take.
+//! Other projects' servers, and the resources of all processes of a server.
 
 use std::io;
 use std::net::TcpStream;
@@ -14,20 +14,20 @@ use super::address::Address;
 use super::machine::{self, Placement, Usage};
 use super::server::Server;
 
-/// Somebody that serves.
+/// A running server.
 pub enum Running {
     /// The daemon.
     Daemon(Server),
-    /// Somebody else.
+    /// Another server.
     Other(Other),
 }
 
-/// What the processes of one that serves have taken.
+/// Resources used by a server's processes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taken {
     /// CPU time, in nanoseconds.
     pub cpu_nanos: u64,
-    /// Memory, in bytes, of which each page counts by the part of it that is theirs.
+    /// Memory (PSS) in bytes.
     pub memory: u64,
 }
 
@@ -40,8 +40,8 @@ impl Running {
         }
     }
 
-    /// What all of its processes take and have taken, without the workers, which are this program, and with them; and how
-    /// many processes there are. One that goes meanwhile is left out.
+    /// The resources of all its processes, without its workers, which are this program, and with them; and the number
+    /// of processes. A process that ends meanwhile is omitted.
     pub fn taken(&self, worker: &Path) -> ([Taken; 2], usize) {
         let (mut sums, mut count) = ([Taken::default(); 2], 0);
         for process in machine::family(self.process()) {
@@ -56,10 +56,10 @@ impl Running {
         (sums, count)
     }
 
-    /// Binds the workers to their CPU: they begin on that of whoever starts them.
+    /// Binds the workers to their CPU: they start on their parent's.
     pub fn pin_workers(&self, worker: &Path, placement: Placement) {
         let workers = machine::family(self.process()).into_iter().filter(|process| self.is_worker(*process, worker));
-        // One that has gone meanwhile needs no CPU.
+        // A worker that has ended meanwhile needs no CPU.
         workers.for_each(|worker| drop(machine::pin(worker, placement.workers)));
     }
 
@@ -69,7 +69,7 @@ impl Running {
     }
 }
 
-/// A server of somebody else.
+/// Another project's server.
 pub struct Other {
     child: Child,
     /// A directory of its own.
@@ -78,7 +78,7 @@ pub struct Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // Those that lead a group of their own are not reached by a signal to its group.
+        // Children with a process group of their own are not reached by a signal to its group.
         let family = machine::family(self.child.id());
         if let Some(group) = Pid::from_raw(self.child.id() as i32) {
             let _ = kill_process_group(group, Signal::TERM);
@@ -97,7 +97,7 @@ impl Drop for Other {
     }
 }
 
-/// Starts a server that listens there, and waits until it takes connections, but only so long.
+/// Starts a server at this address, and waits for a limited time until it accepts connections.
 pub fn start(mut command: Command, address: &Address, files: PathBuf, placement: Placement) -> io::Result<Running> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     machine::pin(0, placement.daemon)?;

@@ -1,5 +1,5 @@
-//! Polite clients: each has one request under way, and goes before everybody else of its CPU, so that what it waits for
-//! is the part of the daemon and its workers, and not the scheduler's.
+//! Polite clients: each has one request in flight, and real-time priority on its CPU, so that its latency is due to the
+//! daemon and its workers, and not to the scheduler.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,40 +11,40 @@ use super::address::Address;
 use super::client::Client;
 use super::measure::{self, joined};
 
-/// How long a polite client waits after an answer before it asks again.
+/// The pause of a polite client between an answer and the next request.
 const BREAK: Duration = Duration::from_millis(5);
-/// A request that takes longer has been kept waiting.
+/// A request that takes longer was delayed.
 const PROMPT: Duration = Duration::from_millis(20);
 
-/// What a polite client came to, which has one request under way at a time.
+/// The results of a polite client, which has one request in flight at a time.
 pub struct Waits {
     times: Histogram<u64>,
-    /// Requests that got a result.
+    /// Requests answered with a result.
     pub results: usize,
-    /// Requests that got an error.
+    /// Requests answered with an error.
     pub errors: usize,
-    /// The time of all requests that took more than 20 ms.
+    /// The total time of all requests that took more than 20 ms.
     pub in_all: Duration,
-    /// The time of the one that took longest.
+    /// The longest time of a request.
     pub longest: Duration,
-    /// The time of the first one: a newcomer's.
+    /// The time of the first request: a newcomer's.
     pub first: Duration,
-    /// Whether the last one had no answer when it was over.
+    /// Whether the last one was unanswered at the end.
     pub unanswered: bool,
 }
 
 impl Waits {
-    /// Milliseconds.
+    /// A quantile in milliseconds.
     pub fn quantile(&self, quantile: f64) -> f64 {
         self.times.value_at_quantile(quantile) as f64 / 1e6
     }
 
-    /// p50 and p99 in milliseconds; what has no answer counts as if it came now.
+    /// p50 and p99 in milliseconds; an unanswered request counts as answered now.
     pub fn middle_and_tail(&self) -> [f64; 2] {
         [self.quantile(0.5), self.quantile(0.99)]
     }
 
-    /// For the record.
+    /// The figures for the record.
     pub fn figures(&self) -> Value {
         json!({
             "p50_millis": self.quantile(0.5), "p99_millis": self.quantile(0.99), "results": self.results,
@@ -55,8 +55,8 @@ impl Waits {
     }
 }
 
-/// A polite client asks a pool until `done` says so, which hears when the first answer came. What is under way then may
-/// take until `until`.
+/// A polite client sends requests to a pool until `done` returns true, which is passed the time of the first answer.
+/// The request in flight then may take until `until`.
 pub fn polite(
     address: &Address,
     pool: &str,
@@ -107,7 +107,7 @@ pub fn polite(
     measure::first(asks).map(|()| waits)
 }
 
-/// One polite client for each of the pools "shared" and "own", at the same time.
+/// One polite client for each of the pools "shared" and "own", concurrently.
 pub fn polite_pair(
     address: &Address,
     until: Instant,

@@ -1,5 +1,5 @@
-//! What clients of the bench need to speak MCP over HTTP: requests whose heads have one length, sessions, and answers of
-//! any server, as JSON or as a stream of events.
+//! MCP over HTTP for the bench's clients: requests with heads of constant length, sessions, and any server's responses,
+//! as JSON or as event streams.
 
 use std::io::{self, Read, Write};
 
@@ -9,22 +9,22 @@ use stdio_bus::http1::{Event, Head, Method, Response, ResponseReader, Status};
 
 use super::request::tool;
 
-/// Where servers of MCP are asked.
+/// The path of MCP servers.
 const PATH: &str = "/mcp";
-/// The longest answer.
+/// Maximum length of a response.
 const MOST: u64 = 1 << 20;
 
-/// Whose requests these are.
+/// The sender of requests.
 #[derive(Clone, Debug)]
 pub enum Caller {
     /// A session of 2025-11-25.
     Session(String),
-    /// A client of 2026-07-28, which has none.
+    /// A client of 2026-07-28, which has no session.
     Modern,
 }
 
 impl Caller {
-    /// One that has just come: a session begins.
+    /// A new client, which starts a session.
     pub fn begin(stream: &mut (impl Read + Write), port: u16, is_modern: bool) -> io::Result<Self> {
         if is_modern {
             return Ok(Self::Modern);
@@ -41,12 +41,12 @@ impl Caller {
         Ok(caller)
     }
 
-    /// A request with a message. Of a client of 2026-07-28 it is a call.
+    /// A request with a message. For a client of 2026-07-28 it is a call.
     pub fn request(&self, port: u16, message: &[u8]) -> Vec<u8> {
         post(self.with(head(port), message), message)
     }
 
-    /// What opens the stream of a session.
+    /// The request that opens the stream of a session.
     pub fn stream(&self, port: u16) -> String {
         let head = Head::request("GET", PATH, &format!("127.0.0.1:{port}")).field("Accept", "text/event-stream");
         self.with(head, b"").end()
@@ -63,7 +63,7 @@ impl Caller {
     }
 }
 
-/// What official clients say of every request.
+/// The header fields that official clients send with every request.
 fn head(port: u16) -> Head {
     Head::request("POST", PATH, &format!("127.0.0.1:{port}"))
         .field("Accept", "application/json, text/event-stream")
@@ -77,15 +77,15 @@ fn post(head: Head, message: &[u8]) -> Vec<u8> {
     request
 }
 
-/// What stands before an answer of the daemon's.
+/// The head of the daemon's response.
 pub fn head_of_answer(length: usize) -> Vec<u8> {
     let head = Head::answer(Status::Ok).field("Content-Type", "application/json");
     head.field("Content-Length", length).end().into_bytes()
 }
 
-/// An answer.
+/// A response.
 pub struct Answer {
-    /// The session that it begins.
+    /// The session that it starts.
     session: Option<String>,
     /// Its message; none if there is none.
     pub text: String,
@@ -98,7 +98,7 @@ impl Answer {
     }
 }
 
-/// Sends a request, and waits for all of its answer.
+/// Sends a request, and waits for the complete response.
 pub fn ask(stream: &mut (impl Read + Write), request: &[u8]) -> io::Result<Answer> {
     stream.write_all(request)?;
     let mut reading = Reading::new();
@@ -111,7 +111,7 @@ pub fn ask(stream: &mut (impl Read + Write), request: &[u8]) -> io::Result<Answe
     }
 }
 
-/// An answer of which a part has come: of a stream of events the first one with a message counts.
+/// A partial response: in an event stream the first event with a message counts.
 pub struct Reading {
     reader: ResponseReader,
     received: Vec<u8>,
@@ -122,13 +122,13 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Of which nothing has come.
+    /// Nothing received yet.
     pub fn new() -> Self {
         let reader = ResponseReader::new(Method::Post, MOST);
         Self { reader, received: Vec::new(), used: 0, session: None, body: Vec::new(), is_events: false }
     }
 
-    /// Takes what has come, nothing at its end, and gives the answer if that is all of it.
+    /// Takes received bytes, which are empty at the end, and returns the response once it is complete.
     pub fn read(&mut self, bytes: &[u8]) -> io::Result<Option<Answer>> {
         self.received.extend_from_slice(bytes);
         loop {

@@ -1,5 +1,5 @@
-//! Measuring one case: all contestants are started, then take turns, round after round; the median of the rounds
-//! counts. Ratios are taken within a round and their median is reported, so that slow times of the machine cancel out.
+//! Measures one case: all contestants are started, then take turns, round after round; the median of the rounds counts.
+//! Ratios are taken within a round and their median is reported, so that slow phases of the machine cancel out.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,27 +16,27 @@ use super::machine::{Placement, SyscallCounter, Usage};
 use super::measure::{histogram, median, percentiles, progress};
 use super::server::{Contestant, Server, scratch, this_program};
 
-/// What one contestant came to in one case.
+/// The results of one contestant in one case.
 pub struct Row {
-    /// Who.
+    /// The contestant.
     pub who: Contestant,
-    /// The daemon's own CPU time for a message, in microseconds: a median.
+    /// The daemon's own CPU time per message, in microseconds: a median.
     pub cpu_micros: f64,
-    /// The part of it that was not in the kernel.
+    /// The part of it in user space.
     pub user_micros: f64,
-    /// The daemon's CPU time divided by that of the first row, in the same round: a median.
+    /// The daemon's CPU time relative to that of the first row, in the same round: a median.
     pub ratio: f64,
-    /// System calls for a message.
+    /// System calls per message.
     pub syscalls: Option<f64>,
-    /// Context switches of the daemon for a message.
+    /// Context switches of the daemon per message.
     pub switches: f64,
-    /// Messages a second.
+    /// Messages per second.
     pub rate: f64,
     /// Microseconds: p50, p99, p99.9.
     pub times: [f64; 3],
-    /// What went wrong.
+    /// Wrong or missing answers.
     pub faults: Faults,
-    /// Round trips or lines that were measured.
+    /// Measured round trips or lines.
     pub messages: u64,
     /// Why there are no figures.
     pub failed: Option<String>,
@@ -62,7 +62,7 @@ struct Round {
     messages: u64,
 }
 
-/// Runs a case for these, whose ratios are to the first one.
+/// Runs a case for these contestants. Ratios are to the first one.
 pub fn race(case: &Case, contestants: &[Contestant], harness: &Harness) -> io::Result<Vec<Row>> {
     let mut entries = Vec::new();
     for &who in contestants {
@@ -71,7 +71,7 @@ pub fn race(case: &Case, contestants: &[Contestant], harness: &Harness) -> io::R
         let (rounds, faults, times) = (Vec::new(), Faults::default(), histogram());
         entries.push(Entry { who, server, load, rounds, faults, times, syscalls: None, failed: None });
     }
-    // A case with a fixed number of messages is one long round.
+    // A case with a fixed number of messages runs one long round.
     let rounds = if case.total.is_some() { 1 } else { harness.rounds };
     let count = entries.len();
     for round in 0..rounds {
@@ -132,7 +132,7 @@ impl Entry {
         Ok(())
     }
 
-    /// A short round of its own, because counting costs.
+    /// A separate short round, because counting costs time.
     fn count_syscalls(&mut self, harness: &Harness) -> io::Result<()> {
         let Some(counter) = SyscallCounter::of(self.server.process()) else { return Ok(()) };
         self.load.start()?;
@@ -167,7 +167,7 @@ impl Entry {
     }
 }
 
-/// The floor of a case, with the same workers.
+/// Starts the relay for a case, with the same workers.
 fn relay(case: &Case, pool: &Value, placement: Placement) -> io::Result<Server> {
     let (how, bytes) = match case.traffic {
         Traffic::RoundTrips { bytes } if case.is_one_to_one() && bytes > 16 * 1024 => ("pass", bytes),

@@ -1,14 +1,14 @@
 //! The floor: a relay that moves the same bytes between the same sockets and pipes with the daemon's own ring and
-//! buffers, and looks at none of them.
+//! buffers, without parsing them.
 //!
-//! It cannot route, so it counts. Every message has a fixed length; clients are given to workers in turn. Where
-//! several clients share a worker, the worker's answers go to them in the order in which their requests came, or, for
-//! token streams, to one after the other. It validates nothing, knows no sessions and no ids, applies no backpressure
-//! and notices no death: what a daemon costs above it is what all that costs.
+//! It cannot route, so it counts. Every message has a fixed length; clients are assigned to workers in turn. If several
+//! clients share a worker, its answers go to them in the order of their requests, or, for token streams, to each in
+//! turn. It validates nothing, knows no sessions and no ids, applies no backpressure and notices no deaths: the
+//! daemon's cost above the relay's is the cost of all these.
 //!
-//! Small messages are copied from the receive buffer behind what waits for the worker, so that one write takes what
-//! many clients sent. Where each client has a worker of its own, whole blocks are passed from the read to the write
-//! without a copy, and no line is waited for.
+//! Small messages are copied from the receive buffer to the end of the worker's queue, so that one write takes messages
+//! of many clients. If each client has a worker of its own, whole blocks are passed from the read to the write without
+//! a copy, and without waiting for complete lines.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,18 +22,18 @@ use stdio_bus::error::StartError;
 use stdio_bus::io::buffers::{Block, Buffers, GROUP};
 use stdio_bus::io::ring::{Completion, Ring};
 
-/// How answers find their clients.
+/// How answers are assigned to clients.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// In the order of the requests.
     Answers,
     /// One line each, in turn.
     Turns,
-    /// All to the one client of the worker.
+    /// All to the worker's only client.
     Pass,
 }
 
-/// Why memory is there.
+/// Why memory suffices.
 const ENOUGH: &str = "the relay has all the memory it asks for";
 
 const ACCEPT: u64 = 1;
@@ -46,22 +46,22 @@ struct End {
     input: RawFd,
     output: RawFd,
     is_client: bool,
-    /// A client's worker, from its first bytes on; some only connect to see whether anybody is there.
+    /// A client's worker, assigned at its first bytes; some clients only probe whether the relay listens.
     worker: Option<usize>,
-    /// Bytes of the message that it is in the middle of.
+    /// Its position in the current message.
     offset: usize,
-    /// What a client sent while another one was in the middle of a message for the same worker.
+    /// Bytes that a client sent while another one was in the middle of a message for the same worker.
     kept: Vec<u8>,
-    /// What is being read into, where it is not a buffer that the kernel chooses.
+    /// The buffer of a read, where the kernel does not choose one.
     reading: Option<Block>,
-    /// What waits to be written: filled at the end, written from the front, one at a time.
+    /// Queued output: appended at the end, written from the front, one block at a time.
     queue: VecDeque<(Block, usize, usize)>,
     writing: bool,
     dirty: bool,
-    /// Of a worker: who is in the middle of a message.
+    /// Of a worker: the client in the middle of a message.
     holder: Option<usize>,
     waiting: VecDeque<usize>,
-    /// Of a worker: whom the next answers belong to, with how many bytes; or all its clients.
+    /// Of a worker: the clients of the next answers, with their lengths; or all its clients.
     owed: VecDeque<(usize, usize)>,
 }
 
@@ -70,10 +70,10 @@ struct Relay {
     buffers: Buffers,
     way: Way,
     bytes: usize,
-    /// Bytes that came since the last turn.
+    /// Bytes received since the last turn.
     carried: usize,
     workers: usize,
-    /// Clients that have said something.
+    /// Clients that have sent something.
     clients: usize,
     /// Workers first, then clients.
     ends: Vec<End>,
@@ -96,7 +96,7 @@ pub fn run(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     let (transport, address, program) = (word()?, word()?, word()?);
     let listener: OwnedFd = if transport == "--tcp" {
         let listener = std::net::TcpListener::bind(address)?.into();
-        // What is accepted inherits it.
+        // Accepted sockets inherit it.
         rustix::net::sockopt::set_tcp_nodelay(&listener, true)?;
         listener
     } else {
@@ -152,7 +152,7 @@ impl Relay {
         let mut completions = Vec::with_capacity(256);
         loop {
             completions.clear();
-            // In the mean it carries as many messages as it moves bytes for.
+            // On average it carries one message for each message length moved.
             self.ring.carried((self.carried / self.bytes) as u64);
             self.carried %= self.bytes;
             self.ring.turn(None, &mut completions)?;
@@ -183,7 +183,7 @@ impl Relay {
             READ => {
                 self.carried += count;
                 if let Some(buffer) = completion.buffer() {
-                    // SAFETY: the window is looked at before the buffer is returned.
+                    // SAFETY: the window is used before the buffer is returned.
                     let bytes = unsafe { self.buffers.received(buffer, count) }.data();
                     self.forward(end, bytes);
                     self.buffers.return_received(buffer);
@@ -234,7 +234,7 @@ impl Relay {
         worker
     }
 
-    /// Bytes of a client go to its worker, unless another client is in the middle of a message.
+    /// Forwards a client's bytes to its worker, unless another client is in the middle of a message.
     fn forward(&mut self, client: usize, bytes: &[u8]) {
         let worker = self.worker_of(client);
         if self.ends[worker].holder.is_some_and(|holder| holder != client) {
@@ -250,7 +250,7 @@ impl Relay {
             }
         }
         self.push(worker, bytes);
-        // A prompt is as long as a token line.
+        // A prompt has the length of a token line.
         let offset = (self.ends[client].offset + bytes.len()) % self.bytes;
         self.ends[client].offset = offset;
         self.ends[worker].holder = (offset != 0).then_some(client);
@@ -262,7 +262,7 @@ impl Relay {
         }
     }
 
-    /// Bytes of a worker go to those whose turn it is.
+    /// Forwards a worker's bytes to the clients whose turn it is.
     fn distribute(&mut self, worker: usize, mut bytes: &[u8]) {
         while let (false, Some((client, owed))) = (bytes.is_empty(), self.ends[worker].owed.front_mut()) {
             let (now, later) = bytes.split_at(bytes.len().min(*owed));
@@ -279,7 +279,7 @@ impl Relay {
         }
     }
 
-    /// Copies bytes behind what waits for an output.
+    /// Appends bytes to an output's queue.
     fn push(&mut self, to: usize, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let room = self.ends[to].queue.back().map_or(0, |(block, _, filled)| block.capacity() - filled);
@@ -297,7 +297,7 @@ impl Relay {
         self.mark_dirty(to);
     }
 
-    /// Registered memory is for the pipes.
+    /// Registered memory is for pipes.
     fn block(&mut self, to: usize) -> Block {
         if self.ends[to].is_client {
             return self.spare.pop().unwrap_or_else(|| self.buffers.take_medium().expect(ENOUGH));

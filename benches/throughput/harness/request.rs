@@ -1,12 +1,12 @@
-//! Requests of one length, of which only the id changes.
+//! Requests of constant length that differ only in their id.
 
-/// Every request and every answer to it begin with this, and then comes an id of [`ID_LEN`] digits.
+/// The beginning of every request and its answer, followed by an id of [`ID_LEN`] digits.
 pub const HEAD: &str = r#"{"jsonrpc":"2.0","id":"#;
 /// Digits of an id.
 pub const ID_LEN: usize = 10;
-/// Ids of one client before they begin again.
+/// Ids of one client before they repeat.
 pub const IDS: u64 = 100_000;
-/// Bytes of a session's name.
+/// Length of a session name.
 pub const SESSION_LEN: usize = 9;
 
 /// The name of a client's session.
@@ -14,8 +14,8 @@ pub fn session(client: usize) -> String {
     format!("sess-{client:04}")
 }
 
-/// What a request of a client looks like; the id is written over its first digits each time. Request and answer of the
-/// echo worker have the same length: a member that the worker ignores makes up for the difference.
+/// The template of a client's request; the id is written over its digits each time. Request and answer of the echo
+/// worker have the same length: an ignored member pads the difference.
 pub fn request(client: usize, bytes: usize) -> Vec<u8> {
     let mut text = format!(
         r#"{HEAD}{:0ID_LEN$},"sessionId":"{}","method":"bench/echo","wait":0,"params":{{"text":""#,
@@ -30,7 +30,7 @@ pub fn request(client: usize, bytes: usize) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// The same without members that JSON-RPC does not name: not every gateway passes those.
+/// The same without members outside JSON-RPC, which not every gateway forwards.
 pub fn plain(bytes: usize) -> Vec<u8> {
     let (begin, end) = (r#","method":"bench/echo","params":{"text":""#, "\"}}\n");
     let length = HEAD.len() + ID_LEN + begin.len() + end.len();
@@ -38,8 +38,7 @@ pub fn plain(bytes: usize) -> Vec<u8> {
     format!("{HEAD}{:0ID_LEN$}{begin}{text}{end}", 0).into_bytes()
 }
 
-/// A call of a tool without an id, of MCP 2026-07-28 or of the revisions with sessions; the name of the tool makes up for
-/// the difference.
+/// A tool call without an id, of MCP 2026-07-28 or of the revisions with sessions; the tool's name is the padding.
 pub fn call(bytes: usize, is_modern: bool) -> Vec<u8> {
     let (begin, mut end) = (r#","method":"tools/call","params":{"name":""#, r#"","arguments":{}}}"#.to_owned() + "\n");
     if is_modern {
@@ -53,13 +52,13 @@ pub fn call(bytes: usize, is_modern: bool) -> Vec<u8> {
     format!("{HEAD}{:0ID_LEN$}{begin}{name}{end}", 0).into_bytes()
 }
 
-/// The name of the tool of a call.
+/// The tool's name in a call.
 pub fn tool(call: &[u8]) -> &str {
     let name = call.split(|byte| *byte == b'"').skip_while(|part| *part != b"name").nth(2);
     name.and_then(|name| str::from_utf8(name).ok()).unwrap_or_default()
 }
 
-/// Writes the id of a client's request number `number` over the one that stands in `request`.
+/// Writes the id of a client's request number `number` into `request`.
 pub fn set_id(request: &mut [u8], client: usize, number: u64) {
     let mut id = id(client, number);
     for digit in request[HEAD.len()..HEAD.len() + ID_LEN].iter_mut().rev() {
@@ -68,7 +67,7 @@ pub fn set_id(request: &mut [u8], client: usize, number: u64) {
     }
 }
 
-/// No two clients ever use the same id: not every daemon could tell them apart.
+/// No two clients use the same id: not every daemon could distinguish them.
 pub fn id(client: usize, number: u64) -> u64 {
     1_000_000_000 + client as u64 * IDS + number % IDS
 }

@@ -1,5 +1,5 @@
-//! The processes that are measured: each contestant is started with the same arguments, the same workers and the same
-//! configuration file, and told where to run.
+//! The measured processes: each contestant is started with the same arguments, the same workers and the same
+//! configuration file, and bound to its CPU.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -15,22 +15,22 @@ use super::address::Address;
 use super::admin::Scraper;
 use super::machine::{self, Placement};
 
-/// Who is measured.
+/// A contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contestant {
     /// The daemon of this project.
     Bus,
-    /// The same with an admin listener that nobody asks.
+    /// The same with an unused admin listener.
     Admin,
-    /// The same with one that is scraped each second.
+    /// The same with one that is scraped every second.
     Scraped,
-    /// The floor.
+    /// The relay.
     Relay,
     /// The daemon that `STDIO_BUS_PEER` names.
     Peer,
-    /// The daemon of this project, spoken to over WebSocket.
+    /// The daemon of this project, over WebSocket.
     WebSocket,
-    /// The same, spoken to over HTTP on connections that are kept.
+    /// The same, over HTTP on persistent connections.
     Http,
     /// Over TCP with a connection for each message.
     TcpAnew,
@@ -39,12 +39,12 @@ pub enum Contestant {
 }
 
 impl Contestant {
-    /// Whether each message comes on a connection of its own.
+    /// Whether each message has a connection of its own.
     pub fn comes_anew(self) -> bool {
         matches!(self, Self::TcpAnew | Self::HttpAnew)
     }
 
-    /// For the table.
+    /// Its name in the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Bus => "stdio_bus",
@@ -63,13 +63,13 @@ impl Contestant {
 /// A running contestant.
 pub struct Server {
     child: Child,
-    /// Where clients connect.
+    /// The address that clients connect to.
     pub address: Address,
-    /// Where its admin listener is, if it has one.
+    /// The address of its admin listener, if it has one.
     pub admin: PathBuf,
     scraper: Option<Scraper>,
     files: PathBuf,
-    /// How long it took until a connection succeeded.
+    /// The time until a connection succeeded.
     pub started_in: Duration,
 }
 
@@ -108,7 +108,7 @@ impl Server {
             std::thread::sleep(Duration::from_micros(200));
         }
         server.started_in = began.elapsed();
-        // Workers inherit the daemon's CPU; they are given their own once they are there.
+        // Workers inherit the daemon's CPU; they are bound to their own once they exist.
         std::thread::sleep(Duration::from_millis(50));
         for worker in server.workers() {
             machine::pin(worker, placement.workers)?;
@@ -129,7 +129,7 @@ impl Server {
         machine::children(self.process())
     }
 
-    /// Changes its configuration file, for a reload.
+    /// Changes its configuration file, before a reload.
     pub fn configure(&self, change: impl FnOnce(&mut Value)) -> io::Result<()> {
         let path = self.files.join("config.json");
         let mut configuration = serde_json::from_slice(&fs::read(&path)?)?;
@@ -168,12 +168,12 @@ pub fn target() -> PathBuf {
     program.ancestors().nth(2).unwrap_or(Path::new("target")).to_path_buf()
 }
 
-/// This program, which is a helper or a worker as well.
+/// This program, which is also a helper and a worker.
 pub fn this_program() -> PathBuf {
     std::env::current_exe().expect("the kernel knows it")
 }
 
-/// A pool of workers that take so many microseconds for a line.
+/// A pool of workers that take this many microseconds per line.
 pub fn agents(id: &str, instances: usize, micros: u64) -> Value {
     let args = ["be-agent-worker".to_owned(), micros.to_string()];
     json!({ "id": id, "command": this_program(), "args": args, "instances": instances })

@@ -1,5 +1,5 @@
-//! Clients of any server: they read whatever lines, frames or answers of HTTP come, in whatever order, and look whose each
-//! one is. One thread serves all of them. [`super::load`] costs less for each message, and knows how long answers are.
+//! Clients for any server: they accept lines, frames or HTTP responses in any order, and match each to its request. One
+//! thread serves all of them. [`super::load`] costs less per message, but needs to know the length of answers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,25 +23,25 @@ use super::request::{SESSION_LEN, call, id, plain, request, session, set_id};
 use super::web;
 use super::worker::{SESSION_BEFORE_STAMP, STAMP_AT, STAMP_LEN, wall_nanos};
 
-/// What does not come for so long does not come any more.
+/// After this time an outstanding answer counts as lost.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// All clients of a server.
 pub struct Talk {
     address: Address,
     traffic: Traffic,
-    /// Requests that each has under way.
+    /// Requests in flight per client.
     window: usize,
     /// Each request has a connection of its own.
     anew: bool,
     epoll: OwnedFd,
     members: Vec<Member>,
     buffer: Vec<u8>,
-    /// Times of what was answered since it was last taken: of a stream's lines, from their writing.
+    /// Latencies of answers since last taken: for lines of streams, since they were written.
     pub times: Histogram<u64>,
     /// Round trips, or lines of streams.
     pub done: u64,
-    /// What went wrong.
+    /// Wrong or missing answers.
     pub faults: Faults,
 }
 
@@ -51,9 +51,9 @@ struct Member {
     caller: Option<Caller>,
     request: Vec<u8>,
     sent: u64,
-    /// What it waits for: numbers, and when they were sent.
+    /// Outstanding requests: their numbers and send times.
     under_way: VecDeque<(u64, Instant)>,
-    /// Lines of which the last one may be incomplete.
+    /// Received lines, of which the last may be incomplete.
     lines: Vec<u8>,
 }
 
@@ -63,18 +63,18 @@ enum Reader {
     Answers(Box<post::Reading>),
 }
 
-/// What a line was.
+/// The kind of a received line.
 enum Heard {
     /// The answer to one of its requests.
     Answer,
     /// One of a stream.
     Part,
-    /// Not for this client, or nothing that it waits for.
+    /// Not for this client, or unexpected.
     Foreign,
 }
 
 impl Talk {
-    /// So many clients connect, and begin their sessions where HTTP is spoken.
+    /// Connects the clients, and starts sessions over HTTP.
     pub fn connect(address: &Address, traffic: Traffic, clients: usize, window: usize, anew: bool) -> io::Result<Self> {
         let mut talk = Self {
             address: address.clone(),
@@ -110,7 +110,7 @@ impl Talk {
         }
     }
 
-    /// A client connects, or connects again.
+    /// Connects or reconnects a client.
     fn join(&mut self, number: usize) -> io::Result<()> {
         let mut socket = self.address.connect()?;
         let member = &mut self.members[number];
@@ -151,11 +151,11 @@ impl Talk {
         }
     }
 
-    /// Lets all of them ask for so long, each at least once, until all are answered or nothing comes any more.
+    /// Lets all of them send requests for this time, at least one each, until all are answered or nothing more arrives.
     pub fn run(&mut self, time: Duration) -> io::Result<()> {
         let begun = Instant::now();
         if matches!(self.address, Address::Http(_)) {
-            // A server may have closed what was silent while others had their turn.
+            // A server may have closed idle connections while others had their turn.
             self.members.iter_mut().for_each(|member| member.socket = None);
         }
         for number in 0..self.members.len() {
@@ -177,7 +177,7 @@ impl Talk {
             if self.done != progress.1 {
                 progress = (Instant::now(), self.done);
             } else if progress.0.elapsed() > PATIENCE {
-                // The next round begins with empty windows.
+                // The next round starts with empty windows.
                 let lost = self.members.iter_mut().map(|member| member.under_way.drain(..).count() as u64);
                 self.faults.lost += lost.sum::<u64>();
             }
@@ -185,13 +185,14 @@ impl Talk {
         Ok(())
     }
 
-    /// A worker that streams tokens goes on when all its sessions have asked: nobody may stop before the others.
+    /// A worker that streams tokens continues when all its sessions have sent requests: no client may stop before the
+    /// others.
     fn is_waited_for(&self, number: usize) -> bool {
         let most = || self.members.iter().map(|member| member.sent).max();
         matches!(self.traffic, Traffic::Tokens { .. }) && Some(self.members[number].sent) < most()
     }
 
-    /// Those that have something to read.
+    /// The clients with something to read.
     fn wait(&mut self) -> io::Result<Vec<usize>> {
         let mut events = Vec::with_capacity(128);
         let most = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -202,7 +203,7 @@ impl Talk {
         Ok(events.iter().map(|event: &epoll::Event| event.data.u64() as usize).collect())
     }
 
-    /// Takes what has come for a client, and says how many of its requests that answers.
+    /// Receives a client's bytes, and returns how many of its requests they answer.
     fn receive(&mut self, number: usize) -> io::Result<usize> {
         let room = self.buffer.len() - 1;
         let member = &mut self.members[number];
@@ -238,7 +239,7 @@ impl Talk {
         Ok(answers)
     }
 
-    /// Looks at the lines that are complete.
+    /// Handles complete lines.
     fn hear(&mut self, number: usize) -> usize {
         let now = Instant::now();
         let member = &mut self.members[number];
@@ -264,7 +265,7 @@ impl Talk {
     }
 }
 
-/// What a line is to a client.
+/// Classifies a line for a client.
 fn heard(
     line: &[u8],
     number: usize,
@@ -291,7 +292,7 @@ fn heard(
     Heard::Part
 }
 
-/// The id of an answer, wherever in it that stands.
+/// The id of an answer, wherever it is in it.
 pub fn id_of(line: &[u8]) -> Option<u64> {
     const KEY: &[u8] = br#""id":"#;
     let value = line[memchr::memmem::find(line, KEY)? + KEY.len()..].trim_ascii_start();

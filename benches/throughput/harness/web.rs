@@ -1,7 +1,7 @@
-//! What clients of the bench need to speak WebSocket: the handshake, frames with a mask, and lines out of frames.
+//! WebSocket for the bench's clients: the handshake, masked frames, and decoding frames to lines.
 //!
-//! All frames have the same mask: masks are unforeseeable for the sake of proxies, and none is here. So a request can be
-//! masked once and sent many times, and the clients take no CPU that the daemon's workers could have.
+//! All frames have the same mask: masks are unpredictable for the sake of proxies, and there is none here. So a request
+//! can be masked once and sent many times, and the clients take no CPU time from the daemon's workers.
 
 use std::io::{self, Read, Write};
 
@@ -10,7 +10,7 @@ use stdio_bus::websocket::frame::{Decoder, Event, Received};
 use stdio_bus::websocket::{Mask, encode};
 
 const MASK: [u8; 4] = [0x9e, 0x37, 0x79, 0xb9];
-/// What the server's answer to the handshake is made from.
+/// The handshake key.
 const KEY: [u8; 16] = *b"not random today";
 
 /// The request of a handshake.
@@ -18,10 +18,10 @@ pub fn request(port: u16, path: &str) -> io::Result<String> {
     Ok(Request::new(&format!("127.0.0.1:{port}"), path, KEY, None).map_err(io::Error::other)?.to_string())
 }
 
-/// Whether the answer to a handshake has come in full.
+/// Whether the response to a handshake is complete.
 ///
 /// # Errors
-/// What the server says instead, or that it has said more.
+/// The server refused, or sent unexpected bytes.
 pub fn is_accepted(answer: &[u8], has_ended: bool) -> io::Result<bool> {
     match client::read(answer, KEY, has_ended) {
         Reading::More => Ok(false),
@@ -30,7 +30,7 @@ pub fn is_accepted(answer: &[u8], has_ended: bool) -> io::Result<bool> {
     }
 }
 
-/// A handshake over a connection that waits.
+/// Does a handshake on a blocking connection.
 pub fn upgrade(stream: &mut (impl Read + Write), port: u16, path: &str) -> io::Result<()> {
     stream.write_all(request(port, path)?.as_bytes())?;
     let (mut answer, mut length) = ([0; 4096], 0);
@@ -43,22 +43,22 @@ pub fn upgrade(stream: &mut (impl Read + Write), port: u16, path: &str) -> io::R
     }
 }
 
-/// The head of a request's frame.
+/// The header of a request's frame.
 pub fn head_of_request(length: usize) -> Vec<u8> {
     encode::text(length, Some(Mask::new(MASK))).to_vec()
 }
 
-/// The head of an answer's frame.
+/// The header of an answer's frame.
 pub fn head_of_answer(length: usize) -> Vec<u8> {
     encode::text(length, None).to_vec()
 }
 
-/// What the byte of a message that stands at `place` is combined with.
+/// The mask byte at `place` of a message.
 pub fn mask_of(place: usize) -> u8 {
     MASK[place % MASK.len()]
 }
 
-/// A text message as a client sends it.
+/// A text message from a client.
 pub fn frame(message: &[u8]) -> Vec<u8> {
     let mut frame = head_of_request(message.len());
     let head = frame.len();
@@ -67,20 +67,20 @@ pub fn frame(message: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What a client sends last.
+/// A client's close frame.
 pub fn farewell() -> Vec<u8> {
     encode::close(Some(1000), "", Some(Mask::new(MASK))).to_vec()
 }
 
-/// What a client answers to a ping.
+/// A client's pong.
 pub fn pong(payload: &[u8]) -> Vec<u8> {
     encode::pong(payload, Some(Mask::new(MASK))).to_vec()
 }
 
-/// The lines in the first `received` of these bytes, which have room for one more. `pinged` hears what pings carry.
+/// The lines in the first `received` of these bytes, which have room for one more. `pinged` gets the payloads of pings.
 ///
 /// # Errors
-/// The server has closed the connection, or sends what nobody may.
+/// The server has closed the connection, or violated the protocol.
 pub fn lines<'b>(
     decoder: &mut Decoder,
     bytes: &'b mut [u8],

@@ -1,5 +1,5 @@
-//! Workers that the daemon has not built in: one that streams tokens for its sessions as a model does, one that floods
-//! its stdout, and one that does what attacks ask of it.
+//! Workers in addition to the built-in one: one that streams tokens for its sessions like a model, one that floods its
+//! stdout, and one that obeys attacks.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Write};
@@ -11,37 +11,37 @@ use serde_json::value::RawValue;
 
 use super::request::{HEAD, ID_LEN, SESSION_LEN};
 
-/// The parts of a token line atoken the session's name, which always has the same length, and the text.
+/// The parts of a token line around the session's name, which has a constant length, and the text.
 const UPDATE: [&str; 3] = [
     r#"{"jsonrpc":"2.0","method":"session/update","sessionId":""#,
     r#"","params":{"update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":""#,
     "\"}}}}\n",
 ];
-/// The parts of the last answer atoken the id, the session's name and the text.
+/// The parts of the last answer around the id, the session's name and the text.
 const ANSWER: [&str; 4] =
     [r#"{"jsonrpc":"2.0","id":"#, r#","sessionId":""#, r#"","result":{"stopReason":"end_turn","text":""#, "\"}}\n"];
 
-/// Where the time of writing stands in a token line, in hexadecimal nanoseconds.
+/// The offset of the write time in a token line, in hexadecimal nanoseconds.
 pub const STAMP_AT: usize = UPDATE[0].len() + SESSION_LEN + UPDATE[1].len();
 /// Digits of the time.
 pub const STAMP_LEN: usize = 16;
-/// How far before the time the session's name begins.
+/// The offset of the session's name before the time.
 pub const SESSION_BEFORE_STAMP: usize = SESSION_LEN + UPDATE[1].len();
 
-/// Nanoseconds on a clock that all processes share.
+/// Nanoseconds on a clock shared by all processes.
 pub fn wall_nanos() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Waits until each of its sessions has asked, gives one line after the other to each of them in turn, then answers,
+/// Waits until each of its sessions has sent a request, sends each of them one line in turn, repeatedly, then answers,
 /// all in lines of the same length: a relay that parses nothing can tell by counting whose turn it is.
 ///
-/// Each line is a write of its own, as with a model that gives one token after the other.
+/// Each line is a separate write, as from a model that produces one token at a time.
 pub fn stream(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     let mut number = || arguments.next().and_then(|text| text.parse::<usize>().ok()).ok_or(io::ErrorKind::InvalidInput);
     let (sessions, lines, bytes) = (number()?, number()?, number()?);
     let mut input = io::BufReader::new(io::stdin().lock());
-    // The standard library would gather lines.
+    // The standard library would buffer lines.
     let mut output = std::fs::File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let mut asked: Vec<(String, String)> = Vec::new();
     let mut token = Vec::new();
@@ -82,7 +82,7 @@ pub fn stream(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     }
 }
 
-/// Writes notifications of the first session it hears of as fast as it can.
+/// Writes notifications of the first session that it sees as fast as it can.
 pub fn flood() -> io::Result<()> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
@@ -98,7 +98,7 @@ pub fn flood() -> io::Result<()> {
     Ok(())
 }
 
-/// What the worker for attacks reads of a line.
+/// The relevant members of a line for the attack worker.
 #[derive(Deserialize)]
 struct Asked<'a> {
     #[serde(borrow)]
@@ -107,27 +107,26 @@ struct Asked<'a> {
     method: Option<Cow<'a, str>>,
     #[serde(borrow, rename = "sessionId")]
     session: Option<Cow<'a, str>>,
-    /// How many lines a flood has.
+    /// The number of lines of a flood.
     lines: Option<usize>,
 }
 
-/// A worker that takes so many microseconds for each line, and then goes by its method:
+/// A worker that takes this many microseconds per line, and then acts by its method:
 ///
-/// | method | what it does |
+/// | method | action |
 /// |---|---|
-/// | `never` | gives no answer |
-/// | `hold` | answers when the notification `release` comes |
+/// | `never` | sends no answer |
+/// | `hold` | answers when the notification `release` arrives |
 /// | `flood` | writes as many notifications of the session as `lines` says, then answers |
-/// | `exit` | ends with an error |
+/// | `exit` | exits with an error |
 /// | any other | answers |
 ///
-/// It reads as much as a pipe gives at once, as the runtimes do that real agents are written for, and sleeps for the
-/// time of a line, because a CPU that it kept busy would be the CPU of those who are measured.
+/// It reads as much as a pipe returns at once, like the runtimes of real agents, and sleeps for the time of a line,
+/// because the CPU time of a busy loop would be taken from the measured processes.
 pub fn agent(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     let micros = arguments.next().and_then(|text| text.parse().ok()).ok_or(io::ErrorKind::InvalidInput)?;
     let time_of_a_line = Duration::from_micros(micros);
-    // The kernel would add up to fifty microseconds to each sleep.
-    // SAFETY: the call has no memory arguments.
+    // The kernel would add up to fifty microseconds to each sleep. SAFETY: the call has no memory arguments.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
     let mut input = io::BufReader::with_capacity(64 * 1024, io::stdin().lock());
     let mut output =
@@ -160,20 +159,20 @@ pub fn agent(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
             }
             (_, Some(id)) => answer(id.get())?,
         }
-        // Nothing stays here while the worker waits, not even if a line has come in part.
+        // Nothing stays buffered while the worker waits, even if a line is incomplete.
         if !time_of_a_line.is_zero() || memchr::memchr(b'\n', input.buffer()).is_none() {
             output.flush()?;
         }
     }
 }
 
-/// Bytes of text in a line of a flood that was asked for.
+/// Length of the text in a line of a requested flood.
 pub const FLOOD_LINE: usize = 500;
 
-/// What makes this program a worker for [`tools`].
+/// The argument that makes this program a worker for [`tools`].
 pub const TOOLS: &str = "be-tools-worker";
 
-/// What the server of tools reads of a line.
+/// The relevant members of a line for the tool server.
 #[derive(Deserialize)]
 struct Call<'a> {
     #[serde(borrow)]
@@ -182,8 +181,8 @@ struct Call<'a> {
     method: Cow<'a, str>,
 }
 
-/// An MCP server of both eras whose tools answer at once, in lines of so many bytes if ids have as many digits as those of
-/// clients of the bench.
+/// An MCP server of both eras whose tools answer at once, in lines of the given length if ids have as many digits as
+/// those of the bench's clients.
 pub fn tools(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     const BEGIN: &str = r#"{"content":[{"type":"text","text":""#;
     const END: &str = r#""}]}"#;
@@ -212,7 +211,7 @@ pub fn tools(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
         if let Some(id) = call.id {
             writeln!(answers, r#"{HEAD}{id},"result":{result}}}"#)?;
         }
-        // One write for all that a read brought.
+        // One write for all lines of a read.
         if memchr::memchr(b'\n', input.buffer()).is_none() {
             output.write_all(&answers)?;
             answers.clear();

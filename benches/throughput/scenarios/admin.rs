@@ -1,4 +1,4 @@
-//! What it costs to look inside: how long each table of a full daemon takes, and how long a polite client waits meanwhile.
+//! The cost of observation: how long each table of a full daemon takes, and how long a polite client waits meanwhile.
 
 use std::io;
 use std::path::Path;
@@ -17,10 +17,10 @@ use crate::harness::polite::polite;
 use crate::harness::server::{Contestant, Server, agents};
 use crate::scenario::{Scenario, Table};
 
-/// Connections of a full daemon, and requests that wait in each but one.
+/// Connections of a full daemon, and pending requests on each but one.
 const CLIENTS: usize = 1024;
 const PENDING: usize = 4;
-/// What a person asks for.
+/// The paths that an operator requests.
 const PATHS: [&str; 9] = [
     "/metrics",
     "/status.json",
@@ -33,12 +33,12 @@ const PATHS: [&str; 9] = [
     "/errors.json",
 ];
 
-/// The one that there is.
+/// The only scenario.
 pub fn scenario() -> Scenario {
     Scenario::new("admin", measure)
 }
 
-/// Asks a full daemon for one path after the other, again and again, while a polite client goes on.
+/// Requests each path of a full daemon in turn, repeatedly, while a polite client continues.
 fn measure(harness: &Harness) -> io::Result<Vec<Table>> {
     let time = Duration::from_millis(harness.either(5000, 500));
     let until = Instant::now() + Duration::from_secs(120);
@@ -76,7 +76,7 @@ fn measure(harness: &Harness) -> io::Result<Vec<Table>> {
     Ok(vec![table])
 }
 
-/// All other connections, each with a session and with requests that wait.
+/// All other connections, each with a session and pending requests.
 fn fill(server: &Server, until: Instant) -> io::Result<Vec<Client>> {
     let mut clients = Vec::new();
     while clients.len() < CLIENTS - 1 {

@@ -1,9 +1,9 @@
-//! Fairness: how long polite clients wait while another client sends as fast as it can and a worker floods its stdout.
+//! Fairness: the latency of polite clients while another client sends as fast as it can and a worker floods its stdout.
 //!
-//! Sixty-three clients send a hundred requests a second each, at fixed times whether or not answers have come; a
-//! request's time counts from the moment it was due. The flooding client is a process of its own that gives way to
-//! everybody else, as do the workers that only it uses, and the polite go before everybody else: what is measured is
-//! the daemon's fairness and not the scheduler's.
+//! Sixty-three clients send a hundred requests per second each, at fixed times whether or not answers have arrived; a
+//! request's latency counts from its scheduled time. The flooding client is a process with low priority, as are its
+//! workers, and the polite clients have real-time priority: so the daemon's fairness is measured and not the
+//! scheduler's.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -25,27 +25,27 @@ use crate::scenario::{Scenario, Table};
 const CLIENTS: usize = 63;
 const EVERY: Duration = Duration::from_millis(10);
 const BYTES: usize = 200;
-/// Workers of the polite.
+/// Workers of the polite clients.
 const WORKERS: usize = 2;
 
-/// What came out of a round.
+/// The results of a round.
 struct Round {
     /// Microseconds without the flood: p50, p99, p99.9.
     quiet: [f64; 3],
     /// The same with it.
     flooded: [f64; 3],
-    /// Lines a second that the flooding client received.
+    /// Lines per second that the flooding client received.
     flood_rate: f64,
-    /// Requests of the polite that got an error during the flood, of all they made.
+    /// Requests of polite clients with an error during the flood, of all they made.
     refused: f64,
 }
 
-/// The one that there is.
+/// The only scenario.
 pub fn scenario() -> Scenario {
     Scenario::new("fairness", measure)
 }
 
-/// Measures the daemon, with the flood on a pool of its own and on the pool of the polite.
+/// Measures the daemon, with the flood on a pool of its own and on the polite clients' pool.
 fn measure(harness: &Harness) -> io::Result<Vec<Table>> {
     let mut table = Table { name: "fairness", head: "", rows: Vec::new(), figures: Vec::new() };
     for (name, pool) in [("flood beside", "beside"), ("flood through the same workers", "bench")] {
@@ -76,7 +76,7 @@ fn measure(harness: &Harness) -> io::Result<Vec<Table>> {
     Ok(vec![table])
 }
 
-/// Nothing ends the worker's flood but the end of the daemon: each round has its own.
+/// The worker's flood only ends with the daemon, so each round starts its own.
 fn round(pool: &str, harness: &Harness) -> io::Result<Round> {
     let length = harness.either(Duration::from_secs(4), Duration::from_millis(300));
     let flood = json!({ "id": "flood", "command": this_program(), "args": ["be-flood-worker"], "instances": 1 });
@@ -120,7 +120,7 @@ impl Polite {
     fn measure(&mut self, length: Duration) -> io::Result<[f64; 3]> {
         let mut times = histogram();
         let start = Instant::now();
-        // Client i sends at i/63 of each interval, so that they do not all send at once.
+        // Client i sends at i/63 of each interval, to spread the load.
         let step = EVERY / CLIENTS as u32;
         let total = (length.as_nanos() / step.as_nanos()) as usize;
         let mut due: Vec<VecDeque<Instant>> = vec![Default::default(); CLIENTS];
@@ -163,14 +163,14 @@ impl Polite {
     }
 }
 
-/// Puts the name of a pool at the end of a request: what sets the id expects it at the front.
+/// Puts a pool's name at the end of a request, since the id has to be at a fixed offset.
 fn with_pool(mut request: Vec<u8>, pool: &str) -> Vec<u8> {
     let end = request.len() - "}\n".len();
     request.splice(end..end, format!(",\"pool\":\"{pool}\"").into_bytes());
     request
 }
 
-/// Sends requests as fast as the daemon takes them, reads whatever comes, and lets the flooding worker flood it, until
+/// Sends requests as fast as the daemon accepts them, reads everything, and makes the flooding worker flood it, until
 /// its stdin ends.
 pub fn flooder(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     give_way(0, 19);

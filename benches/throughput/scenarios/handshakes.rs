@@ -1,5 +1,5 @@
-//! Connections that only come and go: what each of them costs the daemon, beside one over TCP, and how long a polite
-//! client waits while another process makes as many as it can.
+//! Short-lived connections: the daemon's cost for each, compared with TCP, and how long a polite client waits while
+//! another process opens as many as it can.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -19,18 +19,18 @@ use crate::harness::server::Contestant;
 use crate::harness::web;
 use crate::scenario::{Goal, Scenario, goals};
 
-/// CPU of the daemon for a handshake at most, in microseconds.
+/// Maximum CPU time of the daemon per handshake, in microseconds.
 const CPU: f64 = 60.0;
-/// How much longer a polite client may wait at p99, in milliseconds.
+/// Maximum added latency of a polite client at p99, in milliseconds.
 const DELAY: f64 = 1.0;
-/// Handshakes a second at most, beside a polite client.
+/// Maximum handshakes per second, beside a polite client.
 const RATE: u64 = 10_000;
-/// Connections that come at once there.
+/// Concurrent connections there.
 const AT_ONCE: usize = 32;
 
 const WEB: Transport = Transport::WebSocket { ping_sec: 30 };
 
-/// The one that there is.
+/// The only scenarios.
 pub fn scenario() -> Scenario {
     Scenario::new("handshakes", |harness| {
         let both = vec![cost(harness)?, delay(harness)?];
@@ -39,7 +39,7 @@ pub fn scenario() -> Scenario {
     })
 }
 
-/// One connection after the other.
+/// Opens one connection after the other.
 fn cost(harness: &Harness) -> io::Result<Goal> {
     let pools = [harness.echo("bench", 1)];
     let start = |who, transport| harness.start(who, &pools, transport, Placement::choose(false));
@@ -67,7 +67,7 @@ fn cost(harness: &Harness) -> io::Result<Goal> {
     })
 }
 
-/// A connection from its begin to the end that the daemon sees.
+/// Opens a connection and waits for the daemon to see its end.
 fn come_and_go(address: &Address) -> io::Result<()> {
     let mut stream = TcpStream::from(address.connect()?);
     if address.is_web() {
@@ -80,16 +80,16 @@ fn come_and_go(address: &Address) -> io::Result<()> {
     forget(&stream)
 }
 
-/// Leaves nothing of a connection that is over: the ports of a machine would not suffice.
+/// Resets the connection, so that it leaves no TIME_WAIT: the machine's ports would not suffice.
 fn forget(stream: &TcpStream) -> io::Result<()> {
     Ok(rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO))?)
 }
 
-/// A polite client, with nobody who connects and with many.
+/// Measures a polite client, without other connections and with many.
 fn delay(harness: &Harness) -> io::Result<Goal> {
     let pools = [harness.echo("bench", 1)];
     let server = harness.start(Contestant::WebSocket, &pools, WEB, Placement::choose(false))?;
-    // What is measured is how the daemon spends its time, and not the scheduler.
+    // The daemon's scheduling of its time is measured, and not the kernel's.
     server.workers().into_iter().chain([server.process()]).for_each(|process| put_first(process, true));
     let time = Duration::from_millis(harness.either(3000, 300));
     let (mut quiet, mut beside, mut rates) = (Vec::new(), Vec::new(), Vec::new());
@@ -120,14 +120,14 @@ fn delay(harness: &Harness) -> io::Result<Goal> {
     })
 }
 
-/// One connection of a visitor.
+/// A visitor's connection.
 struct Visit {
     stream: TcpStream,
     answer: Vec<u8>,
     is_over: bool,
 }
 
-/// Connects, shakes hands and closes, at most [`RATE`] times a second, until its stdin ends.
+/// Connects, does the handshake and closes, at most [`RATE`] times per second, until its stdin ends.
 pub fn visitors(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
     let port: u16 = arguments.next().and_then(|port| port.parse().ok()).ok_or(io::ErrorKind::InvalidInput)?;
     let request = web::request(port, "/acp")?;

@@ -1,5 +1,4 @@
-//! What the daemon needs while nothing happens: memory and CPU, without clients and with as many as fit, and the time
-//! from its start until it listens.
+//! The idle daemon's resources: memory and CPU, without clients and with the maximum, and its start-up time.
 
 use std::io;
 use std::time::Duration;
@@ -13,15 +12,15 @@ use crate::harness::measure::{median, progress};
 use crate::harness::server::Contestant;
 use crate::scenario::{Scenario, Table};
 
-/// Connections that the daemon takes at once.
+/// The daemon's maximum of connections.
 const CLIENTS: usize = 1024;
 
-/// The one that there is.
+/// The only scenario.
 pub fn scenario() -> Scenario {
     Scenario::new("idle", measure)
 }
 
-/// Measures everybody but the relay.
+/// Measures every contestant except the relay.
 fn measure(harness: &Harness) -> io::Result<Vec<Table>> {
     let wait = Duration::from_secs(harness.either(5, 1));
     let mut table = Table { name: "idle", head: "", rows: Vec::new(), figures: Vec::new() };
@@ -35,7 +34,7 @@ fn measure(harness: &Harness) -> io::Result<Vec<Table>> {
         std::thread::sleep(Duration::from_millis(300));
         let before = machine::resident(server.process())?;
         let clients: Vec<_> = (0..CLIENTS).map_while(|_| server.address.connect().ok()).collect();
-        // Taking the clients in must be over, log included.
+        // Accepting the clients has to be finished, including the log.
         std::thread::sleep(Duration::from_millis(1500));
         let usage = Usage::of(server.process())?;
         std::thread::sleep(wait);

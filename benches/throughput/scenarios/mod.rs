@@ -1,4 +1,4 @@
-//! All that can be measured: one file each, which knows the harness and no other scenario.
+//! All scenarios: one file each, which uses the harness and no other scenario.
 
 mod admin;
 mod attacks;
@@ -13,7 +13,7 @@ pub mod websocket_idle;
 
 use crate::scenario::Scenario;
 
-/// In the order in which they run.
+/// The default group, in the order in which they run.
 pub fn all() -> Vec<Scenario> {
     race::scenarios()
         .chain([fairness::scenario()])
@@ -22,18 +22,18 @@ pub fn all() -> Vec<Scenario> {
         .collect()
 }
 
-/// Those of WebSocket, which run instead if they are asked for.
+/// The WebSocket group.
 pub fn websocket() -> Vec<Scenario> {
     let others = [websocket_idle::scenario(), handshakes::scenario()];
     race::beside_tcp().chain(others).collect()
 }
 
-/// Those of MCP over HTTP.
+/// The group of MCP over HTTP.
 pub fn http() -> Vec<Scenario> {
     race::over_http().chain([sessions::scenario()]).collect()
 }
 
-/// The same work through what else there is.
+/// Comparison with other servers.
 pub fn peers() -> Vec<Scenario> {
     peers::scenarios().collect()
 }

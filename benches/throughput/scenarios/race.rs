@@ -74,7 +74,7 @@ const fn calls(name: &'static str, clients: usize) -> Case {
     Case { traffic: Traffic::Calls { bytes: 100, is_modern: false }, ..trips(name, clients, 1, 1, SMALL) }
 }
 
-/// Those of MCP.
+/// The MCP cases.
 const CALLS: &[Case] = &[
     one_cpu(calls("a call, 1 x 1", 1)),
     calls("a call, 16 x 1", 16),
@@ -82,11 +82,12 @@ const CALLS: &[Case] = &[
     Case { traffic: Traffic::Calls { bytes: 220, is_modern: true }, ..calls("a call of 2026-07-28, 16 x 1", 16) },
 ];
 
-/// CPU of a call over HTTP at most, for the same line over TCP: on connections that are kept, and with one for each call.
+/// Maximum CPU time of a call over HTTP, relative to the same line over TCP: on persistent connections, and with one
+/// for each call.
 const KEPT: f64 = 2.0;
 const ANEW: f64 = 3.0;
 
-/// CPU of a round trip over WebSocket at most, for one over TCP: short lines and long ones.
+/// Maximum CPU time of a round trip over WebSocket, relative to TCP: short and long lines.
 const SHORT: f64 = 1.25;
 const LONG: f64 = 1.15;
 
@@ -101,7 +102,7 @@ this one's.
 pub fn scenarios() -> impl Iterator<Item = Scenario> {
     CASES.iter().map(|case| {
         Scenario::new(case.name, |harness| {
-            // A fixed number of messages takes its time.
+            // A fixed number of messages takes too long.
             if harness.quick && case.total.is_some() {
                 return Ok(Vec::new());
             }
@@ -110,7 +111,7 @@ pub fn scenarios() -> impl Iterator<Item = Scenario> {
     })
 }
 
-/// Those that are run over WebSocket beside TCP.
+/// The cases that compare WebSocket with TCP.
 pub fn beside_tcp() -> impl Iterator<Item = Scenario> {
     CASES.iter().filter(|case| ["64 x 1", "64 x 16", "4 x 2, 60 KB"].contains(&case.name)).map(|case| {
         Scenario::new(case.name, |harness| {
@@ -122,7 +123,7 @@ pub fn beside_tcp() -> impl Iterator<Item = Scenario> {
     })
 }
 
-/// Those of MCP, over TCP and over HTTP.
+/// The MCP cases, over TCP and over HTTP.
 pub fn over_http() -> impl Iterator<Item = Scenario> {
     CALLS.iter().map(|case| {
         Scenario::new(case.name, |harness| {
@@ -141,7 +142,7 @@ pub fn over_http() -> impl Iterator<Item = Scenario> {
     })
 }
 
-/// What the row of a case says of the figure that it shall not exceed.
+/// The text of a case's row about its limit.
 fn ratio(case: &Case, row: &Row, most: f64) -> Goal {
     let ratio = row.failed.is_none().then_some(row.ratio);
     Goal {

@@ -1,5 +1,5 @@
-//! What a reload costs those who are served: how long a full daemon takes for one, how long a client waits meanwhile, and
-//! what happens to requests while workers are replaced.
+//! The cost of a reload: how long a full daemon takes, how long a client waits meanwhile, and what happens to requests
+//! while workers are replaced.
 
 use std::io;
 use std::path::Path;
@@ -17,18 +17,18 @@ use crate::harness::measure::{self, Over, first, joined, median, progress};
 use crate::harness::server::{Contestant, Server, agents};
 use crate::scenario::{Goal, Scenario, goals};
 
-/// Connections, requests that wait, and pools of a full daemon.
+/// Connections, pending requests, and pools of a full daemon.
 const CLIENTS: usize = 1024;
 const PENDING: usize = 4;
 const POOLS: usize = 64;
-/// What a reload of it may take, and what it may add to the wait of a message, in milliseconds.
+/// Time limit of a reload, and of the delay that it adds to a message, in milliseconds.
 const MOST_FOR_ALL: f64 = 50.0;
 const MOST_WAIT: f64 = 5.0;
-/// Workers that are replaced, and requests that come each millisecond meanwhile.
+/// Replaced workers, and requests per millisecond meanwhile.
 const WORKERS: usize = 16;
 const EACH_MILLISECOND: usize = 20;
 
-/// The one that there is.
+/// The only scenarios.
 pub fn scenario() -> Scenario {
     Scenario::new("reload", |harness| {
         let mut reached = full(harness)?;
@@ -38,7 +38,7 @@ pub fn scenario() -> Scenario {
     })
 }
 
-/// Reloads a full daemon again and again, while one client asks without a break.
+/// Reloads a full daemon repeatedly, while one client sends requests continuously.
 fn full(harness: &Harness) -> io::Result<Vec<Goal>> {
     progress("reload, a full daemon");
     let until = Instant::now() + Duration::from_secs(120);
@@ -89,7 +89,7 @@ fn rest(time: Duration) -> io::Result<f64> {
     Ok(0.0)
 }
 
-/// All other connections, with requests that wait.
+/// All other connections, with pending requests.
 fn fill(server: &Server, until: Instant) -> io::Result<Vec<Client>> {
     let fill = |_| {
         let mut client = Client::connect(&server.address)?;
@@ -100,7 +100,7 @@ fn fill(server: &Server, until: Instant) -> io::Result<Vec<Client>> {
     (1..CLIENTS).map(fill).collect()
 }
 
-/// Milliseconds.
+/// The longest wait in milliseconds.
 fn longest_wait(server: &Server, until: Instant, over: &AtomicBool) -> io::Result<f64> {
     let mut client = Client::connect(&server.address)?;
     let mut longest = Duration::ZERO;
@@ -116,7 +116,7 @@ fn longest_wait(server: &Server, until: Instant, over: &AtomicBool) -> io::Resul
     Ok(longest.as_secs_f64() * 1e3)
 }
 
-/// Changes a limit, which replaces nothing. Gives how many milliseconds it took until the daemon says that it is over.
+/// Changes a limit, which replaces no workers. Returns the time in milliseconds until the daemon reports the end.
 fn reload(server: &Server, round: usize, until: Instant) -> io::Result<f64> {
     server.configure(|configuration| configuration["limits"]["quiesce_sec"] = json!(100 + round))?;
     let began = Instant::now();
@@ -135,7 +135,7 @@ fn wait_until_over(admin: &Path, until: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces all workers of a pool, one after the other, while requests come.
+/// Replaces all workers of a pool, one after the other, under load.
 fn rolling(harness: &Harness) -> io::Result<Goal> {
     progress("reload, rolling");
     let until = Instant::now() + Duration::from_secs(120);
@@ -148,7 +148,7 @@ fn rolling(harness: &Harness) -> io::Result<Goal> {
     tell(&server.admin, "/restart-pool?pool=bench")?;
     let is_replaced = || {
         let workers = server.workers();
-        // They begin on the daemon's CPU. One that has ended meanwhile is pinned no more.
+        // They start on the daemon's CPU. One that has ended meanwhile is skipped.
         let _ = workers.iter().try_for_each(|worker| machine::pin(*worker, placement.workers));
         Ok(workers.iter().all(|worker| !processes.contains(worker)))
     };
@@ -165,7 +165,8 @@ fn rolling(harness: &Harness) -> io::Result<Goal> {
     })
 }
 
-/// Sends requests at an even pace until `done` says so. Gives p99 in milliseconds, and how many got an error or nothing.
+/// Sends requests at a constant rate until `done` returns true. Returns p99 in milliseconds, and how many got an error
+/// or no answer.
 fn stream_of_requests(
     server: &Server,
     until: Instant,
@@ -180,7 +181,7 @@ fn stream_of_requests(
             let _over = Over(&is_over);
             let begun = Instant::now();
             for tick in 1.. {
-                // Whether workers are still there is not asked for each millisecond.
+                // Whether workers are left is not checked every millisecond.
                 if tick % 50 == 0 && done()? {
                     break;
                 }

@@ -1,5 +1,5 @@
-//! A thousand sessions of MCP on one shared worker, each with its stream open: what memory the daemon holds, and how many
-//! processes there are.
+//! A thousand MCP sessions on one shared worker, each with an open stream: the daemon's memory, and the number of
+//! processes.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -16,12 +16,12 @@ use crate::harness::server::Contestant;
 use crate::scenario::{Goal, Scenario, goals};
 
 const SESSIONS: usize = 1000;
-/// Bytes of a call.
+/// Length of a call.
 const CALL: usize = 100;
-/// The memory that the daemon may hold with them, in MB.
+/// The daemon's memory limit with them, in MB.
 const MEMORY: f64 = 40.0;
 
-/// The one that there is.
+/// The only scenario.
 pub fn scenario() -> Scenario {
     Scenario::new("a thousand sessions", |harness| {
         let reached = measure(harness)?;

@@ -1,4 +1,4 @@
-//! As many WebSocket clients as fit that say nothing: what memory the daemon holds, and how often their pings wake it up.
+//! The maximum number of idle WebSocket clients: the daemon's memory, and how often pings wake it up.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -15,26 +15,26 @@ use crate::harness::server::Contestant;
 use crate::harness::web;
 use crate::scenario::{Goal, Scenario, Table, goals};
 
-/// Connections that the daemon takes at once.
+/// The daemon's maximum of connections.
 const CLIENTS: usize = 1024;
-/// Bytes of what each of them says, once.
+/// Length of the one line that each client sends.
 const GREETING: usize = 200;
-/// The memory that it may hold with them, in MB.
+/// The daemon's memory limit with them, in MB.
 const MEMORY: f64 = 8.0;
-/// A ping may wake the daemon up twice: when it is due, and when its answer comes.
+/// A ping may wake the daemon up twice: when it is due, and when the pong arrives.
 const WAKEUPS: f64 = 2.0;
-/// Pings within so many milliseconds are a bunch. Of ten bunches the largest one is left out: a machine that stands still
-/// for a moment makes one, too.
+/// Pings within this many milliseconds are a bunch. The largest of ten bunches is ignored, since a stall of the machine
+/// also causes one.
 const BUNCH: u64 = 100;
-/// A bunch may be so many times what an even spread would have.
+/// Maximum size of a bunch, relative to an even spread.
 const UNEVEN: f64 = 3.0;
 
-/// The one that there is.
+/// The only scenario.
 pub fn scenario() -> Scenario {
     Scenario::new("idle", measure)
 }
 
-/// Measures the daemon over a period of its pings, after one in which each client was pinged for the first time.
+/// Measures the daemon over a ping period, after one in which each client was pinged for the first time.
 fn measure(harness: &Harness) -> io::Result<Vec<Table>> {
     let ping_sec = harness.either(30, 3);
     let period = Duration::from_secs(ping_sec.into());
@@ -47,7 +47,7 @@ fn measure(harness: &Harness) -> io::Result<Vec<Table>> {
         let member = crowd.join(&server.address)?;
         greet(&mut crowd, member)?;
     }
-    // Pings are due at moments of their own, and not when the scheduler lets the daemon and its clients run.
+    // Pings should be sent when they are due, and not when the scheduler lets the daemon and its clients run.
     put_first(server.process(), true);
     pings_during(&mut crowd, period)?;
     let before = Usage::of(server.process())?;
@@ -88,7 +88,7 @@ fn measure(harness: &Harness) -> io::Result<Vec<Table>> {
     ])])
 }
 
-/// Lets one ask once, in a session of its own: who has none makes room for others where all slots are taken.
+/// Lets one send a request in a session of its own: clients without one are evicted when all slots are taken.
 fn greet(crowd: &mut Crowd, member: usize) -> io::Result<()> {
     let mut line = request(member, GREETING);
     set_id(&mut line, member, 0);
@@ -103,7 +103,7 @@ fn greet(crowd: &mut Crowd, member: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// When pings came during so long, in milliseconds from its begin.
+/// The times of pings during this period, in milliseconds from its start.
 fn pings_during(crowd: &mut Crowd, time: Duration) -> io::Result<Vec<u64>> {
     let (begun, mut pings) = (Instant::now(), Vec::new());
     while let Some(rest) = time.checked_sub(begun.elapsed()).filter(|rest| !rest.is_zero()) {
@@ -116,7 +116,7 @@ fn pings_during(crowd: &mut Crowd, time: Duration) -> io::Result<Vec<u64>> {
     Ok(pings)
 }
 
-/// How many of these times, which are in order, lie within [`BUNCH`] from one of them on: at most so many for nine of ten.
+/// The usual number of these ordered times that lie within [`BUNCH`] after one of them: the maximum for nine of ten.
 pub fn usual_bunch(times: &[u64]) -> usize {
     let of = |begin: usize| times[begin..].iter().take_while(|time| **time < times[begin] + BUNCH).count();
     let mut bunches: Vec<usize> = (0..times.len()).map(of).collect();

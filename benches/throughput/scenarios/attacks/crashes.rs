@@ -31,7 +31,7 @@ pub fn crashes(stage: &Stage<'_>) -> io::Result<Outcome> {
                 let answer = poisoner.ask(id, "exit", "shared", until).and_then(|()| poisoner.answer(id, until));
                 match answer {
                     Ok(answer) if answer["error"]["code"] == WORKER_EXITED => crashes += 1,
-                    // No worker runs at the moment.
+                    // No worker is running at the moment.
                     Ok(_) => std::thread::sleep(Duration::from_millis(10)),
                     Err(_) => break,
                 }
@@ -43,7 +43,7 @@ pub fn crashes(stage: &Stage<'_>) -> io::Result<Outcome> {
         let (crashes, elapsed) = joined(poisoning.join())?;
         io::Result::Ok((crashes, elapsed, waits))
     })?;
-    // The last crash may have its restart still before it.
+    // A restart may still be due from the last crash.
     std::thread::sleep(Duration::from_secs(1));
     let mut client = Client::connect(&server.address)?;
     let mut after = 0;

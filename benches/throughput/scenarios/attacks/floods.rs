@@ -1,4 +1,4 @@
-//! Clients that send more than their worker takes: many short lines, or long ones.
+//! Clients that send more than their worker can handle: many short lines, or long ones.
 
 use std::fmt::Write as _;
 use std::io;
@@ -17,7 +17,7 @@ use crate::harness::measure::{Over, give_way, joined};
 use crate::harness::polite::{Waits, polite, polite_pair};
 use crate::harness::server::Contestant;
 
-/// Clients that each have one long line to send, all in one thread.
+/// Clients that each send one long line, all on one thread.
 struct LongLines {
     line: Vec<u8>,
     clients: Vec<(OwnedFd, usize)>,
@@ -34,7 +34,7 @@ impl LongLines {
         Ok(Self { line, clients })
     }
 
-    /// Writes until it is over. `written` tells others how many lines have left their clients.
+    /// Writes until `over`. `written` counts the lines sent.
     fn write(&mut self, written: &AtomicUsize, over: &AtomicBool) -> io::Result<()> {
         while !over.load(Ordering::Relaxed) {
             let open: Vec<_> =
@@ -59,12 +59,12 @@ impl LongLines {
 
 pub fn long_lines(stage: &Stage<'_>) -> io::Result<Outcome> {
     let count = stage.either(800, 200);
-    // The peer may be of a time when memory had no limit, and not know the key.
+    // The peer may be an older version without a memory limit, which does not know the key.
     let limits = match stage.who {
         Contestant::Bus => json!({ "max_memory": 2_u64 << 30 }),
         _ => json!({}),
     };
-    // Twenty lines a second: most of them wait for as long as it is measured.
+    // Twenty lines per second: most of them wait for the whole measurement.
     let server = stage.start(&two_pools(50_000), &limits, Transport::Unix)?;
     let length = Duration::from_secs(stage.either(6, 1));
     let asks = || polite(&server.address, "own", stage.within(30), |first| is_past(first, length));
@@ -74,7 +74,7 @@ pub fn long_lines(stage: &Stage<'_>) -> io::Result<Outcome> {
     let (waits, waiting) = std::thread::scope(|scope| {
         let writing = scope.spawn(|| attackers.write(&written, &over));
         let _over = Over(&over);
-        // Until all lines have left, or the daemon takes no more of them.
+        // Until all lines are sent, or the daemon stops reading.
         let (mut last, mut since) = (0, Instant::now());
         let patience = stage.within(20);
         while last < count && since.elapsed() < Duration::from_secs(2) && Instant::now() < patience {
@@ -101,7 +101,7 @@ pub fn long_lines(stage: &Stage<'_>) -> io::Result<Outcome> {
     })
 }
 
-/// Whether the first answer came so long ago.
+/// Whether the first answer was received that long ago.
 fn is_past(first: Option<Instant>, length: Duration) -> bool {
     first.is_some_and(|first| first.elapsed() > length)
 }
@@ -112,12 +112,12 @@ fn grows(quiet: &Waits, waits: &Waits) -> String {
     format!("p50 {} → {} ms, p99 {} → {}", short(p50), short(p50_with), short(p99), short(p99_with))
 }
 
-/// Two digits that count.
+/// Two significant digits.
 fn short(millis: f64) -> String {
     if millis < 10.0 { format!("{millis:.2}") } else { format!("{millis:.0}") }
 }
 
-/// Reads whatever comes, until nothing will come.
+/// Reads until the end of the connection.
 fn reads_on(client: &mut Client, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         match client.skim(usize::MAX, Instant::now()) {
@@ -128,9 +128,9 @@ fn reads_on(client: &mut Client, over: &AtomicBool) {
     }
 }
 
-/// Sends notifications or requests as fast as they are taken, and counts them.
+/// Sends notifications or requests as fast as they are accepted, and counts them.
 fn floods(client: &mut Client, requests: bool, sent: &AtomicUsize, over: &AtomicBool) {
-    // A third of the CPU is enough for more lines than any worker takes, and lets the worker have the rest.
+    // A third of the CPU suffices for more lines than any worker can handle, and leaves the rest to the worker.
     give_way(0, 5);
     let text = "as fast as it can be taken";
     let line = |id| {
@@ -142,7 +142,7 @@ fn floods(client: &mut Client, requests: bool, sent: &AtomicUsize, over: &Atomic
         if requests || block.is_empty() {
             block = (0..100).map(|step| line(number * 100 + step)).collect();
         }
-        // A block that is not taken at once goes on where it stopped: a line cut short would end the flood.
+        // A partly accepted block continues where it stopped: a truncated line would end the flood.
         let mut rest = block.as_bytes();
         while !rest.is_empty() {
             match client.send_some(rest) {
@@ -167,7 +167,7 @@ pub fn flood(stage: &Stage<'_>, requests: bool, micros: u64) -> io::Result<Outco
         let _over = Over(&over);
         scope.spawn(|| reads_on(&mut reader, &over));
         let flooding = scope.spawn(|| floods(&mut flooder, requests, &sent, &over));
-        // Queues fill before it is measured.
+        // The queues fill before the measurement.
         std::thread::sleep(Duration::from_secs(stage.either(2, 1)));
         let before = (sent.load(Ordering::Relaxed), Instant::now());
         let waits = pair(length, stage.either(60, 12))?;
@@ -181,7 +181,7 @@ pub fn flood(stage: &Stage<'_>, requests: bool, micros: u64) -> io::Result<Outco
     if waits.errors > 0 {
         let _ = write!(open, ", {} of {} refused", waits.errors, waits.errors + waits.results);
     }
-    // Queues that the flooder has filled alone are before the first of the others.
+    // Queues that only the flooder has filled precede the first requests of the others.
     let first = format!("the first {} ms{open}", short(waits.first.as_secs_f64() * 1e3));
     let goal = 2.0 * micros as f64 / 1e3 + 10.0;
     Ok(Outcome {

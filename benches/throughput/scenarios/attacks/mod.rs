@@ -1,5 +1,5 @@
-//! Attacks: what one client does to all others, for the daemon and for its peer side by side. Each asks polite clients
-//! how they fare, on the workers that are attacked ("shared") and on others ("own").
+//! Attacks: the effect of one client on all others, for the daemon and for its peer side by side. Each measures polite
+//! clients on the attacked workers ("shared") and on others ("own").
 
 mod crashes;
 mod floods;
@@ -13,7 +13,7 @@ use stage::Attack;
 
 use crate::scenario::Scenario;
 
-/// All of them, in the order of the table.
+/// All attacks, in the order of the table.
 pub fn scenarios() -> impl Iterator<Item = Scenario> {
     let attack = |name, goal, seconds, run| Attack { name, goal, limit: Duration::from_secs(seconds), run };
     [

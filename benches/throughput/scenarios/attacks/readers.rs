@@ -1,4 +1,4 @@
-//! Clients that ask for much and read it slowly or not at all.
+//! Clients that request much and read it slowly or not at all.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::harness::polite::{Waits, polite_pair};
 use crate::harness::server::Server;
 use crate::harness::worker::FLOOD_LINE;
 
-/// How long two polite clients were kept waiting.
+/// How long two polite clients were delayed.
 fn held_up(waits: &[Waits; 2], rest: &str, figures: Value) -> Outcome {
     let text = |waits: &Waits| {
         let open = if waits.unanswered { ", still waiting at the end" } else { "" };
@@ -30,7 +30,7 @@ fn held_up(waits: &[Waits; 2], rest: &str, figures: Value) -> Outcome {
     }
 }
 
-/// A worker that several share, one beside it, and the limits of both attacks by slow readers.
+/// A shared worker, one beside it, and the limits of both attacks by slow readers.
 fn slow_reader_stage(stage: &Stage<'_>) -> io::Result<Server> {
     let limits = json!({
         "backpressure_timeout_sec": stage.either(5, 1), "max_output_queue": stage.either(2, 1) * 1024 * 1024,
@@ -38,7 +38,7 @@ fn slow_reader_stage(stage: &Stage<'_>) -> io::Result<Server> {
     stage.start(&two_pools(0), &limits, Transport::Unix)
 }
 
-/// Asks the worker that is shared for so many bytes.
+/// Requests this many bytes from the shared worker.
 fn ask_for(client: &mut Client, session: usize, bytes: usize, until: Instant) -> io::Result<()> {
     let mut line = json!({
         "jsonrpc": "2.0", "id": 1, "method": "flood", "sessionId": format!("slow-{session}"), "pool": "shared",
@@ -56,7 +56,7 @@ pub fn never_read(stage: &Stage<'_>) -> io::Result<Outcome> {
         ask_for(client, number, 16_000_000, stage.until)?;
     }
     let began = Instant::now();
-    // It is over when nobody is left to wait for; what comes late is waited for, too.
+    // It is over when no more are waited for, including late answers.
     let closed = || deaf.iter().filter(|client| client.is_closed()).count();
     let least = Duration::from_secs(stage.either(10, 3));
     let done = |_| began.elapsed() > least && closed() == deaf.len();

@@ -1,7 +1,7 @@
-//! What attacks share: the stage on which each takes place, and the limits that none may exceed.
+//! The common parts of attacks: starting the daemon, and time limits.
 //!
-//! All clients come from one host and are one source. The attackers hardly give way: one that waits until the workers
-//! have nothing to do would be no flood.
+//! All clients come from one host and are one source. The attackers' priority is hardly lowered: one that waited until
+//! the workers are idle would not be a flood.
 
 use std::io;
 use std::sync::mpsc;
@@ -20,21 +20,21 @@ use crate::scenario::{Table, bold_unless};
 /// One attack.
 #[derive(Clone, Copy)]
 pub struct Attack {
-    /// For the table and the command line.
+    /// Its name in the table and on the command line.
     pub name: &'static str,
-    /// What the polite shall have.
+    /// The target for polite clients.
     pub goal: &'static str,
-    /// How long it may take for one contestant.
+    /// Time limit per contestant.
     pub limit: Duration,
-    /// What is done.
+    /// The attack.
     pub run: fn(&Stage<'_>) -> io::Result<Outcome>,
 }
 
-/// What came of an attack, for one contestant.
+/// The result of an attack for one contestant.
 pub struct Outcome {
-    /// For the table.
+    /// The text for the table.
     pub text: String,
-    /// Whether the goal is reached.
+    /// Whether the target is reached.
     pub reached: bool,
     /// For the record.
     pub figures: Value,
@@ -80,8 +80,8 @@ impl Attack {
         })
     }
 
-    /// Ends the bench if an attack hangs although all its waits have limits. The daemons that it has started end with
-    /// it. Dropping what this returns ends the watch.
+    /// Ends the bench if an attack hangs although all its waits have limits. Its daemons end with it. Dropping the
+    /// result ends the watch.
     fn watch(&self) -> mpsc::Sender<()> {
         let (over, watched) = mpsc::channel();
         let (name, limit) = (self.name, self.limit);
@@ -99,39 +99,39 @@ impl Attack {
     }
 }
 
-/// Where an attack takes place.
+/// The setting of an attack.
 pub struct Stage<'a> {
-    /// Who is attacked.
+    /// The attacked contestant.
     pub who: Contestant,
     harness: &'a Harness,
-    /// When it has to be over.
+    /// Its deadline.
     pub until: Instant,
 }
 
 impl Stage<'_> {
-    /// Starts the daemon that is attacked.
+    /// Starts the attacked daemon.
     pub fn start(&self, pools: &[Value], limits: &Value, transport: Transport) -> io::Result<Server> {
         let configuration = json!({ "pools": pools, "limits": limits });
         self.harness.start_with(self.who, configuration, transport, Placement::choose(false))
     }
 
-    /// This many seconds from now, or sooner if the attack has to be over by then.
+    /// This many seconds from now, but not after the attack's deadline.
     pub fn within(&self, seconds: u64) -> Instant {
         self.until.min(Instant::now() + Duration::from_secs(seconds))
     }
 
-    /// One in a full run, another one in a short run.
+    /// The first in a full run, the second in a quick one.
     pub fn either<T>(&self, full: T, quick: T) -> T {
         self.harness.either(full, quick)
     }
 }
 
-/// The pools "shared", which is attacked and takes so many microseconds for a line, and "own".
+/// The pools "shared", which is attacked and takes this many microseconds per line, and "own".
 pub fn two_pools(micros: u64) -> [Value; 2] {
     [agents("shared", 1, micros), agents("own", 1, 0)]
 }
 
-/// So many connections.
+/// Opens connections.
 pub fn connect(address: &Address, count: usize) -> io::Result<Vec<Client>> {
     (0..count).map(|_| Client::connect(address)).collect()
 }

@@ -1,4 +1,4 @@
-//! Clients that want all there is of requests, sessions, connections or seats.
+//! Clients that exhaust the requests, sessions, connections or workers.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,16 +10,16 @@ use crate::harness::address::Transport;
 use crate::harness::client::{Client, request};
 use crate::harness::server::agents;
 
-/// Pending requests that the daemon keeps.
+/// The daemon's maximum of pending requests.
 const TABLE: usize = 4096;
-/// Sessions that it keeps, and connections.
+/// Its maximum of sessions, and of connections.
 const SESSIONS: usize = 1024;
 const CONNECTIONS: usize = 1024;
-/// The id of a request that only shows how far a client has come.
+/// The id of a request that only shows a client's progress.
 const SYNC: usize = 1_000_000;
 
-/// Fills a table step by step, so that nothing is measured before it has got there, or before the daemon has kept the
-/// client waiting for long enough.
+/// Fills a table step by step, so that the measurement starts only when it is full, or the daemon has delayed the
+/// client for long enough.
 fn fill(client: &mut Client, count: usize, lines: impl Fn(usize) -> String, stage: &Stage<'_>) -> io::Result<()> {
     let until = stage.within(10);
     let mut block = String::new();
@@ -38,7 +38,7 @@ fn fill(client: &mut Client, count: usize, lines: impl Fn(usize) -> String, stag
     Ok(())
 }
 
-/// How many of so many answers are results, until one does not come in time.
+/// How many of these answers are results, until one is not received in time.
 fn results(client: &mut Client, count: usize, until: Instant) -> io::Result<usize> {
     let mut results = 0;
     for _ in 0..count {
@@ -51,19 +51,20 @@ fn results(client: &mut Client, count: usize, until: Instant) -> io::Result<usiz
     Ok(results)
 }
 
-/// Has the worker of a pool answer what it holds. A notification takes no slot, so it arrives where requests are refused.
+/// Makes the worker of a pool answer what it holds. A notification uses no slot, so it arrives where requests are
+/// refused.
 fn release(client: &mut Client, pool: &str, until: Instant) -> io::Result<()> {
     client.send(format!("{{\"jsonrpc\":\"2.0\",\"method\":\"release\",\"pool\":\"{pool}\"}}\n").as_bytes(), until)
 }
 
-/// Three polite clients have twenty requests each in flight at once. Returns how many of them get a result.
+/// Three polite clients send twenty requests each at once. Returns how many get a result.
 fn sixty(clients: &mut [Client], pool: &str, stage: &Stage<'_>) -> io::Result<usize> {
     for client in clients.iter_mut() {
         for id in 0..20 {
             client.ask(id, "hold", pool, stage.within(5))?;
         }
     }
-    // A request that got no further than the table has its error by now, and the others are with their worker.
+    // A request that did not fit into the table has its error by now, and the others are with their worker.
     std::thread::sleep(Duration::from_millis(300));
     release(&mut clients[0], pool, stage.within(5))?;
     let until = stage.within(5);
@@ -98,7 +99,7 @@ pub fn cancelled(stage: &Stage<'_>) -> io::Result<Outcome> {
     let began = Instant::now();
     let shared = sixty(&mut polite, "shared", stage)?;
     let own = sixty(&mut polite, "own", stage)?;
-    // The slots are back when another client can have half of the table at once.
+    // The slots are free when another client can use half of the table at once.
     let patience = Duration::from_secs(stage.either(20, 4));
     let mut back = None;
     for round in 0.. {
@@ -157,18 +158,18 @@ pub fn sessions(stage: &Stage<'_>) -> io::Result<Outcome> {
 pub fn connections(stage: &Stage<'_>) -> io::Result<Outcome> {
     let server = stage.start(&[agents("shared", 1, 0)], &json!({}), Transport::Unix)?;
     let mut idle = connect(&server.address, CONNECTIONS)?;
-    // They are taken in their order, so the answer of the last one says that all are in.
+    // They are accepted in order, so the answer to the last shows that all are accepted.
     if let Some(last) = idle.last_mut() {
         last.ask(0, "m", "shared", stage.until)?;
         last.answer(0, stage.within(10))?;
     }
     let mut newcomer = Client::connect(&server.address)?;
     newcomer.ask(0, "m", "shared", stage.until)?;
-    // One that does nothing may make room before anybody leaves.
+    // An idle one may be evicted before any leaves.
     let (mut began, mut left) = (Instant::now(), 0);
     let mut taken = newcomer.answer(0, stage.within(1));
     while taken.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut) && !idle.is_empty() {
-        // The first to leave is one that said nothing.
+        // The first to leave is an idle one.
         drop(idle.swap_remove(0));
         left += 1;
         if left == 1 {
@@ -198,7 +199,7 @@ pub fn seats(stage: &Stage<'_>) -> io::Result<Outcome> {
     let server = stage.start(&[pool, agents("own", 1, 0)], &json!({}), Transport::Tcp)?;
     let mut takers = connect(&server.address, SEATS)?;
     for (number, taker) in takers.iter_mut().enumerate() {
-        // A seat may still be starting: it asks until it has one.
+        // A worker may still be starting: retry until there is one.
         let until = stage.within(10);
         for id in 0.. {
             taker.ask(id, "m", "shared", until)?;

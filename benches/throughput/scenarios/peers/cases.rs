@@ -1,22 +1,22 @@
-//! What is compared: work, and who can do it.
+//! The compared cases, and their contestants.
 
 use crate::harness::address::Transport;
 use crate::harness::load::Traffic;
 
-/// Somebody that can take part.
+/// A contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The daemon.
     Bus,
     /// The one that `STDIO_BUS_PEER` names.
     Peer,
-    /// One that starts a worker for each connection.
+    /// Starts a worker for each connection.
     Socat,
     /// The same with frames.
     Websocketd,
     /// The same.
     Websocat,
-    /// The same, as it is written in an afternoon.
+    /// The same, written naively.
     Node,
     /// WebSocket with one worker, or MCP with a worker for each session.
     Supergateway,
@@ -27,27 +27,27 @@ pub enum Who {
 }
 
 impl Who {
-    /// What the daemon is called in tables.
+    /// The daemon's name in tables.
     pub const NAME: &str = "stdio_bus";
 }
 
-/// Work, and who does it.
+/// A case, and its contestants.
 pub struct Case {
-    /// For the table and the command line.
+    /// Its name in the table and on the command line.
     pub name: &'static str,
-    /// What the clients connect to.
+    /// The transport of the clients.
     pub transport: Transport,
     /// Whether each connection has a worker of its own.
     pub each: bool,
-    /// How many they are.
+    /// Number of clients.
     pub clients: usize,
-    /// Requests that each of them has under way.
+    /// Requests in flight per client.
     pub window: usize,
-    /// What goes through.
+    /// The traffic.
     pub traffic: Traffic,
     /// Each request has a connection of its own.
     pub anew: bool,
-    /// Who takes part beside the daemon.
+    /// The contestants besides the daemon.
     pub others: &'static [Who],
 }
 
@@ -72,7 +72,7 @@ const fn case(
     Case { name, transport, each: false, clients, window: 1, traffic, anew: false, others }
 }
 
-/// With a worker for each connection.
+/// The same case with a worker for each connection.
 const fn each(case: Case) -> Case {
     Case { each: true, ..case }
 }

@@ -1,4 +1,4 @@
-//! Whoever takes part in a comparison: where its program is, and how it is told what to listen on and which worker to start.
+//! The contestants of a comparison: their programs, and how to start them with an address and a worker.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,10 +21,10 @@ const MCP_PROXY: &str = "0.13.0";
 const STDIO2HTTP: &str = "0.3.0";
 const WEBSOCAT: &str = "1.14.0";
 
-/// A program, or why it is not there.
+/// A program, or why it is missing.
 type Found = Result<PathBuf, String>;
 
-/// Where everybody's program is.
+/// The contestants' programs.
 pub struct Launch {
     peer: Found,
     peer_name: String,
@@ -38,7 +38,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Looks for all of them, and installs what is not there. What takes long comes last.
+    /// Finds all of them, and installs missing ones. The slowest come last.
     pub fn find(installer: Installer, harness: &Harness) -> Self {
         let peer = harness.peer.clone().ok_or_else(|| "STDIO_BUS_PEER does not name it".to_owned());
         let peer_name = peer.as_ref().map_or("C daemon".to_owned(), |program| name_of(program));
@@ -55,7 +55,7 @@ impl Launch {
         }
     }
 
-    /// For the table.
+    /// Its name in the table.
     pub fn name(&self, who: Who) -> String {
         match who {
             Who::Bus => Who::NAME.to_owned(),
@@ -70,7 +70,7 @@ impl Launch {
         }
     }
 
-    /// What starts it in front of this worker.
+    /// The command that starts it with this worker.
     fn command(&self, who: Who, address: &Address, worker: &[String]) -> Result<Command, String> {
         let port = address.port().map_or_else(|_| String::new(), |port| port.to_string());
         let with = |program: &Found, arguments: &[&str]| -> Result<Command, String> {
@@ -131,7 +131,7 @@ impl Launch {
     }
 }
 
-/// The program that workers of a case are.
+/// The worker program of a case.
 pub fn worker(traffic: Traffic, harness: &Harness) -> PathBuf {
     let program = match traffic {
         Traffic::RoundTrips { .. } => harness.bus.clone(),
@@ -140,7 +140,7 @@ pub fn worker(traffic: Traffic, harness: &Harness) -> PathBuf {
     program.canonicalize().unwrap_or(program)
 }
 
-/// Starts somebody for a case, and lets its clients talk once, so that all workers are there.
+/// Starts a contestant for a case, and lets its clients talk once, so that all workers exist.
 pub fn begin(who: Who, case: &Case, harness: &Harness, launch: &Launch) -> Result<(Talk, Running), String> {
     let placement = placement(case);
     let program = worker(case.traffic, harness);
@@ -197,12 +197,12 @@ fn daemon(
     Ok((Running::Daemon(server), address))
 }
 
-/// A client that asks one thing at a time is on the CPU of whom it asks: see [`Placement`].
+/// A client with one request at a time shares the CPU of its server: see [`Placement`].
 fn placement(case: &Case) -> Placement {
     Placement::choose(case.clients * case.window == 1)
 }
 
-/// Where somebody else listens.
+/// The listen address of another server.
 fn address_of(who: Who, transport: Transport, files: &Path) -> Result<Address, String> {
     let address = Address::free(transport, files).map_err(|error| error.to_string())?;
     Ok(match address {
@@ -213,7 +213,8 @@ fn address_of(who: Who, transport: Transport, files: &Path) -> Result<Address, S
     })
 }
 
-/// What a daemon with our command line is: another version of this one, or the one in C, which does not know its version.
+/// The name of a daemon with our command line: another version of this one, or the one in C, which does not report its
+/// version.
 fn name_of(program: &Path) -> String {
     let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
     let said =

@@ -1,6 +1,6 @@
-//! The same work through the daemon and through what else somebody would put there: the C daemon, socat, websocketd,
-//! websocat, a server for Node, supergateway, mcp-proxy, stdio2http. All that take part in a case do so in turn, round after
-//! round. What cannot be had or fails has a row that says why, and the others go on.
+//! The same work through the daemon and through alternatives: the C daemon, socat, websocketd, websocat, a Node.js
+//! server, supergateway, mcp-proxy, stdio2http. The contestants of a case take turns, round after round. One that is
+//! missing or fails gets a row that says why, and the others continue.
 
 mod cases;
 mod launch;
@@ -24,7 +24,7 @@ use crate::scenario::{Scenario, Table};
 use cases::{CASES, Case, Who};
 use launch::{Launch, begin, worker};
 
-/// How long everything may take, and what of it installing may.
+/// Time limit in total, and for installation.
 const MOST: Duration = Duration::from_secs(540);
 const INSTALLING: Duration = Duration::from_secs(240);
 
@@ -39,11 +39,11 @@ const BESIDE: &str = "\
 | work | CPU µs | others | MB | others |
 |---|--:|---|--:|---|";
 
-/// One that takes part in a case.
+/// A contestant in a case.
 struct Entry {
     name: String,
     state: State,
-    /// Of the rounds: CPU for a message without workers, and with them.
+    /// CPU time per message in each round, without workers and with them.
     cpu: [Vec<f64>; 2],
     times: Histogram<u64>,
     memory: [f64; 2],
@@ -55,12 +55,12 @@ enum State {
     Failed(String),
 }
 
-/// All of them, in the order in which they run.
+/// All comparisons, in the order in which they run.
 pub fn scenarios() -> impl Iterator<Item = Scenario> {
     CASES.iter().map(|case| Scenario::new(case.name, |harness| measure(case, harness)))
 }
 
-/// What there is of others, and when the run began.
+/// The other programs, and the start of the run.
 fn launch(harness: &Harness) -> &'static (Launch, Instant) {
     static LAUNCH: OnceLock<(Launch, Instant)> = OnceLock::new();
     LAUNCH.get_or_init(|| {
@@ -136,7 +136,7 @@ impl Entry {
     }
 }
 
-/// A row for each, and one of all of them.
+/// A row for each, and one that summarizes all.
 fn tables(case: &Case, entries: Vec<Entry>) -> Vec<Table> {
     let table = |name, head| Table { name, head, rows: Vec::new(), figures: Vec::new() };
     let (mut peers, mut beside) = (table("peers", HEAD), table("beside", BESIDE));
@@ -166,7 +166,7 @@ fn tables(case: &Case, entries: Vec<Entry>) -> Vec<Table> {
                     "p99_micros": p99, "megabytes": small, "megabytes_with_workers": large, "processes": processes,
                     "lost": lost, "foreign": misrouted,
                 }));
-                // Versions are in the long table.
+                // The long table has the versions.
                 let name =
                     name.split_once(|next: char| next.is_ascii_digit()).map_or(&name[..], |(name, _)| name.trim());
                 cpus.push((name == Who::NAME, format!("{name} {}", rounded(own)), rounded(own)));
@@ -179,14 +179,14 @@ fn tables(case: &Case, entries: Vec<Entry>) -> Vec<Table> {
         let others: Vec<_> = all.iter().filter(|(is_own, ..)| !is_own).map(|(_, text, _)| &text[..]).collect();
         format!("{own} | {}", if others.is_empty() { "—".to_owned() } else { others.join(", ") })
     });
-    // Unix sockets are as TCP, but cheaper.
+    // Unix sockets behave like TCP, but are cheaper.
     if case.transport != Transport::Unix {
         beside.rows.push(format!("| {} | {} |", case.name, row.join(" | ")));
     }
     vec![peers, beside]
 }
 
-/// With two digits that mean something.
+/// With two significant digits.
 fn rounded(value: f64) -> String {
     match value {
         ..1.0 => format!("{value:.2}"),

@@ -258,8 +258,7 @@ pub enum Fault {
     /// Valid JSON, but not an object.
     NotAnObject,
     /// A routing key (`id`, `method`, `params`, `result`, `error`, `sessionId`, `pool`; in `params` and `result`
-    /// `sessionId` and `_meta`, in `params` `requestId`, `id` and `progressToken`) occurs twice: two parsers could
-    /// choose differently.
+    /// `sessionId` and `_meta`, in `params` `requestId`, `id` and `progressToken`) occurs twice, so parsers may differ.
     DuplicateKey,
 }
 
@@ -446,8 +445,7 @@ impl Partial {
         self.scanned
     }
 
-    /// Tells the scanner that the caller drops the first [`Partial::consumed`] bytes from the window, and returns their
-    /// number.
+    /// The caller drops the first [`Partial::consumed`] bytes from the window; returns their number.
     #[inline]
     pub fn consume(&mut self) -> usize {
         let dropped = self.consumed;

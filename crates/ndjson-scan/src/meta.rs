@@ -1,6 +1,5 @@
-//! What the `_meta` of a message says about requests: which of its members name one. A key is compared from its first
-//! byte on, eight bytes at a time, as far as it matches a name; it is decoded only if the first difference is a
-//! backslash.
+//! What the `_meta` of a message says about requests: which of its members name one. A key is compared eight bytes at a
+//! time, as far as it matches a name; it is decoded only if the first difference is a backslash.
 
 use super::object::Members;
 use super::string::{decoded, string_length};

@@ -490,7 +490,7 @@ impl Agent {
                 assert_eq!(session.turn, Some(*number), "a session knows its turn");
             }
             assert!(turn.said.held() == 0 || turn.is_queued, "held pieces are let out some time");
-            assert!(!turn.is_paused || turn.is_queued, "who pauses is resumed");
+            assert!(!turn.is_paused || turn.is_queued, "a paused turn will be resumed");
             assert!(!turn.is_queued || self.holding.contains(number));
         }
         for (_, session) in self.sessions.iter() {

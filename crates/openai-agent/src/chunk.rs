@@ -252,8 +252,7 @@ fn read_part(part: Raw<'_>, sink: &mut dyn FnMut(Kind, &[u8])) -> bool {
     false
 }
 
-/// Why the model stopped. The variants are ordered by severity: if a stream gives several reasons, the most severe one
-/// counts.
+/// Why the model stopped. Ordered by severity: if a stream gives several reasons, the most severe one counts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd)]
 pub enum Finish {
     /// An unknown word.

@@ -522,8 +522,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const KEPT: Duration = Duration::from_secs(60);
 const MOST_KEPT: usize = 1000;
 
-/// Largest read buffer of a connection, in bytes: a stream that is not read costs little and blocks only its own
-/// sender.
+/// Largest read buffer of a connection, in bytes: a stream that is not read costs little and blocks only its sender.
 const BUFFER: usize = 64 << 10;
 
 /// The proxy that the environment sets for the endpoint.

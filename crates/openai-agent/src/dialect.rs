@@ -9,9 +9,9 @@
 //! The invariant: [`Dialect::learn`] changes something each time it says so and never changes it back, so that no
 //! request is rewritten forever.
 //!
-//! An endpoint has a list of models, with their context windows, and reports when a request does not fit into one.
-//! Tokens are estimated: the rate per byte of a conversation is that of its last request, from the endpoint's usage.
-//! Images count for what models make of them, not for their bytes.
+//! An endpoint has a list of models, with their context windows, and reports when a request does not fit into one. A
+//! conversation's tokens are estimated from its last usage. Images count for what models make of them, not for their
+//! bytes.
 
 use std::time::Duration;
 

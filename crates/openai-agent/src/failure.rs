@@ -1,5 +1,4 @@
-//! Failures: what an endpoint says about one, in whatever shape, the message for the user, and whether it is retried.
-//! Pure.
+//! Failures: what an endpoint says, in whatever shape, the message for the user, and whether to retry. Pure.
 //!
 //! | shape | whose |
 //! |---|---|

@@ -137,8 +137,7 @@ impl Store {
         Ok(Self { dir: dir.to_owned(), most })
     }
 
-    /// The file of a session; `None` for a name that this agent would not have chosen, so that no name can leave the
-    /// directory.
+    /// The file of a session; `None` for a name that this agent would not have chosen, so none can leave the directory.
     fn path(&self, session_id: &str) -> Option<PathBuf> {
         let is_ours = !session_id.is_empty()
             && session_id.len() <= 128

@@ -262,8 +262,7 @@ impl Sessions {
     }
 
     /// Drops turns until all sessions together hold `most` bytes, or no turn can be dropped: those of the least
-    /// recently used session first, those of sessions with a running turn last. Returns the sessions for which that was
-    /// not logged before.
+    /// recently used session first, those of sessions with a running turn last. Returns the sessions not logged before.
     pub fn shrink(&mut self, most: usize) -> Vec<Rc<str>> {
         let mut told = Vec::new();
         while self.bytes > most {
@@ -412,7 +411,7 @@ mod tests {
         assert_eq!(sessions.least_recently_used().as_deref(), Some("c"), "a turn runs in the one before");
         assert_eq!(sessions.shrink(all - 1), ["c".into()]);
         assert_eq!([turns(&sessions, "a"), turns(&sessions, "b"), turns(&sessions, "c")], [3, 3, 2]);
-        assert_eq!(sessions.shrink(all - 3500), ["b".into()], "who was told is not told again");
+        assert_eq!(sessions.shrink(all - 3500), ["b".into()], "it is returned once");
         assert_eq!([turns(&sessions, "a"), turns(&sessions, "b"), turns(&sessions, "c")], [3, 2, 0]);
         assert_eq!(sessions.shrink(0), ["a".into()]);
         assert_eq!([turns(&sessions, "a"), turns(&sessions, "b"), turns(&sessions, "c")], [1, 0, 0]);

@@ -119,8 +119,7 @@ pub(super) struct ListsTold(
 impl ListsTold {
     pub(super) const NONE: Self = Self([0; LISTS]);
 
-    /// Whether a client to which `left` bytes were sent has to be notified; then the line will end `behind` bytes after
-    /// them.
+    /// Whether a client must be notified after `left` bytes; then the line will end `behind` bytes after them.
     pub(super) fn is_due(&mut self, list: usize, left: u64, behind: usize) -> bool {
         let is_due = self.0[list] <= left;
         if is_due {
@@ -246,8 +245,7 @@ pub(super) fn end_of<'a>(
     }
 }
 
-/// Queries and updates of clients for the rest of the core: the table is used only here, in `clients.rs` and where
-/// lines come in.
+/// Queries and updates for the rest of the core: only this file, `clients.rs` and the intake use the table.
 impl Bus {
     /// The endpoint of a peer, mutable.
     pub(super) fn endpoint(&mut self, peer: Peer) -> Option<&mut Endpoint> {
@@ -389,8 +387,7 @@ impl Bus {
         client.map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default()
     }
 
-    /// Whether a client that a worker has served must be notified that this list has changed, in a line of `bytes`
-    /// bytes.
+    /// Whether a client of a worker must be notified that this list has changed, in a line of `bytes` bytes.
     pub(super) fn owes_list(&mut self, client: ClientKey, list: usize, bytes: usize) -> bool {
         self.clients.get_mut(client).is_some_and(|Client { seldom, end, .. }| {
             seldom.lists_told.is_due(list, end.traffic.bytes_out, end.output.queued() + bytes)

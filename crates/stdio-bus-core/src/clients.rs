@@ -27,9 +27,8 @@ const LINGER: Duration = Duration::from_secs(1);
 pub(super) const CLOSED_BEFORE: &str = "the connection was closed before its answer came";
 
 impl Bus {
-    /// A client has connected through the listener with this index. Returns `None` if there is no room for it, or the
-    /// daemon shuts down: close it. A client that is accepted may still be rejected by the effects that follow
-    /// (`admission.rs`).
+    /// A client has connected through the listener with this index. `None` without room, or during a shutdown: close
+    /// it. An accepted client may still be rejected by the effects that follow (`admission.rs`).
     pub fn connect(
         &mut self,
         now: Moment,
@@ -104,7 +103,7 @@ impl Bus {
     fn report_client(&mut self, reason: Reason, key: ClientKey) {
         let Some(client) = self.clients.get(key) else { return };
         let lasted = self.time.lasted(client.identity.opened);
-        let is_nobody =
+        let is_minor =
             client.identity.turned_away || client.identity.origin.is_proxy && client.end.traffic.lines_in == 0;
         let make = || {
             let has_gone = reason == Reason::ClientClosed;
@@ -115,7 +114,7 @@ impl Bus {
                 account: has_gone.then(|| client.account(lasted)),
                 ..Report::new(reason, text)
             };
-            if is_nobody || client.door.is_modern() { report.at(Level::Debug) } else { report }
+            if is_minor || client.door.is_modern() { report.at(Level::Debug) } else { report }
         };
         match client.door.is_modern() {
             // It may connect anew for each of its requests.
@@ -225,8 +224,7 @@ impl Bus {
         self.recheck_quiesced();
     }
 
-    /// Closes a client that can still get messages: all its pending requests fail, and its workers may stop working on
-    /// them.
+    /// Closes a client that can still get messages: its requests fail, and its workers may stop working on them.
     pub(super) fn fail_requests_of(&mut self, key: ClientKey, why: Reason, text: &str) {
         self.tell_workers(key);
         for request in self.asked_by(key.into()) {

@@ -391,7 +391,7 @@ impl Bus {
                 assert_eq!(self.workers.get(worker).map(|worker| worker.creating.asked as usize), Some(creating));
             }
         }
-        assert_eq!(asked, 0, "a request that somebody waits for is in the list of its asker");
+        assert_eq!(asked, 0, "an awaited request is in the list of its asker");
         assert_eq!(self.pending.listed_by_id(), listed, "and in that by ids, if its asker has one");
     }
 }

@@ -22,8 +22,7 @@ use super::worker::Worker;
 
 impl Bus {
     /// A client of an MCP listener has connected: a session, or one that sends requests of 2026-07-28. Its messages go
-    /// only to `pool`. Returns `None` if there is no room for it, as with [`Bus::connect`], or it may not use that
-    /// pool.
+    /// only to `pool`. `None` without room, as with [`Bus::connect`], or if it may not use that pool.
     pub fn connect_mcp(
         &mut self,
         now: Moment,
@@ -119,9 +118,8 @@ impl Bus {
         self.restart_roll(twin);
     }
 
-    /// A client of an MCP listener leaves, or is ended: its workers are told to stop working on its requests. In
-    /// 2026-07-28 a disconnect cancels the client's requests, and the requests of a session that has ended have no
-    /// other reader.
+    /// A client of an MCP listener leaves, or is ended: its workers are told to stop. In 2026-07-28 a disconnect
+    /// cancels the client's requests, and those of an ended session have no other reader.
     pub(super) fn cancel_requests(&mut self, key: ClientKey) {
         if self.door(key).era.is_none() {
             return;

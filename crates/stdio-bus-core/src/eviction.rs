@@ -31,18 +31,15 @@ use super::timers::Timer;
 const FIRST_LINE: Duration = Duration::from_millis(500);
 /// And this is how long its first line may take, if it keeps sending.
 const WHOLE_LINE: Duration = Duration::from_secs(10);
-/// A client that has sent lines may be closed after being idle for this long, if its source holds more than half of the
-/// slots.
+/// An idle client that has sent lines may be closed after this, if its source holds more than half of the slots.
 const IDLE: Duration = Duration::from_secs(10);
 /// A client is never held back if it holds no more than a chunk and some small blocks.
 const SMALL_SHARE: usize = 80 << 10;
-/// A client is never closed if it holds no more than this, even when there are so many that they exceed the limit
-/// together.
+/// A client is never closed if it holds no more than this, even if many together exceed the limit.
 const TRIFLE: usize = 24 << 10;
 /// A share is this part of the memory, divided by all clients.
 const SHARE_PART: usize = 4;
-/// A client without traffic for this long makes no progress; and memory may be short for this long before one is
-/// closed.
+/// A client without traffic for this long makes no progress; so long may memory be short before one is closed.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// This many of the clients held back are read anyway, in turn, so that whole lines can be finished and disconnects are
 /// seen.
@@ -54,8 +51,7 @@ const CLOSE_EVERY: Duration = Duration::from_millis(100);
 /// At least this part of the memory in use is freed when the system refuses more.
 const FREED_PART: usize = 8;
 
-/// The one order in which clients are closed: the least goes first. Criteria that do not apply to the resource are left
-/// out.
+/// The one order in which clients are closed: the least goes first. Criteria that do not apply are left out.
 #[derive(Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Standing {
     /// It makes progress.

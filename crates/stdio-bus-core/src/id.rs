@@ -10,8 +10,7 @@ use ndjson_scan::decoded;
 use super::peer::Text;
 use super::settings::MAX_REQUEST_ID_LEN;
 
-/// Whole numbers of up to this many digits are written plainly; longer ones are written with an exponent, like
-/// fractions.
+/// Whole numbers of up to this many digits are written plainly; longer ones with an exponent, like fractions.
 const PLAIN_DIGITS: usize = 40;
 /// Whole numbers of up to this many digits are stored as numbers.
 const NUMBER_DIGITS: usize = 18;

@@ -42,8 +42,7 @@ pub struct Link {
     pub queued: usize,
     /// For how long its queue has been full.
     pub full: Option<Duration>,
-    /// The peer it waits for, and how long: it is not read meanwhile. Or a worker of its own that has not answered
-    /// anything yet.
+    /// The peer it waits for, and how long: it is not read meanwhile. Or its own worker without an answer yet.
     pub waits: Option<(Name, Duration)>,
     /// Time since its last activity.
     pub idle: Duration,

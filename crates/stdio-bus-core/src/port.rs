@@ -69,8 +69,7 @@ pub enum Input {
         /// Bytes that were written to its stdin and that it has not read yet.
         bytes: usize,
     },
-    /// More than three quarters of [`max_memory`](super::settings::Limits::max_memory) are in use, or have just ceased
-    /// to be.
+    /// More than three quarters of [`max_memory`](super::settings::Limits::max_memory) are in use, or no longer are.
     Memory {
         /// Bytes of all blocks in use.
         used: usize,
@@ -242,8 +241,7 @@ pub enum Effect {
     PauseAccept,
     /// Resume accept.
     ResumeAccept,
-    /// Close the sockets of the listener with this index until [`Effect::OpenListener`]: the kernel refuses
-    /// connections.
+    /// Close the sockets of this listener until [`Effect::OpenListener`]: the kernel refuses connections.
     CloseListener(usize),
     /// Listen again.
     OpenListener(usize),

@@ -77,8 +77,7 @@ impl Bus {
         Some(self.readiness_if(|| self.listener_serves(listener)))
     }
 
-    /// Whether a message of a new client that names the pool with this index is accepted; none if there is no such
-    /// pool.
+    /// Whether a message of a new client that names the pool with this index is accepted; none without such a pool.
     pub fn pool_readiness(&self, pool: usize) -> Option<Readiness> {
         self.settings.pools[..self.supervisor.shown].get(pool).filter(|pool| !pool.is_gone)?;
         Some(self.readiness_if(|| self.pool_serves(pool)))

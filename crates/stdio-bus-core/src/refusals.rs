@@ -232,8 +232,7 @@ impl Bus {
         Flow::Over
     }
 
-    /// A name occurs twice in a line of `from` where the scanner does not check: it is malformed, as one with two ids
-    /// is.
+    /// A name occurs twice where the scanner does not check: the line is malformed, as one with two ids is.
     pub(super) fn name_stands_twice(&mut self, from: Peer, window: Window<'_>, line: &Line, at: usize) -> Flow {
         self.malformed(from, window, line.span.start as usize, at, Fault::DuplicateKey)
     }

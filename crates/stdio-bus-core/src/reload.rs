@@ -3,9 +3,8 @@
 //! The indexes of pools and listeners keep their meaning: a removed one stays in its place, marked so, until nothing
 //! uses it ([`Bus::pool_in_use`], [`Bus::listener_in_use`]); only then is its place reused.
 //!
-//! Limits and routing choices apply at once. Workers of pools with another command are replaced in turn
-//! (`supervisor/roll.rs`). The clients of a removed listener have `drain_timeout_sec` to leave; a removed pool serves
-//! the clients that still use it.
+//! Limits and routing choices apply at once. Workers of old commands are replaced (`supervisor/roll.rs`). The clients
+//! of a removed listener have `drain_timeout_sec` to leave; a removed pool serves the clients that still use it.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -236,8 +236,7 @@ impl Report {
 
 /// Number of reports with one reason that pass at once before the rest is summed up.
 const BURST: u32 = 10;
-/// Number of starts and ends of workers that are reported at once: operators of many workers want to see each of them
-/// start.
+/// Number of starts and ends of workers that are reported at once: operators of many want to see each of them.
 const LIFE_BURST: u32 = 100;
 /// Number of clients whose connects and disconnects are reported at once: as many as can be connected.
 const CLIENT_BURST: u32 = 1024;

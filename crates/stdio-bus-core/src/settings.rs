@@ -78,8 +78,7 @@ pub struct Limits {
     pub hold: Duration,
     /// A session that is unused for this long is forgotten; none if never.
     pub session_idle: Option<Duration>,
-    /// Requests that a client may have unanswered before it yields to others (`flow/pace.rs`). Not in the
-    /// configuration.
+    /// Unanswered requests of a client before it yields to others (`flow/pace.rs`). Not in the configuration.
     pub requests_ahead: usize,
     /// How long a worker that is replaced may take for its requests and sessions.
     pub replace_timeout: Duration,
@@ -143,8 +142,7 @@ pub struct Pool {
     pub max_age: Option<Duration>,
     /// A worker with about this many requests is replaced, if limited.
     pub max_requests: Option<u32>,
-    /// The number of its command, incremented by the caller: workers of another one are replaced in turn
-    /// ([`Bus::reload`]).
+    /// The number of its command, counted by the caller: workers of another are replaced ([`Bus::reload`]).
     ///
     /// [`Bus::reload`]: super::Bus::reload
     pub generation: u32,

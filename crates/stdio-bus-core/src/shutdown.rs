@@ -17,8 +17,7 @@ use super::{Bus, closing};
 /// How long a killed worker may take to be reaped, and a client to take its last bytes after the drain timeout.
 const LAST_GRACE: Duration = Duration::from_secs(1);
 
-/// Two signals within this time count as one: timeout(1), systemd and containers send theirs both to us and to our
-/// group.
+/// Two signals within this time count as one: timeout(1), systemd and containers signal us and our group.
 const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// The stage of the shutdown.
@@ -29,8 +28,7 @@ pub enum Stage {
     Running,
     /// Service continues, but balancers are told to send no more clients.
     LameDuck,
-    /// No new clients and no new requests; pending ones may finish, and a client without any is closed once it is
-    /// silent.
+    /// No new clients and no new requests; pending ones may finish, and a client without any is closed when silent.
     Quiescing,
     /// Workers were told to stop; their last answers are still delivered.
     Terminating,

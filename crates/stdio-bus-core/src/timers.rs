@@ -87,8 +87,7 @@ impl Timers {
         self.next
     }
 
-    /// Removes and returns the timers that are due. Each is disarmed when its turn has come, and is not armed again
-    /// before.
+    /// Takes the timers that are due. Each is disarmed when its turn has come, and is not armed again before.
     pub(super) fn take_due(&mut self, now: Moment) -> Vec<Timer> {
         let mut due = Vec::new();
         while let Some((_, timer)) = self.queue.first().filter(|(at, _)| *at <= now) {

@@ -273,8 +273,7 @@ mod tests {
         format!("{{\"id\":{id},\"method\":\"work\",\"params\":\"{what}\"}}")
     }
 
-    /// Three polite clients send twenty requests each, and every answer must arrive. `greedy` requests are never
-    /// answered.
+    /// Three polite clients send twenty requests each, and all are answered. `greedy` requests are never answered.
     fn polite_clients_are_served(crowd: &mut Crowd) {
         let polite: Vec<Peer> = (0..3).map(|at| crowd.client(1000 + at)).collect();
         for id in 0..20 {
@@ -397,7 +396,7 @@ mod tests {
         }
         assert!(crowd.bus.count(Reason::SessionEvicted) >= 60);
         crowd.pass(Duration::from_secs(65));
-        assert!(crowd.bus.stats().sessions <= 60, "claims that nobody uses are kept");
+        assert!(crowd.bus.stats().sessions <= 60, "unused claims are kept");
     }
 
     #[test]

@@ -60,8 +60,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Reads `STDIO_BUS_SIM_SEED`, `STDIO_BUS_SIM_SEEDS` and `STDIO_BUS_SIM_STEPS`; the default is 256 seeds. If only a
-    /// seed is set, only that seed runs.
+    /// Reads `STDIO_BUS_SIM_SEED`, `STDIO_BUS_SIM_SEEDS` and `STDIO_BUS_SIM_STEPS`, or 256 seeds. A seed alone is one.
     pub fn from_env() -> Self {
         let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
         let seed = number("STDIO_BUS_SIM_SEED");
@@ -111,13 +110,12 @@ mod tests {
         }
     }
 
-    /// Tables of a thousand entries are filled, and lines nested, by the tests of `bus::tests::limits` and of `crowd`,
-    /// and slow readers are closed in those of `crowd`. Few seeds have a stdin that ends before a line arrives.
-    /// Admission is tested by `bus::tests::admission`; a simulated daemon has no operator (`bus::tests::operator`) and
-    /// no WebSocket clients (`e2e::websocket`), and its listeners are never closed for lack of workers
-    /// (`bus::tests::readiness`). No two of its clients share a name at the same time, its sessions do not grow old,
-    /// and few seeds lead to a request for a lost one (`bus::tests::sessions`). Events are kept by the shell
-    /// (`e2e::mcp`).
+    /// Tables of a thousand entries are filled, and lines nested, in `bus::tests::limits` and `crowd`, where slow
+    /// readers are closed, too. Few seeds have a stdin that ends before a line arrives. Admission is tested by
+    /// `bus::tests::admission`; a simulated daemon has no operator (`bus::tests::operator`) and no WebSocket clients
+    /// (`e2e::websocket`), and its listeners are never closed for lack of workers (`bus::tests::readiness`). No two of
+    /// its clients share a name at the same time, its sessions do not grow old, and few seeds lead to a request for a
+    /// lost one (`bus::tests::sessions`). Events are kept by the shell (`e2e::mcp`).
     const UNREACHED: [Reason; 22] = [
         Reason::EventsLost,
         Reason::EraUnsupported,

@@ -291,8 +291,7 @@ impl Model {
             let before = std::mem::replace(&mut self.clients[at].group, group);
             let mut assigned = std::mem::take(&mut self.clients[at].assigned);
             assigned.sort_by_key(|(of, _)| *of != before);
-            // When two groups are merged, a worker assigned for a line that was not delivered may be the one that
-            // stays.
+            // When two groups are merged, a worker assigned for an undelivered line may be the one that stays.
             let is_sure = before == group || assigned.iter().any(|(of, _)| *of == before);
             assigned.retain(|(of, worker)| is_sure || *of != group || self.is_own(at, *worker));
             for (of, worker) in assigned {

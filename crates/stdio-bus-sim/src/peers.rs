@@ -114,8 +114,7 @@ impl Mind {
         let place = *random.pick(&[Place::Params, Place::Params, Place::Top, Place::Either]);
         let names = match place {
             Place::Params => *random.pick(&[Names::None, Names::Counted, Names::Counted, Names::Secret]),
-            // A name at top level may be claimed before it is given out, so a worker that reads those keeps them
-            // secret.
+            // A name at top level may be claimed before it is given out, so a worker that reads it keeps it secret.
             Place::Top | Place::Either => *random.pick(&[Names::None, Names::Secret]),
         };
         Self {
@@ -228,8 +227,7 @@ impl Mind {
                 let busy = !self.hurried && works_for(kept.owner);
                 forgotten || gone.is_some_and(|left| line.loads() || !busy || sent.since(left) >= GRACE)
             };
-            // A client that loads a name before it was given out may be the first to use it: the worker refuses that
-            // itself.
+            // A client that loads a name before it was given out may be its first user: the worker refuses that itself.
             let guessed = line.loads() && kept.issued && kept.told.is_none_or(|told| told > *order);
             let closed = self.closed.contains(&(name, kept.owner));
             assert!(free || guessed || closed, "breach: line {number} of client {client} is in {kept:?}: {line:?}");

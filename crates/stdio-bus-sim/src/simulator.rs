@@ -346,7 +346,7 @@ impl World {
             let waits = self.end(party).paused && !self.end(party).deaf;
             assert!(
                 !waits || excused || self.is_crowded || self.model.is_any_full(),
-                "{party:?} is paused, and nobody's output is full; {}",
+                "{party:?} is paused, and no output is full; {}",
                 self.model.waiting_text(party)
             );
         }

@@ -1,6 +1,5 @@
 //! Hashes the results of a world into two numbers: what every peer was delivered and why it was closed, and everything
-//! that the bus did. The hashes of all seeds are kept in `traces.txt`, so that a change of the bus shows which of them
-//! it changes.
+//! that the bus did. The hashes of all seeds are kept in `traces.txt`, to show which of them a change alters.
 //!
 //! The wording of errors and reports is not part of them; their reasons are.
 

@@ -172,15 +172,13 @@ impl Grammar {
 
 /// The effect of the brackets among up to 64 tokens.
 struct Nesting {
-    /// The tokens inside objects. A bracket counts as inside what surrounds it before it opens, and inside what it
-    /// closes.
+    /// The tokens inside objects. A bracket counts as inside what surrounds it, or what it closes.
     objects: u64,
     /// The smallest stack any token found.
     shallowest: u64,
 }
 
-/// The colons at the three outermost levels, if there is one at the first two. `stack` holds the brackets open before
-/// these tokens.
+/// The colons at the three outermost levels, if there is one at the first two. `stack` is that before these tokens.
 #[inline(always)]
 fn levels<I: Isa>(isa: I, kinds: &Kinds, mut stack: u64) -> Colons {
     // Whether the next token is less deep than 2, than 3 and than 4; and the brackets where that changes.

@@ -47,8 +47,7 @@ use tokens::{Reading, Strings, Tokens};
 pub(crate) struct Scratch {
     tokens: Tokens,
     shapes: Shapes,
-    /// The memory of the connection being scanned. Between scans it belongs to a connection whose line has not begun,
-    /// as most have not.
+    /// The memory of the connection being scanned. Between scans it belongs to one whose line has not begun.
     memory: Memory,
 }
 

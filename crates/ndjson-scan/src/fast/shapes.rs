@@ -111,8 +111,7 @@ impl Shape {
         self.has_same_keys(chunk, places) || self.learn_keys(chunk, places)
     }
 
-    /// Invalidates the entry, so that the next message of this shape is learnt: the last one was not of it, or was not
-    /// a message.
+    /// Invalidates the entry, so that its next message is learnt: the last one had another shape, or was no message.
     #[inline(always)]
     pub(crate) fn forget(&mut self) {
         self.count = 0;

@@ -170,8 +170,7 @@ impl Tokens {
             if newlines != 0 {
                 let length = BLOCK - newlines.leading_zeros() as usize;
                 let valid = !0 >> (BLOCK - length);
-                // A newline inside a string is a control byte in it, so unless something is wrong no string is open
-                // now.
+                // A newline inside a string is a control byte in it, so no string is open now unless one is wrong.
                 if let Some(found) = state.read(isa, window, at, block, valid) {
                     errors |= found.errors;
                     self.push(isa, block, &found, count, at - from);

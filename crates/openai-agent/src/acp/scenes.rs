@@ -39,7 +39,7 @@ fn a_turn_that_cannot_be_stored_is_reported_beside_its_answer() {
     let words = "This turn could not be stored: no space. It goes with your next prompts, and is lost when the session \
                  ends.";
     assert_eq!(told[1]["content"]["text"], format!("\n\n{words}"));
-    assert_ne!(told[0]["messageId"], told[1]["messageId"], "nobody takes it for the answer's end");
+    assert_ne!(told[0]["messageId"], told[1]["messageId"], "it is not taken for the end of the answer");
     assert_eq!(lines[2]["result"]["stopReason"], "end_turn");
     let log = trial.log();
     assert_eq!(log, [(Level::Error, format!("Session {session}: a turn could not be stored: no space."))]);
@@ -151,7 +151,7 @@ fn the_oldest_turns_of_the_least_recently_used_session_are_forgotten_first() {
     trial.say(&right, &long("right 2"));
     assert_eq!(trial.log().len(), 1, "now it is the other's turn");
     trial.say(&right, &long("right 3"));
-    assert_eq!(trial.log(), [], "who was told is not told again");
+    assert_eq!(trial.log(), [], "it is logged once");
     let turn = trial.begin(&left, "left 4");
     assert_eq!(trial.asked(turn), ["left 3  ", "fine", "left 4"]);
     let turn = trial.begin(&right, "right 4");

@@ -209,8 +209,7 @@ fn a_closed_stdout_ends_the_process() {
     let mut child = command.spawn().unwrap();
     drop(child.stdout.take());
     let mut stdin = child.stdin.take().unwrap();
-    // A process that another test is starting holds a copy of the closed descriptor until its exec, and reads from it
-    // as well.
+    // A process that another test is starting holds a copy of the closed descriptor until its exec, and reads it, too.
     until("an answer meets nobody", || {
         let _ = stdin.write_all(b"{\"jsonrpc\":\"2.0\",\"id\":0,\"method\":\"initialize\",\"params\":{}}\n");
         child.try_wait().unwrap().is_some()

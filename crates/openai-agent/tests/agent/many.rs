@@ -154,8 +154,7 @@ fn a_slow_reader_gets_everything_in_fewer_pieces_and_costs_little_memory() {
     for (id, session) in texts.keys().enumerate() {
         agent.ask_prompt(id, session);
     }
-    // The test reads nothing until every stream has begun and the agent uses no more processor time: it is blocked by
-    // us.
+    // The test reads nothing until every stream has begun and the agent uses no more processor time: we block it.
     until("every session asks the model", || endpoint.requests().len() >= SESSIONS);
     let pid = agent.child.id();
     let ticks = || {
@@ -176,7 +175,7 @@ fn a_slow_reader_gets_everything_in_fewer_pieces_and_costs_little_memory() {
         still >= 20
     });
     let resident = resident_kib(pid);
-    assert!(resident < 32 << 10, "{resident} KiB while nobody reads");
+    assert!(resident < 32 << 10, "{resident} KiB without a reader");
     let mut answers = 0;
     while answers < SESSIONS {
         let line = agent.line();

@@ -154,9 +154,9 @@ fn errors_about_unusable_values_contain_no_secrets() {
 
 #[test]
 fn check_tells_the_address_without_its_query() {
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let url = format!("http://{nobody}/v1?key={QUERY_KEY}");
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let url = format!("http://{closed}/v1?key={QUERY_KEY}");
     let said = said(&check(&[("OPENAI_BASE_URL", &url)]));
-    assert!(said.contains(&format!("OPENAI_BASE_URL (http://{nobody}/v1)")), "{said}");
+    assert!(said.contains(&format!("OPENAI_BASE_URL (http://{closed}/v1)")), "{said}");
     assert!(!said.contains(QUERY_KEY), "{said}");
 }

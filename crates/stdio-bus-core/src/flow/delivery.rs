@@ -273,6 +273,6 @@ impl Bus {
         }
         waiters.sort_unstable();
         waiting.sort_unstable();
-        assert_eq!(waiters, waiting, "who waits is listed where it waits, once");
+        assert_eq!(waiters, waiting, "a waiting peer is listed once, where it waits");
     }
 }

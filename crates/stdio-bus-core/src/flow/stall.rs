@@ -32,8 +32,7 @@ impl StallBudget {
         STALL_BUDGET.saturating_sub(self.used)
     }
 
-    /// The remaining time for a client that has been full since `full_since` and whose queue is too long, if the budget
-    /// is used up.
+    /// The remaining time for a client full since `full_since` with too long a queue, if the budget is used up.
     pub(crate) fn moment_left(&self, now: Moment, full_since: Moment) -> Duration {
         full_since.after(MOMENT).since(now).min((STALL_BUDGET + RESERVE).saturating_sub(self.used))
     }

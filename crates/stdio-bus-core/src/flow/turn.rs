@@ -30,8 +30,7 @@ impl Turn {
         self.granted.is_some()
     }
 
-    /// Gives it one more turn for a worker. If its line may be sent then, or no other client waits, returns the number
-    /// of bytes.
+    /// Gives it one more turn for a worker. If its line may be sent then, or no other client waits, returns its bytes.
     pub(crate) fn grant(&mut self, worker: WorkerKey, is_last: bool) -> Option<u64> {
         self.credit += QUANTUM;
         if self.waiting > self.credit && !is_last {

@@ -91,8 +91,7 @@ impl FastPath<'_> {
         }
     }
 
-    /// The destination of a client's line: the worker, the session, and whether that takes a turn of the worker's
-    /// group.
+    /// The destination of a client's line: worker, session, and whether that takes a turn of the worker's group.
     #[inline(always)]
     fn destination<'w>(
         &self,
@@ -206,8 +205,7 @@ impl FastPath<'_> {
         Some(())
     }
 
-    /// The id of a request, if it may pass unchanged, including its progress token if it has one: clients use the id
-    /// for it.
+    /// The id of a request, if it may pass unchanged, with its progress token, if any: clients use the id for it.
     #[inline(always)]
     fn passing_id(&self, window: Window<'_>, worker: &Worker, line: &Line) -> Option<Id> {
         let (token, progress) = (window.get(line.id), line.meta.progress);
@@ -316,8 +314,7 @@ impl FastPath<'_> {
         worker.owner.filter(|_| names_none)
     }
 
-    /// A notification in a session that the worker has given out, about the progress of a request, or for its only
-    /// client.
+    /// A notification in a session that the worker has given out, of a request's progress, or for its only client.
     #[inline(always)]
     fn pass_notification(&mut self, key: WorkerKey, worker: &Worker, clients: &mut Clients, line: &Line) -> Option<()> {
         let name = Self::only_name(self.window, line)?;

@@ -41,7 +41,7 @@ impl Bus {
                 worker.owner.filter(|owner| !self.may_work_for_others(worker, *owner))
             }
             Size::One(client) => Some(client),
-            Size::Nobody => {
+            Size::Zero => {
                 let era = self.supervisor.pools[worker.pool].side.era;
                 let may_use = |client: &Client| match client.door.era {
                     Some(_) => client.group == worker.pool,

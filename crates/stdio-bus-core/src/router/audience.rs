@@ -1,9 +1,7 @@
 //! The clients whose lines a worker has received since its start, and broadcasts to all of them: that a list has
-//! changed (MCP up to 2025-11-25), which has no content and names no client, and the state of the login that they all
-//! share (ACP).
+//! changed (MCP up to 2025-11-25), which has no content and names no client, and the state of their shared login (ACP).
 //!
-//! Invariant: a message with content reaches several clients only if all clients that the worker has ever served share
-//! one verified name.
+//! Invariant: a message with content reaches several clients only if all ever served share one verified name.
 
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -39,7 +37,7 @@ pub(crate) struct Audience {
 pub(crate) enum Size {
     /// None.
     #[default]
-    Nobody,
+    Zero,
     /// One, which may have left.
     One(ClientKey),
     /// Several.
@@ -74,7 +72,7 @@ impl Audience {
         self.served[word] |= 1 << bit;
         let first = self.first.get_or_insert_with(|| Rc::clone(origin));
         self.is_mixed |= !first.names.are_the_same_owner(&origin.names);
-        self.size = if self.size == Size::Nobody { Size::One(key) } else { Size::Several };
+        self.size = if self.size == Size::Zero { Size::One(key) } else { Size::Several };
     }
 
     /// This client has left: another one may get its slot.
@@ -133,8 +131,7 @@ impl Bus {
             }
         }
         for client in &all {
-            // The output may be full: such lines are few and short. A client that has not read the last change of a
-            // list is not notified again.
+            // The output may be full: such lines are few and short. An unread change is not repeated.
             let is_due = match kind {
                 ForAll::List(list) => self.owes_list(*client, list, line.span.len() + 1),
                 ForAll::Login => true,

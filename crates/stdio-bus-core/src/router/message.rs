@@ -107,8 +107,7 @@ impl<'a> Said<'a> {
 }
 
 /// The other request that a worker's message is about: a notification may name one of the worker's own (a
-/// cancellation), a request one of the client's (`elicitation/create`), and some notifications belong to one that the
-/// client has made.
+/// cancellation), a request one of the client's (`elicitation/create`), and some notifications belong to a client's.
 fn about(window: Window<'_>, line: &Line) -> Option<About> {
     let is_request = line.id.is_some();
     if line.request_id.is_some() && is_of_server(window, line) {

@@ -1,6 +1,5 @@
-//! Routing: each line is decoded (`message.rs`); a client's goes to the worker of its session (`client.rs`; before the
-//! first line of a session `opening.rs`), a worker's to its addressee (`worker.rs`, `addressee.rs` with
-//! `elicitations.rs` and `servers.rs`, `audience.rs`).
+//! Routing: lines are decoded (`message.rs`); a client's go to the worker of their session (`client.rs`, `opening.rs`),
+//! a worker's to their addressee (`worker.rs`, `addressee.rs` with `elicitations.rs` and `servers.rs`, `audience.rs`).
 
 pub(crate) mod addressee;
 pub(crate) mod audience;

@@ -1,6 +1,5 @@
-//! Which client may name a session, with which method, and which client a worker means by it. Every route of a message
-//! asks here: a client's line for each session that it names, its cancellations, the fast path, and a worker's
-//! messages.
+//! Which client may name a session, with which method, and which client a worker means by it. Every route asks here: a
+//! client's line for each session that it names, its cancellations, the fast path, and a worker's messages.
 //!
 //! A client without access learns nothing of others: every reason has the same text.
 use alloc::format;
@@ -71,9 +70,8 @@ pub(crate) fn denied() -> Refusal {
 }
 
 impl Session {
-    /// Whether its owner may use it for any method that asks for no other session, without further checks: `has_bonds`
-    /// is whether any session is bound to a user name, `gives_out_names` whether a name that the worker has not given
-    /// out is a guess.
+    /// Whether its owner may use it at once for a method that asks for no other session: `has_bonds` is whether any
+    /// session is bound to a user name, `gives_out_names` whether a name not given out is a guess.
     #[inline]
     pub(crate) fn is_open_at_once(&self, has_bonds: bool, gives_out_names: impl FnOnce() -> bool) -> bool {
         let is_claim = || matches!(self.state(), State::Claimed | State::Used) && !gives_out_names();
@@ -83,8 +81,7 @@ impl Session {
     /// The client that its worker means by its name. It may mean another client by a name that was not given to its
     /// owner: one that it is just giving that name to (`is_one_made`), unless the owner has asked for it, since the
     /// worker replays the history before it answers; or, if others may have had it, any client unless only the owner's
-    /// request is pending. An answer of the worker proves nothing: it may have read another name in that request, or
-    /// none.
+    /// request is pending. An answer proves nothing: the worker may have read another name in that request, or none.
     #[inline]
     pub(crate) fn addressee(&self, is_one_made: bool) -> Option<ClientKey> {
         let may_be_anothers = match self.state() {

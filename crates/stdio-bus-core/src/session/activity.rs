@@ -1,6 +1,5 @@
-//! Whether a session is active although no request in it is pending. In version 2 of ACP `session/prompt` is answered
-//! at once, and the turn ends with a `session/update` whose `sessionUpdate` is `state_update` and whose `state` is
-//! `idle`.
+//! Whether a session is active without a pending request. In version 2 of ACP `session/prompt` is answered at once, and
+//! the turn ends with a `session/update` whose `sessionUpdate` is `state_update` and whose `state` is `idle`.
 //!
 //! Such a session counts as work when a daemon drains and when a worker is replaced. Only workers that were asked for
 //! version 2 are watched. A line is only searched for these words as keys and values.

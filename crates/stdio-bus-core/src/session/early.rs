@@ -1,6 +1,5 @@
-//! Early lines: a worker's messages in a session before it has answered the request that creates it. Some agents send
-//! their commands as a `session/update` ahead of the answer to `session/new`. They wait for the answer, and go to the
-//! owner right behind it.
+//! Early lines: a worker's messages in a session before its answer that creates it. Some agents send a `session/update`
+//! with their commands ahead of the answer to `session/new`. They wait for the answer, and go to the owner behind it.
 //!
 //! Only notifications wait: an agent that asks before it answers would wait forever. No line waits for a name that the
 //! bus knows, and none waits on once the worker has no request for a session left to answer.

@@ -15,8 +15,7 @@ use crate::peer::{ClientKey, Moment, SessionKey, SessionMark, Text, WorkerKey};
 use crate::settings::MAX_SESSIONS;
 use crate::table::{Index, Table};
 
-/// Maximum number of names reserved after their owners have left, over all workers; beyond it the oldest one is
-/// dropped.
+/// Maximum number of names reserved after their owners have left; beyond it the oldest one is dropped.
 const MAX_HELD: usize = 4096;
 /// The error when there is no room for one more.
 pub(crate) const FULL: &str = "the session table is full: end sessions with session/close, or have those forgotten that \
@@ -178,8 +177,7 @@ impl Sessions {
         idle.filter(|_| self.idle_due <= now)
     }
 
-    /// Sessions that were unused for this long. A session in whose slot, by `awaited`, a client waits for an answer is
-    /// in use.
+    /// Sessions that were unused for this long. One in whose slot, by `awaited`, a client waits is in use.
     pub(crate) fn take_idle(&mut self, now: Moment, idle: Duration, awaited: &[u32]) -> Vec<SessionKey> {
         let mut found = Vec::new();
         for (slot, awaited) in awaited.iter().enumerate() {
@@ -205,8 +203,7 @@ impl Sessions {
         self.table.len() - self.owned
     }
 
-    /// Adds a name on a worker that [`Sessions::of_worker`] does not know yet, without an owner; none if the table is
-    /// full.
+    /// Adds a name on a worker that [`Sessions::of_worker`] does not know yet, without an owner; none if full.
     pub(crate) fn insert(
         &mut self,
         now: Moment,

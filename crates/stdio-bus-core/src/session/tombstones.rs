@@ -1,6 +1,5 @@
-//! The remains of sessions: the user name under which each was created, so that it is loaded under no other however its
-//! owner's connection has ended; and the sessions that were lost with their workers, so that their owners get an error
-//! when they name them.
+//! The remains of sessions: the user name under which each was created, so that it is loaded under no other after its
+//! owner has left; and the sessions lost with their workers, so that their owners get an error when they name them.
 //!
 //! A user name is that of a client's token or certificate ([`Names::owner`](crate::origin::Names::owner)). Sessions of
 //! clients without one are not bound. This is known only to the process: the first client that loads a session after a
@@ -30,8 +29,7 @@ pub(crate) struct Bonds {
 }
 
 impl Bonds {
-    /// The session `session` of a pool was created or loaded under the user name `name`. A session that is bound
-    /// already stays so.
+    /// The session `session` of a pool was created or loaded under the user name `name`. A bond is final.
     pub(crate) fn bind(&mut self, pool: usize, session: &[u8], name: &str) {
         if self.names.len() <= pool {
             self.names.resize_with(pool + 1, HashMap::default);

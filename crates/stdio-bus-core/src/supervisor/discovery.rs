@@ -190,8 +190,7 @@ impl Bus {
         }
     }
 
-    /// A worker that was not asked has ended before it has answered anything: its command also exits without the
-    /// request.
+    /// A worker that was not asked has ended before any answer: its command also exits without the request.
     pub(super) fn doubt_ends(&mut self, pool: usize, of: u32) {
         if let Some(discovery) = &mut self.supervisor.pools[pool].discovery
             && discovery.ends_of(of) == MOST_ENDS
@@ -266,8 +265,8 @@ impl Bus {
         for (key, worker) in self.workers.iter() {
             let is_chosen = self.discovery(worker.name.pool).is_some_and(|discovery| discovery.asked == Some(key));
             assert_eq!(worker.is_asked(), is_chosen, "a worker that is asked is the one that is waited for");
-            let is_nobodys = worker.owner.is_none() && worker.end.unanswered.count() == 0;
-            assert!(!worker.is_asked() || is_nobodys, "nothing is said to a worker that is asked");
+            let is_free = worker.owner.is_none() && worker.end.unanswered.count() == 0;
+            assert!(!worker.is_asked() || is_free, "a worker that is asked gets nothing else");
         }
         let asked = self.supervisor.pools.iter().filter_map(|pool| pool.discovery.as_ref()?.asked);
         for worker in asked {

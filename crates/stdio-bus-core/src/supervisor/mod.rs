@@ -1,8 +1,7 @@
 //! The supervisor: workers from their start to their end, their pools, and the clients that wait for one.
 //!
 //! `worker.rs` has the state machine of a worker, `life.rs` carries out its actions, `answering.rs` watches workers
-//! that do not answer. `pool.rs` keeps the slots of each pool filled, within the limits of `restart.rs`, and `queue.rs`
-//! makes clients wait.
+//! that do not answer. `pool.rs` fills slots, as `restart.rs` allows, and `queue.rs` makes clients wait.
 //!
 //! `roll.rs` replaces workers in turn.
 //!

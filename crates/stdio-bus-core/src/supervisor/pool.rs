@@ -54,8 +54,7 @@ pub(crate) struct Side {
 /// A pool of workers.
 #[derive(Default)]
 pub(crate) struct Pool {
-    /// One for each instance; in a dedicated pool, one for each warm spare. If workers are lent, as many as there may
-    /// be.
+    /// One for each instance; in a dedicated pool, one for each warm spare. Lent workers: the maximum.
     pub slots: Vec<WorkerSlot>,
     /// The era of its clients.
     pub side: Side,

@@ -110,8 +110,7 @@ impl WorkerQueue {
 }
 
 impl Bus {
-    /// Makes a client wait with this line, for which there is no worker, if one is about to start. Returns whether it
-    /// waits.
+    /// Makes a client wait with this line, without a worker, if one is about to start. Returns whether it waits.
     pub(crate) fn await_worker(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> bool {
         let now = self.time.now();
         let Ok(group) = self.group_of_line(client, window, line) else { return false };

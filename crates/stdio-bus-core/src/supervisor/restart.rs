@@ -56,8 +56,7 @@ impl Restarts {
         Some(delay)
     }
 
-    /// A worker that a client of this source had taken has failed. Returns the delay before the next one, if that
-    /// counts.
+    /// A worker taken by a client of this source has failed. Returns the delay before the next one, if that counts.
     pub(super) fn fail_for(&mut self, now: Moment, source: Option<Source>) -> Option<Duration> {
         if source.is_some_and(|source| self.sources.contains(&source)) {
             return None;
@@ -118,8 +117,7 @@ impl Restarts {
         !self.given_up && self.due.is_some() && self.failures == 1
     }
 
-    /// Whether the worker that was started at `started` would be followed by another after the first backoff if it
-    /// exits now.
+    /// Whether the worker started at `started` would have a successor after the first backoff if it exits now.
     pub(super) fn would_restart_soon(&self, now: Moment, started: Moment, limits: &Limits) -> bool {
         self.failures == 0 || does_well(now, started, limits)
     }

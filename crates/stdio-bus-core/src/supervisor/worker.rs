@@ -247,8 +247,7 @@ pub(crate) struct Worker {
     pub pool: usize,
     /// Its slot in the pool; none if a dedicated worker left its slot for a client.
     pub(super) slot: Option<usize>,
-    /// Its name for people: no two live workers have the same place in a pool, and its number is never reused (spec
-    /// 3.3.6).
+    /// Its name for people: no two live workers share a place in a pool, and its number is never reused (spec 3.3.6).
     pub name: WorkerName,
     /// The client it belongs to alone, in a dedicated pool.
     pub owner: Option<ClientKey>,

@@ -35,7 +35,7 @@ fn an_unused_worker_reaches_the_only_client() {
     let mut bench = bench(2);
     let worker = bench.worker(1);
     bench.write(worker, NOTE);
-    assert_eq!(bench.count(Reason::Unroutable), 1, "nobody is there");
+    assert_eq!(bench.count(Reason::Unroutable), 1, "no client is connected");
     let client = bench.client();
     bench.write(worker, NOTE);
     assert_eq!(bench.read_one(client), NOTE);
@@ -254,7 +254,7 @@ fn a_list_change_is_broadcast_to_the_connected_clients_that_the_worker_has_serve
     bench.breaks(other);
     bench.gone(other);
     bench.write(worker, CHANGED);
-    assert_eq!(bench.count(Reason::Unroutable), 1, "nobody is there");
+    assert_eq!(bench.count(Reason::Unroutable), 1, "no client is connected");
     assert!(bench.read(new).is_empty());
 }
 

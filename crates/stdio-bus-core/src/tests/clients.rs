@@ -117,7 +117,7 @@ fn a_client_that_announces_its_end_is_closed_at_once_and_its_requests_end() {
     bench.read_one(worker);
     bench.handle(Input::Left(key));
     assert_eq!(bench.how_closed(client), Some(Close::Flush));
-    assert!(bench.read_one(worker).contains("session/cancel"), "nobody waits for the answer");
+    assert!(bench.read_one(worker).contains("session/cancel"), "the answer is not wanted any more");
     bench.write(worker, r#"{"id":1,"result":1}"#);
     assert_eq!(bench.read(client), Vec::<String>::new());
     bench.handle(Input::Left(key));

@@ -35,7 +35,7 @@ fn requests_sent_before_the_client_could_see_the_end_of_its_worker_are_refused()
     }
     bench.write(client, r#"{"id":7,"result":1}"#);
     bench.write(client, r#"{"method":"y"}"#);
-    assert!(bench.read(client).is_empty(), "only who asks is answered");
+    assert!(bench.read(client).is_empty(), "only a request is answered");
     bench.pass(milliseconds(99));
     assert_eq!(bench.how_closed(client), Some(Close::Refuse));
     bench.pass(milliseconds(1));

@@ -42,7 +42,7 @@ fn early_lines_of_a_session_without_a_client_are_dropped_with_the_last_answer() 
     assert_eq!((bench.count(Reason::UnknownSession), bench.bus.bytes_waiting()), (1, 0));
     assert_eq!((bench.read(first).len(), bench.read(second).len()), (1, 1));
     bench.write(worker, &update("c", 2));
-    assert_eq!(bench.count(Reason::UnknownSession), 2, "nobody waits for a session now");
+    assert_eq!(bench.count(Reason::UnknownSession), 2, "no client waits for a session now");
 }
 
 #[test]

@@ -407,7 +407,7 @@ fn a_worker_is_lent_for_the_time_of_a_request() {
     assert!(bench.is_paused(two), "there is one worker, and it is lent");
     let note = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{}}"#;
     bench.write(worker, note);
-    assert_eq!(bench.read_one(one), note, "what it says is for who has it");
+    assert_eq!(bench.read_one(one), note, "its messages go to the client that has it");
     bench.answers(worker);
     assert_eq!((bench.read(one).len(), bench.is_paused(two)), (1, false));
     bench.answers(worker);
@@ -416,7 +416,7 @@ fn a_worker_is_lent_for_the_time_of_a_request() {
     bench.leaves(two);
     assert!(bench.signals_to(worker).is_empty() && bench.bus.has_clients().eq(&false));
     bench.write(worker, note);
-    assert_eq!(bench.count(Reason::Unroutable), 1, "nobody has it now");
+    assert_eq!(bench.count(Reason::Unroutable), 1, "no client has it now");
 }
 
 #[test]

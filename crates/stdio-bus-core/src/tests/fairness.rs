@@ -70,7 +70,7 @@ fn the_last_slots_for_pending_requests_are_reserved_for_clients_with_few() {
     assert_eq!(bench.read(worker).len(), 4);
     assert_eq!(bench.read(polite), Vec::<String>::new());
     bench.write(polite, &request(4));
-    assert_eq!(bench.read(worker).len(), 1, "the table is full, and who holds most gives one up");
+    assert_eq!(bench.read(worker).len(), 1, "the table is full, and the largest holder gives one up");
     assert_eq!(bench.read(polite), Vec::<String>::new());
     let (reason, _, id) = bench.read_error(eager);
     assert_eq!((reason.as_str(), id), ("pending_limit", Value::from(4091)));

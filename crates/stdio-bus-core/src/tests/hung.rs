@@ -96,7 +96,7 @@ fn a_worker_that_is_silent_while_a_request_waits_is_reported_once() {
     bench.pass(seconds(300));
     bench.write(client, r#"{"id":2,"method":"x"}"#);
     bench.pass(milliseconds(29_999));
-    assert_eq!(bench.count(Reason::WorkerSilent), 1, "nobody waited meanwhile");
+    assert_eq!(bench.count(Reason::WorkerSilent), 1, "no client waited meanwhile");
     bench.pass(milliseconds(1));
     assert_eq!(bench.count(Reason::WorkerSilent), 2);
     assert!(bench.signals_to(worker).is_empty());
@@ -118,8 +118,8 @@ fn a_worker_paused_for_lack_of_room_is_not_reported_as_silent() {
     bench.pass(seconds(100));
     assert_eq!(bench.count(Reason::WorkerSilent), 0);
     let row = bench.bus.worker_row(bench.now, 0).expect("it lives");
-    let waits = row.link.waits.map(|(whom, time)| (whom, time.as_secs()));
-    assert_eq!(waits, Some((Name::Client(0), 100)), "show waiting says who waits for whom");
+    let waits = row.link.waits.map(|(peer, time)| (peer, time.as_secs()));
+    assert_eq!(waits, Some((Name::Client(0), 100)), "show waiting lists both peers");
     bench.takes(client, 1000);
     assert!(!bench.is_paused(worker));
     bench.pass(seconds(61));
@@ -144,7 +144,7 @@ fn a_worker_with_subscribers_may_be_silent() {
         bench.write(client, &format!(r#"{{"id":{id},"method":"subscriptions/listen"}}"#));
     }
     bench.pass(seconds(100));
-    assert!(bench.read(client).is_empty(), "nobody waits for an answer");
+    assert!(bench.read(client).is_empty(), "no client waits for an answer");
     assert_eq!((bench.count(Reason::WorkerSilent), bench.count(Reason::Timeout)), (0, 0));
     assert!(bench.signals_to(worker).is_empty());
     runs_out(&mut bench, client, 9);
@@ -209,7 +209,7 @@ fn workers_that_end_soon_after_they_were_taken_make_the_next_clients_of_a_dedica
 #[test]
 fn a_client_that_crashes_its_own_workers_does_not_make_others_wait_for_long() {
     assert_eq!(waits(|_| Source::User(7)), [0, 0, 100, 0, 0]);
-    assert_eq!(waits(|client| Source::User(client % 2)), [0, 0, 200, 0, 0], "nor do two who take turns");
+    assert_eq!(waits(|client| Source::User(client % 2)), [0, 0, 200, 0, 0], "nor do two that take turns");
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn when_all_slots_are_taken_idle_clients_stay_unless_one_source_has_most_of_the_
         assert!(clients.iter().all(|client| bench.how_closed(*client).is_none()));
         bench.pass(milliseconds(1));
         let closed: Vec<usize> = (0..clients.len()).filter(|at| bench.how_closed(clients[*at]).is_some()).collect();
-        assert_eq!(closed, if goes { vec![2] } else { vec![] }, "who has a request or a session stays");
+        assert_eq!(closed, if goes { vec![2] } else { vec![] }, "a client with a request or a session stays");
     }
 }
 

@@ -86,8 +86,7 @@ fn ids_of_equal_value_collide_however_they_are_written() {
 fn an_id_that_the_bus_makes_is_never_made_again() {
     let (mut bench, _, second, worker, ids) = collide("0");
     let mut made = BTreeSet::from([ids[1].clone()]);
-    // More than counters of twelve and of sixteen bits can distinguish; the first request is not answered all the
-    // while.
+    // More than counters of twelve and of sixteen bits can distinguish, with the first request unanswered.
     for _ in 0..1 << 16 {
         bench.write(second, r#"{"id":0,"method":"x"}"#);
         let id = id_of(&bench.read_one(worker));
@@ -124,8 +123,7 @@ fn a_client_that_uses_an_id_again_before_its_answer_gets_both_answers() {
     assert_eq!(bench.read(client), expected);
 }
 
-/// Two workers send a request to one client under the id 0: the bench, the client, the workers, and the ids that the
-/// client sees.
+/// Two workers ask one client under the id 0: the bench, the client, the workers, and the ids that it sees.
 fn two_questions() -> (Bench, Peer, [Peer; 2], Vec<String>) {
     let mut bench = bench(2);
     let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));

@@ -276,7 +276,7 @@ fn a_name_is_reserved_when_its_owner_leaves_until_it_reconnects_and_loads_it() {
     bench.write(back, &load(11, "s0"));
     bench.read(worker);
     bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s0"}}"#);
-    assert_eq!(bench.read(back).len(), 1, "what is told again while it is loaded is for who loads it");
+    assert_eq!(bench.read(back).len(), 1, "the replay during a load goes to the client that loads it");
     bench.write(worker, r#"{"id":11,"error":{"code":-32002}}"#);
     bench.read(back);
     bench.write(back, &prompt(2, "s0"));
@@ -362,7 +362,7 @@ fn a_session_keeps_its_owner_when_a_timed_out_load_is_answered_after_all() {
     bench.read(worker);
     bench.read(owner);
     bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s"}}"#);
-    assert!(bench.read(owner).is_empty(), "nobody knows whom it is for");
+    assert!(bench.read(owner).is_empty(), "its addressee is ambiguous");
     bench.write(owner, &load(4, "s"));
     assert_eq!(bench.read(worker).len(), 1);
     bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s"}}"#);

@@ -97,7 +97,7 @@ fn a_session_that_a_worker_makes_may_have_256_bytes_for_its_name_too() {
         let name = name.replace('n', "m");
         bench.write(worker, &format!(r#"{{"id":2,"result":{{"sessionId":"{name}"}}}}"#));
         let rows = (0..bench.bus.session_slots()).filter_map(|slot| bench.bus.session_row(bench.now, slot)).count();
-        assert_eq!(rows, 2 * sessions, "{length} bytes: the name that nobody has is held");
+        assert_eq!(rows, 2 * sessions, "{length} bytes: a name without an owner is reserved");
     }
 }
 
@@ -192,7 +192,7 @@ fn there_are_1024_sessions_and_the_next_one_is_refused() {
     bench.write(client, r#"{"id":3,"method":"session/new"}"#);
     assert_eq!(bench.read(worker).len(), 2, "what needs no new session goes on");
     bench.write(worker, r#"{"id":3,"result":{"sessionId":"learned"}}"#);
-    assert_eq!(bench.read_error(client).0, "session_limit", "a session that cannot be kept is no use to anybody");
+    assert_eq!(bench.read_error(client).0, "session_limit", "a session that cannot be kept is useless");
     bench.write(worker, r#"{"id":2,"result":1}"#);
     assert_eq!(bench.read(client).len(), 1);
 }
@@ -301,7 +301,7 @@ fn a_client_that_fills_a_table_is_read_more_slowly_and_the_others_are_not() {
         bench.write(polite, r#"{"id":"p","method":"x"}"#);
         assert_eq!(bench.read(bench.worker(0)).len(), if rests == 0 { 4096 - 4 + 1 } else { 1 });
         bench.write(bench.worker(0), r#"{"id":"p","result":1}"#);
-        assert_eq!(bench.read(polite).len(), 1, "nobody else rests");
+        assert_eq!(bench.read(polite).len(), 1, "no other client is paused");
         rests += 1;
         assert!(rests < 60, "it goes on");
         bench.pass(milliseconds(4));

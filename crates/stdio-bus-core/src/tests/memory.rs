@@ -230,8 +230,8 @@ fn clients_without_progress_do_not_hold_up_the_others_forever() {
             closed.push((bench.now.0 / 1_000_000, held.remove(at).0));
         }
     }
-    assert_eq!(closed.first().map(|(_, peer)| *peer), Some(second), "who holds most goes first");
-    assert_eq!(closed.len(), 3, "and who sends nothing when it is read again: {closed:?}");
+    assert_eq!(closed.first().map(|(_, peer)| *peer), Some(second), "the largest holder goes first");
+    assert_eq!(closed.len(), 3, "and those that send nothing when read again: {closed:?}");
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn clients_held_back_are_read_in_turn_while_memory_stays_short() {
                 bench.write_bytes(*client, b" ");
             }
         }
-        assert!(bench.closed.len() < 10, "those who send are not closed at once");
+        assert!(bench.closed.len() < 10, "clients that send are not closed at once");
         bench.pass(milliseconds(10));
     }
     for (client, seen) in clients.iter().zip(seen) {
@@ -270,7 +270,7 @@ fn while_memory_stays_short_so_many_go_at_once_that_the_others_can_finish_their_
     }
     let left = (100 - bench.closed.len()) * each;
     assert!((MOST / 4 * 3..=MOST / 8 * 7).contains(&left), "{} have gone", bench.closed.len());
-    assert_eq!(bench.how_closed(clients[0]), None, "those who were silent for longest go");
+    assert_eq!(bench.how_closed(clients[0]), None, "the clients that were silent for longest go");
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn a_client_that_is_being_closed_is_closed_at_once_when_the_operator_asks_again(
     assert_eq!(bench.how_closed(client), Some(Close::Now));
     bench.gone(client);
     bench.handle(Input::CloseClient(key(client)));
-    assert_eq!(bench.count(Reason::ClientKilled), 2, "who has gone is nobody");
+    assert_eq!(bench.count(Reason::ClientKilled), 2, "a peer that has left is ignored");
 }
 
 #[test]
@@ -102,11 +102,11 @@ fn a_worker_that_the_operator_has_replaced_counts_as_no_failure() {
     assert_eq!(bench.read_json(client)["result"], "its last words");
     bench.dies(old);
     assert!(bench.is_released(old));
-    assert_eq!(bench.workers.len(), 2, "another one is there at once, though nobody is restarted");
+    assert_eq!(bench.workers.len(), 2, "another one is there at once, though none is restarted");
     let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
     let changes = [Change::Stopped, Change::Restarted, Change::GivenUp];
     assert_eq!((tally.all_exits(), changes.map(|change| tally.changes(change))), (0, [1, 0, 0]));
     assert_eq!((bench.count(Reason::WorkerReplaced), bench.count(Reason::WorkerExited)), (1, 0));
     bench.handle(Input::RestartWorker { worker, at_once: true });
-    assert_eq!(bench.count(Reason::WorkerReplaced), 1, "who has gone is nobody");
+    assert_eq!(bench.count(Reason::WorkerReplaced), 1, "a peer that has left is ignored");
 }

@@ -54,7 +54,7 @@ fn sessions_and_requests_are_shown_by_their_names() {
     assert_eq!((request.asker, request.answerer), (Some(Name::Worker(FIRST)), Some(Name::Client(0))));
     bench.breaks(client);
     assert_eq!(bench.bus.request_row(bench.now, 0).and_then(|request| request.asker), None);
-    assert_eq!(bench.bus.request_age(bench.now, 0), None, "nobody waits for it");
+    assert_eq!(bench.bus.request_age(bench.now, 0), None, "its asker does not wait");
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn a_connection_ends_with_the_worker_that_it_has_for_itself() {
     let Peer::Client(key) = client else { panic!("it is a client") };
     assert_eq!((bench.closed.clone(), bench.count(Reason::OwnWorkerEnded)), (vec![(key, Close::Refuse)], 1));
     bench.write(other, r#"{"id":2,"method":"x"}"#);
-    assert!(bench.read(other).is_empty(), "nobody else is touched");
+    assert!(bench.read(other).is_empty(), "no other client is affected");
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn a_listener_that_is_to_be_closed_while_no_worker_runs_is_and_the_others_are_no
     let mut settings = settings(vec![pool(2, Assignment::RoundRobin)]);
     settings.listeners = vec![Listener::default(), Listener { closes_when_not_ready: true, ..Listener::default() }];
     let mut bench = Bench::starting(settings);
-    assert_eq!(bench.doors.closed, [1], "nobody runs yet");
+    assert_eq!(bench.doors.closed, [1], "no worker runs yet");
     assert!(bench.reports.iter().all(|report| report.level < Level::Info), "which is the ordinary course");
     bench.spawn_all();
     assert!(bench.doors.closed.is_empty());

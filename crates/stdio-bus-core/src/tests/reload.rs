@@ -65,7 +65,7 @@ fn a_worker_with_an_old_command_gets_no_more_once_its_successor_has_settled_and_
     let new = bench.newest(1)[0];
     assert_eq!((bench.generation(old), bench.generation(new), bench.bus.is_unsettled(0)), (0, 1, true));
     bench.write(client, r#"{"id":2,"method":"x"}"#);
-    assert_eq!(bench.busy_worker(), old, "nobody knows yet whether the new one lives");
+    assert_eq!(bench.busy_worker(), old, "the new one has not settled yet");
     bench.pass(SETTLED);
     assert!(!bench.bus.is_unsettled(0));
     bench.write(client, r#"{"id":3,"method":"x"}"#);

@@ -230,7 +230,7 @@ fn a_refused_load_takes_no_claim_away() {
     bench.write(other, r#"{"id":3,"method":"x","sessionId":"s"}"#);
     assert_eq!(bench.read_error(other).0, "session_denied");
     bench.write(other, r#"{"id":4,"method":"x","sessionId":"new"}"#);
-    assert_eq!(bench.read(worker).len(), 4, "nobody has a name that was refused");
+    assert_eq!(bench.read(worker).len(), 4, "a refused name has no owner");
 }
 
 #[test]
@@ -243,7 +243,11 @@ fn nothing_else_is_asked_in_a_session_before_the_worker_has_loaded_it() {
     assert_eq!((bench.read_error(client).0.as_str(), bench.count(Reason::SessionDenied)), ("session_denied", 2));
     bench.write(worker, r#"{"method":"session/update","params":{"sessionId":"s"}}"#);
     bench.write(worker, r#"{"id":1,"result":null}"#);
-    assert_eq!((bench.read(worker).len(), bench.read(client).len()), (1, 2), "what is told again is for who loads it");
+    assert_eq!(
+        (bench.read(worker).len(), bench.read(client).len()),
+        (1, 2),
+        "the replay goes to the client that loads it"
+    );
     bench.write(client, r#"{"id":3,"method":"session/prompt","params":{"sessionId":"s"}}"#);
     assert_eq!(bench.read(worker).len(), 1);
 }
@@ -324,7 +328,7 @@ fn an_unused_session_is_forgotten_and_can_be_loaded_again() {
     assert!(error["message"].as_str().is_some_and(|text| text.contains("session/load")), "{error}");
     let other = bench.client();
     bench.write(other, PROMPT);
-    assert_eq!(bench.read_error(other).0, "session_denied", "it is nobody else's for that");
+    assert_eq!(bench.read_error(other).0, "session_denied", "no other client gets it for that");
     bench.write(client, r#"{"id":3,"method":"session/load","params":{"sessionId":"s"}}"#);
     bench.write(worker, r#"{"id":3,"result":null}"#);
     bench.write(client, PROMPT);
@@ -506,7 +510,7 @@ fn a_foreign_name_is_refused_among_many_workers_and_is_free_in_another_pool() {
     }
     bench.write(stranger, &line(1, "a", "s1"));
     bench.write(stranger, &line(2, "b", "new"));
-    assert!(bench.read(stranger).is_empty(), "there it is nobody's");
+    assert!(bench.read(stranger).is_empty(), "there it has no owner");
     bench.write(owner, &line(1, "a", "s1"));
     assert_eq!(bench.read_error(owner).0, "session_denied", "and then it is the first one's");
 }

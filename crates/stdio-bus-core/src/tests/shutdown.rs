@@ -322,7 +322,7 @@ fn a_signal_after_a_drain_by_the_operator_is_the_first_one() {
     bench.pass(seconds(2));
     bench.shutdown();
     bench.handle(Input::Drain);
-    assert!(bench.signals_to(worker).is_empty(), "nobody hurries");
+    assert!(bench.signals_to(worker).is_empty(), "no worker is stopped yet");
     bench.pass(seconds(2));
     bench.shutdown();
     assert_eq!(bench.signals_to(worker), [Signal::Terminate, Signal::Kill]);
@@ -425,7 +425,7 @@ fn a_worker_that_was_asked_to_stop_before_it_ran_is_stopped_when_it_runs() {
     let mut bench = Bench::starting(settings(vec![pool(1, Assignment::RoundRobin)]));
     let worker = bench.worker(0);
     bench.shutdown();
-    assert!(bench.signals_to(worker).is_empty(), "there is nobody to signal yet");
+    assert!(bench.signals_to(worker).is_empty(), "there is no process to signal yet");
     bench.spawn_all();
     assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
 }

@@ -139,7 +139,7 @@ fn only_a_few_clients_of_each_source_that_send_no_more_wait_for_workers() {
     assert_eq!(reason, "no_worker");
     runs(&mut bench);
     bench.pass(milliseconds(50));
-    assert_eq!(runs(&mut bench), Some(honest), "who may still send goes first");
+    assert_eq!(runs(&mut bench), Some(honest), "a client that may still send goes first");
     let served = |bench: &Bench| {
         let owners: Vec<Peer> =
             bench.workers.iter().filter_map(|worker| bench.bus.owner(*worker)).map(Peer::Client).collect();

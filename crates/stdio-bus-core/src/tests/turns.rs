@@ -29,7 +29,7 @@ fn flooded() -> (Bench, Peer, Peer) {
     while !bench.is_paused(flooder) {
         bench.write(flooder, &note("f", 200));
         sent += 1;
-        assert!(sent < 1000, "a flood that nobody reads is held back");
+        assert!(sent < 1000, "an unread flood is held back");
     }
     bench.read(worker);
     (bench, flooder, worker)
@@ -294,7 +294,7 @@ fn a_worker_waits_for_its_only_user_though_it_has_just_been_held_up_by_another_c
     assert!(!bench.is_paused(worker));
     bench.stalls(user);
     (0..12).for_each(|_| bench.write(worker, &update()));
-    assert!(bench.is_paused(worker), "nobody else uses it");
+    assert!(bench.is_paused(worker), "no other client uses it");
     assert_eq!(bench.how_closed(user), None);
 }
 

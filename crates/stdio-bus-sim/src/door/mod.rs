@@ -634,7 +634,7 @@ impl World {
         assert_eq!((stats.clients, stats.pending, stats.awaiting_workers), (0, left, 0));
         for worker in self.live_workers() {
             let key = self.workers[worker].key;
-            assert!(self.workers[worker].terminated || self.bus.owner(key).is_none(), "worker {worker} is nobody's");
+            assert!(self.workers[worker].terminated || self.bus.owner(key).is_none(), "worker {worker} has no owner");
         }
     }
 }

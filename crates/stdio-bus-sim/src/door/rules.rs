@@ -28,7 +28,7 @@ impl World {
             let id = &line["params"]["requestId"];
             let work = self.workers[at].work.iter_mut().find(|work| work.id == *id);
             let work = work.expect("a request is cancelled by the id that its worker knows");
-            assert!(self.clients[work.client].closing, "only who leaves cancels here");
+            assert!(self.clients[work.client].closing, "only a client that leaves cancels here");
             work.given_up = Some(self.now);
             return;
         }
@@ -69,7 +69,7 @@ impl World {
             return self.check_audience(at, line["params"]["of"].as_u64().expect("a worker") as usize);
         }
         if !line["method"].is_null() {
-            assert_eq!(self.clients[at].speaks(), Era::Legacy, "nobody of 2026-07-28 is asked");
+            assert_eq!(self.clients[at].speaks(), Era::Legacy, "a client of 2026-07-28 gets no requests");
             let of = line["params"]["of"].as_u64().expect("a worker") as usize;
             return self.check_audience(at, of);
         }

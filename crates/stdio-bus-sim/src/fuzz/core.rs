@@ -1,6 +1,5 @@
-//! Any choices: the bytes determine what clients, workers, pipes and time do, and the simulator knows what must happen
-//! to every line (`simulator.rs`, `model.rs`). The first bytes choose the settings; when they are used up, all peers
-//! heal.
+//! The bytes determine what clients, workers, pipes and time do, and the simulator knows what must happen to every line
+//! (`simulator.rs`, `model.rs`). The first bytes choose the settings; when they are used up, all peers heal.
 
 use crate::simulator::World;
 

@@ -184,8 +184,7 @@ impl Model {
         self.outputs.close(Party::Client(client));
     }
 
-    /// A client is being closed: everything that depends on it is settled. If it waits for answers, it needs an
-    /// `excuse`.
+    /// A client is being closed: its state is settled. If it waits for answers, it needs an `excuse`.
     pub fn closing(&mut self, now: Moment, client: usize, how: Close, why: Reason, excuse: bool) {
         let me = Party::Client(client);
         let waits = self.to_workers.iter().any(|request| request.asker == Some(me));

@@ -149,7 +149,7 @@ impl Model {
             let owned = self.sessions.iter().any(|session| session.worker == worker && session.name == name);
             // A dedicated worker may have been asked in a name that a late answer gave out.
             let held = self.held.iter().any(|held| held.worker == worker && held.name == name);
-            assert!(owned || held && self.workers[worker].owner.is_some(), "{name} is cancelled, and nobody's");
+            assert!(owned || held && self.workers[worker].owner.is_some(), "{name} is cancelled, and has no owner");
             assert!(self.workers[worker].takes, "a worker that does not listen is spoken to");
             return;
         }

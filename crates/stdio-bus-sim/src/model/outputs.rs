@@ -19,8 +19,7 @@ impl Model {
         self.outputs.is_full(party)
     }
 
-    /// Whether so much is queued for this peer that a worker may wait for it even when its time for slow readers is
-    /// used up.
+    /// Whether so much is queued for this peer that a worker may wait for it beyond its time for slow readers.
     pub(super) fn is_too_long(&self, party: Party) -> bool {
         self.outputs.queued(party) > 4 * self.settings.limits.max_output_queue
     }

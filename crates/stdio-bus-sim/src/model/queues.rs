@@ -80,7 +80,7 @@ impl Outputs {
     /// All clients have got the broadcast.
     pub(super) fn end_for_all(&mut self) {
         if let Some((number, left)) = self.for_all.take() {
-            assert!(left.is_empty(), "line {number} is for everybody, and {left:?} did not get it");
+            assert!(left.is_empty(), "line {number} is a broadcast, and {left:?} did not get it");
         }
     }
 

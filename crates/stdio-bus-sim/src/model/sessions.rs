@@ -121,8 +121,7 @@ impl Model {
         serial
     }
 
-    /// The owner of a session has left, or was refused it: no other client gets it while messages of it may still
-    /// arrive.
+    /// The owner of a session has left, or was refused it: no other client gets it while its messages may arrive.
     pub(super) fn hold(&mut self, session: Session) {
         let is_issued = session.rank == Rank::Issued || session.was_issued;
         self.held.push(Held { worker: session.worker, name: session.name, serial: session.serial, is_issued });
@@ -155,8 +154,7 @@ impl Model {
         self.clients[client].lost.retain(|(lost, _)| *lost != name);
     }
 
-    /// A worker has given out a name: from now on its pool counts as one that does, and the name is not reserved any
-    /// more.
+    /// A worker has given out a name: from now on its pool counts as issuing, and the name is free.
     fn gives_out(&mut self, worker: usize, name: &str) {
         self.held.retain(|held| held.worker != worker || held.name != name);
         self.names.issue(self.workers[worker].pool);

@@ -80,6 +80,6 @@ impl Step {
     }
 
     pub(super) fn check_cancelled(&self) {
-        assert!(self.cancelled.is_empty(), "nobody was told that these were cancelled: {:?}", self.cancelled);
+        assert!(self.cancelled.is_empty(), "these were cancelled without an error: {:?}", self.cancelled);
     }
 }

@@ -117,7 +117,7 @@ impl Model {
             if request.answerer != me {
                 self.to_workers.push(request);
             } else {
-                assert!(request.asker.is_none(), "nobody was told that {request:?} is lost");
+                assert!(request.asker.is_none(), "the asker of {request:?} was not told that it is lost");
             }
         }
         self.unasks(worker);

@@ -159,11 +159,11 @@ impl World {
                 assert_eq!(self.bus.stage(), before, "two signals within a second are one");
             }
             if again {
-                assert!(self.bus.stage() >= Stage::Killing, "the second signal waits for somebody");
+                assert!(self.bus.stage() >= Stage::Killing, "the second signal waits for a worker");
                 assert!(!self.workers.iter().any(|worker| worker.process.is_spared()), "the second signal kills");
                 assert!(self.clients.iter().all(|client| client.closed || client.closing.is_some()));
                 let pending = self.model.asked_by_clients();
-                assert_eq!(pending, 0, "nobody is told what becomes of {pending} requests");
+                assert_eq!(pending, 0, "{pending} requests got no error");
             }
         }
     }

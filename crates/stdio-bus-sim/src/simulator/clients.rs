@@ -195,8 +195,7 @@ impl World {
     }
 
     /// The user of the token that a connecting client shows. No other connected client has the same one: two of one
-    /// user may take sessions from each other (`bus::tests::sessions`), but a client that reconnects finds its
-    /// sessions.
+    /// user may take sessions from each other (`bus::tests::sessions`).
     fn free_name(&mut self) -> Option<&'static str> {
         let name = self.scenario.any_name(&mut self.random);
         let is_there = self.clients.iter().any(|client| !client.closed && client.name == name);

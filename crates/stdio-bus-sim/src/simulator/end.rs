@@ -114,7 +114,7 @@ impl World {
                 self.progress();
                 self.wait_for_deadline();
             }
-            assert!(have_ended(self), "a worker that nobody uses any more does not end");
+            assert!(have_ended(self), "an unused worker does not end");
             self.drain.renew_signals();
             self.shutdown();
         }

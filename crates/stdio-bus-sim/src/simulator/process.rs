@@ -59,7 +59,7 @@ impl Process {
     }
 
     pub(super) fn signal(&mut self, signal: Signal) {
-        assert!(self.runs(), "a signal to nobody");
+        assert!(self.runs(), "a signal without a process");
         match signal {
             Signal::Terminate => self.terminated = true,
             Signal::Kill => self.killed = true,

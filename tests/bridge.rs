@@ -1,6 +1,6 @@
 //! The bridge as an editor sees it: the real program between a test's pipes and a test's socket. All tests run twice,
-//! the second time where io_uring is blocked, as it is in many containers. `bridge/` has those of WebSockets and of
-//! MCP over HTTP.
+//! the second time with io_uring blocked, as it is in many containers. `bridge/` has the tests of WebSocket and of MCP
+//! over HTTP.
 
 #[path = "bridge/files.rs"]
 mod files;
@@ -155,7 +155,7 @@ fn a_prompt_that_was_answered_is_not_cancelled() {
     peer.read_exact(&mut sent).expect("the prompt arrives");
     peer.write_all(b"{\"id\":3,\"result\":{}}\n").expect("the bridge reads");
     assert_eq!(stdout.message()["id"], 3);
-    // A line is passed on when the one before it is done with.
+    // A line is passed on when the one before it was.
     peer.write_all(b"{\"method\":\"m\"}\n").expect("the bridge reads");
     assert_eq!(stdout.message()["method"], "m");
     bridge.end_input();
@@ -190,7 +190,7 @@ fn a_daemon_that_is_killed_is_noticed_like_one_that_closes() {
     let (mut bridge, mut stdout, peer) = daemon.bridge();
     bridge.send(b"{\"id\":1,\"method\":\"m\"}\n");
     ready(&*peer, libc::POLLIN);
-    // Closing with bytes that were not read resets the connection, as the end of a process does.
+    // Closing with unread bytes resets the connection, as when a process ends.
     drop(peer);
     assert_eq!(stdout.message()["error"]["data"]["reason"], "daemon_gone");
     assert_eq!(bridge.code(), Some(1));
@@ -255,12 +255,12 @@ fn a_daemon_that_stops_listening_but_stays_connected_is_given_up() {
     assert_eq!(bridge.code(), Some(1));
 }
 
-/// Addresses where nobody answers, each with a word of the remedy.
+/// Addresses where nothing listens, each with a word of the remedy.
 fn dead_addresses(directory: &tempfile::TempDir) -> Vec<(String, &'static str)> {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("it is bound");
     let stale = directory.path().join("stale");
     drop(UnixListener::bind(&stale).expect("a socket"));
-    // The resolver knows without asking anybody that this is no name: one part has more than 63 bytes (RFC 1035 2.3.4).
+    // The resolver rejects this name without a query: one label exceeds 63 bytes (RFC 1035 2.3.4).
     let nameless = "x".repeat(64);
     vec![
         (format!("tcp://{free}"), "--tcp"),
@@ -307,7 +307,7 @@ fn a_bridge_without_a_daemon_ends_by_itself_though_its_editor_keeps_stdin_open()
 
 #[test]
 fn the_other_addresses_of_a_name_are_tried() {
-    // `localhost` has an IPv6 address too on most machines, and nobody listens there.
+    // On most machines `localhost` also has an IPv6 address, where nothing listens.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("it is bound").port();
     let daemon = Daemon::Tcp(listener);
@@ -323,7 +323,7 @@ fn an_editor_that_stops_reading_ends_the_bridge_quietly() {
         let mut bridge = Bridge::from(Bridge::command(&daemon.address()));
         let mut peer = daemon.accept();
         drop(bridge.child.stdout.take());
-        // A process that another test starts just now has the pipe open for a moment, too.
+        // A process that another test is spawning may hold the pipe open for a moment.
         let status = bridge.status_after(|| {
             let _ = peer.write_all(b"{\"method\":\"m\"}\n");
         });
@@ -341,9 +341,9 @@ fn an_editor_that_dies_ends_the_bridge_though_a_request_waits() {
         drop(bridge.child.stdout.take());
         bridge.end_input();
         assert_eq!(bridge.code(), Some(0));
-        // What comes last is the end of stdin or, if that is quicker, the end of the connection.
+        // The last input is the end of stdin or, if that is faster, the end of the connection.
         rest(&mut *peer);
-        // Not half-closed but closed: the daemon is told that nobody wants the answer any more.
+        // It is closed rather than half-closed: the daemon learns that the answer is not wanted any more.
         assert_ne!(ready(&*peer, libc::POLLOUT) & (libc::POLLHUP | libc::POLLERR), 0);
     }
 }
@@ -353,12 +353,12 @@ fn an_editor_that_reads_slowly_slows_the_daemon_and_loses_nothing() {
     for daemon in Daemon::both() {
         let mut bridge = Bridge::from(Bridge::command(&daemon.address()));
         let peer = daemon.accept();
-        // SAFETY: the descriptor is a copy that belongs to nobody else.
+        // SAFETY: the descriptor is a copy that has no other owner.
         let writer = unsafe { File::from_raw_fd(libc::dup(peer.as_fd().as_raw_fd())) };
         let taken = fill(&writer);
         assert!(resident_kilobytes(&bridge) < 24 * 1024, "{} kB", resident_kilobytes(&bridge));
         peer.end_output();
-        // Else it waits for requests that it could answer.
+        // Otherwise it would wait for requests to refuse.
         bridge.end_input();
         let mut stdout = Reader::new(bridge.child.stdout.take().expect("stdout is a pipe"));
         let (expected, _) = filled(taken);
@@ -373,14 +373,14 @@ fn a_daemon_that_reads_slowly_slows_the_editor_and_loses_nothing() {
     for daemon in Daemon::both() {
         let (mut bridge, _stdout, mut peer) = daemon.bridge();
         let stdin = bridge.stdin.take().expect("stdin is open");
-        // SAFETY: the descriptor is a copy that belongs to nobody else.
+        // SAFETY: the descriptor is a copy that has no other owner.
         let writer = unsafe { File::from_raw_fd(libc::dup(stdin.as_raw_fd())) };
         let taken = fill(&writer);
         assert!(resident_kilobytes(&bridge) < 24 * 1024, "{} kB", resident_kilobytes(&bridge));
         drop((stdin, writer));
         let mut seen = Vec::new();
         peer.read_to_end(&mut seen).expect("the daemon reads all");
-        // Of half a line at the end comes what went before its end was known to be missing.
+        // Of an incomplete last line, the part arrives that was sent before the end of stdin.
         let (expected, whole) = filled(taken);
         assert!(seen.len() >= whole && expected.starts_with(&seen), "{} of {taken} bytes came", seen.len());
     }
@@ -402,7 +402,7 @@ fn a_signal_ends_the_bridge_at_once_and_closes_the_socket() {
     }
 }
 
-/// The real one, with its built-in workers.
+/// The real daemon, with its built-in workers.
 fn real_daemon(path: &std::path::Path) -> Bridge {
     let mut daemon = Command::new(env!("CARGO_BIN_EXE_stdio_bus"));
     daemon.arg("--unix").arg(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -475,10 +475,10 @@ fn an_editor_talks_to_the_real_daemon_until_that_shuts_down() {
     assert!(bridge.stderr.text().contains("start it if it has ended"));
 }
 
-/// The real daemon with a pool that gives each client a worker of its own, and where it listens.
+/// The real daemon with a pool that gives each client a worker of its own, and its addresses.
 fn daemon_with_own_workers(directory: &std::path::Path) -> (Bridge, [String; 2]) {
     let path = |name: &str| directory.join(name).display().to_string();
-    // Each client asks once, with the id 1, before it has its worker end.
+    // Each client sends one request, with the id 1, before it makes its worker exit.
     let worker = r#"while read -r line; do case $line in *die*) exit 3;; esac; echo '{"id":1,"result":1}'; done"#;
     let config = json!({
         "pools": [{"id": "own", "command": "sh", "args": ["-c", worker], "instances": 1,
@@ -506,7 +506,7 @@ fn when_its_agent_ends_an_editor_is_told_so_and_not_that_the_daemon_has_gone() {
     let directory = tempfile::tempdir().expect("a directory");
     let (_daemon, addresses) = daemon_with_own_workers(directory.path());
     for address in addresses {
-        // With a request that waits, and with none.
+        // With a pending request, and without.
         for ends in [&b"{\"id\":2,\"method\":\"die\"}\n"[..], b"{\"method\":\"die\"}\n"] {
             let (mut bridge, mut stdout) = Bridge::start(&address);
             bridge.send(b"{\"id\":1,\"method\":\"m\"}\n");
@@ -537,7 +537,7 @@ fn what_is_no_json_rpc_is_not_passed_on_but_called_by_its_name() {
         ),
         (b"what?\n", "no JSON-RPC, and begins \"what?\"", "correct the address"),
     ] {
-        // Before anything is asked, as some protocols begin, and after.
+        // Before anything is requested, as some protocols begin, and after.
         for asks_first in [true, false] {
             let daemon = Daemon::tcp();
             let (mut bridge, mut stdout, mut peer) = daemon.bridge();
@@ -598,7 +598,7 @@ fn where_io_uring_is_blocked_a_bridge_does_the_same() {
     if is_second_time() {
         return;
     }
-    // Each of them has an end.
+    // Each of them terminates.
     let tests = Command::new(std::env::current_exe().expect("it has a file")).env(SECOND_TIME, "1").output();
     let tests = tests.expect("they can be run again");
     assert!(tests.status.success(), "{}", String::from_utf8_lossy(&tests.stdout));
@@ -609,7 +609,7 @@ fn where_io_uring_is_blocked_a_bridge_does_the_same() {
 fn where_io_uring_can_be_set_up_and_not_used_a_bridge_does_without() {
     let daemon = Daemon::unix();
     let mut command = Bridge::command(&daemon.address());
-    // SAFETY: between fork and exec it makes two system calls alone.
+    // SAFETY: between fork and exec it only makes two system calls.
     unsafe { command.pre_exec(|| forbid(libc::SYS_io_uring_enter, None, libc::EPERM)) };
     let mut bridge = Bridge::from(command);
     let mut stdout = Reader::new(bridge.child.stdout.take().expect("stdout is a pipe"));

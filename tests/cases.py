@@ -1,21 +1,21 @@
-"""Runs the cases of a script of tests one after the other, says how each ended and counts them in the last line."""
+"""Runs the cases of a test script in order, reports each result, and the counts in the last line."""
 
 import os
 import sys
 
 
 class Skipped(Exception):
-    """One case cannot run here, and why."""
+    """Skips a case that cannot run here, with the reason."""
 
 
 def skip(why):
-    """Says that nothing can be tested here, and why; `scripts/test` repeats it where everybody sees it."""
+    """Reports that nothing can be tested here, and why; `scripts/test` repeats it in its summary."""
     print("0 passed, 0 failed")
     tell_skipped(why)
 
 
 def tell_skipped(why):
-    """Says what was not tested."""
+    """Reports what was not tested."""
     print(f"skipped: {why}")
     if "STDIO_BUS_SKIPPED" in os.environ:
         with open(os.environ["STDIO_BUS_SKIPPED"], "a") as file:
@@ -28,7 +28,7 @@ def run(tests, *arguments):
         try:
             test(*arguments)
             print(f"test {test.__name__} ... ok")
-        except Exception as error:  # Every kind of failure is told, and the next test runs.
+        except Exception as error:  # Any failure is reported, and the next test runs.
             failed += 1
             print(f"test {test.__name__} ... FAILED\n{type(error).__name__}: {error}")
     print(f"{len(tests) - failed} passed, {failed} failed")

@@ -1,8 +1,8 @@
-//! No files of a program import from one another in a circle, and no file, function or struct is too long to be read at
-//! once.
+//! The files of a program do not import each other in a circle, and no file, function or struct is too long to be read
+//! at once.
 //!
-//! A file imports from the files that its paths lead to, by `crate`, `super`, `self` or a module of its own. What stands
-//! in the root of a program is known to all of it: the core's `Bus` is.
+//! A file imports the files that its paths lead to, through `crate`, `super`, `self` or a module of its own. Items in
+//! the root of a program are available everywhere: the core's `Bus` is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -93,7 +93,7 @@ fn fields_of_a_struct_are_counted_and_not_what_their_types_are_made_of() {
     assert_eq!(structs(source), counted);
 }
 
-/// The structs of a source that rustfmt has formatted, of those that take more than a line, and how many fields each has.
+/// The structs of a source formatted by rustfmt, except one-line ones, with their numbers of fields.
 fn structs(source: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = source.lines().collect();
     let indent = |line: &str| line.len() - line.trim_start().len();
@@ -131,7 +131,7 @@ fn a_function_is_counted_to_its_brace_whatever_stands_before_it() {
     assert_eq!(functions(&source), counted);
 }
 
-/// The functions of a source that rustfmt has formatted, and how many lines each has, from `fn` to its brace.
+/// The functions of a source formatted by rustfmt, with their numbers of lines from `fn` to the closing brace.
 fn functions(source: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = source.lines().collect();
     let indent = |line: &str| line.len() - line.trim_start().len();
@@ -154,7 +154,7 @@ fn functions(source: &str) -> Vec<(String, usize)> {
     lines.iter().enumerate().filter_map(|(at, line)| Some((name(line)?, length(at)))).collect()
 }
 
-/// All programs of the repository by their folders, as far as files of them can import from one another.
+/// All programs of the repository by folder, as far as their files can import each other.
 fn programs() -> BTreeMap<String, Files> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut programs = BTreeMap::<String, Files>::new();
@@ -169,7 +169,7 @@ fn programs() -> BTreeMap<String, Files> {
     programs
 }
 
-/// All files of Rust in the repository.
+/// All Rust files of the repository.
 fn sources() -> Vec<PathBuf> {
     let (mut found, mut folders) = (Vec::new(), vec![PathBuf::from(env!("CARGO_MANIFEST_DIR"))]);
     while let Some(next) = folders.pop() {
@@ -186,7 +186,7 @@ fn sources() -> Vec<PathBuf> {
     found
 }
 
-/// The folder of the program that a file is part of: where its root is, or where each file is a program.
+/// The folder of the program that a file belongs to: that of its root, or where each file is a program.
 fn program_of(file: &Path, root: &Path) -> PathBuf {
     let folders = || file.ancestors().skip(1).take_while(|folder| *folder != root);
     let has_root = |folder: &&Path| ["lib.rs", "main.rs"].iter().any(|name| folder.join(name).exists());
@@ -196,7 +196,7 @@ fn program_of(file: &Path, root: &Path) -> PathBuf {
     program.unwrap_or_else(|| panic!("{} is part of no program", file.display())).to_owned()
 }
 
-/// A source without comments, tests and visibilities. What an inline module calls `super` is the file itself.
+/// A source without comments, tests and visibilities. `super` in an inline module is the file itself.
 fn code(source: &str) -> String {
     let (mut code, mut inline) = (String::new(), None);
     for line in source.lines().filter(|line| !line.trim_start().starts_with("//")) {
@@ -214,7 +214,7 @@ fn code(source: &str) -> String {
     code
 }
 
-/// What follows `mod` where a line declares a module.
+/// The module's name in a line that declares one.
 fn declared(line: &str) -> Option<&str> {
     let line = line.strip_prefix("pub").map_or(line, |rest| rest.split_once(' ').map_or("", |(_, rest)| rest));
     line.strip_prefix("mod ")
@@ -249,7 +249,7 @@ fn imports(module: &str, files: &Files) -> BTreeSet<String> {
     found
 }
 
-/// Gives each path of a tree of imports that begins here, and goes behind it.
+/// Reports each path of the import tree that begins here, and advances past it.
 fn expand(path: &mut Vec<String>, rest: &mut &str, found: &mut impl FnMut(&[String])) {
     let depth = path.len();
     loop {
@@ -259,7 +259,7 @@ fn expand(path: &mut Vec<String>, rest: &mut &str, found: &mut impl FnMut(&[Stri
                 *rest = rest.trim_start_matches(|sign: char| sign.is_whitespace() || sign == ',');
                 let before = rest.len();
                 expand(path, rest, found);
-                // What is no path, such as `as name`, is passed over.
+                // Anything else, such as `as name`, is skipped.
                 if rest.len() == before {
                     *rest = &rest[rest.chars().next().map_or(0, char::len_utf8)..];
                 }
@@ -281,13 +281,13 @@ fn expand(path: &mut Vec<String>, rest: &mut &str, found: &mut impl FnMut(&[Stri
     path.truncate(depth);
 }
 
-/// The first circle that is found.
+/// The first circle found.
 fn circle(files: &Files) -> Option<String> {
     let mut done = BTreeSet::new();
     files.keys().find_map(|file| circle_from(files, &mut vec![file.clone()], &mut done))
 }
 
-/// The first circle that is found on the way from the last file of `way`.
+/// The first circle found from the last file of `way`.
 fn circle_from(files: &Files, way: &mut Vec<String>, done: &mut BTreeSet<String>) -> Option<String> {
     let here = way.last()?.clone();
     for next in imports(&here, files) {

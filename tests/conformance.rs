@@ -1,4 +1,4 @@
-//! Keeps `tests/claims.toml`, the pages that come from it and `ARCHITECTURE.md` true.
+//! Checks `tests/claims.toml`, the pages derived from it, and `ARCHITECTURE.md`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The file that a proof like `core/ids::NAME` stands in.
+/// The file of a proof like `core/ids::NAME`.
 fn file_of(proof: &str) -> PathBuf {
     let (file, directory) = match proof.split_once('/') {
         Some(("core", file)) => (file, "crates/stdio-bus-core/src/tests"),
@@ -39,7 +39,7 @@ fn all_claims() -> toml::Table {
     fs::read_to_string(root().join("tests/claims.toml")).unwrap().parse().unwrap()
 }
 
-/// What a claim says under a key; nothing if it has none.
+/// The text of a claim's key; empty if it is missing.
 fn text<'a>(claim: &'a toml::Table, key: &str) -> &'a str {
     claim.get(key).map_or("", |value| value.as_str().unwrap())
 }
@@ -49,7 +49,7 @@ fn list<'a>(claim: &'a toml::Table, key: &str) -> Vec<&'a str> {
     values.iter().map(|value| value.as_str().unwrap()).collect()
 }
 
-/// Without line breaks, so that texts can be compared however they are broken.
+/// Without line breaks, to compare texts however they are wrapped.
 fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -96,7 +96,8 @@ fn every_part_of_the_specification_and_every_fault_is_claimed_once_with_a_test()
     }
 }
 
-/// A table of `docs/conformance.md`: the claims that a reader could doubt, of the specification those with a choice.
+/// A table of `docs/conformance.md`: the claims that a reader might doubt, and of the specification those with a
+/// choice.
 fn table(kind: &str, subject: &str) -> String {
     let head = if kind == "spec" { "| § | what holds |" } else { "| fault | what the daemon does |" };
     let mut table = format!("{head}\n|---|---|\n");
@@ -143,7 +144,7 @@ fn the_page_of_security_promises_what_is_claimed_and_nothing_else() {
     assert!(points.len() > 10, "only {} promises were found", points.len());
 }
 
-/// The files in these folders, and in those within them.
+/// The files in these folders and their subfolders.
 fn files(folders: &[&str]) -> Vec<PathBuf> {
     let (mut found, mut left) = (Vec::new(), folders.iter().map(|folder| root().join(folder)).collect::<Vec<_>>());
     while let Some(path) = left.pop() {
@@ -166,8 +167,8 @@ fn look_at_the_daemon(look: impl Fn(&Path, &str)) {
 #[test]
 fn the_daemon_starts_no_thread() {
     look_at_the_daemon(|path, source| {
-        // Beside epoll, writes that would hold up the loop are made there; execs are waited for, files of tokens and of a
-        // configuration read, the memory of workers asked for. The table says so.
+        // Exceptions: writes that would block the loop beside epoll; waiting for execs, reading files of tokens and
+        // configurations, measuring workers' memory. The documented table lists them.
         let may = [
             "io/aside.rs",
             "shell/workers/starter.rs",
@@ -196,12 +197,12 @@ fn architecture() -> String {
     fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap()
 }
 
-/// What stands between backquotes, beside blocks of code.
+/// Quoted code outside code blocks.
 fn quoted(text: &str) -> Vec<&str> {
     text.split("```").step_by(2).flat_map(|text| text.split('`').skip(1).step_by(2)).collect()
 }
 
-/// The table whose first row begins with `head`: what its rows name first, and what they name last.
+/// The table whose first row begins with `head`: the first and last cells of its rows.
 fn named<'a>(document: &'a str, head: &str) -> Vec<(&'a str, BTreeSet<&'a str>)> {
     let begin = document.find(&format!("\n| {head} |")).unwrap_or_else(|| panic!("no table of {head}"));
     let rows = document[begin + 1..].lines().take_while(|line| line.starts_with('|')).skip(2);
@@ -218,7 +219,7 @@ fn is_word(sign: char) -> bool {
     sign.is_alphanumeric() || sign == '_'
 }
 
-/// A source file without comments and tests; nothing if it is tests alone.
+/// A source file without comments and tests; empty if it contains only tests.
 fn code_of(path: &Path) -> String {
     let is_test =
         |part: &std::ffi::OsStr| ["tests", "tests.rs", "simulation", "simulation.rs"].iter().any(|test| part == *test);
@@ -231,7 +232,7 @@ fn code_of(path: &Path) -> String {
     lines.filter(|line| !line.trim_start().starts_with("//")).map(|line| format!("{line}\n")).collect()
 }
 
-/// The modules that a file imports by `crate::NAME` or `crate::{NAME, NAME}`.
+/// The modules that a file imports through `crate::NAME` or `crate::{NAME, NAME}`.
 fn imports(code: &str) -> BTreeSet<&str> {
     let paths = code.split("crate::").skip(1);
     let names = paths.flat_map(|path| match path.strip_prefix('{') {

@@ -33,7 +33,7 @@ TOKEN = "a-token-of-the-demo"
 #: Shown as markup, it would change the title.
 MARKUP = "<img src=x onerror=\"document.title='owned'\">"
 
-# Asks for permission in each turn, and says what came of it.
+# Asks for permission in each turn, and reports the result.
 CAREFUL = r"""
 import json, sys
 def say(**message):
@@ -104,7 +104,7 @@ class Files(http.server.SimpleHTTPRequestHandler):
 
 
 def serve(handler):
-    """The origin of a server for the rest of this program's life."""
+    """The origin of a server that runs until this program ends."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -119,7 +119,7 @@ def until(condition, what, found=lambda: ""):
 
 
 class Browser:
-    """A headless Chromium, spoken to by its DevTools protocol."""
+    """A headless Chromium, controlled through its DevTools protocol."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -143,7 +143,7 @@ class Browser:
         self.connection.__exit__(*error)
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        # Its children are not ours to wait for, and write into the profile until they are gone.
+        # Its children cannot be waited for, and write to the profile until they have ended.
         until(self.is_removed, f"{self.directory} stays away")
 
     def is_removed(self):
@@ -164,7 +164,7 @@ class Browser:
 
 
 class Page:
-    """A tab, used as a person does: by keys and the mouse."""
+    """A tab, used like a user does: with keys and the mouse."""
 
     def __init__(self, browser, url):
         self.browser = browser
@@ -206,7 +206,7 @@ class Page:
         return self.run("document.getElementById('status').textContent")
 
     def shown(self, kind):
-        """The texts of this kind in the chat."""
+        """The chat's texts of this kind."""
         return self.run(f"[...document.querySelectorAll('#chat > .{kind}')].map((e) => e.textContent)")
 
     def shows(self, kind, *texts):
@@ -227,7 +227,7 @@ class Page:
 
 
 def chat(page, url):
-    """An answer is seen piece by piece: each is shown before the endpoint has the next one."""
+    """An answer is shown piece by piece: each before the endpoint has the next one."""
     page.connect(url, TOKEN)
     page.says("connected to")
     page.type("text", "Hello?")

@@ -67,7 +67,7 @@ def confine(profile):
             Argument(one["index"], comparisons[one["op"]], one["value"], one["valueTwo"]) for one in rule.get("args", [])
         ]
         for name in rule["names"]:
-            # Names that this machine's library does not know are left out, as runtimes do.
+            # Names unknown to this machine's library are ignored, as in container runtimes.
             number = library.seccomp_syscall_resolve_name(name.encode())
             if number != -1 and wanted != default:
                 error = add(context, wanted, number, len(arguments), (Argument * len(arguments))(*arguments))
@@ -171,7 +171,7 @@ def grace(limits):
 
 
 def fits(documents, workload, config, key):
-    """What the pods are given is what the daemon needs."""
+    """The pods get what the daemon needs."""
     limits, token = config["limits"], config["admin"]["token_file"]
     pod = documents[workload]["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] >= grace(limits) + 10
@@ -193,13 +193,13 @@ def fits(documents, workload, config, key):
         spec = documents[one]["spec"]
         selector = spec.get("podSelector") or spec["selector"]
         assert selector.get("matchLabels", selector) == labels, one
-    # The memory of the container holds what the daemon may use, and workers beside it.
+    # The container's memory fits the daemon's limit, and workers beside it.
     most = limits.get("max_memory", 256 << 20)
     assert container["resources"]["limits"]["memory"] == "1Gi" and most * 5 // 4 < 1 << 29
 
 
 def scales(documents, workload, config):
-    """The autoscaler asks for metrics that there are, below what a daemon takes, and is not faster than a drain."""
+    """The autoscaler uses existing metrics, below the daemon's limits, and is not faster than a drain."""
     spec = documents["HorizontalPodAutoscaler"]["spec"]
     target = documents[workload]
     assert spec["scaleTargetRef"] == {"apiVersion": target["apiVersion"], "kind": workload, "name": target["metadata"]["name"]}
@@ -251,7 +251,7 @@ class Running:
             time.sleep(0.05)
 
     def asks(self, path):
-        """What the admin listener answers: status and body."""
+        """The admin listener's response: status and body."""
         with socket.socket(socket.AF_UNIX) as one:
             one.settimeout(PATIENCE)
             try:
@@ -267,7 +267,7 @@ class Running:
 
 
 def post(address, method, params, session=None, id=1):
-    """One request to a door of MCP, or the end of its session: status and fields of the answer."""
+    """One request to an MCP listener, or the end of its session: status and fields of the response."""
     url = urllib.parse.urlsplit(address)
     connection = http.client.HTTPConnection(url.hostname, url.port, timeout=PATIENCE)
     fields = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
@@ -282,8 +282,8 @@ def post(address, method, params, session=None, id=1):
 
 
 def a_drain_that_scales_down_kills_no_session_that_ends_within_its_grace():
-    """What the kubelet does: SIGTERM, and SIGKILL when terminationGracePeriodSeconds are over. The times of the manifest are
-    shorter here, in the same order."""
+    """Does what the kubelet does: SIGTERM, and SIGKILL after terminationGracePeriodSeconds. The manifest's times are
+    shortened here, in the same order."""
     documents = manifest("sessions.yaml")
     config = json.loads(documents["ConfigMap"]["data"]["bus.json"])
     with Running(config, lame_duck_sec=20, quiesce_sec=20, drain_timeout_sec=20) as daemon:
@@ -295,12 +295,12 @@ def a_drain_that_scales_down_kills_no_session_that_ends_within_its_grace():
             sessions.append(fields["Mcp-Session-Id"])
         assert all(one.startswith(sessions[0].split(".")[0] + ".") for one in sessions)
         daemon.process.terminate()
-        # The pod is taken out of the endpoints: nobody new comes.
+        # The pod is removed from the endpoints: no new clients connect.
         daemon.until(lambda: daemon.asks("/readyz?listener=0")[0] == 404)
         for id in range(2, 5):
             assert {post(daemon.address, "tools/list", {}, one, id)[0] for one in sessions} == {200}
         assert {post(daemon.address, "DELETE", None, one)[0] for one in sessions} == {204}
-        # It ends by itself before it would be killed.
+        # It exits by itself before it would be killed.
         assert daemon.process.wait(60 + 10) == 0
 
 
@@ -308,7 +308,7 @@ def the_recipes_of_the_book_answer():
     with open(os.path.join(ROOT, "docs", "operations.md")) as file:
         recipes = file.read().split("## Recipes")[1].split("```json")[1:]
     pools = [json.loads(recipe.split("```")[0]) for recipe in recipes]
-    # The second one needs systemd, which not every machine that runs tests has.
+    # The second one needs systemd, which is not on every machine that runs tests.
     assert [one["id"] for one in pools] == ["clean", "scoped"]
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "worker.py"), "w") as file:

@@ -27,7 +27,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUS = os.environ["STDIO_BUS"]
 PATIENCE = 90
 
-# Answers with a result, with an error, never, or ends.
+# Answers with a result, with an error, never, or exits.
 WORKER = r"""
 import json, os, sys
 for line in sys.stdin:
@@ -76,7 +76,7 @@ def until(what, holds):
 
 
 class Load(threading.Thread):
-    """Asks for everything again and again until it is told to stop."""
+    """Sends all kinds of requests repeatedly until it is stopped."""
 
     def __init__(self, socket_path, reload):
         super().__init__()
@@ -86,7 +86,7 @@ class Load(threading.Thread):
         try:
             while not self.stopped.is_set():
                 self.round()
-        except Exception as error:  # The one who waits for the thread raises it.
+        except Exception as error:  # The thread that joins this one raises it.
             self.error = error
 
     def round(self):
@@ -165,7 +165,7 @@ class Scene:
             raise AssertionError(f"{parameters}: {error.read().decode()}") from error
 
     def has_data(self, query):
-        """The numbers that a query has, of one second; what is no number is not meant to be shown."""
+        """The values of a query at one moment; values that are not numbers are not meant to be shown."""
         if self.load.error:
             raise self.load.error
         values = [float(row["value"][1]) for row in self.ask("query", query=query)["result"]]
@@ -178,12 +178,12 @@ def dashboard():
 
 
 def as_grafana_asks(expression):
-    """With what stands for its variables where all daemons are chosen."""
+    """Replaces its variables as when all daemons are selected."""
     return expression.replace("$instance", ".*").replace("$__rate_interval", "15s")
 
 
 def without_comparison(expression):
-    """What an alert looks at, whether or not it would fire."""
+    """The data of an alert, whether or not it would fire."""
     expression = re.sub(r"\s+unless on \(instance\) \w+ == 1$", "", expression)
     return re.sub(r"\s+(==|>|<) [0-9.]+", "", expression)
 

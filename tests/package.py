@@ -28,7 +28,7 @@ def run(*command, **options):
 
 
 def in_a_world_of_its_own(package):
-    """Runs this file again where /etc, /usr and /var are copies; gives what came of it, or why that cannot be."""
+    """Runs this file again where /etc, /usr and /var are copies; returns the result, or why that is impossible."""
     if os.geteuid() != 0:
         return None, "only root can install packages"
     with tempfile.TemporaryDirectory() as folder:

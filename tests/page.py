@@ -29,7 +29,7 @@ def browser():
 
 
 class Daemon:
-    """A daemon with a worker that answers what it is told to, and keeps the rest."""
+    """A daemon with a worker that answers only some requests, and keeps the rest pending."""
 
     WORKER = (
         "import json, sys\n"
@@ -149,11 +149,11 @@ def main():
         look = lambda: json.loads(daemon.ask("/status.json")[2])
         daemon.until("40 requests wait", lambda: look()["requests"]["used"] == 40)
         daemon.until("800 are answered", lambda: look()["pools"][0]["requests"]["answered"] == 800)
-        # A client that goes with requests pending is told about, with the id that it chose.
+        # A client that leaves pending requests is reported, with its own id.
         clients.pop().close()
         daemon.until("the error is told", lambda: look()["errors"])
         for at in range(12):
-            # Refused for two reasons: more warnings than the page shows of them.
+            # Refused for two reasons: more warnings than the page shows.
             for name in ("s" * 300, "s0"):
                 message = {"jsonrpc": "2.0", "id": at, "method": "m", "sessionId": name}
                 clients[1].sendall(json.dumps(message).encode() + b"\n")

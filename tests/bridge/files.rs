@@ -1,4 +1,4 @@
-//! What stdin and stdout may be, and that they are left as they were.
+//! The kinds of files that stdin and stdout may be, which are left unchanged.
 
 use super::*;
 
@@ -30,7 +30,7 @@ fn the_flags_of_the_inherited_files_stay_as_they_are() {
 #[test]
 fn files_that_another_process_made_non_blocking_are_waited_for() {
     let daemon = Daemon::unix();
-    // A socket pair is what Node.js gives its children.
+    // Node.js gives its children socket pairs.
     for sockets in [false, true] {
         let ((input, editor), (output, stdout)) = if sockets {
             let (first, second) = (UnixStream::pair().expect("sockets"), UnixStream::pair().expect("sockets"));
@@ -96,7 +96,7 @@ fn stdin_may_be_a_terminal() {
     let mut seen = [0; 15];
     peer.read_exact(&mut seen).expect("the line arrives");
     assert_eq!(&seen, b"{\"method\":\"m\"}\n");
-    // Control-D at the start of a line is the end.
+    // Control-D at the start of a line ends the input.
     keyboard.write_all(&[4]).expect("the terminal takes it");
     assert_eq!(peer.read(&mut seen).expect("the end arrives"), 0);
     drop(peer);

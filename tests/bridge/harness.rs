@@ -1,4 +1,4 @@
-//! A bridge between the pipes of a test, and a daemon that the test plays.
+//! A bridge between the pipes of a test, and a daemon played by the test.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -16,10 +16,10 @@ use serde_json::Value;
 use crate::seccomp::forbid;
 use crate::waiting::comes_true;
 
-/// What must happen at all happens within this time, on however busy a machine.
+/// The time limit for everything that must happen, on however busy a machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A stream that is read by a thread of its own, so that a test can wait for what it wants to see, with a limit.
+/// A stream read by a thread of its own, so that a test can wait for input with a limit.
 pub struct Reader {
     pieces: Receiver<Vec<u8>>,
     pub seen: Vec<u8>,
@@ -35,7 +35,7 @@ impl Reader {
             loop {
                 match stream.read(&mut buffer) {
                     Ok(count @ 1..) if sender.send(buffer[..count].to_vec()).is_ok() => {}
-                    // Silence is no end: how long it may last is told by `more`.
+                    // Silence is not the end: `more` limits it.
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     _ => return,
                 }
@@ -44,7 +44,7 @@ impl Reader {
         Self { pieces, seen: Vec::new(), ended: false }
     }
 
-    /// Takes the next piece, or sees the end.
+    /// Takes the next piece, or the end.
     pub fn more(&mut self) {
         match self.pieces.recv_timeout(PATIENCE) {
             Ok(piece) => self.seen.extend(piece),
@@ -66,7 +66,7 @@ impl Reader {
         serde_json::from_slice(&line).expect("each line is JSON")
     }
 
-    /// All that comes up to the end.
+    /// Everything up to the end.
     pub fn rest(&mut self) -> Vec<u8> {
         while !self.ended {
             self.more();
@@ -87,7 +87,7 @@ impl Reader {
     }
 }
 
-/// A running bridge, or for one test a daemon. It is killed and reaped at the latest when it goes out of scope.
+/// A running bridge, or in one test a daemon. It is killed and reaped at the latest when it is dropped.
 pub struct Bridge {
     pub child: Child,
     pub stdin: Option<ChildStdin>,
@@ -111,7 +111,7 @@ impl Bridge {
     pub fn from(mut command: Command) -> Self {
         // The daemon needs it.
         let without_io_uring = is_second_time() && command.get_args().next().is_some_and(|verb| verb == "acp");
-        // What was started in the background ignores SIGINT, and so would the bridge.
+        // A background process ignores SIGINT, and so would the bridge.
         let heed_signals = move || {
             // SAFETY: the call takes no pointer, and is async-signal-safe (signal-safety(7)).
             unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
@@ -132,7 +132,7 @@ impl Bridge {
 
     pub fn send(&mut self, bytes: &[u8]) {
         let mut stdin = self.stdin.as_ref().expect("stdin is open");
-        // A pipe that is ready takes so much at once (pipe(7)).
+        // A writable pipe accepts this many bytes at once (pipe(7)).
         for piece in bytes.chunks(libc::PIPE_BUF) {
             ready(stdin, libc::POLLOUT);
             stdin.write_all(piece).expect("the bridge reads");
@@ -143,12 +143,12 @@ impl Bridge {
         self.stdin = None;
     }
 
-    /// Waits for its end, without closing its stdin.
+    /// Waits for its exit, without closing its stdin.
     pub fn status(&mut self) -> ExitStatus {
         self.status_after(|| {})
     }
 
-    /// The same, and does something again and again meanwhile.
+    /// The same, while repeatedly calling `again`.
     pub fn status_after(&mut self, mut again: impl FnMut()) -> ExitStatus {
         let mut status = None;
         let has_ended = comes_true(PATIENCE, || {
@@ -167,7 +167,7 @@ impl Bridge {
     }
 }
 
-/// The daemon's side of a connection, of either kind.
+/// The daemon's side of a connection of either kind.
 pub trait Peer: Read + Write + Send + AsFd + 'static {
     fn end_output(&self);
     fn copy(&self) -> Box<dyn Peer>;
@@ -191,7 +191,7 @@ impl Peer for UnixStream {
     }
 }
 
-/// A daemon that a test plays.
+/// A daemon played by a test.
 pub enum Daemon {
     Tcp(TcpListener),
     Unix(UnixListener, tempfile::TempDir),
@@ -230,14 +230,14 @@ impl Daemon {
         }
     }
 
-    /// A bridge that is connected, its stdout, and the daemon's side.
+    /// A connected bridge, its stdout, and the daemon's side.
     pub fn bridge(&self) -> (Bridge, Reader, Box<dyn Peer>) {
         let (bridge, stdout) = Bridge::start(&self.address());
         (bridge, stdout, self.accept())
     }
 }
 
-/// Lets reading and writing fail (with `WouldBlock`) where they would wait for longer than [`PATIENCE`].
+/// Makes reads and writes fail (with `WouldBlock`) after [`PATIENCE`].
 pub fn patient<S: AsFd>(socket: S) -> S {
     for direction in [Timeout::Recv, Timeout::Send] {
         set_socket_timeout(&socket, direction, Some(PATIENCE)).expect("it is open");
@@ -245,7 +245,7 @@ pub fn patient<S: AsFd>(socket: S) -> S {
     socket
 }
 
-/// Reads up to the end of the connection, which may be a reset.
+/// Reads to the end of the connection, which may be a reset.
 pub fn rest(peer: &mut dyn Peer) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Err(error) = peer.read_to_end(&mut bytes) {
@@ -267,11 +267,11 @@ pub fn pipe() -> (OwnedFd, OwnedFd) {
     let mut ends = [0; 2];
     // SAFETY: the array has room for the two descriptors.
     assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
-    // SAFETY: both were just opened and belong to nobody else.
+    // SAFETY: both were just opened and have no other owner.
     unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) }
 }
 
-/// The status flags of an open file, with O_NONBLOCK added or not.
+/// The status flags of an open file, after adding the given ones.
 pub fn flags(fd: impl AsFd, add: i32) -> i32 {
     let fd = fd.as_fd().as_raw_fd();
     // SAFETY: these two commands take and give integers alone.
@@ -284,7 +284,7 @@ pub fn flags(fd: impl AsFd, add: i32) -> i32 {
     }
 }
 
-/// Lines with everything in them that must not be touched, until there are `size` bytes.
+/// Lines with all kinds of content that must not be changed, at least `size` bytes.
 pub fn lines(size: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
     let mut bytes = Vec::with_capacity(size + 300_000);
@@ -308,20 +308,20 @@ pub fn ids(messages: &[Value]) -> Vec<Value> {
     messages.iter().map(|message| message["id"].clone()).collect()
 }
 
-/// What [`fill`] has written, and how much of that are whole lines.
+/// What [`fill`] has written, and how many bytes of it are complete lines.
 pub fn filled(taken: usize) -> (Vec<u8>, usize) {
     let bytes: Vec<u8> = lines(64 * 1024, 3).iter().copied().cycle().take(taken).collect();
     let whole = 1 + bytes.iter().rposition(|&byte| byte == b'\n').expect("a line");
     (bytes, whole)
 }
 
-/// Writes until nothing has been taken for a while, and returns how much was.
+/// Writes until nothing was accepted for a while, and returns the number of bytes.
 pub fn fill(mut stream: impl Write + AsFd) -> usize {
     flags(&stream, libc::O_NONBLOCK);
     let block = lines(64 * 1024, 3);
     let mut taken = 0;
     let mut last = Instant::now();
-    // The one thing a test cannot wait for is that something does not happen.
+    // A test can wait only a limited time for something not to happen.
     while last.elapsed() < Duration::from_millis(300) {
         match stream.write(&block[taken % block.len()..]) {
             Ok(count) => {
@@ -342,10 +342,10 @@ pub fn resident_kilobytes(bridge: &Bridge) -> usize {
     line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
 }
 
-/// Tells the tests that they run for the second time.
+/// Set in the second run of the tests.
 pub const SECOND_TIME: &str = "STDIO_BUS_BRIDGE_WITHOUT_IO_URING";
 
-/// Whether they do.
+/// Whether this is the second run.
 pub fn is_second_time() -> bool {
     std::env::var_os(SECOND_TIME).is_some()
 }

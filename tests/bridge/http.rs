@@ -1,5 +1,4 @@
-//! The bridge and MCP over Streamable HTTP, which a small server of these tests speaks: directly, and behind something that
-//! does TLS.
+//! The bridge and MCP over Streamable HTTP, with a small server in these tests: directly, and behind a TLS proxy.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -15,23 +14,23 @@ const SESSION: &str = "the-session";
 const JSON: &str = "application/json";
 const STREAM: &str = "text/event-stream";
 
-/// A server that a test plays: what is asked comes here, from whatever connection.
+/// A server played by a test: the requests of all its connections.
 struct Server {
     url: String,
     arguments: Vec<String>,
     asked: Receiver<Asked>,
-    /// What was asked and not looked at yet.
+    /// Requests that were received but not handled yet.
     later: Vec<Asked>,
 }
 
-/// A request, and the connection that it has come on.
+/// A request, and its connection.
 struct Asked {
     method: String,
     target: String,
-    /// Its fields, with their names in small letters.
+    /// Its fields, with names in lower case.
     fields: Vec<(String, String)>,
     body: Value,
-    /// Which connection of the server it is.
+    /// The number of its connection.
     connection: usize,
     socket: TcpStream,
 }
@@ -76,7 +75,7 @@ impl Server {
         (bridge, stdout)
     }
 
-    /// A bridge whose session has begun, and the stream of what the server says by itself.
+    /// A bridge with a session, and the request for the server's own stream.
     fn begin(&mut self) -> (Bridge, Reader, Asked) {
         let (mut bridge, mut stdout) = self.start();
         self.initialize(&mut bridge, &mut stdout);
@@ -85,7 +84,7 @@ impl Server {
         (bridge, stdout, stream)
     }
 
-    /// Begins a session up to the question for the server's own stream.
+    /// Starts a session, up to the request for the server's own stream.
     fn initialize(&mut self, bridge: &mut Bridge, stdout: &mut Reader) {
         bridge.ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}}));
         let asked = self.next("POST");
@@ -97,7 +96,7 @@ impl Server {
         self.next("POST").accept();
     }
 
-    /// The next request by this method.
+    /// The next request with this method.
     fn next(&mut self, method: &str) -> Asked {
         if let Some(at) = self.later.iter().position(|asked| asked.method == method) {
             return self.later.remove(at);
@@ -111,7 +110,7 @@ impl Server {
         }
     }
 
-    /// Whether anything else was asked.
+    /// Whether there are other requests.
     fn has_more(&mut self) -> bool {
         self.later.extend(self.asked.try_iter());
         !self.later.is_empty()
@@ -248,7 +247,7 @@ fn a_session_is_begun_used_and_ended() {
         asked.event("p-2", "{\"jsonrpc\":\"2.0\",\ndata: \"id\":\"a\",\"result\":7}");
         assert_eq!(stdout.message(), json!({"jsonrpc": "2.0", "id": "a", "result": 7}));
         asked.end_stream();
-        // The end of an answer may come after the next request is on its way.
+        // The end of a response may arrive after the next request was sent.
         let mut used = vec![asked.connection];
         let is_used_again = (2..50).any(|id| {
             bridge.ask(tool(id));
@@ -296,11 +295,11 @@ fn a_modern_request_repeats_itself_in_its_head_and_has_no_session() {
         assert_eq!((asked.field("mcp-method"), asked.field("mcp-name")), (Some(method), name));
         assert_eq!(asked.field("mcp-session-id"), None);
         let result = json!({"jsonrpc": "2.0", "id": method, "result": {}});
-        // What a modern server calls a session is none.
+        // A modern server's session id is ignored.
         asked.answer("200 OK", JSON, "Mcp-Session-Id: x\r\n", &result.to_string());
         assert_eq!(stdout.message(), result);
     }
-    // A refusal in the words of JSON-RPC is the answer, and gets the id if it has none.
+    // A refusal that is a JSON-RPC error is the answer, and gets the id if it has none.
     for (id, given) in [(json!(1), json!(1)), (json!("b"), Value::Null)] {
         bridge.ask(modern(id.clone(), "no/such", json!({})));
         let error = |id: &Value| json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": "none"}});
@@ -326,7 +325,7 @@ fn a_modern_request_is_cancelled_by_the_end_of_its_connection() {
     assert_eq!(stdout.message(), said(1));
     bridge.ask(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}));
     asked.is_closed();
-    // Nor is a stream without end waited for at the end of stdin.
+    // Nor is an endless stream awaited at the end of stdin.
     bridge.ask(modern(json!(2), "subscriptions/listen", json!({})));
     let asked = server.next("POST");
     asked.open_stream();
@@ -349,7 +348,7 @@ fn a_request_of_a_session_is_cancelled_in_words() {
     let told = server.next("POST");
     assert_eq!(told.body, cancel);
     told.accept();
-    // It may be answered all the same, and is not waited for.
+    // It may be answered all the same, and is not awaited.
     bridge.ask(tool(2));
     server.next("POST").result(json!({}));
     assert_eq!(stdout.message()["id"], 2);
@@ -370,7 +369,7 @@ fn more_than_sixteen_requests_wait_and_answers_to_the_server_do_not() {
         bridge.ask(tool(id));
     }
     let mut asked: Vec<Asked> = (1..=16).map(|_| server.next("POST")).collect();
-    // Each comes on a connection of its own.
+    // Each has a connection of its own.
     asked.sort_by_key(|asked| asked.body["id"].as_i64());
     let ids: Vec<i64> = asked.iter().filter_map(|asked| asked.body["id"].as_i64()).collect();
     assert_eq!(ids, (1..=16).collect::<Vec<_>>());
@@ -472,7 +471,7 @@ fn an_answer_that_broke_off_and_cannot_be_asked_for_is_an_error() {
     asked.say("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{\"id\":2,");
     asked.break_off();
     assert_eq!(reason(&stdout.message()), "daemon_gone");
-    // What is no message is not passed on.
+    // Anything but a message is not passed on.
     for (status, kind, body) in [("200 OK", "text/html", "<html>"), ("202 Accepted", JSON, ""), ("200 OK", JSON, "7")] {
         bridge.ask(tool(3));
         server.next("POST").answer(status, kind, "", body);
@@ -505,7 +504,7 @@ fn what_may_have_been_carried_out_is_not_called_safe_to_repeat() {
             "{status}"
         );
     }
-    // The rest of its answer is gone, but it was asked.
+    // The rest of its answer is lost, but it was requested.
     bridge.ask(tool(2));
     let asked = server.next("POST");
     asked.open_stream();
@@ -556,7 +555,7 @@ fn a_session_that_is_not_known_any_more_ends_the_bridge() {
 
 #[test]
 fn a_daemon_that_has_ended_takes_its_sessions_with_it() {
-    // Nothing listens at its port once its one connection was accepted.
+    // Nothing listens on its port after its one connection was accepted.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/mcp", listener.local_addr().expect("it is bound"));
     let (mut bridge, mut stdout) = Bridge::start(&url);

@@ -1,5 +1,5 @@
-//! What a balancer does before a daemon: TLS to the bridge, and plain bytes to the test. The certificates beside this file
-//! are of an authority that nobody else knows; their keys protect nothing.
+//! A load balancer in front of a daemon: TLS to the bridge, and plain bytes to the test. The certificates beside this
+//! file are of an authority that only these tests know; their keys protect nothing.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,7 @@ pub fn file(name: &str) -> String {
     format!("{}/tests/bridge/tls/{name}.pem", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Does TLS for whatever listens at `plain`, and says where.
+/// Terminates TLS for a listener at `plain`, and returns its address.
 pub fn front(plain: SocketAddr) -> SocketAddr {
     front_at("127.0.0.1", plain)
 }
@@ -62,7 +62,7 @@ fn pass_on(connection: ServerConnection, mut client: TcpStream, plain: SocketAdd
             }
         }
     });
-    // A connection that ends, however it does, ends the one behind it.
+    // However a connection ends, it ends the one behind it.
     let _ = take_in(&tls, &mut client, &server);
     let _ = server.shutdown(Shutdown::Both);
     let _ = client.shutdown(Shutdown::Both);
@@ -101,7 +101,7 @@ fn flush(tls: &mut ServerConnection, client: &mut TcpStream) -> std::io::Result<
     Ok(())
 }
 
-/// What a request is told that cannot reach the daemon, and the log.
+/// The error for a request that cannot reach the daemon, and the log.
 fn told(url: &str, arguments: &[String]) -> (String, String) {
     let mut command = Bridge::command(url);
     command.args(arguments);
@@ -126,7 +126,7 @@ fn a_certificate_is_believed_only_if_its_authority_is_and_it_is_for_that_host() 
         assert!(message.contains("UnknownIssuer"), "{message}");
         assert!(log.contains("--ca-file FILE"), "{log}");
     }
-    // All of 127.0.0.0/8 is this machine, and the certificate is for one address of it.
+    // All of 127.0.0.0/8 is this machine, but the certificate is for one of its addresses.
     let elsewhere = front_at("127.0.0.2", listener.local_addr().expect("it is bound"));
     let (message, log) = told(&format!("wss://{elsewhere}/acp"), &with("authority"));
     assert!(message.contains("TLS") && log.contains("for other names"), "{message} {log}");

@@ -1,4 +1,4 @@
-//! The bridge and a WebSocket, which tungstenite serves: directly, and behind something that does TLS, as a balancer does.
+//! The bridge and a WebSocket served by tungstenite: directly, and behind a TLS proxy, like a load balancer.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,10 +12,10 @@ use tungstenite::{Error, Message, WebSocket};
 
 use super::{Bridge, Reader, fill, filled, ids, lines, patient, ready, resident_kilobytes};
 
-/// A daemon that a test plays.
+/// A daemon played by a test.
 struct Daemon {
     listener: TcpListener,
-    /// What the bridge connects to.
+    /// The URL for the bridge.
     url: String,
     arguments: Vec<String>,
 }
@@ -63,7 +63,7 @@ impl Daemon {
         (bridge, stdout)
     }
 
-    /// The next connection, before anything was said.
+    /// The next connection, before any byte was read.
     fn socket(&self) -> TcpStream {
         ready(&self.listener, libc::POLLIN);
         patient(self.listener.accept().expect("a connection").0)
@@ -75,13 +75,13 @@ impl Daemon {
             .expect("the bridge's handshake is right")
     }
 
-    /// A bridge that is connected, its stdout, and the daemon's side.
+    /// A connected bridge, its stdout, and the daemon's side.
     fn bridge(&self) -> (Bridge, Reader, Peer) {
         let (bridge, stdout) = self.start();
         (bridge, stdout, self.accept())
     }
 
-    /// Answers the handshake with these bytes, and returns what was asked.
+    /// Answers the handshake with these bytes, and returns the request.
     fn answer(&self, answer: &str) -> String {
         let mut socket = self.socket();
         let mut asked = Vec::new();
@@ -94,14 +94,14 @@ impl Daemon {
         String::from_utf8(asked).expect("ASCII")
     }
 
-    /// Whether somebody else waits to be let in.
+    /// Whether another connection is pending.
     fn has_another(&self) -> bool {
         self.listener.set_nonblocking(true).expect("it is open");
         self.listener.accept().is_ok()
     }
 }
 
-/// The next text message of the bridge. Control frames are answered by tungstenite.
+/// The next text message of the bridge. Tungstenite answers control frames.
 fn text(peer: &mut Peer) -> String {
     loop {
         match peer.read().expect("the bridge says something") {
@@ -120,7 +120,7 @@ fn close(peer: &mut Peer, code: u16, reason: &str) {
     peer.close(Some(CloseFrame { code: code.into(), reason: reason.into() })).expect("the bridge reads");
 }
 
-/// Reads up to the end, and returns the code of the bridge's close frame, if one came.
+/// Reads to the end, and returns the code of the bridge's close frame, if there was one.
 fn ending(peer: &mut Peer) -> Option<u16> {
     loop {
         match peer.read() {
@@ -309,7 +309,7 @@ fn a_daemon_that_dies_within_a_message_leaves_an_error_for_each_request() {
 
 #[test]
 fn a_line_that_is_too_long_for_the_daemon_is_told_to_whoever_sent_it() {
-    // Whole, and while it is still being sent.
+    // Complete, and while it is still being sent.
     for is_whole in [true, false] {
         let daemon = Daemon::plain();
         let (mut bridge, mut stdout, mut peer) = daemon.bridge();
@@ -358,7 +358,7 @@ fn a_prompt_that_waits_is_cancelled_over_a_websocket_too() {
     assert_eq!(text(&mut peer), r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}"#);
     say(&mut peer, r#"{"id":3,"result":{}}"#);
     assert_eq!(ending(&mut peer), Some(1000));
-    // The answer to the close, which the bridge waits for, goes out with the next read.
+    // The answer to the close, which the bridge waits for, is sent with the next read.
     assert_eq!(ending(&mut peer), None);
     assert_eq!(stdout.text(), "{\"id\":3,\"result\":{}}\n");
     assert_eq!(bridge.code(), Some(0));
@@ -412,11 +412,11 @@ fn a_flood_of_pings_is_held_back_and_what_comes_behind_it_arrives() {
     let (_bridge, mut stdout, mut peer) = daemon.bridge();
     let flood = [&b"\x89\x7d"[..], &[b'x'; 125]].concat().repeat(24 << 10);
     let began = std::time::Instant::now();
-    // Its answers are not read: there may be one for each read of the bridge.
+    // Its pongs are not read: there may be one for each read of the bridge.
     peer.get_mut().write_all(&flood).expect("the bridge reads");
     say(&mut peer, r#"{"method":"m"}"#);
     assert_eq!(stdout.message()["method"], "m");
-    // Each read but the first few waits for a moment, however fast or slow the machine is.
+    // Each read but the first few is delayed, however fast or slow the machine is.
     let reads = flood.len() / (64 * 1024);
     let least = std::time::Duration::from_millis(50) * (reads as u32 - 20);
     assert!(began.elapsed() >= least, "{:?}", began.elapsed());
@@ -549,7 +549,7 @@ fn a_daemon_that_reads_slowly_slows_the_editor_of_a_websocket_too_and_pings_are_
     assert!(resident_kilobytes(&bridge) < 24 * 1024, "{} kB", resident_kilobytes(&bridge));
     peer.send(Message::Ping(b"alive?".to_vec().into())).expect("the bridge reads");
     drop(writer);
-    // Half a line at the end does not go.
+    // An incomplete last line is not sent.
     let (sent, whole) = filled(taken);
     let sent = std::str::from_utf8(&sent[..whole]).expect("text");
     let mut pongs = 0;
@@ -594,7 +594,7 @@ fn an_editor_that_stops_reading_takes_leave_of_a_websocket_on_which_nothing_wait
     let mut bridge = Bridge::from(Bridge::command(&daemon.url));
     let mut peer = daemon.accept();
     drop(bridge.child.stdout.take());
-    // Until other tests have started their processes, a copy of the pipe's other end may still be open there.
+    // Until other tests have spawned their processes, a copy of the pipe's other end may still be open there.
     let copy = peer.get_ref().try_clone().expect("a descriptor");
     let sender = std::thread::spawn(move || {
         let mut peer = WebSocket::from_raw_socket(copy, Role::Server, None);
@@ -669,7 +669,7 @@ fn an_editor_talks_to_the_real_daemon_by_websocket_and_is_told_what_is_too_long(
     let long = format!("{{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"m\",\"params\":\"{}\"}}\n", "x".repeat(70_000));
     bridge.send(long.as_bytes());
     let told = messages(&stdout.text());
-    // The daemon cannot say whose it was, and the bridge can.
+    // The daemon does not know the sender, but the bridge does.
     assert_eq!((ids(&told), reason(&told[0])), (vec![json!(7)], "client_line_too_long"));
     assert_eq!(bridge.code(), Some(1));
     assert!(bridge.stderr.text().contains("1009"));

@@ -1,5 +1,5 @@
-// An ACP agent on a TypeScript SDK: `node agent.js 1|2`. It numbers its sessions from 0, as real agents do, so that
-// two of them always collide. What a prompt says decides what it does, and every answer repeats the prompt.
+// An ACP agent on a TypeScript SDK: `node agent.js 1|2`. It numbers its sessions from 0, like real agents, so that
+// those of two agents always collide. A prompt's text chooses the action, and every answer repeats the prompt.
 import { Readable, Writable } from "node:stream";
 import { sdk } from "./acp.js";
 

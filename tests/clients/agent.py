@@ -1,4 +1,4 @@
-"""An ACP agent on the Python SDK. It does what agent.js does; its sessions are numbered from 0, too."""
+"""An ACP agent on the Python SDK, equivalent to agent.js; its sessions are numbered from 0, too."""
 
 import asyncio
 import os

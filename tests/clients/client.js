@@ -1,5 +1,5 @@
 // ACP clients on a TypeScript SDK: `node client.js SDK COUNT INITIALIZES SCENARIO ADDRESS...`. COUNT of them run at
-// once and use the addresses in turn. Each checks that it hears what is its own, in order, and nothing else.
+// once and use the addresses in turn. Each checks that it receives its own messages, in order, and no others.
 import assert from "node:assert/strict";
 import net from "node:net";
 import { Readable, Writable } from "node:stream";
@@ -10,12 +10,12 @@ import { sdk } from "./acp.js";
 const [major, count, initializes, scenario, ...addresses] = process.argv.slice(2);
 const acp = await sdk(major);
 
-// A stream of messages, and how its client leaves.
+// A stream of messages, and how to disconnect its client.
 async function connect(address) {
   const [kind, rest] = [address.slice(0, address.indexOf(":")), address.slice(address.indexOf(":") + 1)];
   if (kind === "ws") {
     let socket;
-    // The stream does not show its socket.
+    // The stream does not expose its socket.
     class Shown extends WebSocket {
       constructor(...args) {
         super(...args);
@@ -32,8 +32,8 @@ async function connect(address) {
   return { stream: acp.ndJsonStream(Writable.toWeb(socket), Readable.toWeb(socket)), leave: () => socket.destroy() };
 }
 
-// Closes as the SDK does, without a code, and checks that the other end has answered that, or was closing by itself since
-// the worker has ended.
+// Closes like the SDK, without a code, and checks that the other end has answered, or was closing itself because the
+// worker has ended.
 async function closed(socket) {
   if (socket.readyState === WebSocket.CLOSED) return;
   const answered = new Promise((resolve) => socket.once("close", resolve));
@@ -42,7 +42,7 @@ async function closed(socket) {
   assert.ok(code === 1005 || code === 1011, `the close frame was not answered: ${code}`);
 }
 
-// One client with its own socket; `run` is given what every scenario needs.
+// One client with its own socket; `run` gets what every scenario needs.
 async function client(number, run) {
   const { stream, leave } = await connect(addresses[number % addresses.length]);
   const name = `sdk${major}-${process.pid}-${number}`;
@@ -101,7 +101,7 @@ const scenarios = {
       heard.length = 0;
       const text = `${name} turn ${turn}`;
       assert.equal((await prompt(`turn ${turn}`)).stopReason, "end_turn");
-      // The SDK may give the answer out before the update that came in front of it.
+      // The SDK may deliver the answer before an earlier update.
       while (heard.length < 3) await nextHeard();
       assert.deepEqual(heard, [`heard ${text}`, `may allow ${text}`, `read content of /${text}`]);
     }
@@ -119,7 +119,7 @@ const scenarios = {
     console.log("in the middle of a prompt");
     process.kill(process.pid, "SIGKILL");
   },
-  // The worker dies in the middle of a prompt: the client is told.
+  // The worker dies in the middle of a prompt, which is reported to the client.
   async crash({ prompt }) {
     await assert.rejects(prompt("crash"), (error) => error.data?.reason === "worker_exited");
   },

@@ -1,4 +1,4 @@
-"""ACP clients on the Python SDK: client.py COUNT INITIALIZES SCENARIO ADDRESS... It does what client.js does."""
+"""ACP clients on the Python SDK: client.py COUNT INITIALIZES SCENARIO ADDRESS..., equivalent to client.js."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ async def turns(client, prompt, cancel):
         client.heard.clear()
         text = f"{client.name} turn {turn}"
         assert (await prompt(f"turn {turn}")).stop_reason == "end_turn"
-        # The SDK may give the answer out before the update that came in front of it.
+        # The SDK may deliver the answer before an earlier update.
         while len(client.heard) < 3:
             client.something.clear()
             await client.something.wait()

@@ -1,4 +1,4 @@
-"""Starts a daemon for the real clients, tells where it listens, and stops it with a look at how it ended."""
+"""Starts a daemon for the real clients, reports its addresses, and stops it with a check of its exit."""
 
 import json
 import os
@@ -12,7 +12,7 @@ PATIENCE = 60
 
 
 class Daemon:
-    """A daemon with these pools: each has a TCP listener and a Unix socket of its own, unless there are others."""
+    """A daemon with these pools: each has a TCP listener and a Unix socket of its own, unless listeners are given."""
 
     def __init__(self, pools, listeners=None, **settings):
         self.directory = tempfile.TemporaryDirectory()
@@ -52,7 +52,7 @@ class Daemon:
         return [f"tcp:{self.ports[pool]}", f"unix:{self.unix(pool)}"]
 
     def logs(self, part):
-        """Waits for the next line of the log with `part` in it."""
+        """Waits for the next line of the log that contains `part`."""
         while True:
             line = self.lines.get(timeout=PATIENCE)
             if line is None:
@@ -61,7 +61,7 @@ class Daemon:
                 return line
 
     def drain(self):
-        """Begins the end. A second signal would cut it short."""
+        """Begins the shutdown. A second signal would cut it short."""
         if not self.is_draining:
             self.is_draining = True
             self.process.send_signal(signal.SIGTERM)

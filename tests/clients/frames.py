@@ -1,4 +1,4 @@
-"""A WebSocket on a plain socket, for what no library sends: frames in any shape, cut anywhere."""
+"""A WebSocket on a plain socket, for bytes that no library sends: frames of any shape, cut anywhere."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 
 
 def frame(opcode, payload=b"", final=True, reserved=0, mask=b"mask", length=None):
-    """A frame as a client sends it. `length` is a length field that is not the shortest, or not true: its bytes."""
+    """A client's frame. `length` is a length field that is not minimal, or wrong: its bytes."""
     payload = payload.encode() if isinstance(payload, str) else payload
     if length is None:
         size = len(payload)
@@ -38,7 +38,7 @@ def request(id, **params):
 
 
 def head(host, path, *fields, line=None):
-    """The request of a WebSocket. These fields are put in the place of its own; without a value they leave one out."""
+    """A WebSocket request. These fields replace its own; a field without a value is omitted."""
     wanted = {"Host": host, "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13",
               "Sec-WebSocket-Key": base64.b64encode(os.urandom(16)).decode()}
     more = []
@@ -55,7 +55,7 @@ def head(host, path, *fields, line=None):
 
 
 class Raw:
-    """A connection that counts bytes and not messages."""
+    """A connection accessed by bytes rather than messages."""
 
     def __init__(self, url):
         self.host, _, path = url.removeprefix("ws://").partition("/")
@@ -77,7 +77,7 @@ class Raw:
             self.socket.sendall(sent[at : at + (cut or len(sent))])
 
     def more(self):
-        """Whether more has come; a reset counts as an end."""
+        """Whether more bytes are available; a reset counts as an end."""
         try:
             received = self.socket.recv(65536)
         except ConnectionResetError:
@@ -92,7 +92,7 @@ class Raw:
         return taken
 
     def answer(self):
-        """The status of HTTP, the fields by their small names, and the body if it is one of a refusal."""
+        """The HTTP status, the fields by lower-case name, and the body of a refusal."""
         while b"\r\n\r\n" not in self.received:
             assert self.more(), f"no answer but {self.received!r}"
         text, _, self.received = self.received.partition(b"\r\n\r\n")
@@ -102,7 +102,7 @@ class Raw:
         return int(status.split()[1]), fields, body
 
     def ask(self, *fields, **how):
-        """What becomes of a request with these fields changed."""
+        """The response to a request with these changed fields."""
         self.send(head(self.host, self.path, *fields, **how))
         return self.answer()
 
@@ -112,7 +112,7 @@ class Raw:
         return self
 
     def frame(self):
-        """The next frame: its opcode and payload. A server's are neither cut nor masked here."""
+        """The next frame: its opcode and payload. Here a server's are neither fragmented nor masked."""
         first, second = self.take(2)
         assert first & 0x70 == 0 and second & 0x80 == 0, f"a frame begins with {first:#x} {second:#x}"
         assert first & 0x80, "a frame is not the last of its message"
@@ -122,21 +122,21 @@ class Raw:
         return first & 0x0F, self.take(size)
 
     def message(self):
-        """The next text, as JSON. Pings of the server do not count."""
+        """The next text message, as JSON. Skips the server's pings."""
         while (found := self.frame())[0] == PING:
             self.send(frame(PONG, found[1]))
         assert found[0] == TEXT, found
         return json.loads(found[1])
 
     def ends(self):
-        """The code and the reason that the server closes with, and then nothing but the end of the connection."""
+        """The code and reason of the server's close, which only the end of the connection may follow."""
         while (found := self.frame())[0] in (TEXT, PING, PONG):
             pass
         assert found[0] == CLOSE and len(found[1]) != 1, found
         try:
             self.send(frame(CLOSE, found[1]))
         except OSError:
-            # The server is free to go once it has said why.
+            # The server may disconnect once it has sent the reason.
             pass
         while self.more():
             pass

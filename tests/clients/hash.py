@@ -66,7 +66,7 @@ def connection(number, port, lines, problems):
                     token = params(dice)
                     sent.update(b"%d:%s\n" % (id, token))
                     batch.append(b'{"jsonrpc":"2.0","id":%d,%s"method":"m","params":%s}\n' % (id, session, token))
-                # The answers are read while the batch is still being written: neither side can wait for the other.
+                # The answers are read while the batch is being written, so that neither side waits for the other.
                 writer = threading.Thread(target=client.sendall, args=(b"".join(batch),))
                 writer.start()
                 answers = []

@@ -1,6 +1,6 @@
-// The official MCP client against the reference server, over TCP: `node mcp.js COUNT PORT` is so many clients at once, which
-// ask and are answered, and `node mcp.js hears PORT` one that hears what the server says by itself. The SDK has no
-// transport for a plain socket, so this is one: lines of JSON, which is what its own stdio transport speaks.
+// The official MCP client against the reference server, over TCP: `node mcp.js COUNT PORT` runs COUNT clients at once,
+// which send requests, and `node mcp.js hears PORT` one that receives the server's own messages. The SDK has no
+// transport for a plain socket, so this is one: lines of JSON, as in its stdio transport.
 import assert from "node:assert/strict";
 import net from "node:net";
 import { Client } from "@modelcontextprotocol/sdk/client/index.js";
@@ -23,7 +23,7 @@ class SocketTransport {
       this.socket.on("close", () => this.onclose?.());
       this.socket.on("data", (data) => {
         this.buffer.append(data);
-        // One after the other: the SDK forgets who waits for progress when the result comes in the same moment.
+        // One at a time: the SDK drops a progress handler if the result arrives in the same tick.
         for (let message; (message = this.buffer.readMessage()) !== null; ) setImmediate(() => this.onmessage?.(message));
       });
     });
@@ -52,7 +52,7 @@ async function one(number) {
   await client.close();
 }
 
-// What names no session: progress, the log and changed lists arrive, and the server's own request is answered.
+// Messages without a session: progress, logs and changed lists arrive, and the server's own request is answered.
 async function hears() {
   const client = new Client({ name: "mcp", version: "1" }, { capabilities: { sampling: {} } });
   const heard = (schema) => new Promise((resolve) => client.setNotificationHandler(schema, resolve));
@@ -64,7 +64,7 @@ async function hears() {
     content: { type: "text", text: `sampled ${params.messages[0].content.text}` },
   }));
   await client.connect(new SocketTransport(Number(process.argv[3])));
-  // The server offers this tool once it knows that the client can sample.
+  // The server offers this tool once it knows that the client supports sampling.
   await changed;
   const sampled = await client.callTool({ name: "trigger-sampling-request", arguments: { prompt: "a question" } });
   assert.match(sampled.content[0].text, /sampled .*a question/);

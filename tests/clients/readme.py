@@ -26,7 +26,7 @@ def blocks(path, language):
 
 
 def worker_answers(language, command, name):
-    """A worker of the README answers, with its own block as its program."""
+    """A worker from the README answers, run from its own code block."""
     (program,) = [text for text in blocks(os.path.join(ROOT, "README.md"), language) if "message" in text]
     assert len([line for line in program.splitlines() if line.strip()]) <= 10, "ten lines are promised"
     with tempfile.TemporaryDirectory() as directory:
@@ -44,7 +44,7 @@ def worker_answers(language, command, name):
 
 
 def first_conversation():
-    """The README's commands, as they stand there but for the port: a worker without a file is asked something, and a
+    """The README's commands, verbatim except for the port: a worker without a configuration file answers, and a
     configuration is written, checked and run."""
     readme = os.path.join(ROOT, "README.md")
     (program,) = [text for text in blocks(readme, "python") if "message" in text]
@@ -95,7 +95,7 @@ def configuration_passes(text, directory):
     path = os.path.join(directory, "bus.json")
     with open(path, "w") as file:
         file.write(text)
-    # Programs that the documents only speak of stand in for what a reader has.
+    # Stand-ins for programs that the documents only mention.
     for pool in json.loads(text)["pools"]:
         command = pool.get("command", "")
         if "/" in command or not shutil.which(command):

@@ -49,8 +49,8 @@ def one_client_one_worker():
 
 
 def all_at_once(assignment, instances, agents):
-    """Eight clients of each SDK at once, half of them over TCP, on each of these agents."""
-    # Round robin sends each message without a session to the next worker, so each has to be initialized.
+    """Eight clients of each SDK at once, half of them over TCP, with each of these agents."""
+    # Round robin sends each message without a session to the next worker, so each worker has to be initialized.
     initializes = instances if assignment == "round_robin" else 1
     with Daemon([pool(agent, instances, assignment) for agent in agents]) as daemon:
         if initializes > 1:
@@ -66,8 +66,8 @@ def all_at_once(assignment, instances, agents):
 
 
 def a_client_vanishes(client, agent):
-    """A client dies in the middle of a prompt; the others on the same worker go on."""
-    # Who vanishes without a word is waited for so long at the end.
+    """A client dies in the middle of a prompt; the others on the same worker continue."""
+    # The shutdown waits this long for a client that vanished.
     with Daemon([pool(agent, 1, "client", cancel_on_disconnect=True)], limits={"drain_timeout_sec": 3}) as daemon:
         others = start("ts2", 4, 1, "turns", daemon.addresses(agent))
         vanishing = start(client, 1, 1, "vanish", daemon.addresses(agent))
@@ -77,24 +77,24 @@ def a_client_vanishes(client, agent):
 
 
 def a_worker_crashes(client, agent):
-    """A worker dies in the middle of a prompt: its client is told, and the next one finds a new worker."""
+    """A worker dies in the middle of a prompt: its client gets an error, and the next client a new worker."""
     with Daemon([pool(agent, 1, "client")]) as daemon:
         finish("the one with the bad luck", start(client, 1, 1, "crash", daemon.addresses(agent)))
-        # Lines are queued for a worker that is being started; before that there is none for 100 ms.
+        # Lines are queued for a worker that is being started; for 100 ms before that there is none.
         daemon.logs("reason=restart_scheduled")
         daemon.logs("reason=worker_started")
         finish("those who come later", start(client, 4, 1, "turns", daemon.addresses(agent)))
 
 
 def websockets(assignment, instances, counts):
-    """The clients of both SDKs that have one for WebSockets, so many of each at once."""
+    """The clients of both SDKs that support WebSocket, this many of each at once."""
     with Daemon([pool("ts2", instances, assignment)], [{"ws": "127.0.0.1:0", "pool": "ts2"}]) as daemon:
         for client, count in counts.items():
             finish(client, start(client, count, 1, "turns", daemon.urls))
 
 
 def websocket_crash():
-    """A worker dies in the middle of a prompt under a client of a WebSocket, which is told."""
+    """A worker dies in the middle of a WebSocket client's prompt, which is reported to the client."""
     with Daemon([pool("ts2", 1, "dedicated")], [{"ws": "127.0.0.1:0"}]) as daemon:
         finish("the one with the bad luck", start("ts2", 1, 1, "crash", daemon.urls))
         daemon.logs("client_closed")
@@ -105,7 +105,8 @@ def websocket_crash():
 
 
 def mcp(assignment, what):
-    """The official MCP client with the reference server: so many at once, or one that hears what the server says."""
+    """The official MCP client with the reference server: many at once, or one that receives the server's own
+    messages."""
     server = "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
     everything = {"id": "everything", "command": "node", "args": [server, "stdio"], "cwd": HERE, "instances": 1,
                   "assignment": assignment}
@@ -117,7 +118,7 @@ def mcp(assignment, what):
 
 
 def ready(name):
-    """A file of config as it stands there, but for its port, is asked as docs/mcp.md says."""
+    """An example in config, verbatim except for its port, is used as in docs/mcp.md."""
     with open(os.path.join(HERE, "..", "..", "config", name + ".json")) as file:
         config = json.load(file)
     # uvx is installed beside this Python.
@@ -136,7 +137,7 @@ def cases():
         for instances in (1, 4):
             yield (f"all_clients_at_once_on_all_agents_{assignment}_{instances}",
                    lambda a=assignment, i=instances: all_at_once(a, i, list(AGENTS)))
-    # Here every client has a process of its own: one kind of agent after the other.
+    # Here every client has a process of its own: one kind of agent at a time.
     for agent in AGENTS:
         for instances in (1, 4):
             yield (f"all_clients_at_once_on_{agent}_dedicated_{instances}",
@@ -145,7 +146,7 @@ def cases():
         yield f"a_{client}_client_vanishes_from_a_{agent}_agent", lambda c=client, a=agent: a_client_vanishes(c, a)
         yield f"a_{agent}_agent_crashes_under_a_{client}_client", lambda c=client, a=agent: a_worker_crashes(c, a)
     yield "official_websocket_clients_share_two_agents", lambda: websockets("client", 2, {"ts2": 20, "python": 20})
-    # Starting an agent for each is what takes its time here.
+    # Starting an agent for each client takes most of the time here.
     yield "official_websocket_clients_have_an_agent_each", lambda: websockets("dedicated", 4, {"ts2": 20, "python": 4})
     yield "official_websocket_clients_are_told_of_a_crash_and_vanish_without_harm", websocket_crash
     yield "mcp_clients_have_a_reference_server_each", lambda: mcp("dedicated", "4")

@@ -1,11 +1,11 @@
-// npm `ws` with the daemon: `node websocket.js CASE URL MORE UNIX`. websocket.py names the cases.
+// npm `ws` against the daemon: `node websocket.js CASE URL MORE UNIX`. websocket.py names the cases.
 import assert from "node:assert/strict";
 import { once } from "node:events";
 import { WebSocket } from "ws";
 
 const [name, url, more, unix] = process.argv.slice(2);
 
-// A connection and what it hears, one message after the other.
+// A connection and its received messages, in order.
 class Client {
   constructor(url, protocols, options) {
     this.socket = new WebSocket(url, protocols, options);
@@ -180,14 +180,14 @@ const cases = {
   },
 
   async a_unix_socket() {
-    // The daemon writes such addresses as this library reads them.
+    // The daemon prints such addresses in this library's syntax.
     const client = await Client.open(unix);
     client.ask(1);
     await client.echoes(1);
     assert.equal(await client.leave(1000), 1000);
   },
 
-  // The answer comes while the daemon drains, then its close frame.
+  // The answer arrives while the daemon drains, then its close frame.
   async drained() {
     const client = await Client.open(url);
     const message = { jsonrpc: "2.0", id: 1, method: "hold", sessionId: "npm", params: { fifo: more } };

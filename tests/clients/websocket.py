@@ -25,11 +25,11 @@ MEGABYTE = 1_000_000
 LONGEST = 1 << 20
 ORIGIN = "https://app.example"
 
-# Answers what is asked when it reads a byte of the FIFO that is named, and says before that it has heard.
+# Answers a request once it has read a byte from the named FIFO, and first reports that it has received the request.
 HOLDER = r"""
 import json, sys, threading
 def say(**message):
-    # In one piece: two threads may speak at once.
+    # In one write: two threads may write at once.
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
     sys.stdout.flush()
 def hold(id, fifo):
@@ -89,7 +89,7 @@ class Site:
 
 
 def connect(url, **more):
-    # Compression is offered, as this library does by default.
+    # Compression is offered, the default of this library.
     return open_websocket(url, max_size=None, close_timeout=PATIENCE, open_timeout=PATIENCE, ping_interval=None, **more)
 
 
@@ -98,7 +98,7 @@ async def hears(websocket):
 
 
 async def closes(websocket):
-    """The code and the reason that the server closes with; what it says before that is not looked at."""
+    """The code and reason of the server's close; earlier messages are skipped."""
     try:
         while True:
             await asyncio.wait_for(websocket.recv(), PATIENCE)
@@ -180,7 +180,7 @@ async def a_message_over_the_limit_is_closed_with_1009(site):
             try:
                 await websocket.send(text if at_once else fragments(text, 100))
             except ConnectionClosed:
-                # The server need not take the rest.
+                # The server need not accept the rest.
                 pass
             assert (await closes(websocket))[0] == 1009
     async with connect(site.open) as websocket:
@@ -271,7 +271,7 @@ async def a_session_is_loaded_under_the_name_alone_that_it_was_made_under(site):
 
 
 async def connections_have_ids_that_differ(_):
-    # A daemon of its own: of many connections the log tells some only.
+    # A daemon of its own: with many connections the log omits some.
     with Daemon([holder()], [{"ws": "127.0.0.1:0"}]) as daemon:
         ids = []
         for _ in range(3):
@@ -374,7 +374,7 @@ def what_breaks_the_protocol_is_closed_with_its_code(site):
                 try:
                     raw.send(sent, cut=cut)
                 except OSError:
-                    # Byte by byte, the last ones find nobody.
+                    # Byte by byte, the last ones are sent after the close.
                     assert cut
                 try:
                     found = raw.ends()[0]
@@ -499,7 +499,7 @@ NPM_WS = ["fragments_with_pings", "a_megabyte", "newlines", "binary", "tokens", 
           "compression_is_not_agreed_on", "a_unix_socket"]
 
 
-# Daemons of their own.
+# Cases with a daemon of their own.
 
 
 def clients_are_told_1001_after_their_last_answer_when_it_drains():
@@ -507,7 +507,7 @@ def clients_are_told_1001_after_their_last_answer_when_it_drains():
         fifo = os.path.join(daemon.directory.name, "fifo")
         url = daemon.urls[0]
         os.mkfifo(fifo)
-        # Opened to read and write, it keeps its bytes until there are readers.
+        # Opened for reading and writing, it keeps its bytes until there are readers.
         with open(fifo, "r+b", buffering=0) as gate, Raw(url) as idle, Raw(url) as raw:
             idle.upgrade()
             raw.upgrade().send(frame(TEXT, json.dumps(hold(fifo))))
@@ -524,17 +524,17 @@ def clients_are_told_1001_after_their_last_answer_when_it_drains():
 
 
 def a_client_that_goes_is_gone_at_once_whatever_it_waits_for():
-    """A WebSocket has no half-close: who has sent its last byte, or a close frame, reads no answer any more."""
+    """A WebSocket has no half-close: a client that has sent its last byte, or a close frame, gets no more answers."""
     ways = {
         "a close frame": lambda raw: raw.send(closing(1000)),
         "half of the connection closed": lambda raw: raw.socket.shutdown(socket.SHUT_WR),
         "all of the connection closed": lambda raw: raw.socket.close(),
     }
-    # With lines, the end of the input is the end of the requests, and their answers are waited for.
+    # With NDJSON, the end of input ends the requests, and their answers are awaited.
     with Daemon([holder(assignment="dedicated", max_instances=len(ways) + 1)], [{"ws": "127.0.0.1:0", "ping_sec": 0}],
                 limits={"drain_timeout_sec": 3600, "quiesce_sec": 0}) as daemon:
         fifo = os.path.join(daemon.directory.name, "fifo")
-        # Nobody ever writes into it.
+        # It is never written to.
         os.mkfifo(fifo)
         for name, go in ways.items():
             with Raw(daemon.urls[0]) as raw:

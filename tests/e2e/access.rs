@@ -1,4 +1,4 @@
-//! What clients may reach: who and how many of them are let in, which pools they may name, which methods they may use.
+//! Access of clients: how many are admitted, which of them, which pools they may name, and which methods they may use.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +22,7 @@ fn listening(pools: impl IntoIterator<Item = Value>, key: &str, value: Value) ->
     setup.args(&["--log-level", "debug"]).start()
 }
 
-/// Checks that a client is told why it is refused, with these words, and that its connection ends.
+/// Checks that a client is refused with these words, and that its connection ends.
 fn is_refused(mut client: Client, words: &str) {
     let message = client.message();
     assert_eq!(message["id"], Value::Null, "{message}");
@@ -191,13 +191,13 @@ fn another_user_than_those_named_is_turned_away() {
         let socket = socket(AddressFamily::UNIX, SocketType::STREAM, None)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
         connect(&socket, &address)?;
-        // Only this one is no error of the system's.
+        // Only this is not an error of the system.
         let is_closed = rustix::io::read(&socket, &mut [0; 1])? == 0;
         if is_closed { Ok(()) } else { Err(std::io::ErrorKind::InvalidData.into()) }
     };
     let mut other = std::process::Command::new("true");
     other.uid(65_534);
-    // SAFETY: system calls alone, on what was made before.
+    // SAFETY: it only makes system calls, on prepared values.
     unsafe { other.pre_exec(visit) };
     let ended = other.status().expect("it is closed without a byte");
     assert!(ended.success());

@@ -1,4 +1,4 @@
-//! The admin listener, as balancers, monitors and operators see it.
+//! The admin listener, as load balancers, monitors and operators see it.
 
 mod checks;
 mod operator;
@@ -20,7 +20,7 @@ use crate::harness::{
 };
 use crate::slots::on_all_slots;
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -34,7 +34,7 @@ pub struct Admin<S>(S);
 impl Admin<UnixStream> {
     pub fn of(daemon: &Daemon) -> Self {
         let mut stream = None;
-        // The clients' socket, which tells that a daemon has started, may be there before it.
+        // The clients' socket, which shows that the daemon has started, may exist before it.
         daemon.until("the admin socket is there", || {
             stream = UnixStream::connect(daemon.path("admin")).ok();
             stream.is_some()
@@ -83,7 +83,7 @@ impl<S: Read + Write> Admin<S> {
         String::from_utf8(body).expect("a body is text")
     }
 
-    /// The next answer; none at the end of the connection.
+    /// The next response; none at the end of the connection.
     pub fn answer(&mut self) -> Option<Answer> {
         self.answer_to("GET")
     }
@@ -131,7 +131,7 @@ impl<S: Read + Write> Admin<S> {
     }
 }
 
-/// With an admin listener on the Unix socket `admin` of its directory.
+/// Adds an admin listener on the Unix socket `admin` in the daemon's directory.
 pub fn with_admin(setup: Setup) -> Setup {
     let path = setup.text_path("admin");
     setup.args(&["--admin", &path])
@@ -153,7 +153,7 @@ fn answers(daemon: &Daemon, target: &str, status: u16, text: &str) {
     assert_eq!((answer.status, answer.body.as_str()), (status, text), "{target}");
 }
 
-/// Where its admin listener is on TCP.
+/// The TCP address of its admin listener.
 pub fn tcp_address(daemon: &Daemon) -> SocketAddr {
     let line = daemon.logs(&["the admin listener is tcp://"]);
     let address = line.split("tcp://").nth(1).expect("an address");
@@ -279,7 +279,7 @@ fn a_daemon_that_was_stopped_says_so_and_its_figures_have_the_time_that_clients_
     let text = Admin::of(&daemon).get("/metrics").body;
     let of = |name: &str| metric(&text, name);
     assert_eq!(of("stdio_bus_events_total{reason=\"daemon_held_up\"}"), 1.0);
-    // Nobody can say how much of the last wait before it had passed.
+    // It is unknown how much of the last wait had passed before it.
     assert!(of("stdio_bus_request_duration_seconds_sum{pool=\"agents\"}") >= 4.0, "{text}");
     client.half_close();
     client.ends();
@@ -521,7 +521,7 @@ fn tables_are_shown_whole_and_what_clients_chose_is_only_text() {
     daemon.stop();
 }
 
-/// Runs `stdio_bus` with these arguments and asks the daemon.
+/// Runs `stdio_bus` with these arguments against the daemon.
 pub fn command(daemon: &Daemon, arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(program()).args(arguments).arg("--admin").arg(daemon.path("admin")).output();
     let output = output.expect("it can be started");

@@ -1,5 +1,5 @@
-//! Big and slow (spec 7.3, 8.3): nothing is lost for being too fast, and nobody
-//! waits for ever for one who does not read.
+//! Large and slow (spec 7.3, 8.3): nothing is lost for being too fast, and no client waits for ever for another that
+//! does not read.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -39,7 +39,7 @@ fn a_line_as_long_as_the_limit_passes_both_ways_and_one_byte_more_closes() {
     };
     let mut client = daemon.connect();
     client.send_line(&line(LIMIT));
-    // The worker writes the blanks, and the next thing it is asked for makes them a line of exactly the limit.
+    // The worker writes the blanks, and its next output completes them to a line of exactly the limit.
     let answer = r#"{"id":1,"result":""}"#;
     let filled = LIMIT - (LIMIT - r#"{"id":1,"method":"write","pool":"agents","params":{"text":""}}"#.len());
     let rest = format!("{}{answer}\n", " ".repeat(filled - answer.len()));
@@ -48,7 +48,7 @@ fn a_line_as_long_as_the_limit_passes_both_ways_and_one_byte_more_closes() {
     client.send_line(&line(LIMIT + 1));
     assert_eq!(client.error(json!(null), "client_line_too_long"), -32600);
     client.ends();
-    // Without a newline too, as soon as it is certain.
+    // Even without a newline, as soon as it is certain.
     let mut client = daemon.connect();
     client.send_bytes(&vec![b' '; LIMIT + 1]);
     client.send_bytes(b"x");
@@ -61,7 +61,7 @@ fn a_line_as_long_as_the_limit_passes_both_ways_and_one_byte_more_closes() {
 fn a_worker_may_send_back_wrapped_what_a_client_may_send() {
     let mut daemon = Setup::new([worker("agents", 1, &["--ascii"])]).start();
     let mut client = daemon.connect();
-    // As deep as a line may be, and one level more in the answer.
+    // The maximum depth of a line, and one level more in the answer.
     let nested = format!("{}{}", "[".repeat(511), "]".repeat(511));
     client.send_line(&format!(r#"{{"id":1,"method":"m","params":{nested}}}"#));
     assert!(client.line().contains(&format!(r#""echo":{nested}"#)));
@@ -112,7 +112,7 @@ fn a_slow_reader_receives_everything() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("max_output_queue", 64 << 10).unix().start();
     let mut client = daemon.connect();
     client.ask_in("s", 1, "flood", json!({ "lines": LINES, "size": 200 }));
-    // A byte at a time at first, which is as slow as a reader can be.
+    // One byte at a time at first, as slowly as a reader can be.
     for _ in 0..5000 {
         assert_eq!(client.fill(1), Ok(1));
     }
@@ -123,11 +123,11 @@ fn a_slow_reader_receives_everything() {
     daemon.stop();
 }
 
-/// Lets a second go by: the request of another client runs into its timeout in a pool that is a clock.
+/// Lets a second pass: another client's request times out in a pool that serves as a clock.
 fn a_second_goes_by(other: &mut Client) {
     other.send(&json!({ "id": "clock", "method": "hold", "pool": "clock" }));
     other.error("clock", "timeout");
-    // A worker that never answers would be started anew.
+    // A worker that never answers would be restarted.
     other.send(&json!({ "id": "tick", "method": "m", "pool": "clock" }));
     other.answer("tick");
 }
@@ -148,8 +148,8 @@ fn clock() -> Value {
 #[test]
 #[ignore = "scripts/test slow"]
 fn who_reads_a_unix_socket_slower_than_the_kernel_tells_of_room_is_not_closed() {
-    // The kernel tells of room when three quarters are free, which takes this reader longer than it has: 24 seconds are
-    // not enough for it. But it takes something in each of them.
+    // The kernel reports room when three quarters are free, which takes this reader longer than its timeout: 24 seconds
+    // are not enough. But it reads something in each of them.
     let mut daemon = Setup::new([worker("agents", 1, &[]), clock()])
         .limit("max_output_queue", 8 << 10)
         .limit("backpressure_timeout_sec", 20)
@@ -170,7 +170,7 @@ fn who_reads_a_unix_socket_slower_than_the_kernel_tells_of_room_is_not_closed() 
     daemon.stop();
 }
 
-/// A client that sends no more has as long for what it is owed as it takes of it: `bytes` in a second here.
+/// A half-closed client has time for outstanding answers as long as it reads them: `bytes` per second here.
 fn a_half_closed_client_that_reads_steadily_gets_everything(
     setup: Setup,
     connect: fn(&mut Daemon) -> Client,
@@ -208,7 +208,7 @@ fn a_half_closed_client_that_reads_its_tcp_socket_steadily_gets_everything() {
 #[test]
 #[ignore = "scripts/test slow"]
 fn a_half_closed_client_that_reads_its_unix_socket_steadily_gets_everything() {
-    // The kernel holds up to 104 KB in one piece, which makes room when all of it was read.
+    // The kernel holds up to 104 KB in one piece, which frees room only when all of it was read.
     let connect = |daemon: &mut Daemon| daemon.connect();
     a_half_closed_client_that_reads_steadily_gets_everything(Setup::new([]).unix(), connect, 52_000);
 }
@@ -250,11 +250,11 @@ fn a_client_that_leaves_while_it_is_not_read_is_gone_at_once() {
         .limit("backpressure_timeout_sec", 86_400)
         .unix()
         .start();
-    // Until it runs, who comes is not read for want of it.
+    // Until it runs, clients are not read for lack of a worker.
     daemon.logs(&["worker_started"]);
     let mut client = daemon.connect();
     let line = format!("{{\"method\":\"m\",\"params\":\"{}\"}}\n", "x".repeat(1000));
-    // More than fits into all that lies between it and its worker: the rest stays in the socket.
+    // More than fits into all buffers between it and its worker: the rest stays in the socket.
     let mut at = 0;
     daemon.until("the client is not read", || {
         while let Ok(bytes) = client.push(&line.as_bytes()[at..]) {
@@ -280,7 +280,7 @@ fn a_client_that_never_reads_is_closed_at_the_timeout_and_its_worker_lives() {
     let mut client = daemon.connect();
     client.ask_in("s", 1, "flood", json!({ "lines": 20_000, "size": 500 }));
     daemon.logs(&["client_stalled"]);
-    // The worker was held up by it and goes on; what it still says to that client goes nowhere.
+    // The worker was blocked by it and continues; its further output for that client is dropped.
     assert_eq!(other.request("who", "who", json!({}))["result"]["pid"], pid);
     let got = client.rest();
     assert!(got.len() < 20_000 * 500, "the rest was lost with the connection");
@@ -297,7 +297,7 @@ fn a_client_that_asks_without_reading_is_not_listened_to_any_more() {
     let mut client = daemon.connect();
     let line = json!({ "id": 1, "method": "m", "params": "x".repeat(1000) }).to_string() + "\n";
     let mut sent = 0;
-    // Until the daemon has had enough of it. What it takes before is bounded: two sockets, a pipe and a queue.
+    // Until the daemon closes it. What it accepts before is bounded: two sockets, a pipe and a queue.
     daemon.until("the client is closed", || {
         while let Ok(written) = client.push(line.as_bytes()) {
             sent += written;
@@ -342,7 +342,7 @@ fn a_worker_that_floods_its_client_does_not_hold_up_the_others() {
     let (heard, done) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let _end = SetAtTheEnd(&done);
-        // Nothing but the daemon holds the flood up: its client takes all of it.
+        // Only the daemon limits the flood: its client reads all of it.
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 let line = listener.line();
@@ -357,12 +357,12 @@ fn a_worker_that_floods_its_client_does_not_hold_up_the_others() {
         let before = lines();
         daemon.until("the flood goes on", || lines() > before + 10_000);
     });
-    // Nobody takes the rest of it.
+    // The rest of it is not read.
     drop(listener);
     daemon.stop();
 }
 
-/// Bytes of a flood: a pipe, and a few reads of it.
+/// Bytes of a flood: a pipe, and a few reads from it.
 pub const MOST_BEFORE_AN_ANSWER: u64 = 512 << 10;
 
 /// The bytes that a process has written.
@@ -372,13 +372,13 @@ pub fn written_by(pid: u64) -> u64 {
     bytes.parse().expect("a number")
 }
 
-/// How many bytes of a worker's flood the daemon takes before it has answered a request that it found beside it when it
-/// went on: ten of a hundred requests see fewer. A machine adds to that when it lets the flood go on and not those who
-/// carry the answer, but not each time; what the daemon lets go first is there each time.
+/// How many bytes of a worker's flood the daemon reads before it has answered a request that was pending beside it when
+/// the daemon resumed: ten of a hundred requests see fewer. A machine adds to that when it schedules the flood before
+/// the answer, but not each time; what the daemon itself prefers shows each time.
 pub fn taken_before_answers(daemon: &Daemon, polite: &mut Client, flooder: u64) -> u64 {
     let ask = |id: usize| {
         daemon.stand_still();
-        // It sleeps when its pipe takes no more.
+        // It sleeps when its pipe is full.
         let is_full = || children(daemon.pid()).contains(&(flooder as u32, 'S'));
         daemon.until("as much of the flood is there as there can be", is_full);
         polite.send(&json!({ "id": id, "method": "m", "pool": "calm" }));
@@ -395,7 +395,7 @@ pub fn taken_before_answers(daemon: &Daemon, polite: &mut Client, flooder: u64) 
 #[test]
 fn a_client_that_asks_without_end_gets_every_answer_and_so_do_the_others() {
     const REQUESTS: usize = 20_000;
-    /// Of those, how many have to be there at least when the daemon goes on.
+    /// The minimum number of these that have to be there when the daemon resumes.
     const AT_ONCE: usize = 1000;
     let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
     let (mut eager, mut polite) = (daemon.connect(), daemon.connect());
@@ -444,7 +444,7 @@ fn the_first_line_of_a_client_does_not_wait_for_those_of_its_predecessor_in_the_
         client.answer(1);
     }
     flooder.reset();
-    // The first one is the harness that looks whether the socket is there.
+    // The first one is the harness's probe of the socket.
     daemon.logs_times("client_closed", 2);
     let mut newcomer = daemon.connect();
     newcomer.send(&note(1));

@@ -1,5 +1,4 @@
-//! The first five minutes: a command behind `--` without a configuration, `stdio_bus call` that talks to it, `init` and
-//! `completion`.
+//! First steps: a command after `--` without a configuration, `stdio_bus call` to talk to it, `init` and `completion`.
 
 use std::fs;
 use std::io::Write;
@@ -13,7 +12,7 @@ use crate::client::Client;
 use crate::harness::{Daemon, Log, Outcome, Setup, end_of, program, shell, with, worker};
 use crate::seccomp::forbid;
 
-/// What a call came to.
+/// The result of a call.
 struct Called {
     code: Option<i32>,
     lines: Vec<Value>,
@@ -31,7 +30,7 @@ fn run(arguments: &[&str], stdin: &str) -> (Option<i32>, String, String) {
     let mut command = Command::new(program());
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("it can be started");
-    // It may have ended before it has read all.
+    // It may have exited before it has read everything.
     let _ = child.stdin.take().expect("a pipe").write_all(stdin.as_bytes());
     let log = Log::of(child.stderr.take().expect("a pipe"));
     let said = Client::over_pipes(None, child.stdout.take().expect("a pipe")).rest();
@@ -50,7 +49,7 @@ fn tcp(daemon: &Daemon) -> String {
     format!("tcp://{}", daemon.address())
 }
 
-/// A line of shell as the workers, without a configuration.
+/// A shell script as the workers, without a configuration.
 fn of_command(arguments: &[&str], script: &str) -> Setup {
     Setup::bare().args(arguments).args(&["--", "sh", "-c", script])
 }
@@ -165,7 +164,7 @@ fn a_call_does_without_io_uring() {
     let daemon = Setup::new([worker("a", 1, &[])]).start();
     let mut command = Command::new(program());
     command.args(["call", "--connect", &tcp(&daemon)]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    // SAFETY: it makes system calls only.
+    // SAFETY: it only makes system calls.
     unsafe { command.pre_exec(|| forbid(libc::SYS_io_uring_setup, None, libc::EPERM)) };
     let mut child = command.spawn().expect("it can be started");
     child.stdin.take().expect("a pipe").write_all(b"one\ntwo\n").expect("it reads");
@@ -251,7 +250,7 @@ fn without_a_daemon_or_an_answer_the_call_says_so_and_exits_otherwise_than_for_a
     assert_eq!(called.code, Some(69), "{:?}", called.lines);
     assert!(called.said.contains("this is not HTTP") && called.said.contains("check the host"), "{}", called.said);
 
-    // An HTTP server at the port of lines.
+    // An HTTP server on the NDJSON port.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("tcp://{}", listener.local_addr().expect("its address"));
     let web = std::thread::spawn(move || {

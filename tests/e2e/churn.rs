@@ -1,7 +1,7 @@
-//! Nothing is left of clients that have come and gone, nor of workers that have crashed.
+//! Clients that have left and workers that have crashed leave nothing behind.
 //!
-//! What the daemon says of its tables is what it believes. So they are filled at the end: a place that was leaked would
-//! be missing, and somebody would be refused.
+//! The daemon's own counts of its tables may be wrong. So they are filled at the end: if a slot was leaked, a client
+//! would be refused.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,12 +12,12 @@ use crate::client::Client;
 use crate::harness::{Daemon, Setup, children, shell, until, with, worker};
 use crate::memory::resident;
 
-/// Clients that are there at once.
+/// Concurrent clients.
 const AT_ONCE: usize = 8;
-/// In so many ways they leave.
+/// The number of ways to disconnect.
 const WAYS: usize = 8;
 const WORKERS: usize = 2;
-/// Who comes and goes, and crashes, before memory is measured, and after that.
+/// Clients and crashes before memory is measured, and after that.
 const WARM_CLIENTS: usize = 1600;
 const WARM_CRASHES: usize = 80;
 const CLIENTS: usize = 10_000;
@@ -29,11 +29,11 @@ const CONNECTIONS: usize = 1024;
 const SESSIONS: usize = 1024;
 const PENDING: usize = 4096;
 
-/// What the daemon has of the system.
+/// The daemon's system resources.
 #[derive(Debug, PartialEq)]
 struct Open {
     descriptors: usize,
-    /// Those that were not reaped are among them.
+    /// Including zombies.
     children: usize,
 }
 
@@ -41,14 +41,14 @@ fn open(daemon: &Daemon) -> Open {
     Open { descriptors: daemon.descriptors(), children: children(daemon.pid()).len() }
 }
 
-/// How to reach it.
+/// The daemon's addresses.
 struct Doors {
     tcp: std::net::SocketAddr,
     unix: PathBuf,
 }
 
 impl Doors {
-    /// Lets so many clients come and go, some at a time, and so many workers crash.
+    /// Connects and disconnects this many clients, some at a time, and crashes this many workers.
     fn churn(&self, name: &str, clients: usize, crashes: usize) {
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -60,7 +60,7 @@ impl Doors {
                             break;
                         }
                         self.come_and_go(name, number);
-                        // As many as that, spread over all clients.
+                        // The crashes are spread over all clients.
                         if (number + 1) * crashes / clients > number * crashes / clients {
                             self.crash();
                         }
@@ -70,7 +70,7 @@ impl Doors {
         });
     }
 
-    /// All ways of leaving happen on both.
+    /// All ways of disconnecting happen on both.
     fn is_over_tcp(number: usize) -> bool {
         (number / WAYS).is_multiple_of(2)
     }
@@ -87,7 +87,7 @@ impl Doors {
         let mut client = self.connect(number);
         match number % WAYS {
             0 => {
-                // Whatever this worker holds for others is answered, though they have left.
+                // Whatever this worker holds for others is answered, although they have left.
                 client.request(1, "release", json!({}));
                 client.half_close();
                 client.ends();
@@ -102,7 +102,7 @@ impl Doors {
                 client.request(1, "m", json!({}));
                 Self::leave(client, number);
             }
-            // The answer says that what was sent before it is pending.
+            // The answer shows that what was sent before it is pending.
             way @ (3 | 4) => {
                 (1..=3).for_each(|id| client.ask(id, "hold", json!({})));
                 client.ask(4, "who", json!({}));
@@ -122,9 +122,9 @@ impl Doors {
         }
     }
 
-    /// A client asks what ends the worker that it has for itself, once it has one.
+    /// A client makes its dedicated worker crash, once it has one.
     fn crash(&self) {
-        // From one source: when clients of several make the workers of a pool end, it takes its time to start more.
+        // From one source: if clients of several make a pool's workers end, replacements are delayed.
         let mut client = Client::over_unix(&self.unix);
         until("a worker is there that can crash", || {
             client.send(&json!({ "id": 0, "method": "m", "pool": "brittle" }));
@@ -144,14 +144,14 @@ fn settle(daemon: &Daemon, watcher: &mut Client, before: &Open) {
     });
 }
 
-/// Has the workers, in turn, answer what they hold for clients that have left.
+/// Makes the workers, in turn, answer what they hold for clients that have left.
 fn release_all(client: &mut Client) {
     for id in 0..WORKERS {
         client.request(id, "release", json!({}));
     }
 }
 
-/// Takes all places of all tables, and nobody is refused one.
+/// Fills all tables completely, without any refusal.
 fn fill_all_tables(daemon: &mut Daemon, mut holder: Client) {
     for number in 0..SESSIONS {
         let answer = holder.request_in(&format!("last {number}"), number, "m", json!({}));
@@ -159,7 +159,8 @@ fn fill_all_tables(daemon: &mut Daemon, mut holder: Client) {
     }
     // The others need one, in turn.
     (0..PENDING - 1).for_each(|number| holder.ask(number, "hold", json!({})));
-    // Until all of them are there: while others ask, the last places are kept for those who hold few.
+    // Until all of them are pending: while other clients send requests, the last slots are reserved for clients with
+    // few.
     holder.request("then", "who", json!({}));
     let _others: Vec<Client> = (1..CONNECTIONS).map(|_| daemon.connect_and_ask()).collect();
 }
@@ -167,14 +168,14 @@ fn fill_all_tables(daemon: &mut Daemon, mut holder: Client) {
 #[test]
 #[ignore = "scripts/test slow"]
 fn nothing_is_left_of_clients_that_came_and_went_nor_of_workers_that_crashed() {
-    // It answers first: workers that end before they have answered are started again more and more slowly.
+    // It answers first: workers that exit before they have answered are restarted more and more slowly.
     let answer = r#"read -r line; echo '{"jsonrpc":"2.0","id":0,"result":1}'; read -r line; kill -9 $$"#;
     let brittle = with(shell("brittle", answer), "assignment", "dedicated");
     let setup = Setup::new([worker("agents", WORKERS, &[]), with(brittle, "instances", SPARES)]);
     let unix = setup.path("churn");
     let mut daemon = setup.set("listeners", json!([{ "unix": unix }])).start();
     let doors = Doors { tcp: daemon.address(), unix };
-    // It stays. Once every worker has answered it, nothing of the start is under way any more.
+    // It stays. Once every worker has answered it, no start is in progress any more.
     let mut watcher = daemon.connect();
     daemon.until("all workers are there", || open(&daemon).children == WORKERS + SPARES);
     release_all(&mut watcher);
@@ -186,7 +187,7 @@ fn nothing_is_left_of_clients_that_came_and_went_nor_of_workers_that_crashed() {
     settle(&daemon, &mut watcher, &before);
     daemon.until("no memory is left", || resident(&daemon) <= memory + memory / 10);
     println!("{CLIENTS} clients, {CRASHES} crashes; {before:?}, {memory} bytes before and {} after", resident(&daemon));
-    // Nobody else asks now, so each worker gets one of these.
+    // No other client sends requests now, so each worker gets one of these.
     release_all(&mut watcher);
     fill_all_tables(&mut daemon, watcher);
     let outcome = daemon.stop();

@@ -1,4 +1,4 @@
-//! The client of the tests: it reads and writes lines or bytes, well or badly, and never waits for ever.
+//! The tests' client: it reads and writes lines or bytes, valid or not, and never waits for ever.
 
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::sockets::{has_now, register};
 
-/// How long a condition may take to come true. Generous: a loaded machine is no failure.
+/// Time limit for a condition. Generous: a loaded machine is not a failure.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until `fd` has one of `events`; false after [`PATIENCE`].
@@ -34,7 +34,7 @@ pub fn ready(fd: BorrowedFd<'_>, events: PollFlags) -> bool {
     }
 }
 
-/// An answer, with its id as it was written: that may be a number that no type of ours holds.
+/// An answer, with its id verbatim: it may be a number that no type of ours can hold.
 #[derive(Debug, Deserialize)]
 pub struct Reply {
     pub id: Box<RawValue>,
@@ -48,17 +48,17 @@ pub struct Reply {
 pub struct Client {
     reader: OwnedFd,
     writer: Option<OwnedFd>,
-    /// Read and not given out yet.
+    /// Bytes that were read but not returned yet.
     buffer: Vec<u8>,
-    /// Where is read into.
+    /// The read buffer.
     room: Vec<u8>,
-    /// Where the next line begins.
+    /// The start of the next line.
     start: usize,
 }
 
 impl Client {
     fn new(reader: OwnedFd, writer: Option<OwnedFd>) -> Self {
-        // Waiting happens in `ready` alone, which gives up some time.
+        // Only `ready` waits, with a limit.
         for fd in std::iter::once(&reader).chain(&writer) {
             rustix::io::ioctl_fionbio(fd, true).expect("a descriptor of ours");
         }
@@ -71,14 +71,14 @@ impl Client {
         Self::over(stream)
     }
 
-    /// From an address of this machine that the test chooses.
+    /// From an address of this machine chosen by the test.
     pub fn over_tcp_from(source: IpAddr, address: SocketAddr) -> Self {
         Self::over_tcp_with(address, |socket| {
             bind(socket, &SocketAddr::new(source, 0)).unwrap_or_else(|error| panic!("{source}: {error}"));
         })
     }
 
-    /// The kernel holds little for it that it has not read.
+    /// The kernel buffers little unread data for it.
     pub fn over_tcp_with_little_room(address: SocketAddr) -> Self {
         Self::over_tcp_with(address, |socket| sockopt::set_socket_recv_buffer_size(socket, 16 << 10).expect("a socket"))
     }
@@ -99,7 +99,7 @@ impl Client {
         Self::new(stdout.into(), stdin.map(OwnedFd::from))
     }
 
-    /// Over a socket that is there already.
+    /// Over an existing socket.
     pub fn over(socket: impl Into<OwnedFd>) -> Self {
         let socket = socket.into();
         register(&socket);
@@ -107,19 +107,19 @@ impl Client {
         Self::new(socket, Some(writer))
     }
 
-    /// Its port on this side, over TCP.
+    /// Its local TCP port.
     pub fn port(&self) -> u16 {
         let address = getsockname(&self.reader).expect("a socket");
         SocketAddr::try_from(address).expect("of TCP").port()
     }
 
-    /// The same connection, for another thread to write to.
+    /// A second handle of the connection, for a writer thread.
     pub fn second(&self) -> Self {
         let again = |fd: &OwnedFd| fd.try_clone().expect("a second descriptor");
         Self::new(again(&self.reader), self.writer.as_ref().map(again))
     }
 
-    /// Writes as much as goes without waiting.
+    /// Writes as much as possible without blocking.
     pub fn push(&mut self, bytes: &[u8]) -> Result<usize, Errno> {
         rustix::io::write(self.writer.as_ref().expect("the writing side is open"), bytes)
     }
@@ -129,7 +129,7 @@ impl Client {
         self.try_send(bytes).unwrap_or_else(|error| panic!("writing to the daemon: {error}"));
     }
 
-    /// Writes everything, unless the daemon has ended the connection.
+    /// Writes everything, unless the daemon has closed the connection.
     pub fn try_send(&mut self, mut bytes: &[u8]) -> Result<(), Errno> {
         while !bytes.is_empty() {
             match self.push(bytes) {
@@ -144,7 +144,7 @@ impl Client {
         Ok(())
     }
 
-    /// Whether the daemon has ended the connection, of which there may be something left to read.
+    /// Whether the daemon has closed the connection, with or without unread data.
     pub fn is_over(&self) -> bool {
         let mut socket = [PollFd::new(&self.reader, PollFlags::RDHUP)];
         poll(&mut socket, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("a descriptor of ours") == 1
@@ -171,7 +171,7 @@ impl Client {
         self.send(&json!({ "jsonrpc": "2.0", "id": id, "method": method, "sessionId": session, "params": params }));
     }
 
-    /// Sends a request and takes the next message, which has to answer it.
+    /// Sends a request and takes the next message, which must be its answer.
     pub fn request(&mut self, id: impl Into<Value>, method: &str, params: Value) -> Value {
         let id = id.into();
         self.ask(id.clone(), method, params);
@@ -185,14 +185,14 @@ impl Client {
         self.answer(id)
     }
 
-    /// The next message, which has to answer `id`.
+    /// The next message, which must be the answer to `id`.
     pub fn answer(&mut self, id: impl Into<Value>) -> Value {
         let message = self.message();
         assert_eq!(message["id"], id.into(), "{message}");
         message
     }
 
-    /// The next message, which has to be an error for `id` with this reason. Returns its code.
+    /// The next message, which must be an error for `id` with this reason. Returns its code.
     pub fn error(&mut self, id: impl Into<Value>, reason: &str) -> i64 {
         let message = self.answer(id);
         assert_eq!(message["error"]["data"]["reason"], reason, "{message}");
@@ -206,7 +206,7 @@ impl Client {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    /// The answer to `id`. Other messages that come before it are dropped.
+    /// The answer to `id`. Earlier messages are dropped.
     pub fn find_answer(&mut self, id: impl Into<Value>) -> Value {
         let id = id.into();
         loop {
@@ -217,7 +217,7 @@ impl Client {
         }
     }
 
-    /// The next message, which has to be an answer whose id is written like this.
+    /// The next message, which must be an answer with this id token.
     pub fn reply(&mut self, token: &str) -> Reply {
         let line = self.line();
         let reply: Reply = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"));
@@ -269,7 +269,7 @@ impl Client {
 
     /// Waits for bytes and takes at most `most` of them; 0 at the end.
     pub fn fill(&mut self, most: usize) -> Result<usize, Errno> {
-        // Zeroed once: without optimisation that takes longer than all else that a client does.
+        // Zeroed only once: without optimization that takes longer than everything else in a client.
         if self.room.len() < most {
             self.room = vec![0; most];
         }
@@ -286,7 +286,7 @@ impl Client {
         result
     }
 
-    /// Reads what is left and checks that the connection ends. Returns what was left.
+    /// Reads the rest and checks that the connection ends. Returns what was read.
     pub fn rest(&mut self) -> String {
         while self.fill(1 << 16).unwrap_or(0) > 0 {}
         let rest = self.buffer.split_off(self.start);
@@ -300,7 +300,7 @@ impl Client {
         assert_eq!(self.rest(), "", "the connection should have ended");
     }
 
-    /// Ends the writing side and goes on reading.
+    /// Half-closes the connection and keeps reading.
     pub fn half_close(&mut self) {
         if let Some(writer) = self.writer.take() {
             // A pipe cannot be shut down, only closed, which the drop does.
@@ -308,18 +308,18 @@ impl Client {
         }
     }
 
-    /// Resets a TCP connection: what is on its way is lost.
+    /// Resets a TCP connection: data in flight is lost.
     pub fn reset(self) {
         let linger = Some(std::time::Duration::ZERO);
         sockopt::set_socket_linger(&self.reader, linger).expect("a TCP socket");
     }
 
-    /// Whether something can be read now, the end included.
+    /// Whether something can be read now, including the end.
     pub fn has_something(&self) -> bool {
         self.start < self.buffer.len() || has_now(&self.reader, PollFlags::IN)
     }
 
-    /// Stops reading for good, as a program that was the next in a pipeline and has ended.
+    /// Closes the reading side for good, like the next program of a pipeline that has exited.
     pub fn close_reading(self) -> Self {
         let writer = self.writer.as_ref().expect("the writing side is open").try_clone().expect("a second descriptor");
         let writer_only = Self::new(writer.try_clone().expect("a third one"), Some(writer));

@@ -1,4 +1,4 @@
-//! What a client may expect of its connection (spec 4, 7.2; decisions 9, 10).
+//! What a client may rely on (spec 4, 7.2; decisions 9, 10).
 
 use std::fs;
 
@@ -78,7 +78,7 @@ fn the_semantics_of_json_rpc_are_the_workers_business() {
     let setup = Setup::new([]);
     let seen = setup.path("seen");
     let mut daemon = setup.set("pools", json!([sink("sink", &seen)])).start();
-    // No jsonrpc member, no method, a method that nobody knows, params of a wrong type.
+    // No jsonrpc member, no method, an unknown method, params of a wrong type.
     let lines = "{\"id\":1}\n{\"method\":\"\"}\n{\"id\":\"x\",\"method\":\"no/such\",\"params\":7}\n{}\n";
     let mut client = daemon.connect();
     client.send_bytes(lines.as_bytes());
@@ -303,7 +303,7 @@ fn a_client_that_resets_its_connection_disturbs_nobody() {
     }
     daemon.logs_times("client", 1);
     let mut client = daemon.connect();
-    // The worker answers the requests of the clients that have left first: nobody gets those.
+    // The worker first answers the requests of the clients that have left: those answers are dropped.
     client.ask("mine", "release", json!({}));
     client.answer("mine");
     daemon.stop();
@@ -319,7 +319,7 @@ fn the_sessions_and_requests_of_a_client_that_leaves_are_gone() {
     second.ask_in("s", 1, "who", json!({}));
     assert_eq!(second.error(1, "session_denied"), -32014);
     first.reset();
-    // Its end is seen soon; from then on the name is free.
+    // Its end is noticed soon; from then on the name is free.
     daemon.logs(&["request_discarded", "2"]);
     second.request_in("s", 3, "who", json!({}));
     daemon.stop();
@@ -352,7 +352,7 @@ fn ids_and_session_ids_beyond_their_limits_are_refused_and_never_cut() {
     assert_eq!(client.request_in(&name(256), 1, "m", json!({}))["sessionId"], name(256));
     client.ask_in(&name(257), 2, "m", json!({}));
     assert_eq!(client.error(2, "session_id_too_long"), -32602);
-    // The limits are on the decoded text.
+    // The limits apply to the decoded text.
     client.send_line(&format!("{{\"id\":\"{}\",\"method\":\"m\"}}", "\\u0069".repeat(128)));
     client.answer(id(128));
     daemon.stop();
@@ -411,7 +411,7 @@ fn a_request_that_is_never_answered_ends_with_request_timeout() {
     let mut client = daemon.connect();
     client.ask(1, "hold", json!({}));
     assert_eq!(client.error(1, "timeout"), -32015);
-    // The late answer goes nowhere; the next one is the client's.
+    // The late answer is dropped; the next one is the client's.
     client.ask(2, "release", json!({}));
     client.answer(2);
     daemon.stop();
@@ -427,9 +427,9 @@ fn an_answer_that_a_stopped_daemon_could_not_hear_is_delivered_although_its_time
     client.ask(1, "hold", json!({}));
     daemon.until("it waits", || other.request(1, "who", json!({}))["result"]["held"] == 1);
     daemon.stand_still();
-    // It is there when the daemon goes on.
+    // It is there when the daemon resumes.
     other.ask(2, "release", json!({}));
-    // The same timeout and more runs out in a daemon that goes on.
+    // More than the timeout passes while the daemon runs.
     seconds_go_by(8);
     daemon.signal(Signal::CONT);
     assert_eq!(client.answer(1)["result"]["held"], true);
@@ -462,12 +462,12 @@ fn a_thousand_idle_clients_cost_no_processor_time() {
     for client in &mut clients {
         client.request(1, "m", json!({}));
     }
-    // How often it has slept: who looks after its clients now and then does that a thousand times, or many a second.
+    // Its sleeps: a daemon that polls its clients would sleep a thousand times, or many times per second.
     let (slept, used) = (daemon.sleeps(), daemon.ticks());
     seconds_go_by(1);
     let (slept, used) = (daemon.sleeps() - slept, daemon.ticks() - used);
     assert!(slept <= 5, "an idle daemon sleeps on: it woke up {slept} times");
-    // It would not sleep at all if it looked all the time.
+    // A busy loop would not sleep at all.
     assert!(used <= 5, "an idle daemon uses no processor: {used} ticks");
     daemon.stop();
 }

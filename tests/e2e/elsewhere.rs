@@ -1,4 +1,4 @@
-//! Workers that are another daemon's: the command of a pool is the bridge to it.
+//! Another daemon's workers: the command of a pool is the bridge to it.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::harness::{Daemon, Setup, children, lives, program, with, worker};
 
-/// A daemon whose workers others use, and where.
+/// A daemon whose workers others use, with its address.
 fn elsewhere(pool: Value, address: &str) -> Daemon {
     let listener = if address.starts_with('/') { json!({ "unix": address }) } else { json!({ "ws": address }) };
     Setup::new([pool]).no_listener().set("listeners", json!([listener])).start()
 }
 
-/// A pool whose workers are there.
+/// A pool with that daemon's workers.
 fn there(address: &str) -> Value {
     json!({ "id": "far", "command": program(), "args": ["acp", "--connect", address], "instances": 1 })
 }
@@ -32,13 +32,13 @@ fn workers_of_another_daemon_are_used_as_those_of_this_one() {
     }
     other.ask_in("mine", 1, "m", json!({}));
     other.error(1, "session_denied");
-    // A worker asks, and is answered.
+    // A worker sends a request, and is answered.
     client.ask_in("mine", 7, "ask", json!({ "about": "a file" }));
     let question = client.message();
     assert_eq!(question["params"]["about"], "a file", "{question}");
     client.send(&json!({ "jsonrpc": "2.0", "id": question["id"], "result": { "may": true } }));
     assert_eq!(client.answer(7)["result"]["answered"]["may"], true);
-    // Of two requests with one id that of the sender is cancelled.
+    // Of two requests with the same id, the sender's is cancelled.
     for one in [&mut client, &mut other] {
         one.ask("a", "hold", json!({}));
     }
@@ -70,17 +70,17 @@ fn a_worker_of_another_daemon_that_dies_costs_what_one_of_this_one_does() {
         assert_eq!(answer["error"]["data"]["delivered"], true, "{answer}");
     }
     assert_ne!(client.request(4, "who", json!({}))["result"]["pid"], pid, "another one has its place");
-    // The way to it is cut.
+    // The connection to it is cut.
     client.ask(5, "hold", json!({}));
-    // It has gone there once a later one is answered.
+    // It has arrived there once a later one is answered.
     client.request("later", "who", json!({}));
     let (bridge, _) = children(daemon.pid())[0];
     rustix::process::kill_process(rustix::process::Pid::from_raw(bridge as i32).expect("a pid"), Signal::KILL)
         .expect("it lives");
     client.error(5, "worker_exited");
     assert!(client.request(6, "who", json!({}))["result"]["pid"].is_number(), "a new bridge is there");
-    // The whole daemon dies. What comes in the meantime gets an error, which says whether a bridge may have had it, and then all
-    // goes on.
+    // The whole daemon dies. Requests meanwhile get an error, which says whether a bridge may have sent them, and then
+    // everything continues.
     client.ask(7, "hold", json!({}));
     far.signal(Signal::KILL);
     far.wait();

@@ -1,4 +1,4 @@
-//! The end loses nothing in silence: what a client sent is answered or refused, under the id that it wrote.
+//! The shutdown loses nothing silently: each request is answered or refused, with its id verbatim.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use crate::harness::{Setup, worker};
 
 const REQUESTS: usize = 400;
 
-/// A worker that takes 20 ms a line, and room for a few lines before it.
+/// A worker that takes 20 ms per line, and room for a few lines before it.
 fn slow() -> Setup {
     Setup::new([worker("slow", 1, &["--slow", "20000"])]).limit("max_output_queue", 8192)
 }
 
-/// How often each request was answered. There is nothing else, and then the end.
+/// How often each request was answered. There is nothing else before the end.
 fn answers(client: &mut Client) -> BTreeMap<usize, usize> {
     let mut answers = BTreeMap::new();
     for line in client.rest().lines() {
@@ -32,12 +32,12 @@ fn answers(client: &mut Client) -> BTreeMap<usize, usize> {
 #[test]
 fn every_request_that_was_sent_before_the_end_is_answered_or_refused_once() {
     for half_closed in [false, true] {
-        // As much as the sockets take, and more than the daemon takes before its worker reads.
+        // As much as the sockets hold, and more than the daemon accepts before its worker reads.
         for (setup, size) in [(slow(), 2000), (slow().unix(), 900)] {
             let mut daemon = setup.start();
             let mut client = daemon.connect();
             client.request(0, "m", json!({}));
-            // In one piece: a Unix socket takes less of many small ones.
+            // In one write: a Unix socket holds less of many small ones.
             let request = |id| format!("{}\n", json!({ "id": id, "method": "m", "params": "x".repeat(size) }));
             client.send_bytes((1..=REQUESTS).map(request).collect::<String>().as_bytes());
             if half_closed {
@@ -72,7 +72,7 @@ fn requests_of_many_clients_that_wait_for_their_turn_are_all_answered_or_refused
     daemon.ends_well();
 }
 
-/// Ids that have more than one way to be written, no two of one value.
+/// Ids with more than one spelling, no two of the same value.
 const TOKENS: [&str; 12] = [
     "-1.5",
     r#""\u0066""#,
@@ -137,7 +137,7 @@ fn an_error_repeats_the_id_as_its_client_wrote_it_when_an_answer_takes_too_long_
     pool["request_timeout_sec"] = 1.into();
     let mut daemon = Setup::new([pool]).start();
     let mut client = daemon.connect();
-    // At once, so that all run out of time before their worker is taken for hung.
+    // All at once, so that all time out before their worker is taken for hung.
     let lines = TOKENS.map(|id| format!("{{\"id\":{id},\"method\":\"hold\",\"params\":{{}}}}\n"));
     client.send_bytes(lines.concat().as_bytes());
     for id in TOKENS {
@@ -160,7 +160,7 @@ fn an_error_repeats_the_id_as_its_client_wrote_it_when_an_answer_takes_too_long_
 fn an_answer_repeats_the_id_as_its_client_wrote_it_whatever_the_worker_makes_of_it() {
     let mut daemon = Setup::new([worker("agents", 1, &["--doubles"])]).start();
     let mut client = daemon.connect();
-    // What is a plain integer or text passes as it is, and comes back as the worker writes it.
+    // A plain integer or text passes verbatim, and comes back as the worker writes it.
     for id in TOKENS.into_iter().filter(|id| !id.contains("\\u00")) {
         client.send_line(&format!(r#"{{"id":{id},"method":"m"}}"#));
         assert!(client.reply(id).result.is_object());
@@ -172,7 +172,7 @@ fn an_answer_repeats_the_id_as_its_client_wrote_it_whatever_the_worker_makes_of_
 fn what_follows_the_answer_that_ends_a_client_in_the_same_write_is_delivered() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let (mut leaver, mut other) = (daemon.connect(), daemon.connect());
-    // It holds every session, so the one that is made for it finds no room.
+    // It owns every session, so the one created for it does not fit.
     for number in 0..1024 {
         leaver.request_in(&format!("s{number}"), number, "m", json!({}));
     }

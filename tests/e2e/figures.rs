@@ -1,5 +1,5 @@
-//! Loads with a figure to reach. The count of requests is a fraction of the figure here;
-//! `STDIO_BUS_FIGURE_REQUESTS=300000 STDIO_BUS_FIGURE_KILLS=3000` (as in scripts/soak) makes it the whole.
+//! Loads with a target figure. The number of requests is a fraction of it here; `STDIO_BUS_FIGURE_REQUESTS=300000
+//! STDIO_BUS_FIGURE_KILLS=3000` (as in scripts/soak) sets the full one.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ fn sixty_four_connections_through_one_worker_lose_misroute_and_reorder_nothing()
         for (number, mut client) in clients.into_iter().enumerate() {
             scope.spawn(move || {
                 let session = format!("session-{number}");
-                // 200 bytes with the newline, whatever the numbers' lengths.
+                // 200 bytes including the newline, whatever the lengths of the numbers.
                 let line = |id: usize| {
                     let frame = json!({ "id": id, "method": "m", "params": [number, id, ""], "sessionId": session });
                     let fill = 199 - frame.to_string().len();
@@ -54,10 +54,10 @@ fn sixty_four_connections_through_one_worker_lose_misroute_and_reorder_nothing()
     }
 }
 
-/// So many requests are answered by workers between two kills: at 50,000 lines a second, one kill each 100 ms.
+/// Answered requests between two kills: at 50,000 lines per second, one kill every 100 ms.
 const BETWEEN_KILLS: usize = 2500;
 
-/// Asks and takes answers until it is `over`, each once. Gives how many were errors.
+/// Sends requests until `over`, each of which must be answered once. Returns the number of errors.
 fn asks_without_end(client: &mut Client, answered: &AtomicUsize, over: &AtomicBool) -> usize {
     let (mut waits, mut next, mut errors) = (HashSet::new(), 0_u64, 0);
     loop {
@@ -84,7 +84,7 @@ fn asks_without_end(client: &mut Client, answered: &AtomicUsize, over: &AtomicBo
 
 #[test]
 fn every_request_is_answered_once_or_fails_while_workers_are_killed_one_after_the_other() {
-    // So many that most live for a second and start again after 100 ms: with fewer, all would wait out long delays.
+    // Enough that most live for a second and restart after 100 ms: with fewer, all would wait for long delays.
     const WORKERS: usize = 64;
     let kills = figure("STDIO_BUS_FIGURE_KILLS", 25);
     let setup = Setup::new([echo("echo", WORKERS)]);
@@ -93,7 +93,7 @@ fn every_request_is_answered_once_or_fails_while_workers_are_killed_one_after_th
     let (answered, over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let begun = Instant::now();
     let errors: usize = std::thread::scope(|scope| {
-        // They end also if something here panics.
+        // They also end if something here panics.
         let end = SetAtTheEnd(&over);
         let asking: Vec<_> =
             clients.iter_mut().map(|client| scope.spawn(|| asks_without_end(client, &answered, &over))).collect();
@@ -101,7 +101,7 @@ fn every_request_is_answered_once_or_fails_while_workers_are_killed_one_after_th
             until("enough is answered", || answered.load(Ordering::Relaxed) >= kill * BETWEEN_KILLS);
             let workers = children(daemon.pid());
             if !workers.is_empty() {
-                // Another one each time.
+                // A different one each time.
                 let (worker, _) = workers[kill * 7 % workers.len()];
                 let _ = kill_process(Pid::from_raw(worker as i32).expect("a process"), Signal::KILL);
             }

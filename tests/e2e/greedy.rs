@@ -1,6 +1,6 @@
-//! What one greedy client costs the others: their answers come, whatever it floods, fills or breaks. Nothing here is
-//! judged by the clock. Answers and lines are counted, and what would be held up by a greedy client would be held up
-//! for longer than the harness waits.
+//! The cost of one greedy client to the others: they get their answers, whatever it floods, fills or breaks. Nothing
+//! here is judged by the clock. Answers and lines are counted, and anything that a greedy client delays would be
+//! delayed for longer than the harness waits.
 
 use std::ops::Range;
 use std::os::unix::net::UnixStream;
@@ -19,7 +19,7 @@ use crate::slots::on_all_slots;
 const TABLE: usize = 4096;
 const SESSIONS: usize = 1024;
 
-/// Sixty requests of three clients at once, of which none is answered before all are pending: all get results.
+/// Sixty requests of three clients at once, none of which is answered before all are pending: all get results.
 fn sixty_requests_are_all_answered(polite: &mut [Client; 3], pool: &str) {
     let ask = |client: &mut Client, id: usize, method: &str| {
         client.send(&json!({ "id": id, "method": method, "pool": pool, "params": {} }));
@@ -42,8 +42,8 @@ fn sixty_requests_are_all_answered(polite: &mut [Client; 3], pool: &str) {
     polite[0].answer(99);
 }
 
-/// Sends requests that are held in a pool, and waits after some of them each time until they have got there, so that
-/// a slow machine is seen to go on.
+/// Sends requests that are held in a pool, and waits at intervals until they have arrived, so that a slow machine shows
+/// progress.
 fn holds(client: &mut Client, ids: Range<usize>, pool: &str) {
     let end = ids.end;
     for id in ids {
@@ -57,12 +57,12 @@ fn holds(client: &mut Client, ids: Range<usize>, pool: &str) {
 
 // A client that never reads, or hardly ever.
 
-/// Asks for far more than its queue takes.
+/// Requests far more output than its queue holds.
 fn floods_itself(client: &mut Client, session: &str, lines: usize) {
     client.ask_in(session, 1, "flood", json!({ "lines": lines, "size": 500 }));
 }
 
-/// A worker for all, and a timeout for stalled readers that no test waits for.
+/// One worker for all, and a timeout of stalled readers that no test waits for.
 fn patient() -> Setup {
     let setup = Setup::new([worker("agents", 1, &[])]).limit("max_output_queue", 100_000);
     setup.limit("backpressure_timeout_sec", 600).unix()
@@ -100,7 +100,7 @@ fn a_client_that_reads_a_few_bytes_now_and_then_does_not_hold_up_the_others() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             until("the polite client has its answers", || {
-                // Some bytes each time: it is slow, and it never stands still.
+                // Some bytes each time: it is slow, but never stalls.
                 let _ = slow.fill(64);
                 done.load(Ordering::Relaxed)
             });
@@ -132,7 +132,7 @@ fn clients_that_fill_the_table_of_pending_requests_leave_room_for_the_others() {
                 client.send(&json!({ "id": id, "method": "hold", "pool": "agents", "params": {} }));
             }
         }
-        // Whoever reads its refusals knows that the table is full.
+        // A reader of the refusals learns that the table is full.
         let last = hogs.last_mut().expect("there is one");
         assert_eq!(last.message()["error"]["data"]["reason"], "pending_limit");
         *refused.last_mut().expect("there is one") += 1;
@@ -144,11 +144,11 @@ fn clients_that_fill_the_table_of_pending_requests_leave_room_for_the_others() {
                 assert!(answer["result"].is_object(), "{answer}");
             }
         }
-        // Nothing is lost in silence: each request of the greedy ones has an answer or an error.
+        // Nothing is lost silently: each request of the greedy clients has an answer or an error.
         for (client, refused) in hogs.iter_mut().zip(refused) {
             let mut held = 0;
             for _ in refused..each + over {
-                // Those who are refused are read slowly: some requests come after others were released.
+                // Refused clients are read slowly: some requests are read after others were released.
                 daemon.until("each request has an answer", || {
                     let has_something = client.has_something();
                     if !has_something {
@@ -174,7 +174,7 @@ fn requests_that_their_own_client_cancelled_do_not_fill_the_table_for_good() {
     let mut daemon = Setup::new([worker("agents", 1, &[]), worker("calm", 1, &[])]).start();
     let mut polite = [daemon.connect(), daemon.connect(), daemon.connect()];
     let mut greedy = daemon.connect();
-    // As MCP servers do, the worker says nothing to a request that was cancelled.
+    // Like MCP servers, the worker does not answer a cancelled request.
     for id in 0..TABLE + 204 {
         greedy.send(&json!({ "id": id, "method": "hold", "pool": "agents", "params": {} }));
         greedy.send(&json!({ "method": "notifications/cancelled", "params": { "requestId": id } }));
@@ -184,7 +184,7 @@ fn requests_that_their_own_client_cancelled_do_not_fill_the_table_for_good() {
         }
     }
     sixty_requests_are_all_answered(&mut polite, "calm");
-    // Half of the table at once, as soon as it may have it again. Errors of the requests before come in between.
+    // Half of the table at once, as soon as that is possible. Errors of earlier requests come in between.
     let mut round = 1;
     daemon.until("the slots are free again", || {
         round += 1;
@@ -206,7 +206,7 @@ fn requests_that_their_own_client_cancelled_do_not_fill_the_table_for_good() {
         }
         refusals == 0
     });
-    // Two thousand requests are pending still. Nobody reads their errors.
+    // Two thousand requests are still pending. Their errors are not read.
     drop(greedy);
     daemon.stop();
 }
@@ -245,7 +245,7 @@ fn a_client_that_claims_every_session_name_leaves_room_for_the_others() {
         let mut daemon = Setup::new([worker("agents", 2, &[])]).start();
         let (mut greedy, mut polite) = (daemon.connect(), daemon.connect());
         for name in 0..SESSIONS {
-            // Notifications claim as well, and nothing ever confirms those.
+            // Notifications claim names as well, and nothing ever confirms those.
             match method {
                 Some(method) => greedy.ask_in(&name.to_string(), name, method, json!({})),
                 None => greedy.send(&json!({ "method": "n", "sessionId": name.to_string() })),
@@ -279,7 +279,7 @@ fn a_client_with_every_session_loses_the_ones_that_it_used_longest_ago_and_is_to
     for id in 0..SESSIONS {
         assert_eq!(greedy.answer(id)["result"]["sessionId"], format!("session-{id}"));
     }
-    // The first one is used again, and has a request pending.
+    // The first one is used again, and has a pending request.
     greedy.ask("pending", "hold", json!({ "sessionId": "session-1" }));
     assert!(greedy.request("used", "m", json!({ "sessionId": "session-0" }))["result"].is_object());
     let made = polite.request(1, "session/new", json!({ "name": "polite" }));
@@ -303,7 +303,7 @@ fn when_every_connection_is_taken_each_that_leaves_makes_room_for_the_next() {
     let mut crowd = on_all_slots(&mut daemon);
     let mut newcomers: Vec<Client> = (0..5).map(|_| daemon.connect()).collect();
     for client in &mut newcomers {
-        // Who came before the others must not make room for them by doing nothing.
+        // Clients that were there before must not be evicted for being idle.
         client.ask("held", "hold", json!({}));
         client.ask(1, "m", json!({}));
     }
@@ -331,7 +331,7 @@ fn a_thousand_connections_that_say_nothing_make_room_for_those_who_ask() {
     daemon.stop();
 }
 
-/// Clients that come, ask and leave while the daemon stands still: they are all there when it goes on.
+/// Clients that connect, send requests and leave while the daemon is stopped: all are there when it resumes.
 const STORM: usize = 900;
 
 #[test]
@@ -354,9 +354,9 @@ fn a_storm_of_connections_does_not_keep_a_client_waiting_that_was_there_before()
 
 #[test]
 fn clients_that_all_leave_at_once_do_not_keep_the_one_waiting_that_stays() {
-    /// So many leave before it asks, and the others afterwards.
+    /// This many leave before it sends its request, and the others afterwards.
     const EARLIER: usize = STORM / 4;
-    // The worker hears of each that leaves in a line, and tells how many it has read.
+    // The worker gets a line for each client that leaves, and reports how many it has read.
     let pool = with(worker("agents", 1, &[]), "cancel_on_disconnect", true);
     let mut daemon = Setup::new([pool]).unix().start();
     let mut polite = daemon.connect();
@@ -375,12 +375,12 @@ fn clients_that_all_leave_at_once_do_not_keep_the_one_waiting_that_stays() {
     drop(later);
     daemon.signal(Signal::CONT);
     let before = line(polite.answer(3)) - last - 1;
-    // A turn takes what has happened in its order: who left before it was asked may go first, and nobody else.
+    // A turn processes events in order: only clients that left before its request may be ahead of it.
     assert!(before <= EARLIER as u64, "{before} of {STORM} that leave went first");
     daemon.until("they are closed", || daemon.descriptors() <= open - STORM);
     let told = line(polite.request(4, "m", json!({}))) - last - 2;
     assert_eq!(told, STORM as u64, "the worker hears of each of them");
-    // Nothing of them is left: the answers go nowhere, and their sessions are there for others.
+    // Nothing of them is left: the answers are dropped, and their sessions are free for others.
     polite.request(3, "release", json!({}));
     for number in 0..STORM {
         let answer = polite.request_in(&format!("session-{number}"), 4, "m", json!({}));
@@ -391,8 +391,8 @@ fn clients_that_all_leave_at_once_do_not_keep_the_one_waiting_that_stays() {
 
 #[test]
 fn a_thousand_requests_that_fail_at_once_are_more_than_the_ring_takes_and_each_gets_its_error() {
-    // With the worker's own, as many operations as the ring has entries. One slot stays free: where all are taken, who is
-    // idle for long makes room.
+    // With the worker's own, as many operations as the ring has entries. One slot stays free: if all were taken, a
+    // client that is idle for long would be evicted.
     const CLIENTS: usize = 1023;
     let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
     let asks = |_| {
@@ -419,7 +419,7 @@ fn a_thousand_requests_that_fail_at_once_are_more_than_the_ring_takes_and_each_g
 
 #[test]
 fn clients_that_send_more_at_once_than_there_are_buffers_for_are_all_heard() {
-    /// As long as one buffer: the next one is there when it was read.
+    /// The size of one buffer: the next line is there when it was read.
     const LINE: usize = 16 * 1024;
     const LINES: usize = 3;
     let mut daemon = Setup::new([echo("echo", 8)]).unix().start();
@@ -462,7 +462,7 @@ fn a_client_that_repeats_a_request_that_crashes_its_worker_does_not_use_up_the_p
     });
     let line = daemon.logs(&["WARN", "crash_suspect", "client="]);
     assert!(line.contains("id="), "{line}");
-    // Some of them may have met a worker that was just poisoned.
+    // Some of them may have met a worker that was just crashed.
     let mut answered = 0;
     daemon.until("the polite client has sixty answers", || {
         answered += u32::from(polite.request(1, "who", json!({}))["result"].is_object());
@@ -500,12 +500,12 @@ fn a_worker_that_was_given_up_is_tried_again_when_the_window_has_passed() {
     daemon.stop();
 }
 
-/// Has a process count as one of this user, who may have so many and is bound to that, with the rights of root else.
+/// Makes a process count as one of this user, who is bound to this limit of processes, with root's rights otherwise.
 fn of_user_with_processes(user: u32, most: u64) -> impl FnMut() -> std::io::Result<()> + Send + Sync {
     let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
     move || {
-        // CAP_SYS_ADMIN and CAP_SYS_RESOURCE (capabilities(7)), with which there is no limit.
-        // SAFETY: the calls take numbers, and `limit` lives in this closure.
+        // Drops CAP_SYS_ADMIN and CAP_SYS_RESOURCE (capabilities(7)), which lift the limit. SAFETY: the calls take
+        // numbers, and `limit` lives in this closure.
         let done = unsafe {
             [21, 24].into_iter().all(|capability| libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) == 0)
                 && libc::setrlimit(libc::RLIMIT_NPROC, &raw const limit) == 0
@@ -523,10 +523,10 @@ fn a_worker_that_could_not_start_for_want_of_processes_starts_when_there_are_som
     }
     let user = 60_000 + std::process::id() % 5_000;
     let mut another = Command::new("cat");
-    // SAFETY: the closure makes system calls only.
+    // SAFETY: the closure only makes system calls.
     unsafe { another.pre_exec(of_user_with_processes(user, 3)) };
     let mut another = another.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("there is cat");
-    // This one, the daemon with its thread that starts workers, and one worker of the two.
+    // This one, the daemon with its thread that starts workers, and one of the two workers.
     let setup = Setup::new([worker("calm", 1, &[]), worker("agents", 1, &[])]).limit("max_restarts", 1);
     let mut daemon = setup.before_exec(of_user_with_processes(user, 4)).start();
     let mut client = daemon.connect();
@@ -534,7 +534,8 @@ fn a_worker_that_could_not_start_for_want_of_processes_starts_when_there_are_som
         client.send(&json!({ "id": 1, "method": "who", "pool": pool }));
         client.answer(1)
     };
-    // A thread of the kernel that writes the log may count, too, for some seconds: then it is not the first one that runs.
+    // A kernel thread that writes the log may count, too, for some seconds: then the first worker is not the one that
+    // runs.
     let mut running = None;
     daemon.until("one worker runs", || {
         running = ["calm", "agents"].into_iter().find(|pool| ask(&mut client, pool)["result"].is_object());
@@ -557,7 +558,7 @@ fn clients_that_come_when_no_descriptor_is_left_wait_until_there_is_one() {
     let mut client = daemon.connect();
     client.request(1, "m", json!({}));
     let before = getrlimit(Resource::Nofile).current.unwrap_or(4096);
-    // Less than are open: what is open stays so.
+    // Fewer than are open: open ones stay open.
     set_descriptors(&daemon, 3);
     let since = Instant::now();
     let mut late: Vec<Client> = (0..50).map(|_| daemon.connect()).collect();
@@ -578,7 +579,7 @@ fn clients_that_come_when_no_descriptor_is_left_wait_until_there_is_one() {
     daemon.stop();
 }
 
-/// Sets how many descriptors the daemon may have.
+/// Sets the daemon's limit of descriptors.
 fn set_descriptors(daemon: &Daemon, current: u64) {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let process = Pid::from_raw(daemon.pid() as i32);
@@ -601,9 +602,9 @@ fn a_worker_that_could_not_start_for_want_of_descriptors_starts_when_there_are_s
     assert!(!outcome.stderr.contains("pool_degraded"), "{}", outcome.stderr);
 }
 
-// Floods before a slow worker.
+// Floods of a slow worker.
 
-/// Lets a client flood a worker that takes 0.2 ms a line, and counts the answers of a polite one by the lines that the
+/// Lets a client flood a worker that takes 0.2 ms per line, and counts a polite client's answers by the lines that the
 /// worker has read meanwhile.
 fn shares_a_slow_worker(flood: &Value) {
     const LINES: u64 = 10_000;
@@ -622,7 +623,7 @@ fn shares_a_slow_worker(flood: &Value) {
             while !done.load(Ordering::Relaxed) && writer.try_send(bytes.as_bytes()).is_ok() {
                 flooding.store(true, Ordering::Relaxed);
             }
-            // The reader's end.
+            // The end of its input.
             writer.half_close();
         });
         if flood.get("id").is_some() {
@@ -632,12 +633,12 @@ fn shares_a_slow_worker(flood: &Value) {
         while line(&mut polite) < first + LINES {
             answers += 1;
         }
-        // It is not waited for: what it has sent would keep the worker busy for long.
+        // It is not waited for: its lines would keep the worker busy for long.
         done.store(true, Ordering::Relaxed);
         daemon.signal(Signal::TERM);
     });
-    // Behind the flood one answer would take some 40,000 lines. With turns it is a hundred or so; where the machine is busy
-    // the worker reads on while the polite client waits for a processor.
+    // Queued behind the flood, one answer would take some 40,000 lines. With turns it takes about a hundred; on a busy
+    // machine the worker reads on while the polite client waits for a CPU.
     assert!(answers >= 5, "{answers} answers while the worker read {LINES} lines");
     daemon.ends_well();
 }
@@ -652,7 +653,7 @@ fn a_flood_of_requests_takes_turns_with_the_others_before_a_slow_worker() {
     shares_a_slow_worker(&json!({ "id": 1, "method": "m", "params": { "fill": "x".repeat(60) } }));
 }
 
-// The seats of a dedicated pool.
+// The workers of a dedicated pool.
 
 #[test]
 fn when_every_seat_of_a_dedicated_pool_is_taken_the_next_is_told_and_its_neighbours_go_on() {

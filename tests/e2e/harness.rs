@@ -1,8 +1,8 @@
 //! Starts the real daemon, watches it, and leaves nothing of it behind.
 //!
-//! Every daemon gets an environment variable of its own, which all its descendants inherit: whoever carries it after
-//! the daemon has ended was left behind. Nothing here waits for a time to pass: it waits for conditions, and a
-//! condition that does not come within [`PATIENCE`] fails the test with the daemon's log.
+//! Every daemon gets a unique environment variable, which all its descendants inherit: any process with it after the
+//! daemon has ended was left behind. Nothing here waits for time to pass: it waits for conditions, and a condition that
+//! does not hold within [`PATIENCE`] fails the test with the daemon's log.
 
 mod gate;
 mod log;
@@ -41,18 +41,18 @@ use crate::waiting::comes_true;
 
 const MARK: &str = "STDIO_BUS_TEST_MARK";
 
-/// The daemon's program file.
+/// The daemon's executable.
 pub fn program() -> PathBuf {
     std::env::var_os("STDIO_BUS_UNDER_TEST").map_or_else(|| env!("CARGO_BIN_EXE_stdio_bus").into(), PathBuf::from)
 }
 
-/// What carries the bytes in this run of the tests.
+/// The I/O backend in this run of the tests.
 pub fn io() -> &'static str {
     if std::env::var("STDIO_BUS_IO").is_ok_and(|io| io == "epoll") { "epoll" } else { "ring" }
 }
 
-/// Says that a test cannot run here, and why: to who reads the output of the test alone, and to `scripts/test`, which
-/// repeats it where everybody sees it.
+/// Reports that a test cannot run here, and why: in the test's own output, and to `scripts/test`, which repeats it in
+/// its summary.
 pub fn skip(why: &str) {
     eprintln!("skipped: {why}");
     if let Some(path) = std::env::var_os("STDIO_BUS_SKIPPED") {
@@ -61,8 +61,8 @@ pub fn skip(why: &str) {
     }
 }
 
-/// Has a command run as a user who has no other process, with this limit, and then in the new process do something
-/// more that makes system calls only. False if we may not: only root may.
+/// Makes a command run as a user without other processes, with this limit, and then runs `then` in the new process,
+/// which only makes system calls. False without root.
 pub fn as_another_user(
     command: &mut Command,
     resource: libc::__rlimit_resource_t,
@@ -75,10 +75,10 @@ pub fn as_another_user(
         skip("only root can become another user");
         return false;
     }
-    // Limits of processes and of locked memory count all that a user has.
+    // Limits of processes and of locked memory count everything of a user.
     let user = 20_000 + (std::process::id() * 16 + USERS.fetch_add(1, Ordering::Relaxed)) % 40_000;
     let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-    // SAFETY: the closure makes system calls only, and `limit` lives in it.
+    // SAFETY: the closure only makes system calls, and `limit` lives in it.
     unsafe {
         command.pre_exec(move || {
             let is_limited = libc::setrlimit(resource, &raw const limit) == 0;
@@ -89,7 +89,7 @@ pub fn as_another_user(
     true
 }
 
-/// A copy of the daemon's program in this directory, where every user may run it.
+/// A copy of the daemon's executable in this directory, where every user may run it.
 pub fn program_for_all(directory: &Path) -> PathBuf {
     fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("it is ours");
     let path = directory.join("stdio_bus");
@@ -97,26 +97,26 @@ pub fn program_for_all(directory: &Path) -> PathBuf {
     path
 }
 
-/// A script at this path that can be run.
+/// An executable script at this path.
 pub fn script(path: &Path, text: &str) {
     let source = path.with_extension("source");
     fs::write(&source, text).expect("there is room for it");
     install(&source, path);
 }
 
-/// Copies a program by a process of its own. If the tests had it open for writing themselves, another test that forks at
-/// that moment would have it, too, and nobody could run it (ETXTBSY).
+/// Copies a program in a separate process. If this process had it open for writing, another test that forks at that
+/// moment would have it, too, and it could not be run (ETXTBSY).
 fn install(from: &Path, to: &Path) {
     let status = Command::new("install").args(["-m", "755"]).arg(from).arg(to).status().expect("there is install");
     assert!(status.success(), "{}: {status}", to.display());
 }
 
-/// Waits for what sends no event when it comes true, such as the contents of /proc or of a file.
+/// Polls a condition that no event reports, such as the contents of /proc or of a file.
 pub fn until(what: &str, condition: impl FnMut() -> bool) {
     assert!(comes_true(PATIENCE, condition), "in vain: {what}");
 }
 
-/// Waits for the end of a child of ours. One that does not end is killed, and the test fails.
+/// Waits for a child to exit. If it does not, it is killed, and the test fails.
 pub fn end_of(what: &str, child: &mut Child) -> ExitStatus {
     if !comes_true(PATIENCE, || child.try_wait().expect("it is our child").is_some()) {
         let _ = child.kill();
@@ -125,9 +125,9 @@ pub fn end_of(what: &str, child: &mut Child) -> ExitStatus {
     child.wait().expect("it is our child")
 }
 
-/// Runs a program to its end: how it ended, and what it wrote to stdout.
+/// Runs a program to its end: its exit status, and its stdout.
 pub fn run_to_its_end(command: &mut Command) -> (ExitStatus, String) {
-    /// Takes what it has started with it if the test fails.
+    /// Kills what it has started if the test fails.
     struct Group(Child);
     impl Drop for Group {
         fn drop(&mut self) {
@@ -155,18 +155,18 @@ pub fn echo(id: &str, instances: usize) -> Value {
     json!({ "id": id, "command": program(), "args": ["worker", "echo"], "instances": instances })
 }
 
-/// A pool whose workers are a line of shell.
+/// A pool of workers that run a shell script.
 pub fn shell(id: &str, script: &str) -> Value {
     json!({ "id": id, "command": "sh", "args": ["-c", script], "instances": 1 })
 }
 
-/// A worker that keeps what it reads in a file and says nothing.
+/// A worker that stores what it reads in a file and writes nothing.
 pub fn sink(id: &str, file: &Path) -> Value {
-    // Not the shell's last command: it stays, and keeps stdout open.
+    // Not the shell's last command: the shell stays, and keeps stdout open.
     shell(id, &format!("tee {} > /dev/null; :", file.display()))
 }
 
-/// The pool with one more key.
+/// Adds a key to a pool.
 pub fn with(mut pool: Value, key: &str, value: impl Into<Value>) -> Value {
     pool[key] = value.into();
     pool
@@ -177,13 +177,13 @@ enum Mode {
     Tcp,
     Unix,
     Stdio,
-    /// The test says it itself.
+    /// The test supplies it.
     Given,
 }
 
 type BeforeExec = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
 
-/// A daemon that is about to be started.
+/// A daemon to be started.
 pub struct Setup {
     config: Option<Value>,
     mode: Mode,
@@ -199,15 +199,15 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// With these pools, over TCP on a port that the kernel chooses.
+    /// With these pools, over TCP on a port chosen by the kernel.
     pub fn new(pools: impl IntoIterator<Item = Value>) -> Self {
         let pools: Vec<Value> = pools.into_iter().collect();
-        // A shutdown goes on at once; those tests that let requests finish say so.
+        // A shutdown does not wait; tests that let requests finish set this.
         let limits = json!({ "quiesce_sec": 0 });
         Self { config: Some(json!({ "pools": pools, "limits": limits })), ..Self::bare().tcp() }
     }
 
-    /// With nothing: no configuration, no flags.
+    /// Without a configuration and flags.
     pub fn bare() -> Self {
         static ALLOWED: Once = Once::new();
         ALLOWED.call_once(descriptors::allow);
@@ -226,7 +226,7 @@ impl Setup {
         }
     }
 
-    /// The configuration as it stands, for what has no method here.
+    /// The configuration, for settings without a method here.
     pub fn config(&mut self) -> &mut Value {
         self.config.get_or_insert_with(|| json!({}))
     }
@@ -258,7 +258,7 @@ impl Setup {
         self
     }
 
-    /// Without a flag that says where to listen.
+    /// Without a listener flag.
     pub fn no_listener(mut self) -> Self {
         self.mode = Mode::Given;
         self
@@ -269,7 +269,7 @@ impl Setup {
         self
     }
 
-    /// Started by another program, which is given the daemon's command line.
+    /// Started by another program, which gets the daemon's command line.
     pub fn under(mut self, wrapper: &[&str]) -> Self {
         self.wrapper = wrapper.iter().map(|word| (*word).to_owned()).collect();
         self
@@ -290,19 +290,19 @@ impl Setup {
         self
     }
 
-    /// The log goes there instead of to the harness.
+    /// Sends the log there instead of to the harness.
     pub fn stderr(mut self, stderr: impl Into<Stdio>) -> Self {
         self.stderr = Some(stderr.into());
         self
     }
 
-    /// As the leader of a process group, as a shell starts a job in the foreground.
+    /// As the leader of a process group, like a foreground job of a shell.
     pub fn own_group(mut self) -> Self {
         self.own_group = true;
         self
     }
 
-    /// It hears SIGHUP, which may be ignored where the tests run (nohup).
+    /// Does not ignore SIGHUP, which may be ignored where the tests run (nohup).
     pub fn hears_hangups(self) -> Self {
         self.before_exec(|| {
             // SAFETY: the call takes no memory.
@@ -354,13 +354,13 @@ impl Setup {
             command.process_group(0);
         }
         for action in self.before_exec.drain(..) {
-            // SAFETY: the actions make system calls only, as `before_exec` asks (fork(2), signal-safety(7)).
+            // SAFETY: the actions only make system calls, as `before_exec` requires (fork(2), signal-safety(7)).
             unsafe { command.pre_exec(action) };
         }
         (command.spawn().expect("the daemon's program can be started"), mark)
     }
 
-    /// Starts it and waits until it can be talked to.
+    /// Starts it and waits until it accepts clients.
     pub fn start(self) -> Daemon {
         let mode = self.mode;
         let daemon = self.start_unheard();
@@ -374,10 +374,10 @@ impl Setup {
         daemon
     }
 
-    /// Starts it and waits for nothing.
+    /// Starts it without waiting.
     pub fn start_unheard(mut self) -> Daemon {
         let (mut child, mark) = self.spawn();
-        // Where the test has it, nobody is to wait for its end here.
+        // If the test has stderr, its end is not awaited here.
         let log = child.stderr.take().map_or_else(|| Log::of(io::empty()), Log::of);
         let client = match (self.mode, child.stdin.take(), child.stdout.take()) {
             (Mode::Stdio, stdin, Some(stdout)) => Some(Client::over_pipes(stdin, stdout)),
@@ -389,7 +389,7 @@ impl Setup {
         Daemon { child, mark, log, client, setup: self, ended: None, left_nothing: false }
     }
 
-    /// Runs it to its end: for starts that are refused, and programs that only print something.
+    /// Runs it to its end: for refused starts, and programs that only print something.
     pub fn run(self) -> Outcome {
         let mut daemon = self.start_unheard();
         let code = daemon.wait().code();
@@ -400,7 +400,7 @@ impl Setup {
     }
 }
 
-/// What a daemon that has ended left.
+/// The output and exit status of a daemon that has ended.
 #[derive(Debug)]
 pub struct Outcome {
     pub code: Option<i32>,
@@ -416,17 +416,17 @@ pub struct Daemon {
     client: Option<Client>,
     setup: Setup,
     ended: Option<ExitStatus>,
-    /// Nothing of its process tree was left after its end.
+    /// No process of its tree was left after its end.
     left_nothing: bool,
 }
 
 impl Daemon {
-    /// Where it listens on TCP, for lines, WebSocket or MCP: the first such address, as it tells on stderr.
+    /// Its first TCP address, for NDJSON, WebSocket or MCP, as printed on stderr.
     pub fn address(&self) -> SocketAddr {
         self.addresses(1)[0]
     }
 
-    /// The first `count` TCP addresses that it tells.
+    /// The first `count` TCP addresses that it prints.
     pub fn addresses(&self, count: usize) -> Vec<SocketAddr> {
         let find = || -> Vec<SocketAddr> {
             let text = self.log();
@@ -444,7 +444,7 @@ impl Daemon {
         found
     }
 
-    /// A new connection, or in stdio mode the one client.
+    /// A new connection, or in stdio mode the only client.
     pub fn connect(&mut self) -> Client {
         match self.setup.mode {
             Mode::Tcp | Mode::Given => Client::over_tcp(self.address()),
@@ -453,7 +453,7 @@ impl Daemon {
         }
     }
 
-    /// A client that has its answer: one that never says anything makes room when all slots are taken.
+    /// A client that has its answer: a silent one may be evicted when all slots are taken.
     pub fn connect_and_ask(&mut self) -> Client {
         let mut client = self.connect();
         let answer = client.request(1, "m", json!({}));
@@ -461,7 +461,7 @@ impl Daemon {
         client
     }
 
-    /// The client on its stdin and stdout, when the test gave it a pipe.
+    /// The client on its stdin and stdout, if the test gave it pipes.
     pub fn pipes(&mut self) -> Client {
         Client::over_pipes(self.child.stdin.take(), self.child.stdout.take().expect("stdout is a pipe"))
     }
@@ -476,7 +476,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// What it has logged so far.
+    /// Its log so far.
     pub fn log(&self) -> String {
         self.log.text()
     }
@@ -504,37 +504,37 @@ impl Daemon {
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 
-    /// Stops it until it gets SIGCONT.
+    /// Stops it with SIGSTOP.
     pub fn stand_still(&self) {
         self.signal(Signal::STOP);
         let stat = || fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
         self.until("it stands still", || stat().rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')));
     }
 
-    /// The processor time that it has used, in ticks (proc(5)).
+    /// The CPU time that it has used, in ticks (proc(5)).
     pub fn ticks(&self) -> u64 {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("it runs");
         let fields = stat.rsplit_once(") ").expect("the name is in brackets").1.split(' ');
         fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum()
     }
 
-    /// How often it has begun to sleep (proc_pid_status(5)).
+    /// How often it has gone to sleep (proc_pid_status(5)).
     pub fn sleeps(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it is not reaped");
         number_in(&status.replace(":\t", "="), "\nvoluntary_ctxt_switches")
     }
 
-    /// How many descriptors it has open.
+    /// The number of its open descriptors.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs").count()
     }
 
-    /// How many threads it has, those of the kernel that work for it included.
+    /// The number of its threads, including kernel threads that work for it.
     pub fn threads(&self) -> usize {
         fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs").count()
     }
 
-    /// Copies of its descriptors, which are of the same open files.
+    /// Copies of its descriptors, with the same open files.
     pub fn copies_of_descriptors(&self) -> impl Iterator<Item = OwnedFd> {
         let process = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()).expect("it runs");
         let entries = fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs");
@@ -552,7 +552,7 @@ impl Daemon {
         kill_process_group(Pid::from_child(&self.child), signal).expect("the group is there");
     }
 
-    /// What it has written to stdout and nobody has read.
+    /// Its stdout that was not read.
     fn rest_of_stdout(&mut self) -> String {
         let stdout = self.child.stdout.take();
         stdout.map(|stdout| Client::over_pipes(None, stdout).rest()).unwrap_or_default()
@@ -568,18 +568,18 @@ impl Daemon {
         status
     }
 
-    /// Whether it still runs.
+    /// Whether it is still running.
     pub fn runs(&mut self) -> bool {
         self.child.try_wait().expect("it is our child").is_none()
     }
 
-    /// Asks it to stop, and checks that it ends with 0 and leaves nothing behind.
+    /// Shuts it down, and checks that it exits with 0 and leaves nothing behind.
     pub fn stop(self) -> Outcome {
         self.signal(Signal::TERM);
         self.ends_well()
     }
 
-    /// Checks that it ends with 0 and leaves nothing behind.
+    /// Checks that it exits with 0 and leaves nothing behind.
     pub fn ends_well(mut self) -> Outcome {
         // Its clients close as programs do.
         comes_true(PATIENCE, || {
@@ -595,13 +595,13 @@ impl Daemon {
         Outcome { code: status.code(), stdout, stderr: self.log() }
     }
 
-    /// Checks that no process that it started is left.
+    /// Checks that no process of its tree is left.
     pub fn nothing_is_left(&self) {
-        // A process that was killed a moment ago may still be on its way out.
+        // A process that was just killed may still be exiting.
         self.until("nothing of the daemon's process tree is left", || self.descendants().is_empty());
     }
 
-    /// The processes that carry its mark, but not itself: pid and command line.
+    /// The processes with its mark, except itself: pid and command line.
     pub fn descendants(&self) -> Vec<(u32, String)> {
         let mark = format!("{MARK}={}", self.mark);
         let own = if self.setup.wrapper.is_empty() { self.pid() } else { 0 };
@@ -617,7 +617,7 @@ impl Daemon {
             .collect()
     }
 
-    /// Its children that have ended and were not reaped.
+    /// Its zombie children.
     pub fn zombies(&self) -> Vec<u32> {
         children(self.pid()).into_iter().filter(|(_, state)| *state == 'Z').map(|(pid, _)| pid).collect()
     }
@@ -644,7 +644,7 @@ pub fn recorded(path: &Path) -> Vec<String> {
     fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
-/// A number behind `name=` in a line of a record.
+/// The number after `name=` in a line of a record.
 pub fn number_in(line: &str, name: &str) -> u64 {
     let rest = line.split(&format!("{name}=")).nth(1).unwrap_or_else(|| panic!("no {name} in {line:?}"));
     rest.split(|c: char| !c.is_ascii_digit()).next().and_then(|digits| digits.parse().ok()).expect("a number")
@@ -655,7 +655,7 @@ pub fn is_socket(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket())
 }
 
-/// A TCP port that nobody listens on now.
+/// Whether nothing listens on a TCP port now.
 pub fn refuses_connections(address: SocketAddr) -> bool {
     TcpStream::connect(address).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
@@ -667,7 +667,7 @@ pub fn inheritable(file: &impl AsRawFd) -> i32 {
     file.as_raw_fd()
 }
 
-/// Tells another thread that it may end, also when this one has failed.
+/// Tells another thread to end, even if this one fails.
 pub struct SetAtTheEnd<'a>(pub &'a AtomicBool);
 
 impl Drop for SetAtTheEnd<'_> {
@@ -676,8 +676,7 @@ impl Drop for SetAtTheEnd<'_> {
     }
 }
 
-/// Lets so many seconds go by: a request of another daemon that runs into its timeout is a clock that waits for a
-/// condition.
+/// Lets seconds pass: a request of another daemon that times out is a clock with a condition to wait for.
 pub fn seconds_go_by(seconds: u64) {
     let mut clock = Setup::new([with(worker("clock", 1, &[]), "request_timeout_sec", seconds)]).start();
     let mut timed = clock.connect();
@@ -686,7 +685,7 @@ pub fn seconds_go_by(seconds: u64) {
     clock.stop();
 }
 
-/// How much of a figure of the project is to be reached: as the environment says, or so much.
+/// The size of a figure: from the environment, or this default.
 pub fn figure(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |count| count.parse().expect("a number"))
 }

@@ -1,5 +1,5 @@
-//! A client of MCP over HTTP, as little as the tests need: it writes requests and reads answers, whole or event by event,
-//! and never waits for ever.
+//! A minimal client of MCP over HTTP: it writes requests and reads responses, whole or event by event, and never waits
+//! for ever.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,12 +18,12 @@ pub struct Http {
     pub fields: Vec<(String, String)>,
 }
 
-/// An answer, as far as its head.
+/// A response's head, and its body if it is complete.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
     pub fields: HashMap<String, String>,
-    /// The body, if it is no stream of events.
+    /// The body, unless it is an event stream.
     pub body: String,
 }
 
@@ -62,13 +62,13 @@ impl Http {
         Self { stream, reader, fields }
     }
 
-    /// One that sends this field with each request.
+    /// Adds a field to each request.
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.fields.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// One that has begun a session of this revision.
+    /// A client with a new session of this revision.
     pub fn session(address: SocketAddr, version: &str) -> Self {
         let mut client = Self::connect(address);
         let params = json!({ "protocolVersion": version, "capabilities": {} });
@@ -78,7 +78,7 @@ impl Http {
         client.with("Mcp-Session-Id", &id)
     }
 
-    /// The session that it is of.
+    /// Its session id.
     pub fn session_id(&self) -> String {
         let field = self.fields.iter().find(|(name, _)| name == "Mcp-Session-Id");
         field.map(|(_, value)| value.clone()).expect("it has one")
@@ -95,7 +95,7 @@ impl Http {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Sends a request with these fields beside its own.
+    /// Sends a request with these additional fields.
     pub fn send(&mut self, line: &str, fields: &[(&str, &str)], body: &str) {
         let mut head = format!("{line} HTTP/1.1\r\nAccept: application/json, text/event-stream\r\n");
         let own = self.fields.iter().map(|(name, value)| (name.as_str(), value.as_str()));
@@ -112,20 +112,20 @@ impl Http {
         self.send("POST /mcp", &[], &message.to_string());
     }
 
-    /// Posts a message, and gives what is answered.
+    /// Posts a message, and returns the response.
     pub fn ask(&mut self, message: &Value) -> Answer {
         self.post(message);
         self.answer()
     }
 
-    /// Asks for something, and gives the answer's body.
+    /// Sends a request, and returns the response's body.
     pub fn call(&mut self, id: u64, method: &str, params: Value) -> Value {
         let answer = self.ask(&request(id, method, params));
         assert_eq!((answer.status, answer.is_stream()), (200, false), "{answer:?}");
         answer.json()
     }
 
-    /// Opens the stream of its session, or goes on behind an event.
+    /// Opens the stream of its session, or resumes after an event.
     pub fn open(&mut self, behind: Option<&str>) -> Answer {
         let fields: Vec<_> = behind.map(|id| ("Last-Event-ID", id)).into_iter().collect();
         self.send("GET /mcp", &fields, "");
@@ -146,7 +146,7 @@ impl Http {
         line.trim_end_matches(['\r', '\n']).to_owned()
     }
 
-    /// The next answer; of a stream only the head.
+    /// The next response; of a stream only the head.
     pub fn answer(&mut self) -> Answer {
         let mut answer = self.head();
         let length = answer.fields.get("content-length").map_or(0, |length| length.parse().expect("a number"));
@@ -156,7 +156,7 @@ impl Http {
         answer
     }
 
-    /// The head of the next answer.
+    /// The head of the next response.
     pub fn head(&mut self) -> Answer {
         let status = self.line();
         let status = status.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or_else(|| panic!("{status}"));
@@ -169,7 +169,7 @@ impl Http {
         Answer { status, fields, body: String::new() }
     }
 
-    /// What comes next of a stream: an event, or none at its end. Comments are passed over.
+    /// The next event of a stream, or none at its end. Comments are skipped.
     pub fn event(&mut self) -> Option<Event> {
         loop {
             let length = usize::from_str_radix(&self.line(), 16).expect("the length of a chunk");
@@ -192,17 +192,17 @@ impl Http {
         std::iter::from_fn(|| self.event()).collect()
     }
 
-    /// Whether the daemon closes the connection, without another word.
+    /// Whether the daemon closes the connection without sending anything.
     pub fn is_closed(&mut self) -> bool {
         self.reader.read(&mut [0]).is_ok_and(|read| read == 0)
     }
 
-    /// Ends it so that the daemon sees at once that nobody is there any more.
+    /// Resets the connection, so that the daemon notices at once that the client has gone.
     pub fn reset(self) {
         rustix::net::sockopt::set_socket_linger(&self.stream, Some(std::time::Duration::ZERO)).unwrap();
     }
 
-    /// Sends nothing more.
+    /// Half-closes the connection.
     pub fn half_close(&self) {
         self.stream.shutdown(std::net::Shutdown::Write).unwrap();
     }

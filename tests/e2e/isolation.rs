@@ -1,5 +1,5 @@
-//! What a hostile client cannot do to the others: use their sessions, get their answers, cancel their requests. The
-//! victim and the attacker share a worker here, since that is where they meet.
+//! A hostile client cannot harm others: use their sessions, get their answers, cancel their requests. The victim and
+//! the attacker share a worker here, since that is where they meet.
 
 mod cancellations;
 mod ids;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::client::Client;
 use crate::harness::{Daemon, Setup, echo, with, worker};
 
-/// How a client names the session that its message is for.
+/// Where a message names its session.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Top,
@@ -18,7 +18,7 @@ enum Place {
 
 const PLACES: [Place; 2] = [Place::Top, Place::Params];
 
-/// The forms of cancellation that the field uses, and what they might be mixed up to: method and member of `params`.
+/// The forms of cancellation in use, and others they might be confused with: method and member of `params`.
 const CANCELLATIONS: [(&str, &str); 8] = [
     ("$/cancel_request", "requestId"),
     ("$/cancel_request", "id"),
@@ -54,19 +54,19 @@ fn new_session(client: &mut Client) -> String {
     made["result"]["sessionId"].as_str().unwrap_or_else(|| panic!("no session: {made}")).to_owned()
 }
 
-/// The lines that the one worker has read, if it keeps them.
+/// The lines that the only worker has read, if it keeps them.
 fn read_by_worker(client: &mut Client) -> String {
     client.request("kept", "kept", json!({}))["result"]["lines"].to_string()
 }
 
-/// Lets the one worker say something in a session, and takes the next message, which is not that.
+/// Makes the only worker send something in a session, and takes the next message, which must be another.
 fn hears_no_update(client: &mut Client, session: &str) {
     let update = json!({ "method": "session/update", "params": { "sessionId": session, "secret": true } });
     client.send(&json!({ "method": "write", "params": { "text": format!("{update}\n") } }));
     client.request("behind the update", "who", json!({}));
 }
 
-/// Leaves, and waits until the daemon has noticed.
+/// Disconnects, and waits until the daemon has noticed.
 fn leaves(daemon: &Daemon, client: Client) {
     let count = || daemon.log().matches("client_broken").count();
     let before = count();
@@ -148,7 +148,7 @@ fn a_session_in_params_that_is_too_long_is_refused_whatever_stands_on_top() {
     daemon.stop();
 }
 
-// Late answers, and answers that come twice.
+// Late and repeated answers.
 
 #[test]
 fn after_a_full_table_late_answers_reach_no_stranger() {
@@ -165,7 +165,7 @@ fn after_a_full_table_late_answers_reach_no_stranger() {
     attacker.error("over", "pending_limit");
     leaves(&daemon, attacker);
     let mut victim = daemon.connect();
-    // The first ones push the attacker's out of the table, then the same ids are used again.
+    // The first ones push the attacker's out of the table, then the same ids are reused.
     for id in 0..64 {
         victim.ask(format!("push {id}"), "hold", json!({ "of": "victim" }));
     }
@@ -190,7 +190,7 @@ fn an_answer_that_comes_after_the_grace_of_a_request_that_nobody_waits_for_reach
     leaves(&daemon, leaver);
     attacker.ask(7, "hold", json!({ "of": "attacker", "stubborn": true }));
     attacker.send(&json!({ "method": "$/cancelRequest", "params": { "id": 7 } }));
-    // When this one's grace is over, so is that of the client that left before.
+    // When this one's grace period is over, so is that of the client that left before.
     assert_eq!(attacker.error(7, "cancelled"), -32800);
     for id in [6, 7] {
         victim.ask(id, "hold", json!({ "of": "victim" }));
@@ -308,7 +308,7 @@ fn with_always_not_even_the_first_answer_that_comes_twice_reaches_another_client
     daemon.stop();
 }
 
-// Session names that can be guessed.
+// Guessable session names.
 
 #[test]
 fn a_name_that_was_used_before_it_is_given_out_belongs_to_the_client_that_it_is_given_to() {
@@ -358,14 +358,14 @@ fn where_names_are_given_out_a_client_may_only_name_its_own() {
             is_denied(&mut thief, Place::Params, next);
         }
     }
-    // The specification's sessions of the top level stay where nobody was given the name, and end where somebody is.
+    // The specification's top-level sessions stay where no client was given the name, and end where one is.
     thief.request_in("session-1", 1, "m", json!({}));
     let pid = new_session_on(&mut victim, "session-1");
     assert!(uses(&mut victim, Place::Params, "session-1")["result"]["pid"] == pid);
     daemon.stop();
 }
 
-/// Asks for sessions until one has this name, and returns the process that gave it out.
+/// Creates sessions until one has this name, and returns the process that gave it out.
 fn new_session_on(client: &mut Client, name: &str) -> Value {
     for _ in 0..8 {
         let made = client.request("new", "session/new", json!({}));
@@ -376,7 +376,7 @@ fn new_session_on(client: &mut Client, name: &str) -> Value {
     panic!("no worker gave out {name}")
 }
 
-/// Ends the one worker, and waits until its successor answers.
+/// Makes the only worker exit, and waits until its successor answers.
 fn restart_worker(daemon: &Daemon, client: &mut Client) {
     client.ask("exit", "exit", json!({ "code": 1 }));
     assert_eq!(client.find_answer("exit")["error"]["data"]["reason"], "worker_exited");
@@ -396,7 +396,7 @@ fn a_session_that_was_lost_with_its_worker_is_an_error_and_never_one_of_the_same
         for place in PLACES {
             owner.send(&naming(place, "session-0", "session/prompt"));
             assert_eq!(owner.error(1, "session_lost"), -32017, "{place:?}");
-            // A notification of it goes nowhere either.
+            // Its notifications are dropped as well.
             let mut notification = naming(place, "session-0", "session/cancel");
             notification.as_object_mut().unwrap().remove("id");
             owner.send(&notification);
@@ -465,7 +465,7 @@ fn what_a_session_says_when_its_owner_has_left_reaches_nobody_and_a_stranger_is_
         hears_no_update(&mut stranger, &session);
         daemon.logs_times("unknown_session", 1);
         if turn == 0 {
-            // The session is the worker's also when nothing of it is pending any more.
+            // The session stays with the worker even when none of its requests is pending.
             stranger.request("release", "release", json!({}));
         }
     }
@@ -535,7 +535,7 @@ fn a_name_that_a_client_only_used_is_free_when_it_has_left_and_nothing_of_it_is_
     for place in PLACES {
         is_denied(&mut stranger, place, "used");
     }
-    // The late answer comes before the one to this.
+    // The late answer precedes the one to this.
     stranger.request(2, "release", json!({}));
     assert!(uses(&mut stranger, Place::Top, "used")["result"].is_object());
     daemon.stop();

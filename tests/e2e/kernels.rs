@@ -1,7 +1,7 @@
-//! Kernels that lack something or forbid it: the daemon does without, or says what is missing.
+//! Kernels that lack or forbid something: the daemon works without it, or reports what is missing.
 //!
-//! A seccomp filter answers what can be told by the numbers that a call is given. What lies in memory, the flags of a
-//! ring and the features that come back, is seen by a tracer (ptrace(2)) that is there while the ring is made.
+//! A seccomp filter decides by the numbers in a call's arguments. Those in memory, the flags of a ring and the features
+//! returned, are changed by a tracer (ptrace(2)) while the ring is created.
 
 use std::fs::File;
 use std::io;
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::harness::{Daemon, Outcome, PATIENCE, Setup, shell, worker};
 use crate::seccomp::forbid;
 
-/// Where the low halves of a call's first two arguments lie (seccomp(2), struct seccomp_data).
+/// Offsets of the low halves of a call's first two arguments (seccomp(2), struct seccomp_data).
 const FIRST: u32 = 16;
 const SECOND: u32 = 24;
 /// IORING_REGISTER_BUFFERS and IORING_REGISTER_PBUF_RING (io_uring_register(2)).
@@ -22,8 +22,8 @@ const REGISTER_BUFFER_RING: u32 = 22;
 /// IORING_REGISTER_RESTRICTIONS.
 const REGISTER_RESTRICTIONS: u32 = 11;
 
-/// Runs the daemon where a call is forbidden, and checks that it does not start for want of io_uring if it must not do
-/// without, and otherwise serves by epoll and says why.
+/// Runs the daemon where a call is forbidden, and checks that it refuses to start without io_uring if that is required,
+/// and otherwise runs on epoll and says why.
 fn there_is_no_ring(call: libc::c_long, second: Option<u32>, errno: i32) -> String {
     let argument = second.map(|second| (SECOND, second));
     let mut daemon = Setup::new([worker("agents", 1, &[])])
@@ -62,8 +62,7 @@ fn on_a_kernel_that_knows_no_close_range_epoll_serves_and_no_worker_inherits_a_d
     let mut daemon = Setup::new([pool])
         .args(&["--io", "epoll"])
         .before_exec(|| {
-            // One that is open in the daemon, and inherited by whoever it starts.
-            // SAFETY: the call takes no memory.
+            // A descriptor that is open in the daemon, and inherited by its children. SAFETY: the call takes no memory.
             unsafe { libc::dup2(2, 77) };
             forbid(libc::SYS_close_range, None, libc::ENOSYS)
         })
@@ -87,7 +86,7 @@ fn where_buffers_cannot_be_provided_epoll_serves_and_it_says_how_to_find_the_cal
     assert!(said.contains("strace") && said.contains("io_uring_register"), "{said}");
 }
 
-/// Requests of every size over several connections at once, and one over a worker that dies.
+/// Requests of every size over several connections at once, and one to a worker that dies.
 fn all_are_answered(daemon: &mut Daemon) {
     let mut clients: Vec<_> = (0..20).map(|_| daemon.connect()).collect();
     for round in 0..5 {
@@ -112,7 +111,7 @@ fn where_buffers_cannot_be_registered_the_daemon_does_without_and_says_so_once()
     let outcome = daemon.stop();
     let told: Vec<&str> = outcome.stderr.lines().filter(|line| line.contains("not registered")).collect();
     assert_eq!(told.len(), 1, "{}", outcome.stderr);
-    // More locked memory does not help where the call is forbidden.
+    // More locked memory does not help if the call is forbidden.
     assert!(told[0].contains("Operation not permitted") && !told[0].contains("RLIMIT_MEMLOCK"), "{}", told[0]);
 }
 
@@ -137,7 +136,7 @@ fn where_there_is_no_ipv6_a_port_alone_is_every_network_of_ipv4() {
             assert_eq!(client.request(1, "m", json!({ "a": 1 }))["result"]["echo"]["a"], 1);
         }
     }
-    // An address of IPv6 that was asked for is not replaced by others.
+    // A requested IPv6 address is not replaced by others.
     let outcome = Setup::bare().args(&["--tcp", "[::1]:0"]).before_exec(no_ipv6).run();
     assert_eq!(outcome.code, Some(73), "{}", outcome.stderr);
     let mut setup = Setup::bare().args(&["check", "--environment", "--config"]).before_exec(no_ipv6);
@@ -152,16 +151,15 @@ fn where_there_is_no_ipv6_a_port_alone_is_every_network_of_ipv4() {
 /// Flags of io_uring_setup(2).
 const DEFER_TASKRUN: u32 = 1 << 13;
 const NO_SQARRAY: u32 = 1 << 16;
-/// One that no kernel knows.
+/// An unknown flag.
 const UNKNOWN: u32 = 1 << 31;
-/// What Linux 6.1 says that it can: the last is IORING_FEAT_LINKED_FILE.
+/// The features that Linux 6.1 reports: the last is IORING_FEAT_LINKED_FILE.
 const FEATURES_OF_6_1: u32 = (1 << 13) - 1;
-/// Where the flags and features lie in struct io_uring_params.
+/// Offsets of the flags and features in struct io_uring_params.
 const FLAGS: u64 = 8;
 const FEATURES: u64 = 20;
 
-/// Starts the daemon on a kernel that refuses these flags of a ring, and says of itself that it can no more than
-/// `features`.
+/// Starts the daemon on a kernel that refuses these flags of a ring, and reports at most `features`.
 fn start_on_kernel(setup: Setup, refused: u32, features: u32) -> Daemon {
     // SAFETY: ptrace(2) with PTRACE_TRACEME takes nothing else.
     let setup = setup.before_exec(|| match unsafe { libc::ptrace(libc::PTRACE_TRACEME) } {
@@ -196,11 +194,11 @@ fn start_on_kernel(setup: Setup, refused: u32, features: u32) -> Daemon {
     daemon.daemon
 }
 
-/// A daemon that this thread traces. It stands still but in the functions named so.
+/// A daemon traced by this thread. It only runs within the `go_on_` functions.
 struct Traced {
     pid: i32,
     daemon: Daemon,
-    /// When it must have been let go.
+    /// When it has to be released.
     deadline: Instant,
 }
 
@@ -211,7 +209,7 @@ impl Traced {
         assert_eq!(result, 0, "{}", io::Error::last_os_error());
     }
 
-    /// Waits until it stops, after it was let go with this request. Gives the signal.
+    /// Resumes it with this request, and waits until it stops. Returns the signal.
     fn go_on_to_a_stop(&mut self, request: Option<libc::c_uint>) -> i32 {
         if let Some(request) = request {
             self.trace(request, 0);
@@ -222,7 +220,8 @@ impl Traced {
         let waited = loop {
             assert!(Instant::now() < self.deadline, "it makes no ring: {}", self.daemon.log());
             match look() {
-                // It is about to stop, as it does hundreds of times: to sleep now would take longer than all that it does.
+                // It is about to stop, as it does hundreds of times: sleeping would take longer than everything it
+                // does.
                 0 => std::thread::yield_now(),
                 waited => break waited,
             }
@@ -231,10 +230,10 @@ impl Traced {
         libc::WSTOPSIG(status)
     }
 
-    /// To the next begin or end of a system call.
+    /// Runs to the next entry or exit of a system call.
     fn go_on_to_a_call(&mut self) -> libc::ptrace_syscall_info {
         while self.go_on_to_a_stop(Some(libc::PTRACE_SYSCALL)) != libc::SIGTRAP | 0x80 {}
-        // SAFETY: the structure is plain data, of which the kernel fills as much as it is told the size of.
+        // SAFETY: the structure is plain data, of which the kernel fills at most the given size.
         unsafe {
             let mut info: libc::ptrace_syscall_info = std::mem::zeroed();
             let size = size_of_val(&info);
@@ -244,12 +243,12 @@ impl Traced {
         }
     }
 
-    /// Gives the address of its parameters.
+    /// Returns the address of its parameters.
     fn go_on_to_io_uring_setup(&mut self) -> u64 {
         loop {
             let call = self.go_on_to_a_call();
             if call.op == libc::PTRACE_SYSCALL_INFO_ENTRY {
-                // SAFETY: this is the begin of a call.
+                // SAFETY: this is the entry of a call.
                 let entry = unsafe { call.u.entry };
                 if entry.nr == libc::SYS_io_uring_setup as u64 {
                     return entry.args[1];
@@ -258,11 +257,11 @@ impl Traced {
         }
     }
 
-    /// Gives what the call that has begun returns.
+    /// Returns the result of the current call.
     fn go_on_to_its_end(&mut self) -> i64 {
         let call = self.go_on_to_a_call();
         assert_eq!(call.op, libc::PTRACE_SYSCALL_INFO_EXIT);
-        // SAFETY: this is the end of a call.
+        // SAFETY: this is the exit of a call.
         unsafe { call.u.exit.sval }
     }
 
@@ -281,7 +280,7 @@ impl Traced {
     }
 }
 
-/// The flags and features that the log names.
+/// The flags and features in the log.
 fn in_use(outcome: &Outcome) -> &str {
     let line = outcome.stderr.lines().find_map(|line| line.split_once("ring: "));
     line.unwrap_or_else(|| panic!("it does not say what is in use: {}", outcome.stderr)).1

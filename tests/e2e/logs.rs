@@ -1,4 +1,4 @@
-//! The log (spec appendix C): on stderr alone, as much as asked for, and never in the way.
+//! The log (spec appendix C): only on stderr, at the requested level, and never blocking.
 
 use std::fs::File;
 use std::io::Read;
@@ -95,7 +95,7 @@ fn with_json_the_daemon_says_so_too_why_it_does_not_start() {
     }
 }
 
-/// A file for stderr, and how the journal would name it.
+/// A file for stderr, named like the journal.
 fn journal(setup: Setup, name: &str) -> (Setup, std::path::PathBuf) {
     let path = setup.path(name);
     let file = File::create(&path).unwrap();
@@ -169,10 +169,10 @@ fn of_a_flood_of_stderr_little_is_passed_on_and_the_rest_is_counted_to_the_line(
         assert!(line.contains(" worker=noisy/0 "), "{line}");
         (lines + field(line, "lines"), bytes + field(line, "bytes"))
     });
-    // The flood is pieces of 100 lines of 121 bytes.
+    // The flood consists of pieces of 100 lines of 121 bytes.
     let all = FLOOD / 12_100 * 100;
     assert_eq!((passed + lines, passed * 121 + bytes), (all, all * 121), "{passed} passed on, {lines} left out");
-    // The second that is begun, and each one that was summed up.
+    // The current second, and each one that was summarized.
     assert!(passed <= 100 * (left_out().count() + 1), "{passed} passed on in {} seconds", left_out().count());
     assert!(!log.contains("log_dropped"), "a line was lost");
     for own in ["client_malformed", "worker_malformed", " stopped: "] {
@@ -187,9 +187,9 @@ fn what_a_worker_writes_to_stderr_below_the_level_of_the_log_is_not_there() {
     assert!(log.contains("worker_malformed"), "{log}");
 }
 
-/// Workers enough that what is passed on of their stderr is more than stderr and the buffer take.
+/// Enough workers that their logged stderr exceeds what stderr and the buffer hold.
 const NOISY: usize = 8;
-/// As much as a worker may write in a second, in lines that are shown whole.
+/// As much as a worker may log in a second, in lines that are shown in full.
 const LINES: usize = 100;
 const WORDS: usize = 600;
 
@@ -197,7 +197,7 @@ fn noisy() -> Value {
     worker("noisy", NOISY, &[])
 }
 
-/// Each of the noisy workers writes as much as is passed on. Gives how many lines these are.
+/// Makes each of the noisy workers write as much as is logged. Returns the number of lines.
 fn flood(client: &mut Client) -> usize {
     let bytes = LINES * ("noise ".len() * WORDS + 1);
     for id in 0..NOISY {
@@ -206,13 +206,13 @@ fn flood(client: &mut Client) -> usize {
     NOISY * LINES
 }
 
-/// Fills a stderr that nobody reads, and checks that messages pass. As soon as somebody reads, what was lost is told.
+/// Fills a stderr that is not read, and checks that messages pass. As soon as it is read, the losses are reported.
 fn messages_pass_though_nobody_reads(reader: impl Read + Send + 'static, stderr: OwnedFd) {
     let mode = rustix::fs::fcntl_getfl(&stderr).unwrap();
     let ours = stderr.try_clone().unwrap();
     let mut daemon = Setup::new([noisy()]).unix().stderr(stderr).start();
     let mut client = daemon.connect();
-    // Far more than stderr and the buffer take; the workers must not be held up by it either.
+    // Far more than stderr and the buffer hold; it must not block the workers either.
     let all = flood(&mut client);
     for id in 0..500 {
         client.request(id, "m", json!({}));
@@ -227,11 +227,11 @@ fn messages_pass_though_nobody_reads(reader: impl Read + Send + 'static, stderr:
     let passed_on = log.lines().filter(|line| line.contains("noise noise")).count();
     let dropped: usize = log.lines().filter(|line| line.contains("reason=log_dropped")).map(dropped_in).sum();
     assert!(dropped > 0, "{end}");
-    // Lines of the daemon itself may be among them.
+    // The daemon's own lines may be among them.
     assert!(passed_on + dropped >= all, "{passed_on} passed on, {dropped} dropped of {all}: {end}");
 }
 
-/// How many lines this note says were dropped.
+/// The number of dropped lines in this note.
 fn dropped_in(note: &str) -> usize {
     let (head, _) = note.split_once(" lines of the log were dropped").expect("a note");
     head.rsplit_once(' ').and_then(|(_, number)| number.parse().ok()).expect("a number")
@@ -253,7 +253,7 @@ fn a_socket_on_stderr_that_nobody_reads_does_not_stop_the_messages() {
 fn a_socket_on_stderr_that_nobody_reads_and_that_carries_nothing_back_costs_no_processor_time() {
     let (reader, writer) = UnixStream::pair().unwrap();
     writer.set_nonblocking(true).unwrap();
-    // As service managers do it.
+    // As service managers do.
     writer.shutdown(std::net::Shutdown::Read).unwrap();
     let mut daemon = Setup::new([noisy()]).unix().stderr(OwnedFd::from(writer)).start();
     let mut client = daemon.connect();
@@ -353,9 +353,9 @@ fn lines_that_a_full_file_does_not_take_are_counted_and_told_when_it_takes_some_
     daemon.until("the first line is there", || log().contains("before"));
     let mut said = 0;
     daemon.until("lines are lost", || {
-        // Of more lines in a second not all are passed on.
+        // Of more lines in a second only some are logged.
         seconds_go_by(1);
-        // In the middle of the next line the file is full.
+        // The file is full in the middle of the next line.
         limit_files(&daemon, Some(std::fs::metadata(&path).unwrap().len() + 20));
         for _ in 0..20 {
             said += 1;
@@ -374,7 +374,7 @@ fn lines_that_a_full_file_does_not_take_are_counted_and_told_when_it_takes_some_
     daemon.stop();
 }
 
-/// How long a file may become that the daemon writes to.
+/// Limits the size of files that the daemon writes.
 fn limit_files(daemon: &Daemon, bytes: Option<u64>) {
     let process = Pid::from_raw(daemon.pid() as i32);
     let maximum = getrlimit(Resource::Fsize).maximum;

@@ -1,7 +1,7 @@
 //! The daemon as its users see it: a real process, real workers, real sockets and pipes.
 //!
-//! Each module is a part of the specification, each test a sentence of it, or of `docs/failures.md`. The
-//! harness and the client are for all of them; `misbehaving.rs` is the one misbehaving worker.
+//! Each module is a part of the specification, each test a sentence of it, or of `docs/failures.md`. The harness and
+//! the client are shared; `misbehaving.rs` is the only misbehaving worker.
 
 mod client;
 #[path = "../support/descriptors.rs"]

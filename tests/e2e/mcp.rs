@@ -1,5 +1,5 @@
-//! MCP over Streamable HTTP: sessions, streams, what is lost and what is not, and what a request is refused with. What
-//! other people's clients make of it is tried in `tests/clients`.
+//! MCP over Streamable HTTP: sessions, streams, losses, and refusals. `tests/clients` has tests with other projects'
+//! clients.
 
 use std::net::TcpStream;
 
@@ -11,7 +11,7 @@ use crate::http::{Event, Http, notification, request};
 
 pub const VERSION: &str = "2025-11-25";
 
-/// A daemon with one door, whose listener has these keys.
+/// A daemon with one MCP listener, which has these keys.
 pub fn door(pool: Value, keys: Value) -> Daemon {
     door_of(Setup::new([pool]), keys)
 }
@@ -27,12 +27,12 @@ fn shared() -> Value {
     with(worker("tools", 1, &[]), "assignment", "client")
 }
 
-/// A pool in which each session has its own.
+/// A pool with a worker for each session.
 pub fn dedicated() -> Value {
     with(with(worker("tools", 1, &[]), "assignment", "dedicated"), "max_instances", 8)
 }
 
-/// A line that the worker is to write, and an answer behind it.
+/// A request that makes the worker write these lines before its answer.
 fn says(id: u64, lines: &[Value]) -> Value {
     let answer = json!({ "jsonrpc": "2.0", "id": id, "result": { "said": true } });
     let text: String = lines.iter().chain([&answer]).map(|line| format!("{line}\n")).collect();
@@ -160,7 +160,7 @@ fn an_answer_whose_connection_broke_is_fetched_behind_the_last_event() {
     assert!(cut.answer().is_stream());
     let last = std::iter::from_fn(|| cut.event()).find(|event| !event.data.is_empty()).expect("it comes");
     drop(cut);
-    // The answer comes while nobody is there.
+    // The answer is sent while no client is connected.
     let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": { "late": true } });
     let mut other = client.again();
     let text = format!("{answer}\n{}\n", json!({ "jsonrpc": "2.0", "id": 2, "result": {} }));
@@ -495,7 +495,7 @@ fn a_drain_answers_what_is_pending_and_takes_nothing_new() {
 
 const MODERN: &str = "2026-07-28";
 
-/// A request that stands for itself.
+/// A self-contained request.
 pub fn modern(id: u64, method: &str, params: Value) -> Value {
     let mut params = params;
     params["_meta"]["io.modelcontextprotocol/protocolVersion"] = MODERN.into();
@@ -503,7 +503,7 @@ pub fn modern(id: u64, method: &str, params: Value) -> Value {
     request(id, method, params)
 }
 
-/// Sends one, with the fields that repeat it.
+/// Sends one, with the fields that repeat its metadata.
 pub fn post_modern(client: &mut Http, message: &Value) {
     let mut fields = vec![("MCP-Protocol-Version", MODERN)];
     let method = message["method"].as_str().unwrap_or_default();
@@ -617,7 +617,7 @@ fn what_goes_on_with_an_answer_goes_to_the_worker_that_gave_it() {
         client.answer();
         post_modern(&mut client, &modern(2, "write", json!({ "text": text })));
         assert_eq!(client.answer().json()["result"]["requestState"], state);
-        // Which worker that was is known by what it has kept of the line number.
+        // The worker is recognized by the line number that it has kept.
         let mut pids = std::collections::HashSet::new();
         for _ in 0..4 {
             let mut again = Http::connect(daemon.address());
@@ -640,7 +640,7 @@ fn a_client_of_2026_07_28_is_told_by_an_old_server_to_begin_with_initialize() {
     let answer = client.answer();
     assert_eq!(answer.status, 400, "{answer:?}");
     assert!(answer.json()["error"]["message"].as_str().unwrap().contains("initialize"));
-    // Clients that speak both eras begin so each time.
+    // Clients that support both eras begin like this each time.
     daemon.logs(&["INFO", "(400)", "reason=unsupported_protocol_version"]);
     assert!(!daemon.log().contains("handshake_refused"));
     daemon.stop();
@@ -668,7 +668,7 @@ fn a_page_of_a_listed_origin_may_read_what_it_is_answered() {
 
 #[test]
 fn a_connection_that_says_half_of_something_gives_way_when_all_are_taken() {
-    // As many descriptors as some connections need.
+    // Descriptors for only a few connections.
     let setup = Setup::new([shared()]).under(&["prlimit", "--nofile=200:200"]);
     let daemon = door_of(setup, json!({}));
     let mut halves: Vec<Http> = Vec::new();

@@ -1,4 +1,4 @@
-//! What is told, kept and ended at the door for MCP when a session, a connection or all workers go.
+//! What an MCP listener reports, keeps and closes when a session, a connection or all workers end.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use crate::harness::{Daemon, Setup, with, worker};
 use crate::http::{Http, notification, request};
 use crate::mcp::{VERSION, dedicated, door, door_of, messages, modern, post_modern};
 
-/// What a gauge of the admin listener shows.
+/// The value of a gauge of the admin listener.
 fn gauge(daemon: &Daemon, name: &str) -> u64 {
     let metrics = Admin::of(daemon).get("/metrics").body;
     let mut lines = metrics.lines().filter_map(|line| line.rsplit_once(' '));

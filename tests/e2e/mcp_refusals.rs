@@ -1,5 +1,5 @@
-//! What the door for MCP refuses though it could be read: versions, batches and methods that do not belong together, and
-//! more than a session may ask for.
+//! Valid requests that an MCP listener refuses: mismatched versions, batches and methods, and more than a session may
+//! have.
 
 use serde_json::{Value, json};
 
@@ -96,7 +96,7 @@ fn a_stream_that_is_gone_on_with_elsewhere_ends_even_before_its_first_event() {
     let (mut asks, mut other) = (session.again(), session.again());
     asks.post(&request(1, "hold", json!({})));
     daemon.until("it is with the worker", || other.call(2, "kept", json!({})).to_string().contains("hold"));
-    // Which stream that is can be guessed.
+    // The stream's number can be guessed.
     let mut stolen = session.again();
     assert!(stolen.open(Some("2-0")).is_stream());
     assert!(asks.answer().is_stream());

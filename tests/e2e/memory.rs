@@ -1,5 +1,5 @@
-//! Memory (`limits.max_memory`): however many lines are unfinished and whoever does not read, it stays bounded, it goes
-//! back, and who holds little notices nothing.
+//! Memory (`limits.max_memory`): with however many incomplete lines and stalled readers, it stays bounded, it is
+//! returned, and clients that hold little notice nothing.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +12,9 @@ use crate::harness::{Daemon, PATIENCE, Setup, echo, worker};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// What the daemon may hold beside max_memory: itself, and what is on its way.
+/// The daemon's memory besides max_memory: its own, and data in flight.
 const BESIDE: u64 = 20 * MIB;
-/// How much more than before may be left of a burst.
+/// How much of a burst may remain.
 const LEFT: u64 = 10 * MIB;
 
 /// A line of /proc/PID/status in bytes.
@@ -29,8 +29,8 @@ pub fn resident(daemon: &Daemon) -> u64 {
     status(daemon.pid(), "VmRSS:")
 }
 
-/// Does `work` while a client on a pool of its own asks one question after the other; each is answered. Gives the
-/// most memory that the daemon had, as the kernel has counted it all the time.
+/// Runs `work` while a client on a pool of its own sends one request at a time, each of which is answered. Returns the
+/// daemon's peak memory as counted by the kernel.
 fn beside_a_polite_client(polite: &mut Client, pid: u32, work: impl FnOnce()) -> u64 {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -40,7 +40,7 @@ fn beside_a_polite_client(polite: &mut Client, pid: u32, work: impl FnOnce()) ->
                 polite.answer(7);
             }
         });
-        // However it ends, the other thread has to end, too.
+        // The other thread has to end in any case.
         let _over = Guard(&over);
         work();
     });
@@ -60,8 +60,8 @@ fn goes_back(daemon: &Daemon, before: u64) {
     daemon.until(&format!("at most {most} bytes are left after a burst"), || resident(daemon) <= most);
 }
 
-/// Writes the beginning of a line to each client until every one has taken all of it, is closed, or takes no more
-/// although `is_enough`.
+/// Writes the beginning of a line to each client until all of it is sent, the client is closed, or it accepts no more
+/// and `is_enough`.
 fn begin_lines(clients: &mut [Client], line: &[u8], mut is_enough: impl FnMut() -> bool) {
     let mut written: Vec<Option<usize>> = vec![Some(0); clients.len()];
     let deadline = Instant::now() + PATIENCE;
@@ -92,7 +92,7 @@ const MAX_MEMORY: u64 = 256 * MIB;
 
 #[test]
 fn a_thousand_unfinished_lines_need_no_more_than_they_may_and_leave_nothing() {
-    // All slots but two: the polite client has one, and the daemon takes new clients up to the last.
+    // All slots but two: the polite client has one, and the daemon accepts new clients in the last.
     const CLIENTS: usize = 1022;
     let mut daemon = Setup::new([echo("loud", 1), echo("calm", 1)]).unix().start();
     let pid = daemon.pid();
@@ -102,7 +102,7 @@ fn a_thousand_unfinished_lines_need_no_more_than_they_may_and_leave_nothing() {
     let before = resident(&daemon);
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| daemon.connect()).collect();
     let most = beside_a_polite_client(&mut polite, pid, || {
-        // Nobody finishes, so they are closed, one after the other.
+        // None completes its line, so they are closed, one after the other.
         begin_lines(&mut clients, &unfinished_line(1_000_000), || {
             daemon.log().lines().filter(|line| line.contains("memory_limit")).count() >= 3
         });
@@ -122,7 +122,7 @@ fn a_client_that_is_closed_for_its_unfinished_line_is_told_why() {
     let mut daemon = Setup::new([echo("echo", 1)]).limit("max_input_buffer", 512 * MIB).unix().start();
     let mut client = daemon.connect();
     let mut writing = [client.second()];
-    // Nobody else is there to make room: it ends when the daemon has had enough.
+    // There are no others to evict: it ends when the daemon closes it.
     begin_lines(&mut writing, &unfinished_line(300 * MIB as usize), || client.has_something());
     assert_eq!(client.error(json!(null), "memory_limit"), -32027);
     client.ends();
@@ -141,7 +141,7 @@ fn clients_that_never_read_need_no_more_than_they_may_and_leave_nothing() {
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| daemon.connect()).collect();
     let most = beside_a_polite_client(&mut polite, pid, || {
         for (number, client) in clients.iter_mut().enumerate() {
-            // Less than fills one output, so that the worker goes on: all together are too much.
+            // Less than fills one output, so that the worker continues: all together are too much.
             let params = json!({ "lines": 130, "size": 30_000 });
             let session = format!("session-{number}");
             client.send(&json!({ "id": 1, "method": "flood", "sessionId": session, "pool": "loud", "params": params }));
@@ -161,7 +161,7 @@ fn clients_that_never_read_need_no_more_than_they_may_and_leave_nothing() {
 /// Bounds the address space of a running process.
 fn bound_address_space(pid: u32, bytes: u64) {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-    // SAFETY: prlimit(2) reads `limit`, which lives until it returns, and is asked for nothing.
+    // SAFETY: prlimit(2) reads `limit`, which lives until it returns, and writes nothing.
     let result = unsafe { libc::prlimit(pid as i32, libc::RLIMIT_AS, &raw const limit, std::ptr::null_mut()) };
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
@@ -177,7 +177,7 @@ fn without_memory_the_daemon_and_its_workers_live_and_a_polite_client_is_answere
     let mut clients: Vec<Client> = (0..200).map(|_| daemon.connect()).collect();
     beside_a_polite_client(&mut polite, pid, || begin_lines(&mut clients, &unfinished_line(1_000_000), || false));
     daemon.logs(&["WARN", "memory_limit", "client=", "the system has no memory left"]);
-    // The same from the other side: those who do not read what a worker says.
+    // The same in the other direction: clients that do not read a worker's output.
     let mut deaf: Vec<Client> = (0..40).map(|_| daemon.connect()).collect();
     beside_a_polite_client(&mut polite, pid, || {
         for (number, client) in deaf.iter_mut().enumerate() {

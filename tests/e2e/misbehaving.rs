@@ -1,11 +1,11 @@
-//! The misbehaving worker of these tests: it obeys until it is told otherwise.
+//! The tests' misbehaving worker: it behaves well unless told otherwise.
 //!
-//! Flags say how it lives from its start on, the method of a request what it does now. Whatever it is not told about it
-//! answers with `{"result": {"echo": params, "method": method, "pid": pid, "line": number}}`, at once and in order; the
-//! number says how many lines it has read.
+//! Flags set its behaviour from the start, a request's method what it does now. Any other request is answered with
+//! `{"result": {"echo": params, "method": method, "pid": pid, "line": number}}`, at once and in order; the number is
+//! that of lines it has read.
 //!
-//! It is this program itself with [`WORKER`] for its first argument. No test is in it: it begins where a program is
-//! initialised, before the harness of the tests would read the arguments and write to stdout.
+//! It is this program itself with [`WORKER`] as its first argument. It starts in a program initializer, before the test
+//! harness would read the arguments and write to stdout, so no test runs in it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -22,12 +22,12 @@ use serde_json::{Value, json};
 
 /// The first argument of a worker.
 pub const WORKER: &str = "--misbehaving-worker";
-/// The first argument of a process that a careless agent starts and forgets.
+/// The first argument of a process that a careless agent leaves behind.
 const SLEEPER: &str = "--sleeper";
 
 const CANCELLING: [&str; 3] = ["$/cancel_request", "$/cancelRequest", "notifications/cancelled"];
 
-/// What the linker has run before `main`: the only place where it is known that this is a worker, and nothing was said.
+/// Run by the linker before `main`: the only place to detect a worker before any output.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = begin;
@@ -38,7 +38,7 @@ extern "C" fn begin() {
         line.split(|byte| *byte == 0).skip(1).map(|argument| String::from_utf8_lossy(argument).into_owned());
     match arguments.next().as_deref() {
         Some(WORKER) => {
-            // The last one ends with a zero as well.
+            // The last one is zero-terminated as well.
             let mut flags: Vec<String> = arguments.collect();
             flags.pop();
             Worker::new(&flags).live();
@@ -54,9 +54,9 @@ extern "C" fn begin() {
     }
 }
 
-/// Ends at once, without what a program does at its end.
+/// Exits at once, without a program's exit handlers.
 fn leave(code: i32) -> ! {
-    // SAFETY: it takes a number and does not come back.
+    // SAFETY: it takes a number and does not return.
     unsafe { libc::_exit(code) }
 }
 
@@ -82,30 +82,30 @@ fn rest_for_ever() -> ! {
     }
 }
 
-/// Writes without a buffer and without a lock, so that who handles a signal may write, too.
+/// Writes without a buffer and without a lock, so that signal handlers may write, too.
 fn write(descriptor: i32, mut bytes: &[u8]) {
     while !bytes.is_empty() {
-        // SAFETY: the bytes are borrowed; whether the descriptor is open is for the kernel to say.
+        // SAFETY: the bytes are borrowed; the kernel checks the descriptor.
         let written = interruptible(|| unsafe { libc::write(descriptor, bytes.as_ptr().cast(), bytes.len()) });
         match usize::try_from(written) {
             Ok(written) => bytes = &bytes[written..],
             Err(_) if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
-            // Nobody reads any more.
+            // The reader has gone.
             Err(_) => leave(1),
         }
     }
 }
 
-/// The other names of numbers and text that are one and the same to who reads them.
+/// Numbers and texts that are equal to their readers get the same value.
 fn canonical(raw: &str) -> Value {
     match serde_json::from_str(raw) {
         Ok(value) => value,
-        // Half a pair has no character.
+        // An unpaired surrogate is no character.
         Err(_) => Value::String(raw.replace("\\ud", "\u{fffd}")),
     }
 }
 
-/// An id as a program writes it that has doubles for all numbers and UTF-16 for all text.
+/// An id as written by a program with doubles for all numbers and UTF-16 for all text.
 fn as_double(raw: &str) -> String {
     if raw.starts_with('"') {
         let mut text = raw.to_owned();
@@ -124,27 +124,27 @@ fn as_double(raw: &str) -> String {
 
 #[derive(Default)]
 struct Flags {
-    /// Read nothing before this FIFO has been opened and closed for writing.
+    /// Block until this FIFO has been opened and closed for writing.
     gate: Option<String>,
     /// Exit with this code at once.
     exit: Option<i32>,
     /// Ignore SIGTERM and the end of stdin.
     ignore_term: bool,
-    /// Answer what is held only when told to stop.
+    /// Answer held requests only on shutdown.
     answer_late: bool,
-    /// Append what happens to this file.
+    /// Append events to this file.
     record: Option<String>,
     /// Start a process that outlives this one and ignores SIGTERM.
     orphan: bool,
-    /// Told in the answer to `who`.
+    /// Returned in the answer to `who`.
     name: String,
-    /// Read ids as Node does: numbers as doubles, text as UTF-16.
+    /// Read ids like Node: numbers as doubles, text as UTF-16.
     doubles: bool,
-    /// Take so many microseconds for each line.
+    /// Take this many microseconds for each line.
     slow: u64,
-    /// Write only ASCII, and escapes for all the rest.
+    /// Write only ASCII, and escape everything else.
     ascii: bool,
-    /// Keep every line and tell them in the answer to `kept`.
+    /// Keep every line and return them in the answer to `kept`.
     keep: bool,
 }
 
@@ -177,20 +177,20 @@ impl Flags {
             let at = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
             let at = at.tv_sec * 1_000_000_000 + at.tv_nsec;
             let mut file = File::options().append(true).create(true).open(path).expect("the record can be written");
-            // In one write: two workers may have one record.
+            // In one write: two workers may share a record.
             file.write_all(format!("{what} pid={} at={at}\n", id()).as_bytes()).expect("there is room for it");
         }
     }
 }
 
-/// What was asked.
+/// A request or notification.
 #[derive(Clone)]
 struct Request {
-    /// As it was written; a notification has none.
+    /// The id verbatim; a notification has none.
     id: Option<String>,
     method: String,
     params: Value,
-    /// As they were written: they may be nested deeper than a value is.
+    /// Verbatim: they may be nested deeper than a `Value`.
     raw_params: String,
     session: Option<Value>,
 }
@@ -241,7 +241,7 @@ fn release(flags: &Flags) {
     held.iter().for_each(|(request, result)| request.answer(flags, result));
 }
 
-/// What a careless agent does: a helper that keeps our stdout, or that leaves our process group.
+/// Starts a careless agent's helper, which keeps our stdout, or leaves our process group.
 fn start_grandchild(holds_stdout: bool, setsid: bool) -> u32 {
     let mut command = Command::new(std::env::current_exe().expect("it is running"));
     command.arg(SLEEPER).stdin(Stdio::null());
@@ -249,20 +249,20 @@ fn start_grandchild(holds_stdout: bool, setsid: bool) -> u32 {
         command.stdout(Stdio::null());
     }
     if setsid {
-        // SAFETY: a system call and nothing else.
+        // SAFETY: it only makes a system call.
         unsafe { command.pre_exec(|| rustix::process::setsid().map(|_| ()).map_err(Into::into)) };
     }
-    // It is left alone on purpose.
+    // It is not waited for on purpose.
     command.spawn().expect("it is this program").id()
 }
 
 struct Worker {
     flags: &'static Flags,
-    /// Lines as they were read, if asked for.
+    /// The lines read, if requested.
     kept: Vec<String>,
     lines_read: u64,
     next_session: u64,
-    /// Our own requests: by their ids, the requests that made us ask.
+    /// Our own requests by id, with the requests that caused them.
     questions: HashMap<String, Request>,
     next_question: u64,
 }
@@ -287,7 +287,7 @@ impl Worker {
         if let Some(gate) = &flags.gate {
             let _ = interruptible(|| fs::read(gate));
         }
-        // Small reads by hand: a buffered reader would swallow lines that a stopped worker must leave in its pipe.
+        // Small manual reads: a buffered reader would take lines that a stopped worker must leave in its pipe.
         let (mut buffer, mut chunk) = (Vec::new(), vec![0; 65_536]);
         loop {
             let length = match interruptible(|| rustix::io::read(rustix::stdio::stdin(), &mut chunk[..])) {
@@ -304,7 +304,7 @@ impl Worker {
             }
             buffer.drain(..begin);
         }
-        // A signal may have come with the end.
+        // A signal may have arrived with the end.
         interruptible(|| ());
         flags.record("eof");
         if flags.ignore_term {
@@ -352,7 +352,7 @@ impl Worker {
         self.act(&Request { id, method, params, raw_params, session: value("sessionId") });
     }
 
-    /// Does what a request, or a notification, asks for.
+    /// Does what a request or notification asks for.
     fn act(&mut self, request: &Request) {
         if breaks(request, self.flags)
             || writes(request)
@@ -368,11 +368,11 @@ impl Worker {
         request.answer(self.flags, &echoed);
     }
 
-    /// Keeps an answer back, or lets go what is kept; says whether that is all.
+    /// Holds an answer, or releases those held; returns whether that is all.
     fn keeps(&mut self, request: &Request) -> bool {
         match request.method.as_str() {
             "hold" => hold(request, None),
-            // The second answer follows when what is held is released.
+            // The second answer follows when held ones are released.
             "twice" => {
                 hold(request, None);
                 return false;
@@ -392,7 +392,7 @@ impl Worker {
         true
     }
 
-    /// Answers as an agent or a server does, or asks; says whether that is all.
+    /// Answers like an agent or a server, or sends a request; returns whether that is all.
     fn answers(&mut self, request: &Request) -> bool {
         let params = &request.params;
         let answer = |result: &Value| request.answer(self.flags, &result.to_string());
@@ -408,7 +408,7 @@ impl Worker {
                 write(1, format!("{line}\n").as_bytes());
             }
             "session/new" => {
-                // Names are counted, as careless agents do it: after a restart they begin anew.
+                // Names are numbered, as in careless agents: after a restart they start again.
                 let name =
                     params.get("name").cloned().unwrap_or_else(|| format!("session-{}", self.next_session).into());
                 self.next_session += 1;
@@ -427,7 +427,7 @@ impl Worker {
                 }
                 return false;
             }
-            // As an MCP server does that speaks what its client speaks.
+            // Like an MCP server that supports its client's version.
             "initialize" if params["protocolVersion"].is_string() => {
                 answer(&json!({ "protocolVersion": params["protocolVersion"], "pid": id() }));
             }
@@ -455,7 +455,7 @@ impl Worker {
     }
 }
 
-/// Ends, stops, or hears or says no more; says whether that is all.
+/// Exits, stops, or closes its input or output; returns whether that is all.
 fn breaks(request: &Request, flags: &Flags) -> bool {
     match request.method.as_str() {
         "exit" => leave(request.number("code", 0) as i32),
@@ -488,7 +488,7 @@ fn breaks(request: &Request, flags: &Flags) -> bool {
     }
 }
 
-/// Writes what it is told to; says whether that is all.
+/// Writes what it is told to; returns whether that is all.
 fn writes(request: &Request) -> bool {
     match request.method.as_str() {
         "write" => {
@@ -530,14 +530,14 @@ fn writes(request: &Request) -> bool {
     false
 }
 
-/// Keeps an answer until it is released: what is asked, unless it is this one.
+/// Holds an answer until it is released: the default one, or this result.
 fn hold(request: &Request, result: Option<Value>) {
     let echoed = || format!("{{\"held\":true,\"echo\":{}}}", request.raw_params);
     let result = result.map_or_else(echoed, |result| result.to_string());
     HELD.lock().expect("nobody panics").push((request.clone(), result));
 }
 
-/// Gives up held requests, as agents do (with an error) and as MCP servers do (without a word).
+/// Gives up held requests, like agents (with an error) or MCP servers (without an answer).
 fn cancel(request: &Request) -> usize {
     let names: Vec<&Value> = ["requestId", "id"].iter().filter_map(|key| request.params.get(key)).collect();
     let is_wanted = |(held, _): &mut (Request, String)| {
@@ -552,17 +552,17 @@ fn cancel(request: &Request) -> usize {
     wanted.len()
 }
 
-/// What the handler of signals needs to know.
+/// What the signal handler needs to know.
 static FLAGS: OnceLock<&Flags> = OnceLock::new();
 
-/// Has SIGINT and SIGTERM handled, though only in [`interruptible`]: nothing is half done there, and a handler may do what
-/// it likes. A thread for them would count among the processes of a user who may have few.
+/// Handles SIGINT and SIGTERM, but only in [`interruptible`]: there nothing is half done, and a handler may do
+/// anything. A thread for them would count against a user's limit of processes.
 fn obey_signals(flags: &'static Flags) {
     FLAGS.get_or_init(|| flags);
     let handler = on_signal as extern "C" fn(i32) as usize;
     mask(libc::SIG_BLOCK);
     for signal in [libc::SIGINT, libc::SIGTERM] {
-        // SAFETY: the handler has this type, and runs where it may.
+        // SAFETY: the handler has this type, and runs only where it may.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handler;
@@ -575,7 +575,7 @@ fn obey_signals(flags: &'static Flags) {
 extern "C" fn on_signal(signal: i32) {
     let flags = FLAGS.get().expect("they were read before");
     flags.record(if signal == libc::SIGTERM { "SIGTERM" } else { "SIGINT" });
-    // Another one may come while the answers are written.
+    // Another one may arrive while the answers are written.
     static ENDS: AtomicBool = AtomicBool::new(false);
     if signal == libc::SIGTERM && !flags.ignore_term && !ENDS.swap(true, Ordering::Relaxed) {
         if flags.answer_late {
@@ -585,9 +585,9 @@ extern "C" fn on_signal(signal: i32) {
     }
 }
 
-/// Blocks both signals, or has them come.
+/// Blocks or unblocks both signals.
 fn mask(how: i32) {
-    // SAFETY: the set is made before it is used, and lives until the call is over.
+    // SAFETY: the set is initialized before it is used, and lives until the call returns.
     unsafe {
         let mut signals = std::mem::zeroed();
         libc::sigemptyset(&raw mut signals);

@@ -1,12 +1,12 @@
-//! Messages that name a request of one client, where several share a worker and call their requests the same.
+//! Messages that name a client's request, on a worker shared by several clients that use the same ids.
 
 use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::{Setup, shell, with};
 
-/// A worker that takes two requests at a time, tells what is new of each of them, and answers them, the later one first.
-/// It repeats ids and tokens as they were written.
+/// A worker that takes two requests at a time, reports progress on each, and answers them, the later one first. It
+/// repeats ids and tokens verbatim.
 const WORKER: &str = r#"
     id_of() { rest=${1#*'"id":'}; echo "${rest%%[,\}]*}"; }
     token_of() { rest=${1#*'"progressToken":'}; echo "${rest%%[,\}]*}"; }
@@ -26,7 +26,7 @@ const WORKER: &str = r#"
     done
 "#;
 
-/// The next message that is not that the worker's tools have changed.
+/// The next message, skipping changes of the worker's tools.
 fn next(client: &mut Client) -> Value {
     loop {
         let message = client.message();

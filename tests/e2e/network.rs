@@ -1,4 +1,4 @@
-//! Clients on TCP that are gone without a word: their host has no power, or a cable was cut.
+//! TCP clients that vanish: their host has lost power, or a cable was cut.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::client::Client;
 use crate::harness::{Daemon, Setup, worker};
 
-/// The daemon's end of a connection, as a descriptor of ours for the same socket.
+/// A descriptor of ours for the daemon's end of a connection.
 fn far_end(daemon: &Daemon, near: SocketAddr) -> OwnedFd {
     let mut found = None;
     daemon.until("the connection is accepted", || {
@@ -30,8 +30,8 @@ fn connect(daemon: &Daemon) -> (TcpStream, OwnedFd) {
     (stream, far)
 }
 
-/// From now on whatever comes for this socket is lost before TCP sees it: nothing is acknowledged or refused, as if its
-/// host were gone.
+/// Drops everything that arrives for this socket before TCP sees it: nothing is acknowledged or refused, as if its host
+/// were gone.
 fn vanish(stream: &TcpStream) {
     let mut keep_nothing = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
     let program = libc::sock_fprog { len: 1, filter: keep_nothing.as_mut_ptr() };
@@ -51,7 +51,7 @@ fn a_silent_client_is_asked_whether_it_is_still_there() {
     assert_eq!(sockopt::socket_keepalive(&far), Ok(true));
     assert_eq!(sockopt::tcp_keepidle(&far), Ok(Duration::from_secs(10)));
     assert_eq!(sockopt::tcp_keepintvl(&far), Ok(Duration::from_secs(5)));
-    // It would end those as well who are there and do not read.
+    // It would also close clients that are alive but do not read.
     assert_eq!(sockopt::tcp_user_timeout(&far), Ok(0));
     daemon.stop();
 }
@@ -63,7 +63,7 @@ fn clients_whose_hosts_are_gone_are_closed_and_their_sessions_are_free_and_who_i
     let (quiet, _) = connect(&daemon);
     let (full, _) = connect(&daemon);
     let mut full = Client::over(full);
-    // More than the kernel takes for a reader that does not read.
+    // More than the kernel buffers for a stalled reader.
     full.ask(1, "m", json!({ "fill": "x".repeat(900_000) }));
     full.ask(2, "m", json!({ "fill": "x".repeat(900_000) }));
     let (stream, far) = connect(&daemon);
@@ -80,13 +80,13 @@ fn clients_whose_hosts_are_gone_are_closed_and_their_sessions_are_free_and_who_i
         vanish(&stream);
         drop(far);
     }
-    // The answer can be written, and nobody acknowledges it.
+    // The answer can be written, but is not acknowledged.
     other.request(3, "release", json!({}));
     for session in ["silent", "waiting"] {
         daemon.until("the session is free", || other.request_in(session, 4, "m", json!({}))["result"].is_object());
     }
     daemon.logs(&["the network has given no sign of it for 30 s"]);
-    // They came before those.
+    // They were sent before those.
     assert_eq!(full.answer(1)["id"], 1);
     assert_eq!(full.answer(2)["id"], 2);
     let mut quiet = Client::over(quiet);

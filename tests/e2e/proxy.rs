@@ -1,4 +1,4 @@
-//! Clients behind a proxy: its PROXY header says who they are, and only the proxies that are named are believed.
+//! Clients behind a proxy: its PROXY header identifies them, and only listed proxies are trusted.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -11,21 +11,21 @@ use crate::harness::{Daemon, Setup, echo, with, worker};
 
 /// The proxy.
 const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Somebody else.
+/// Another client.
 const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
 const TEXT: &[u8] = b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 9000\r\n";
-/// LOCAL: a proxy that looks whether the daemon is there.
+/// LOCAL: a proxy's health check.
 const CHECK: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
-/// A daemon whose one TCP listener believes 127.0.0.1, with these keys beside.
+/// A daemon whose only TCP listener trusts 127.0.0.1, with these additional keys.
 fn behind(proxy: Value, keys: Value) -> Daemon {
     let mut listener = json!({ "tcp": "127.0.0.1:0", "proxy": with(proxy, "from", json!(["127.0.0.1"])) });
     keys.as_object().unwrap().iter().for_each(|(key, value)| listener[key] = value.clone());
     Setup::new([echo("echo", 1)]).no_listener().set("listeners", json!([listener])).start()
 }
 
-/// A header of version 2 of a client whose certificate says `name`.
+/// A version 2 header for a client whose certificate has this name.
 fn binary(source: &str, name: &str) -> Vec<u8> {
     let address = |text: &str| text.parse::<SocketAddr>().unwrap();
     let mut ssl = SslInfo::new(true, true, true, 0);
@@ -38,7 +38,7 @@ fn binary(source: &str, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// A connection of the proxy that begins with these bytes.
+/// A connection from the proxy that starts with these bytes.
 fn begins(daemon: &Daemon, bytes: &[u8]) -> Client {
     let mut client = Client::over_tcp_from(NEAR, daemon.address());
     client.send_bytes(bytes);
@@ -130,7 +130,7 @@ fn a_connection_of_the_proxy_without_a_header_is_closed_with_a_reason() {
     half.half_close();
     assert_eq!(half.rest(), "");
     daemon.logs(&["WARN", "proxy_header", "it ended in the middle of its PROXY header"]);
-    // A balancer that only connects to see whether somebody listens.
+    // A load balancer's check that only connects.
     drop(Client::over_tcp_from(NEAR, daemon.address()));
     begins(&daemon, TEXT).request(1, "m", json!({}));
     let log = daemon.stop().stderr;
@@ -157,7 +157,7 @@ fn connections_that_never_send_a_header_keep_nobody_out_and_are_only_so_many() {
     daemon.logs(&["WARN", "proxy_header", "more connections wait than there is room for"]);
     daemon.until("the others are closed", || daemon.descriptors() < before + 1380);
     assert!(!daemon.log().contains("connection_limit"), "{}", daemon.log());
-    // They do not hold up the end either.
+    // They do not delay the shutdown either.
     daemon.stop();
     drop(silent);
 }
@@ -181,7 +181,7 @@ fn behind_a_proxy_the_clients_own_address_is_what_is_allowed() {
     begins(&daemon, TEXT).request(1, "m", json!({}));
     assert_eq!(begins(&daemon, b"PROXY TCP4 203.0.113.9 198.51.100.1 1 2\r\n").rest(), "");
     daemon.logs(&["WARN", "not_allowed", "203.0.113.9:1 is not in listeners[].allow", " via=127.0.0.1:"]);
-    // The proxy looks whether somebody is there. It needs no leave, and no line of the log.
+    // A proxy's health check. It needs no permission, and is not logged.
     begins(&daemon, CHECK).request(1, "m", json!({}));
     drop(begins(&daemon, CHECK));
     begins(&daemon, TEXT).request(1, "m", json!({}));
@@ -192,7 +192,7 @@ fn behind_a_proxy_the_clients_own_address_is_what_is_allowed() {
 #[test]
 fn a_proxy_that_looks_whether_the_daemon_is_there_and_resets_is_no_stranger() {
     let daemon = behind(json!({}), json!({}));
-    // It has told it before it stands still.
+    // It has reported it before it stops.
     daemon.address();
     daemon.stand_still();
     for _ in 0..20 {

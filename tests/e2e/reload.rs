@@ -1,5 +1,4 @@
-//! Another configuration while the daemon runs: what changes at once, what is replaced in turn, and that nobody loses a
-//! request by it.
+//! Reloads: changes that apply at once, rolling replacement of workers, and no lost requests.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -15,18 +14,18 @@ use crate::harness::{Daemon, SetAtTheEnd, Setup, echo, figure, lives, refuses_co
 use crate::http::{Http, request};
 use crate::service::Manager;
 
-/// Changes the configuration in its file.
+/// Changes the configuration file.
 pub fn change(daemon: &Daemon, change: impl FnOnce(&mut Value)) {
     let path = daemon.path("config.json");
     let mut config = serde_json::from_slice(&fs::read(&path).expect("it was written")).expect("it is JSON");
     change(&mut config);
-    // As a careful person does it, so that nobody reads half of it.
+    // As a careful operator does, so that it is never read half-written.
     let next = daemon.path("config.next");
     fs::write(&next, config.to_string()).expect("there is room");
     fs::rename(&next, &path).expect("it is ours");
 }
 
-/// The same, and has it read again. Gives what is said.
+/// The same, and reloads it. Returns the output.
 fn reload(daemon: &Daemon, with: impl FnOnce(&mut Value)) -> String {
     change(daemon, with);
     said(daemon, &["reload"])
@@ -101,7 +100,7 @@ fn a_dry_run_tells_what_would_change_and_changes_nothing() {
         config["pools"][0] = with(named("new", 3), "env", json!({ "KEY": "new secret" }));
         config["listeners"] = json!([{ "tcp": "127.0.0.1:0" }, { "unix": "@a-dry-run" }]);
     });
-    // The one of the command line is the first of the same address.
+    // The command line's is the first of the same address.
     change(&daemon, |config| config["listeners"] = json!([{ "unix": "@a-dry-run" }]));
     let plan = said(&daemon, &["reload", "--dry-run"]);
     for part in ["pools[\"agents\"].instances: 1 → 3", ".env.KEY: changed", "\"old\"", "a-dry-run"] {
@@ -130,7 +129,7 @@ fn a_command_that_cannot_live_is_told_and_the_old_workers_stay() {
     let ready = Admin::of(&daemon).get("/readyz");
     assert!(ready.status == 200 && ready.body.contains("pool \"agents\""), "{ready:?}");
     assert_eq!(name_of(&mut client, 1), "old");
-    // One that ends is followed by what is known to live.
+    // If one exits, it is replaced by the command that is known to work.
     client.ask(2, "exit", json!({ "code": 1 }));
     client.error(2, "worker_exited");
     daemon.logs(&["worker_started", "incarnation=5"]);
@@ -157,7 +156,7 @@ fn new_listeners_are_opened_and_gone_ones_keep_their_clients_for_the_time_of_a_d
     assert_eq!(Client::over_unix(other.as_ref()).request(1, "m", json!({}))["id"], 1);
     assert_eq!(goes.error(json!(null), "listener_removed"), -32030);
     goes.ends();
-    // The permissions of one that stays change in place.
+    // The permissions of a listener that stays change in place.
     reload(&daemon, |config| config["listeners"][0]["mode"] = json!("0600"));
     assert_eq!(fs::metadata(&other).expect("it is there").permissions().mode() & 0o777, 0o600);
     assert_eq!(stays.request(9, "m", json!({}))["id"], 9);
@@ -176,7 +175,7 @@ fn an_address_may_speak_another_protocol_from_now_on_and_refuses_nobody_meanwhil
     let mut web = Client::over_unix(path.as_ref());
     web.send_bytes(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(web.line().starts_with("HTTP/1.1 "));
-    // And back, which whoever repents of a change asks for.
+    // And back, as when an operator reverts a change.
     reload(&daemon, |config| config["listeners"] = json!([{ "unix": path }]));
     assert_eq!(Client::over_unix(path.as_ref()).request(3, "m", json!({}))["id"], 3);
     assert_eq!(line.request(4, "m", json!({}))["id"], 4);
@@ -239,7 +238,7 @@ fn who_has_a_token_that_is_good_no_more_is_closed_by_a_reload() {
     daemon.logs(&["token_removed", "token=alice"]);
     assert!(connect("0123456789abcdef").1.contains("401"));
     assert!(connect("fedcba9876543210").1.contains("101"));
-    // The new file is the one that is looked at from now on.
+    // The new file is the one that is watched from now on.
     fs::write(&new, "carol:0011223344556677\n").expect("there is room");
     daemon.until("it was read again", || connect("0011223344556677").1.contains("101"));
     daemon.stop();
@@ -302,7 +301,7 @@ fn the_operator_has_workers_replaced_in_turn_or_at_once() {
     daemon.stop();
 }
 
-/// What a client does without end, and how often it was answered.
+/// A client that sends requests continuously, and its number of answers.
 fn asks_without_end(address: std::net::SocketAddr, ends: &AtomicBool, answered: &AtomicU64) {
     let mut client = Client::over_tcp(address);
     for id in 1.. {
@@ -374,7 +373,7 @@ fn a_listener_that_cannot_be_opened_leaves_everything_as_it_was() {
 
 #[test]
 fn a_listener_moves_to_addresses_that_overlap_with_its_old_one_and_refuses_nobody() {
-    // Its port is one that the kernel has chosen.
+    // Its port was chosen by the kernel.
     let setup = Setup::new([named("it", 1)]).no_listener().limit("drain_timeout_sec", 600);
     let daemon = start_ready(setup.set("listeners", json!([{ "tcp": "127.0.0.1:0" }])));
     let address = daemon.address();
@@ -386,7 +385,7 @@ fn a_listener_moves_to_addresses_that_overlap_with_its_old_one_and_refuses_nobod
         assert_eq!(name_of(&mut Client::over_tcp(address), 1), "it", "{host}");
         assert_eq!(name_of(&mut client, id), "it", "{host}");
     }
-    // Where another new one cannot be opened, the old one stays, and nobody else gets its address.
+    // If another new one cannot be opened, the old one stays, and keeps its address to itself.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     change(&daemon, |config| {
         let other = json!({ "tcp": taken.local_addr().expect("it is bound").to_string() });
@@ -400,7 +399,7 @@ fn a_listener_moves_to_addresses_that_overlap_with_its_old_one_and_refuses_nobod
 
 #[test]
 fn a_worker_whose_child_holds_too_much_memory_is_replaced() {
-    // npx and uvx run the worker proper as a child.
+    // npx and uvx run the actual worker as a child.
     let wrapped = "\"$0\" \"$@\"; exit $?";
     let keeps = worker("agents", 1, &["--keep"]);
     let mut args = vec![json!("-c"), json!(wrapped), keeps["command"].clone()];

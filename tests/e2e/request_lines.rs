@@ -1,4 +1,4 @@
-//! `log.requests`: a line for each request of a client, whatever has become of it.
+//! `log.requests`: a line for each request of a client, whatever its outcome.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -14,13 +14,13 @@ fn logs(setup: Setup, format: &str) -> Setup {
     setup.set("log", json!({ "level": "info", "format": format, "requests": true }))
 }
 
-/// The lines of requests in a log of JSON.
+/// The request lines in a JSON log.
 fn lines(log: &str) -> Vec<Value> {
     let objects = log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")));
     objects.filter(|line: &Value| line["message"] == "request").collect()
 }
 
-/// The one of this request.
+/// The line of this request.
 fn line(lines: &[Value], id: impl Into<Value>) -> Value {
     let id = id.into();
     let found: Vec<&Value> = lines.iter().filter(|line| line["id"] == id).collect();
@@ -143,7 +143,7 @@ fn a_request_over_http_has_a_line_with_its_session_of_mcp() {
     let line = line(&lines, 9);
     assert_eq!((&line["method"], &line["outcome"]), (&json!("tools/call"), &json!("answered")), "{line}");
     assert!(line["from"].as_str().is_some_and(|from| from.starts_with("127.0.0.1:")), "{line}");
-    // The first one was asked what it speaks.
+    // The first one was asked for its protocol.
     assert_eq!((&line["pool"], &line["worker"]), (&json!("tools"), &json!("tools/1")), "{line}");
     assert!(lines.iter().any(|line| line["method"] == "initialize") && !log.contains("secret"), "{log}");
 }
@@ -170,7 +170,7 @@ fn lines_that_nobody_reads_hold_no_message_up_and_are_counted() {
     let setup = logs(Setup::new([echo("echo", 1)]).unix(), "text").stderr(writer);
     let mut daemon = start_ready(setup);
     let mut client = daemon.connect();
-    // Far more than a pipe and the buffer take, of fewer requests than may have lines in a tenth of a second.
+    // Far more than a pipe and the buffer hold, from fewer requests than may be logged in a tenth of a second.
     const REQUESTS: usize = 900;
     let session = "s".repeat(255);
     for id in 0..REQUESTS {

@@ -1,5 +1,5 @@
-//! The daemon as a service (sd_notify(3), sd_listen_fds(3), systemd.kill(5)): what it tells its manager, the sockets that
-//! it is given, and that a restart neither refuses a connection nor loses an answer.
+//! The daemon as a service (sd_notify(3), sd_listen_fds(3), systemd.kill(5)): its messages to the manager, inherited
+//! sockets, and restarts that neither refuse a connection nor lose an answer.
 
 use std::fs;
 use std::net::TcpListener;
@@ -17,7 +17,7 @@ use stdio_bus::bus::settings::Limits;
 use crate::client::Client;
 use crate::harness::{PATIENCE, Setup, children, echo, inheritable, is_socket, skip, worker};
 
-/// A service manager that listens to what it is told.
+/// A service manager that receives notifications.
 pub struct Manager {
     socket: UnixDatagram,
     heard: Vec<String>,
@@ -32,8 +32,7 @@ impl Manager {
         (Self { socket, heard: Vec::new() }, setup.variable("NOTIFY_SOCKET", &name))
     }
 
-    /// Waits until a line begins so, and returns it.
-    /// What it has heard counts no more.
+    /// Waits until a line has this prefix, and returns it. Earlier lines are skipped.
     pub fn forget(&mut self) {
         self.heard.clear();
     }
@@ -78,7 +77,7 @@ fn the_manager_is_told_when_it_is_ready_how_it_is_and_that_it_stops() {
 fn it_is_ready_though_one_pool_of_three_cannot_start() {
     let setup = Setup::new([]);
     let late = setup.path("late");
-    // It is there, and cannot be run.
+    // It exists, but cannot be run.
     crate::harness::script(&late, "#!/nowhere/interpreter\n");
     let pools = json!([echo("echo", 1), { "id": "late", "command": late, "instances": 1 }, worker("agents", 1, &[])]);
     let (mut manager, setup) = Manager::new(setup.set("pools", pools).limit("max_restarts", 1));
@@ -93,7 +92,7 @@ fn it_is_ready_though_one_pool_of_three_cannot_start() {
 fn it_is_not_ready_before_a_worker_shows_that_it_lives() {
     let setup = Setup::new([]);
     let ends = setup.path("ends");
-    // Each process is made, and ends at once until there is this file.
+    // Each process starts, and exits at once until this file exists.
     let script = format!("test -e {} && exec cat", ends.display());
     let pools = [crate::harness::shell("agents", &script)];
     let (mut manager, setup) = Manager::new(setup.set("pools", json!(pools)).limit("max_restarts", 1000));
@@ -144,16 +143,16 @@ fn a_manager_that_does_not_listen_holds_nothing_up() {
     daemon.stop();
 }
 
-/// A daemon that these sockets are passed on to, as systemd does it. They stay ours.
+/// A daemon with these inherited sockets, as from systemd. They stay open here.
 fn activated(setup: Setup, sockets: &[&dyn AsRawFd]) -> Setup {
     let numbers: Vec<i32> = sockets.iter().map(|socket| socket.as_raw_fd()).collect();
     let count = numbers.len();
-    // The shell becomes the daemon, and knows its number.
+    // The shell becomes the daemon, and knows its process id.
     setup
         .under(&["sh", "-c", "LISTEN_PID=$$ exec \"$@\"", "sh"])
         .variable("LISTEN_FDS", &count.to_string())
         .before_exec(move || {
-            // None is overwritten before it was moved: first they go where nobody else is.
+            // None may be overwritten before it was moved: first they go to unused numbers.
             for (at, number) in numbers.iter().enumerate() {
                 // SAFETY: dup2 takes numbers.
                 if unsafe { libc::dup2(*number, 900 + at as i32) } < 0 {
@@ -199,7 +198,7 @@ fn a_restart_refuses_no_connection_and_serves_those_that_waited() {
         daemon.wait();
         assert!(is_socket(&path), "it is not ours to remove");
         daemon.ends_well();
-        // Nobody is there now.
+        // There is no daemon now.
         waiting = vec![Client::over_tcp(address), Client::over_unix(&path)];
         for client in &mut waiting {
             client.ask("early", "m", json!({}));
@@ -295,7 +294,7 @@ fn systemd_socket_activate_passes_its_socket_on() {
     daemon.stop();
 }
 
-/// As systemd does with KillMode=control-group: SIGTERM to the daemon and to each of its workers at once.
+/// As systemd does with KillMode=control-group: SIGTERM to the daemon and all its workers at once.
 #[test]
 fn sigterm_to_the_daemon_and_its_workers_at_once_loses_no_answer_and_no_error() {
     for daemon_first in [true, false] {
@@ -309,7 +308,7 @@ fn sigterm_to_the_daemon_and_its_workers_at_once_loses_no_answer_and_no_error() 
             ask(&mut client, "late", id);
             ask(&mut client, "hasty", id);
         }
-        // Each worker has read what was asked before.
+        // Each worker has read the earlier requests.
         for pool in ["late", "hasty"] {
             for id in 0..2 {
                 client.send(&json!({ "id": format!("sync {pool} {id}"), "method": "who", "pool": pool }));
@@ -395,7 +394,7 @@ fn systemd_takes_the_units_as_they_are() {
     let mut paths = Vec::new();
     for name in ["stdio_bus.service", "stdio_bus.socket"] {
         let (path, _) = unit(name);
-        // The program is not where it will be.
+        // The program is not at its final path.
         let text = fs::read_to_string(path).unwrap().replace("/usr/local/bin/stdio_bus", "/bin/true");
         let path = directory.path().join(name);
         fs::write(&path, text).unwrap();

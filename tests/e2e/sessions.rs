@@ -1,5 +1,4 @@
-//! Where messages go (spec 6; decisions 3 to 7). The corners of these rules are proved on
-//! the core; here is what users see of them.
+//! Routing (spec 6; decisions 3 to 7). The core's tests cover the corner cases; these show what users see.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +34,7 @@ fn a_session_stays_with_its_worker() {
             assert_eq!(process(&client.request_in(&format!("s{name}"), round, "m", json!({}))), *pid);
         }
     }
-    // Where it stands makes no difference.
+    // Its position makes no difference.
     assert_eq!(process(&client.request(9, "m", json!({ "sessionId": "s3" }))), first[3]);
     daemon.stop();
 }
@@ -66,7 +65,7 @@ fn equal_ids_of_many_clients_on_one_worker_never_meet() {
         client.send_line(&format!(r#"{{"id":"\u0061","method":"hold","params":{number}}}"#));
     }
     let mut last = daemon.connect();
-    // All are held, for the worker reads in order; who asked last is not answered first.
+    // All are held, since the worker reads in order; the last request is not answered first.
     for client in &mut clients {
         client.ask("sync", "who", json!({}));
         client.answer("sync");
@@ -117,7 +116,7 @@ fn a_client_cannot_use_or_take_the_session_of_another() {
     owner.ask_in("secret", 1, "ask", json!({ "about": "the owner" }));
     let question = owner.message();
     assert_eq!(question["params"]["about"], "the owner");
-    // An answer from someone else to the same id goes nowhere.
+    // An answer to the same id from another client is dropped.
     thief.send(&json!({ "id": question["id"], "result": "stolen" }));
     daemon.logs(&["unknown_id"]);
     owner.send(&json!({ "id": question["id"], "result": "given" }));
@@ -141,7 +140,7 @@ fn with_shared_access_a_session_serves_every_client_that_names_it() {
 fn the_answer_to_a_workers_request_goes_back_to_the_worker_that_asked() {
     let mut daemon = Setup::new([worker("agents", 4, &[])]).start();
     let mut client = daemon.connect();
-    // All four workers ask with the same id, and all questions are open at once.
+    // All four workers send requests with the same id, all of them pending at once.
     for name in 0..4 {
         client.ask_in(&format!("s{name}"), name, "ask", json!({ "id": 0, "about": name }));
     }
@@ -171,7 +170,7 @@ fn a_question_of_a_worker_whose_client_leaves_is_answered_with_an_error() {
     leaver.message();
     leaver.reset();
     daemon.logs(&["reason=client_left", "id="]);
-    // The worker got its error, and its answer to the one who left is dropped: the next line is ours.
+    // The worker got its error, and its answer to the departed client is dropped: the next line is ours.
     stayer.request(2, "m", json!({}));
     daemon.stop();
 }
@@ -202,7 +201,7 @@ fn a_dedicated_worker_serves_one_connection_and_ends_with_it() {
         .map(|client| process(&client.request(0, "m", json!({}))))
         .collect();
     assert!(pids[0] != pids[1] && pids[1] != pids[2] && pids[0] != pids[2]);
-    // All messages of its worker are this client's, with a session or without.
+    // All messages of its worker are this client's, with or without a session.
     first.send(&json!({ "method": "write", "params": { "text": "{\"method\":\"plain\"}\n" } }));
     assert_eq!(first.message()["method"], "plain");
     let mut fourth = daemon.connect();
@@ -253,11 +252,11 @@ fn every_request_that_a_client_sends_while_its_own_worker_dies_is_answered_or_re
                 for id in 0..MOST {
                     let method = if id == 100 { "exit" } else { "m" };
                     let line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": { "code": 3 } });
-                    // A client that knows of the end asks nothing more.
+                    // A client that knows of the end sends nothing more.
                     if is_told.load(Ordering::Relaxed) || speaker.try_send(format!("{line}\n").as_bytes()).is_err() {
                         return id;
                     }
-                    // What was written after the end is not known to have gone nowhere before more is written.
+                    // Whether bytes written after the end were lost shows only when more are written.
                     if speaker.is_over() {
                         return id;
                     }
@@ -325,7 +324,7 @@ fn when_the_session_table_is_full_who_holds_most_is_refused_and_the_others_go_on
     client.ask_in("one too many", 1, "m", json!({}));
     assert_eq!(client.error(1, "session_limit"), -32012);
     assert!(client.request_in("512", 1, "m", json!({}))["result"].is_object());
-    // Who holds few gets room from who holds most.
+    // A client with few gets room from the one with most.
     assert!(other.request_in("one of its own", 1, "m", json!({}))["result"].is_object());
     assert!(other.request(2, "m", json!({}))["result"].is_object());
     daemon.stop();

@@ -1,4 +1,4 @@
-//! The end (spec 10; decision 14).
+//! Shutdown (spec 10; decision 14).
 
 use std::fs;
 use std::io::ErrorKind;
@@ -61,7 +61,7 @@ fn the_listening_sockets_close_first_while_workers_still_finish() {
         let mut daemon = setup.limit("drain_timeout_sec", 600).start();
         let mut client = daemon.connect();
         let worker = pid_of_its_worker(&mut client);
-        // By a second name a Unix socket can be asked whether anybody listens when its path is gone.
+        // Through a second name, a Unix socket can be probed after its path is gone.
         let (socket, name) = (daemon.path("socket"), daemon.path("second-name"));
         let is_unix = socket.exists();
         if is_unix {
@@ -208,9 +208,9 @@ fn a_second_signal_gives_those_who_wait_their_errors_and_ends_everything() {
         for id in 0..2 {
             client.ask(format!("held {id}"), "hold", json!({}));
         }
-        // The daemon has read them when it answers what came behind.
+        // The daemon has read them when it answers the next one.
         client.request("sync", "m", json!({}));
-        // Two signals that come together are one.
+        // Two simultaneous signals count as one.
         daemon.stand_still();
         daemon.signal(Signal::TERM);
         daemon.signal(second);
@@ -218,7 +218,7 @@ fn a_second_signal_gives_those_who_wait_their_errors_and_ends_everything() {
         daemon.logs(&["workers are told to stop"]);
         seconds_go_by(1);
         assert!(daemon.runs() && !daemon.log().contains("a second signal: "), "{}", daemon.log());
-        // A second of the daemon may take longer where it waits for a processor.
+        // The daemon's second may take longer if it waits for a CPU.
         daemon.until("it takes it for the second one", || {
             daemon.signal(second);
             daemon.log().contains("a second signal: everything ends within a second; 2 pending requests get errors")
@@ -241,14 +241,14 @@ fn a_new_daemon_takes_the_address_over_while_the_old_one_finishes() {
     old.until("it is asked", || metric(&Admin::of(&old).get("/metrics").body, pending) == 1.0);
     assert_eq!(command(&old, &["drain"]).0, Some(0));
     old.logs(&["shutting down", "1 requests are pending"]);
-    // Its own admin address is the old one's until that has gone.
+    // Its own admin address belongs to the old daemon until that has exited.
     let address = old.address().to_string();
     let setup = Setup::new([worker("agents", 1, &["--name", "new"])]).no_listener();
     let mut new = start_ready(setup.args(&["--tcp", &address]));
     assert_eq!(new.address(), old.address());
     let mut after = new.connect();
     assert_eq!(after.request(1, "who", json!({}))["result"]["name"], "new");
-    // Both can be asked, and the old one answers what it was asked.
+    // Both can be queried, and the old one answers its requests.
     assert!(said(&old, &["status"]).contains("draining") && said(&new, &["status"]).contains("ready"));
     before.send(&json!({ "method": "release" }));
     assert_eq!(before.answer(1)["result"]["held"], true);
@@ -327,7 +327,7 @@ fn a_storm_of_signals_changes_nothing() {
 
 #[test]
 fn a_daemon_that_is_stopped_while_workers_start_leaves_nothing() {
-    // The signal comes at another moment of the start each time.
+    // The signal arrives at a different moment of the start each time.
     for turn in 0..20_u32 {
         let daemon = Setup::new([echo("echo", 8)]).start_unheard();
         for _ in 0..turn * 2000 {

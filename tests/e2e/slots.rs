@@ -6,12 +6,12 @@ use serde_json::json;
 use crate::client::Client;
 use crate::harness::Daemon;
 
-/// Clients on all slots, each with an answer and with a request that the pool's worker holds: whoever does nothing
-/// would make room after a while, which nobody is to depend on.
+/// Clients on all slots, each with an answer and with a pending request held by the pool's worker: idle ones would be
+/// evicted after a while, which tests must not depend on.
 pub fn on_all_slots(daemon: &mut Daemon) -> Vec<Client> {
     const SLOTS: usize = 1024;
     let take_a_slot = |number| {
-        // The last one has to have said something as soon as it is there, since all slots are taken then.
+        // The last one has to send something at once, since all slots are taken then.
         let is_last = number + 1 == SLOTS;
         if is_last {
             daemon.stand_still();

@@ -1,5 +1,5 @@
-//! The sockets of a test's clients, for a daemon that stops: it waits a second for clients that do not close when their
-//! connection has ended, and programs do close then.
+//! The sockets of a test's clients, for shutdowns: the daemon waits a second for clients that do not close when their
+//! connection has ended, which programs usually do.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -10,27 +10,26 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{Shutdown, shutdown};
 
 thread_local! {
-    /// Their numbers and what they were then: a socket that was closed is not held open, and who has its number now is
-    /// another one.
+    /// Their numbers and inodes: a closed socket is not kept open, and a reused number is another socket.
     static SOCKETS: RefCell<Vec<(RawFd, u64)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Another descriptor of the same file.
 fn copy(number: RawFd) -> Option<File> {
-    // SAFETY: fcntl with F_DUPFD_CLOEXEC takes no pointer, and no descriptor of this number is an error.
+    // SAFETY: fcntl with F_DUPFD_CLOEXEC takes no pointer, and a closed descriptor is an error.
     let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
-    // SAFETY: it is new and nobody else's.
+    // SAFETY: it is new and has no other owner.
     (copy >= 0).then(|| unsafe { File::from_raw_fd(copy) })
 }
 
-/// Has [`close_ended`] look at a socket of a client, for as long as it is open.
+/// Registers a client's socket for [`close_ended`], for as long as it is open.
 pub fn register(socket: &impl AsRawFd) {
     let number = socket.as_raw_fd();
     let inode = copy(number).expect("it is open").metadata().expect("it is open").ino();
     SOCKETS.with_borrow_mut(|sockets| sockets.push((number, inode)));
 }
 
-/// Ends the writing side of those whose other end has ended its own.
+/// Half-closes those whose other end has half-closed.
 pub fn close_ended() {
     SOCKETS.with_borrow_mut(|sockets| {
         sockets.retain(|(number, inode)| {

@@ -1,5 +1,5 @@
-//! Workers that are started while others are served: nobody waits for somebody else's exec, and nobody for workers of
-//! those who have gone.
+//! Workers that are started while clients are served: no client waits for another's exec, nor for workers of clients
+//! that have left.
 
 use std::fs::{self, File};
 use std::net::IpAddr;
@@ -17,14 +17,14 @@ use crate::harness::{Daemon, Setup, children, echo, program, script, skip, with}
 /// fcntl(2); the crate libc does not have it.
 const F_SETSIG: libc::c_int = 10;
 
-/// A lease on a file: who opens it, to execute it too, waits until the lease is given back (fcntl(2), F_SETLEASE).
+/// A file lease: opening the file, even to execute it, blocks until the lease is released (fcntl(2), F_SETLEASE).
 pub struct Lease(File);
 
 impl Lease {
-    /// None where the file system has no leases.
+    /// None if the file system does not support leases.
     pub fn on(path: &Path) -> Option<Self> {
         let file = File::open(path).expect("it is ours");
-        // SAFETY: the calls have no memory arguments. The signal that tells of the wish to open it is ignored by default.
+        // SAFETY: the calls have no memory arguments. The signal for a lease break is ignored by default.
         let is_held = unsafe {
             libc::fcntl(file.as_raw_fd(), F_SETSIG, libc::SIGURG);
             libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0
@@ -32,7 +32,7 @@ impl Lease {
         is_held.then_some(Self(file))
     }
 
-    /// Whether nobody waits for it.
+    /// Whether no open is blocked by it.
     pub fn is_undisturbed(&self) -> bool {
         // SAFETY: the call has no memory arguments.
         unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_GETLEASE) == libc::F_WRLCK }
@@ -43,7 +43,7 @@ fn dedicated(pool: Value, most: usize) -> Value {
     with(with(pool, "assignment", "dedicated"), "max_instances", most)
 }
 
-/// A dedicated pool whose program a lease can be taken on, and another pool.
+/// A dedicated pool whose program can be leased, and another pool.
 fn slow_to_start(most: usize) -> (Setup, PathBuf) {
     let mut setup = Setup::new([]);
     let agent = setup.path("agent.sh");
@@ -53,7 +53,7 @@ fn slow_to_start(most: usize) -> (Setup, PathBuf) {
     (setup, agent)
 }
 
-/// A daemon whose spare worker has opened all that it needs of its program.
+/// A daemon whose spare worker has opened everything that it needs of its program.
 fn start_with_a_spare(setup: Setup) -> Daemon {
     let daemon = start_ready(setup);
     let has_begun = |(process, _): (u32, char)| {
@@ -84,7 +84,7 @@ fn while_a_worker_is_being_started_others_are_served_and_who_waits_for_it_is_see
     let mut daemon = start_with_a_spare(setup);
     let Some(lease) = Lease::on(&agent) else { return skip("the file system of TMPDIR has no leases (fcntl(2))") };
     let (mut warm, mut waits, mut other) = (daemon.connect(), daemon.connect(), daemon.connect());
-    // The spare one is taken, and the next one cannot come.
+    // The spare one is used, and the next one cannot start.
     ask(&mut warm, "own");
     warm.answer(1);
     daemon.until("the next one is being started", || !lease.is_undisturbed());
@@ -109,7 +109,7 @@ fn connections_that_have_gone_get_no_workers_and_keep_nobody_from_theirs() {
     let daemon = start_ready(Setup::new([dedicated(echo("own", 1), 1000)]).tcp());
     let address = daemon.address();
     let from = |host: u8| Client::over_tcp_from(IpAddr::from([127, 0, 0, host]), address);
-    // All have come, asked and gone before the daemon looks.
+    // All have connected, sent requests and left before the daemon looks.
     daemon.stand_still();
     for _ in 0..300 {
         let mut gone = from(2);
@@ -154,7 +154,7 @@ fn the_others_of_a_dedicated_pool_take_turns_with_one_who_asks_for_a_hundred_wor
     drop(lease);
     honest.iter_mut().chain(&mut greedy).for_each(|client| _ = client.answer(1));
     let workers: Value = serde_json::from_str(&Admin::of(&daemon).get("/workers.json").body).expect("it is JSON");
-    // The numbers of workers are in the order of their starts, those of clients in the order of their coming.
+    // Workers are numbered in the order of their starts, clients in the order of their connections.
     let mut own: Vec<(u64, u64)> = Vec::new();
     for row in workers["workers"].as_array().expect("a table") {
         own.extend(row["owner"].as_u64().zip(row["incarnation"].as_u64()));

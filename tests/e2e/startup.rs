@@ -1,5 +1,5 @@
-//! How the daemon starts, or says why it does not: command line, configuration, listeners, and what it needs of the
-//! machine (spec 4.1.1, 9; decisions 15, 16).
+//! The start, or the reason for its failure: command line, configuration, listeners, and requirements of the machine
+//! (spec 4.1.1, 9; decisions 15, 16).
 
 mod words;
 
@@ -24,7 +24,7 @@ use crate::harness::{
 };
 use crate::seccomp::forbid;
 
-/// Runs it with these arguments and nothing else.
+/// Runs it with only these arguments.
 fn refused(arguments: &[&str]) -> (Option<i32>, String) {
     let outcome = Setup::bare().args(arguments).run();
     assert_eq!(outcome.stdout, "", "a refusal belongs on stderr");
@@ -188,7 +188,7 @@ fn a_stale_socket_that_may_not_be_removed_cannot_be_listened_on() {
     let path = keeper.path("socket");
     drop(UnixListener::bind(&path).unwrap());
     let setup = Setup::bare().args(&["--unix", &keeper.text_path("socket")]);
-    // As in a directory that belongs to somebody else.
+    // As in another user's directory.
     #[cfg(target_arch = "x86_64")]
     let setup = setup.before_exec(|| forbid(libc::SYS_unlink, None, libc::EACCES));
     let outcome = setup.before_exec(|| forbid(libc::SYS_unlinkat, None, libc::EACCES)).run();
@@ -242,7 +242,7 @@ fn an_abstract_name_is_no_file_and_belongs_to_one_daemon() {
     let address = SocketAddr::from_abstract_name(&name[1..]).expect("a good name");
     let mut client = Client::over(UnixStream::connect_addr(&address).expect("it listens"));
     assert_eq!(client.request(1, "m", json!({}))["id"], 1);
-    // The bridge knows it by the same name.
+    // The bridge finds it by the same name.
     let mut bridge = Command::new(program());
     bridge.args(["acp", "--connect", &format!("unix:{name}")]);
     let mut bridge = bridge.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it can be started");
@@ -421,7 +421,7 @@ fn as_many_clients_are_served_as_descriptors_allow_and_the_next_one_waits() {
     daemon.stop();
 }
 
-/// Daemons of one user share what that user may lock: 8 MiB for 60 of them, or the same share for fewer.
+/// Daemons of one user share that user's limit of locked memory: 8 MiB for 60 of them, or the same share for fewer.
 #[test]
 fn many_daemons_of_one_user_start_with_little_locked_memory() {
     let daemons: u64 = std::env::var("STDIO_BUS_FIGURE_DAEMONS").ok().and_then(|text| text.parse().ok()).unwrap_or(15);
@@ -431,7 +431,7 @@ fn many_daemons_of_one_user_start_with_little_locked_memory() {
     let pool = json!({ "id": "a", "command": "cat", "instances": 1 });
     fs::write(&config, json!({ "pools": [pool] }).to_string()).unwrap();
     let mut all = Command::new("sh");
-    // All of them run at once before the first one is told to stop.
+    // All of them run at once before the first one is shut down.
     let script = format!(
         "for n in $(seq {daemons}); do \"$0\" --config \"$1\" --io auto --tcp 127.0.0.1:0 2>\"$2/$n\" & all=\"$all $!\"; \
          done; for n in $(seq {daemons}); do tries=0; until grep -Eq 'listening on|ERROR' \"$2/$n\"; do \
@@ -465,18 +465,18 @@ fn the_soft_limit_of_descriptors_is_raised_for_the_daemon_and_given_back_to_the_
     daemon.stop();
 }
 
-/// How the daemon starts for a user who may lock so much memory.
+/// The daemon's start for a user with this limit of locked memory.
 struct Locked {
-    /// Whether the kernel lets that user have a ring.
+    /// Whether the kernel permits that user a ring.
     has_ring: bool,
     /// Whether the daemon listens.
     listens: bool,
-    /// What it said until it listened or ended, and afterwards.
+    /// Its output until it listened or exited, and afterwards.
     said: String,
     code: Option<i32>,
 }
 
-/// Starts the daemon so, and asks it to stop once it listens.
+/// Starts the daemon with this limit, and shuts it down once it listens.
 fn with_locked_memory(bytes: u64) -> Option<Locked> {
     let directory = tempfile::tempdir().unwrap();
     let mut probe = Command::new("true");
@@ -487,7 +487,7 @@ fn with_locked_memory(bytes: u64) -> Option<Locked> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let may = as_another_user(&mut probe, libc::RLIMIT_MEMLOCK, bytes, || {
-        // SAFETY: io_uring_setup(2) fills the 120 bytes of its parameters; the ring goes with the process.
+        // SAFETY: io_uring_setup(2) fills the 120 bytes of its parameters; the ring is closed with the process.
         let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1024, [0_u64; 15].as_mut_ptr()) };
         if ring >= 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     });
@@ -513,7 +513,7 @@ fn a_user_who_may_lock_no_memory_gets_a_daemon_and_is_told_what_to_raise() {
     let Some(Locked { has_ring, listens, said, code }) = with_locked_memory(0) else { return };
     assert!(listens, "{said}");
     assert_eq!(code, Some(0), "{said}");
-    // Older kernels count the memory of a ring elsewhere.
+    // Older kernels account for the memory of a ring elsewhere.
     let advice = if has_ring { "raise RLIMIT_MEMLOCK for" } else { "LimitMEMLOCK=infinity" };
     assert!(said.contains(advice), "{said}");
     assert_eq!(said.contains("epoll is used instead"), !has_ring, "{said}");
@@ -581,7 +581,7 @@ fn a_configuration_that_is_broken_or_removed_later_changes_nothing_for_a_running
         if damage.is_empty() {
             fs::remove_file(&path).unwrap();
         }
-        // The next worker is started as the first one was.
+        // The next worker is started like the first one.
         client.ask(1, "exit", json!({ "code": 1 }));
         client.error(1, "worker_exited");
         daemon.until("there is another worker", || client.request(2, "who", json!({}))["result"].is_object());
@@ -617,7 +617,7 @@ fn a_closed_stdin_does_not_disturb_a_daemon_that_listens() {
     let mut daemon = Setup::bare()
         .tcp()
         .before_exec(|| {
-            // SAFETY: close(2) takes a number; the new process has no other use for its stdin.
+            // SAFETY: close(2) takes a number; the new process does not use its stdin otherwise.
             unsafe { libc::close(0) };
             Ok(())
         })

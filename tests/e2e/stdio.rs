@@ -152,7 +152,7 @@ fn stdin_and_stdout_may_be_a_terminal() {
         Setup::new([echo("echo", 1)]).stdio().stdin(terminal.try_clone().unwrap()).stdout(terminal).start_unheard();
     let mut person = Client::over(person);
     person.send_line(r#"{"id":1,"method":"typed"}"#);
-    // The terminal echoes what is typed; the answer comes behind it.
+    // The terminal echoes the input; the answer follows it.
     assert!(person.line().contains("typed"));
     assert!(person.line().contains("\"result\""));
     // Ctrl-D at the beginning of a line.
@@ -169,7 +169,7 @@ fn a_terminal_on_stdout_that_nobody_reads_holds_nobody_else_up_and_what_it_misse
     let (keyboard, typist) = std::io::pipe().unwrap();
     let setup = setup.set("listeners", listener).stdin(keyboard).stdout(screen.try_clone().unwrap());
     let mut daemon = setup.start_unheard();
-    // Far more than a terminal takes. The pipe stays open: at its end the daemon would not wait for the other client.
+    // Far more than a terminal buffers. The pipe stays open: at its end the daemon would not wait for the other client.
     let typing = std::thread::spawn(move || {
         let written = (&typist).write_all(requests(20_000).as_bytes());
         (typist, written)
@@ -185,7 +185,7 @@ fn a_terminal_on_stdout_that_nobody_reads_holds_nobody_else_up_and_what_it_misse
     assert_eq!(daemon.wait().code(), Some(1));
     daemon.nothing_is_left();
     daemon.logs(&["ERROR", "lines for stdout could not be written"]);
-    // It may have been stopped in the middle of its typing.
+    // It may have been stopped in the middle of its input.
     drop(typing.join().unwrap());
 }
 
@@ -208,7 +208,7 @@ fn a_terminal_on_stdout_that_is_read_late_gets_all_answers() {
 
 #[test]
 fn answers_that_a_full_disk_does_not_take_are_counted_and_end_the_daemon_with_1() {
-    // All answers come in one piece, so that none of them is still pending when the first one cannot be written.
+    // All answers arrive in one read, so that none of them is still pending when the first one cannot be written.
     let setup = Setup::new([shell("agents", "head -n 50 | dd bs=4096 iflag=fullblock 2>/dev/null; exec cat")]);
     let input = setup.path("input");
     fs::write(&input, requests(50)).unwrap();
@@ -219,7 +219,7 @@ fn answers_that_a_full_disk_does_not_take_are_counted_and_end_the_daemon_with_1(
     assert!(outcome.stderr.contains(" 50 lines for stdout could not be written"), "{}", outcome.stderr);
 }
 
-/// Runs `--stdio <input >output 2>log` as a user who may have so many processes and threads: its exit code, the answers,
+/// Runs `--stdio <input >output 2>log` as a user with this limit of processes and threads: its exit code, the answers,
 /// and the log.
 fn with_processes(most: u64) -> Option<(Option<i32>, String, String)> {
     let directory = tempfile::tempdir().unwrap();
@@ -241,7 +241,7 @@ fn with_processes(most: u64) -> Option<(Option<i32>, String, String)> {
 
 #[test]
 fn files_are_written_where_no_further_process_is_allowed() {
-    // The daemon, the kernel's thread for files, and one worker of the two.
+    // The daemon, the kernel's thread for files, and one of the two workers.
     let Some((code, output, log)) = with_processes(3) else { return };
     assert_eq!(code, Some(0), "{log}");
     assert_eq!(ids(&output), (0..50).collect::<Vec<_>>(), "{log}");
@@ -265,7 +265,8 @@ fn a_stdout_that_nobody_reads_any_more_ends_the_daemon_without_a_signal() {
     let mut client = daemon.connect();
     client.request(1, "m", json!({}));
     let mut writer = client.close_reading();
-    // A process that another test starts just now holds a copy of what was closed until it has started, and reads as well.
+    // A process that another test is spawning holds a copy of the closed descriptor until it has started, and is a
+    // reader as well.
     until("an answer meets nobody", || {
         let _ = writer.try_send(b"{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"m\"}\n");
         !daemon.runs()

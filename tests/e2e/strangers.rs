@@ -1,4 +1,4 @@
-//! Workers that are somebody else than the daemon, and may less.
+//! Workers of other users, with restricted rights.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -16,7 +16,7 @@ use crate::harness::{Setup, as_another_user, children, lives, program_for_all, s
 use crate::reload::change;
 use crate::spawns::Lease;
 
-/// Users whom nobody is, and that everybody's `/etc/passwd` leaves alone.
+/// Users without an account, outside the range of any `/etc/passwd`.
 const ONE: &str = "1999999001";
 const OTHER: &str = "1999999002";
 
@@ -28,7 +28,7 @@ fn may_be_others() -> bool {
     may
 }
 
-/// A pool whose workers answer each request, of id 1, with what this says in a shell. `$line` is the request.
+/// A pool whose workers answer each request, of id 1, with the output of this shell expression. `$line` is the request.
 fn tells(id: &str, expression: &str) -> Value {
     let answer = r#"printf '{"jsonrpc":"2.0","id":1,"result":"%s"}\n'"#;
     shell(id, &format!("while read -r line; do {answer} \"$({{ {expression}; }} | tr '\\n\\t' '  ')\"; done"))
@@ -62,8 +62,8 @@ fn a_worker_is_another_user_with_its_groups_and_home_and_no_privilege_or_termina
     ]);
     let groups = [4, 27];
     let setup = setup.before_exec(move || {
-        // With no more capabilities than config/systemd/users.conf leaves: KILL, SETGID and SETUID (capabilities(7)).
-        // SAFETY: system calls, on what lives in the closure.
+        // With only the capabilities that config/systemd/users.conf leaves: KILL, SETGID and SETUID (capabilities(7)).
+        // SAFETY: it only makes system calls, on what lives in the closure.
         let done = unsafe {
             libc::setgroups(2, groups.as_ptr()) == 0
                 && (0..=40)
@@ -114,7 +114,7 @@ fn a_daemon_that_is_not_root_and_may_change_users_hands_that_right_to_no_worker(
     let rights = "+setuid,+setgid,+kill";
     let (inherited, ambient) = (format!("--inh-caps={rights}"), format!("--ambient-caps={rights}"));
     let (user, group) = (format!("--reuid={OTHER}"), format!("--regid={OTHER}"));
-    // The daemon's program is taken from where that user can run it.
+    // The daemon's program is in a place where that user can run it.
     let run = format!("shift; exec {} \"$@\"", program.display());
     let setup =
         setup.under(&["setpriv", &user, &group, "--clear-groups", &inherited, &ambient, "sh", "-c", &run, "sh"]);
@@ -237,11 +237,11 @@ fn a_reload_with_another_user_replaces_the_workers() {
     daemon.stop();
 }
 
-/// Tries what stands in `/proc` of the process whose number the request has between two `@`.
+/// Tries to open files in `/proc` of the process whose number is between two `@` in the request.
 const OPENS: &str = "of=${line#*@}; of=${of%%@*}; \
     for pipe in 0 1; do if ( : >> /proc/$of/fd/$pipe ) 2> /dev/null; then echo opened; else echo refused; fi; done";
 
-/// What comes of a worker's opening another one's pipes.
+/// The result of a worker's opening another one's pipes.
 fn opening(one: Value, other: Value) -> String {
     let mut daemon = Setup::new([one, other]).start();
     let mut client = daemon.connect();
@@ -298,7 +298,7 @@ fn who_holds_up_the_start_of_a_worker_of_one_user_holds_up_no_other_users_and_no
     daemon.stop();
 }
 
-/// The example of a pool in sandboxes, with an agent that does what a request has between two `@`, and this socket.
+/// The example of a sandboxed pool, with an agent that does what is between two `@` in a request, and this socket.
 fn sandboxed(socket: &Path) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/sandbox.json");
     let mut example: Value = serde_json::from_slice(&fs::read(path).expect("it is there")).expect("it is JSON");
@@ -313,7 +313,7 @@ fn sandboxed(socket: &Path) -> Value {
     pool
 }
 
-/// Why no sandbox can be made here, if none can.
+/// Why no sandbox can be created here, if that is so.
 fn why_no_sandbox() -> Option<String> {
     for program in ["bwrap", "socat"] {
         if Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
@@ -326,7 +326,7 @@ fn why_no_sandbox() -> Option<String> {
     (!tried.status.success()).then(|| format!("bwrap: {}", String::from_utf8_lossy(&tried.stderr).trim()))
 }
 
-/// Answers each line with another one, as long as somebody asks.
+/// Answers each line with another one, until the client leaves.
 fn serve_model(listener: UnixListener) {
     std::thread::spawn(move || {
         for mut asker in listener.incoming().map_while(Result::ok) {

@@ -1,5 +1,4 @@
-//! Clients that speak WebSocket: who is let in and what the others are told, and what frames of control do. What other
-//! people's clients make of it is tried in `tests/clients`.
+//! WebSocket clients: access, refusals, and control frames. `tests/clients` has tests with other projects' clients.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -18,7 +17,7 @@ use crate::harness::{Daemon, Setup, echo, with, worker};
 use crate::slots::on_all_slots;
 use crate::sockets::register;
 
-/// What does not come in this time does not come.
+/// Time limit for everything that must happen.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A daemon with one WebSocket listener that has these keys.
@@ -26,14 +25,14 @@ fn door(pools: impl IntoIterator<Item = Value>, keys: Value) -> Daemon {
     door_of(Setup::new(pools), keys)
 }
 
-/// As [`door`], of a daemon that is set up already.
+/// The same for a prepared daemon.
 fn door_of(setup: Setup, keys: Value) -> Daemon {
     let mut listener = json!({ "ws": "127.0.0.1:0" });
     keys.as_object().unwrap().iter().for_each(|(key, value)| listener[key] = value.clone());
     setup.no_listener().set("listeners", json!([listener])).start()
 }
 
-/// A client of tungstenite, with these fields in its request.
+/// A tungstenite client, with these fields in its request.
 fn web(daemon: &Daemon, fields: &[(&'static str, &str)]) -> WebSocket<TcpStream> {
     let stream = TcpStream::connect(daemon.address()).unwrap();
     register(&stream);
@@ -64,7 +63,7 @@ fn message(socket: &mut WebSocket<TcpStream>) -> Value {
     }
 }
 
-/// The code and the reason of the close frame that comes next.
+/// The code and reason of the next close frame.
 fn close(socket: &mut WebSocket<TcpStream>) -> (CloseCode, String) {
     loop {
         match socket.read().unwrap() {
@@ -78,7 +77,7 @@ fn close(socket: &mut WebSocket<TcpStream>) -> (CloseCode, String) {
 const UPGRADE: &str = "GET /acp HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
 
-/// What a connection is told that begins with these bytes, to its end: the status, and the message in the body.
+/// The response to a connection that starts with these bytes: the status, and the message in the body.
 fn told(daemon: &Daemon, bytes: &str) -> (u16, String) {
     told_at(daemon.address(), bytes)
 }
@@ -129,7 +128,7 @@ fn a_request_that_is_refused_is_told_why_in_a_status_and_a_line_of_json() {
     daemon.stop();
 }
 
-/// The head of the answer to a request that begins like [`UPGRADE`], with these fields.
+/// The head of the response to a request like [`UPGRADE`] with these fields.
 fn head(daemon: &Daemon, fields: &str) -> String {
     let mut client = Client::over_tcp(daemon.address());
     client.send_bytes(format!("{UPGRADE}{fields}\r\n").as_bytes());
@@ -161,7 +160,7 @@ fn a_client_of_acp_or_mcp_gets_the_subprotocol_that_it_offers_first() {
 
 #[test]
 fn a_program_that_names_the_address_it_connects_to_as_its_origin_is_let_in_and_a_rebound_name_is_not() {
-    // Behind a proxy any Host is let through; what a page may do hangs on its Origin alone.
+    // Behind a proxy any Host is accepted; a page's rights depend only on its Origin.
     let keys = json!({ "trusted_proxies": ["127.0.0.1"], "hosts": ["bus.example"] });
     let daemon = door([echo("echo", 1)], keys);
     let status = |host: &str, origin: &str| {
@@ -317,7 +316,7 @@ fn a_proxy_header_stands_before_the_request() {
     let keys = json!({ "proxy": { "from": ["127.0.0.1"] }, "trusted_proxies": ["127.0.0.1"] });
     let daemon = door([echo("echo", 1)], keys);
     let mut client = Client::over_tcp(daemon.address());
-    // The client has set the field: a proxy that passes bytes on sets none.
+    // The client has set the field: a proxy that forwards bytes sets none.
     let request = UPGRADE.replace("localhost", "bus.example") + "X-Forwarded-For: 10.0.0.1\r\n";
     client.send_bytes(format!("PROXY TCP4 192.0.2.7 198.51.100.1 40000 9000\r\n{request}\r\n").as_bytes());
     assert!(client.line().starts_with("HTTP/1.1 101 "));
@@ -331,7 +330,7 @@ fn a_proxy_header_stands_before_the_request() {
 const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 
-/// Slots of clients, and how many wait to be let in beyond those that are free.
+/// Slots of clients, and the maximum number of handshakes beyond the free ones.
 const SLOTS: usize = 1024;
 const BEYOND: usize = 256;
 
@@ -339,7 +338,7 @@ const BEYOND: usize = 256;
 fn a_thousand_clients_that_connect_at_once_are_all_let_in() {
     let daemon = door([echo("echo", 1)], json!({}));
     let mut clients: Vec<Client> = (0..1000).map(|_| Client::over_tcp(daemon.address())).collect();
-    // None of them has said anything before the last one is there.
+    // None of them sends anything before the last one has connected.
     clients.iter_mut().for_each(|client| client.send_bytes(format!("{UPGRADE}\r\n").as_bytes()));
     for (number, client) in clients.iter_mut().enumerate() {
         let line = client.line();
@@ -357,7 +356,7 @@ fn connections_of_one_address_that_say_nothing_keep_no_slow_client_of_another_ou
         |count: usize| -> Vec<Client> { (0..count).map(|_| Client::over_tcp_from(FAR, daemon.address())).collect() };
     let mut crowd = silent(SLOTS + BEYOND + 1);
     let mut slow: Vec<Client> = (0..15).map(|_| Client::over_tcp_from(NEAR, daemon.address())).collect();
-    // As many again as there is room for come before they say what they want.
+    // Twice as many as fit connect before they send their requests.
     let _more = silent(SLOTS + BEYOND);
     let refused = crowd[0].rest();
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("\r\nRetry-After: 1\r\n"), "{refused}");
@@ -424,7 +423,7 @@ fn nine_hundred_clients_come_back_after_a_restart_at_the_first_try() {
             let line = client.line();
             assert!(line.starts_with("HTTP/1.1 101 "), "{number}: {line}");
         }
-        // The daemon closes them: who goes last keeps the port for a while (tcp(7), TIME-WAIT).
+        // The daemon closes them: the closing side keeps the port for a while (tcp(7), TIME-WAIT).
         daemon.signal(rustix::process::Signal::TERM);
         daemon.logs_times("client_closed", 900);
         drop(clients);
@@ -434,12 +433,12 @@ fn nine_hundred_clients_come_back_after_a_restart_at_the_first_try() {
 
 #[test]
 fn pings_are_answered_before_what_is_queued() {
-    // All of it fits into the queue: who writes and does not read would wait for itself otherwise.
+    // All of it fits into the queue: a client that writes without reading would otherwise block itself.
     let setup = Setup::new([worker("agents", 1, &[])]).limit("max_output_queue", 64 << 20);
     let daemon = door_of(setup, json!({}));
     let mut client = web(&daemon, &[]);
     let text = "x".repeat(900_000);
-    // More than the kernel takes for a client that reads nothing.
+    // More than the kernel buffers for a stalled client.
     for id in 0..20 {
         ask(&mut client, id, "echo", json!({ "text": text }));
     }
@@ -520,7 +519,7 @@ fn a_client_whose_own_worker_ends_is_told_1011() {
 const ALICE: &str = "alice:0123456789abcdef\n";
 const BOB: &str = "bob:0123456789abcdeg\n";
 
-/// A daemon that lets alice and bob in, and the path of their tokens.
+/// A daemon that admits alice and bob, and the path of their tokens.
 fn guarded() -> (Daemon, PathBuf) {
     let setup = Setup::new([worker("agents", 1, &[])]);
     let path = setup.path("tokens");
@@ -531,7 +530,7 @@ fn guarded() -> (Daemon, PathBuf) {
     (daemon, path)
 }
 
-/// Takes the place of a file at once, as an editor does.
+/// Replaces a file atomically, as an editor does.
 fn rewrite(path: &Path, text: &str) {
     let new = path.with_extension("new");
     std::fs::write(&new, text).expect("a file");
@@ -567,7 +566,7 @@ fn a_tokens_file_that_becomes_a_fifo_or_a_device_hangs_nothing_and_the_last_one_
     std::fs::remove_file(&path).expect("it is there");
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
     daemon.until("it is looked at", || {
-        // What looked at it only when somebody comes would hang here.
+        // A daemon that checked it only for new clients would hang here.
         head(&daemon, "Authorization: Bearer 0123456789abcdef\r\n").contains(" 101 ")
             && daemon.log().contains("cannot be used, and its last content stays valid: it is no regular file")
     });

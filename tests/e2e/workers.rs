@@ -1,4 +1,4 @@
-//! How workers are started, watched, ended and started again (spec 3.3, 5, 7.1; decision 13).
+//! How workers are started, monitored, stopped and restarted (spec 3.3, 5, 7.1; decision 13).
 
 use std::fs;
 use std::process::Stdio;
@@ -18,7 +18,7 @@ fn pid(client: &mut Client) -> u64 {
     client.request("who", "who", json!({}))["result"]["pid"].as_u64().expect("a pid")
 }
 
-/// Asks until another worker than `old` answers: the one that was started in its place. Returns its process id.
+/// Sends requests until another worker than `old` answers: its replacement. Returns its process id.
 fn successor(client: &mut Client, old: u64) -> u64 {
     let mut new = old;
     until("a new worker answers", || {
@@ -50,7 +50,7 @@ fn requests_that_come_just_after_a_crash_are_answered_by_the_next_worker() {
 
 #[test]
 fn a_worker_inherits_no_descriptor_no_blocked_and_no_ignored_signal() {
-    // A shell: it leaves the signals as they came, which neither Python nor Rust does.
+    // A shell keeps the inherited signal state, which neither Python nor Rust does.
     let leaked = fs::File::open("/dev/null").unwrap();
     let number = inheritable(&leaked);
     let daemon = Setup::new([shell("plain", "read line; :")])
@@ -91,7 +91,7 @@ fn a_worker_inherits_no_descriptor_no_blocked_and_no_ignored_signal() {
     for name in ["SigBlk", "SigIgn"] {
         let line = status.lines().find(|line| line.starts_with(name)).expect("the line is always there");
         let mask = line.split_whitespace().nth(1).and_then(|mask| u64::from_str_radix(mask, 16).ok()).expect("a mask");
-        // The C library keeps signals 32 and 33 for itself and lets nobody change them.
+        // The C library reserves signals 32 and 33 and keeps them unchanged.
         assert_eq!(mask & !(0b11 << 31), 0, "{line}");
     }
     let environment = fs::read(format!("/proc/{worker}/environ")).unwrap();
@@ -99,7 +99,7 @@ fn a_worker_inherits_no_descriptor_no_blocked_and_no_ignored_signal() {
     for name in ["NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "JOURNAL_STREAM"] {
         assert!(!environment.contains(name), "{name}: it could speak for the daemon");
     }
-    // The daemon hears SIGTERM although it was started with it blocked.
+    // The daemon handles SIGTERM although it was started with it blocked.
     daemon.stop();
 }
 
@@ -245,7 +245,7 @@ fn restarts_wait_twice_as_long_each_time_and_stop_at_max_restarts() {
     for delay in [100, 200, 400] {
         daemon.logs(&["restart_scheduled", &format!("{delay} ms")]);
     }
-    // Requests for the pool fail at once, the other pool goes on.
+    // Requests for the pool fail at once, while the other pool continues.
     let mut client = daemon.connect();
     client.send(&json!({ "id": 1, "method": "m", "pool": "crashing" }));
     assert_eq!(client.error(1, "no_worker"), -32010);
@@ -284,7 +284,7 @@ fn the_sessions_of_a_worker_end_with_it_and_its_requests_get_an_error() {
         assert_eq!((&message["id"], &message["sessionId"]), (&json!(id), &json!("s")), "in the order of the requests");
         assert_eq!(message["error"]["data"]["reason"], "worker_exited");
     }
-    // The name is free, and another worker may have it.
+    // The name is free, and another worker may get it.
     let second = client.request_in("s", 2, "who", json!({}))["result"]["pid"].as_u64().unwrap();
     assert_ne!(first, second);
     daemon.stop();
@@ -317,7 +317,7 @@ fn a_worker_that_writes_no_json_is_reported_ended_and_started_again() {
 fn a_worker_that_writes_too_long_a_line_is_ended_however_the_reads_cut_it() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("max_input_buffer", 100_000).start();
     let mut client = daemon.connect();
-    // The longest that passes, with its frame: four times what a client may send.
+    // The maximum that passes, with its frame: four times what a client may send.
     let frame = client.request(1, "big", json!({ "size": 0 })).to_string().len();
     let answer = client.request(1, "big", json!({ "size": 400_000 - frame }));
     assert_eq!(answer.to_string().len(), 400_000);
@@ -425,7 +425,7 @@ fn a_worker_that_closes_its_stdin_while_it_works_may_still_answer() {
     daemon.stop();
 }
 
-/// Checks what becomes of a worker that does not read any more once `stop_reading` was called with its client and its
+/// Checks that a worker is replaced that stopped reading after `stop_reading` was called with its client and its
 /// process.
 fn is_replaced_when_its_queue_stays_full(stop_reading: impl FnOnce(&mut Client, u64)) {
     let mut daemon = Setup::new([worker("agents", 1, &[])])
@@ -437,7 +437,7 @@ fn is_replaced_when_its_queue_stays_full(stop_reading: impl FnOnce(&mut Client, 
     stop_reading(&mut client, old);
     let mut sent = 0;
     let line = json!({ "id": "x", "method": "m", "params": "x".repeat(10_000) }).to_string();
-    // Its pipe and its queue are full after less than this.
+    // Its pipe and its queue are full after fewer than this.
     for id in 0..80 {
         client.send_line(&line.replacen("\"x\"", &id.to_string(), 1));
         sent += 1;
@@ -542,7 +542,7 @@ fn a_process_that_left_its_workers_group_is_found_and_ended_at_the_shutdown() {
     let mut client = daemon.connect();
     pid(&mut client);
     pid(&mut client);
-    // A process that is being replaced by a program has no environment for a moment.
+    // A process has no environment for a moment during exec.
     daemon.until("two workers and their orphans are there", || daemon.descendants().len() == 4);
     daemon.stop();
 }
@@ -558,14 +558,14 @@ fn orphans_of_workers_become_no_zombies() {
         client.send(&json!({ "method": "fork" }));
     }
     daemon.until("the daemon has adopted all orphans", || children(daemon.pid()).len() == 21);
-    // It stays open: some may come to it late.
+    // It stays open: some may open it late.
     let _open = fs::File::options().read(true).write(true).open(gate.path()).unwrap();
-    // Whoever ended and was not reaped would be there yet.
+    // A zombie would still be there.
     daemon.until("its only child is the worker", || children(daemon.pid()).len() == 1);
     daemon.stop();
 }
 
-/// Ends the daemon by a signal that leaves it no chance to clean up, and checks that its workers end by themselves.
+/// Kills the daemon by a signal without a chance to clean up, and checks that its workers exit by themselves.
 fn dies_with_its_workers(mut daemon: Daemon, signal: Signal) {
     let mut client = daemon.connect();
     client.request(1, "who", json!({}));
@@ -597,7 +597,7 @@ fn a_worker_killed_from_outside_is_an_ordinary_exit() {
     let old = pid(&mut client);
     client.ask(1, "hold", json!({}));
     client.request(2, "who", json!({}));
-    // As the kernel does when memory runs out.
+    // As the OOM killer does.
     send_signal(old, Signal::KILL);
     assert_eq!(client.error(1, "worker_exited"), -32011);
     successor(&mut client, old);

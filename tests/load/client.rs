@@ -1,4 +1,4 @@
-//! A client as the SDKs make them: ids from 0, `sessionId` in params, and answers to what the agent asks.
+//! A client like those of the SDKs: ids from 0, `sessionId` in params, and answers to the agent's requests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// Updates that a worker sends for a prompt.
 pub const UPDATES: u64 = 5;
-/// Lines that go through the bus for one prompt: it, its updates, a permission and its answer, the result.
+/// Lines through the bus for one prompt: itself, its updates, a permission request and its answer, the result.
 pub const LINES_PER_PROMPT: usize = 4 + UPDATES as usize;
 
 struct Client<'a> {
@@ -20,10 +20,10 @@ struct Client<'a> {
     lines: &'a AtomicU64,
 }
 
-/// Sees what the agent says while an answer is waited for, and may answer it.
+/// Called with the agent's messages while an answer is outstanding, and may answer them.
 type Listener<'a> = dyn FnMut(&str, &Value) -> Result<Option<Value>, String> + 'a;
 
-/// Talks to the bus; says what went wrong.
+/// Runs a client; returns what went wrong.
 pub fn run(number: usize, address: &str, prompts: usize, lines: &AtomicU64) -> Result<(), String> {
     let name = format!("client-{number}");
     let talk = || -> Result<(), Box<dyn std::error::Error>> {
@@ -84,7 +84,7 @@ impl Client<'_> {
         if whose == tag { Ok(()) } else { Err(format!("{what} for {tag} belongs to {whose}")) }
     }
 
-    /// Sends a request and handles what comes until its answer: `other` sees what the agent says and may answer.
+    /// Sends a request and handles messages until its answer: `other` gets the agent's and may answer them.
     fn request(
         &mut self,
         method: &str,

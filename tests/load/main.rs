@@ -1,9 +1,9 @@
-//! A thousand clients that look like what SDKs make, on sixteen workers, all at once: every client counts its ids from
-//! 0, every worker counts its own from 0 and names its sessions 0 to 9. Each message says whose it is, so that one
-//! that is lost or reaches somebody else is found.
+//! A thousand clients like those of the SDKs, on sixteen workers, all at once: every client numbers its requests from
+//! 0, every worker numbers its own from 0 and names its sessions 0 to 9. Each message names its client, so that lost
+//! and misrouted ones are detected.
 //!
-//! `STDIO_BUS_LOAD_MESSAGES` is about how many lines go through the bus (default 100,000; the figure of the project is
-//! 1,000,000), `STDIO_BUS_LOAD_CLIENTS` how many clients there are (default 1,000).
+//! `STDIO_BUS_LOAD_MESSAGES` is the approximate number of lines through the bus (default 100,000; the project's figure
+//! is 1,000,000), `STDIO_BUS_LOAD_CLIENTS` the number of clients (default 1,000).
 
 mod client;
 #[path = "../support/descriptors.rs"]
@@ -24,7 +24,7 @@ use waiting::comes_true;
 
 const WORKERS: usize = 16;
 
-/// How long anything may take that must come. Generous: a loaded machine is no failure.
+/// Time limit for everything that must happen. Generous: a loaded machine is not a failure.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn main() -> ExitCode {
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(!failures.is_empty()))
 }
 
-/// Ends the daemon whatever happens.
+/// Kills the daemon in any case.
 struct Daemon(Child);
 
 impl Drop for Daemon {
@@ -110,7 +110,7 @@ fn load(clients: usize, prompts: usize) -> Vec<String> {
     failures
 }
 
-/// The lines of the log, which is read all the time: it must not fill its pipe.
+/// The lines of the log, which is read continuously so that it does not fill its pipe.
 fn follow(stderr: ChildStderr) -> Receiver<String> {
     let (sender, lines) = channel();
     std::thread::spawn(move || {

@@ -1,5 +1,5 @@
-//! An agent that serves many clients in one process and knows them by what they say only: it has ten names for
-//! sessions, and whoever wants one while all are taken waits. Its own requests count from 0.
+//! An agent that serves many clients in one process and distinguishes them only by their messages: it has ten session
+//! names, and a request for one waits while all are taken. Its own requests are numbered from 0.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead, BufWriter, Write};
@@ -67,7 +67,7 @@ impl Agent {
             None => {
                 let answered = id.as_u64().and_then(|id| self.asked.remove(&id));
                 let (id, whose) = answered.unwrap_or_else(|| panic!("nobody asked for {message}"));
-                // A permission of somebody else ends this prompt with an error, which its client reports.
+                // Another client's permission ends this prompt with an error, which its client reports.
                 let answer = if message["result"]["whose"] == whose {
                     json!({"jsonrpc": "2.0", "id": id, "result": {"stopReason": "end_turn", "whose": whose}})
                 } else {

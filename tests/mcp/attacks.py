@@ -1,5 +1,5 @@
-"""Bytes that no library sends, and clients that mean no good. Each has one outcome, and after each the daemon is healthy
-and has as many descriptors, processes and sessions as before.
+"""Bytes that no library sends, and hostile clients. Each attack has one outcome, after which the daemon is healthy and
+has as many descriptors, processes and sessions as before.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from mcp_site import Site, quick
 from wire import LEGACY, MODERN, Address, Client, Connection, Refused, within
 
 ALICE, BOB = "the-secret-of-alice", "the-secret-of-bob"
-# How long http1 gives a head and a body, and some more for a busy machine.
+# The time limit of http1 for a head and a body, and some more for a busy machine.
 SLOW = 90
 PIPELINED = 5000
 STALLED = 24
@@ -41,7 +41,7 @@ def client(site, **more):
 
 
 async def is_healthy(site):
-    """Somebody else is served at once, in both eras."""
+    """Another client is served at once, in both eras."""
     for era in (LEGACY, MODERN):
         other = await client(site, era=era).begin()
         word = secrets.token_hex(8)
@@ -69,7 +69,7 @@ FOLLOWER = b"GET /mcp/shared HTTP/1.1\r\nHost: localhost\r\nSmuggled: yes\r\n\r\
 
 
 async def is_refused(site, sent, statuses, rest=b"", what=None):
-    """One answer with one of these statuses, then the end: what follows is not looked at."""
+    """One response with one of these statuses, then the end: later bytes are ignored."""
     connection = await Connection.open(Address(site.url()))
     what = what or repr(sent[:200])
     await connection.send(sent + rest)
@@ -82,7 +82,7 @@ async def is_refused(site, sent, statuses, rest=b"", what=None):
 
 
 def request(site, *fields, body=b"", drop=(), line=None):
-    """A POST that would be served, but for these fields in place of its length."""
+    """A POST that would be served, except for these fields instead of its length."""
     caller = client(site, era=MODERN)
     given = {**caller.fields(caller.message("tools/list")), "Host": Address(site.url()).name}
     lines = [line or "POST /mcp/shared HTTP/1.1", *(f"{name}: {value}" for name, value in given.items() if name not in drop),
@@ -197,7 +197,7 @@ async def heads_that_are_too_long_are_refused(site):
     await is_refused(site, request(site, length, *(f"A{n}: {'a' * 80}" for n in range(120))), [431])
     await is_refused(site, request(site, length, *["A: b"] * 1000), [431])
     await is_refused(site, request(site, length, line="POST /" + "a" * 10_000 + " HTTP/1.1"), [414, 431])
-    # One that never ends is not waited for.
+    # An endless one is not waited for.
     connection = await Connection.open(Address(site.url()))
     memory = site.memory()
     try:
@@ -230,7 +230,7 @@ async def hosts_and_origins_that_are_not_ours_are_refused(site):
 
 
 async def drips(site, data, pause, still=False):
-    """Sends byte after byte, and then nothing more if it stands `still`; what came back, and how long that took."""
+    """Sends byte after byte, or stops if `still`; returns the response, and how long it took."""
     connection = await Connection.open(Address(site.url()))
     begun = asyncio.get_running_loop().time()
     head, _, body = data.rpartition(b"\r\n\r\n")
@@ -268,7 +268,7 @@ async def clients_that_drip_or_stand_still_are_not_waited_for(site):
               (chunked + b"1", 0, True), (chunked + b"5\r\n{", 0, True), (whole, 0, True)]
     async with within("the end of all clients that drip", SLOW + 30):
         slow, *took = await asyncio.gather(drips(site, whole + body, 0.03), *(drips(site, *kind) for kind in ending * 10))
-    # Who is slow, and gets to its end, is served.
+    # A slow client that finishes is served.
     assert slow[0] == b"200", slow
     return f"the slowest was there for {max(after for _, after in took):.0f} s"
 
@@ -336,14 +336,14 @@ async def who_half_closes_gets_its_answers_in_a_session_and_cancels_without_one(
     connection.close()
     await caller.end()
     caller.leave()
-    # In the newer era the end of a connection is a cancel, and its half is not told from its whole.
+    # In the newer era the end of a connection is a cancellation, and a half-close is not distinguished from it.
     caller = client(site, era=MODERN)
     connection = await Connection.open(caller.address)
     await connection.send(caller.bytes(caller.message("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, id=1)))
     connection.writer.write_eof()
     await connection.ended("the end after a half-close without a session")
     connection.close()
-    # Who closes its half in the middle of a request gets nothing served.
+    # A client that half-closes in the middle of a request is not served.
     connection = await Connection.open(Address(site.url()))
     await connection.send(request(site, "Content-Length: 100", body=b'{"jsonrpc"'))
     connection.writer.write_eof()
@@ -365,7 +365,7 @@ async def streams_that_are_not_read_cost_nobody(site):
     sockets = []
     try:
         for at, caller in enumerate(callers):
-            # Raw, so that nothing is read but by the kernel.
+            # Raw, so that only the kernel reads.
             taken = narrow(caller)
             sockets.append(taken)
             loop = asyncio.get_running_loop()
@@ -385,7 +385,7 @@ async def streams_that_are_not_read_cost_nobody(site):
         assert grown < 128 * MEGABYTE, f"{grown / MEGABYTE:.0f} MB for {STALLED} who do not read"
     finally:
         for taken in sockets:
-            # A reset, as a client that has lost its network.
+            # A reset, like a client that has lost its network.
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             taken.close()
     for caller in callers:
@@ -518,7 +518,7 @@ async def bodies_that_are_no_message_are_refused(site):
             wrong.append(f"{body[:60]!r} is answered with {status}")
         connection.close()
     assert not wrong, "\n".join(wrong)
-    # A message in lines is one message.
+    # A message with line breaks is one message.
     pretty = json.dumps(caller.message("ping", id=7), indent=2).replace("\n", "\r\n").encode()
     connection = await Connection.open(caller.address)
     await connection.send(caller.address.head("POST", {**caller.fields(), "Content-Length": len(pretty)}) + pretty)
@@ -557,7 +557,7 @@ async def methods_and_types_that_are_not_spoken_are_refused(site):
 
 
 async def crowd(site, said):
-    """More connections than there are places, which say only this: somebody else is served all the same."""
+    """More connections than there are places, which send only this: another client is served all the same."""
     address = Address(site.url())
     crowd = []
     try:

@@ -1,5 +1,5 @@
-"""Clients of both eras that come, call, stall and cut, and workers that are killed: no answer is lost, nobody gets what is
-another's, and nothing hangs. STDIO_BUS_MCP_CHAOS says for how many seconds.
+"""Clients of both eras that connect, call, stall and disconnect, and workers that are killed: no answer is lost or
+misrouted, and nothing hangs. STDIO_BUS_MCP_CHAOS is the duration in seconds.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from wire import LEGACY, MODERN, Client, Cut, Refused, Told, until, within
 
 SECONDS = float(os.environ.get("STDIO_BUS_MCP_CHAOS", "25"))
 SEED = int(os.environ.get("STDIO_BUS_MCP_SEED", random.randrange(1 << 32)))
-# What a client may be told when its worker has died, or was not there: by status, and by the code of the error.
+# The errors that a client may get when its worker has died, or did not exist: by status, and by error code.
 STATUSES = {404, 503}
 CODES = {-32010, -32011, -32026, -32001, -32000}
 
@@ -35,7 +35,7 @@ class Tally(collections.Counter):
 
 
 class Guest:
-    """One who comes and goes."""
+    """A client that connects and disconnects."""
 
     def __init__(self, site, number, pool, era, tally):
         self.site, self.number, self.pool, self.era, self.tally = site, number, pool, era, tally
@@ -60,7 +60,7 @@ class Guest:
                 else:
                     self.tally.fail(f"guest {self.number} ({self.pool}, {self.era}) has no session: {told}")
             except Refused as refused:
-                # Its session has ended with its worker, or there is no worker: it begins again.
+                # Its session has ended with its worker, or there is no worker: it starts again.
                 if refused.status in STATUSES:
                     self.tally[f"refused {refused.status}"] += 1
                     await asyncio.sleep(0.05)
@@ -85,7 +85,7 @@ class Guest:
             self.tally["ended"] += 1
 
     def check(self, answer, word):
-        """An answer is its own, or tells that its worker is gone."""
+        """An answer is its own, or reports that its worker is gone."""
         if "error" in answer:
             code = answer["error"]["code"]
             if code not in CODES:
@@ -103,7 +103,7 @@ class Guest:
 
     def slowly(self, word, time, steps):
         params = {"name": "slow", "arguments": {"name": word, "time": time, "steps": steps}}
-        # As the official clients do: the tokens of all clients are the same.
+        # Like the official clients: the tokens of all clients are the same.
         id = next(self.caller.ids)
         return params, id, {"progressToken": id}
 
@@ -116,7 +116,7 @@ class Guest:
             raise Foreign(f"a message that nobody asked for: {message}")
 
     async def slow(self):
-        # How many steps there are tells whose progress it is.
+        # The number of steps identifies the request of a progress message.
         word, steps = self.word(), self.random.randrange(2, 9)
         params, id, meta = self.slowly(word, self.random.choice([20, 100, 300]), steps)
         told = []
@@ -128,7 +128,8 @@ class Guest:
             raise AssertionError(f"{len(told)} of {steps} steps were told: {told}")
 
     async def cut(self):
-        """Cuts the connection in the middle of an answer. The older era fetches it then, for the newer one it is over."""
+        """Cuts the connection in the middle of a response. The older era then fetches it, for the newer one it is
+        over."""
         word, steps = self.word(), 4
         params, id, meta = self.slowly(word, 200, steps)
         message = self.caller.message("tools/call", params, meta, id)
@@ -164,7 +165,7 @@ class Guest:
         self.check(answer, f"{word} is done")
 
     async def fetch(self, last, id, steps):
-        """Goes on with a stream after the event that came last."""
+        """Resumes a stream after its last event."""
         assert last is not None, "a stream of events without ids"
         async with within(f"the answer that guest {self.number} fetches after {last}"):
             while True:
@@ -187,7 +188,7 @@ class Guest:
                     self.caller.drop(connection)
 
     async def stall(self):
-        """Asks, and takes its time to read."""
+        """Sends a request, and reads the response slowly."""
         word = self.word()
         arguments = {"text": word}
         message = self.caller.message("tools/call", {"name": "echo", "arguments": arguments}, id=next(self.caller.ids))
@@ -197,7 +198,7 @@ class Guest:
         try:
             status, fields = await taken.head(f"the answer to {word}, which was not read at once")
         except (Cut, ConnectionError):
-            # A kept connection may have been closed before the request came.
+            # A kept connection may have been closed before the request arrived.
             self.caller.drop(taken)
             self.tally["closed before"] += 1
             return
@@ -234,7 +235,7 @@ async def kill(site, running, tally):
 async def clients_that_come_stall_and_cut_and_workers_that_die_lose_nothing():
     pools = [everything("own", "dedicated", 3, max_instances=24), everything("shared", "client", 2),
              everything("turns", "round_robin", 2)]
-    # Those who leave without a word would keep their processes.
+    # Clients that vanish would keep their processes.
     limits = {"drain_timeout_sec": 5, "session_idle_sec": 5, "max_restarts": 10_000, "restart_window_sec": 1}
     with Site(pools, limits=limits) as site:
         await site.ready()
@@ -252,7 +253,8 @@ async def clients_that_come_stall_and_cut_and_workers_that_die_lose_nothing():
         assert not tally.failed, f"seed {SEED}: {tally['failed']} failed:\n" + "\n".join(tally.failed)
         told = dict(sorted(tally.items()))
         assert tally["answered"] > 20 * SECONDS, f"next to nobody was answered: {told}"
-        # Whoever left without a word is found by the end of its connection or of its time; the rest is the chaos's.
+        # Clients that vanished are detected by the end of their connection or by a timeout; other losses are caused by
+        # the chaos.
         for guest in guests:
             async def serves(guest=guest):
                 last = Client(site.url(guest.pool), guest.era)

@@ -4,7 +4,7 @@
 //   pool  "own" or "shared": what a shared server of the older era lacks is left out
 //   url   of the door, and `cut` of a proxy in front of it that cuts each session's connections once, in the middle
 //   trust what it trusts: then it comes over TLS and HTTP/2, and there is nothing to cut
-// It says what it begins and how that ended.
+// It prints each scenario and its result.
 import assert from "node:assert/strict";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -12,7 +12,8 @@ import { join } from "node:path";
 
 const { line, era, pool, url, cut, trust } = JSON.parse(process.argv[2]);
 const isModern = era === "modern";
-// Without a session, each request has a process of its own in a dedicated pool: no other one tells what it changes.
+// Without a session, each request has a process of its own in a dedicated pool: other processes do not report its
+// changes.
 const meets = !isModern || pool === "shared";
 const hearsAll = isModern || pool === "own";
 const { Client, Transport, schemas } = await (line === "1" ? older() : newer());
@@ -47,7 +48,7 @@ async function overTls() {
 
 const named = (method) => schemas?.[method] ?? method;
 
-// Things that come, one after the other.
+// A queue of received items.
 class Queue {
   items = [];
   waiting = [];
@@ -219,7 +220,7 @@ const scenarios = {
   },
 
   async logging(guest) {
-    // What a shared server logs names nobody.
+    // A shared server's logs name no client.
     if (pool === "shared") return "left out";
     if (!isModern) await guest.client.setLoggingLevel("info");
     const meta = isModern ? { "io.modelcontextprotocol/logLevel": "info" } : undefined;
@@ -233,7 +234,7 @@ const scenarios = {
     if (!cut) return "left out";
     const guest = await Guest.of("cut off", cut);
     if (isModern) {
-      // There is nothing to come back to, and the call is cancelled at the server. This client does not notice by itself.
+      // There is nothing to resume, and the call is cancelled at the server. This client does not notice by itself.
       const fate = join(folder, "cut");
       const stop = new AbortController();
       const args = { name: "cut", time: 20_000, steps: 100, fate };
@@ -244,7 +245,7 @@ const scenarios = {
       assert.equal(await guest.call("echo", { text: "after it" }), "after it");
     } else {
       await slow(guest, "cut", 1500, 5);
-      // The stream of the session was cut as well, and is there again.
+      // The stream of the session was cut as well, and is open again.
       await guest.call("test_trigger_tool_change");
       await guest.changed.next("the notification of a changed list after a cut");
     }
@@ -266,7 +267,7 @@ async function many(count) {
     guests.map(async (guest, at) => {
       for (let turn = 0; turn < 3; turn++) {
         const text = `guest ${at}, turn ${turn}`;
-        // The tokens and ids of all are the same, and the number of their steps tells them apart.
+        // The tokens and ids of all clients are the same, and the number of their steps distinguishes them.
         await Promise.all([
           guest.call("echo", { text }).then((said) => assert.equal(said, text)),
           slow(guest, text, 100, 2 + (at % 5)),

@@ -1,5 +1,5 @@
-"""The official Python client of either line through the door: `client.py JSON`, as client.mjs. It says what it begins and
-how that ended.
+"""The official Python client of either line against an MCP listener: `client.py JSON`, equivalent to client.mjs. It
+prints each scenario and its result.
 """
 
 import contextlib
@@ -17,17 +17,18 @@ import mcp.types as types
 
 ASKED = json.loads(sys.argv[1])
 LINE, ERA, POOL, URL, CUT = (ASKED[name] for name in ("line", "era", "pool", "url", "cut"))
-# Whom it trusts: then it comes over TLS, and speaks HTTP/2.
+# The certificate that it trusts: if given, it uses TLS and HTTP/2.
 TRUST = ASKED.get("trust")
 IS_MODERN = ERA == "modern"
-# Without a session, each request has a process of its own in a dedicated pool: no other one tells what it changes.
+# Without a session, each request has a process of its own in a dedicated pool: other processes do not report its
+# changes.
 MEETS = not IS_MODERN or POOL == "shared"
 HEARS_ALL = IS_MODERN or POOL == "own"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 
 
 class Guest:
-    """A client, with what came to it."""
+    """A client, with what it has received."""
 
     def __init__(self, name):
         self.name = name
@@ -90,7 +91,7 @@ class Guest:
         told = []
         answer = await self.call("slow", {"name": name, "time": time, "steps": steps}, told)
         assert answer == f"{name} is done", answer
-        # The last one may be told a moment after the answer.
+        # The last one may be reported a moment after the answer.
         await until(f"all progress of {name}: {told}", lambda: told == list(range(1, steps + 1)))
 
 
@@ -152,7 +153,7 @@ async def progress(guest):
 
 async def cancel(guest):
     if TRUST and IS_MODERN:
-        # Over HTTP/2 the library does not tell that a stream is closed.
+        # Over HTTP/2 the library does not report that a stream was closed.
         return "left out"
     with tempfile.TemporaryDirectory() as folder:
         fate, told = os.path.join(folder, "fate"), []
@@ -165,7 +166,7 @@ async def cancel(guest):
             group.start_soon(call)
             await until("progress", lambda: len(told) >= 2)
             if LINE == "1":
-                # Its callers have to tell the server themselves.
+                # Its callers have to notify the server themselves.
                 params = types.CancelledNotificationParams(requestId=next_id)
                 await guest.client.send_notification(
                     types.ClientNotification(types.CancelledNotification(method="notifications/cancelled", params=params)))
@@ -178,7 +179,7 @@ async def cancel(guest):
 async def list_changed(guest):
     for turn in range(2):
         if IS_MODERN:
-            # A second time after a cancel.
+            # Again after a cancellation.
             async with guest.client.listen(tools_list_changed=True) as listening:
                 if not MEETS:
                     continue
@@ -308,7 +309,7 @@ async def main():
             try:
                 left_out = await scenario(guest)
                 print(f"skip {name}" if left_out else f"ok {name} {1000 * (time.monotonic() - begun):.0f}", flush=True)
-            except Exception as error:  # Every kind of failure is told, and the next one is run.
+            except Exception as error:  # Any failure is reported, and the next scenario runs.
                 failed += 1
                 told = " | ".join(line.strip() for line in "".join(traceback.format_exception(error)).splitlines()[-12:])
                 print(f"not ok {name}: {told}", flush=True)

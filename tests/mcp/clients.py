@@ -1,6 +1,6 @@
-"""The official clients through the door: TypeScript's and Python's of both lines, and Rust's. What each does is in
-client.mjs, client.py and client/src/main.rs; here they are started and what they say is read. And official servers behind
-the door, and the inspector's command line.
+"""The official clients against an MCP listener: TypeScript's and Python's of both lines, and Rust's. Their scenarios
+are in client.mjs, client.py and client/src/main.rs; here they are started and their output is read. And official
+servers behind the listener, and the inspector's command line.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ def command(client):
 
 
 class Cutter:
-    """A proxy that cuts all connections of a session once, without a word, when the second step of a slow call has gone
-    through; of clients without sessions it cuts the one connection."""
+    """A proxy that cuts all connections of a session once, abruptly, after the second step of a slow call has passed;
+    of clients without sessions it cuts only that connection."""
 
     MARK = re.compile(rb'"progress": ?2\b')
     SESSION = re.compile(rb"^mcp-session-id: *(\S+)\r$", re.I | re.M)
@@ -107,7 +107,7 @@ class Cutter:
 
 
 async def drive(arguments, what):
-    """Runs a client's program, and reads what it says of its scenarios."""
+    """Runs a client's program, and reads the results of its scenarios."""
     process = await asyncio.create_subprocess_exec(*arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                                    stderr=subprocess.PIPE)
     doing, wrong, passed, left = "its start", [], [], []
@@ -183,7 +183,7 @@ async def official_servers_are_served_in_pools_of_each_kind():
 
 
 async def inspect(*arguments):
-    """What the inspector's command line prints."""
+    """The output of the inspector's command line."""
     program = os.path.join(HERE, "node_modules", "@modelcontextprotocol", "inspector", "clients", "launcher", "build", "index.js")
     process = await asyncio.create_subprocess_exec(
         NODE, program, "--cli", *arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""Many sessions: ten thousand that are begun and left alone, and a thousand on one worker."""
+"""Many sessions: ten thousand abandoned ones, and a thousand on one worker."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ async def served(site, pool, era=LEGACY):
 
 
 async def abandon(site, pool, count):
-    """Begins so many sessions, some with a stream, and says no more in any of them."""
+    """Starts this many sessions, some with a stream, and abandons them."""
     todo = iter(range(count))
 
     async def some():
@@ -35,24 +35,23 @@ async def abandon(site, pool, count):
 
 
 async def sessions_that_are_abandoned_leave_nothing():
-    """More sessions than there are places, of which none is ended: those that came last find one, and at last all are
-    gone."""
+    """More sessions than there are places, none of which is ended: new ones find a place, and finally all are gone."""
     pools = [quick("shared", "client"), quick("own", "dedicated", 2, max_instances=16)]
     with Site(pools, limits={"session_idle_sec": 5, "drain_timeout_sec": 5}) as site:
         await site.ready()
-        # Each era has its processes once it has been there.
+        # Each era has its processes once it was used.
         for pool in ("shared", "own"):
             for era in (LEGACY, MODERN):
                 await served(site, pool, era)
         before = await site.settled()
-        # The tables have grown to what they will be.
+        # The tables have grown to their final size.
         await abandon(site, "shared", ABANDONED // 5)
         await site.settled(before)
         memory = site.memory()
         begun = asyncio.get_running_loop().time()
         await abandon(site, "shared", ABANDONED)
         took = asyncio.get_running_loop().time() - begun
-        # Each of these has a process while there are any; those that find none are told so.
+        # Each of these gets a process while there are any; others are refused.
         await asyncio.gather(*(abandon(site, "own", 1) for _ in range(12)))
         await served(site, "shared")
         await served(site, "shared", MODERN)
@@ -83,7 +82,7 @@ async def a_thousand_sessions_share_one_process():
 
 
 async def a_session_gives_way_only_when_it_is_the_longest_idle():
-    """All places are taken: who has a stream or has just asked stays, who was silent longest goes."""
+    """All places are taken: sessions with a stream or recent activity stay, the longest idle one is evicted."""
     with Site([quick("shared", "client")], limits={"drain_timeout_sec": 5}) as site:
         await site.ready()
         listening = await Client(site.url(), name="listening").begin()

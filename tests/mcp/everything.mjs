@@ -1,5 +1,5 @@
-// A server with everything that @modelcontextprotocol/conformance asks for by name, and some tools for the tests beside
-// it. It is written once and serves both eras: `node everything.mjs` over stdio, reference.mjs over the SDK's own HTTP.
+// A server with everything that @modelcontextprotocol/conformance requires by name, and some tools for the other tests.
+// One implementation serves both eras: `node everything.mjs` over stdio, reference.mjs over the SDK's own HTTP.
 import { randomBytes } from "node:crypto";
 import { appendFileSync } from "node:fs";
 import {
@@ -19,7 +19,7 @@ const PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwA
 const WAV = "UklGRiQAAABXQVZFZm10IBAAAAABAAEARKwAAIhYAQACABAAZGF0YQAAAAA=";
 const CLIENT_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities";
 
-// The state belongs to this process: another one refuses it.
+// The state belongs to this process: others reject it.
 const states = createRequestStateCodec({ key: randomBytes(32) });
 
 const text = (said) => ({ content: [{ type: "text", text: said }] });
@@ -77,7 +77,7 @@ function content(server) {
 }
 
 function logging(server, era) {
-  // The older era asks for a level once, the newer one in each request, and the SDK obeys either.
+  // The older era sets a level once, the newer one in each request, and the SDK supports both.
   const run = async ({ mcpReq }) => {
     for (const said of ["Tool execution started", "Tool processing data", "Tool execution completed"]) {
       await mcpReq.log("info", said);
@@ -90,7 +90,7 @@ function logging(server, era) {
   }
 }
 
-// Elicitation, sampling and roots. Towards clients of the older era the SDK makes requests of them.
+// Elicitation, sampling and roots. For clients of the older era the SDK turns them into requests.
 function inputs(server) {
   const tool = (name, description, run, inputSchema) => server.registerTool(name, { description, inputSchema }, run);
   const asks = (key, request, tell) => async (first, second) => {
@@ -194,7 +194,7 @@ function inputs(server) {
 const named = () => form("What is your name?", { name: { type: "string" } });
 const confirmed = () => form("Please confirm", { ok: { type: "boolean" } });
 
-// Rounds of asking that carry a state, as the newer era has them.
+// Multi-round input requests that carry a state, as in the newer era.
 function rounds(server) {
   const tool = (name, description, run) => server.registerTool(name, { description }, run);
   tool("test_input_required_result_elicitation", "Asks for a name", ({ mcpReq }) => {
@@ -240,7 +240,7 @@ function rounds(server) {
     if (can.roots) inputRequests.client_roots = inputRequired.listRoots();
     return inputRequired({ inputRequests });
   });
-  // The SDK refuses to ask a client for what it cannot do.
+  // The SDK refuses to ask a client for an unsupported capability.
   tool("test_missing_capability", "Needs a client that samples", ({ mcpReq }) =>
     mcpReq.inputResponses ? text("it samples") : inputRequired({ inputRequests: { sampled: sampling("Say something") } }),
   );
@@ -308,7 +308,7 @@ function prompts(server) {
   });
 }
 
-// What changes is told by whoever serves it: a process on stdio speaks for itself.
+// Changes are reported by the transport: a process on stdio reports its own.
 function changes(server, notify) {
   const tool = (name, description, run, inputSchema) => server.registerTool(name, { description, inputSchema }, run);
   tool("test_trigger_tool_change", "Says that the tools have changed", () => {
@@ -330,12 +330,12 @@ function changes(server, notify) {
   );
 }
 
-// For the tests beside the suite.
+// For the tests besides the suite.
 function own(server) {
   const tool = (name, description, run, inputSchema) => server.registerTool(name, { description, inputSchema }, run);
   tool("echo", "Says what it is told", (said) => text(said.text), z.object({ text: z.string() }));
   tool("pid", "Tells which process it is", () => text(String(process.pid)));
-  // Calls need not meet the same process again, so what became of one is written where its caller looks.
+  // Calls may reach different processes, so the outcome of one is written where its caller looks.
   tool(
     "slow",
     "Takes its time, and tells in steps how far it is",
@@ -344,7 +344,7 @@ function own(server) {
         try {
           if (fate) appendFileSync(fate, `${how}\n`);
         } catch {
-          // Nobody looks any more.
+          // The reader has gone.
         }
       };
       mcpReq.signal.addEventListener("abort", () => ends("cancelled"));

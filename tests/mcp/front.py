@@ -1,6 +1,6 @@
-"""HAProxy with config/haproxy-mcp.cfg in front of three daemons: official clients come over TLS and HTTP/2, a call whose
-client is gone is cancelled at its server, and with two HAProxy sessions stay where they live when one HAProxy is killed, one
-daemon restarted and one killed.
+"""HAProxy with config/haproxy-mcp.cfg in front of three daemons: official clients use TLS and HTTP/2, a call whose
+client is gone is cancelled at its server, and with two HAProxy instances sessions stay on their daemon when one HAProxy
+is killed, one daemon restarted and one killed.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ CLIENTS = 200
 
 
 class Fleet:
-    """Three daemons, and HAProxy in front of them: one, or two. The last daemon is called as no server of HAProxy is."""
+    """Three daemons behind one or two HAProxy instances. The last daemon's name is not that of a HAProxy server."""
 
     def __init__(self, folder, pools, names=("lb1",), changes=(), **settings):
         self.folder, self.pools, self.changes, self.settings = folder, pools, changes, settings
@@ -88,8 +88,8 @@ class Fleet:
 
 
 def hurry(*sites, failed=None):
-    """Ends daemons of which nobody wants anything any more, without the wait for balancers: by a second signal, which is none
-    while it may have come together with the first one."""
+    """Shuts down unneeded daemons without the delay for load balancers: by a second signal, which must not arrive
+    together with the first one."""
     for site in sites:
         site.daemon.drain()
     end = time.monotonic() + PATIENCE
@@ -108,7 +108,7 @@ def has_ended(process):
 
 
 class Secure(Client):
-    """A client that comes over TLS, from an address of its own."""
+    """A client over TLS, with a source address of its own."""
 
     def __init__(self, url, era, trust, source="127.0.0.1", **more):
         super().__init__(url, era, keeps=False, **more)
@@ -128,7 +128,7 @@ async def official_clients_come_over_tls_and_http_2_through_haproxy():
     skip_without_haproxy()
     told = []
     pools = [everything("own", "dedicated", 2, max_instances=40), everything("shared", "client")]
-    # Who came over HTTP/1.1 would prove less; and each process of this server knows itself alone.
+    # HTTP/1.1 would prove less; and each process of this server only knows its own state.
     changes = [("alpn h2,http/1.1", "alpn h2"), (r"(backend stateless\n *balance) leastconn$", r"\1 source\n    hash-type consistent")]
     with tempfile.TemporaryDirectory() as folder:
         async with Fleet(folder, pools, changes=changes, limits={"drain_timeout_sec": 5}) as fleet:
@@ -139,7 +139,7 @@ async def official_clients_come_over_tls_and_http_2_through_haproxy():
                 asked = {"line": line, "era": era, "pool": pool, "url": fleet.url(pool), "cut": None,
                          "trust": os.path.join(folder, "ca.pem")}
                 told.append(await drive([*program, json.dumps(asked)], f"{name}, {era}, {pool}, through HAProxy"))
-            # HAProxy keeps connections to the daemons for those who come later.
+            # HAProxy keeps connections to the daemons for later clients.
             fleet.proxies["lb1"].terminate()
             for site, figures in zip(fleet.sites, before):
                 await site.settled(figures)
@@ -147,7 +147,7 @@ async def official_clients_come_over_tls_and_http_2_through_haproxy():
 
 
 class Crowd:
-    """Clients of both eras behind two HAProxy."""
+    """Clients of both eras behind two HAProxy instances."""
 
     def __init__(self, fleet):
         self.fleet, trust = fleet, fleet.trust()
@@ -156,7 +156,7 @@ class Crowd:
                     for at in range(CLIENTS)]
         self.new = [Secure(fleet.url("tools", names[at % 2]), MODERN, trust, f"127.0.1.{10 + at}", name=f"new {at}")
                     for at in range(CLIENTS)]
-        # TLS is made by one thread here.
+        # One thread does all TLS here.
         self.at_once = asyncio.Semaphore(40)
 
     async def each(self, clients, what):
@@ -177,7 +177,7 @@ class Crowd:
         return dict(collections.Counter(client.session.split(".")[0] for client in self.old))
 
     def move(self, name):
-        """They come by this HAProxy from now on."""
+        """Clients use this HAProxy from now on."""
         for client in self.old + self.new:
             client.address.port = self.fleet.fronts[name]
 
@@ -196,7 +196,8 @@ async def sessions_stay_when_a_haproxy_is_killed_a_daemon_restarted_and_one_kill
                 opened = [line for line in site.daemon.log if "client_opened" in line]
                 assert opened and all("from=127.0." in line for line in opened), opened[:3]
 
-            # What one HAProxy has learned the other one knows: whose names are no servers' is known to the table alone.
+            # The HAProxy instances share what they have learned: nodes that are not servers by name are known only from
+            # the table.
             fleet.proxies["lb1"].kill()
             crowd.move("lb2")
             await crowd.each(crowd.old + crowd.new, crowd.ask)
@@ -208,7 +209,7 @@ async def sessions_stay_when_a_haproxy_is_killed_a_daemon_restarted_and_one_kill
 
 
 async def one_is_restarted(fleet, crowd):
-    """Its sessions come to their end, and nobody new comes to it."""
+    """Its sessions end, and no new ones start on it."""
     there = crowd.of("bus1")
     fleet.sites[0].daemon.drain()
     await fleet.is_seen("lb2", {"bus1": "NOLB"})
@@ -227,8 +228,8 @@ async def one_is_restarted(fleet, crowd):
 
 
 async def one_is_killed(fleet, crowd):
-    """Those who live there are told that their session is not there any more, at once, and begin anew. Gives how long it
-    took until all knew, in seconds."""
+    """Clients of that daemon learn at once that their session is gone, and start a new one. Returns how long it took
+    until all knew, in seconds."""
     there = crowd.of("bus2")
     assert there
     listening = []

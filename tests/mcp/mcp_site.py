@@ -1,5 +1,5 @@
-"""What the tests of the door are run against: a daemon with servers behind its HTTP listener, and the reference, which is
-the same server over the SDK's own HTTP.
+"""The targets of the MCP tests: a daemon with servers behind its HTTP listener, and the reference, which is the same
+server over the SDK's own HTTP.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ def everything(id, assignment, instances=1, **more):
             "assignment": assignment, **more}
 
 
-# A server that answers at once and keeps nothing: what costs time and memory is the daemon's. It is of both eras, since it
-# asks nobody who he is.
+# A server that answers at once and keeps nothing: time and memory are spent by the daemon. It supports both eras, since
+# it does not distinguish clients.
 QUICK = r"""
 import json, sys, time
 def say(message):
@@ -65,7 +65,7 @@ def quick(id, assignment, instances=1, *arguments, **more):
 class Site:
     """A daemon whose door offers these pools, each at a path of its own."""
 
-    # Whether clients meet in one process.
+    # Whether clients share a process.
     shares = True
 
     def __init__(self, pools, listener=None, **settings):
@@ -87,7 +87,7 @@ class Site:
         self.folder.cleanup()
 
     async def ask(self, path):
-        """The body of what the admin listener answers."""
+        """The body of the admin listener's response."""
         kind, _, place = self.admin.partition(":")
         opened = asyncio.open_unix_connection(place) if kind == "unix" else asyncio.open_connection(kind, place)
         reader, writer = await asyncio.wait_for(opened, PATIENCE)
@@ -98,7 +98,7 @@ class Site:
         return int(head.split()[1]), body.decode()
 
     async def gauge(self, name, **labels):
-        """The sum of a family of /metrics, as far as its labels are these."""
+        """The sum of a metric in /metrics over samples with these labels."""
         _, text = await self.ask("/metrics")
         total = 0.0
         for line in text.splitlines():
@@ -117,7 +117,7 @@ class Site:
         await until("the daemon is ready", is_ready)
 
     def children(self):
-        """Its processes, without those that only have to be reaped."""
+        """Its processes, without zombies."""
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -130,12 +130,12 @@ class Site:
         return found
 
     def memory(self):
-        """Resident bytes."""
+        """Resident memory in bytes."""
         with open(f"/proc/{self.pid}/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def cpu(self):
-        """Seconds of CPU that its own process has used."""
+        """CPU time of its own process in seconds."""
         with open(f"/proc/{self.pid}/schedstat") as file:
             return int(file.read().split()[0]) / 1e9
 
@@ -143,13 +143,13 @@ class Site:
         """What has to be as before: descriptors, processes, sessions."""
         children = len(self.children())
         sessions = int(await self.gauge("stdio_bus_clients"))
-        # The connection that has just asked may not be gone yet.
+        # The connection of the last query may still be open.
         connections = int(await self.gauge("stdio_bus_admin_connections"))
         return {"descriptors": len(os.listdir(f"/proc/{self.pid}/fd")) - connections + 1, "processes": children,
                 "sessions": sessions, "pending": int(await self.gauge("stdio_bus_requests_pending"))}
 
     async def settled(self, wanted=None):
-        """Its figures when they are these, or when they stay the same for a while."""
+        """Waits until its figures are these, or have been stable for a while, and returns them."""
         seen = [None] * 4
 
         async def are_they():

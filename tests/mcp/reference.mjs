@@ -1,5 +1,5 @@
-// The everything-server over the SDK's own HTTP: what the tests say of it has to be true here, before it says anything of
-// the daemon. `node reference.mjs` prints its address.
+// The everything-server over the SDK's own HTTP: the tests' expectations have to hold here before they say anything
+// about the daemon. `node reference.mjs` prints its address.
 import { createServer } from "node:http";
 import { randomUUID } from "node:crypto";
 import {
@@ -24,7 +24,7 @@ const handler = createMcpHandler(
 );
 const sessions = new Map();
 
-// What was sent on the streams of a session, so that a client that lost its connection gets the rest.
+// The events sent on a session's streams, so that a client that lost its connection gets the rest.
 class Events {
   all = [];
   async storeEvent(stream, message) {

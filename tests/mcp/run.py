@@ -32,7 +32,7 @@ def of_everything(settings=None):
 
 
 GROUPS = [
-    # What they run against, whether the reference will do, and the cases.
+    # The target, whether the reference can be one, and the cases.
     (of_everything, True, lambda: suite.cases(["own", "shared"])),
     (of_everything, True, clients.cases),
     (None, False, clients.servers),
@@ -70,7 +70,7 @@ def perform(name, case, *arguments):
 
 
 def perform_on(make, wanted):
-    """Performs these cases one after the other. After one that fails there is a new site: it may have left something."""
+    """Runs these cases in order. After a failure there is a new site, since the old one may be affected."""
     verdicts, left = [], list(wanted)
     while left:
         try:
@@ -81,7 +81,7 @@ def perform_on(make, wanted):
                     if verdicts[-1] == "FAILED":
                         break
         except Exception:
-            # It did not start, or did not end as it should.
+            # It did not start, or did not exit properly.
             traceback.print_exc(file=sys.stdout)
             verdicts.append("FAILED")
             if not verdicts[:-1]:
@@ -93,7 +93,7 @@ def main():
     arguments = sys.argv[1:]
     is_reference = arguments[:1] == ["--reference"]
     part = arguments[-1] if len(arguments) > is_reference else ""
-    # Thousands of connections are made here.
+    # The tests open thousands of connections.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     verdicts = []

@@ -1,6 +1,6 @@
-// Official servers behind the door, asked by the official client, which begins with the newer era and is led to the older
-// one where the server knows no other: `node servers.mjs JSON`, with the door's `urls` by their pools, and the directory
-// whose `files` may be written.
+// Official servers behind an MCP listener, called by the official client, which begins with the newer era and falls
+// back to the older one if necessary: `node servers.mjs JSON`, with the listener's `urls` by pool, and the directory of
+// writable `files`.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -48,7 +48,7 @@ const servers = {
     assert.ok((await client.listResources()).resources.length > 0);
     assert.ok((await client.listPrompts()).prompts.length > 0);
     if (isShared) return;
-    // The server offers it once it knows that the client can sample.
+    // The server offers it once it knows that the client supports sampling.
     for (const end = Date.now() + 30_000; Date.now() < end; await new Promise((resolve) => setTimeout(resolve, 50)))
       if ((await client.listTools()).tools.some(({ name }) => name === "trigger-sampling-request")) break;
     assert.match(await call("trigger-sampling-request", { prompt: `question ${number}` }), new RegExp(`sampled .*question ${number}`));

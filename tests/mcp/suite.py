@@ -1,5 +1,5 @@
-"""The conformance suite of MCP, @modelcontextprotocol/conformance, against the door: every scenario that a revision
-scores, with no failure that is expected, but what a shared server of the older era lacks by its nature.
+"""MCP's conformance suite, @modelcontextprotocol/conformance, against an MCP listener: every scored scenario of a
+revision, without expected failures, except what a shared server of the older era inherently lacks.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ DOCUMENT = os.path.join(os.path.dirname(os.path.dirname(HERE)), "docs", "mcp.md"
 
 
 def lacking():
-    """The scenarios of the older era that docs/mcp.md says a shared server fails."""
+    """The scenarios of the older era that a shared server fails according to docs/mcp.md."""
     with open(DOCUMENT) as file:
         text = file.read()
     section = re.search(r"^## What a shared legacy server lacks$(.*?)(?=^## |\Z)", text, re.M | re.S)
@@ -28,7 +28,7 @@ def lacking():
 
 
 def run(url, revision):
-    """What the suite says of each scenario: whether it is passed. Those that are not scored are left out."""
+    """Whether each scenario passed, according to the suite. Unscored ones are omitted."""
     with tempfile.TemporaryDirectory() as folder:
         command = [NODE, PROGRAM, "server", "--url", url, "--requirements", revision, "-o", folder]
         try:
@@ -43,7 +43,7 @@ def run(url, revision):
 
 
 def explain(url, revision, scenario):
-    """What a scenario's failing checks say."""
+    """The messages of a scenario's failing checks."""
     with tempfile.TemporaryDirectory() as folder:
         command = [NODE, PROGRAM, "server", "--url", url, "--scenario", scenario, "--spec-version", revision]
         done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -53,7 +53,7 @@ def explain(url, revision, scenario):
 
 
 async def passes(site, pool, revision, missing=frozenset()):
-    """Every scored scenario is passed but these, and these fail."""
+    """Every scored scenario passes except these, and these fail."""
     url = site.url(pool)
     verdicts = await asyncio.to_thread(run, url, revision)
     wrong = {name for name, passed in verdicts.items() if passed == (name in missing)}
@@ -71,7 +71,7 @@ def cases(pools):
             async def case(site, pool=pool, revision=revision):
                 if pool != "shared" or revision != REVISIONS[0] or not site.shares:
                     return await passes(site, pool, revision)
-                # One who has a server alone lacks nothing: somebody else has to be there.
+                # With a server of its own a client lacks nothing: another client has to be there.
                 other = await Client(site.url(pool), name="the other one").begin()
                 try:
                     return await passes(site, pool, revision, frozenset(lacking()))

@@ -1,5 +1,5 @@
-"""HTTP as it is on the wire, and clients of MCP that show every byte of it: no library lies between. Every wait has an
-end that names what was waited for.
+"""HTTP on the wire, and MCP clients that expose every byte of it, without any library. Every wait has a limit, and an
+error that names what was awaited.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ META = "io.modelcontextprotocol/"
 
 @contextlib.asynccontextmanager
 async def within(what, seconds=None):
-    """Fails with what was waited for."""
+    """Fails after a timeout, with what was awaited."""
     seconds = seconds or PATIENCE
     try:
         async with asyncio.timeout(seconds):
@@ -28,7 +28,7 @@ async def within(what, seconds=None):
 
 
 async def until(what, condition, seconds=None):
-    """Waits until an asynchronous condition holds, and gives what it gave."""
+    """Waits until an asynchronous condition holds, and returns its value."""
     last = None
     try:
         async with asyncio.timeout(seconds or PATIENCE):
@@ -46,18 +46,18 @@ class Address:
         self.name = f"{self.host}:{self.port}"
 
     def head(self, method="POST", fields=None, path=None, version="1.1"):
-        """A request's head, whose fields may be given twice, in a list."""
+        """A request's head; fields may be repeated if given as a list."""
         fields = fields.items() if isinstance(fields, dict) else fields or []
         lines = [f"{method} {path or self.path} HTTP/{version}", f"Host: {self.name}"]
         return ("\r\n".join([*lines, *(f"{name}: {value}" for name, value in fields)]) + "\r\n\r\n").encode()
 
 
 class Cut(Exception):
-    """The connection ended before what was to come."""
+    """The connection ended before the expected data."""
 
 
 class Connection:
-    """One connection, by the bytes."""
+    """One connection, accessed by bytes."""
 
     def __init__(self, reader, writer):
         self.reader, self.writer = reader, writer
@@ -80,7 +80,7 @@ class Connection:
         return line[:-2].decode()
 
     async def head(self, what="the head of an answer", seconds=None):
-        """Status and fields of the next answer."""
+        """Status and fields of the next response."""
         async with within(what, seconds):
             while True:
                 words = (await self.line()).split(" ", 2)
@@ -93,7 +93,7 @@ class Connection:
                     return int(words[1]), fields
 
     async def pieces(self, fields):
-        """The body, in the pieces in which it comes."""
+        """The body, in pieces as received."""
         try:
             if fields.get("transfer-encoding", "").lower() == "chunked":
                 while size := int((await self.line()).split(";")[0], 16):
@@ -115,7 +115,7 @@ class Connection:
             return b"".join([piece async for piece in self.pieces(fields)])
 
     async def events(self, fields):
-        """What server-sent events there are: dictionaries of their fields, and comments under the empty name."""
+        """The server-sent events: dictionaries of their fields, with comments under the empty name."""
         event, rest = {}, b""
         async for piece in self.pieces(fields):
             *lines, rest = (rest + piece).split(b"\n")
@@ -130,7 +130,7 @@ class Connection:
                     event = {}
 
     async def ended(self, what="the end of the connection", seconds=None):
-        """What still comes until the server closes it."""
+        """Everything until the server closes the connection."""
         async with within(what, seconds):
             rest = b""
             try:
@@ -144,12 +144,12 @@ class Connection:
         self.writer.close()
 
     def abort(self):
-        """Ends it without a word."""
+        """Aborts it."""
         self.writer.transport.abort()
 
 
 class Refused(Exception):
-    """An answer that is no 2xx."""
+    """A response other than 2xx."""
 
     def __init__(self, status, fields, body):
         super().__init__(f"{status} {body[:300]!r}")
@@ -163,7 +163,7 @@ class Refused(Exception):
 
 
 class Told(Exception):
-    """An error in place of a session."""
+    """An error instead of a session."""
 
     def __init__(self, error):
         super().__init__(str(error))
@@ -171,7 +171,7 @@ class Told(Exception):
 
 
 class Client:
-    """A client of one era. A call is answered by JSON or by events, and what comes before its answer is told."""
+    """A client of one era. A call is answered by JSON or by events, and messages before the answer are reported."""
 
     def __init__(self, url, era=LEGACY, token=None, keeps=True, capabilities=None, name="raw", answers=None):
         self.address, self.era, self.token, self.keeps = Address(url), era, token, keeps
@@ -180,7 +180,7 @@ class Client:
         self.session = None
         self.ids = itertools.count(1)
         self.free = []
-        # What the server's own requests are answered with, by their methods.
+        # The answers to the server's own requests, by method.
         self.answers = answers or {}
         self.all = set()
 
@@ -237,8 +237,8 @@ class Client:
         return self.address.head("POST", fields) + body
 
     async def post(self, message, connection=None, **more):
-        """Status and fields of the answer to a message, and the connection that its body comes on. A kept connection that
-        the server has closed in the meantime is replaced once."""
+        """Status and fields of the response to a message, and the connection for its body. A kept connection that the
+        server has closed in the meantime is replaced once."""
         while True:
             is_kept = connection is None and self.free
             taken = connection or await self.connection()
@@ -252,7 +252,7 @@ class Client:
                     raise
 
     async def stream(self, message, connection=None, **more):
-        """Everything that comes for a request: the messages, and at last its answer."""
+        """Everything received for a request: the messages, and finally its answer."""
         status, fields, connection = await self.post(message, connection, **more)
         is_read = False
         try:
@@ -275,7 +275,7 @@ class Client:
                 self.drop(connection)
 
     async def call(self, method, params=None, told=None, meta=None, id=None, **more):
-        """The answer to a request: its result or its error, in a message. `told` gets what comes before it."""
+        """The answer to a request: its result or its error, in a message. `told` gets the messages before it."""
         id = next(self.ids) if id is None else id
         answer = None
         async with within(f"the answer to {method} {params} of {self.info['name']}"):
@@ -332,13 +332,13 @@ class Client:
         return self
 
     async def tool(self, name, arguments=None, told=None, **more):
-        """The text that a tool answers with."""
+        """The text of a tool's answer."""
         answer = await self.call("tools/call", {"name": name, "arguments": arguments or {}}, told, **more)
         assert "result" in answer, f"{name}: {answer}"
         return answer["result"]["content"][0]["text"]
 
     async def get(self, last=None, connection=None):
-        """Opens the stream of the session, or goes on with another one, and gives its status, fields and connection."""
+        """Opens the stream of the session, or resumes another one, and returns its status, fields and connection."""
         connection = connection or await self.open()
         self.all.add(connection)
         fields = {name: value for name, value in self.fields().items() if name != "Content-Type"}
@@ -350,7 +350,7 @@ class Client:
         return status, fields, connection
 
     async def end(self):
-        """Ends the session; the status is given."""
+        """Ends the session; returns the status."""
         connection = await self.open()
         await connection.send(self.address.head("DELETE", {**self.fields(), "Content-Length": 0}))
         status, _ = await connection.head("the answer to DELETE")
@@ -359,7 +359,7 @@ class Client:
         return status
 
     def leave(self, abruptly=False):
-        """Closes its connections, and says nothing of it."""
+        """Closes its connections without ending the session."""
         for connection in self.all:
             connection.abort() if abruptly else connection.close()
         self.all.clear()

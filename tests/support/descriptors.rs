@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Allows this process as many descriptors as it may have, up to 16,384: a test that fills every slot needs some
-/// thousands, and a login often has 1,024.
+/// Raises this process's limit of descriptors as far as permitted, up to 16,384: a test that fills every slot needs
+/// some thousands, and a login often has 1,024.
 pub fn allow() {
     let allowed = getrlimit(Resource::Nofile);
     let most = allowed.maximum.map_or(16_384, |most| most.min(16_384));

@@ -1,12 +1,13 @@
-//! System calls that fail as they do in a container whose seccomp profile forbids them.
+//! System calls that fail as in a container whose seccomp profile forbids them.
 
 use std::io;
 
-/// Makes a system call fail with `errno`, as a container's seccomp profile does; if a place in struct
-/// seccomp_data (seccomp(2)) and a value are given, only calls with that one there. For a new process, between fork and exec: it makes system calls only, and goes for good.
+/// Makes a system call fail with `errno`, like a container's seccomp profile; given an offset in struct seccomp_data
+/// (seccomp(2)) and a value, only calls with that value there. For a new process, between fork and exec: it only makes
+/// system calls, and cannot be undone.
 pub fn forbid(call: libc::c_long, argument: Option<(u32, u32)>, errno: i32) -> io::Result<()> {
     let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    // One that is not equal skips the rest but for the last.
+    // If it differs, skips the rest except the last.
     let is = |k, skipped| libc::sock_filter {
         code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
         jt: 0,
@@ -15,7 +16,7 @@ pub fn forbid(call: libc::c_long, argument: Option<(u32, u32)>, errno: i32) -> i
     };
     const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
-    /// Where the number of the call lies.
+    /// The offset of the system call's number.
     const NUMBER: u32 = 0;
     let fail = statement(RETURN, libc::SECCOMP_RET_ERRNO | errno as u32);
     let pass = statement(RETURN, libc::SECCOMP_RET_ALLOW);

@@ -5,7 +5,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-/// A new terminal: what a person sees and types, and what programs write to and read.
+/// A new terminal: the user's end, and the end of programs.
 pub fn terminal() -> (File, File) {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("there are terminals");
     grantpt(&master).and_then(|()| unlockpt(&master)).expect("it is new");

@@ -1,8 +1,8 @@
-//! Waits, with an end, for what sends no event when it comes true.
+//! Waits, with a limit, for conditions that no event reports.
 
 use std::time::{Duration, Instant};
 
-/// Looks again and again whether it has come true: false when `patience` is over.
+/// Polls a condition: false after `patience`.
 pub fn comes_true(patience: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + patience;
     while !condition() {

@@ -1,4 +1,4 @@
-// openai-agent between two strangers: the official TypeScript SDK as the client, aimock as the endpoint.
+// openai-agent between other projects' programs: the official TypeScript SDK as the client, aimock as the endpoint.
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import * as acp from "@agentclientprotocol/sdk";

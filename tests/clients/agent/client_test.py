@@ -22,7 +22,7 @@ BUS = os.environ.get("STDIO_BUS_BIN")
 
 
 class Recorder(acp.Client):
-    """Keeps the updates, and tells who waits for the next one."""
+    """Stores the updates, and wakes the waiter for the next one."""
 
     def __init__(self):
         self.updates = []
@@ -39,7 +39,7 @@ class Recorder(acp.Client):
 
 @contextlib.contextmanager
 def mock():
-    """aimock in a process of its own; gives its URL."""
+    """aimock in a process of its own; yields its URL."""
     process = subprocess.Popen(["node", HERE / "mock.mjs"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield process.stdout.readline().strip()
@@ -56,7 +56,7 @@ def environment(url):
 
 @contextlib.asynccontextmanager
 async def bus(url):
-    """Four agents behind the bus; gives the port."""
+    """Four agents behind the bus; yields the port."""
     with tempfile.TemporaryDirectory() as directory:
         config = Path(directory) / "bus.json"
         pool = {"id": "openai", "command": AGENT, "args": ["acp"], "instances": 4, "assignment": "client"}
@@ -76,7 +76,7 @@ async def bus(url):
 
 
 async def listening(port, process):
-    """Waits until somebody listens on the port."""
+    """Waits until the port is open."""
     while True:
         assert process.returncode is None, f"the bus ended with {process.returncode}"
         try:
@@ -87,7 +87,7 @@ async def listening(port, process):
 
 
 async def talk(test, agent, recorder, name):
-    """What every client does."""
+    """The common steps of every client."""
     initialized = await agent.initialize(protocol_version=acp.PROTOCOL_VERSION, client_capabilities=ClientCapabilities())
     test.assertEqual(initialized.protocol_version, 1)
     test.assertEqual(initialized.agent_info.name, "openai-agent")
@@ -154,6 +154,6 @@ class BehindTheBus(unittest.IsolatedAsyncioTestCase):
 
 
 if __name__ == "__main__":
-    # unittest runs the loop in its debug mode, which calls the start of a process slow.
+    # unittest runs the loop in debug mode, which reports the start of a process as slow.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     unittest.main(argv=[sys.argv[0], "-v"])

@@ -2,20 +2,20 @@
 //
 //   node schema.mjs DIRECTORY [KIND...]
 //
-// DIRECTORY has two files of each agent, NAME.in and NAME.out: all bytes of its stdin and of its stdout. A result is
-// checked as the answer to the request that it answers. A KIND is a method that was answered, a kind of update, or
-// `error`; there must be lines of each that is named, and of one at least.
+// DIRECTORY has two files for each agent, NAME.in and NAME.out: all bytes of its stdin and of its stdout. A result is
+// checked as the answer to its request. A KIND is the method of an answer, a kind of update, or `error`; there must be
+// lines of each given kind, and at least one line.
 //
-// A line must satisfy the stable schema as it is, and the unstable one with no members that this does not know: ACP
-// lets a client ignore those, but most of them would be misspelt. The few that we mean are in DEPARTURES.
+// A line must satisfy the stable schema, and the unstable one without unknown members: ACP lets a client ignore those,
+// but most would be misspelt. The few intended ones are in DEPARTURES.
 import { readFileSync, readdirSync } from "node:fs";
 import { basename, join } from "node:path";
 import Ajv2020 from "ajv/dist/2020.js";
 
 const UPDATE = "session/update";
 
-// Members that neither schema knows. Clients of earlier versions choose by `models`, Open Design wants the id of the
-// session from session/load, and the bus adds it to a message that had it.
+// Members outside both schemas. Clients of earlier versions use `models`, Open Design needs the session id from
+// session/load, and the bus adds it to a message that had it.
 const DEPARTURES = {
   "session/new": ["/result models"],
   "session/load": ["/result models", "/result sessionId"],
@@ -23,10 +23,10 @@ const DEPARTURES = {
   "*": [" sessionId"],
 };
 
-// Requests that ACP does not have, and we answer with an empty object: what set the model once, and cancelling with an id.
+// Requests outside ACP that we answer with an empty object: the former way to set the model, and cancelling with an id.
 const EMPTY_ANSWERS = ["session/set_model", "session/cancel", "cancel"];
 
-// Errors whose list for one line is longer than this are cut.
+// A line's list of errors is cut at this length.
 const MOST_ERRORS = 8;
 
 /** The schema of this name with what its keywords refer to; `seal` closes every object that it describes. */
@@ -60,7 +60,7 @@ function closed(value) {
 class Rules {
   constructor(name, isSealed) {
     const whole = schema(name, isSealed);
-    // Keywords that only tell generators of code something are passed over.
+    // Ignores keywords for code generators.
     const ajv = new Ajv2020({ strict: false, allErrors: true, discriminator: true });
     const within = (least, most) => ({ type: "number", validate: (n) => Number.isInteger(n) && n >= least && n <= most });
     ajv.addFormat("uint16", within(0, 2 ** 16 - 1));
@@ -162,7 +162,7 @@ function check(told, said) {
     if (!("method" in message)) {
       method = methods.get(key(message.id))?.shift();
       if (method === undefined && !("error" in message)) return wrong(["it answers nothing that was asked"]);
-      // An id that ACP does not have is its asker's fault: it comes back as it was.
+      // An id that is invalid in ACP is the sender's fault: it is returned verbatim.
       if (method !== undefined) message.id = 0;
     }
     const faults = [...new Set([...stable.faults(message, method), ...unstable.faults(message, method)])];
@@ -246,7 +246,7 @@ function main([directory, ...expected]) {
   for (const [kind, count] of counts) console.log(`${String(count).padStart(9)}  ${kind}`);
   const total = counts.reduce((sum, [, count]) => sum + count, 0);
   console.log(`${total} lines of ${agents.length} agents are as ACP's schema wants them, ${wrong} are not`);
-  // Agents that are killed stop in the middle of a line.
+  // Killed agents may stop in the middle of a line.
   if (cut > 0) console.log(`${cut} agents were ended within a line, which was not checked`);
   const missing = expected.filter((kind) => !kinds.has(kind));
   if (missing.length > 0) console.error(`there was no line of these kinds: ${missing.join(", ")}`);

@@ -16,7 +16,7 @@ if (!agentProgram) throw new Error("OPENAI_AGENT_BIN names the agent; scripts/te
 /** The environment of the agent: ours without what would change it. */
 export function environment(more) {
   const own = Object.entries(process.env).filter(([name]) => !/^OPENAI_(?!AGENT_BIN)|_proxy$|^SSL_CERT_/i.test(name));
-  // What the tests make go wrong is not worth a line of the log.
+  // Failures that the tests cause are not logged.
   return { OPENAI_LOG: "error", ...Object.fromEntries(own), ...more };
 }
 
@@ -43,7 +43,7 @@ export function withClient(stream, use) {
   const app = acp.client({ name: "tests" });
   app.onNotification(acp.methods.client.session.update, ({ params }) => {
     updates.push(params);
-    // What a session is called is told before the model is asked.
+    // The session's title is sent before the model is called.
     if (params.update.sessionUpdate === "session_info_update") return;
     waiting.splice(0).forEach((wake) => wake());
   });

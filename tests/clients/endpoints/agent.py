@@ -1,4 +1,4 @@
-"""openai-agent as a child, and a client on its pipes. Every wait has an end."""
+"""openai-agent as a child, with a client on its pipes. Every wait has a limit."""
 
 import json
 import os
@@ -9,25 +9,25 @@ import threading
 from pathlib import Path
 
 PROGRAM = os.environ["OPENAI_AGENT_BIN"]
-# Seconds that anything may take which must come.
+# Time limit in seconds for everything that must happen.
 PATIENCE = 60
 
 
 def environment(settings):
-    """Ours without what would change the agent, and these settings."""
+    """Our environment without variables that would affect the agent, plus these settings."""
     foreign = re.compile(r"OPENAI_|.*_proxy$|SSL_CERT_", re.IGNORECASE)
     own = {name: value for name, value in os.environ.items() if not foreign.match(name)}
     return {**own, "OPENAI_LOG": "error", **settings}
 
 
 def check(settings):
-    """Runs `openai-agent check`: its exit code and what it printed."""
+    """Runs `openai-agent check`: its exit code and output."""
     ran = subprocess.run([PROGRAM, "check"], env=environment(settings), text=True, capture_output=True, timeout=PATIENCE)
     return ran.returncode, ran.stdout + ran.stderr
 
 
 class Turn:
-    """What came of a prompt."""
+    """The result of a prompt."""
 
     def __init__(self, updates, answer):
         self.updates = updates
@@ -54,7 +54,7 @@ class Turn:
 
 
 class Agent:
-    """A running agent. What it is told and what it writes is kept for the check against ACP's schema."""
+    """A running agent. Its input and output are kept for the check against ACP's schema."""
 
     count = 0
 
@@ -101,13 +101,13 @@ class Agent:
         self.process.stdin.flush()
 
     def ask(self, method, params):
-        """Sends a request: its id."""
+        """Sends a request, and returns its id."""
         self.next_id += 1
         self.send({"id": self.next_id, "method": method, "params": params})
         return self.next_id
 
     def line(self):
-        """The next line, but for what a session is called."""
+        """The next line, except session titles."""
         while True:
             line = self.lines.get(timeout=PATIENCE)
             assert line is not None, "the agent has closed its stdout"
@@ -116,7 +116,7 @@ class Agent:
                 return line
 
     def answer(self, number, updates=()):
-        """Waits for the answer to a request. `updates` came before."""
+        """Waits for the answer to a request. `updates` were received before."""
         updates = list(updates)
         while (line := self.line()).get("id") != number:
             updates.append(line["params"]["update"])
@@ -127,7 +127,7 @@ class Agent:
         return self.answer(self.ask(method, params)).answer
 
     def session(self):
-        """A new session: its id, and the models that it offers."""
+        """A new session: its id, and its models."""
         created = self.call("session/new", {"cwd": "/", "mcpServers": []})
         return created["sessionId"], [option["value"] for option in created["configOptions"][0]["options"]]
 

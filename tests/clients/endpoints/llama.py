@@ -16,7 +16,7 @@ def main(model, name, key):
     settings.hostnames = ["127.0.0.1"]
     settings.port = 0
     settings.n_ctx = 16384
-    # One prompt at a time: a second one has an answer only when the first one is over, or was cancelled.
+    # One prompt at a time: a second one is answered only after the first has finished or was cancelled.
     settings.n_parallel = 1
     settings.cpuparams.n_threads = 1
     settings.warmup = False

@@ -22,13 +22,13 @@ UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 4, 5, 6, 7, 8, 9
 END = 2
 FIRST_BYTE = 3
 
-# What follows after a word of the user.
+# The answer after a word of the user.
 SAID = {
     "count!": ["one", ", two", ", three"],
     "think!": ["<think>", "Two and two.", "</think>", "Four."],
     "check!": [b"\xe2", b"\x9c", b"\x93"],
 }
-# This one never ends.
+# This one is endless.
 FOR_EVER = ("for ever!", [" on", " and"])
 OTHERWISE = [" I", " hear", " you", "."]
 
@@ -36,7 +36,7 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{{
 
 
 def vocabulary():
-    """The tokens, their types, and which token follows each."""
+    """The tokens, their types, and the successor of each."""
     tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
     types = [UNKNOWN, CONTROL, CONTROL] + [BYTE] * 256
 
@@ -70,7 +70,7 @@ def string(text):
 
 
 def entry(key, kind, value):
-    """A key of the header and its value."""
+    """A header key and its value."""
     return string(key) + struct.pack("<I", kind) + value
 
 
@@ -117,7 +117,7 @@ def header(tokens, types):
 
 
 def matrix(rows, columns, weights=(), weight=1.0):
-    """Zeros, but for one weight at each of these places (row, column)."""
+    """Zeros, except one weight at each of these positions (row, column)."""
     data = bytearray(4 * rows * columns)
     for row, column in weights:
         struct.pack_into("<f", data, 4 * (row * columns + column), weight)
@@ -130,7 +130,7 @@ def ones(length):
 
 def tensors(follows):
     return {
-        # A token is one dimension, and stays it to the end.
+        # A token is one dimension, through all layers.
         "token_embd.weight": matrix(TOKENS, TOKENS, [(token, token) for token in range(TOKENS)]),
         "output_norm.weight": ones(TOKENS),
         "output.weight": matrix(TOKENS, TOKENS, [(after, token) for token, after in enumerate(follows)], 10.0),

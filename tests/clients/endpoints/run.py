@@ -26,22 +26,22 @@ from agent import Agent, check
 HERE = Path(__file__).parent
 MODEL = "tiny"
 KEY = "sk-test"
-# More than the window of the model.
+# Longer than the model's window.
 TOO_LONG = "x" * 10_000
-# Less, but not four times.
+# Shorter, but not four times.
 PART = "x" * 4_000
-# A white dot.
+# A white pixel.
 IMAGE = {
     "type": "image",
     "mimeType": "image/png",
     "data": "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP6DwABBQECz6AuzQAAAABJRU5ErkJggg==",
 }
-# Seconds until a server must listen.
+# Time limit in seconds for a server to listen.
 PATIENCE = 120
 
 
 class Server:
-    """Where it is, and what it says that others say differently (regular expressions)."""
+    """Its address, and its particular messages (regular expressions)."""
 
     def __init__(self, url, unknown_model, wrong_key, too_long, no_images):
         self.url = url
@@ -64,7 +64,7 @@ class Server:
 
 
 def says(turn, words):
-    """Whether a turn failed with these words and without counts."""
+    """Whether a turn failed with these words and without token counts."""
     assert re.search(words, turn.text), turn.text[:2000]
     assert turn.stop == "end_turn" and turn.usage is None, turn.answer
     print(f"    {turn.text[:400]}")
@@ -118,7 +118,7 @@ def a_cancelled_answer_ends_here_and_there(server):
         assert first["params"]["update"]["content"]["text"].startswith(" on"), first
         agent.send({"method": "session/cancel", "params": {"sessionId": session}})
         assert agent.answer(prompt).stop == "cancelled"
-        # The server does one thing at a time: it has an answer to this only if it has given the other one up.
+        # The server handles one prompt at a time: it answers this one only if it has cancelled the other.
         assert agent.prompt(session, "count!").text == "one, two, three"
 
 
@@ -169,7 +169,7 @@ def a_prompt_that_is_too_long_is_told(server):
 
 
 def a_conversation_longer_than_the_window_goes_on_without_its_beginning(server):
-    # The window is known beforehand, where the server's list tells it, or only by the refusal.
+    # The window is known in advance, from the server's list, or only from the refusal.
     for models in ["fetch", ""]:
         with server.agent(OPENAI_MODELS=models) as agent:
             session, _ = agent.session()
@@ -198,7 +198,7 @@ CASES = [
 
 @contextlib.contextmanager
 def started(command, directory, name, **more):
-    """A server as a child: the process and the file with what it logs, which is shown if a case fails."""
+    """A server as a child: the process and its log file, which is shown if a case fails."""
     path = Path(directory) / f"{name}.log"
     with open(path, "wb") as log:
         process = subprocess.Popen(command, stderr=log, cwd=directory, **more)

@@ -1,4 +1,4 @@
-//! What balancers and other checks ask, however they ask it.
+//! Health checks of load balancers and others, in all their forms.
 
 use super::*;
 
@@ -109,7 +109,7 @@ fn checks_take_no_slot_and_no_line_of_the_log_and_the_oldest_of_64_connections_m
 fn those_who_send_no_more_and_take_nothing_cost_no_thread_of_the_kernel() {
     let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
     let before = daemon.threads();
-    // More than a socket holds.
+    // More than a socket buffer holds.
     let pages = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(100);
     let mut silent: Vec<Admin<UnixStream>> = (0..16).map(|_| Admin::of(&daemon)).collect();
     for admin in &mut silent {
@@ -138,7 +138,7 @@ fn those_who_do_not_take_their_answers_keep_no_check_out() {
         .map(|_| {
             let mut stream = UnixStream::connect(daemon.path("admin")).expect("the admin socket is there");
             stream.set_nonblocking(true).expect("a socket");
-            // The rest finds no room as soon as its answers do not.
+            // The rest does not fit as soon as its responses do not.
             let _ = stream.write(page.as_bytes());
             stream
         })
@@ -157,7 +157,7 @@ fn a_full_daemon_is_not_ready_and_still_answers() {
     let mut clients = on_all_slots(&mut daemon);
     until_status(&daemon, "/readyz", 503);
     answers(&daemon, "/readyz", 503, "not ready: all 1024 connections are in use\n");
-    // One that only said that it sends no more would get its answer first.
+    // A half-closed client would get its response first.
     clients.pop().expect("there are many").reset();
     until_status(&daemon, "/readyz", 200);
     daemon.stop();

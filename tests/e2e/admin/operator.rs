@@ -1,4 +1,4 @@
-//! The commands of an operator.
+//! The operators' commands.
 
 use super::*;
 
@@ -73,7 +73,7 @@ fn to_have_a_daemon_drain_twice_and_then_to_send_it_a_signal_does_not_end_it_ear
     assert_eq!(said(&daemon, &["drain"]), "the daemon drains already\n");
     let status: Value = serde_json::from_str(&said(&daemon, &["status", "--json"])).expect("it is JSON");
     assert_eq!((&status["state"], &status["requests"]["used"]), (&json!("draining"), &json!(1)));
-    // Two signals within a second would be one anyway.
+    // Two signals within a second would count as one.
     seconds_go_by(1);
     daemon.signal(Signal::TERM);
     daemon.logs(&["a signal: the drain goes on"]);
@@ -162,7 +162,7 @@ fn a_watcher_is_shown_the_daemon_again_and_again_until_it_ends() {
         assert_eq!(status["state"], "ready");
     }
     daemon.stop();
-    // What it was shown while the daemon ended is read, so that it can go on.
+    // Reads its remaining output, so that it can continue.
     lines.map_while(Result::ok).for_each(drop);
     assert_eq!(watcher.wait().expect("it is our child").code(), Some(1));
 }

@@ -1,4 +1,4 @@
-//! What holds a worker back.
+//! Blocks a worker until a test lets it continue.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::client::PATIENCE;
 use crate::waiting::comes_true;
 
-/// A FIFO that holds a worker back (`--gate`) until it is opened.
+/// A FIFO that blocks a worker (`--gate`) until it is opened.
 pub struct Gate(PathBuf);
 
 impl Gate {
@@ -20,9 +20,9 @@ impl Gate {
         self.0.display().to_string()
     }
 
-    /// Lets the worker go on. Waits until it stands at the gate.
+    /// Lets the worker continue. Waits until it is blocked at the gate.
     pub fn open(&self) {
-        // To open it waits for a reader, without end; so it only looks whether there is one.
+        // A blocking open would wait for a reader without a limit; so it polls for one.
         let mut gate = File::options();
         gate.write(true).custom_flags(libc::O_NONBLOCK);
         let is_open = || match gate.open(&self.0) {

@@ -1,4 +1,4 @@
-//! The log of a daemon, as it is written.
+//! The log of a running daemon.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read};
@@ -22,7 +22,7 @@ struct LogState {
 }
 
 impl Log {
-    /// Reads it in a thread of its own.
+    /// Reads it on a thread of its own.
     pub fn of(stderr: impl Read + Send + 'static) -> Arc<Self> {
         let log = Arc::new(Self::default());
         let follower = Arc::clone(&log);
@@ -61,7 +61,7 @@ impl Log {
         }
     }
 
-    /// Whether there will be no more.
+    /// Whether the log has ended.
     pub fn has_ended(&self) -> bool {
         self.state.lock().expect("no panic in here").ended
     }

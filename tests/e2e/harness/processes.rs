@@ -1,4 +1,4 @@
-//! What `/proc` tells of processes.
+//! Processes in `/proc`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub fn children(parent: u32) -> Vec<(u32, char)> {
     processes().filter_map(of_parent).collect()
 }
 
-/// Whether a process is there and not a zombie.
+/// Whether a process exists and is not a zombie.
 pub fn lives(pid: u64) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))

@@ -1,4 +1,4 @@
-//! Cancelling others.
+//! Cancelling other clients' requests.
 
 use super::*;
 
@@ -92,7 +92,7 @@ fn a_request_id_in_another_method_does_not_name_the_request_of_another_client() 
         }
     }
     assert!(!read_by_worker(&mut attacker).contains("progress"));
-    // Its own are translated, and what is nobody's request passes.
+    // Its own ids are translated, and unknown ones pass.
     attacker.ask(7, "hold", json!({}));
     let translated = attacker.request(8, "progress", json!({ "requestId": 7 }));
     assert!(translated["result"]["echo"]["requestId"] != 7, "{translated}");

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Ids of a victim and of an attacker that a program with doubles and UTF-16 takes for the same one.
+/// Ids of a victim and of an attacker that are equal to a program with doubles and UTF-16.
 const LIKE: [(&str, &str); 16] = [
     ("1", "1.00000000000000000001"),
     ("1", "0.99999999999999999999"),
@@ -71,7 +71,7 @@ fn a_cancellation_of_an_id_that_only_looks_like_the_victims_cancels_nothing() {
     for (at, (theirs, ours)) in LIKE.into_iter().enumerate() {
         victim.send_line(&format!(r#"{{"id":{theirs},"method":"hold","params":{{}}}}"#));
         victim.request("sync", "who", json!({}));
-        // Who cancels nothing has to wait each time, so not all of them for each id.
+        // A cancellation without effect has to wait each time, so not all of them for each id.
         for (method, key) in [CANCELLATIONS[at % 8], CANCELLATIONS[(at / 2 + 3) % 8]] {
             for session in ["", r#""sessionId":"attackers","#] {
                 let members = format!(r#"{session}"method":"{method}","params":{{"{key}":{ours}}}"#);

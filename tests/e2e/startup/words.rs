@@ -1,4 +1,4 @@
-//! What the command line and the environment ask for, and where the configuration comes from.
+//! The command line and the environment, and the sources of the configuration.
 
 use super::*;
 

@@ -1,6 +1,6 @@
-//! The official Rust client through the door: `rmcp-client JSON`, as client.mjs. It says what it begins and how that
-//! ended. It is no part of the workspace; `scripts/test mcp` builds it.
-// Logging, sampling and roots of the newer era are deprecated there, and are proved all the same.
+//! The official Rust client against an MCP listener: `rmcp-client JSON`, equivalent to client.mjs. It prints each
+//! scenario and its result. It is not part of the workspace; `scripts/test mcp` builds it.
+// Logging, sampling and roots of the newer era are deprecated there, but tested all the same.
 #![allow(deprecated)]
 
 use std::future::Future;
@@ -36,7 +36,8 @@ struct Asked {
 }
 
 impl Asked {
-    /// Without a session, each request has a process of its own in a dedicated pool: no other one tells what it changes.
+    /// Without a session, each request has a process of its own in a dedicated pool: other processes do not report its
+    /// changes.
     fn meets(&self) -> bool {
         !self.is_modern || self.is_shared
     }
@@ -46,7 +47,7 @@ impl Asked {
     }
 }
 
-/// What comes to a client.
+/// What a client has received.
 #[derive(Clone, Default)]
 struct Ears {
     name: String,
@@ -164,7 +165,7 @@ impl Guest {
         text_of(&serde_json::to_value(result)?)
     }
 
-    /// A slow call, and whether all its steps were told.
+    /// A slow call, and whether all its steps were reported.
     async fn slow(&self, name: &str, time: u64, steps: u32) -> Result<(), Failed> {
         let request = Self::request("slow", json!({ "name": name, "time": time, "steps": steps }));
         let request = ClientRequest::CallToolRequest(rmcp::model::Request::new(request));
@@ -184,7 +185,7 @@ impl Guest {
             };
             self.ears.with(steps)
         };
-        // The last one may be told a moment after the answer.
+        // The last one may be reported a moment after the answer.
         until(&format!("all progress of {name}"), || mine() == wanted).await
     }
 
@@ -198,7 +199,7 @@ fn text_of(result: &Value) -> Result<String, Failed> {
     Ok(result["content"][0]["text"].as_str().ok_or_else(|| format!("no text in {result}"))?.to_owned())
 }
 
-/// Where a slow call writes what became of it.
+/// The file in which a slow call records its outcome.
 fn fate(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("stdio-bus-rmcp-{}-{name}", std::process::id()));
     let _ = std::fs::remove_file(&path);
@@ -252,7 +253,7 @@ async fn list_changed(guest: &Guest, asked: &Asked) -> Verdict {
                 let told = within("the notification of a changed list", listening.next()).await??;
                 check(told.is_some(), "the subscription has ended")?;
             }
-            // A second time after a cancel.
+            // Again after a cancellation.
             listening.cancel().await?;
         } else {
             guest.call("test_trigger_tool_change", json!({})).await?;
@@ -286,7 +287,7 @@ async fn resource_updates(guest: &Guest, asked: &Asked) -> Verdict {
     Ok(Outcome::Passed)
 }
 
-/// What the client is asked for by a tool, and what that comes to.
+/// What a tool asks the client for, and the result.
 async fn asks(guest: &Guest, asked: &Asked, tool: &str, arguments: Value, wanted: &str) -> Verdict {
     if !asked.hears_all() {
         return Ok(Outcome::LeftOut);

@@ -66,7 +66,8 @@ impl Bus {
         let Some(twin) = side.twin.filter(|_| side.is_dormant) else { return Ok(()) };
         if self.supervisor.pools[twin].side.is_used {
             self.supervisor.pools[pool].side.is_dormant = false;
-            self.fill_slots(pool);
+            self.catch_up(pool, twin);
+            self.tick_pool(pool);
         } else {
             self.hand_over(twin, pool);
         }

@@ -255,6 +255,20 @@ impl Bus {
         self.roll_soon();
     }
 
+    /// A side that gets its first workers has seen no reload: it starts them with the command that its twin has settled on.
+    /// One that the twin is still trying is tried here as well.
+    pub(crate) fn catch_up(&mut self, pool: usize, twin: usize) {
+        let is_tried = self.is_rolling(twin);
+        let pools = self.supervisor.pools.get_disjoint_mut([pool, twin]);
+        let [here, other] = pools.expect("a pool and its other side are two");
+        (here.settled, here.fallback) = (other.settled, other.fallback);
+        here.roll = Roll { stopped: other.roll.stopped.clone(), ..Roll::default() };
+        if is_tried {
+            let generation = other.fallback.map_or(other.settled, |fallback| fallback.generation);
+            here.fallback = Some(Fallback { generation, failures: 0 });
+        }
+    }
+
     /// Replacements are checked after this call.
     pub(super) fn roll_soon(&mut self) {
         (self.supervisor.rolls_due, self.supervisor.has_changed) = (true, true);
@@ -410,9 +424,13 @@ impl Bus {
         self.sides_of(pool).any(|side| !self.supervisor.pools[side].side.is_dormant && self.is_rolling(side))
     }
 
-    /// Panics if the candidate of a pool has a slot or is gone, or leaving workers are miscounted.
+    /// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or leaving workers are miscounted.
     pub(crate) fn check_rolls(&self) {
         for (index, pool) in self.supervisor.pools.iter().enumerate() {
+            let goes_on = pool.roll.candidate.is_some() || pool.roll.due.is_some_and(|due| due > self.time.now());
+            let rests = pool.side.is_dormant || self.shutdown.stops_workers();
+            let has_any = pool.slots.iter().any(|slot| slot.worker.is_some());
+            assert!(goes_on || rests || has_any || !self.is_rolling(index), "it waits for a command that nobody tries");
             let Some((key, slot)) = pool.roll.candidate else { continue };
             let candidate = self.workers.get(key).expect("a candidate lives");
             assert!(candidate.slot.is_none() && candidate.owner.is_none() && candidate.pool == index);

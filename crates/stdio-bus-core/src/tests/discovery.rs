@@ -222,6 +222,50 @@ fn a_broken_new_command_is_not_asked_forever_and_leaves_clients_of_2026_07_28_th
     assert_eq!((bench.bus.pool_era(0), bench.answers(old)["id"].clone()), (PoolEra::Modern, json!(2)));
 }
 
+/// Reloads a pool that only sessions have used, with a new command that lives or not; then the first client of 2026-07-28
+/// connects. Returns the commands of the workers started for it, and what it reads.
+fn comes_after_a_change(assignment: Assignment, lives: bool) -> (Vec<u32>, Vec<String>) {
+    let two = Pool { max_instances: 2, ..pool(1, assignment) };
+    let mut bench = Bench::asked(two.clone(), MODERN);
+    let session = bench.mcp(Era::Legacy);
+    bench.write(session, r#"{"id":1,"method":"initialize"}"#);
+    bench.pass(seconds(1));
+    let old = bench.workers.clone();
+    let mut settings = with_a_door(two);
+    settings.pools[0].generation = 1;
+    let effects = bench.bus.reload(bench.now, settings).collect();
+    bench.effects(&[], effects);
+    if lives {
+        let new = bench.worker(1);
+        bench.answers(new);
+    }
+    for _ in 0..70 {
+        bench.pass(milliseconds(50));
+        let new = bench.workers.iter().find(|worker| !lives && !old.contains(worker)).copied();
+        new.into_iter().for_each(|new| bench.dies(Peer::Worker(new)));
+    }
+    let before = bench.workers.clone();
+    let client = bench.mcp(Era::Modern);
+    bench.write(client, CALL);
+    let begun: Vec<WorkerKey> = bench.workers.iter().copied().filter(|worker| !before.contains(worker)).collect();
+    for worker in &begun {
+        bench.answers(Peer::Worker(*worker));
+    }
+    let commands = bench.commands.iter().filter(|(worker, ..)| begun.contains(worker)).map(|(.., command)| *command);
+    (commands.collect(), bench.read(client))
+}
+
+#[test]
+fn the_first_client_of_2026_07_28_is_served_by_the_command_that_sessions_have_by_then() {
+    for assignment in [Assignment::RoundRobin, Assignment::Client, Assignment::Dedicated] {
+        for (lives, command) in [(true, 1), (false, 0)] {
+            let (commands, told) = comes_after_a_change(assignment, lives);
+            assert_eq!(commands, [command], "{assignment:?}, {lives}");
+            assert!(told.len() == 1 && told[0].contains("result"), "{assignment:?}, {lives}: {told:?}");
+        }
+    }
+}
+
 #[test]
 fn a_new_command_that_ends_when_it_is_asked_and_then_lives_is_for_sessions() {
     let mut bench = Bench::asked(pool(1, Assignment::Client), MODERN);

@@ -109,9 +109,9 @@ impl RequestReader {
         })
     }
 
-    /// Whether nothing of a request has arrived since the last one was answered.
-    pub fn is_idle(&self) -> bool {
-        self.is_idle
+    /// Whether a head is awaited or incomplete.
+    pub fn awaits_head(&self) -> bool {
+        matches!(self.stage, Stage::Head(_))
     }
 
     /// Whether the last request of the connection was read completely.

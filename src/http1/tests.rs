@@ -174,14 +174,14 @@ fn each_part_of_a_request_has_its_timeout() {
     assert!(matches!(reader.next(at(5), b"b"), Event::Data { .. }));
     assert_eq!(reader.next(at(5), b""), Event::End(0));
     reader.answered(at(6), 0);
-    assert_eq!((reader.is_idle(), reader.deadline()), (true, at(66)));
+    assert_eq!((reader.awaits_head(), reader.deadline()), (true, at(66)));
     assert_eq!(reader.next(at(60), b"G"), Event::More(0));
-    assert_eq!((reader.is_idle(), reader.deadline()), (false, at(70)));
+    assert_eq!(reader.deadline(), at(70));
     reader.answered(at(70), 2);
     assert_eq!(reader.next(at(71), b"\r\n"), Event::More(0));
-    assert_eq!((reader.is_idle(), reader.deadline()), (true, at(130)), "an empty line begins no request");
+    assert_eq!(reader.deadline(), at(130), "an empty line begins no request");
     reader.answered(at(80), 3);
-    assert_eq!((reader.is_idle(), reader.deadline()), (false, at(90)), "the next one has begun to come");
+    assert_eq!(reader.deadline(), at(90), "the next one has begun to come");
 }
 
 /// A complete response: its statuses, and its body.

@@ -25,12 +25,10 @@ pub(super) enum Timer {
     Log,
     /// Memory pressure.
     Memory,
-    /// A connection to an MCP listener.
+    /// A connection to an MCP listener or to the admin listener.
     Http(usize),
     /// An MCP session.
     Session(usize),
-    /// An operator's connection.
-    Admin(usize),
     /// The next sample for operators.
     History,
     /// The check of workers' memory.

@@ -238,7 +238,6 @@ impl<I: Io> Shell<I> {
                 Timer::Output => shell.reactor.retry_writing(),
                 Timer::Log => log::hurry(),
                 Timer::Memory => shell.reactor.memory.is_due = true,
-                Timer::Admin(slot) => shell.admin_due(now, slot),
                 Timer::Http(slot) => shell.http_due(now, slot),
                 Timer::Session(slot) => shell.session_due(now, slot),
                 Timer::History => shell.sample_history(now),
@@ -293,7 +292,6 @@ impl<I: Io> Shell<I> {
             self.reactor.cancel(Operation::Log, 0);
             self.settle();
         }
-        self.forget_admin();
         self.forget_http();
         self.log_requests();
         let reactor = &mut self.reactor;
@@ -330,10 +328,7 @@ impl<I: Io> Shell<I> {
         let until = self.reactor.io.elapsed() + LAST_COMPLETIONS;
         loop {
             let reactor = &self.reactor;
-            let is_empty = reactor.connections.is_empty()
-                && reactor.handshakes.is_empty()
-                && reactor.http.is_empty()
-                && self.admin.is_empty();
+            let is_empty = reactor.connections.is_empty() && reactor.handshakes.is_empty() && reactor.http.is_empty();
             let is_settled = is_empty && !reactor.log.is_busy();
             let left = until.saturating_sub(reactor.io.elapsed());
             if is_settled || left.is_zero() || !self.take_completions(left) {
@@ -382,8 +377,6 @@ impl<I: Io> Shell<I> {
                 }
                 self.reactor.signals.stop.arm(&mut self.reactor.io, operation);
             }
-            Operation::AdminReceive => self.admin_received(now, slot, completion.result),
-            Operation::AdminSend => self.admin_sent(now, slot, completion.result),
             Operation::Reread => self.reread(now),
             Operation::Hangup => self.hung_up(now),
             Operation::Reload => self.take_prepared(now),

@@ -1,21 +1,21 @@
 //! The admin listener: readiness, metrics, status and commands over HTTP, in the same loop and through the same backend
-//! as everything else.
+//! as everything else, on connections that `http` reads and writes as it does those of MCP listeners.
 //!
 //! Its connections are not clients of the core. They use none of its slots and memory, have a limit of their own, and
 //! never block the loop: a request is limited in size and time, an answer is produced in pieces, one per turn of the
 //! loop, and dropped when its reader leaves.
 //!
-//! Reading order: `serve.rs` moves bytes, `connection.rs` is the state of a connection, `request.rs` and `response.rs`
+//! Reading order: `serve.rs` handles requests, `operator.rs` is the state of a connection, `request.rs` and `response.rs`
 //! are requests and answers, `access.rs` decides about access, `route.rs` maps paths. Answers are made from a view
 //! (`view.rs`): `health.rs`, `metrics.rs` and `status.rs` with `tables.rs`, whose figures are declared in `figures.rs`,
 //! and the status page, `page.html`.
 
 mod access;
-mod connection;
 mod figures;
 mod health;
 mod history;
 mod metrics;
+mod operator;
 mod page;
 mod place;
 pub(super) mod recent;
@@ -29,18 +29,16 @@ pub(crate) mod tables;
 mod view;
 mod wall;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use slab::Slab;
-
 use super::listeners::{Acceptor, Throttle};
 use crate::bus::histogram::Histogram;
 use crate::config::{Config, Listen, Token};
-use connection::Connection;
 use history::History;
+use operator::Operator;
 use place::Place;
 use wall::Wall;
 
@@ -56,7 +54,8 @@ pub(super) struct Admin {
     is_abstract: bool,
     token: Option<Token>,
     token_file: PathBuf,
-    connections: Slab<Connection>,
+    /// By the slots of their connections. Entries of closed connections stay until the slot is needed.
+    operators: HashMap<usize, Operator>,
     /// Connections whose answers have pieces left to produce.
     pub busy: VecDeque<usize>,
     places: Vec<Place>,
@@ -78,7 +77,7 @@ impl Admin {
             is_abstract: false,
             token: None,
             token_file: PathBuf::new(),
-            connections: Slab::new(),
+            operators: HashMap::new(),
             busy: VecDeque::new(),
             places: Vec::new(),
             closed: false,
@@ -125,8 +124,8 @@ impl Admin {
         }
     }
 
-    /// Whether everything is closed.
-    pub(super) fn is_empty(&self) -> bool {
-        self.connections.is_empty()
+    /// The state of an operator's connection.
+    fn operator(&mut self, slot: usize) -> &mut Operator {
+        self.operators.get_mut(&slot).expect("each connection of theirs has one")
     }
 }

@@ -1,28 +1,29 @@
-//! Moves the bytes of admin connections: reads complete requests, sends answers in pieces, and closes. One piece is
-//! produced per turn of the loop, however many connections wait.
+//! Handles the requests of admin connections, which `http/serve.rs` reads and writes. One piece of an answer is produced
+//! per turn of the loop, however many connections wait.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::net::{Shutdown, shutdown};
-
 use super::access::Origin;
-use super::connection::{Connection, LINGER, Phase, SEND_TIME};
-use super::request::{Manner, Request};
-use super::response::Response;
+use super::operator::{Operator, Rest};
+use super::request::{LIMITS, Manner, Request};
+use super::response::{Body, Response};
 use super::route::{Act, route};
 use super::view::View;
 use super::{Admin, MOST_CONNECTIONS};
 use crate::bus::port::{Moment, Place};
-use crate::http1::{Error, Status};
-use crate::io::{Io, Submission};
+use crate::http1::{self, Error, Framing, Status};
+use crate::io::Io;
 use crate::shell::connection::Flight;
+use crate::shell::http::Http;
+use crate::shell::http::connection::{Connection, OPERATORS, State};
 use crate::shell::log;
-use crate::shell::operation::Operation;
 use crate::shell::timers::{Timer, Timers};
 use crate::shell::turn::Shell;
 
-/// A connection whose answer makes no progress for this long may be evicted.
+/// Bytes that are produced before they are sent.
+const PIECE: usize = 16 * 1024;
+/// A connection whose answer takes longer than this may be evicted.
 const SLOW: Duration = Duration::from_secs(1);
 
 impl<I: Io> Shell<I> {
@@ -32,67 +33,30 @@ impl<I: Io> Shell<I> {
             return;
         }
         let origin = Origin::of(&socket, place, is_unix, self.admin.is_abstract);
-        let slot = self.admin.connections.insert(Connection::new(now, socket, origin, place.source()));
-        self.read_admin_request(now, slot);
+        let http = &mut self.reactor.http;
+        let slot = http.add(now, socket, OPERATORS, place.into(), LIMITS);
+        self.admin.operators.retain(|slot, _| http.connections.get(*slot).is_some_and(Connection::is_operators));
+        self.admin.operators.insert(slot, Operator::new(now, origin));
+        self.receive_first(now, slot);
     }
 
-    fn arm_admin_receive(&mut self, slot: usize) {
-        let connection = &mut self.admin.connections[slot];
-        if connection.phase == Phase::Leaving || !connection.in_flight.add(Flight::Read) {
-            return;
-        }
-        if connection.phase == Phase::Lingering {
-            connection.incoming.clear();
-        }
-        let room = connection.incoming.room();
-        let (into, bytes) = (room.as_mut_ptr(), room.len() as u32);
-        let receive = Submission::ReceiveInto { socket: connection.socket.as_raw_fd(), into, bytes };
-        // SAFETY: the connection keeps its bytes and its socket while this is in flight.
-        unsafe { self.reactor.io.submit(receive, Operation::AdminReceive.token(slot)) };
+    /// The head of a request was received.
+    pub(in crate::shell) fn operator_asks(&mut self, slot: usize, head: &http1::Request<'_>) -> Result<(), Error> {
+        let request = Request::of(head)?;
+        self.admin.operator(slot).request = Some(request);
+        Ok(())
     }
 
-    pub(in crate::shell) fn admin_received(&mut self, now: Moment, slot: usize, result: i32) {
-        let connection = &mut self.admin.connections[slot];
-        let was_reading = connection.in_flight.remove(Flight::Read);
-        debug_assert!(was_reading);
-        match (connection.phase, result) {
-            (Phase::Leaving, _) => return self.admin.remove_if_idle(slot),
-            (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => return self.arm_admin_receive(slot),
-            // It was told that it took too long, and gets no other answer.
-            (Phase::Answering, _) => return,
-            (_, ..=0) => return self.leave_admin(slot),
-            (Phase::Lingering, _) => return self.arm_admin_receive(slot),
-            (Phase::Reading, _) => {}
-        }
-        connection.incoming.took(result as usize);
-        self.read_admin_request(now, slot);
-    }
-
-    /// Parses the received bytes, and answers a complete request.
-    fn read_admin_request(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.admin.connections[slot];
-        debug_assert!(connection.phase == Phase::Reading);
-        match connection.incoming.next(now) {
-            None => {
-                let deadline = connection.incoming.deadline();
-                self.set_admin_deadline(slot, deadline);
-                self.arm_admin_receive(slot);
-            }
-            Some(Err(error)) => self.refuse_admin_request(now, slot, error),
-            Some(Ok(request)) => {
-                let response = self.answer_admin(now, slot, &request);
-                tracing::debug!("{} is asked for, and answered with {}", request.path, response.status.code());
-                self.begin_admin_answer(now, slot, response, request.manner);
-            }
-        }
-    }
-
-    fn set_admin_deadline(&mut self, slot: usize, at: Moment) {
-        self.reactor.timers.set(Timer::Admin(slot), Some(at));
+    /// Answers a complete request.
+    pub(in crate::shell) fn answer_operator(&mut self, now: Moment, slot: usize) {
+        let Some(request) = self.admin.operator(slot).request.take() else { return };
+        let response = self.answer_admin(now, slot, &request);
+        tracing::debug!("{} is asked for, and answered with {}", request.path, response.status.code());
+        self.begin_admin_answer(now, slot, response, request.manner);
     }
 
     fn answer_admin(&mut self, now: Moment, slot: usize, request: &Request) -> Response {
-        let origin = self.admin.connections[slot].origin;
+        let origin = self.admin.operator(slot).origin;
         let (response, act) = route(&self.view(now), request, origin, self.admin.token.as_ref());
         match act {
             Act::Nothing => {}
@@ -124,120 +88,77 @@ impl<I: Io> Shell<I> {
             max_memory: self.reactor.memory.most,
             io: self.reactor.io.name(),
             node: &self.reloads.running.node,
-            admin_connections: self.admin.connections.len(),
+            admin_connections: self.reactor.http.operators,
             reloads: &self.reloads.outcomes,
         }
     }
 
-    /// Refuses a request that cannot be parsed; the connection ends after it.
-    fn refuse_admin_request(&mut self, now: Moment, slot: usize, error: Error) {
-        self.begin_admin_answer(now, slot, Response::text(error.status, error.why), Manner::LAST);
+    /// Refuses a request that cannot be read; the connection ends after it.
+    pub(in crate::shell) fn fail_operator(&mut self, now: Moment, slot: usize, status: Status, why: &str) {
+        self.begin_admin_answer(now, slot, Response::text(status, why), Manner::LAST);
     }
 
     fn begin_admin_answer(&mut self, now: Moment, slot: usize, response: Response, manner: Manner) {
-        let is_closed = self.admin.closed;
-        let connection = &mut self.admin.connections[slot];
-        (connection.phase, connection.since) = (Phase::Answering, now);
-        connection.outgoing.begin(response, manner, is_closed);
-        self.set_admin_deadline(slot, now.after(SEND_TIME));
-        self.go_on_answering(now, slot);
+        let framing = response.framing(manner);
+        let stays = manner.keeps_alive && framing != Framing::UntilEnd;
+        let operator = self.admin.operator(slot);
+        let connection = &mut self.reactor.http.connections[slot];
+        let out = connection.outgoing.queue();
+        out.extend_from_slice(response.head(framing, stays).as_bytes());
+        match response.body {
+            _ if manner.is_head => {}
+            Body::Whole(body) => out.extend_from_slice(&body),
+            Body::Pieces(pieces) => operator.rest = Some(Rest { pieces, framing, stays }),
+        }
+        operator.since = now;
+        // The last piece decides whether the connection ends.
+        connection.incoming.keeps_alive = stays || operator.rest.is_some();
+        self.reactor.begin_http_answer(now, slot);
     }
 
-    /// Sends pending bytes of an answer, has more produced, or ends it.
-    fn go_on_answering(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.admin.connections[slot];
-        debug_assert!(connection.phase == Phase::Answering && !connection.in_flight.has(Flight::Write));
-        if connection.outgoing.is_over() {
-            return self.end_admin_answer(now, slot);
+    /// Whether a connection needs its next piece before anything more is sent. If so, it is queued for it.
+    pub(in crate::shell) fn waits_for_piece(&mut self, slot: usize) -> bool {
+        let connection = &self.reactor.http.connections[slot];
+        let has_enough = connection.in_flight.has(Flight::Write) || connection.outgoing.weight() >= PIECE;
+        let operator = self.admin.operator(slot);
+        if has_enough || connection.state != State::Answering || operator.rest.is_none() {
+            return false;
         }
-        if connection.outgoing.needs_piece() {
-            if !std::mem::replace(&mut connection.is_busy, true) {
-                self.admin.busy.push_back(slot);
-            }
-            return;
+        if !std::mem::replace(&mut operator.is_busy, true) {
+            self.admin.busy.push_back(slot);
         }
-        let rest = connection.outgoing.rest();
-        let send = Submission::Send {
-            socket: connection.socket.as_raw_fd(),
-            from: rest.as_ptr(),
-            bytes: rest.len().min(u32::MAX as usize) as u32,
-            now_or_never: true,
-            more: false,
-        };
-        connection.in_flight.add(Flight::Write);
-        // SAFETY: the output is not touched and the socket stays open while this is in flight.
-        unsafe { self.reactor.io.submit(send, Operation::AdminSend.token(slot)) };
-        self.set_admin_deadline(slot, now.after(SEND_TIME));
-    }
-
-    /// Waits for room in the socket.
-    fn await_admin_room(&mut self, slot: usize) {
-        let connection = &mut self.admin.connections[slot];
-        connection.in_flight.add(Flight::Write);
-        connection.in_flight.add(Flight::Room);
-        // Treated as half-closed, as many are: room is reported in either case.
-        let room = Submission::AwaitRoom { descriptor: connection.socket.as_raw_fd(), half_closed: true };
-        // SAFETY: the socket stays open while this is in flight.
-        unsafe { self.reactor.io.submit(room, Operation::AdminSend.token(slot)) };
-    }
-
-    pub(in crate::shell) fn admin_sent(&mut self, now: Moment, slot: usize, result: i32) {
-        let connection = &mut self.admin.connections[slot];
-        let was_sending = connection.in_flight.remove(Flight::Write);
-        debug_assert!(was_sending);
-        let has_room = connection.in_flight.remove(Flight::Room) && result > 0;
-        match (connection.phase, result) {
-            (Phase::Leaving, _) => return self.admin.remove_if_idle(slot),
-            _ if has_room => {}
-            (_, 1..) => connection.outgoing.sent(result as usize),
-            (_, error) if error == -libc::EAGAIN => return self.await_admin_room(slot),
-            (_, error) if error == -libc::EINTR => {}
-            // The client has gone.
-            _ => return self.leave_admin(slot),
-        }
-        self.go_on_answering(now, slot);
-    }
-
-    /// An answer was sent. The next request may have been received.
-    fn end_admin_answer(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.admin.connections[slot];
-        connection.since = now;
-        if connection.outgoing.is_last {
-            connection.phase = Phase::Lingering;
-            // Closed with unread bytes, the socket would be reset, and the answer might be lost.
-            let _ = shutdown(&connection.socket, Shutdown::Write);
-            self.set_admin_deadline(slot, now.after(LINGER));
-            self.arm_admin_receive(slot);
-        } else {
-            connection.phase = Phase::Reading;
-            connection.incoming.answered(now);
-            self.read_admin_request(now, slot);
-        }
+        true
     }
 
     /// Produces one piece of one answer.
     pub(in crate::shell) fn work_for_admin(&mut self, now: Moment) {
         let Some(slot) = self.admin.busy.pop_front() else { return };
-        let Some(connection) = self.admin.connections.get_mut(slot) else { return };
-        connection.is_busy = false;
-        if connection.phase != Phase::Answering {
-            return;
+        let is_there = |it: &&mut Connection| it.is_operators() && it.state == State::Answering;
+        let Some(connection) = self.reactor.http.connections.get_mut(slot).filter(is_there) else { return };
+        let mut out = std::mem::take(connection.outgoing.queue());
+        let operator = self.admin.operator(slot);
+        operator.is_busy = false;
+        let mut rest = operator.rest.take();
+        let goes_on = rest.as_mut().is_some_and(|rest| rest.make_piece(&self.view(now), &mut out));
+        let connection = &mut self.reactor.http.connections[slot];
+        *connection.outgoing.queue() = out;
+        match rest {
+            Some(rest) if !goes_on => connection.incoming.keeps_alive = rest.stays,
+            rest => self.admin.operator(slot).rest = rest,
         }
-        let mut outgoing = std::mem::take(&mut connection.outgoing);
-        outgoing.make_piece(&self.view(now));
-        self.admin.connections[slot].outgoing = outgoing;
-        self.go_on_answering(now, slot);
+        self.send_http(now, slot);
     }
 
-    /// A connection has timed out.
-    pub(in crate::shell) fn admin_due(&mut self, now: Moment, slot: usize) {
-        let connection = &mut self.admin.connections[slot];
-        if connection.phase == Phase::Reading && connection.incoming.has_begun() {
-            let why = "the request took too long to come";
-            self.refuse_admin_request(now, slot, Error { status: Status::RequestTimeout, why });
-        } else if connection.phase != Phase::Leaving {
-            self.leave_admin(slot);
+    /// Makes room for one more connection. False if none can be evicted.
+    fn make_room_for_admin(&mut self, now: Moment) -> bool {
+        if self.reactor.http.operators < MOST_CONNECTIONS {
+            return true;
         }
+        let goes = self.admin.first_to_go(now, &self.reactor.http);
+        if let Some(slot) = goes {
+            self.reactor.leave_http(now, slot);
+        }
+        goes.is_some()
     }
 
     /// Takes a sample for the chart.
@@ -254,36 +175,7 @@ impl<I: Io> Shell<I> {
                 self.reactor.close_acceptor(index);
             }
         }
-        let slots: Vec<usize> = self.admin.connections.iter().map(|(slot, _)| slot).collect();
-        slots.into_iter().for_each(|slot| self.leave_admin(slot));
-    }
-
-    /// Leaks what the kernel still holds until the process ends.
-    pub(in crate::shell) fn forget_admin(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.admin.connections));
-    }
-
-    /// Makes room for one more connection. False if none can be evicted.
-    fn make_room_for_admin(&mut self, now: Moment) -> bool {
-        if self.admin.connections.len() < MOST_CONNECTIONS {
-            return true;
-        }
-        let goes = self.admin.first_to_go(now);
-        if let Some(slot) = goes {
-            self.leave_admin(slot);
-        }
-        goes.is_some()
-    }
-
-    /// Ends a connection; it is removed when the kernel holds no operation of it.
-    fn leave_admin(&mut self, slot: usize) {
-        let connection = &mut self.admin.connections[slot];
-        connection.phase = Phase::Leaving;
-        connection.outgoing.pieces = None;
-        self.reactor.timers.set(Timer::Admin(slot), None);
-        // All operations on the socket complete after this.
-        let _ = shutdown(&connection.socket, Shutdown::Both);
-        self.admin.remove_if_idle(slot);
+        self.leave_all(self.reactor.clock.now(), Connection::is_operators);
     }
 }
 
@@ -297,20 +189,19 @@ impl Admin {
 
     /// Picks the connection to evict: an idle one, else a slow reader of its answer, without delay if it is of the
     /// source with most connections.
-    fn first_to_go(&mut self, now: Moment) -> Option<usize> {
-        let count = |source| self.connections.iter().filter(|(_, connection)| connection.source == source).count();
-        let rank = |connection: &Connection| match connection.phase {
-            Phase::Leaving => None,
-            _ if connection.is_waiting() => Some(0),
-            _ if count(connection.source) > MOST_CONNECTIONS / 2 => Some(1),
-            _ if now.since(connection.since) >= SLOW => Some(2),
-            _ => None,
+    fn first_to_go(&mut self, now: Moment, http: &Http) -> Option<usize> {
+        let all = || http.connections.iter().filter(|(_, connection)| connection.is_operators());
+        let count = |source| all().filter(|(_, connection)| connection.origin.source() == source).count();
+        let rank = |(slot, connection): (usize, &Connection)| {
+            let since = self.operators[&slot].since;
+            match connection.state {
+                State::Leaving => None,
+                State::Reading | State::Lingering => Some((0, connection.since, slot)),
+                _ if count(connection.origin.source()) > MOST_CONNECTIONS / 2 => Some((1, since, slot)),
+                _ => (now.since(since) >= SLOW).then_some((2, since, slot)),
+            }
         };
-        let ranked = self
-            .connections
-            .iter()
-            .filter_map(|(slot, connection)| rank(connection).map(|rank| (rank, connection.since, slot)));
-        let goes = ranked.min();
+        let goes = all().filter_map(rank).min();
         let is_crowded = goes.is_none_or(|(rank, ..)| rank > 0);
         if is_crowded && self.throttle.may_tell(now) {
             tracing::warn!(
@@ -320,11 +211,5 @@ impl Admin {
             );
         }
         goes.map(|(_, _, slot)| slot)
-    }
-
-    fn remove_if_idle(&mut self, slot: usize) {
-        if self.connections[slot].in_flight.is_empty() {
-            self.connections.remove(slot);
-        }
     }
 }

@@ -1,4 +1,4 @@
-//! One connection to an MCP listener: the incoming request, and the outgoing response.
+//! One connection to an MCP listener or to the admin listener: the incoming request, and the outgoing response.
 //!
 //! While the kernel sends bytes they stay in place; further ones are queued after them. A connection is removed when
 //! the kernel holds no operation of it.
@@ -20,8 +20,9 @@ pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 pub(super) const PARKED: Duration = Duration::from_secs(1);
 /// Time limit for a request to arrive, in however many pieces.
 pub(super) const REQUEST_TIME: Duration = Duration::from_secs(120);
-/// Maximum time without progress of sending.
+/// Maximum time without progress of sending, and that of admin connections.
 pub(super) const SEND_TIME: Duration = Duration::from_secs(30);
+const SEND_TIME_OF_OPERATORS: Duration = Duration::from_secs(10);
 /// Maximum time for the client to read the last response and to close.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 /// Capacity of the send buffer that a connection keeps for its next response.
@@ -37,9 +38,12 @@ pub(super) fn limits(body: usize) -> Limits {
     }
 }
 
+/// The listener of admin connections, which are not among those of the configuration.
+pub(in crate::shell) const OPERATORS: usize = usize::MAX;
+
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(in crate::shell) enum State {
     /// It receives or awaits a request.
     Reading,
     /// Its request waits until the era of its pool's workers is known.
@@ -58,7 +62,7 @@ pub(super) enum State {
 
 /// The sender of a request.
 #[derive(Clone, Default)]
-pub(super) struct Sender {
+pub(in crate::shell) struct Sender {
     pub origin: Origin,
     pub bearer: Option<Bearer>,
     /// The origin of the sending browser page.
@@ -66,7 +70,7 @@ pub(super) struct Sender {
 }
 
 /// The incoming request.
-pub(super) struct Incoming {
+pub(in crate::shell) struct Incoming {
     pub reader: RequestReader,
     /// Received bytes that are not consumed.
     pub bytes: Vec<u8>,
@@ -86,9 +90,9 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    fn new(now: Moment, longest: usize) -> Self {
+    fn new(now: Moment, limits: Limits) -> Self {
         Self {
-            reader: RequestReader::new(now, limits(longest)),
+            reader: RequestReader::new(now, limits),
             bytes: Vec::new(),
             asked: None,
             sender: Sender::default(),
@@ -142,7 +146,7 @@ pub(super) struct Unsent {
 
 /// The outgoing bytes.
 #[derive(Default)]
-pub(super) struct Outgoing {
+pub(in crate::shell) struct Outgoing {
     now: Batch,
     sent: usize,
     next: Batch,
@@ -152,7 +156,7 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     /// The buffer for further output.
-    pub(super) fn queue(&mut self) -> &mut Vec<u8> {
+    pub(in crate::shell) fn queue(&mut self) -> &mut Vec<u8> {
         &mut self.next.bytes
     }
 
@@ -193,7 +197,7 @@ impl Outgoing {
     }
 
     /// Queued bytes.
-    pub(super) fn weight(&self) -> usize {
+    pub(in crate::shell) fn weight(&self) -> usize {
         self.now.bytes.len() - self.sent + self.next.bytes.len()
     }
 
@@ -212,7 +216,7 @@ impl Outgoing {
 }
 
 /// See the module documentation.
-pub(super) struct Connection {
+pub(in crate::shell) struct Connection {
     pub socket: OwnedFd,
     pub listener: usize,
     /// Its origin.
@@ -245,7 +249,7 @@ impl Connection {
         socket: OwnedFd,
         listener: usize,
         origin: Origin,
-        longest: usize,
+        limits: Limits,
         serial: u64,
     ) -> Self {
         Self {
@@ -254,7 +258,7 @@ impl Connection {
             origin,
             serial,
             state: State::Reading,
-            incoming: Incoming::new(now, longest),
+            incoming: Incoming::new(now, limits),
             outgoing: Outgoing::default(),
             in_flight: InFlight::default(),
             member: None,
@@ -265,6 +269,16 @@ impl Connection {
             parts: false,
             weighed: 0,
         }
+    }
+
+    /// Whether it is an admin connection, whose requests `admin` answers.
+    pub(in crate::shell) fn is_operators(&self) -> bool {
+        self.listener == OPERATORS
+    }
+
+    /// Its maximum time without progress of sending.
+    pub(super) fn send_time(&self) -> Duration {
+        if self.is_operators() { SEND_TIME_OF_OPERATORS } else { SEND_TIME }
     }
 
     /// How its responses have to be sent.
@@ -287,9 +301,9 @@ impl Connection {
     }
 
     /// Whether it is idle, so that it may be evicted.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(in crate::shell) fn is_idle(&self) -> bool {
         match self.state {
-            State::Reading => self.incoming.asked.is_none() && self.incoming.bytes.is_empty(),
+            State::Reading => self.incoming.reader.awaits_head() && self.incoming.bytes.is_empty(),
             State::Lingering => true,
             _ => false,
         }

@@ -419,7 +419,7 @@ impl<I: Io> Reactor<I> {
             State::Waiting => match ids.first() {
                 // The core has reported the loss.
                 Some(id) => self.answer_fault(now, slot, &fault, Some(id)),
-                None => self.refuse_http(now, slot, &Fault::no_session(), None, false),
+                None => self.refuse_http(now, slot, &Fault::no_session(), None),
             },
             State::Events => {
                 let connection = &mut self.http.connections[slot];

@@ -3,13 +3,13 @@
 //!
 //! A connection is not a client: it uses none of the core's slots. Its messages are read completely here, and passed to
 //! the core as lines of their client; the core's output for a client goes to the connection whose request it belongs to
-//! (`mcp/session.rs`).
+//! (`mcp/session.rs`). Admin connections are read and written here, too, and answered by `admin`.
 //!
 //! Reading order: `connection.rs`, `members.rs` (the clients), `serve.rs` (moves bytes), `requests.rs` (handles
 //! requests), `clients.rs` (sessions start and end), `deliver.rs` (the core's output).
 
 mod clients;
-mod connection;
+pub(super) mod connection;
 mod deliver;
 mod members;
 mod requests;
@@ -17,14 +17,15 @@ mod serve;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use slab::Slab;
 
 use super::listeners::Throttle;
-use crate::bus::port::{Peer, Source};
+use crate::bus::port::{Moment, Origin, Peer, Source};
 use crate::config::Config;
+use crate::http1::Limits;
 use crate::mcp::Session;
 use crate::mcp::message::LineReader;
 use connection::{Connection, State};
@@ -41,7 +42,7 @@ const FIRST: usize = 4096;
 
 /// See the module documentation.
 pub(super) struct Http {
-    connections: Slab<Connection>,
+    pub connections: Slab<Connection>,
     pub members: Members,
     /// Connections that have something to send.
     dirty: Vec<usize>,
@@ -56,8 +57,9 @@ pub(super) struct Http {
     padded: Vec<u8>,
     /// The buffer for the first receive on new connections.
     first: Box<[u8]>,
-    /// Maximum number of connections.
+    /// Maximum number of connections without admin connections, and the number of those.
     most: usize,
+    pub operators: usize,
     memory: Memory,
     count: u64,
     /// The idle timeout of sessions.
@@ -101,6 +103,7 @@ impl Http {
             padded: Vec::new(),
             first: Box::default(),
             most,
+            operators: 0,
             memory: Memory { held: 0, kept: 0, most: config.limits.max_memory / 4 },
             count: 0,
             session_idle: config.limits.session_idle.unwrap_or(SESSION_IDLE),
@@ -131,20 +134,36 @@ impl Http {
 
     /// Whether another connection fits.
     pub(super) fn has_room(&self) -> bool {
-        self.connections.len() < self.most
+        self.connections.len() - self.operators < self.most
+    }
+
+    /// Adds a connection, and returns its slot.
+    pub(super) fn add(
+        &mut self,
+        now: Moment,
+        socket: OwnedFd,
+        listener: usize,
+        origin: Origin,
+        limits: Limits,
+    ) -> usize {
+        self.count += 1;
+        let connection = Connection::new(now, socket, listener, origin, limits, self.count);
+        self.operators += usize::from(connection.is_operators());
+        self.connections.insert(connection)
     }
 
     /// The first one to evict: the longest idle one; else one with an incomplete request, of the source with most
     /// connections.
     fn first_to_go(&self) -> Option<usize> {
-        let idle = self.connections.iter().filter(|(_, connection)| connection.is_idle());
+        let clients = || self.connections.iter().filter(|(_, connection)| !connection.is_operators());
+        let idle = clients().filter(|(_, connection)| connection.is_idle());
         let idle = idle.min_by_key(|(_, connection)| connection.since).map(|(slot, _)| slot);
         idle.or_else(|| {
             let mut counts: HashMap<Source, usize> = HashMap::new();
-            for (_, connection) in &self.connections {
+            for (_, connection) in clients() {
                 *counts.entry(connection.origin.source()).or_default() += 1;
             }
-            let reading = self.connections.iter().filter(|(_, connection)| connection.state == State::Reading);
+            let reading = clients().filter(|(_, connection)| connection.state == State::Reading);
             let rank = |connection: &Connection| (counts[&connection.origin.source()], Reverse(connection.since));
             reading.max_by_key(|(_, connection)| rank(connection)).map(|(slot, _)| slot)
         })

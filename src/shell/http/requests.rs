@@ -24,6 +24,9 @@ impl<I: Io> Shell<I> {
     /// The head of a request is complete.
     pub(super) fn http_head(&mut self, slot: usize, head: &Request<'_>) -> Result<(), Fault> {
         let connection = &mut self.reactor.http.connections[slot];
+        if connection.is_operators() {
+            return self.operator_asks(slot, head).map_err(|error| Fault::new(error.status, error.why));
+        }
         let listener = connection.listener;
         let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
         if head.path == HEALTH && matches!(head.method, Method::Get | Method::Head) {
@@ -61,6 +64,9 @@ impl<I: Io> Shell<I> {
     /// A request is complete.
     pub(super) fn http_request(&mut self, now: Moment, slot: usize) {
         let http = &mut self.reactor.http;
+        if http.connections[slot].is_operators() {
+            return self.answer_operator(now, slot);
+        }
         let incoming = &mut http.connections[slot].incoming;
         // It was answered by its head alone.
         let Some(asked) = &incoming.asked else { return };
@@ -81,7 +87,7 @@ impl<I: Io> Shell<I> {
             }
         };
         if let Err(fault) = result {
-            self.reactor.refuse_http(now, slot, &fault, None, false);
+            self.reactor.refuse_http(now, slot, &fault, None);
         }
     }
 
@@ -102,7 +108,7 @@ impl<I: Io> Shell<I> {
             (_, body) => self.post_legacy(now, slot, body),
         });
         if let Err(fault) = result {
-            self.reactor.refuse_http(now, slot, &fault, id.as_deref(), false);
+            self.reactor.refuse_http(now, slot, &fault, id.as_deref());
         }
     }
 
@@ -217,7 +223,7 @@ impl<I: Io> Shell<I> {
             _ => self.give_modern(now, slot, pool, message),
         });
         if let Err(fault) = result {
-            self.reactor.refuse_http(now, slot, &fault, id.as_deref(), false);
+            self.reactor.refuse_http(now, slot, &fault, id.as_deref());
         }
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::net::{Shutdown, shutdown, sockopt};
 
 use super::FIRST;
-use super::connection::{Connection, KEEP_ALIVE, LINGER, REQUEST_TIME, SEND_TIME, State};
+use super::connection::{Connection, KEEP_ALIVE, LINGER, REQUEST_TIME, SEND_TIME, State, limits};
 use super::members::Role;
 use crate::bus::port::{Input, Moment, Origin, Peer};
 use crate::http1::{CONTINUE, Event, LONGEST_HEAD, Status};
@@ -34,20 +34,19 @@ impl<I: Io> Shell<I> {
             drop(socket);
             return reactor.free_descriptor();
         }
-        let longest = reactor.connections.longest_client_line;
-        let http = &mut reactor.http;
-        http.count += 1;
-        let connection = Connection::new(now, socket, listener, origin, longest, http.count);
-        let slot = http.connections.insert(connection);
-        if !begun.is_empty() {
-            return self.read_http(now, slot, begun);
-        }
-        // Usually the request has arrived by now.
+        let limits = limits(reactor.connections.longest_client_line);
+        let slot = reactor.http.add(now, socket, listener, origin, limits);
+        if begun.is_empty() { self.receive_first(now, slot) } else { self.read_http(now, slot, begun) }
+    }
+
+    /// Receives the first bytes: usually the request has arrived by now.
+    pub(in crate::shell) fn receive_first(&mut self, now: Moment, slot: usize) {
+        let Reactor { io, http, .. } = &mut self.reactor;
         let mut first = std::mem::take(&mut http.first);
         if first.is_empty() {
             first = vec![0; FIRST].into();
         }
-        let received = reactor.io.receive_now(http.connections[slot].socket.as_fd(), &mut first);
+        let received = io.receive_now(http.connections[slot].socket.as_fd(), &mut first);
         self.read_http(now, slot, &first[..received]);
         self.reactor.http.first = first;
     }
@@ -128,7 +127,7 @@ impl<I: Io> Shell<I> {
         while let Some(connection) = self.reactor.http.connections.get_mut(slot)
             && connection.state == State::Reading
         {
-            match connection.incoming.reader.next(now, &bytes[at..]) {
+            let result = match connection.incoming.reader.next(now, &bytes[at..]) {
                 Event::More(length) => {
                     at += length;
                     break;
@@ -136,30 +135,26 @@ impl<I: Io> Shell<I> {
                 Event::Head(head) => {
                     at += head.length;
                     connection.incoming.keeps_alive = head.keeps_alive;
-                    let expects = head.expects_continue();
-                    match self.http_head(slot, &head) {
-                        Ok(()) if expects => {
-                            self.reactor.http.connections[slot].outgoing.queue().extend_from_slice(CONTINUE);
-                            self.reactor.http.mark_dirty(slot);
-                        }
-                        Ok(()) => {}
-                        Err(fault) => self.reactor.refuse_http(now, slot, &fault, None, true),
+                    let result = self.http_head(slot, &head);
+                    if head.expects_continue() && result.is_ok() {
+                        self.reactor.http.connections[slot].outgoing.queue().extend_from_slice(CONTINUE);
+                        self.reactor.http.mark_dirty(slot);
                     }
+                    result
                 }
                 Event::Data { data, length } => {
                     at += length;
-                    if let Err(fault) = self.reactor.http_body(slot, data) {
-                        self.reactor.refuse_http(now, slot, &fault, None, true);
-                    }
+                    self.reactor.http_body(slot, data)
                 }
                 Event::End(length) => {
                     at += length;
                     self.http_request(now, slot);
+                    Ok(())
                 }
-                Event::Wrong(error) => {
-                    let fault = Fault::new(error.status, error.why);
-                    self.reactor.refuse_http(now, slot, &fault, None, true);
-                }
+                Event::Wrong(error) => Err(Fault::new(error.status, error.why)),
+            };
+            if let Err(fault) = result {
+                self.fail_http(now, slot, &fault);
             }
         }
         let Some(connection) = self.reactor.http.connections.get_mut(slot) else { return };
@@ -178,6 +173,16 @@ impl<I: Io> Shell<I> {
             self.reactor.set_http_due(slot, deadline.min(latest));
         }
         self.reactor.arm_http_receive(slot);
+    }
+
+    /// Refuses a request after which nothing can be read.
+    fn fail_http(&mut self, now: Moment, slot: usize, fault: &Fault) {
+        let connection = &mut self.reactor.http.connections[slot];
+        connection.incoming.keeps_alive = false;
+        match connection.is_operators() {
+            true => self.fail_operator(now, slot, fault.status, &fault.why),
+            false => self.reactor.refuse_http(now, slot, fault, None),
+        }
     }
 
     /// A send has completed.
@@ -212,11 +217,14 @@ impl<I: Io> Shell<I> {
 
     /// Sends queued output; after a complete response, continues with the next request or closes.
     pub(in crate::shell) fn send_http(&mut self, now: Moment, slot: usize) {
-        let reactor = &mut self.reactor;
-        if reactor.http.connections.contains(slot) {
-            reactor.http.weigh(slot);
+        let http = &mut self.reactor.http;
+        match http.connections.get(slot).map(Connection::is_operators) {
+            Some(false) => http.weigh(slot),
+            Some(true) if !self.waits_for_piece(slot) => {}
+            _ => return,
         }
-        let Some(connection) = reactor.http.connections.get_mut(slot) else { return };
+        let reactor = &mut self.reactor;
+        let connection = &mut reactor.http.connections[slot];
         if connection.in_flight.has(Flight::Write) || connection.state == State::Leaving {
             return;
         }
@@ -286,13 +294,15 @@ impl<I: Io> Shell<I> {
         match connection.state {
             State::Reading if !connection.is_idle() => {
                 let fault = Fault::new(Status::RequestTimeout, "the request took too long to come");
-                self.reactor.refuse_http(now, slot, &fault, None, true);
+                self.fail_http(now, slot, &fault);
             }
             State::Waiting | State::Events if connection.outgoing.is_empty() => self.reactor.keep_http_alive(now, slot),
             State::Leaving => {}
             State::Parked => self.parked_due(now, slot),
-            State::Waiting | State::Events | State::Answering if now.since(connection.since) < SEND_TIME => {
-                let at = connection.since.after(SEND_TIME);
+            State::Waiting | State::Events | State::Answering
+                if now.since(connection.since) < connection.send_time() =>
+            {
+                let at = connection.since.after(connection.send_time());
                 self.reactor.set_http_due(slot, at);
             }
             _ => self.reactor.leave_http(now, slot),
@@ -309,7 +319,13 @@ impl<I: Io> Shell<I> {
     /// Closes everything.
     pub(in crate::shell) fn close_http(&mut self) {
         let now = self.reactor.clock.now();
-        let slots: Vec<usize> = self.reactor.http.connections.iter().map(|(slot, _)| slot).collect();
+        self.leave_all(now, |_| true);
+    }
+
+    /// Ends the connections that `goes` selects.
+    pub(in crate::shell) fn leave_all(&mut self, now: Moment, goes: impl Fn(&Connection) -> bool) {
+        let all = self.reactor.http.connections.iter().filter(|(_, connection)| goes(connection));
+        let slots: Vec<usize> = all.map(|(slot, _)| slot).collect();
         slots.into_iter().for_each(|slot| self.reactor.leave_http(now, slot));
     }
 
@@ -387,7 +403,7 @@ impl<I: Io> Reactor<I> {
         let room = Submission::AwaitRoom { descriptor: connection.socket.as_raw_fd(), half_closed };
         // SAFETY: the socket stays open while this is in flight.
         unsafe { self.io.submit(room, Operation::HttpSend.token(slot)) };
-        let at = connection.since.after(SEND_TIME);
+        let at = connection.since.after(connection.send_time());
         self.set_http_due(slot, at);
     }
 
@@ -396,7 +412,12 @@ impl<I: Io> Reactor<I> {
         if !self.http.memory.has_room_for(data.len()) {
             return Err(Fault::busy("memory is short; try again later"));
         }
-        let body = &mut self.http.connections[slot].incoming.body;
+        let connection = &mut self.http.connections[slot];
+        if connection.is_operators() {
+            // The head has all that is asked for.
+            return Ok(());
+        }
+        let body = &mut connection.incoming.body;
         if body.is_empty() {
             *body = message::room(data.len());
         }
@@ -405,12 +426,11 @@ impl<I: Io> Reactor<I> {
         Ok(())
     }
 
-    /// Refuses a request. `is_last` if nothing after it can be read.
-    pub(super) fn refuse_http(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>, is_last: bool) {
+    /// Refuses a request.
+    pub(super) fn refuse_http(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>) {
         let place = self.http.connections[slot].origin.place;
         let text = format!("a request for MCP is refused: {} ({})", fault.why, fault.status.code());
         self.tell(now, Input::Stranger { place, reason: fault.reason(), text });
-        self.http.connections[slot].incoming.keeps_alive &= !is_last;
         self.answer_fault(now, slot, fault, id);
     }
 
@@ -423,14 +443,15 @@ impl<I: Io> Reactor<I> {
     }
 
     /// A response is complete in the queue.
-    pub(super) fn begin_http_answer(&mut self, now: Moment, slot: usize) {
+    pub(in crate::shell) fn begin_http_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
         self.http.memory.held -= connection.incoming.weight();
         connection.incoming.body = Vec::new();
         connection.incoming.parked = None;
         (connection.state, connection.since) = (State::Answering, now);
+        let at = now.after(connection.send_time());
         self.http.mark_dirty(slot);
-        self.set_http_due(slot, now.after(SEND_TIME));
+        self.set_http_due(slot, at);
     }
 
     /// Sends a keep-alive; a response that takes long becomes a stream.
@@ -457,7 +478,7 @@ impl<I: Io> Reactor<I> {
 
     /// Ends a connection; it is removed when the kernel holds no operation of it. Undelivered events are kept for its
     /// session.
-    pub(super) fn leave_http(&mut self, now: Moment, slot: usize) {
+    pub(in crate::shell) fn leave_http(&mut self, now: Moment, slot: usize) {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
         if connection.state == State::Leaving {
             return;
@@ -480,6 +501,7 @@ impl<I: Io> Reactor<I> {
         if self.http.connections[slot].in_flight.is_empty() {
             let gone = self.http.connections.remove(slot);
             self.http.memory.keep(gone.weighed, 0);
+            self.http.operators -= usize::from(gone.is_operators());
             self.free_descriptor();
         }
     }

@@ -4,12 +4,13 @@
 //! a line or to move the cursor of a reader's terminal.
 
 use std::fmt::{self, Write as _};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tracing::Level;
 use tracing::field::{Field, Visit};
 
 use super::stderr::LONGEST_LINE;
+use crate::bus::report::WorkerName;
 use crate::calendar;
 use crate::visible;
 
@@ -51,53 +52,105 @@ impl Entry {
         Self { look, level, message: String::new(), fields: String::new() }
     }
 
+    /// An entry that adds fields to the beginning of a line.
+    pub(super) fn going_on(look: Look, line: String) -> Self {
+        Self { look, level: Level::INFO, message: String::new(), fields: line }
+    }
+
     /// Sets the message.
-    pub(super) fn message(mut self, message: impl fmt::Display) -> Self {
-        self.say(message);
+    pub(super) fn message(&mut self, message: impl fmt::Display) -> &mut Self {
+        show(message.to_string().as_bytes(), self.look.json, usize::MAX, &mut self.message);
         self
     }
 
-    fn say(&mut self, message: impl fmt::Display) {
-        show(message.to_string().as_bytes(), self.look.json, usize::MAX, &mut self.message);
+    fn name(&mut self, name: &str) {
+        // There may be a hundred thousand lines per second, and constants cost less.
+        match self.look.json {
+            true => self.fields.extend([",\"", name, "\":"]),
+            false => self.fields.extend([" ", name, "="]),
+        }
+    }
+
+    fn quote(&mut self) {
+        self.fields.push_str(if self.look.json { "\"" } else { "" });
+    }
+
+    /// Adds a field whose text is valid in either format verbatim.
+    pub(super) fn word(&mut self, name: &str, word: &str) -> &mut Self {
+        self.name(name);
+        self.quote();
+        self.fields.push_str(word);
+        self.quote();
+        self
     }
 
     /// Adds a text field.
-    pub(super) fn text(mut self, name: &str, value: &str) -> Self {
-        self.add_text(name, value);
+    pub(super) fn text(&mut self, name: &str, value: &str) -> &mut Self {
+        self.name(name);
+        self.quote();
+        show(value.as_bytes(), self.look.json, usize::MAX, &mut self.fields);
+        self.quote();
         self
     }
 
     /// Adds a field with text from a peer, which must not look like another field.
-    pub(super) fn chosen(self, name: &str, value: &str) -> Self {
-        let is_plain = !value.contains(|c: char| c.is_whitespace() || c == '"' || c == '=');
-        match self.look.json || is_plain {
+    pub(super) fn chosen(&mut self, name: &str, value: &str) -> &mut Self {
+        if is_plain(value) {
+            return self.word(name, value);
+        }
+        let is_one = !value.contains(|c: char| c.is_whitespace() || c == '"' || c == '=');
+        match self.look.json || is_one {
             true => self.text(name, value),
             false => self.text(name, &format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))),
         }
     }
 
-    fn add_text(&mut self, name: &str, value: &str) {
-        let (before, behind) = if self.look.json { (",\"", "\":\"") } else { (" ", "=") };
-        self.fields.extend([before, name, behind]);
-        show(value.as_bytes(), self.look.json, usize::MAX, &mut self.fields);
-        self.fields.push_str(if self.look.json { "\"" } else { "" });
-    }
-
     /// Adds a number or a boolean.
-    pub(super) fn plain(mut self, name: &str, value: impl fmt::Display) -> Self {
-        self.add(name, value);
+    pub(super) fn plain(&mut self, name: &str, value: impl fmt::Display) -> &mut Self {
+        self.name(name);
+        let _ = write!(self.fields, "{value}");
         self
     }
 
-    fn add(&mut self, name: &str, value: impl fmt::Display) {
-        let _ = match self.look.json {
-            true => write!(self.fields, ",\"{name}\":{value}"),
-            false => write!(self.fields, " {name}={value}"),
-        };
+    /// Adds an integer.
+    pub(super) fn number(&mut self, name: &str, number: impl itoa::Integer) -> &mut Self {
+        self.name(name);
+        self.fields.push_str(itoa::Buffer::new().format(number));
+        self
+    }
+
+    /// Adds a duration in milliseconds, with three decimals.
+    pub(super) fn milliseconds(&mut self, name: &str, time: Duration) -> &mut Self {
+        let microseconds = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.number(name, microseconds / 1000).fields.push('.');
+        // Without the first digit, which keeps the leading zeros.
+        self.fields.push_str(&itoa::Buffer::new().format(1000 + microseconds % 1000)[1..]);
+        self
+    }
+
+    /// Adds the name of a worker.
+    pub(super) fn worker(&mut self, pool: &str, worker: WorkerName) -> &mut Self {
+        self.name("worker");
+        self.quote();
+        match is_plain(pool) {
+            true => self.fields.push_str(pool),
+            false => _ = show(pool.as_bytes(), self.look.json, usize::MAX, &mut self.fields),
+        }
+        self.fields.push('/');
+        self.fields.push_str(itoa::Buffer::new().format(worker.place));
+        self.quote();
+        self.number("incarnation", worker.incarnation)
     }
 
     /// Adds a JSON token verbatim, if every parser accepts it: unpaired surrogates and huge numbers become text.
-    pub(super) fn token(self, name: &str, token: &str) -> Self {
+    pub(super) fn token(&mut self, name: &str, token: &str) -> &mut Self {
+        let inner = token.strip_prefix('"').and_then(|token| token.strip_suffix('"'));
+        let is_number = token.len() < 16 && !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_digit());
+        if is_number || inner.is_some_and(is_plain) {
+            self.name(name);
+            self.fields.push_str(token);
+            return self;
+        }
         match serde_json::from_str::<serde_json::Value>(token) {
             Ok(_) if self.look.json => self.plain(name, visible::json(token.trim())),
             _ => self.text(name, token),
@@ -110,46 +163,56 @@ impl Entry {
     }
 
     /// The complete line, with its newline.
-    pub(super) fn into_line(self) -> Vec<u8> {
-        let Self { look, level, message, fields } = self;
-        let mut line = String::with_capacity(message.len() + fields.len() + 64);
-        line.push_str(look.priority(level));
-        if look.json {
-            let _ = write!(line, r#"{{"time":"{}","level":"{level}","message":"{message}"{fields}}}"#, now());
-        } else {
-            if !look.journal {
-                line.push_str(&now());
-                line.push(' ');
-            }
-            let _ = write!(line, "{level:<5} {message}{fields}");
-        }
-        line.push('\n');
+    pub(super) fn line(&self) -> Vec<u8> {
+        let mut line = begin(self.look, self.level, &self.message);
+        line.push_str(&self.fields);
+        line.push_str(end(self.look));
         line.into_bytes()
     }
+}
+
+/// A line up to its fields.
+pub(super) fn begin(look: Look, level: Level, message: &str) -> String {
+    let (priority, time) = (look.priority(level), calendar::to_the_millisecond(SystemTime::now()));
+    match look {
+        Look { json: true, .. } => format!(r#"{priority}{{"time":"{time}","level":"{level}","message":"{message}""#),
+        Look { journal: true, .. } => format!("{priority}{level:<5} {message}"),
+        _ => format!("{time} {level:<5} {message}"),
+    }
+}
+
+/// The end of a line, after its fields.
+pub(super) fn end(look: Look) -> &'static str {
+    if look.json { "}\n" } else { "\n" }
+}
+
+/// Whether text is valid in either format verbatim.
+fn is_plain(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, 0x21..=0x7e) && !matches!(byte, b'"' | b'\\' | b'='))
 }
 
 impl Visit for Entry {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         match field.name() {
-            "message" => self.say(format_args!("{value:?}")),
-            name => self.add_text(name, &format!("{value:?}")),
+            "message" => _ = self.message(format_args!("{value:?}")),
+            name => _ = self.text(name, &format!("{value:?}")),
         }
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.add_text(field.name(), value);
+        self.text(field.name(), value);
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        self.add(field.name(), value);
+        self.plain(field.name(), value);
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        self.add(field.name(), value);
+        self.plain(field.name(), value);
     }
 
     fn record_bool(&mut self, field: &Field, value: bool) {
-        self.add(field.name(), value);
+        self.plain(field.name(), value);
     }
 }
 
@@ -158,7 +221,7 @@ impl Visit for Entry {
 pub(super) fn of_worker(
     look: Look,
     level: Level,
-    (name, incarnation): (&str, u32),
+    (pool, worker): (&str, WorkerName),
     kept: &[u8],
     length: usize,
 ) -> Vec<u8> {
@@ -166,17 +229,12 @@ pub(super) fn of_worker(
     let shown = show(kept, look.json, LONGEST_LINE, &mut text);
     let is_cut = shown < length;
     if look.json {
-        let entry = Entry { look, level, message: text, fields: String::new() };
-        let entry = entry.text("worker", name).plain("incarnation", incarnation).text("stream", "stderr");
-        return if is_cut { entry.plain("length", length) } else { entry }.into_line();
+        let mut entry = Entry { look, level, message: text, fields: String::new() };
+        entry.worker(pool, worker).word("stream", "stderr");
+        return if is_cut { entry.number("length", length) } else { &entry }.line();
     }
     let cut = if is_cut { format!("… (cut: {length} bytes in all)") } else { String::new() };
-    format!("{}[{name}] {text}{cut}\n", look.priority(level)).into_bytes()
-}
-
-/// The current time in the log's format.
-pub(super) fn now() -> String {
-    calendar::to_the_millisecond(SystemTime::now())
+    format!("{}[{pool}/{}] {text}{cut}\n", look.priority(level), worker.place).into_bytes()
 }
 
 /// Escapes as much of `bytes` as fits into `most` bytes, for a JSON string or for a terminal. Returns how many of
@@ -245,12 +303,13 @@ mod tests {
     const JSON: Look = Look { json: true, journal: false };
     const JOURNAL: Look = Look { json: false, journal: true };
 
-    fn line(entry: Entry) -> String {
-        String::from_utf8(entry.into_line()).expect("text")
+    fn line(entry: &mut Entry) -> String {
+        String::from_utf8(entry.line()).expect("text")
     }
 
     fn said(look: Look, kept: &[u8], length: usize) -> String {
-        String::from_utf8(of_worker(look, Level::INFO, ("claude/0", 7), kept, length)).expect("text")
+        let worker = WorkerName { pool: 0, place: 0, incarnation: 7 };
+        String::from_utf8(of_worker(look, Level::INFO, ("claude", worker), kept, length)).expect("text")
     }
 
     fn object(line: &str) -> serde_json::Value {
@@ -261,8 +320,9 @@ mod tests {
     #[test]
     fn numbers_booleans_and_ids_keep_their_json_types() {
         let entry = |id: &str| {
-            let entry = Entry::new(JSON, Level::WARN).message("it says \"no\"").text("reason", "timeout");
-            object(&line(entry.token("id", id).plain("client", 4).plain("last", true)))
+            let mut entry = Entry::new(JSON, Level::WARN);
+            entry.message("it says \"no\"").text("reason", "timeout");
+            object(&line(entry.token("id", id).number("client", 4).plain("last", true)))
         };
         let mut whole = entry("7");
         assert!(whole["time"].as_str().is_some_and(|time| time.ends_with('Z')));
@@ -277,16 +337,17 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_one_line_without_control_characters() {
-        let entry =
-            Entry::new(TEXT, Level::ERROR).message("a\nb\u{9b}1m").text("name", "\u{202e}x").token("id", r#""é\n""#);
-        let line = line(entry);
+    fn an_entry_is_one_line_that_commands_no_terminal() {
+        let mut entry = Entry::new(TEXT, Level::ERROR);
+        entry.message("a\nb\u{9b}1m").text("name", "\u{202e}x");
+        let line = line(entry.token("id", r#""é\n""#));
         assert!(line.ends_with(" ERROR a\\nb\\u{9b}1m name=\\u{202e}x id=\"é\\n\"\n"), "{line}");
     }
 
     #[test]
-    fn a_json_entry_has_no_control_characters_either() {
-        let entry = Entry::new(JSON, Level::ERROR).message("a\u{9b}1m\u{7f}").text("name", "\u{202e}x");
+    fn an_entry_in_json_commands_no_terminal_either() {
+        let mut entry = Entry::new(JSON, Level::ERROR);
+        entry.message("a\u{9b}1m\u{7f}").text("name", "\u{202e}x");
         let line = line(entry.token("id", "\"\u{85}\u{200f}\""));
         assert!(line.contains(r#""message":"a\u009b1m\u007f","name":"\u202ex","id":"\u0085\u200f""#), "{line}");
         let said = said(JSON, "\u{9b}2J".as_bytes(), 4);

@@ -178,10 +178,8 @@ impl Batch {
     fn note(&mut self, lines: u64, of: [u64; 2], why: &str) {
         let told = of.iter().zip(["workers", "requests"]).filter(|(lines, _)| **lines > 0);
         let whose: String = told.map(|(lines, whose)| format!(", {lines} of them of {whose}")).collect();
-        let entry = Entry::new(look(), Level::WARN)
-            .message(format_args!("{why}: {lines} lines of the log were dropped{whose}"))
-            .text("reason", "log_dropped");
-        self.bytes.extend(entry.into_line());
+        let why = format_args!("{why}: {lines} lines of the log were dropped{whose}");
+        self.bytes.extend(Entry::new(look(), Level::WARN).message(why).word("reason", "log_dropped").line());
     }
 }
 
@@ -207,10 +205,9 @@ pub(super) fn lines() -> impl std::ops::DerefMut<Target = Buffered> {
 /// Counts and reports requests without a line (`log.requests`).
 pub(super) fn requests_lost(requests: u64) {
     LOST.fetch_add(requests, Ordering::Relaxed);
-    let entry = Entry::new(look(), Level::WARN)
-        .message(format_args!("{requests} requests have no line in the log: there were too many at once"))
-        .text("reason", "log_dropped");
-    buffered().push(&entry.into_line(), Whose::Daemon);
+    let why = format_args!("{requests} requests have no line in the log: there were too many at once");
+    let line = Entry::new(look(), Level::WARN).message(why).word("reason", "log_dropped").line();
+    buffered().push(&line, Whose::Daemon);
 }
 
 /// The format of lines.
@@ -327,7 +324,7 @@ pub(super) fn flush(batch: &mut Batch) -> bool {
 pub(super) fn last_line(error: &StartError) -> Vec<u8> {
     let look = look();
     if look.json {
-        return Entry::new(look, Level::ERROR).message(error).plain("exit_code", error.exit_code()).into_line();
+        return Entry::new(look, Level::ERROR).message(error).number("exit_code", error.exit_code()).line();
     }
     let priority = look.priority(Level::ERROR);
     let text = format!("stdio_bus: {error}");
@@ -345,22 +342,17 @@ pub(super) fn worker(pool: &str, worker: WorkerName, said: Said<'_>) {
         return;
     }
     let (look, level) = (look(), level_of(OF_WORKERS));
-    let (name, incarnation) = (format!("{pool}/{}", worker.place), worker.incarnation);
     match said {
         Said::Line(kept, length) => {
-            buffered().push(&entry::of_worker(look, level, (&name, incarnation), kept, length), Whose::Workers);
+            buffered().push(&entry::of_worker(look, level, (pool, worker), kept, length), Whose::Workers);
         }
         Said::LeftOut(lines, bytes) => {
-            let entry = Entry::new(look, level)
-                .message(format_args!(
-                    "a worker wrote more than {LINES_PER_SEC} lines a second to stderr; the others were left out"
-                ))
-                .text("reason", "stderr_left_out")
-                .text("worker", &name)
-                .plain("incarnation", incarnation)
-                .plain("lines", lines)
-                .plain("bytes", bytes);
-            buffered().push(&entry.into_line(), Whose::Daemon);
+            let mut entry = Entry::new(look, level);
+            entry.message(format_args!(
+                "a worker wrote more than {LINES_PER_SEC} lines a second to stderr; the others were left out"
+            ));
+            entry.word("reason", "stderr_left_out").worker(pool, worker).number("lines", lines).number("bytes", bytes);
+            buffered().push(&entry.line(), Whose::Daemon);
         }
     }
 }
@@ -370,40 +362,39 @@ pub(super) fn report(report: &Report, pool_of: impl Fn(usize) -> String) {
     if !is_wanted(report.level) {
         return;
     }
-    let mut entry =
-        Entry::new(look(), level_of(report.level)).message(&report.text).text("reason", report.reason.name());
+    let mut entry = Entry::new(look(), level_of(report.level));
+    entry.message(&report.text).word("reason", report.reason.name());
     if let Some(worker) = report.worker {
-        let name = format!("{}/{}", pool_of(worker.pool), worker.place);
-        entry = entry.text("worker", &name).plain("incarnation", worker.incarnation);
+        entry.worker(&pool_of(worker.pool), worker);
     }
     if let Some(client) = report.client {
-        entry = entry.plain("client", client);
+        entry.number("client", client);
     }
     if let Some(origin) = &report.origin {
-        entry = who(entry, origin);
+        add_origin(&mut entry, origin);
     }
     if let Some(account) = &report.account {
-        entry = what_it_came_to(entry, account);
+        add_account(&mut entry, account);
     }
     if let Some(id) = &report.id {
-        entry = entry.token("id", id);
+        entry.token("id", id);
     }
     if report.suppressed > 0 {
-        entry = entry.plain("suppressed", report.suppressed);
+        entry.plain("suppressed", report.suppressed);
     }
-    buffered().push(&entry.into_line(), Whose::Daemon);
+    buffered().push(&entry.line(), Whose::Daemon);
 }
 
 /// Adds a client's identity.
-pub(super) fn who(entry: Entry, origin: &Origin) -> Entry {
-    let mut entry = match origin.place {
-        Place::Process { pid: 0, user } => entry.plain("uid", user),
-        Place::Process { pid, user } => entry.plain("pid", pid).plain("uid", user),
-        place @ Place::Address(_) => entry.text("from", &place.to_string()),
-        Place::Inherited => entry,
-    };
+pub(super) fn add_origin(entry: &mut Entry, origin: &Origin) {
+    match origin.place {
+        Place::Process { pid: 0, user } => _ = entry.number("uid", user),
+        Place::Process { pid, user } => _ = entry.number("pid", pid).number("uid", user),
+        place @ Place::Address(_) => _ = entry.text("from", &place.to_string()),
+        Place::Inherited => {}
+    }
     if let Some(via) = &origin.via {
-        entry = entry.chosen("via", &via.to_string());
+        entry.chosen("via", &via.to_string());
     }
     let names = &origin.names;
     let names = [
@@ -415,25 +406,23 @@ pub(super) fn who(entry: Entry, origin: &Origin) -> Entry {
     ];
     for (name, value) in names {
         if let Some(value) = value {
-            entry = entry.chosen(name, value);
+            entry.chosen(name, value);
         }
     }
-    entry
 }
 
-fn what_it_came_to(mut entry: Entry, account: &Account) -> Entry {
+fn add_account(entry: &mut Entry, account: &Account) {
     if let Some(why) = account.why {
-        entry = entry.text("why", why);
+        entry.text("why", why);
     }
-    let lasted = u64::try_from(account.lasted.as_millis()).unwrap_or(u64::MAX);
     entry
-        .plain("duration_ms", lasted)
-        .plain("lines_in", account.traffic.lines_in)
-        .plain("bytes_in", account.traffic.bytes_in)
-        .plain("lines_out", account.traffic.lines_out)
-        .plain("bytes_out", account.traffic.bytes_out)
-        .plain("answered", account.answered)
-        .plain("failed", account.failed)
+        .number("duration_ms", u64::try_from(account.lasted.as_millis()).unwrap_or(u64::MAX))
+        .number("lines_in", account.traffic.lines_in)
+        .number("bytes_in", account.traffic.bytes_in)
+        .number("lines_out", account.traffic.lines_out)
+        .number("bytes_out", account.traffic.bytes_out)
+        .number("answered", account.answered)
+        .number("failed", account.failed);
 }
 
 /// Formats events as lines.
@@ -459,7 +448,7 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut entry = Entry::new(look(), *event.metadata().level());
         event.record(&mut entry);
-        buffered().push(&entry.into_line(), Whose::Daemon);
+        buffered().push(&entry.line(), Whose::Daemon);
     }
 
     fn enter(&self, _: &span::Id) {}

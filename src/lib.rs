@@ -43,6 +43,7 @@ pub mod cli;
 pub mod config;
 #[doc(hidden)]
 pub mod control;
+mod dial;
 #[doc(hidden)]
 pub mod echo;
 #[doc(hidden)]

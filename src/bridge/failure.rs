@@ -2,10 +2,9 @@
 //! that answer requests. Tokens are never included.
 
 use std::fmt;
-use std::io;
+use std::io::{self, ErrorKind};
 
 use super::daemon::{Daemon, Options};
-use super::dial;
 use super::guard::Foreign;
 use super::tls::TlsError;
 use super::waiting::LastWord;
@@ -40,7 +39,7 @@ impl Failure {
     /// The remedy, for the user.
     pub(super) fn remedy(&self, options: &Options) -> String {
         let text = match self {
-            Self::Dial(error) => return dial::remedy(&options.daemon, error),
+            Self::Dial(error) => return remedy_of_dial(&options.daemon, error),
             Self::Tls(error) => return error.remedy.clone(),
             Self::Refused(refused) => return remedy_of(refused, &options.daemon, options.token_file.is_some()),
             Self::File(_) => {
@@ -120,6 +119,58 @@ fn remedy_of(refused: &Refused, daemon: &Daemon, has_token: bool) -> String {
         _ => "its log says why",
     };
     format!("{text}{again}")
+}
+
+/// Advice after a failure of [`crate::dial`].
+fn remedy_of_dial(daemon: &Daemon, error: &io::Error) -> String {
+    match (&daemon.address(), error.kind()) {
+        (Address::Tcp { port, .. }, ErrorKind::ConnectionRefused) => match daemon {
+            Daemon::Web(url) => {
+                let key = url.protocol.scheme();
+                format!(
+                    "nothing listens there; start the daemon with such a listener (\"{key}\" in listeners[]), or what stands \
+                     before it, or correct the port"
+                )
+            }
+            Daemon::Lines(_) => format!(
+                "nothing listens there; start the daemon (stdio_bus --config FILE --tcp HOST:{port}), or correct the port"
+            ),
+        },
+        (Address::Tcp { .. }, ErrorKind::TimedOut) => {
+            "no answer came; check the host, the port and the firewalls between".to_owned()
+        }
+        (Address::Tcp { .. }, ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable) => {
+            "there is no route to that host; check the address and the network".to_owned()
+        }
+        (Address::Tcp { host, .. }, _) if error.raw_os_error().is_none() => {
+            format!("the host {host} is not known; check its spelling, or write its IP address")
+        }
+        (Address::Unix { path }, ErrorKind::NotFound) => {
+            let path = path.display();
+            format!(
+                "there is no such socket; start the daemon (stdio_bus --config FILE --unix {path}), or correct the path"
+            )
+        }
+        (Address::Unix { path }, ErrorKind::ConnectionRefused) => {
+            let path = path.display();
+            format!(
+                "the daemon that made this socket does not run any more, or the path is no socket; start the daemon \
+                 again (stdio_bus --config FILE --unix {path})"
+            )
+        }
+        (Address::Unix { path }, ErrorKind::PermissionDenied) => {
+            format!(
+                "the socket belongs to another user (ls -l {}); run as that user, or widen listeners[].mode in the \
+                 daemon's configuration",
+                path.display()
+            )
+        }
+        (Address::Unix { .. }, ErrorKind::TimedOut) => {
+            "the daemon is there but accepts nobody: it may be stopped, or have reached its limit of connections"
+                .to_owned()
+        }
+        _ => "check that the daemon runs and listens there".to_owned(),
+    }
 }
 
 /// Why a connection ended.
@@ -344,8 +395,12 @@ fn meaning(code: u16) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+    use std::time::Duration;
+
     use super::super::daemon::User;
     use super::*;
+    use crate::dial::dial;
 
     fn options(url: &str, token: bool) -> Options {
         let daemon = Daemon::parse(url).expect(url);
@@ -409,5 +464,47 @@ mod tests {
         let lost = Ending::SessionLost;
         assert!(lost.told().is_some_and(|told| told.contains("not known there any more")) && !lost.is_gone());
         assert!(Ending::Closed.told().is_none() && Ending::said(None, "").told().is_some());
+    }
+
+    fn undialed(daemon: &str) -> (io::Error, String) {
+        let daemon = Daemon::parse(daemon).expect("a good address");
+        let error = dial(&daemon.address(), Duration::from_millis(200)).expect_err("nobody listens there");
+        let remedy = remedy_of_dial(&daemon, &error);
+        (error, remedy)
+    }
+
+    #[test]
+    fn a_daemon_that_accepts_nobody_is_given_up() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("bus");
+        let _listener = UnixListener::bind(&path).expect("a listener");
+        let daemon = Address::from_unix(&path).expect("a good path");
+        let mut queued = Vec::new();
+        let error = loop {
+            match dial(&daemon, Duration::from_millis(200)) {
+                Ok(socket) => queued.push(socket),
+                Err(error) => break error,
+            }
+            assert!(queued.len() < 10_000, "the queue has no end");
+        };
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert!(remedy_of_dial(&Daemon::Lines(daemon), &error).contains("accepts nobody"));
+    }
+
+    #[test]
+    fn a_failure_says_what_to_do() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("bus");
+        let url = format!("unix:{}", path.display());
+        assert!(undialed(&url).1.contains("--unix"), "{:?}", undialed(&url));
+        drop(UnixListener::bind(&path).expect("a listener"));
+        assert!(undialed(&url).1.contains("does not run any more"));
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
+        assert!(undialed(&format!("tcp://{free}")).1.contains("nothing listens there"));
+        assert!(undialed(&format!("ws://{free}/acp")).1.contains("\"ws\" in listeners[]"));
+        assert!(undialed(&format!("http://{free}/mcp")).1.contains("\"http\" in listeners[]"));
+        // The resolver rejects this name without a query: one label has more than 63 bytes (RFC 1035 2.3.4).
+        let nameless = format!("{}.invalid", "x".repeat(64));
+        assert!(undialed(&format!("tcp://{nameless}:1")).1.contains(&format!("{nameless} is not known")));
     }
 }

@@ -12,7 +12,6 @@ use tokio::task::spawn_local as spawn;
 use tokio::time::timeout;
 
 use super::daemon::{Daemon, Options};
-use super::dial;
 use super::failure::{Ending, Failure};
 use super::http::{self, Client, Hearing};
 use super::stream::{Means, Stream};
@@ -21,6 +20,7 @@ use super::tls::Trust;
 use super::websocket::{self, Receiver, Sender};
 use crate::address::WebProtocol;
 use crate::bus::id::Id;
+use crate::dial::dial;
 use crate::websocket::close;
 
 /// The sending side.
@@ -44,7 +44,7 @@ pub(super) enum Source {
 /// Why it failed.
 pub(super) async fn connect(options: &Options, means: Means, limit: Duration) -> Result<(Sink, Source), Failure> {
     let open = || {
-        let socket = dial::dial(&options.daemon.address(), limit).map_err(Failure::Dial)?;
+        let socket = dial(&options.daemon.address(), limit).map_err(Failure::Dial)?;
         Stream::new(socket, means).map(Rc::new).map_err(Failure::Dial)
     };
     let url = match &options.daemon {

@@ -17,16 +17,14 @@
 //! | SIGTERM, SIGINT | ends at once: their default action is kept, and the kernel closes the socket |
 //!
 //! Reading order: this file is the life cycle of a bridge; `daemon.rs` has its options, `link.rs` the connection to the
-//! daemon, `stream.rs` reads and writes, with threads or the ring of `ring.rs`, `dial.rs` connects, `failure.rs`
-//! describes failures and `refusal.rs` answers requests with them; `waiting.rs` tracks pending requests, which
-//! `follow.rs` finds in the streams, and `guard.rs` lets only messages through. `websocket.rs` is the WebSocket
-//! connection, with `frames.rs` and `tls.rs`. `call.rs` is `stdio_bus call`, on the same connections; `run.rs` runs
-//! both.
+//! daemon, `stream.rs` reads and writes, with threads or the ring of `ring.rs`, `failure.rs` describes failures and
+//! `refusal.rs` answers requests with them; `waiting.rs` tracks pending requests, which `follow.rs` finds in the streams,
+//! and `guard.rs` lets only messages through. `websocket.rs` is the WebSocket connection, with `frames.rs` and `tls.rs`.
+//! `call.rs` is `stdio_bus call`, on the same connections; `run.rs` runs both.
 
 mod begun;
 mod call;
 mod daemon;
-mod dial;
 mod failure;
 mod follow;
 mod frames;

@@ -1,15 +1,16 @@
 //! Sends a request to a daemon's admin listener over HTTP/1.1, and reads the whole response.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixStream};
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use rustix::net::getpeername;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::Value;
 
 use crate::address::Address;
+use crate::dial::dial;
 use crate::error::StartError;
 use crate::http1::{Error, Event, Head, Method, ResponseReader};
 
@@ -54,9 +55,6 @@ pub(super) fn parsed(body: &str) -> Result<Value, StartError> {
     serde_json::from_str(body).map_err(|error| StartError::io("understand the answer")(error.into()))
 }
 
-trait Stream: Read + Write {}
-impl<S: Read + Write> Stream for S {}
-
 impl Server {
     /// The body of a successful response.
     pub(super) fn body(&self, ask: &Ask) -> Result<String, StartError> {
@@ -85,44 +83,20 @@ impl Server {
     }
 
     fn open(&self) -> io::Result<Connection<'_>> {
-        let (stream, host) = self.connect()?;
-        Ok(Connection { server: self, stream, host })
-    }
-
-    fn connect(&self) -> io::Result<(Box<dyn Stream>, String)> {
-        match &self.address {
-            Address::Unix { path } => {
-                let stream = match path.as_os_str().as_bytes().strip_prefix(b"@") {
-                    Some(name) => UnixStream::connect_addr(&UnixAddr::from_abstract_name(name)?)?,
-                    None => UnixStream::connect(path)?,
-                };
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                Ok((Box::new(stream), "localhost".to_owned()))
-            }
-            Address::Tcp { host, port } => {
-                let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-                for address in (host.as_str(), *port).to_socket_addrs()? {
-                    match TcpStream::connect_timeout(&address, PATIENCE) {
-                        Ok(stream) => {
-                            stream.set_read_timeout(Some(PATIENCE))?;
-                            stream.set_write_timeout(Some(PATIENCE))?;
-                            // A name that means this machine may mean anything to the daemon.
-                            return Ok((Box::new(stream), address.to_string()));
-                        }
-                        Err(error) => failed = error,
-                    }
-                }
-                Err(failed)
-            }
-        }
+        let socket = dial(&self.address, PATIENCE)?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+        // A name that means this machine may mean anything to the daemon.
+        let peer = getpeername(&socket)?.and_then(|address| SocketAddr::try_from(address).ok());
+        let host = peer.map_or("localhost".to_owned(), |address| address.to_string());
+        Ok(Connection { server: self, stream: socket.into(), host })
     }
 }
 
 /// A connection for several requests: it survives if the listener moves.
 pub(super) struct Connection<'s> {
     server: &'s Server,
-    stream: Box<dyn Stream>,
+    stream: File,
     host: String,
 }
 

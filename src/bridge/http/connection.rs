@@ -8,11 +8,11 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::super::dial;
 use super::super::failure::Failure;
 use super::super::terms::CONNECT_LIMIT;
 use super::super::tls::{Tls, Trust};
 use crate::address::Address;
+use crate::dial::dial;
 use crate::http1::{Error, Event, Method, Response, ResponseReader, is_word, printable};
 use crate::websocket::client::Refused;
 
@@ -37,7 +37,7 @@ impl Connection {
     /// # Errors
     /// Why it failed.
     pub(super) async fn dial(address: Address, trust: Option<&Trust>) -> Result<Self, Failure> {
-        let dialed = spawn_blocking(move || dial::dial(&address, CONNECT_LIMIT)).await;
+        let dialed = spawn_blocking(move || dial(&address, CONNECT_LIMIT)).await;
         let socket = dialed.map_err(io::Error::from).and_then(|socket| {
             let socket = StdStream::from(socket?);
             socket.set_nonblocking(true)?;

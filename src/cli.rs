@@ -109,7 +109,7 @@ impl Source {
     /// Reads it once more, without blocking on a pipe in place of the file.
     pub fn look_again(&self) -> Result<(), StartError> {
         match self {
-            Self::File(path) if path.exists() && !path.is_file() => Err(ConfigError::Unreadable {
+            Self::File(path) if path.exists() && !path.is_file() => Err(ConfigError::Unusable {
                 origin: path.display().to_string(),
                 message: "is no regular file any more; put the configuration there".to_owned(),
             }

@@ -30,7 +30,7 @@ impl Config {
         };
         match read() {
             Ok(bytes) => Self::from_bytes(&bytes, &origin),
-            Err(message) => Err(ConfigError::Unreadable { origin, message }),
+            Err(message) => Err(ConfigError::Unusable { origin, message }),
         }
     }
 
@@ -41,7 +41,7 @@ impl Config {
     /// Nothing else in this process owns or uses the descriptor.
     pub unsafe fn from_fd(number: RawFd) -> Result<Self, ConfigError> {
         let origin = if number == 0 { "stdin".to_owned() } else { format!("fd {number}") };
-        let unreadable = |message: String| ConfigError::Unreadable { origin: origin.clone(), message };
+        let unreadable = |message: String| ConfigError::Unusable { origin: origin.clone(), message };
         if number < 0 || number == 1 || number == 2 {
             return Err(unreadable("cannot carry a configuration; pass 3 or above".to_owned()));
         }
@@ -63,7 +63,7 @@ impl Config {
         let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(bytes);
         if bytes.trim_ascii().is_empty() {
             let message = "is empty; the least is {\"pools\":[{\"id\":\"echo\",\"command\":\"cat\",\"instances\":1}]}";
-            return Err(ConfigError::Unreadable { origin: origin.to_owned(), message: message.to_owned() });
+            return Err(ConfigError::Unusable { origin: origin.to_owned(), message: message.to_owned() });
         }
         let invalid =
             |(problems, omitted, format)| ConfigError::Invalid { origin: origin.to_owned(), problems, omitted, format };

@@ -383,9 +383,9 @@ enum Mode {
 /// Why there is no configuration. Each line of the message stands alone.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// It could not be read.
+    /// It could not be read, or conflicts with the command line or the running daemon.
     #[error("{origin}: {message}")]
-    Unreadable {
+    Unusable {
         /// The file or descriptor.
         origin: String,
         /// What is wrong and what to do.
@@ -402,14 +402,6 @@ pub enum ConfigError {
         omitted: usize,
         /// The requested log format, as far as it could be read.
         format: LogFormat,
-    },
-    /// It conflicts with the command line.
-    #[error("{origin}: {message}")]
-    Unfit {
-        /// The file or descriptor.
-        origin: String,
-        /// What is wrong and what to do.
-        message: String,
     },
 }
 
@@ -488,7 +480,7 @@ impl Config {
     /// Afterwards there is at least one listener and no two are the same.
     pub fn listen(&mut self, flags: &[Listener]) -> Result<(), ConfigError> {
         let origin = self.origin.clone();
-        let unfit = |message: String| Err(ConfigError::Unfit { origin, message });
+        let unfit = |message: String| Err(ConfigError::Unusable { origin, message });
         for (place, listener) in flags.iter().enumerate() {
             if self.listeners.iter().any(|known| same_place(&known.listen, &listener.listen)) {
                 return unfit(format!(
@@ -535,7 +527,7 @@ impl Config {
             Some(admin) if self.listeners.iter().any(|known| same_place(&known.listen, &admin.listen)) => {
                 let message =
                     format!("{} is a listener for clients already; the admin listener needs its own", admin.listen);
-                Err(ConfigError::Unfit { origin: self.origin.clone(), message })
+                Err(ConfigError::Unusable { origin: self.origin.clone(), message })
             }
             _ => Ok(()),
         }

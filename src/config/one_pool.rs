@@ -27,7 +27,7 @@ impl Config {
             };
             pool["assignment"] = name.into();
         }
-        let unfit = |message: String| ConfigError::Unfit { origin: COMMAND_LINE.to_owned(), message };
+        let unfit = |message: String| ConfigError::Unusable { origin: COMMAND_LINE.to_owned(), message };
         let read = Self::from_bytes(json!({ "pools": [pool] }).to_string().as_bytes(), COMMAND_LINE);
         let config = read.map_err(|error| match error {
             ConfigError::Invalid { problems, .. } => {

@@ -74,7 +74,7 @@ impl Config {
     pub(crate) fn replace(mut self, running: &Self, in_use: &InUse) -> Result<Plan, ConfigError> {
         self.check_commands(running)?;
         if let Some(why) = self.needs_restart(running) {
-            return Err(ConfigError::Unfit { origin: self.origin, message: why });
+            return Err(ConfigError::Unusable { origin: self.origin, message: why });
         }
         let changes = differences(running, &self);
         self.arrange_pools(running, &in_use.pools);
@@ -120,32 +120,10 @@ impl Config {
 
     /// Gives pools the indexes that they have in the running configuration, and updates references to them.
     fn arrange_pools(&mut self, running: &Self, in_use: &[bool]) {
-        let mut new: Vec<Option<Pool>> = mem::take(&mut self.pools).into_iter().map(Some).collect();
-        let mut places = vec![0; new.len()];
-        let mut arranged: Vec<Option<Pool>> = Vec::new();
-        for (at, before) in running.pools.iter().enumerate() {
-            let same = new.iter().position(|pool| pool.as_ref().is_some_and(|pool| pool.core.id == before.core.id));
-            arranged.push(match same {
-                Some(same) => {
-                    places[same] = at;
-                    new[same].take()
-                }
-                None if before.core.is_gone && !in_use.get(at).is_some_and(|in_use| *in_use) => None,
-                None => {
-                    let mut gone = before.clone();
-                    gone.core.is_gone = true;
-                    Some(gone)
-                }
-            });
-        }
-        for (from, pool) in new.into_iter().enumerate() {
-            if let Some(pool) = pool {
-                places[from] = put(&mut arranged, pool);
-            }
-        }
-        // A free index keeps its old entry.
-        let rest = arranged.into_iter().enumerate().map(|(at, pool)| pool.unwrap_or_else(|| running.pools[at].clone()));
-        self.pools = rest.collect();
+        let is_same = |before: &Pool, new: &Pool| before.core.id == new.core.id;
+        let pools = mem::take(&mut self.pools);
+        let (pools, places) = arrange(&running.pools, pools, in_use, is_same, |pool| &mut pool.core.is_gone);
+        self.pools = pools;
         for listener in &mut self.listeners {
             listener.pool = listener.pool.map(|pool| places[pool]);
             listener.pools = listener.pools.take().map(|pools| pools.into_iter().map(|pool| places[pool]).collect());
@@ -158,33 +136,21 @@ impl Config {
     /// Gives listeners the indexes that they have in the running configuration. Returns those to be opened, and those
     /// that take over sockets of others.
     fn arrange_listeners(&mut self, running: &Self, in_use: &[bool]) -> (Vec<usize>, Vec<(usize, usize)>) {
-        let mut new: Vec<Option<Listener>> = mem::take(&mut self.listeners).into_iter().map(Some).collect();
-        let mut arranged: Vec<Option<Listener>> = Vec::new();
-        // Whether a running listener leaves its socket behind; listeners that start, or start again.
-        let (mut leaves_socket, mut begin) = (Vec::new(), Vec::new());
-        for (at, before) in running.listeners.iter().enumerate() {
-            let is_same =
-                |listener: &Listener| is_one_address(&listener.listen, &before.listen) && speak_alike(listener, before);
-            let same = new.iter().position(|listener| listener.as_ref().is_some_and(is_same));
-            leaves_socket.push(same.is_none() && !before.is_gone && before.listen != Listen::Stdio);
-            if same.is_some() && before.is_gone {
-                begin.push(at);
-            }
-            arranged.push(match same {
-                Some(same) => new[same].take(),
-                None if before.is_gone && !in_use.get(at).is_some_and(|in_use| *in_use) => None,
-                None => Some(Listener { is_gone: true, ..before.clone() }),
-            });
-        }
-        begin.extend(new.into_iter().flatten().map(|listener| put(&mut arranged, listener)));
+        let is_same =
+            |before: &Listener, new: &Listener| is_one_address(&new.listen, &before.listen) && speak_alike(new, before);
+        let listeners = mem::take(&mut self.listeners);
+        let (listeners, mut begin) =
+            arrange(&running.listeners, listeners, in_use, is_same, |listener| &mut listener.is_gone);
+        let was_there = |at: usize| running.listeners.get(at).is_some_and(|before| !before.is_gone);
+        begin.retain(|at| !was_there(*at));
+        // Whether a running listener leaves its socket behind.
+        let leaves =
+            |(at, before): (usize, &Listener)| was_there(at) && listeners[at].is_gone && before.listen != Listen::Stdio;
+        let mut leaves_socket: Vec<bool> = running.listeners.iter().enumerate().map(leaves).collect();
         let (mut opens, mut takes_over) = (Vec::new(), Vec::new());
         for at in begin {
-            let is_there = |before: &Listener| {
-                arranged[at].as_ref().is_some_and(|listener| is_one_address(&before.listen, &listener.listen))
-            };
-            let from =
-                (0..leaves_socket.len()).find(|from| leaves_socket[*from] && is_there(&running.listeners[*from]));
-            match from {
+            let is_there = |from: &usize| is_one_address(&running.listeners[*from].listen, &listeners[at].listen);
+            match (0..leaves_socket.len()).filter(|from| leaves_socket[*from]).find(is_there) {
                 Some(from) => {
                     leaves_socket[from] = false;
                     takes_over.push((from, at));
@@ -192,8 +158,7 @@ impl Config {
                 None => opens.push(at),
             }
         }
-        let rest = arranged.into_iter().enumerate();
-        self.listeners = rest.map(|(at, one)| one.unwrap_or_else(|| running.listeners[at].clone())).collect();
+        self.listeners = listeners;
         (opens, takes_over)
     }
 
@@ -208,6 +173,41 @@ impl Config {
             pool.core.generation = was.core.generation + u32::from(is_another);
         }
     }
+}
+
+/// Puts each new item at the index of the same running one, or at a free index. Running items without a new one keep their
+/// index, marked as gone; it is free once they were gone before and are unused. Returns the indexes of the new items, too.
+fn arrange<T: Clone>(
+    running: &[T],
+    new: Vec<T>,
+    in_use: &[bool],
+    is_same: impl Fn(&T, &T) -> bool,
+    is_gone: impl Fn(&mut T) -> &mut bool,
+) -> (Vec<T>, Vec<usize>) {
+    let mut new: Vec<Option<T>> = new.into_iter().map(Some).collect();
+    let mut places = vec![0; new.len()];
+    let mut arranged: Vec<Option<T>> = Vec::new();
+    for (at, before) in running.iter().enumerate() {
+        let same = new.iter().position(|one| one.as_ref().is_some_and(|one| is_same(before, one)));
+        let mut gone = before.clone();
+        let was_gone = mem::replace(is_gone(&mut gone), true);
+        arranged.push(match same {
+            Some(same) => {
+                places[same] = at;
+                new[same].take()
+            }
+            None if was_gone && !in_use.get(at).is_some_and(|in_use| *in_use) => None,
+            None => Some(gone),
+        });
+    }
+    for (from, one) in new.into_iter().enumerate() {
+        if let Some(one) = one {
+            places[from] = put(&mut arranged, one);
+        }
+    }
+    // A free index keeps its old entry.
+    let rest = arranged.into_iter().enumerate().map(|(at, one)| one.unwrap_or_else(|| running[at].clone()));
+    (rest.collect(), places)
 }
 
 /// Puts an item at a free index, and returns that.

@@ -337,18 +337,7 @@ enum Tried {
 fn try_bwrap() -> Tried {
     let Ok(program) = std::env::current_exe() else { return Tried::Failed("our own program is not found".to_owned()) };
     let mut command = Command::new(BWRAP);
-    command.args([
-        "--unshare-all",
-        "--die-with-parent",
-        "--ro-bind",
-        "/",
-        "/",
-        "--proc",
-        "/proc",
-        "--dev",
-        "/dev",
-        "--",
-    ]);
+    command.args("--unshare-all --die-with-parent --ro-bind / / --proc /proc --dev /dev --".split(' '));
     match command.arg(program).arg("--version").stdin(Stdio::null()).output() {
         Ok(output) if output.status.success() => Tried::Works,
         Ok(output) => {

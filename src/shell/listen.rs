@@ -64,16 +64,24 @@ enum Place {
         owner: Owner,
         _file: Option<SocketFile>,
     },
-    /// It is not bound; its clients are local.
-    #[cfg(test)]
-    Nowhere,
+}
+
+impl Place {
+    /// Its address as configured.
+    fn address(&self) -> Address {
+        match self {
+            Self::Tcp(address) => Address::Tcp { host: address.ip().to_string(), port: address.port() },
+            Self::Unix { path, .. } => Address::Unix { path: path.clone() },
+        }
+    }
 }
 
 impl Listening {
-    /// An unbound socket.
+    /// An unbound socket; its clients are local.
     #[cfg(test)]
     pub(super) fn nowhere(socket: OwnedFd, address: &str) -> Self {
-        Self { socket, address: address.to_owned(), listener: 0, is_inherited: false, place: Place::Nowhere }
+        let place = Place::Unix { path: address.into(), mode: 0o600, owner: Owner::default(), _file: None };
+        Self { socket, address: address.to_owned(), listener: 0, is_inherited: false, place }
     }
 
     /// Sets the permissions of its file, if it has one.
@@ -91,12 +99,7 @@ impl Listening {
 
     /// Whether its clients are local users rather than network addresses.
     pub(super) fn is_unix(&self) -> bool {
-        match self.place {
-            Place::Tcp(_) => false,
-            Place::Unix { .. } => true,
-            #[cfg(test)]
-            Place::Nowhere => true,
-        }
+        matches!(self.place, Place::Unix { .. })
     }
 
     /// Whether any connection to `other` would also be accepted by this one.
@@ -114,23 +117,19 @@ impl Listening {
 
     /// A new socket at the same address, after another process has shut this one down (`ss --kill`, shutdown(2)).
     pub(super) fn open_anew(&self) -> Result<Self, StartError> {
-        if self.is_inherited {
-            return self.listen_again();
-        }
+        let failed = |source| StartError::Bind { address: self.place.address(), source };
         match &self.place {
+            Place::Tcp(address) if self.is_inherited => self.listen_again(*address).map_err(failed),
+            // Only TCP sockets can listen again (unix(7)).
+            Place::Unix { .. } if self.is_inherited => Err(failed(io::ErrorKind::Unsupported.into())),
             Place::Tcp(address) => {
-                let (socket, _) = tcp_socket(*address, false).map_err(|source| StartError::Bind {
-                    address: Address::Tcp { host: address.ip().to_string(), port: address.port() },
-                    source,
-                })?;
+                let (socket, _) = tcp_socket(*address, false).map_err(failed)?;
                 Ok(Self::tcp(socket, *address, self.listener))
             }
             Place::Unix { path, mode, owner, .. } => {
                 let _lock = DirectoryLock::of(path, Instant::now());
                 open_unix(path, *mode, *owner, self.listener)
             }
-            #[cfg(test)]
-            Place::Nowhere => unreachable!("nobody ends it"),
         }
     }
 
@@ -153,28 +152,11 @@ impl Listening {
         Ok(Self { socket, address, listener, is_inherited: true, place })
     }
 
-    /// The same socket, listening again, if we cannot replace it because another process holds it, too. That only works
-    /// for TCP (unix(7)).
-    fn listen_again(&self) -> Result<Self, StartError> {
-        let failed = |source: io::Error| {
-            let address = match &self.place {
-                Place::Tcp(address) => Address::Tcp { host: address.ip().to_string(), port: address.port() },
-                Place::Unix { path, .. } => Address::Unix { path: path.clone() },
-                #[cfg(test)]
-                Place::Nowhere => unreachable!("nobody ends it"),
-            };
-            StartError::Bind { address, source }
-        };
-        let Place::Tcp(address) = self.place else { return Err(failed(io::ErrorKind::Unsupported.into())) };
-        listen(&self.socket, BACKLOG).map_err(|error| failed(error.into()))?;
-        let socket = self.socket.try_clone().map_err(failed)?;
-        Ok(Self {
-            socket,
-            address: self.address.clone(),
-            listener: self.listener,
-            is_inherited: true,
-            place: Place::Tcp(address),
-        })
+    /// The same socket, listening again, which we cannot replace because another process holds it, too.
+    fn listen_again(&self, address: SocketAddr) -> io::Result<Self> {
+        listen(&self.socket, BACKLOG)?;
+        let (socket, place) = (self.socket.try_clone()?, Place::Tcp(address));
+        Ok(Self { socket, address: self.address.clone(), listener: self.listener, is_inherited: true, place })
     }
 }
 

@@ -119,7 +119,7 @@ pub(super) struct ListsTold(
 impl ListsTold {
     pub(super) const NONE: Self = Self([0; LISTS]);
 
-    /// Whether a client must be notified after `left` bytes; then the line will end `behind` bytes after them.
+    /// Whether a client that was sent `left` bytes must be notified; the line will end `behind` bytes later.
     pub(super) fn is_due(&mut self, list: usize, left: u64, behind: usize) -> bool {
         let is_due = self.0[list] <= left;
         if is_due {

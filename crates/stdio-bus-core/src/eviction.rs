@@ -39,7 +39,7 @@ const SMALL_SHARE: usize = 80 << 10;
 const TRIFLE: usize = 24 << 10;
 /// A share is this part of the memory, divided by all clients.
 const SHARE_PART: usize = 4;
-/// A client without traffic for this long makes no progress; so long may memory be short before one is closed.
+/// Time without traffic after which a client makes no progress, and of a shortage before one is closed.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// This many of the clients held back are read anyway, in turn, so that whole lines can be finished and disconnects are
 /// seen.

@@ -54,8 +54,8 @@ impl Bus {
         self.readiness_if(|| listeners.try_for_each(|listener| self.listener_serves(listener)))
     }
 
-    /// Whether startup is over: each pool has a worker that has answered or lasted, or has failed, and at least one has
-    /// such a worker.
+    /// Whether startup is over: each pool has a worker with output or a second of running, or has failed, and not all
+    /// have failed.
     pub fn has_started(&self, now: Moment) -> bool {
         let mut any_lives = false;
         let is_there = |pool: &usize| !self.settings.pools[*pool].is_gone;

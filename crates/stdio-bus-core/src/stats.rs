@@ -57,7 +57,7 @@ pub struct Account {
     pub why: Option<&'static str>,
 }
 
-/// The traffic of one endpoint. Every line is counted here: a counter is an addition at a known place.
+/// The traffic of one endpoint. Every line is counted here: a counter is one addition where the endpoint is at hand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Lines taken from it, and their bytes with newlines.

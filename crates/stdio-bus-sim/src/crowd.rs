@@ -24,7 +24,7 @@ struct Wire {
     /// Lines that it has read, with their times.
     read: VecDeque<(Moment, Value)>,
     /// It accepts no bytes.
-    stands_still: bool,
+    stalls: bool,
     /// It reads its pipe only when told to.
     reads_late: bool,
     gone: bool,
@@ -149,8 +149,8 @@ impl Crowd {
     }
 
     /// From now on a peer accepts no bytes.
-    pub(super) fn stands_still(&mut self, peer: Peer) {
-        self.wire(peer).stands_still = true;
+    pub(super) fn stalls(&mut self, peer: Peer) {
+        self.wire(peer).stalls = true;
     }
 
     /// From now on a worker reads only by [`Crowd::reads`].
@@ -206,7 +206,7 @@ impl Crowd {
         let wire = self.wire(peer);
         let room = if is_worker { PIPE.saturating_sub(wire.pipe.len()) } else { usize::MAX };
         let bytes = wire.queued.len().min(room);
-        if wire.stands_still || wire.gone || bytes == 0 {
+        if wire.stalls || wire.gone || bytes == 0 {
             return false;
         }
         let sent: Vec<u8> = wire.queued.drain(..bytes).collect();
@@ -420,7 +420,7 @@ mod tests {
         let worker = crowd.worker(0);
         let (polite, slow) = (crowd.client(1), (0..6).map(|at| crowd.client(2 + at)).collect::<Vec<_>>());
         for (at, client) in slow.iter().enumerate() {
-            crowd.stands_still(*client);
+            crowd.stalls(*client);
             crowd.write(*client, &format!("{{\"id\":1,\"method\":\"x\",\"params\":{{\"sessionId\":\"slow{at}\"}}}}"));
         }
         crowd.settle();

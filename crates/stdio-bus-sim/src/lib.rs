@@ -60,7 +60,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Reads `STDIO_BUS_SIM_SEED`, `STDIO_BUS_SIM_SEEDS` and `STDIO_BUS_SIM_STEPS`, or 256 seeds. A seed alone is one.
+    /// Reads `STDIO_BUS_SIM_SEED`, `STDIO_BUS_SIM_SEEDS` and `STDIO_BUS_SIM_STEPS`. Default: 256 seeds, or the one seed
+    /// given.
     pub fn from_env() -> Self {
         let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
         let seed = number("STDIO_BUS_SIM_SEED");

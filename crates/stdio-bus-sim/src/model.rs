@@ -319,7 +319,7 @@ impl Model {
         self.outputs.end_for_all();
         self.tally.check_replies();
         self.step.end();
-        for (client, reason) in self.step.take_bereaved() {
+        for (client, reason) in self.step.take_dropped() {
             let has_cause = match reason {
                 Reason::MemoryLimit => true,
                 Reason::ListenerRemoved => self.settings.listeners[self.clients[client].listener].is_gone,
@@ -339,7 +339,7 @@ impl Model {
                 worker.owner
             );
         }
-        for worker in self.step.take_accused() {
+        for worker in self.step.take_timed_out() {
             assert!(!self.workers[worker].takes, "requests of worker {worker} were given up, and it goes on");
         }
         for (at, worker) in self.workers.iter().enumerate() {

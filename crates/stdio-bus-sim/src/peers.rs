@@ -78,7 +78,7 @@ pub struct Heard<'a> {
 
 /// One worker's view of the world.
 #[derive(Debug)]
-pub struct Mind {
+pub struct WorkerView {
     place: Place,
     names: Names,
     /// It takes an unknown name for a new session.
@@ -97,18 +97,18 @@ pub struct Mind {
     /// start the session anew, while the bus only knows of its end.
     closed: Vec<(String, usize)>,
     /// Names that it gave out twice: their owner is ambiguous.
-    muddled: Vec<String>,
+    ambiguous: Vec<String>,
     /// Names that it used before it refused the requests it had created them for: no client was told.
-    unmade: Vec<String>,
+    discarded: Vec<String>,
     /// Ids for which it sent an unsolicited or repeated answer: the bus may have taken that as the answer to a pending
     /// request, and its asker may reuse the id.
-    blurted: Vec<String>,
+    unasked: Vec<String>,
     /// Lines that load a session whose name their client can only have guessed.
     guesses: Vec<usize>,
     work: Vec<Work>,
 }
 
-impl Mind {
+impl WorkerView {
     /// A random worker. `hurried` means that its requests time out.
     pub fn new(random: &mut Random, hurried: bool) -> Self {
         let place = *random.pick(&[Place::Params, Place::Params, Place::Top, Place::Either]);
@@ -128,9 +128,9 @@ impl Mind {
             made: 0,
             sessions: Vec::new(),
             closed: Vec::new(),
-            muddled: Vec::new(),
-            unmade: Vec::new(),
-            blurted: Vec::new(),
+            ambiguous: Vec::new(),
+            discarded: Vec::new(),
+            unasked: Vec::new(),
             guesses: Vec::new(),
             work: Vec::new(),
         }
@@ -194,10 +194,10 @@ impl Mind {
         }
         if self.place == Place::Top && line.loads() && line.names().len() > 1 {
             // The bus takes the name in params for the one to load.
-            self.muddled.extend(line.inner.clone());
+            self.ambiguous.extend(line.inner.clone());
         }
         let Some(name) = session.filter(|_| line.targets().is_empty()) else { return };
-        if shared || self.is_muddled(&name) {
+        if shared || self.is_ambiguous(&name) {
             return;
         }
         // A fork does not change the owner of a session.
@@ -211,8 +211,8 @@ impl Mind {
                 let (issued, told) = (line.loads(), line.loads().then_some(*order));
                 let (sure, open, used) = (false, true, *sent);
                 // It may have sent the refusal before it was asked.
-                let blurted = issued && ids.id.as_ref().is_some_and(|id| self.has_blurted(id));
-                self.closed.extend(blurted.then(|| (name.clone(), *client)));
+                let unasked = issued && ids.id.as_ref().is_some_and(|id| self.has_answered_unasked(id));
+                self.closed.extend(unasked.then(|| (name.clone(), *client)));
                 self.sessions.push(Kept { name, owner: *client, issued, sure, told, open, used });
             }
             return;
@@ -254,7 +254,7 @@ impl Mind {
     fn begins(&mut self, heard: &Heard<'_>, token: &str, session: Option<String>) {
         let Heard { client, number, line, .. } = heard;
         let id = self.read_id(token);
-        if self.blurted.contains(&id) {
+        if self.unasked.contains(&id) {
             self.work.retain(|work| work.id != id);
         }
         let same = self.work.iter().find(|work| work.id == id);
@@ -273,7 +273,7 @@ impl Mind {
             Names::None => return None,
             Names::Secret => format!("w{worker}-{}-{}", self.made, random.range(0..1000)),
             Names::Counted => {
-                while self.kept(&self.made.to_string()).is_some() || self.is_muddled(&self.made.to_string()) {
+                while self.kept(&self.made.to_string()).is_some() || self.is_ambiguous(&self.made.to_string()) {
                     self.made += 1;
                 }
                 self.made.to_string()
@@ -286,31 +286,31 @@ impl Mind {
     }
 
     /// It refuses the request that it has created a session for, which thereby ceases to exist.
-    pub fn unmakes(&mut self, name: &str) {
+    pub fn discards_session(&mut self, name: &str) {
         let is_it = |kept: &mut Kept| kept.name == name && kept.issued && kept.told.is_none();
-        self.unmade.extend(self.sessions.extract_if(.., is_it).map(|kept| kept.name));
+        self.discarded.extend(self.sessions.extract_if(.., is_it).map(|kept| kept.name));
     }
 
     /// It gives out a name that may already be taken.
-    pub fn muddles(&mut self, name: String) {
-        self.unmakes(&name);
+    pub fn reuses_name(&mut self, name: String) {
+        self.discards_session(&name);
         self.sessions.retain(|kept| kept.name != name);
-        self.muddled.push(name);
+        self.ambiguous.push(name);
     }
 
     /// Whether it has given out a name that may have been taken.
-    pub fn is_muddled(&self, name: &str) -> bool {
-        self.muddled.iter().any(|muddled| muddled == name)
+    pub fn is_ambiguous(&self, name: &str) -> bool {
+        self.ambiguous.iter().any(|ambiguous| ambiguous == name)
     }
 
     /// It sends an unsolicited or repeated answer.
-    pub fn blurts(&mut self, token: &str) {
-        self.blurted.push(self.read_id(token));
+    pub fn answers_unasked(&mut self, token: &str) {
+        self.unasked.push(self.read_id(token));
     }
 
     /// Whether it has sent an unsolicited or repeated answer with this id.
-    pub fn has_blurted(&self, token: &str) -> bool {
-        self.blurted.contains(&self.read_id(token))
+    pub fn has_answered_unasked(&self, token: &str) -> bool {
+        self.unasked.contains(&self.read_id(token))
     }
 
     /// It has answered line `number` with a result or an error.
@@ -334,7 +334,7 @@ impl Mind {
         }
         // A client that is told that its session is loaded has it, even if it was told before that it is closed.
         let is_loaded = line.loads() && result && is_first && line.method != "session/fork";
-        if let Some(name) = self.session_of(line).filter(|name| is_loaded && !self.is_muddled(name)) {
+        if let Some(name) = self.session_of(line).filter(|name| is_loaded && !self.is_ambiguous(name)) {
             if self.kept(&name).is_none() {
                 let (sure, told, used) = (true, Some(0), Moment(0));
                 self.sessions.push(Kept {
@@ -381,6 +381,6 @@ impl Mind {
     /// Whether it created this session for a client that was never told its name.
     pub fn is_untold(&self, name: &str) -> bool {
         let is_untold = |kept: &Kept| kept.name == name && kept.issued && kept.told.is_none();
-        self.unmade.iter().any(|unmade| unmade == name) || self.sessions.iter().any(is_untold)
+        self.discarded.iter().any(|discarded| discarded == name) || self.sessions.iter().any(is_untold)
     }
 }

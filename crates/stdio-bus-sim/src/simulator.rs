@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::Random;
 use super::line::Party;
 use super::model::Model;
-use super::peers::Mind;
+use super::peers::WorkerView;
 use super::trace::Hashes;
 use super::twins::Twins;
 use crate::bus::port::{ClientKey, Close, Effect, Input, Moment, Peer, WorkerKey};
@@ -51,7 +51,7 @@ struct End {
     paused: bool,
     resumed_at: Moment,
     /// Its bytes are not presented any more.
-    deaf: bool,
+    ignored: bool,
     /// The rest of its first line is skipped.
     skips: bool,
     /// The peer will write no more.
@@ -108,7 +108,7 @@ struct SimWorker {
     generation: u32,
     end: End,
     process: Process,
-    mind: Mind,
+    view: WorkerView,
     waiting: Vec<(String, usize)>,
     todo: VecDeque<Todo>,
     /// Tokens of requests that it has answered.
@@ -343,7 +343,7 @@ impl World {
                 }
                 Party::Worker(_) => false,
             };
-            let waits = self.end(party).paused && !self.end(party).deaf;
+            let waits = self.end(party).paused && !self.end(party).ignored;
             assert!(
                 !waits || excused || self.is_crowded || self.model.is_any_full(),
                 "{party:?} is paused, and no output is full; {}",

@@ -54,7 +54,7 @@ pub(crate) struct Side {
 /// A pool of workers.
 #[derive(Default)]
 pub(crate) struct Pool {
-    /// One for each instance; in a dedicated pool, one for each warm spare. Lent workers: the maximum.
+    /// One per instance; in a dedicated pool, one per warm spare, or with lending one per possible worker.
     pub slots: Vec<WorkerSlot>,
     /// The era of its clients.
     pub side: Side,

@@ -198,7 +198,7 @@ impl Model {
         }
         if matches!(why, Reason::ClientMalformed | Reason::ClientLineTooLong) {
             assert!(!waits, "client {client} is closed and not told what becomes of its requests");
-            self.step.console(client);
+            self.step.excuse_client(client);
         }
         self.counts_turn(now, client);
         // A client that holds the memory by its queued output can be sent nothing.

@@ -256,7 +256,7 @@ impl Model {
             }
             Reason::RequestLost => {
                 assert!(!self.drain.has_refused());
-                self.step.accuse(worker);
+                self.step.note_timeout(worker);
                 if !is_replaced {
                     self.seats.blame(worker, to);
                 }
@@ -264,12 +264,12 @@ impl Model {
             Reason::ShuttingDown => {
                 assert!(self.drain.is_refusing() || self.drain.is_quiescing(), "{request:?} might have been answered");
                 if self.drain.is_refusing() {
-                    self.step.accuse(worker);
+                    self.step.note_timeout(worker);
                 }
             }
             Reason::RequestDiscarded | Reason::MemoryLimit | Reason::ListenerRemoved => {
                 let Party::Client(client) = to else { panic!("{to:?} waits for a client") };
-                self.step.bereave(client, reason);
+                self.step.note_dropped(client, reason);
             }
             _ => panic!("a request was given up for {reason:?}"),
         }

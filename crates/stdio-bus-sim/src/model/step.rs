@@ -9,9 +9,9 @@ use crate::line::Party;
 #[derive(Default)]
 pub(super) struct Step {
     /// Workers with timed-out requests: they must have been stopped by its end.
-    accused: Vec<usize>,
+    timed_out: Vec<usize>,
     /// Clients whose requests were dropped with their connection, and why.
-    bereaved: Vec<(usize, Reason)>,
+    dropped_with_client: Vec<(usize, Reason)>,
     /// Dropped cancelled requests that their clients still have to be told about.
     cancelled: Vec<(Party, String)>,
     /// The reasons for which lines of a worker would have been lost before a client was closed in the middle of them.
@@ -22,26 +22,26 @@ pub(super) struct Step {
 
 impl Step {
     /// A request of a worker timed out.
-    pub(super) fn accuse(&mut self, worker: usize) {
-        self.accused.push(worker);
+    pub(super) fn note_timeout(&mut self, worker: usize) {
+        self.timed_out.push(worker);
     }
 
-    pub(super) fn take_accused(&mut self) -> Vec<usize> {
-        std::mem::take(&mut self.accused)
+    pub(super) fn take_timed_out(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.timed_out)
     }
 
     /// A request of a client was dropped with its connection.
-    pub(super) fn bereave(&mut self, client: usize, why: Reason) {
-        self.bereaved.push((client, why));
+    pub(super) fn note_dropped(&mut self, client: usize, why: Reason) {
+        self.dropped_with_client.push((client, why));
     }
 
     /// A client is closed for a reason of its own.
-    pub(super) fn console(&mut self, client: usize) {
-        self.bereaved.retain(|(bereaved, _)| *bereaved != client);
+    pub(super) fn excuse_client(&mut self, client: usize) {
+        self.dropped_with_client.retain(|(dropped_with_client, _)| *dropped_with_client != client);
     }
 
-    pub(super) fn take_bereaved(&mut self) -> Vec<(usize, Reason)> {
-        std::mem::take(&mut self.bereaved)
+    pub(super) fn take_dropped(&mut self) -> Vec<(usize, Reason)> {
+        std::mem::take(&mut self.dropped_with_client)
     }
 
     /// The client of a cancelled request has to be told that it is dropped.

@@ -183,7 +183,7 @@ impl World {
             if let Some(exit) = worker.process.ends(worker.end.queue.is_empty()) {
                 todo.push(Box::new(move |world| world.exit(at, exit)));
             }
-            if worker.end.ended && !worker.end.end_told && !worker.end.deaf && !worker.end.paused {
+            if worker.end.ended && !worker.end.end_told && !worker.end.ignored && !worker.end.paused {
                 todo.push(Box::new(move |world| {
                     world.arrive(Party::Worker(at), usize::MAX);
                     world.tell_end(Party::Worker(at));
@@ -204,7 +204,7 @@ impl World {
                 }
                 _ => {}
             }
-            if client.end.ended && !client.end.end_told && !client.end.deaf && !client.end.paused {
+            if client.end.ended && !client.end.end_told && !client.end.ignored && !client.end.paused {
                 todo.push(Box::new(move |world| {
                     world.arrive(Party::Client(at), usize::MAX);
                     world.tell_end(Party::Client(at));

@@ -209,7 +209,7 @@ impl World {
         }
         client.reset = true;
         client.end.broken = true;
-        client.end.deaf = true;
+        client.end.ignored = true;
         client.end.wire.clear();
         let peer = Peer::Client(client.key);
         self.handle("breaks", Some(Party::Client(at)), Input::Broken { peer, why: "reset by peer".into() });

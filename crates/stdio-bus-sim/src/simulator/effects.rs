@@ -8,7 +8,7 @@ use crate::bus::overview::{Name, SessionRow};
 use crate::bus::port::{ClientKey, Close, Effect, Peer, Signal, WorkerKey};
 use crate::bus::report::{Reason, Report, WorkerName};
 use crate::line::Party;
-use crate::peers::Mind;
+use crate::peers::WorkerView;
 
 /// Minimum time for which the stdout of an exited worker is read.
 const GRACE: Duration = Duration::from_secs(1);
@@ -73,7 +73,7 @@ impl World {
             self.drop_line(number);
         }
         for worker in call.stalled {
-            self.workers[worker].end.deaf = true;
+            self.workers[worker].end.ignored = true;
             self.model.settled(worker);
         }
     }
@@ -145,8 +145,8 @@ impl World {
         client.left.get_or_insert(now);
         client.left_for.get_or_insert(why);
         // While it is refused it is read to the end, whatever it has waited for.
-        client.end.deaf = how != Close::Refuse;
-        client.end.paused &= client.end.deaf;
+        client.end.ignored = how != Close::Refuse;
+        client.end.paused &= client.end.ignored;
         if how == Close::Refuse {
             self.model.waits(self.now, at, None);
         }
@@ -206,7 +206,7 @@ impl World {
         worker.released = true;
         let Some(exited_at) = worker.process.exited_at() else { panic!("worker {at} is released, and lives") };
         let quiet = self.now.since(exited_at.max(worker.end.resumed_at));
-        let lines_left = !worker.end.deaf && !worker.end.lines.is_empty();
+        let lines_left = !worker.end.ignored && !worker.end.lines.is_empty();
         assert!(!lines_left || quiet >= GRACE, "lines of worker {at} were lost");
         self.model.released(self.now, at);
     }
@@ -216,14 +216,14 @@ impl World {
         self.model.started(self.now, pool);
         let random = &mut self.random;
         let end = End { pace: Self::any_pace(random), ..End::default() };
-        let mind = Mind::new(random, self.settings.pools[pool].request_timeout.is_some());
-        self.note(|world| format!("worker {} is started in pool {pool}: {mind:?}", world.workers.len()));
+        let view = WorkerView::new(random, self.settings.pools[pool].request_timeout.is_some());
+        self.note(|world| format!("worker {} is started in pool {pool}: {view:?}", world.workers.len()));
         self.workers.push(SimWorker {
             key,
             name,
             generation,
             end,
-            mind,
+            view,
             waiting: Vec::new(),
             todo: VecDeque::new(),
             told: Vec::new(),

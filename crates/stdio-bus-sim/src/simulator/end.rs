@@ -46,7 +46,7 @@ impl World {
     }
 
     fn no_party_is_paused(&self) -> bool {
-        self.all_parties().into_iter().all(|party| !self.end(party).paused || self.end(party).deaf)
+        self.all_parties().into_iter().all(|party| !self.end(party).paused || self.end(party).ignored)
     }
 
     /// Lets all peers do what can be done without waiting.

@@ -18,7 +18,7 @@ impl World {
     /// Presents the bytes read from a peer, after reading at most `bytes` more.
     pub(super) fn arrive(&mut self, party: Party, bytes: usize) {
         let end = self.end_mut(party);
-        if end.paused || end.deaf || end.end_told {
+        if end.paused || end.ignored || end.end_told {
             return;
         }
         let bytes = bytes.min(end.wire.len());
@@ -33,7 +33,7 @@ impl World {
                     assert!(!end.kept.contains(&b'\n'), "a whole line of {party:?} was left");
                     assert!(end.kept.len() <= self.longest_line(party), "too much is kept of {party:?}");
                 }
-                Next::Wait => assert!(end.paused || end.deaf, "{party:?} waits, and was not paused"),
+                Next::Wait => assert!(end.paused || end.ignored, "{party:?} waits, and was not paused"),
             }
             return;
         }
@@ -92,7 +92,7 @@ impl World {
         let end = self.end_mut(party);
         if is_bad {
             assert_eq!((received.consumed, received.next), (length, Next::Wait));
-            end.deaf = true;
+            end.ignored = true;
         } else {
             assert_eq!(consumed, 0, "part of a line of {party:?} was consumed");
         }
@@ -155,14 +155,14 @@ impl World {
         if let Party::Client(client) = party
             && end.ended
             && end.paused
-            && !end.deaf
+            && !end.ignored
         {
             let key = self.clients[client].key;
             self.model.counts_turn(self.now, client);
             return self.handle("sends no more", Some(party), Input::SendsNoMore(key));
         }
         let end = self.end_mut(party);
-        if end.end_told || !end.ended || !end.wire.is_empty() || end.paused || end.deaf {
+        if end.end_told || !end.ended || !end.wire.is_empty() || end.paused || end.ignored {
             return;
         }
         end.end_told = true;

@@ -86,15 +86,16 @@ impl World {
             (Party::Worker(worker), Party::Client(client)) if line.kind == Kind::Response => {
                 let token = line.ids_of(text).and_then(|ids| ids.id);
                 let asked = line.answers.filter(|_| !line.again).map(|asked| &self.model.lines[asked]);
-                let blurted = line.ids.id.as_deref().is_some_and(|id| self.workers[worker].mind.has_blurted(id));
+                let unasked =
+                    line.ids.id.as_deref().is_some_and(|id| self.workers[worker].view.has_answered_unasked(id));
                 // An unsolicited answer may have been taken for this one, and the id reused.
-                if let Some(asked) = asked.filter(|asked| asked.from == to || !blurted) {
+                if let Some(asked) = asked.filter(|asked| asked.from == to || !unasked) {
                     assert_eq!(asked.from, to, "breach: {to:?} has the answer {line:?} to {asked:?}");
                     let same = asked.ids.id == token || asked.ids.id.as_deref().is_some_and(is_plain);
                     let alike = asked.ids.id.as_deref().map(meaning) == token.as_deref().map(meaning);
                     assert!(same && alike, "{to:?} has the id {token:?} in the answer to {asked:?}");
                     if let Some(name) = &line.result_session {
-                        self.workers[worker].mind.told(name, order);
+                        self.workers[worker].view.told(name, order);
                     }
                     return;
                 }
@@ -121,11 +122,11 @@ impl World {
                     visit.client == client && free && (visit.loads || !issued)
                 };
                 let shared = self.settings.routing.session_access == SessionAccess::Shared;
-                let mind = &self.workers[worker].mind;
+                let view = &self.workers[worker].view;
                 // A message in a session before the worker gave the name to another client, which waited for that.
-                let muddled = self.model.is_early(number) && mind.is_muddled(name);
+                let ambiguous = self.model.is_early(number) && view.is_ambiguous(name);
                 let inherited =
-                    muddled || mind.is_closed(name, *owner) || mind.is_untold(name) || visits.clone().any(inherits);
+                    ambiguous || view.is_closed(name, *owner) || view.is_untold(name) || visits.clone().any(inherits);
                 assert!(shared || inherited, "breach: {to:?} hears of a session of client {owner}: {line:?}");
             }
             _ => {}
@@ -139,7 +140,7 @@ impl World {
             self.workers[worker].exposed.get_or_insert(self.passage.count());
         }
         if let (Party::Worker(worker), Some(asked)) = (self.model.lines[line].from, self.model.lines[line].answers) {
-            self.workers[worker].mind.is_unheard(&self.model.lines[asked]);
+            self.workers[worker].view.is_unheard(&self.model.lines[asked]);
         }
         self.note(|world| {
             let (about, why) = (world.model.lines[line].about(), reason.map_or("blank", Reason::name));

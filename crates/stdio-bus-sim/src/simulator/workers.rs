@@ -18,7 +18,7 @@ impl World {
             self.handle("runs", party, Input::Spawned { worker: key, pid: 1000 + at as u32 });
         } else {
             worker.process.spawned(false);
-            worker.end.deaf = true;
+            worker.end.ignored = true;
             self.model.stops(at);
             self.handle(
                 "cannot be started",
@@ -57,9 +57,9 @@ impl World {
         let heard = Heard { client, number, line: &line, ids: &ids, sent, order };
         let clients = &self.clients;
         let at = &mut self.workers[worker];
-        at.mind.hears(&heard, shared, |client| clients[client].left);
+        at.view.hears(&heard, shared, |client| clients[client].left);
         if let Some(token) = ids.id {
-            let made = if line.creates() { at.mind.makes(worker, client, &mut self.random) } else { None };
+            let made = if line.creates() { at.view.makes(worker, client, &mut self.random) } else { None };
             at.todo.push_back(Todo { token, line: number, progress: ids.token, made, again: false });
         }
     }
@@ -71,7 +71,7 @@ impl World {
         }
         let padding = self.padding();
         self.read_lines(party);
-        let busy = if self.workers[at].mind.slow { 12 } else { 2 };
+        let busy = if self.workers[at].view.slow { 12 } else { 2 };
         if !self.workers[at].todo.is_empty() && self.random.one_in(busy) {
             return self.worker_answers(at);
         }
@@ -90,7 +90,7 @@ impl World {
             10 | 11 if !worker.todo.is_empty() => {
                 draft.method = "elicitation/create";
                 let of = random.range(0..worker.todo.len());
-                draft.ids.request_id = Some(worker.mind.write_id(&worker.todo[of].token));
+                draft.ids.request_id = Some(worker.view.write_id(&worker.todo[of].token));
                 if random.one_in(2) {
                     unnamed(&mut draft);
                 }
@@ -102,10 +102,10 @@ impl World {
                     unnamed(&mut draft);
                 }
             }
-            13 if worker.mind.careless => {
+            13 if worker.view.careless => {
                 let (result, number) = (random.one_in(2), random.range(0..50));
                 let token = if random.one_in(2) { number.to_string() } else { format!("\"{number}\"") };
-                worker.mind.blurts(&token);
+                worker.view.answers_unasked(&token);
                 draft = Draft { ids: Ids::of(token), result, ..Draft::default() };
             }
             14 => return self.write(party, Line::raw(party, Kind::Blank, String::new())),
@@ -136,14 +136,14 @@ impl World {
             // One that it has created and not announced yet.
             2 if worker.todo.iter().any(|todo| todo.made.is_some()) => {
                 let made = worker.todo.iter().filter_map(|todo| Some((todo.made.clone()?, todo.line)));
-                let made: Vec<_> = made.filter(|(name, _)| worker.mind.is_untold(name)).collect();
+                let made: Vec<_> = made.filter(|(name, _)| worker.view.is_untold(name)).collect();
                 let (name, line) = (!made.is_empty()).then(|| random.pick(&made).clone())?;
                 let Party::Client(client) = self.model.lines[line].from else { return None };
                 draft.meant_for = Some(Meant { name: name.clone(), owner: client, issued: true });
                 Some(name)
             }
             _ => {
-                draft.meant_for = worker.mind.any_session(random);
+                draft.meant_for = worker.view.any_session(random);
                 draft.meant_for.as_ref().map(|meant| meant.name.clone())
             }
         }
@@ -160,12 +160,12 @@ impl World {
         } else {
             let todo = &worker.todo[random.range(0..worker.todo.len())];
             // An unsolicited answer may have been taken for this one.
-            if !todo.again && !worker.mind.has_blurted(&todo.token) {
+            if !todo.again && !worker.view.has_answered_unasked(&todo.token) {
                 told_for = todo.line;
             }
             match &todo.progress {
-                Some(token) if !random.one_in(3) => draft.ids.progress = Some(worker.mind.write_id(token)),
-                _ => draft.ids.subscription = Some(worker.mind.write_id(&todo.token)),
+                Some(token) if !random.one_in(3) => draft.ids.progress = Some(worker.view.write_id(token)),
+                _ => draft.ids.subscription = Some(worker.view.write_id(&todo.token)),
             }
         }
         self.tells(Party::Worker(at), draft, told_for);
@@ -184,41 +184,41 @@ impl World {
         let (random, worker) = (&mut self.random, &mut self.workers[at]);
         let which = if random.one_in(2) { 0 } else { random.range(0..worker.todo.len()) };
         let Some(todo) = worker.todo.remove(if self.healing { 0 } else { which }) else { return };
-        if worker.mind.careless && !self.healing && random.one_in(8) {
+        if worker.view.careless && !self.healing && random.one_in(8) {
             worker.todo.push_back(Todo { again: true, ..todo.clone() });
         }
         let asked = &self.model.lines[todo.line];
         if todo.again {
-            worker.mind.blurts(&todo.token);
+            worker.view.answers_unasked(&todo.token);
         }
-        let result = !random.one_in(5) && (!asked.loads() || worker.mind.can_load(todo.line, asked));
+        let result = !random.one_in(5) && (!asked.loads() || worker.view.can_load(todo.line, asked));
         if let (false, Some(name)) = (result, &todo.made) {
-            worker.mind.unmakes(name);
+            worker.view.discards_session(name);
         }
         let mut result_session = todo.made.filter(|_| result);
-        if result && worker.mind.careless && random.one_in(4) {
+        if result && worker.view.careless && random.one_in(4) {
             let name = random.range(0..3).to_string();
             if let Some(made) = &result_session {
-                worker.mind.unmakes(made);
+                worker.view.discards_session(made);
             }
-            worker.mind.muddles(name.clone());
+            worker.view.reuses_name(name.clone());
             result_session = Some(name);
         } else if let (None, Some(name), true) = (&result_session, &asked.inner, result && asked.loads())
             && random.one_in(3)
         {
             if asked.method == "session/fork" {
                 // The original and its copy have the same name.
-                worker.mind.muddles(name.clone());
+                worker.view.reuses_name(name.clone());
             }
             result_session = Some(name.clone());
         }
-        worker.mind.answered(todo.line, asked, result, result_session.as_deref());
+        worker.view.answered(todo.line, asked, result, result_session.as_deref());
         worker.told.extend(todo.progress);
         let ends = result && (asked.method == "subscriptions/listen" || random.one_in(20));
         let draft = Draft {
             ids: Ids {
-                subscription: ends.then(|| worker.mind.write_id(&todo.token)),
-                ..Ids::of(worker.mind.write_id(&todo.token))
+                subscription: ends.then(|| worker.view.write_id(&todo.token)),
+                ..Ids::of(worker.view.write_id(&todo.token))
             },
             result,
             result_session,

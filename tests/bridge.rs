@@ -213,7 +213,7 @@ fn an_error_stands_on_a_line_of_its_own_when_the_daemon_breaks_off_within_a_line
 }
 
 #[test]
-fn a_daemon_that_goes_while_nothing_waits_is_only_logged() {
+fn a_daemon_that_ends_while_nothing_is_pending_is_only_logged() {
     for daemon in Daemon::both() {
         let (mut bridge, mut stdout, mut peer) = daemon.bridge();
         bridge.send(b"{\"method\":\"m\"}\n");
@@ -232,7 +232,7 @@ fn a_daemon_that_goes_while_nothing_waits_is_only_logged() {
 }
 
 #[test]
-fn a_daemon_that_goes_before_answering_is_an_error_after_the_end_of_stdin_too() {
+fn a_daemon_that_ends_before_answering_is_an_error_after_the_end_of_stdin_too() {
     let daemon = Daemon::unix();
     let (mut bridge, mut stdout, mut peer) = daemon.bridge();
     bridge.send(b"{\"id\":1,\"method\":\"no newline\"}");
@@ -245,7 +245,7 @@ fn a_daemon_that_goes_before_answering_is_an_error_after_the_end_of_stdin_too() 
 }
 
 #[test]
-fn a_daemon_that_stops_listening_but_stays_connected_is_given_up() {
+fn a_daemon_that_stops_reading_but_stays_connected_is_given_up() {
     let daemon = Daemon::unix();
     let (mut bridge, mut stdout, peer) = daemon.bridge();
     // SAFETY: shutdown(2) takes integers alone.
@@ -333,7 +333,7 @@ fn an_editor_that_stops_reading_ends_the_bridge_quietly() {
 }
 
 #[test]
-fn an_editor_that_dies_ends_the_bridge_though_a_request_waits() {
+fn an_editor_that_dies_ends_the_bridge_although_a_request_is_pending() {
     for daemon in Daemon::both() {
         let mut bridge = Bridge::from(Bridge::command(&daemon.address()));
         let mut peer = daemon.accept();
@@ -526,7 +526,7 @@ fn when_its_agent_ends_an_editor_is_told_so_and_not_that_the_daemon_has_gone() {
 }
 
 #[test]
-fn what_is_no_json_rpc_is_not_passed_on_but_called_by_its_name() {
+fn data_other_than_json_rpc_is_not_passed_on_but_named() {
     for (says, told, advice) in [
         (&b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"[..], "HTTP, not JSON-RPC", "connect to ws://127"),
         (b"\x15\x03\x03\x00\x02\x02\x46", "TLS, not JSON-RPC", "connect to wss://127"),
@@ -567,7 +567,7 @@ fn what_is_no_json_rpc_is_not_passed_on_but_called_by_its_name() {
 }
 
 #[test]
-fn what_comes_behind_messages_and_is_none_is_not_passed_on_either() {
+fn foreign_data_after_messages_is_not_passed_on_either() {
     let daemon = Daemon::unix();
     let (mut bridge, mut stdout, mut peer) = daemon.bridge();
     bridge.send(b"{\"id\":1,\"method\":\"m\"}\n{\"id\":2,\"method\":\"m\"}\n");

@@ -33,7 +33,7 @@ fn no_files_import_from_one_another_in_a_circle() {
 }
 
 #[test]
-fn the_port_of_the_core_imports_what_goes_through_it() {
+fn the_cores_port_imports_only_what_passes_through_it() {
     let files = &programs()["crates/stdio-bus-core/src"];
     assert_eq!(imports("port", files), BTreeSet::from(["origin", "peer", "report"].map(str::to_owned)));
 }
@@ -120,7 +120,7 @@ fn structs(source: &str) -> Vec<(String, usize)> {
 }
 
 #[test]
-fn a_function_is_counted_to_its_brace_whatever_stands_before_it() {
+fn a_function_is_counted_to_its_brace_whatever_precedes_it() {
     let body = "let a = 1;\n".repeat(3).replace("let", "        let");
     let source = format!(
         "    pub(in crate::a) const unsafe fn long(\n        a: u8,\n    ) -> u8\n    where\n        u8: Copy,\n    {{\n{body}    }}\n\

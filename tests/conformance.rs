@@ -112,7 +112,7 @@ fn table(kind: &str, subject: &str) -> String {
 }
 
 #[test]
-fn the_tables_of_the_conformance_page_are_what_the_claims_give() {
+fn the_tables_of_the_conformance_page_match_the_claims() {
     const WRITE: &str = "STDIO_BUS_WRITE_DOCS";
     let there = document("conformance.md");
     let mut page = there.clone();
@@ -130,7 +130,7 @@ fn the_tables_of_the_conformance_page_are_what_the_claims_give() {
 }
 
 #[test]
-fn the_page_of_security_promises_what_is_claimed_and_nothing_else() {
+fn the_security_page_promises_exactly_the_claims() {
     let page = document("security.md");
     let promised = page.split("\n## What is promised\n").nth(1).unwrap().split("\n## ").next().unwrap();
     let promises = claims("promise");
@@ -243,7 +243,7 @@ fn imports(code: &str) -> BTreeSet<&str> {
 }
 
 #[test]
-fn every_crate_and_every_folder_of_src_is_in_the_architecture_with_what_it_imports() {
+fn every_crate_and_every_folder_of_src_is_in_the_architecture_with_its_imports() {
     let text = architecture();
     let crates = named(&text, "crate");
     assert_eq!(crates.iter().map(|(name, _)| (*name).to_owned()).collect::<BTreeSet<_>>(), folders_in("crates"));
@@ -327,7 +327,7 @@ fn the_architecture_says_where_unsafe_is() {
 }
 
 #[test]
-fn every_decision_that_is_referred_to_is_in_the_architecture() {
+fn every_referenced_decision_is_in_the_architecture() {
     let text = architecture();
     let section = text.split("\n## Decisions\n").nth(1).unwrap();
     let numbers: Vec<usize> = section.lines().filter_map(|line| line.split_once(". **")?.0.parse().ok()).collect();

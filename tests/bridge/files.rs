@@ -28,7 +28,7 @@ fn the_flags_of_the_inherited_files_stay_as_they_are() {
 }
 
 #[test]
-fn files_that_another_process_made_non_blocking_are_waited_for() {
+fn files_made_nonblocking_by_another_process_are_waited_for() {
     let daemon = Daemon::unix();
     // Node.js gives its children socket pairs.
     for sockets in [false, true] {

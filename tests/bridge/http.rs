@@ -428,7 +428,7 @@ fn nothing_goes_before_the_session_has_begun() {
 }
 
 #[test]
-fn the_rest_of_an_answer_that_broke_off_is_asked_for() {
+fn a_truncated_response_is_resumed() {
     let mut server = Server::plain();
     let (mut bridge, mut stdout, _stream) = server.begin();
     bridge.ask(tool(1));
@@ -458,7 +458,7 @@ fn the_rest_of_an_answer_that_broke_off_is_asked_for() {
 }
 
 #[test]
-fn an_answer_that_broke_off_and_cannot_be_asked_for_is_an_error() {
+fn a_truncated_response_that_cannot_be_resumed_is_an_error() {
     let mut server = Server::plain();
     let (mut bridge, mut stdout, _stream) = server.begin();
     bridge.send(b"{\"jsonrpc\":\"2.0\",\"id\":\"\\u0061\",\"method\":\"m\"}\n");
@@ -490,7 +490,7 @@ fn an_answer_that_broke_off_and_cannot_be_asked_for_is_an_error() {
 }
 
 #[test]
-fn what_may_have_been_carried_out_is_not_called_safe_to_repeat() {
+fn a_request_that_may_have_been_carried_out_is_not_called_safe_to_repeat() {
     let mut server = Server::plain();
     let (mut bridge, mut stdout, _stream) = server.begin();
     let statuses = [("500 A", true), ("502 B", true), ("504 C", true), ("503 D", false), ("429 E", false)];
@@ -536,7 +536,7 @@ fn the_servers_own_stream_is_asked_for_again_where_it_ended() {
 }
 
 #[test]
-fn a_session_that_is_not_known_any_more_ends_the_bridge() {
+fn an_unknown_session_ends_the_bridge() {
     let mut server = Server::plain();
     let (mut bridge, mut stdout, _stream) = server.begin();
     bridge.ask(tool(1));
@@ -601,7 +601,7 @@ fn a_server_that_refuses_everything_ends_the_bridge() {
 }
 
 #[test]
-fn a_modern_client_learns_that_a_server_is_of_the_older_era_and_begins_as_it_is_used_to() {
+fn a_modern_client_learns_that_a_server_is_of_the_older_era_and_falls_back() {
     let mut server = Server::plain();
     let (mut bridge, mut stdout) = server.start();
     bridge.ask(modern(json!("probe"), "server/discover", json!({})));
@@ -612,7 +612,7 @@ fn a_modern_client_learns_that_a_server_is_of_the_older_era_and_begins_as_it_is_
 }
 
 #[test]
-fn a_daemon_that_is_not_there_is_told_to_each_request() {
+fn an_unreachable_daemon_is_an_error_for_each_request() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
     let (mut bridge, mut stdout) = Bridge::start(&format!("http://{free}/mcp"));
     bridge.ask(tool(1));

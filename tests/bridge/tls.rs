@@ -116,7 +116,7 @@ fn told(url: &str, arguments: &[String]) -> (String, String) {
 }
 
 #[test]
-fn a_certificate_is_believed_only_if_its_authority_is_and_it_is_for_that_host() {
+fn a_certificate_is_trusted_only_for_its_host_and_from_a_trusted_authority() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = front(listener.local_addr().expect("it is bound")).port();
     let with = |name: &str| vec!["--ca-file".to_owned(), file(name)];
@@ -137,7 +137,7 @@ fn a_certificate_is_believed_only_if_its_authority_is_and_it_is_for_that_host() 
 }
 
 #[test]
-fn tls_where_there_is_none_and_none_where_there_is_are_told_apart() {
+fn unexpected_tls_and_missing_tls_are_distinguished() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let plain = listener.local_addr().expect("it is bound");
     let port = front(plain).port();

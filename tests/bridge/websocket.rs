@@ -257,7 +257,7 @@ fn half_a_message_at_the_end_of_stdin_costs_no_other_its_answer() {
 }
 
 #[test]
-fn each_waiting_request_is_told_why_the_daemon_has_closed() {
+fn each_pending_request_gets_the_reason_why_the_daemon_closed() {
     let cases = [
         (1001, "draining", "1001 (going away): draining", "shuts down"),
         (1008, "token withdrawn", "1008 (not allowed): token withdrawn", "does not allow"),
@@ -308,7 +308,7 @@ fn a_daemon_that_dies_within_a_message_leaves_an_error_for_each_request() {
 }
 
 #[test]
-fn a_line_that_is_too_long_for_the_daemon_is_told_to_whoever_sent_it() {
+fn a_line_that_is_too_long_for_the_daemon_is_reported_to_its_sender() {
     // Complete, and while it is still being sent.
     for is_whole in [true, false] {
         let daemon = Daemon::plain();
@@ -407,7 +407,7 @@ fn a_request_gets_an_error_though_the_server_closes_together_with_its_101() {
 }
 
 #[test]
-fn a_flood_of_pings_is_held_back_and_what_comes_behind_it_arrives() {
+fn a_flood_of_pings_is_throttled_and_later_messages_arrive() {
     let daemon = Daemon::plain();
     let (_bridge, mut stdout, mut peer) = daemon.bridge();
     let flood = [&b"\x89\x7d"[..], &[b'x'; 125]].concat().repeat(24 << 10);
@@ -461,7 +461,7 @@ fn a_token_goes_to_the_daemon_and_nowhere_else() {
 }
 
 #[test]
-fn a_token_file_that_has_no_token_in_it_is_told_before_anything_is_sent() {
+fn a_token_file_without_a_token_is_reported_before_anything_is_sent() {
     let daemon = Daemon::plain();
     for (content, why) in
         [("", "must have one token"), ("two words", "must have one token"), ("\u{e9}", "must have one")]
@@ -481,7 +481,7 @@ fn a_token_file_that_has_no_token_in_it_is_told_before_anything_is_sent() {
 }
 
 #[test]
-fn each_refusal_is_told_with_what_to_do() {
+fn each_refusal_is_reported_with_a_remedy() {
     let json = |status: &str, message: &str| {
         let body = format!("{{\"status\":0,\"error\":\"x\",\"message\":\"{message}\"}}");
         format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
@@ -517,7 +517,7 @@ fn each_refusal_is_told_with_what_to_do() {
 }
 
 #[test]
-fn what_is_no_websocket_is_told_to_be_none() {
+fn a_server_without_websocket_is_reported_as_such() {
     for (answer, why) in [
         ("{\"jsonrpc\":\"2.0\",\"id\":null}\n", "not HTTP"),
         ("", "closed without an answer"),
@@ -574,7 +574,7 @@ fn a_daemon_that_reads_slowly_slows_the_editor_of_a_websocket_too_and_pings_are_
 }
 
 #[test]
-fn an_editor_that_dies_ends_its_websocket_though_a_request_waits() {
+fn an_editor_that_dies_ends_its_websocket_although_a_request_is_pending() {
     for daemon in Daemon::both() {
         let mut command = Bridge::command(&daemon.url);
         command.args(&daemon.arguments);
@@ -589,7 +589,7 @@ fn an_editor_that_dies_ends_its_websocket_though_a_request_waits() {
 }
 
 #[test]
-fn an_editor_that_stops_reading_takes_leave_of_a_websocket_on_which_nothing_waits() {
+fn an_editor_that_stops_reading_closes_a_websocket_with_nothing_pending() {
     let daemon = Daemon::plain();
     let mut bridge = Bridge::from(Bridge::command(&daemon.url));
     let mut peer = daemon.accept();
@@ -618,7 +618,7 @@ fn without_tls_a_url_that_needs_it_is_refused_at_once() {
 }
 
 #[test]
-fn an_editor_talks_to_the_real_daemon_by_websocket_and_is_told_what_is_too_long() {
+fn an_editor_talks_to_the_real_daemon_over_websocket_and_learns_which_line_is_too_long() {
     let token = "a-token-of-the-tests";
     let (directory, arguments) = token_file(token);
     let path = |name: &str| directory.path().join(name).display().to_string();

@@ -148,7 +148,7 @@ fn a_dedicated_pool_says_how_many_workers_it_may_have() {
 }
 
 #[test]
-fn who_is_not_allowed_is_closed_at_once_with_a_warning_that_has_the_address() {
+fn a_client_that_is_not_allowed_is_closed_at_once_with_a_warning_that_has_its_address() {
     let daemon = listening([echo("echo", 1)], "allow", json!(["127.0.0.2", "2001:db8::/32"]));
     for _ in 0..3 {
         Client::over_tcp_from(NEAR, daemon.address()).ends();
@@ -160,7 +160,7 @@ fn who_is_not_allowed_is_closed_at_once_with_a_warning_that_has_the_address() {
 }
 
 #[test]
-fn a_user_who_is_not_named_is_closed_at_once_though_the_socket_lets_it() {
+fn an_unlisted_user_is_closed_at_once_although_the_socket_is_accessible() {
     let user = rustix::process::geteuid().as_raw();
     let setup = Setup::new([echo("echo", 1)]).no_listener();
     let (ours, others) = (setup.path("ours"), setup.path("others"));
@@ -176,7 +176,7 @@ fn a_user_who_is_not_named_is_closed_at_once_though_the_socket_lets_it() {
 }
 
 #[test]
-fn another_user_than_those_named_is_turned_away() {
+fn a_user_that_is_not_listed_is_refused() {
     if !rustix::process::geteuid().is_root() {
         let status = std::process::Command::new("true").uid(65_534).status();
         return assert!(status.is_err(), "only root may be others");
@@ -206,7 +206,7 @@ fn another_user_than_those_named_is_turned_away() {
 }
 
 #[test]
-fn a_socket_file_is_given_to_its_owner_or_the_start_says_who_may_do_that() {
+fn a_socket_file_is_given_to_its_owner_or_the_start_names_the_missing_privilege() {
     let setup = Setup::new([echo("echo", 1)]).no_listener();
     let path = setup.path("bus");
     let setup = setup.set("listeners", json!([{ "unix": path, "owner": "65534:65534", "mode": "0660" }]));
@@ -224,7 +224,7 @@ fn a_socket_file_is_given_to_its_owner_or_the_start_says_who_may_do_that() {
 }
 
 #[test]
-fn a_listener_for_other_machines_warns_until_it_is_told_who_may_come() {
+fn a_listener_open_to_other_machines_warns_until_access_is_restricted() {
     let start = |listener: Value| {
         let mut daemon = Setup::new([echo("echo", 1)]).no_listener().set("listeners", json!([listener])).start();
         daemon.connect().request(1, "m", json!({}));

@@ -161,7 +161,7 @@ pub fn tcp_address(daemon: &Daemon) -> SocketAddr {
 }
 
 #[test]
-fn a_balancer_is_told_no_before_the_first_worker_runs_and_while_none_does() {
+fn a_balancer_gets_not_ready_while_no_worker_runs() {
     let setup = Setup::new([worker("agents", 1, &[])]).limit("max_restarts", 0);
     let mut daemon = start_ready(setup);
     answers(&daemon, "/healthz", 200, "alive\n");
@@ -200,7 +200,7 @@ fn the_check_of_the_shipped_haproxy_file_lets_a_daemon_in_whose_other_listener_h
 }
 
 #[test]
-fn a_draining_daemon_is_no_place_for_new_clients_and_its_clients_may_finish() {
+fn a_draining_daemon_refuses_new_clients_and_lets_others_finish() {
     let setup = Setup::new([worker("agents", 1, &[])]).limit("quiesce_sec", 600);
     let mut daemon = start_ready(setup);
     let mut client = daemon.connect();
@@ -248,7 +248,7 @@ fn the_admin_listener_may_be_a_port_where_names_of_other_hosts_are_refused() {
 }
 
 #[test]
-fn an_admin_address_that_cannot_be_had_keeps_the_daemon_from_starting() {
+fn an_unavailable_admin_address_prevents_the_start() {
     let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
     let path = daemon.path("admin").display().to_string();
     let outcome = Setup::new([worker("agents", 1, &[])]).args(&["--admin", &path]).run();
@@ -289,7 +289,7 @@ fn a_daemon_that_was_stopped_says_so_and_its_figures_have_the_time_that_clients_
 }
 
 #[test]
-fn a_monitor_sees_what_was_carried_and_what_became_of_it() {
+fn a_monitor_sees_messages_and_outcomes() {
     let mut daemon = start_ready(
         Setup::new([with(worker("agents", 2, &[]), "request_timeout_sec", 600)]).set("node", json!("bus-1")),
     );
@@ -327,7 +327,7 @@ fn a_monitor_sees_what_was_carried_and_what_became_of_it() {
 }
 
 #[test]
-fn a_monitor_sees_why_a_worker_was_replaced_what_a_burst_of_errors_was_for_and_what_the_daemon_takes() {
+fn a_monitor_sees_why_workers_were_replaced_the_reasons_of_errors_and_the_daemons_resources() {
     let mut daemon = start_ready(Setup::new([worker("agents", 1, &[]), echo("calm", 1)]));
     let (mut client, mut bystander) = (daemon.connect(), daemon.connect());
     bystander.send(&json!({ "jsonrpc": "2.0", "id": 1, "method": "hold", "pool": "agents" }));
@@ -448,7 +448,7 @@ fn judged(program: &str, arguments: &[&str], text: &str) -> Option<(bool, String
 }
 
 #[test]
-fn the_metrics_are_what_prometheus_wants_them_to_be() {
+fn the_metrics_are_valid_for_prometheus() {
     let pools = [worker("agents", 1, &[]), echo("with \"quotes\" and \\", 2)];
     let mut daemon = start_ready(Setup::new(pools));
     daemon.connect().request(1, "who", json!({}));
@@ -460,7 +460,7 @@ fn the_metrics_are_what_prometheus_wants_them_to_be() {
 }
 
 #[test]
-fn the_alert_rules_are_what_prometheus_wants_them_to_be() {
+fn the_alert_rules_are_valid_for_prometheus() {
     let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/config/prometheus/alerts.yml");
     if let Some((good, said)) = judged("promtool", &["check", "rules", rules], "") {
         assert!(good && said.contains("SUCCESS"), "{said}");
@@ -468,7 +468,7 @@ fn the_alert_rules_are_what_prometheus_wants_them_to_be() {
 }
 
 #[test]
-fn each_alert_fires_for_a_daemon_that_needs_somebody_and_for_no_other() {
+fn each_alert_fires_only_for_a_daemon_that_needs_attention() {
     let tests = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/alerts.yml");
     let tested = std::fs::read_to_string(tests).expect("it is there");
     let rules = include_str!("../../config/prometheus/alerts.yml");
@@ -483,7 +483,7 @@ fn each_alert_fires_for_a_daemon_that_needs_somebody_and_for_no_other() {
 }
 
 #[test]
-fn tables_are_shown_whole_and_what_clients_chose_is_only_text() {
+fn tables_are_shown_completely_and_text_from_clients_is_escaped() {
     let mut daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
     let mut clients: Vec<Client> = (0..300).map(|_| daemon.connect()).collect();
     let name = "<script>alert(1)</script>\u{1b}[2J\"\\";

@@ -58,7 +58,7 @@ fn a_line_as_long_as_the_limit_passes_both_ways_and_one_byte_more_closes() {
 }
 
 #[test]
-fn a_worker_may_send_back_wrapped_what_a_client_may_send() {
+fn a_workers_answer_may_wrap_the_longest_line_of_a_client() {
     let mut daemon = Setup::new([worker("agents", 1, &["--ascii"])]).start();
     let mut client = daemon.connect();
     // The maximum depth of a line, and one level more in the answer.
@@ -147,7 +147,7 @@ fn clock() -> Value {
 
 #[test]
 #[ignore = "scripts/test slow"]
-fn who_reads_a_unix_socket_slower_than_the_kernel_tells_of_room_is_not_closed() {
+fn a_slow_unix_socket_reader_is_not_closed_although_the_kernel_reports_room_late() {
     // The kernel reports room when three quarters are free, which takes this reader longer than its timeout: 24 seconds
     // are not enough. But it reads something in each of them.
     let mut daemon = Setup::new([worker("agents", 1, &[]), clock()])
@@ -241,7 +241,7 @@ fn half_closed_clients_that_do_not_read_cost_no_thread_of_the_kernel() {
 }
 
 #[test]
-fn a_client_that_leaves_while_it_is_not_read_is_gone_at_once() {
+fn a_client_that_leaves_while_it_is_paused_is_removed_at_once() {
     let setup = with_admin(Setup::new([]));
     let gate = Gate::new(setup.path("gate"));
     let mut daemon = setup
@@ -288,7 +288,7 @@ fn a_client_that_never_reads_is_closed_at_the_timeout_and_its_worker_lives() {
 }
 
 #[test]
-fn a_client_that_asks_without_reading_is_not_listened_to_any_more() {
+fn a_client_that_sends_requests_without_reading_is_paused() {
     let mut daemon = Setup::new([echo("echo", 1)])
         .limit("max_output_queue", 100_000)
         .limit("backpressure_timeout_sec", 2)
@@ -331,7 +331,7 @@ fn a_client_without_a_newline_costs_its_line_and_no_more() {
 }
 
 #[test]
-fn a_worker_that_floods_its_client_does_not_hold_up_the_others() {
+fn a_worker_that_floods_its_client_does_not_delay_others() {
     let mut daemon = Setup::new([worker("loud", 1, &[]), echo("calm", 1)]).unix().start();
     let (mut listener, mut other) = (daemon.connect(), daemon.connect());
     listener.send(&json!({ "id": 0, "method": "who", "pool": "loud" }));
@@ -393,7 +393,7 @@ pub fn taken_before_answers(daemon: &Daemon, polite: &mut Client, flooder: u64) 
 }
 
 #[test]
-fn a_client_that_asks_without_end_gets_every_answer_and_so_do_the_others() {
+fn a_client_that_sends_requests_continuously_gets_every_answer_and_so_do_others() {
     const REQUESTS: usize = 20_000;
     /// The minimum number of these that have to be there when the daemon resumes.
     const AT_ONCE: usize = 1000;
@@ -427,7 +427,7 @@ fn a_client_that_asks_without_end_gets_every_answer_and_so_do_the_others() {
 }
 
 #[test]
-fn the_first_line_of_a_client_does_not_wait_for_those_of_its_predecessor_in_the_slot() {
+fn a_clients_first_line_does_not_wait_for_its_predecessors_in_the_slot() {
     let setup = Setup::new([]);
     let gate = Gate::new(setup.path("gate"));
     let pools = json!([worker("stuck", 1, &["--gate", &gate.path()]), worker("free", 1, &[])]);

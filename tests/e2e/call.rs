@@ -92,7 +92,7 @@ fn a_command_serves_mcp_over_http_once_its_assignment_is_said() {
 }
 
 #[test]
-fn what_is_wrong_with_a_command_is_told_at_the_start() {
+fn a_broken_command_is_reported_at_the_start() {
     let line = ["--tcp", "127.0.0.1:0"];
     for (arguments, code, told) in [
         (&["--", "python33", "worker.py"][..], 78, "\"python33\" is not in PATH"),
@@ -119,7 +119,7 @@ fn sighup_drains_a_daemon_that_has_no_file_to_read_again() {
 }
 
 #[test]
-fn a_call_prints_what_comes_before_the_answer_and_exits_as_it_was() {
+fn a_call_prints_messages_before_the_answer_and_exits_by_its_outcome() {
     let daemon = Setup::new([worker("a", 1, &[])]).start();
     let address = tcp(&daemon);
     let called = call(&address, &["hello", r#"{"a": 1}"#], "");
@@ -289,7 +289,7 @@ fn a_worker_that_dies_is_an_error_of_the_call() {
 }
 
 #[test]
-fn init_writes_what_check_takes_and_writes_over_nothing() {
+fn init_writes_what_check_accepts_and_overwrites_nothing() {
     let setup = Setup::bare();
     let (file, script) = (setup.text_path("bus.json"), setup.text_path("worker.sh"));
     fs::write(&script, ANSWERS).expect("it can be written");
@@ -343,7 +343,7 @@ fn completions_name_the_commands() {
 }
 
 #[test]
-fn a_websocket_that_is_not_answered_in_time_is_no_answer_too() {
+fn a_websocket_handshake_that_times_out_is_reported_as_no_answer() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("ws://{}/acp", silent.local_addr().unwrap());
     let called = call(&address, &["--timeout", "1", "m"], "");

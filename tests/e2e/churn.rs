@@ -167,7 +167,7 @@ fn fill_all_tables(daemon: &mut Daemon, mut holder: Client) {
 
 #[test]
 #[ignore = "scripts/test slow"]
-fn nothing_is_left_of_clients_that_came_and_went_nor_of_workers_that_crashed() {
+fn clients_that_left_and_workers_that_crashed_leave_nothing_behind() {
     // It answers first: workers that exit before they have answered are restarted more and more slowly.
     let answer = r#"read -r line; echo '{"jsonrpc":"2.0","id":0,"result":1}'; read -r line; kill -9 $$"#;
     let brittle = with(shell("brittle", answer), "assignment", "dedicated");

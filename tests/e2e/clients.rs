@@ -40,7 +40,7 @@ fn many_clients_are_served_at_once_and_each_gets_its_own_answers() {
 }
 
 #[test]
-fn what_a_client_sends_reaches_the_worker_byte_for_byte() {
+fn a_clients_lines_reach_the_worker_byte_for_byte() {
     let setup = Setup::new([]);
     let seen = setup.path("seen");
     let mut daemon = setup.set("pools", json!([sink("sink", &seen)])).start();
@@ -59,7 +59,7 @@ fn what_a_client_sends_reaches_the_worker_byte_for_byte() {
 }
 
 #[test]
-fn what_a_worker_writes_reaches_the_client_byte_for_byte() {
+fn a_workers_lines_reach_the_client_byte_for_byte() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let mut client = daemon.connect();
     for answer in [
@@ -139,7 +139,7 @@ fn a_malformed_line_is_answered_and_closes_its_connection_alone() {
 }
 
 #[test]
-fn what_was_asked_before_a_malformed_line_gets_an_error_of_its_own() {
+fn requests_before_a_malformed_line_get_errors_of_their_own() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
     let mut client = daemon.connect();
     client.ask("held", "hold", json!({}));
@@ -154,7 +154,7 @@ fn what_was_asked_before_a_malformed_line_gets_an_error_of_its_own() {
 }
 
 #[test]
-fn lines_before_a_malformed_one_are_carried_and_lines_behind_it_are_not() {
+fn lines_before_a_malformed_one_are_delivered_and_later_ones_are_not() {
     let setup = Setup::new([]);
     let seen = setup.path("seen");
     let mut daemon = setup.set("pools", json!([sink("sink", &seen)])).start();
@@ -248,7 +248,7 @@ fn a_client_that_closes_its_unix_socket_is_not_waited_for() {
 }
 
 #[test]
-fn a_half_closed_client_that_goes_for_good_is_not_waited_for() {
+fn a_half_closed_client_that_disconnects_is_not_waited_for() {
     for over_tcp in [false, true] {
         let setup = with_admin(Setup::new([worker("agents", 1, &[])])).limit("drain_timeout_sec", 86_400);
         let mut daemon = if over_tcp { setup.start() } else { setup.unix().start() };
@@ -281,7 +281,7 @@ fn a_half_closed_client_waits_no_longer_than_drain_timeout() {
 }
 
 #[test]
-fn a_client_that_connects_and_says_nothing_is_left_in_peace() {
+fn a_silent_client_is_left_alone() {
     let mut daemon = Setup::new([echo("echo", 1)]).start();
     let silent: Vec<Client> = (0..50).map(|_| daemon.connect()).collect();
     assert_eq!(daemon.connect().request(1, "m", json!({}))["id"], 1);
@@ -293,7 +293,7 @@ fn a_client_that_connects_and_says_nothing_is_left_in_peace() {
 }
 
 #[test]
-fn a_client_that_resets_its_connection_disturbs_nobody() {
+fn a_client_that_resets_its_connection_disturbs_no_other() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     for _ in 0..20 {
         let mut client = daemon.connect();
@@ -419,7 +419,7 @@ fn a_request_that_is_never_answered_ends_with_request_timeout() {
 
 #[test]
 #[ignore = "scripts/test slow"]
-fn an_answer_that_a_stopped_daemon_could_not_hear_is_delivered_although_its_time_is_up() {
+fn an_answer_that_a_stopped_daemon_could_not_read_is_delivered_after_its_timeout() {
     let pool = with(worker("agents", 1, &[]), "request_timeout_sec", 6);
     let mut daemon = Setup::new([pool]).start();
     let (mut client, mut other) = (daemon.connect(), daemon.connect());
@@ -438,7 +438,7 @@ fn an_answer_that_a_stopped_daemon_could_not_hear_is_delivered_although_its_time
 }
 
 #[test]
-fn cancel_on_disconnect_tells_the_worker_that_nobody_waits_any_more() {
+fn cancel_on_disconnect_cancels_a_departed_clients_requests_at_the_worker() {
     let setup = Setup::new([]);
     let seen = setup.path("seen");
     let pool = with(sink("sink", &seen), "cancel_on_disconnect", true);
@@ -473,7 +473,7 @@ fn a_thousand_idle_clients_cost_no_processor_time() {
 }
 
 #[test]
-fn a_stopped_worker_holds_up_only_those_who_need_it() {
+fn a_stopped_worker_delays_only_its_own_clients() {
     let setup = Setup::new([]);
     let gate = Gate::new(setup.path("gate"));
     let pools = json!([worker("stuck", 1, &["--gate", &gate.path()]), echo("free", 1)]);
@@ -489,7 +489,7 @@ fn a_stopped_worker_holds_up_only_those_who_need_it() {
 }
 
 #[test]
-fn every_client_is_told_when_it_comes_and_when_it_goes_with_the_same_number() {
+fn every_client_is_logged_when_it_connects_and_leaves_with_the_same_number() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let mut client = daemon.connect();
     let from = format!(" from=127.0.0.1:{}", client.port());
@@ -511,7 +511,7 @@ fn every_client_is_told_when_it_comes_and_when_it_goes_with_the_same_number() {
 }
 
 #[test]
-fn a_client_of_a_unix_socket_is_told_by_its_process_and_user() {
+fn a_unix_socket_client_is_identified_by_its_process_and_user() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
     daemon.connect().request(1, "m", json!({}));
     let user = rustix::process::geteuid().as_raw();

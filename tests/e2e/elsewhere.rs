@@ -18,7 +18,7 @@ fn there(address: &str) -> Value {
 }
 
 #[test]
-fn workers_of_another_daemon_are_used_as_those_of_this_one() {
+fn workers_of_another_daemon_are_used_like_local_ones() {
     let far = elsewhere(worker("agents", 2, &["--name", "far"]), "127.0.0.1:0");
     let pool = there(&format!("ws://{}/acp", far.address()));
     let mut daemon = Setup::new([pool]).start();

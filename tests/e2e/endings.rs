@@ -169,7 +169,7 @@ fn an_answer_repeats_the_id_as_its_client_wrote_it_whatever_the_worker_makes_of_
 }
 
 #[test]
-fn what_follows_the_answer_that_ends_a_client_in_the_same_write_is_delivered() {
+fn lines_after_a_half_closed_clients_last_answer_in_the_same_write_are_delivered() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let (mut leaver, mut other) = (daemon.connect(), daemon.connect());
     // It owns every session, so the one created for it does not fit.

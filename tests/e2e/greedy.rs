@@ -69,7 +69,7 @@ fn patient() -> Setup {
 }
 
 #[test]
-fn clients_that_never_read_do_not_hold_up_the_others_of_their_worker() {
+fn clients_that_never_read_do_not_delay_others_on_their_worker() {
     let mut daemon = patient().start();
     let mut polite = daemon.connect();
     let pid = polite.request_in("polite", 0, "who", json!({}))["result"]["pid"].clone();
@@ -90,7 +90,7 @@ fn clients_that_never_read_do_not_hold_up_the_others_of_their_worker() {
 }
 
 #[test]
-fn a_client_that_reads_a_few_bytes_now_and_then_does_not_hold_up_the_others() {
+fn a_client_that_reads_a_few_bytes_now_and_then_does_not_delay_others() {
     let mut daemon = patient().start();
     let (mut polite, mut slow) = (daemon.connect(), daemon.connect());
     polite.request_in("polite", 0, "who", json!({}));
@@ -223,7 +223,7 @@ fn a_half_closed_client_does_not_wait_for_a_request_that_it_has_cancelled() {
 }
 
 #[test]
-fn the_requests_of_a_client_that_has_left_give_their_slots_back() {
+fn the_requests_of_a_departed_client_free_their_slots() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("drain_timeout_sec", 600).start();
     let mut leaver = daemon.connect();
     holds(&mut leaver, 0..TABLE - 1, "agents");
@@ -270,7 +270,7 @@ fn a_client_that_claims_every_session_name_leaves_room_for_the_others() {
 }
 
 #[test]
-fn a_client_with_every_session_loses_the_ones_that_it_used_longest_ago_and_is_told() {
+fn a_client_with_every_session_loses_its_least_recently_used_ones_and_is_told() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let (mut greedy, mut polite) = (daemon.connect(), daemon.connect());
     for id in 0..SESSIONS {
@@ -317,7 +317,7 @@ fn when_every_connection_is_taken_each_that_leaves_makes_room_for_the_next() {
 }
 
 #[test]
-fn a_thousand_connections_that_say_nothing_make_room_for_those_who_ask() {
+fn a_thousand_silent_connections_make_room_for_active_ones() {
     let mut daemon = Setup::new([echo("echo", 1)]).unix().start();
     let path = daemon.path("socket");
     let silent: Vec<UnixStream> = (0..1024).map(|_| UnixStream::connect(&path).expect("the daemon listens")).collect();
@@ -335,7 +335,7 @@ fn a_thousand_connections_that_say_nothing_make_room_for_those_who_ask() {
 const STORM: usize = 900;
 
 #[test]
-fn a_storm_of_connections_does_not_keep_a_client_waiting_that_was_there_before() {
+fn a_storm_of_connections_does_not_delay_an_earlier_client() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
     let mut polite = daemon.connect();
     polite.request(1, "m", json!({}));
@@ -353,7 +353,7 @@ fn a_storm_of_connections_does_not_keep_a_client_waiting_that_was_there_before()
 }
 
 #[test]
-fn clients_that_all_leave_at_once_do_not_keep_the_one_waiting_that_stays() {
+fn clients_that_all_leave_at_once_do_not_delay_the_one_that_stays() {
     /// This many leave before it sends its request, and the others afterwards.
     const EARLIER: usize = STORM / 4;
     // The worker gets a line for each client that leaves, and reports how many it has read.
@@ -418,7 +418,7 @@ fn a_thousand_requests_that_fail_at_once_are_more_than_the_ring_takes_and_each_g
 }
 
 #[test]
-fn clients_that_send_more_at_once_than_there_are_buffers_for_are_all_heard() {
+fn clients_that_send_more_at_once_than_there_are_buffers_are_all_read() {
     /// The size of one buffer: the next line is there when it was read.
     const LINE: usize = 16 * 1024;
     const LINES: usize = 3;
@@ -474,7 +474,7 @@ fn a_client_that_repeats_a_request_that_crashes_its_worker_does_not_use_up_the_p
 }
 
 #[test]
-fn a_client_whose_requests_are_answered_between_crashes_is_no_suspect() {
+fn a_client_whose_requests_are_answered_between_crashes_is_not_suspected() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("max_restarts", 100).start();
     let mut client = daemon.connect();
     for id in 0..4 {
@@ -488,7 +488,7 @@ fn a_client_whose_requests_are_answered_between_crashes_is_no_suspect() {
 
 #[test]
 #[ignore = "scripts/test slow"]
-fn a_worker_that_was_given_up_is_tried_again_when_the_window_has_passed() {
+fn a_worker_that_was_given_up_is_retried_after_the_window() {
     let setup = Setup::new([worker("agents", 1, &[])]);
     let mut daemon = setup.limit("max_restarts", 1).limit("restart_window_sec", 8).start();
     let mut client = daemon.connect();
@@ -516,7 +516,7 @@ fn of_user_with_processes(user: u32, most: u64) -> impl FnMut() -> std::io::Resu
 }
 
 #[test]
-fn a_worker_that_could_not_start_for_want_of_processes_starts_when_there_are_some_and_the_others_go_on() {
+fn a_worker_that_could_not_start_for_lack_of_processes_starts_later_while_others_run() {
     // SAFETY: geteuid(2) cannot fail and takes nothing.
     if unsafe { libc::geteuid() } != 0 {
         return skip("only root can become another user");
@@ -553,7 +553,7 @@ fn a_worker_that_could_not_start_for_want_of_processes_starts_when_there_are_som
 }
 
 #[test]
-fn clients_that_come_when_no_descriptor_is_left_wait_until_there_is_one() {
+fn clients_that_connect_without_a_free_descriptor_wait_for_one() {
     let mut daemon = Setup::new([echo("echo", 1)]).unix().start();
     let mut client = daemon.connect();
     client.request(1, "m", json!({}));
@@ -587,7 +587,7 @@ fn set_descriptors(daemon: &Daemon, current: u64) {
 }
 
 #[test]
-fn a_worker_that_could_not_start_for_want_of_descriptors_starts_when_there_are_some() {
+fn a_worker_that_could_not_start_for_lack_of_descriptors_starts_when_there_are_some() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("max_restarts", 1).start();
     let mut client = daemon.connect();
     client.request(1, "who", json!({}));
@@ -656,7 +656,7 @@ fn a_flood_of_requests_takes_turns_with_the_others_before_a_slow_worker() {
 // The workers of a dedicated pool.
 
 #[test]
-fn when_every_seat_of_a_dedicated_pool_is_taken_the_next_is_told_and_its_neighbours_go_on() {
+fn when_every_worker_of_a_dedicated_pool_is_taken_the_next_client_is_told_and_others_continue() {
     let seats = with(with(worker("seats", 1, &[]), "assignment", "dedicated"), "max_instances", 3);
     let mut daemon = Setup::new([seats, worker("calm", 1, &[])]).start();
     let ask = |client: &mut Client, pool: &str| {

@@ -127,7 +127,7 @@ fn a_message_may_name_two_sessions_of_its_own_and_has_both_then() {
 }
 
 #[test]
-fn where_names_are_given_out_a_second_one_that_was_not_is_refused() {
+fn a_claimed_name_is_refused_where_names_are_given_out() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let mut client = daemon.connect();
     let (first, second) = (new_session(&mut client), new_session(&mut client));
@@ -151,7 +151,7 @@ fn a_session_in_params_that_is_too_long_is_refused_whatever_stands_on_top() {
 // Late and repeated answers.
 
 #[test]
-fn after_a_full_table_late_answers_reach_no_stranger() {
+fn after_a_full_table_late_answers_reach_no_other_client() {
     const TABLE: u64 = 4096;
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let mut attacker = daemon.connect();
@@ -182,7 +182,7 @@ fn after_a_full_table_late_answers_reach_no_stranger() {
 }
 
 #[test]
-fn an_answer_that_comes_after_the_grace_of_a_request_that_nobody_waits_for_reaches_no_stranger() {
+fn an_answer_after_an_abandoned_requests_grace_period_reaches_no_other_client() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let (mut victim, mut attacker, mut leaver) = (daemon.connect(), daemon.connect(), daemon.connect());
     leaver.ask(6, "hold", json!({ "of": "leaver" }));
@@ -234,7 +234,7 @@ fn read(line: &Value) -> Value {
 }
 
 #[test]
-fn one_of_many_requests_is_cancelled_and_who_cancels_nothing_is_refused_and_goes_on() {
+fn one_of_many_requests_is_cancelled_and_an_empty_cancellation_is_refused() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let (mut client, mut other) = (daemon.connect(), daemon.connect());
     for id in 0..200 {
@@ -253,7 +253,7 @@ fn one_of_many_requests_is_cancelled_and_who_cancels_nothing_is_refused_and_goes
 }
 
 #[test]
-fn a_worker_that_answers_with_another_type_of_id_is_told_which_one_is_pending() {
+fn a_worker_that_answers_with_another_type_of_id_is_reported_with_the_pending_id() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let mut client = daemon.connect();
     client.ask(1, "write", json!({ "text": "{\"id\":\"1\",\"result\":{}}\n{\"id\":1,\"result\":{}}\n" }));
@@ -275,7 +275,7 @@ fn an_answer_in_the_grace_of_a_cancelled_request_is_delivered() {
 }
 
 #[test]
-fn when_a_worker_was_seen_to_answer_twice_its_second_answers_reach_nobody_any_more() {
+fn after_a_worker_has_answered_twice_its_second_answers_reach_no_client() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let (mut victim, mut other) = (daemon.connect(), daemon.connect());
     other.request(0, "twice", json!({}));
@@ -294,7 +294,7 @@ fn when_a_worker_was_seen_to_answer_twice_its_second_answers_reach_nobody_any_mo
 }
 
 #[test]
-fn with_always_not_even_the_first_answer_that_comes_twice_reaches_another_client() {
+fn with_always_not_even_the_first_duplicate_answer_reaches_another_client() {
     let setup = Setup::new([worker("agents", 1, &["--keep"])]).set("routing", json!({ "id_collision": "always" }));
     let mut daemon = setup.start();
     let (mut victim, mut other) = (daemon.connect(), daemon.connect());
@@ -330,7 +330,7 @@ fn a_name_that_was_used_before_it_is_given_out_belongs_to_the_client_that_it_is_
 }
 
 #[test]
-fn a_prompt_for_the_next_name_does_not_run_in_the_session_that_is_being_made() {
+fn a_prompt_for_the_next_name_does_not_run_in_the_session_being_created() {
     for spelling in ["session/new", "session\\u002fnew"] {
         let mut daemon = Setup::new([worker("agents", 1, &["--keep"])]).start();
         let (mut thief, mut victim) = (daemon.connect(), daemon.connect());
@@ -439,7 +439,7 @@ fn a_session_that_was_lost_with_its_worker_can_be_loaded_again_or_given_out_agai
 }
 
 #[test]
-fn a_session_that_its_client_named_itself_may_be_begun_anew_on_another_worker() {
+fn a_session_named_by_its_client_may_start_again_on_another_worker() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let (mut owner, mut neighbour) = (daemon.connect(), daemon.connect());
     owner.request_in("own", 1, "m", json!({}));
@@ -451,7 +451,7 @@ fn a_session_that_its_client_named_itself_may_be_begun_anew_on_another_worker() 
 // A session whose owner has left.
 
 #[test]
-fn what_a_session_says_when_its_owner_has_left_reaches_nobody_and_a_stranger_is_denied() {
+fn messages_of_a_session_without_an_owner_reach_no_client_and_other_clients_are_denied() {
     let mut daemon = Setup::new([worker("agents", 1, &["--keep"])]).start();
     let (mut owner, mut stranger) = (daemon.connect(), daemon.connect());
     let session = new_session(&mut owner);
@@ -474,7 +474,7 @@ fn what_a_session_says_when_its_owner_has_left_reaches_nobody_and_a_stranger_is_
 }
 
 #[test]
-fn an_owner_that_comes_back_gets_its_session_and_what_is_replayed_of_it() {
+fn a_returning_owner_gets_its_session_and_the_replay() {
     for method in ["session/load", "session/resume", "session\\u002fload"] {
         let mut daemon = Setup::new([worker("agents", 3, &[])]).start();
         let (mut owner, mut stranger) = (daemon.connect(), daemon.connect());
@@ -542,7 +542,7 @@ fn a_name_that_a_client_only_used_is_free_when_it_has_left_and_nothing_of_it_is_
 }
 
 #[test]
-fn a_name_that_is_given_out_when_its_client_has_left_is_nobodys() {
+fn a_name_given_out_after_its_client_has_left_has_no_owner() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let (mut owner, mut stranger) = (daemon.connect(), daemon.connect());
     owner.ask(1, "session/new", json!({ "later": true }));

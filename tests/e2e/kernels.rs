@@ -125,7 +125,7 @@ fn where_the_ring_cannot_be_restricted_the_daemon_does_the_same_and_says_so() {
 }
 
 #[test]
-fn where_there_is_no_ipv6_a_port_alone_is_every_network_of_ipv4() {
+fn without_ipv6_a_port_alone_is_all_ipv4_interfaces() {
     let no_ipv6 = || forbid(libc::SYS_socket, Some((FIRST, libc::AF_INET6 as u32)), libc::EAFNOSUPPORT);
     for flag in ["--tcp", "--ws", "--http"] {
         let setup = Setup::bare().args(&[flag, ":0"]).before_exec(no_ipv6);

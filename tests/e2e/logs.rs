@@ -16,7 +16,7 @@ use crate::harness::{Daemon, Log, Setup, echo, seconds_go_by, worker};
 use crate::terminal::terminal;
 
 #[test]
-fn each_level_writes_itself_and_what_is_more_important() {
+fn each_level_includes_the_more_important_ones() {
     for (level, count) in [("debug", 4), ("info", 3), ("warn", 2), ("error", 1)] {
         let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().args(&["--log-level", level]).start();
         let mut client = daemon.connect();
@@ -62,7 +62,7 @@ fn with_json_every_line_of_the_log_is_an_object() {
 }
 
 #[test]
-fn with_json_an_id_is_what_it_was_in_the_message() {
+fn in_json_an_id_keeps_its_type() {
     let mut daemon = Setup::new([echo("echo", 1)]).unix().args(&["--log-format", "json"]).start();
     let mut client = daemon.connect();
     for id in [json!(7), json!("7"), json!("a \"b\" é\u{1}")] {
@@ -181,7 +181,7 @@ fn of_a_flood_of_stderr_little_is_passed_on_and_the_rest_is_counted_to_the_line(
 }
 
 #[test]
-fn what_a_worker_writes_to_stderr_below_the_level_of_the_log_is_not_there() {
+fn a_workers_stderr_is_omitted_below_its_log_level() {
     let log = flooded("error");
     assert!(!log.contains("noise") && !log.contains("left_out"), "{}", log.lines().count());
     assert!(log.contains("worker_malformed"), "{log}");
@@ -238,19 +238,19 @@ fn dropped_in(note: &str) -> usize {
 }
 
 #[test]
-fn a_pipe_on_stderr_that_nobody_reads_does_not_stop_the_messages() {
+fn an_unread_pipe_on_stderr_does_not_stop_the_messages() {
     let (reader, writer) = std::io::pipe().unwrap();
     messages_pass_though_nobody_reads(reader, writer.into());
 }
 
 #[test]
-fn a_socket_on_stderr_that_nobody_reads_does_not_stop_the_messages() {
+fn an_unread_socket_on_stderr_does_not_stop_the_messages() {
     let (reader, writer) = UnixStream::pair().unwrap();
     messages_pass_though_nobody_reads(reader, writer.into());
 }
 
 #[test]
-fn a_socket_on_stderr_that_nobody_reads_and_that_carries_nothing_back_costs_no_processor_time() {
+fn an_unread_half_closed_socket_on_stderr_costs_no_cpu_time() {
     let (reader, writer) = UnixStream::pair().unwrap();
     writer.set_nonblocking(true).unwrap();
     // As service managers do.
@@ -270,20 +270,20 @@ fn a_socket_on_stderr_that_nobody_reads_and_that_carries_nothing_back_costs_no_p
 }
 
 #[test]
-fn a_terminal_on_stderr_that_nobody_reads_does_not_stop_the_messages() {
+fn an_unread_terminal_on_stderr_does_not_stop_the_messages() {
     let (screen, terminal) = terminal();
     messages_pass_though_nobody_reads(screen, terminal.into());
 }
 
 #[test]
-fn a_terminal_on_stderr_that_others_made_non_blocking_does_not_stop_the_messages() {
+fn a_nonblocking_terminal_on_stderr_does_not_stop_the_messages() {
     let (screen, terminal) = terminal();
     rustix::fs::fcntl_setfl(&terminal, rustix::fs::fcntl_getfl(&terminal).unwrap() | OFlags::NONBLOCK).unwrap();
     messages_pass_though_nobody_reads(screen, terminal.into());
 }
 
 #[test]
-fn a_named_pipe_on_stderr_that_nobody_reads_does_not_stop_the_messages() {
+fn an_unread_named_pipe_on_stderr_does_not_stop_the_messages() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     mknodat(CWD, &path, FileType::Fifo, 0o600.into(), 0).unwrap();
@@ -294,7 +294,7 @@ fn a_named_pipe_on_stderr_that_nobody_reads_does_not_stop_the_messages() {
 }
 
 #[test]
-fn a_terminal_on_stderr_that_nobody_ever_reads_does_not_hold_up_the_end_which_tells_by_its_code() {
+fn a_never_read_terminal_on_stderr_does_not_delay_the_exit_but_shows_in_its_code() {
     let (_unread, terminal) = terminal();
     let mut daemon = Setup::new([noisy()]).unix().stderr(terminal).start();
     let mut client = daemon.connect();
@@ -329,7 +329,7 @@ fn a_stderr_that_is_closed_does_not_stop_the_messages() {
 }
 
 #[test]
-fn a_stderr_on_a_full_disk_does_not_stop_the_messages_and_is_told_by_the_exit_code() {
+fn a_stderr_on_a_full_disk_does_not_stop_the_messages_but_shows_in_the_exit_code() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let mut daemon = Setup::new([worker("noisy", 1, &[])]).unix().stderr(full).start();
     let mut client = daemon.connect();
@@ -342,7 +342,7 @@ fn a_stderr_on_a_full_disk_does_not_stop_the_messages_and_is_told_by_the_exit_co
 }
 
 #[test]
-fn lines_that_a_full_file_does_not_take_are_counted_and_told_when_it_takes_some_again() {
+fn lines_that_a_full_file_rejects_are_counted_and_reported_when_it_accepts_more() {
     let setup = Setup::new([worker("noisy", 1, &[])]).unix();
     let path = setup.path("log");
     let mut daemon = setup.stderr(File::options().create(true).append(true).open(&path).unwrap()).start();

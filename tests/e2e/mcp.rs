@@ -77,7 +77,7 @@ fn ids_begin_with_the_node_that_log_and_status_name() {
 }
 
 #[test]
-fn an_answer_is_json_if_it_comes_first_and_a_stream_of_events_otherwise() {
+fn an_answer_is_json_if_it_is_first_and_an_event_stream_otherwise() {
     let daemon = door(dedicated(), json!({}));
     let mut client = Http::session(daemon.address(), VERSION);
     assert_eq!(client.call(1, "a", json!({ "b": "\u{e9}" }))["result"]["echo"], json!({ "b": "\u{e9}" }));
@@ -103,7 +103,7 @@ fn old_clients_are_not_sent_an_event_without_data() {
 }
 
 #[test]
-fn what_a_worker_asks_travels_on_the_stream_of_the_request_that_caused_it() {
+fn a_workers_request_uses_the_stream_of_the_request_that_caused_it() {
     let daemon = door(dedicated(), json!({}));
     let mut client = Http::session(daemon.address(), VERSION);
     client.post(&request(1, "ask", json!({ "method": "sampling/createMessage", "id": "q" })));
@@ -119,7 +119,7 @@ fn what_a_worker_asks_travels_on_the_stream_of_the_request_that_caused_it() {
 }
 
 #[test]
-fn sessions_of_one_worker_get_what_is_theirs() {
+fn sessions_of_one_worker_get_their_own_messages() {
     let daemon = door(shared(), json!({}));
     let mut clients: Vec<Http> = (0..8).map(|_| Http::session(daemon.address(), VERSION)).collect();
     for round in 0..5 {
@@ -136,7 +136,7 @@ fn sessions_of_one_worker_get_what_is_theirs() {
 }
 
 #[test]
-fn a_get_brings_what_belongs_to_no_request_and_a_new_one_replaces_it() {
+fn a_get_receives_messages_without_a_request_and_a_new_one_replaces_it() {
     let daemon = door(dedicated(), json!({}));
     let mut client = Http::session(daemon.address(), VERSION);
     let mut first = client.stream();
@@ -151,7 +151,7 @@ fn a_get_brings_what_belongs_to_no_request_and_a_new_one_replaces_it() {
 }
 
 #[test]
-fn an_answer_whose_connection_broke_is_fetched_behind_the_last_event() {
+fn an_answer_whose_connection_broke_is_fetched_after_the_last_event() {
     let daemon = door(dedicated(), json!({}));
     let client = Http::session(daemon.address(), VERSION);
     let mut cut = client.again();
@@ -172,7 +172,7 @@ fn an_answer_whose_connection_broke_is_fetched_behind_the_last_event() {
 }
 
 #[test]
-fn an_answer_that_nobody_could_name_comes_with_the_next_get() {
+fn an_answer_without_an_event_id_is_delivered_by_the_next_get() {
     let pool = with(worker("tools", 1, &["--keep"]), "assignment", "dedicated");
     let daemon = door(pool, json!({}));
     let client = Http::session(daemon.address(), VERSION);
@@ -192,7 +192,7 @@ fn an_answer_that_nobody_could_name_comes_with_the_next_get() {
 }
 
 #[test]
-fn events_that_nobody_takes_are_kept_up_to_a_bound_and_the_loss_of_others_is_told() {
+fn undelivered_events_are_kept_up_to_a_limit_and_the_loss_of_others_is_reported() {
     let daemon = door(dedicated(), json!({}));
     let mut client = Http::session(daemon.address(), VERSION);
     let changed = |number: u64| notification("notifications/tools/list_changed", json!({ "number": number }));
@@ -232,7 +232,7 @@ fn the_end_of_a_session_ends_its_worker_and_the_end_of_the_worker_the_session() 
 }
 
 #[test]
-fn a_session_that_nobody_uses_is_forgotten_but_not_one_with_a_stream() {
+fn an_unused_session_is_dropped_but_not_one_with_a_stream() {
     let setup = Setup::new([shared()]).limit("session_idle_sec", 1);
     let daemon = door_of(setup, json!({}));
     let mut idle = Http::session(daemon.address(), VERSION);
@@ -245,7 +245,7 @@ fn a_session_that_nobody_uses_is_forgotten_but_not_one_with_a_stream() {
 }
 
 #[test]
-fn a_session_that_is_idle_gives_way_when_all_slots_are_taken() {
+fn an_idle_session_is_evicted_when_all_slots_are_taken() {
     let slots = figure("MAX_CONNECTIONS", 1024);
     let daemon = door(shared(), json!({}));
     let mut first = Http::session(daemon.address(), VERSION);
@@ -264,7 +264,7 @@ fn a_session_that_is_idle_gives_way_when_all_slots_are_taken() {
 }
 
 #[test]
-fn a_request_that_is_refused_is_told_why_in_a_status_and_an_error() {
+fn a_refused_request_gets_a_status_and_an_error_with_the_reason() {
     let daemon = door(shared(), json!({ "hosts": ["mcp.example"] }));
     let session = Http::session(daemon.address(), VERSION);
     let body = request(1, "a", json!({})).to_string();
@@ -305,7 +305,7 @@ fn a_request_that_is_refused_is_told_why_in_a_status_and_an_error() {
 }
 
 #[test]
-fn bytes_that_could_be_read_in_two_ways_end_the_connection() {
+fn ambiguous_bytes_end_the_connection() {
     let daemon = door(shared(), json!({}));
     let id = Http::session(daemon.address(), VERSION).session_id();
     let fields =
@@ -334,7 +334,7 @@ fn bytes_that_could_be_read_in_two_ways_end_the_connection() {
 }
 
 #[test]
-fn requests_may_come_in_pieces_and_one_behind_the_other() {
+fn requests_may_arrive_in_pieces_and_pipelined() {
     let daemon = door(shared(), json!({}));
     let mut client = Http::session(daemon.address(), VERSION);
     let count = 500;
@@ -377,7 +377,7 @@ fn a_client_that_sends_no_more_still_gets_its_answer() {
 }
 
 #[test]
-fn a_stream_whose_client_sends_no_more_ends_at_once_and_the_next_one_has_what_comes_then() {
+fn a_stream_whose_client_half_closes_ends_at_once_and_the_next_one_gets_later_events() {
     let daemon = door(dedicated(), json!({}));
     let mut client = Http::session(daemon.address(), VERSION);
     let mut stream = client.stream();
@@ -404,7 +404,7 @@ fn a_stream_ends_and_does_not_break_when_the_daemon_ends() {
 }
 
 #[test]
-fn a_client_that_asks_no_more_gets_all_of_its_answer_and_then_the_end() {
+fn a_client_that_half_closes_gets_its_whole_response_and_then_the_end() {
     let daemon = door(shared(), json!({}));
     let session = Http::session(daemon.address(), VERSION);
     for (id, length) in [(1, 10), (2, 500_000)] {
@@ -424,7 +424,7 @@ fn a_client_that_asks_no_more_gets_all_of_its_answer_and_then_the_end() {
 }
 
 #[test]
-fn connections_that_come_and_go_leave_nothing_behind() {
+fn short_lived_connections_leave_nothing_behind() {
     let daemon = door(shared(), json!({}));
     let session = Http::session(daemon.address(), VERSION);
     drop(session.again().call(0, "m", json!({})));
@@ -445,7 +445,7 @@ fn connections_that_come_and_go_leave_nothing_behind() {
 }
 
 #[test]
-fn a_session_belongs_to_the_token_that_it_was_begun_with() {
+fn a_session_belongs_to_the_token_that_started_it() {
     let setup = Setup::new([shared()]);
     let path = setup.path("tokens");
     std::fs::write(&path, "alice:0123456789abcdef\nbob:fedcba9876543210\n").unwrap();
@@ -515,7 +515,7 @@ pub fn post_modern(client: &mut Http, message: &Value) {
 }
 
 #[test]
-fn a_request_that_stands_for_itself_needs_no_session() {
+fn a_self_contained_request_needs_no_session() {
     for pool in [shared(), dedicated(), with(worker("tools", 2, &[]), "assignment", "round_robin")] {
         let daemon = door(pool, json!({}));
         let mut clients: Vec<Http> = (0..3).map(|_| Http::connect(daemon.address())).collect();
@@ -534,7 +534,7 @@ fn a_request_that_stands_for_itself_needs_no_session() {
 }
 
 #[test]
-fn sessions_and_requests_that_stand_for_themselves_have_workers_of_their_own_on_one_path() {
+fn sessions_and_self_contained_requests_have_separate_workers_on_one_path() {
     let daemon = door(shared(), json!({}));
     let mut session = Http::session(daemon.address(), VERSION);
     let old = session.call(1, "a", json!({}))["result"]["pid"].clone();
@@ -547,7 +547,7 @@ fn sessions_and_requests_that_stand_for_themselves_have_workers_of_their_own_on_
 }
 
 #[test]
-fn what_does_not_agree_with_its_head_is_refused_with_the_code_that_says_so() {
+fn a_message_that_disagrees_with_its_head_is_refused_with_its_code() {
     let daemon = door(shared(), json!({}));
     let call = modern(7, "tools/call", json!({ "name": "x" })).to_string();
     let bare = request(7, "tools/call", json!({ "name": "x" })).to_string();
@@ -606,7 +606,7 @@ fn a_response_that_is_closed_cancels_its_request_at_the_worker() {
 }
 
 #[test]
-fn what_goes_on_with_an_answer_goes_to_the_worker_that_gave_it() {
+fn a_request_that_continues_an_answer_goes_to_its_worker() {
     let daemon = door(with(worker("tools", 4, &[]), "assignment", "round_robin"), json!({}));
     let mut client = Http::connect(daemon.address());
     for round in 0..8 {
@@ -647,7 +647,7 @@ fn a_client_of_2026_07_28_is_told_by_an_old_server_to_begin_with_initialize() {
 }
 
 #[test]
-fn a_page_of_a_listed_origin_may_read_what_it_is_answered() {
+fn a_page_of_a_listed_origin_may_read_its_responses() {
     let daemon = door(shared(), json!({ "origins": ["https://app.example"] }));
     let mut page = Http::connect(daemon.address()).with("Origin", "https://app.example");
     page.send("OPTIONS /mcp", &[("Access-Control-Request-Method", "POST")], "");
@@ -667,7 +667,7 @@ fn a_page_of_a_listed_origin_may_read_what_it_is_answered() {
 }
 
 #[test]
-fn a_connection_that_says_half_of_something_gives_way_when_all_are_taken() {
+fn a_connection_with_half_a_request_is_evicted_when_all_are_taken() {
     // Descriptors for only a few connections.
     let setup = Setup::new([shared()]).under(&["prlimit", "--nofile=200:200"]);
     let daemon = door_of(setup, json!({}));

@@ -16,7 +16,7 @@ fn gauge(daemon: &Daemon, name: &str) -> u64 {
 }
 
 #[test]
-fn each_request_of_a_batch_is_told_when_its_session_ends() {
+fn each_request_of_a_batch_gets_an_error_when_its_session_ends() {
     let daemon = door(with(worker("tools", 1, &["--keep"]), "assignment", "client"), json!({}));
     let client = Http::session(daemon.address(), "2025-03-26");
     let (mut asks, mut other) = (client.again(), client.again());
@@ -34,7 +34,7 @@ fn each_request_of_a_batch_is_told_when_its_session_ends() {
 }
 
 #[test]
-fn a_request_whose_session_is_deleted_is_answered_by_an_error_and_not_by_what_makes_clients_ask_again() {
+fn a_request_whose_session_is_deleted_gets_an_error_that_clients_do_not_retry() {
     let daemon = door(with(worker("tools", 1, &["--keep"]), "assignment", "client"), json!({}));
     let client = Http::session(daemon.address(), "2025-11-25");
     let (mut asks, mut other) = (client.again(), client.again());
@@ -52,7 +52,7 @@ fn a_request_whose_session_is_deleted_is_answered_by_an_error_and_not_by_what_ma
 }
 
 #[test]
-fn a_session_ends_at_once_whose_initialize_nobody_waits_for_any_more() {
+fn a_session_ends_at_once_if_its_initialize_is_abandoned() {
     // It serves sessions, and answers nothing else.
     let script = r#"while read -r line; do case "$line" in *server/discover*) id=${line#*\"id\":\"}; id=${id%%\"*};
         printf '{"jsonrpc":"2.0","id":"%s","error":{"code":-32601,"message":"no"}}\n' "$id";; esac; done"#;
@@ -115,7 +115,7 @@ fn the_response_to_a_cancelled_request_of_a_session_ends_though_its_worker_does_
 }
 
 #[test]
-fn nothing_is_kept_for_a_client_that_has_cancelled_its_request_and_gone() {
+fn nothing_is_kept_for_a_client_that_has_cancelled_its_request_and_left() {
     let daemon = door(with(worker("tools", 1, &["--keep"]), "assignment", "dedicated"), json!({}));
     let client = Http::session(daemon.address(), VERSION);
     let mut other = client.again();
@@ -138,7 +138,7 @@ fn nothing_is_kept_for_a_client_that_has_cancelled_its_request_and_gone() {
 }
 
 #[test]
-fn a_client_that_says_that_it_has_had_no_event_gets_its_stream() {
+fn a_client_with_an_empty_last_event_id_gets_its_stream() {
     let daemon = door(dedicated(), json!({}));
     let mut stream = Http::session(daemon.address(), VERSION).again();
     assert!(stream.open(Some("")).is_stream());

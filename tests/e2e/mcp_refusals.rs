@@ -12,7 +12,7 @@ fn shared(flags: &[&str]) -> Value {
 }
 
 #[test]
-fn a_version_that_is_not_spoken_is_refused_whatever_brings_it() {
+fn an_unsupported_version_is_refused_in_every_kind_of_request() {
     let daemon = door(shared(&[]), json!({}));
     let session = Http::session(daemon.address(), "2025-03-26");
     let batch = json!([request(1, "a", json!({}))]).to_string();
@@ -33,7 +33,7 @@ fn a_version_that_is_not_spoken_is_refused_whatever_brings_it() {
 }
 
 #[test]
-fn initialize_is_no_part_of_a_batch() {
+fn initialize_is_refused_in_a_batch() {
     let daemon = door(shared(&[]), json!({}));
     let session = Http::session(daemon.address(), "2025-03-26");
     let mut client = session.again();
@@ -46,7 +46,7 @@ fn initialize_is_no_part_of_a_batch() {
 }
 
 #[test]
-fn a_session_may_wait_for_a_thousand_answers_and_keeps_nobody_waiting_with_more() {
+fn a_session_may_have_a_thousand_pending_requests_and_gets_an_error_for_more() {
     let daemon = door(shared(&["--keep"]), json!({}));
     let session = Http::session(daemon.address(), "2025-03-26");
     let (mut asks, mut other) = (session.again(), session.again());
@@ -90,7 +90,7 @@ fn initialize_that_says_2026_07_28_reaches_no_worker() {
 }
 
 #[test]
-fn a_stream_that_is_gone_on_with_elsewhere_ends_even_before_its_first_event() {
+fn a_stream_that_is_resumed_elsewhere_ends_even_before_its_first_event() {
     let daemon = door(shared(&["--keep"]), json!({}));
     let session = Http::session(daemon.address(), VERSION);
     let (mut asks, mut other) = (session.again(), session.again());

@@ -91,7 +91,7 @@ fn unfinished_line(bytes: usize) -> Vec<u8> {
 const MAX_MEMORY: u64 = 256 * MIB;
 
 #[test]
-fn a_thousand_unfinished_lines_need_no_more_than_they_may_and_leave_nothing() {
+fn a_thousand_unfinished_lines_stay_within_the_memory_limit_and_leave_nothing() {
     // All slots but two: the polite client has one, and the daemon accepts new clients in the last.
     const CLIENTS: usize = 1022;
     let mut daemon = Setup::new([echo("loud", 1), echo("calm", 1)]).unix().start();
@@ -130,7 +130,7 @@ fn a_client_that_is_closed_for_its_unfinished_line_is_told_why() {
 }
 
 #[test]
-fn clients_that_never_read_need_no_more_than_they_may_and_leave_nothing() {
+fn clients_that_never_read_stay_within_the_memory_limit_and_leave_nothing() {
     const CLIENTS: usize = 110;
     let mut daemon = Setup::new([worker("loud", 1, &[]), echo("calm", 1)]).unix().start();
     let pid = daemon.pid();

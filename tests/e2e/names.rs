@@ -37,7 +37,7 @@ fn next(client: &mut Client) -> Value {
 }
 
 #[test]
-fn clients_that_use_one_worker_at_once_with_equal_ids_and_tokens_hear_of_their_own_requests_alone() {
+fn clients_with_equal_ids_and_tokens_on_one_worker_hear_only_of_their_own_requests() {
     for (id, token) in [(json!(0), json!(0)), (json!("a"), json!(7)), (json!(3), json!("3"))] {
         let mut daemon = Setup::new([with(shell("mcp", WORKER), "assignment", "round_robin")]).start();
         let mut clients = [daemon.connect(), daemon.connect()];

@@ -58,7 +58,7 @@ fn a_silent_client_is_asked_whether_it_is_still_there() {
 
 #[test]
 #[ignore = "scripts/test slow"]
-fn clients_whose_hosts_are_gone_are_closed_and_their_sessions_are_free_and_who_is_silent_or_does_not_read_stays() {
+fn clients_with_lost_hosts_are_closed_and_free_their_sessions_while_silent_and_slow_ones_stay() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let (quiet, _) = connect(&daemon);
     let (full, _) = connect(&daemon);

@@ -46,7 +46,7 @@ fn begins(daemon: &Daemon, bytes: &[u8]) -> Client {
 }
 
 #[test]
-fn a_client_is_known_by_the_address_and_the_names_that_the_proxy_tells() {
+fn a_client_has_the_address_and_the_names_that_the_proxy_reports() {
     let daemon = behind(json!({}), json!({}));
     let request = b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"m\"}\n";
     let mut first = begins(&daemon, &[TEXT, request].concat());
@@ -138,7 +138,7 @@ fn a_connection_of_the_proxy_without_a_header_is_closed_with_a_reason() {
 }
 
 #[test]
-fn a_header_that_does_not_come_in_time_is_not_waited_for() {
+fn a_header_that_is_late_is_not_waited_for() {
     let daemon = behind(json!({}), json!({}));
     let (mut silent, mut half) = (begins(&daemon, b""), begins(&daemon, &TEXT[..20]));
     assert_eq!((silent.rest(), half.rest()), (String::new(), String::new()));
@@ -148,7 +148,7 @@ fn a_header_that_does_not_come_in_time_is_not_waited_for() {
 }
 
 #[test]
-fn connections_that_never_send_a_header_keep_nobody_out_and_are_only_so_many() {
+fn connections_without_a_header_keep_no_client_out_and_are_limited() {
     let daemon = behind(json!({}), json!({}));
     let before = daemon.descriptors();
     // As many as there are slots, and 256 more.
@@ -190,7 +190,7 @@ fn behind_a_proxy_the_clients_own_address_is_what_is_allowed() {
 }
 
 #[test]
-fn a_proxy_that_looks_whether_the_daemon_is_there_and_resets_is_no_stranger() {
+fn a_proxys_health_check_that_resets_is_not_refused() {
     let daemon = behind(json!({}), json!({}));
     // It has reported it before it stops.
     daemon.address();

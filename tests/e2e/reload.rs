@@ -66,7 +66,7 @@ fn a_hangup_replaces_the_workers_of_a_changed_command_and_no_request_is_lost() {
 }
 
 #[test]
-fn a_reload_that_is_wrong_changes_nothing_and_says_all_that_is_wrong_with_its_place() {
+fn an_invalid_reload_changes_nothing_and_reports_all_problems_with_their_places() {
     let mut daemon = start_ready(Setup::new([named("old", 1)]));
     change(&daemon, |config| {
         config["pools"][0] = with(named("new", 1), "instance", 2);
@@ -119,7 +119,7 @@ fn a_dry_run_tells_what_would_change_and_changes_nothing() {
 }
 
 #[test]
-fn a_command_that_cannot_live_is_told_and_the_old_workers_stay() {
+fn a_command_that_keeps_failing_is_reported_and_the_old_workers_stay() {
     let mut daemon = start_ready(Setup::new([named("old", 2)]));
     let mut client = daemon.connect();
     change(&daemon, |config| config["pools"][0] = with(shell("agents", "exit 3"), "instances", 2));
@@ -164,7 +164,7 @@ fn new_listeners_are_opened_and_gone_ones_keep_their_clients_for_the_time_of_a_d
 }
 
 #[test]
-fn an_address_may_speak_another_protocol_from_now_on_and_refuses_nobody_meanwhile() {
+fn an_address_may_switch_its_protocol_without_refusing_a_connection() {
     let setup = Setup::new([with(worker("agents", 1, &[]), "assignment", "client")]).no_listener();
     let path = setup.text_path("socket");
     let daemon = start_ready(setup.set("listeners", json!([{ "unix": path }])));
@@ -183,7 +183,7 @@ fn an_address_may_speak_another_protocol_from_now_on_and_refuses_nobody_meanwhil
 }
 
 #[test]
-fn a_daemon_whose_configuration_cannot_be_read_again_drains_with_a_hangup() {
+fn a_daemon_without_a_rereadable_configuration_drains_on_a_hangup() {
     let mut daemon = with_admin(Setup::bare().tcp().hears_hangups()).start();
     let mut client = daemon.connect();
     client.request(1, "m", json!({}));
@@ -195,7 +195,7 @@ fn a_daemon_whose_configuration_cannot_be_read_again_drains_with_a_hangup() {
 }
 
 #[test]
-fn the_service_manager_is_told_that_it_reloads_and_when_it_is_ready_again() {
+fn the_service_manager_is_notified_of_a_reload_and_its_end() {
     let (mut manager, setup) = Manager::new(Setup::new([named("old", 1)]));
     let daemon = start_ready(setup);
     manager.hears("READY=1");
@@ -214,7 +214,7 @@ fn the_service_manager_is_told_that_it_reloads_and_when_it_is_ready_again() {
 }
 
 #[test]
-fn who_has_a_token_that_is_good_no_more_is_closed_by_a_reload() {
+fn a_client_with_a_revoked_token_is_closed_by_a_reload() {
     let setup = Setup::new([worker("agents", 1, &[])]).no_listener();
     let [old, new] = ["old", "new"].map(|name| setup.text_path(name));
     fs::write(&old, "alice:0123456789abcdef\nbob:fedcba9876543210\n").expect("there is room");
@@ -245,7 +245,7 @@ fn who_has_a_token_that_is_good_no_more_is_closed_by_a_reload() {
 }
 
 #[test]
-fn an_admin_listener_moves_and_the_command_that_moved_it_hears_what_came_of_it() {
+fn an_admin_listener_moves_and_the_command_that_moved_it_gets_the_outcome() {
     let setup = Setup::new([worker("agents", 1, &[])]);
     let [old, new] = ["admin", "admin.new"].map(|name| setup.text_path(name));
     let daemon = setup.set("admin", json!({ "listen": old })).start();
@@ -372,7 +372,7 @@ fn a_listener_that_cannot_be_opened_leaves_everything_as_it_was() {
 }
 
 #[test]
-fn a_listener_moves_to_addresses_that_overlap_with_its_old_one_and_refuses_nobody() {
+fn a_listener_moves_to_overlapping_addresses_and_refuses_no_connection() {
     // Its port was chosen by the kernel.
     let setup = Setup::new([named("it", 1)]).no_listener().limit("drain_timeout_sec", 600);
     let daemon = start_ready(setup.set("listeners", json!([{ "tcp": "127.0.0.1:0" }])));
@@ -417,7 +417,7 @@ fn a_worker_whose_child_holds_too_much_memory_is_replaced() {
 }
 
 #[test]
-fn a_reload_of_what_is_no_file_any_more_waits_for_nobody_and_changes_nothing() {
+fn a_reload_of_a_path_that_is_not_a_file_any_more_neither_blocks_nor_changes_anything() {
     let mut daemon = start_ready(Setup::new([named("old", 1)]));
     let path = daemon.path("config.json");
     fs::remove_file(&path).expect("it is ours");
@@ -431,7 +431,7 @@ fn a_reload_of_what_is_no_file_any_more_waits_for_nobody_and_changes_nothing() {
 }
 
 #[test]
-fn a_path_that_the_daemon_itself_listens_on_is_told_as_its_own() {
+fn a_path_that_the_daemon_itself_listens_on_is_reported_as_its_own() {
     let setup = Setup::new([named("old", 1)]);
     let (path, next) = (setup.text_path("admin"), setup.text_path("next"));
     let daemon = setup.set("admin", json!({ "listen": path })).start();

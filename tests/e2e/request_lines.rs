@@ -29,7 +29,7 @@ fn line(lines: &[Value], id: impl Into<Value>) -> Value {
 }
 
 #[test]
-fn each_request_has_a_line_that_says_who_what_where_how_long_and_how_many_bytes() {
+fn each_request_has_a_line_with_client_method_worker_duration_and_bytes() {
     let mut daemon = logs(Setup::new([worker("agents", 1, &[])]).unix(), "json").start();
     let mut client = daemon.connect();
     let asked =
@@ -106,7 +106,7 @@ fn errors_have_their_code_and_those_of_the_daemon_their_reason() {
 }
 
 #[test]
-fn what_clients_name_is_bounded_and_forges_no_line() {
+fn names_from_clients_are_bounded_and_forge_no_line() {
     let strange = "a\n\u{1b}[2J\u{202e}\"=\\ x";
     let long = "m".repeat(500);
     for format in ["json", "text"] {
@@ -165,7 +165,7 @@ fn a_reload_switches_the_lines_on_and_off() {
 }
 
 #[test]
-fn lines_that_nobody_reads_hold_no_message_up_and_are_counted() {
+fn unread_lines_delay_no_message_and_are_counted() {
     let (reader, writer) = std::io::pipe().unwrap();
     let setup = logs(Setup::new([echo("echo", 1)]).unix(), "text").stderr(writer);
     let mut daemon = start_ready(setup);

@@ -55,7 +55,7 @@ impl Manager {
 }
 
 #[test]
-fn the_manager_is_told_when_it_is_ready_how_it_is_and_that_it_stops() {
+fn the_manager_is_notified_of_readiness_status_and_shutdown() {
     let (mut manager, setup) = Manager::new(Setup::new([worker("agents", 2, &[]), echo("echo", 1)]));
     let mut daemon = setup.start();
     manager.hears("READY=1");
@@ -108,7 +108,7 @@ fn it_is_not_ready_before_a_worker_shows_that_it_lives() {
 }
 
 #[test]
-fn the_watchdog_hears_that_the_loop_turns_and_that_it_does_not() {
+fn the_watchdog_is_fed_while_the_loop_turns_and_only_then() {
     let (mut manager, setup) = Manager::new(Setup::new([echo("echo", 1)]).variable("WATCHDOG_USEC", "40000"));
     let daemon = setup.start();
     for _ in 0..20 {
@@ -128,7 +128,7 @@ fn the_watchdog_hears_that_the_loop_turns_and_that_it_does_not() {
 }
 
 #[test]
-fn a_manager_that_does_not_listen_holds_nothing_up() {
+fn a_manager_that_does_not_read_blocks_nothing() {
     let (manager, setup) = Manager::new(Setup::new([worker("agents", 1, &[])]).variable("WATCHDOG_USEC", "2000"));
     let mut daemon = setup.start();
     // Its queue is full after some of these.
@@ -170,7 +170,7 @@ fn activated(setup: Setup, sockets: &[&dyn AsRawFd]) -> Setup {
 }
 
 #[test]
-fn a_restart_refuses_no_connection_and_serves_those_that_waited() {
+fn a_restart_refuses_no_connection_and_serves_pending_ones() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("bus");
     let (tcp, unix) = (TcpListener::bind("127.0.0.1:0").unwrap(), UnixListener::bind(&path).unwrap());
@@ -207,7 +207,7 @@ fn a_restart_refuses_no_connection_and_serves_those_that_waited() {
 }
 
 #[test]
-fn where_nobody_says_where_to_listen_it_is_where_the_manager_does() {
+fn inherited_sockets_are_the_default_listeners() {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let daemon = activated(Setup::bare(), &[&tcp]).start();
     let mut client = Client::over_tcp(tcp.local_addr().unwrap());
@@ -216,7 +216,7 @@ fn where_nobody_says_where_to_listen_it_is_where_the_manager_does() {
 }
 
 #[test]
-fn a_daemon_that_was_given_a_socket_idles_when_nobody_connects() {
+fn a_daemon_with_an_inherited_socket_idles_without_clients() {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     ioctl_fionbio(&tcp, true).unwrap();
     let daemon = activated(Setup::bare(), &[&tcp]).start();
@@ -229,7 +229,7 @@ fn a_daemon_that_was_given_a_socket_idles_when_nobody_connects() {
 }
 
 #[test]
-fn a_socket_of_the_manager_that_somebody_has_ended_is_listened_on_again() {
+fn an_inherited_socket_that_was_shut_down_listens_again() {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let daemon = activated(Setup::bare(), &[&tcp]).start();
     Client::over_tcp(tcp.local_addr().unwrap()).request(1, "m", json!({}));
@@ -269,7 +269,7 @@ fn sockets_that_were_passed_to_another_process_are_not_ours() {
 }
 
 #[test]
-fn sockets_that_are_passed_on_by_no_number_are_a_start_error_that_names_the_variable() {
+fn a_malformed_count_of_inherited_sockets_is_a_start_error_that_names_the_variable() {
     for (process, name) in [("$$", "LISTEN_FDS"), ("x", "LISTEN_PID")] {
         let line = format!("LISTEN_PID={process} LISTEN_FDS=one exec \"$@\"");
         let outcome = Setup::new([echo("echo", 1)]).under(&["sh", "-c", &line, "sh"]).run();

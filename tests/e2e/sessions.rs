@@ -312,7 +312,7 @@ fn a_message_may_name_its_pool() {
 }
 
 #[test]
-fn when_the_session_table_is_full_who_holds_most_is_refused_and_the_others_go_on() {
+fn when_the_session_table_is_full_the_largest_holder_is_refused_and_others_continue() {
     let mut daemon = Setup::new([echo("echo", 2)]).start();
     let (mut client, mut other) = (daemon.connect(), daemon.connect());
     for name in 0..1024 {

@@ -107,7 +107,7 @@ fn with_a_drain_timeout_of_zero_workers_are_killed_at_once() {
 }
 
 #[test]
-fn answers_that_come_during_the_drain_are_delivered() {
+fn answers_during_the_drain_are_delivered() {
     let mut daemon = Setup::new([worker("agents", 1, &["--answer-late"])]).start();
     let mut client = daemon.connect();
     for id in 0..100 {
@@ -123,7 +123,7 @@ fn answers_that_come_during_the_drain_are_delivered() {
 }
 
 #[test]
-fn requests_that_no_answer_came_for_get_an_error_at_the_end() {
+fn unanswered_requests_get_an_error_at_the_end() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let mut client = daemon.connect();
     client.ask(1, "hold", json!({}));
@@ -173,7 +173,7 @@ fn with_quiesce_pending_requests_may_finish_first_and_new_ones_are_refused() {
 }
 
 #[test]
-fn who_was_let_in_by_the_kernel_before_the_end_gets_an_answer() {
+fn a_connection_in_the_backlog_at_shutdown_gets_an_answer() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("quiesce_sec", 60).start();
     let mut busy = daemon.connect();
     busy.request(1, "who", json!({}));
@@ -198,7 +198,7 @@ fn who_was_let_in_by_the_kernel_before_the_end_gets_an_answer() {
 }
 
 #[test]
-fn a_second_signal_gives_those_who_wait_their_errors_and_ends_everything() {
+fn a_second_signal_answers_pending_requests_with_errors_and_ends_everything() {
     for second in [Signal::TERM, Signal::INT] {
         let mut daemon = Setup::new([worker("agents", 2, &["--ignore-term"])]).limit("drain_timeout_sec", 600).start();
         let mut client = daemon.connect();
@@ -260,7 +260,7 @@ fn a_new_daemon_takes_the_address_over_while_the_old_one_finishes() {
 
 #[test]
 #[ignore = "scripts/test slow"]
-fn a_daemon_that_runs_for_moments_only_comes_to_the_end_of_its_drain() {
+fn a_daemon_that_only_runs_for_moments_finishes_its_drain() {
     let mut daemon = Setup::new([worker("agents", 1, &["--ignore-term"])]).limit("drain_timeout_sec", 6).start();
     daemon.connect().request(1, "m", json!({}));
     daemon.signal(Signal::TERM);
@@ -302,7 +302,7 @@ fn ctrl_c_reaches_the_daemon_and_not_the_workers() {
 }
 
 #[test]
-fn a_client_that_does_not_read_cannot_hold_up_the_end() {
+fn a_client_that_does_not_read_cannot_delay_the_shutdown() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).limit("drain_timeout_sec", 1).unix().start();
     let mut client = daemon.connect();
     client.ask_in("s", 1, "flood", json!({ "lines": 10_000, "size": 500 }));

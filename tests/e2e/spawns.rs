@@ -79,7 +79,7 @@ fn ask(client: &mut Client, pool: &str) {
 }
 
 #[test]
-fn while_a_worker_is_being_started_others_are_served_and_who_waits_for_it_is_seen() {
+fn while_a_worker_starts_others_are_served_and_its_waiting_clients_are_shown() {
     let (setup, agent) = slow_to_start(9);
     let mut daemon = start_with_a_spare(setup);
     let Some(lease) = Lease::on(&agent) else { return skip("the file system of TMPDIR has no leases (fcntl(2))") };
@@ -105,7 +105,7 @@ fn while_a_worker_is_being_started_others_are_served_and_who_waits_for_it_is_see
 }
 
 #[test]
-fn connections_that_have_gone_get_no_workers_and_keep_nobody_from_theirs() {
+fn closed_connections_get_no_workers_and_delay_no_others() {
     let daemon = start_ready(Setup::new([dedicated(echo("own", 1), 1000)]).tcp());
     let address = daemon.address();
     let from = |host: u8| Client::over_tcp_from(IpAddr::from([127, 0, 0, host]), address);
@@ -132,7 +132,7 @@ fn connections_that_have_gone_get_no_workers_and_keep_nobody_from_theirs() {
 }
 
 #[test]
-fn the_others_of_a_dedicated_pool_take_turns_with_one_who_asks_for_a_hundred_workers() {
+fn others_of_a_dedicated_pool_take_turns_with_a_client_that_needs_a_hundred_workers() {
     let (setup, agent) = slow_to_start(1000);
     let daemon = start_with_a_spare(setup.tcp());
     let address = daemon.address();

@@ -234,7 +234,7 @@ fn a_socket_that_another_daemon_is_about_to_listen_on_is_not_taken_over() {
 }
 
 #[test]
-fn an_abstract_name_is_no_file_and_belongs_to_one_daemon() {
+fn an_abstract_name_has_no_file_and_belongs_to_one_daemon() {
     let keeper = Setup::bare();
     let name = format!("@{}", keeper.text_path("abstract"));
     let daemon = Setup::bare().args(&["--unix", &name]).start();
@@ -258,7 +258,7 @@ fn an_abstract_name_is_no_file_and_belongs_to_one_daemon() {
 }
 
 #[test]
-fn a_listener_that_somebody_has_ended_is_opened_again() {
+fn a_listener_that_was_shut_down_is_opened_again() {
     for setup in [Setup::bare().tcp(), Setup::bare().unix()] {
         let mut daemon = setup.start();
         daemon.connect().request(1, "m", json!({}));
@@ -327,7 +327,7 @@ fn a_socket_whose_queue_is_full_is_not_waited_for() {
 }
 
 #[test]
-fn what_is_not_a_socket_is_not_removed() {
+fn a_file_that_is_not_a_socket_is_not_removed() {
     let setup = Setup::bare().unix();
     fs::write(setup.path("socket"), "precious").unwrap();
     let mut daemon = setup.start_unheard();
@@ -377,7 +377,7 @@ fn allow(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> std::io::
 }
 
 #[test]
-fn too_few_descriptors_are_refused_with_the_number_that_is_needed() {
+fn too_few_descriptors_are_refused_with_the_required_number() {
     let outcome = Setup::new([echo("echo", 2)]).before_exec(|| allow(libc::RLIMIT_NOFILE, 30, 30)).run();
     assert_eq!(outcome.code, Some(78), "{}", outcome.stderr);
     for part in ["32 file descriptors", "30 are allowed", "RLIMIT_NOFILE", "LimitNOFILE=", "pools[].instances"] {
@@ -509,7 +509,7 @@ fn with_locked_memory(bytes: u64) -> Option<Locked> {
 }
 
 #[test]
-fn a_user_who_may_lock_no_memory_gets_a_daemon_and_is_told_what_to_raise() {
+fn without_locked_memory_the_daemon_runs_and_names_the_limit_to_raise() {
     let Some(Locked { has_ring, listens, said, code }) = with_locked_memory(0) else { return };
     assert!(listens, "{said}");
     assert_eq!(code, Some(0), "{said}");
@@ -520,7 +520,7 @@ fn a_user_who_may_lock_no_memory_gets_a_daemon_and_is_told_what_to_raise() {
 }
 
 #[test]
-fn a_user_who_may_lock_little_memory_gets_a_smaller_ring() {
+fn little_locked_memory_means_a_smaller_ring() {
     let Some(Locked { has_ring, listens, said, code }) = with_locked_memory(64 << 10) else { return };
     assert!(listens && !said.contains("epoll"), "{said}");
     assert_eq!(code, Some(0), "{said}");
@@ -528,7 +528,7 @@ fn a_user_who_may_lock_little_memory_gets_a_smaller_ring() {
 }
 
 #[test]
-fn a_user_who_may_lock_memory_for_the_ring_alone_gets_a_daemon_without_registered_buffers() {
+fn locked_memory_for_the_ring_alone_means_no_registered_buffers() {
     let Some(Locked { has_ring, listens, said, code }) = with_locked_memory(256 << 10) else { return };
     assert!(has_ring && listens, "{said}");
     assert_eq!(code, Some(0), "{said}");
@@ -613,7 +613,7 @@ fn a_configuration_that_is_changed_later_is_for_the_next_daemon() {
 }
 
 #[test]
-fn a_closed_stdin_does_not_disturb_a_daemon_that_listens() {
+fn a_closed_stdin_does_not_stop_a_daemon_with_listeners() {
     let mut daemon = Setup::bare()
         .tcp()
         .before_exec(|| {
@@ -636,7 +636,7 @@ fn the_least_configuration_answers_a_request() {
 }
 
 #[test]
-fn a_worker_that_sends_back_what_it_gets_answers_with_it() {
+fn a_worker_that_echoes_its_requests_answers_with_them() {
     let mut daemon = Setup::new([json!({ "id": "cat", "command": "cat", "instances": 2 })]).start();
     let (mut first, mut second) = (daemon.connect(), daemon.connect());
     for id in 0..4 {

@@ -29,7 +29,7 @@ fn ids(answers: &str) -> Vec<i64> {
 }
 
 #[test]
-fn it_is_the_mode_that_needs_no_flag() {
+fn stdio_is_the_default_mode() {
     let mut daemon = Setup::new([echo("echo", 1)]).no_listener().stdin(Stdio::piped()).start_unheard();
     daemon.logs(&["stdin and stdout"]);
     let client = daemon.pipes();
@@ -126,7 +126,7 @@ fn stdin_and_stdout_may_be_one_socket() {
 }
 
 #[test]
-fn a_socket_that_others_made_non_blocking_and_whose_other_side_sends_no_more_is_written_to_the_end() {
+fn a_nonblocking_half_closed_socket_is_written_to_the_end() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     theirs.set_nonblocking(true).unwrap();
     let stdout: OwnedFd = theirs.try_clone().unwrap().into();
@@ -161,7 +161,7 @@ fn stdin_and_stdout_may_be_a_terminal() {
 }
 
 #[test]
-fn a_terminal_on_stdout_that_nobody_reads_holds_nobody_else_up_and_what_it_misses_ends_with_1() {
+fn an_unread_terminal_on_stdout_delays_no_other_client_and_lost_output_exits_with_1() {
     let (unread, screen) = terminal();
     let mode = rustix::fs::fcntl_getfl(&screen).unwrap();
     let setup = Setup::new([echo("echo", 1)]).stdio().limit("drain_timeout_sec", 1);
@@ -207,7 +207,7 @@ fn a_terminal_on_stdout_that_is_read_late_gets_all_answers() {
 }
 
 #[test]
-fn answers_that_a_full_disk_does_not_take_are_counted_and_end_the_daemon_with_1() {
+fn answers_not_written_to_a_full_disk_are_counted_and_exit_with_1() {
     // All answers arrive in one read, so that none of them is still pending when the first one cannot be written.
     let setup = Setup::new([shell("agents", "head -n 50 | dd bs=4096 iflag=fullblock 2>/dev/null; exec cat")]);
     let input = setup.path("input");
@@ -250,7 +250,7 @@ fn files_are_written_where_no_further_process_is_allowed() {
 }
 
 #[test]
-fn answers_that_a_file_did_not_take_for_want_of_a_thread_are_counted_and_end_the_daemon_with_1() {
+fn answers_not_written_to_a_file_for_lack_of_a_thread_are_counted_and_exit_with_1() {
     let Some((code, output, log)) = with_processes(1) else { return };
     assert_eq!((code, output.as_str()), (Some(1), ""), "{log}");
     assert!(log.contains("the kernel can make no thread to write"), "{log}");
@@ -260,7 +260,7 @@ fn answers_that_a_file_did_not_take_for_want_of_a_thread_are_counted_and_end_the
 }
 
 #[test]
-fn a_stdout_that_nobody_reads_any_more_ends_the_daemon_without_a_signal() {
+fn a_closed_stdout_ends_the_daemon_without_a_signal() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).stdio().start();
     let mut client = daemon.connect();
     client.request(1, "m", json!({}));

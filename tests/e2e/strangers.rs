@@ -101,7 +101,7 @@ fn a_worker_is_another_user_with_its_groups_and_home_and_no_privilege_or_termina
 }
 
 #[test]
-fn a_daemon_that_is_not_root_and_may_change_users_hands_that_right_to_no_worker() {
+fn an_unprivileged_daemon_with_setuid_rights_gives_them_to_no_worker() {
     if !may_be_others() {
         return;
     }
@@ -183,7 +183,7 @@ fn a_user_without_root_is_an_error_at_its_key_of_the_check_of_this_machine_and_o
 }
 
 #[test]
-fn what_keeps_a_worker_from_being_another_user_is_told_with_the_call_that_failed() {
+fn a_failed_change_of_user_is_reported_with_the_failed_call() {
     if !may_be_others() {
         return;
     }
@@ -272,7 +272,7 @@ fn a_worker_cannot_open_the_pipes_of_one_of_another_user_or_of_the_daemons() {
 
 #[test]
 #[ignore = "scripts/test slow"]
-fn who_holds_up_the_start_of_a_worker_of_one_user_holds_up_no_other_users_and_not_for_ever() {
+fn a_delayed_start_of_one_users_worker_delays_no_other_users_and_is_limited() {
     if !may_be_others() {
         return;
     }

@@ -95,7 +95,7 @@ fn told_at(address: SocketAddr, bytes: &str) -> (u16, String) {
 }
 
 #[test]
-fn a_request_that_is_refused_is_told_why_in_a_status_and_a_line_of_json() {
+fn a_refused_request_gets_a_status_and_a_line_of_json_with_the_reason() {
     let daemon = door([echo("echo", 1)], json!({ "origins": ["https://app.example"] }));
     let with = |field: &str| format!("{UPGRADE}{field}\r\n");
     let upgrade = with("");
@@ -159,7 +159,7 @@ fn a_client_of_acp_or_mcp_gets_the_subprotocol_that_it_offers_first() {
 }
 
 #[test]
-fn a_program_that_names_the_address_it_connects_to_as_its_origin_is_let_in_and_a_rebound_name_is_not() {
+fn a_program_with_the_address_as_its_origin_is_admitted_and_a_rebound_name_is_not() {
     // Behind a proxy any Host is accepted; a page's rights depend only on its Origin.
     let keys = json!({ "trusted_proxies": ["127.0.0.1"], "hosts": ["bus.example"] });
     let daemon = door([echo("echo", 1)], keys);
@@ -198,7 +198,7 @@ fn a_program_that_names_the_address_it_connects_to_as_its_origin_is_let_in_and_a
 }
 
 #[test]
-fn what_asks_by_streamable_http_is_told_to_use_a_websocket() {
+fn a_streamable_http_client_is_told_to_use_a_websocket() {
     let daemon = door([echo("echo", 1)], json!({}));
     let body = "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"initialize\"}";
     let host = "Host: localhost:9000\r\n";
@@ -233,14 +233,14 @@ fn binary_messages_are_ignored_and_the_log_says_so_once_for_each_connection() {
 }
 
 #[test]
-fn health_is_no_when_no_worker_runs() {
+fn health_checks_fail_when_no_worker_runs() {
     let daemon = door([worker("agents", 1, &["--exit", "1"])], json!({}));
     daemon.until("the pool is not ready", || told(&daemon, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n").0 == 503);
     daemon.stop();
 }
 
 #[test]
-fn a_full_daemon_says_so_to_those_who_ask_for_a_websocket_and_for_health() {
+fn a_full_daemon_says_so_to_websocket_requests_and_health_checks() {
     let listeners = json!([{ "tcp": "127.0.0.1:0" }, { "ws": "127.0.0.1:0" }]);
     let mut daemon = Setup::new([worker("w", 1, &[])]).no_listener().set("listeners", listeners).start();
     let door = daemon.addresses(2)[1];
@@ -286,7 +286,7 @@ fn requests_and_frames_may_come_in_any_pieces() {
 }
 
 #[test]
-fn a_client_behind_a_trusted_proxy_is_known_by_the_address_that_the_proxy_tells() {
+fn a_client_behind_a_trusted_proxy_has_the_address_that_the_proxy_reports() {
     let daemon = door([echo("echo", 1)], json!({ "trusted_proxies": ["127.0.0.1"], "allow": ["192.0.2.0/24"] }));
     let fields = [("X-Forwarded-For", "198.51.100.9, 192.0.2.7"), ("Host", "bus.example")];
     let mut client = web(&daemon, &fields);
@@ -303,7 +303,7 @@ fn a_client_behind_a_trusted_proxy_is_known_by_the_address_that_the_proxy_tells(
 }
 
 #[test]
-fn who_is_no_trusted_proxy_tells_nothing() {
+fn claims_of_an_untrusted_proxy_are_ignored() {
     let daemon = door([echo("echo", 1)], json!({ "trusted_proxies": ["192.0.2.1"] }));
     let client = web(&daemon, &[("X-Forwarded-For", "192.0.2.7")]);
     daemon.logs(&["client_opened", "client=0", " from=127.0.0.1:"]);
@@ -312,7 +312,7 @@ fn who_is_no_trusted_proxy_tells_nothing() {
 }
 
 #[test]
-fn a_proxy_header_stands_before_the_request() {
+fn a_proxy_header_precedes_the_request() {
     let keys = json!({ "proxy": { "from": ["127.0.0.1"] }, "trusted_proxies": ["127.0.0.1"] });
     let daemon = door([echo("echo", 1)], keys);
     let mut client = Client::over_tcp(daemon.address());
@@ -350,7 +350,7 @@ fn a_thousand_clients_that_connect_at_once_are_all_let_in() {
 }
 
 #[test]
-fn connections_of_one_address_that_say_nothing_keep_no_slow_client_of_another_out() {
+fn silent_connections_from_one_address_do_not_keep_out_slow_clients_of_another() {
     let daemon = door([echo("echo", 1)], json!({}));
     let silent =
         |count: usize| -> Vec<Client> { (0..count).map(|_| Client::over_tcp_from(FAR, daemon.address())).collect() };
@@ -372,7 +372,7 @@ fn connections_of_one_address_that_say_nothing_keep_no_slow_client_of_another_ou
 }
 
 #[test]
-fn of_one_source_who_has_sent_nothing_gives_way_before_who_has() {
+fn of_one_source_silent_connections_are_evicted_first() {
     let daemon = door([echo("echo", 1)], json!({}));
     let mut begun = Client::over_tcp(daemon.address());
     let (first, rest) = UPGRADE.split_at(20);
@@ -387,7 +387,7 @@ fn of_one_source_who_has_sent_nothing_gives_way_before_who_has() {
 }
 
 #[test]
-fn connections_that_wait_to_be_let_in_count_to_their_source() {
+fn connections_in_handshakes_count_for_their_source() {
     let daemon = door([echo("echo", 1)], json!({ "max_connections": { "per_source": 2 } }));
     let mut waiting: Vec<Client> = (0..3).map(|_| Client::over_tcp_from(FAR, daemon.address())).collect();
     let refused = waiting[0].rest();
@@ -432,7 +432,7 @@ fn nine_hundred_clients_come_back_after_a_restart_at_the_first_try() {
 }
 
 #[test]
-fn pings_are_answered_before_what_is_queued() {
+fn pings_are_answered_before_queued_lines() {
     // All of it fits into the queue: a client that writes without reading would otherwise block itself.
     let setup = Setup::new([worker("agents", 1, &[])]).limit("max_output_queue", 64 << 20);
     let daemon = door_of(setup, json!({}));
@@ -464,7 +464,7 @@ fn pings_are_answered_before_what_is_queued() {
 
 #[test]
 #[ignore = "scripts/test slow"]
-fn a_client_that_answers_pings_stays_and_one_that_does_not_is_gone() {
+fn a_client_that_answers_pings_stays_and_one_that_does_not_is_closed() {
     let daemon = door([echo("echo", 1)], json!({ "ping_sec": 1 }));
     let mut alive = web(&daemon, &[]);
     let mut dead = Client::over_tcp(daemon.address());
@@ -489,7 +489,7 @@ fn a_client_that_answers_pings_stays_and_one_that_does_not_is_gone() {
 }
 
 #[test]
-fn a_client_that_goes_without_a_word_ends_its_requests_and_its_worker() {
+fn a_client_that_vanishes_ends_its_requests_and_its_worker() {
     let mut pool = worker("agents", 1, &[]);
     pool["assignment"] = "dedicated".into();
     let daemon = door([pool], json!({}));
@@ -538,7 +538,7 @@ fn rewrite(path: &Path, text: &str) {
 }
 
 #[test]
-fn a_token_that_is_taken_out_of_its_file_closes_its_live_connections() {
+fn a_token_removed_from_its_file_closes_its_live_connections() {
     let (daemon, path) = guarded();
     let mut alice = web(&daemon, &[("Authorization", "Bearer 0123456789abcdef")]);
     let mut bob = web(&daemon, &[("Authorization", "Bearer 0123456789abcdeg")]);
@@ -561,7 +561,7 @@ fn a_token_that_is_taken_out_of_its_file_closes_its_live_connections() {
 }
 
 #[test]
-fn a_tokens_file_that_becomes_a_fifo_or_a_device_hangs_nothing_and_the_last_one_stays_good() {
+fn a_tokens_file_that_becomes_a_fifo_or_a_device_blocks_nothing_and_the_last_tokens_stay_valid() {
     let (daemon, path) = guarded();
     std::fs::remove_file(&path).expect("it is there");
     rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, 0o600.into(), 0).expect("a FIFO");
@@ -581,7 +581,7 @@ fn a_tokens_file_that_becomes_a_fifo_or_a_device_hangs_nothing_and_the_last_one_
 }
 
 #[test]
-fn a_tokens_file_that_is_none_or_gives_a_token_to_two_is_told_at_the_start() {
+fn an_invalid_tokens_file_or_a_token_of_two_names_is_reported_at_the_start() {
     let start = |file: &dyn Fn(&Path)| {
         let setup = Setup::new([echo("echo", 1)]).no_listener();
         let path = setup.path("tokens");
@@ -615,7 +615,7 @@ fn a_drain_lets_answers_out_and_says_1001() {
 }
 
 #[test]
-fn a_claim_on_a_worker_of_ones_own_opens_no_session_that_a_token_has_loaded() {
+fn a_claim_on_a_dedicated_worker_opens_no_session_that_a_token_has_loaded() {
     let pool = with(with(worker("agents", 1, &[]), "assignment", "dedicated"), "max_instances", 4);
     let setup = Setup::new([pool]);
     std::fs::write(setup.path("tokens"), "alice:a-token-of-alice-s\n").unwrap();

@@ -34,7 +34,7 @@ fn send_signal(pid: u64, signal: Signal) {
 }
 
 #[test]
-fn requests_that_come_just_after_a_crash_are_answered_by_the_next_worker() {
+fn requests_just_after_a_crash_are_answered_by_the_next_worker() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let mut client = daemon.connect();
     let old = pid(&mut client);
@@ -152,7 +152,7 @@ fn arguments_reach_the_worker_as_they_are() {
 }
 
 #[test]
-fn what_a_worker_writes_to_stderr_is_passed_on_with_its_name_and_no_terminal_obeys_it() {
+fn a_workers_stderr_is_logged_with_its_name_and_without_control_characters() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).unix().start();
     let mut client = daemon.connect();
     client.request(1, "stderr", json!({ "text": "one\ntwo {\"id\":1}\n\u{1b}[31mred\nlast without an end" }));
@@ -167,7 +167,7 @@ fn what_a_worker_writes_to_stderr_is_passed_on_with_its_name_and_no_terminal_obe
 }
 
 #[test]
-fn a_worker_that_is_started_again_has_its_name_again_and_another_incarnation() {
+fn a_restarted_worker_has_the_same_name_and_another_incarnation() {
     let mut daemon = Setup::new([worker("agents", 2, &[])]).unix().start();
     let mut client = daemon.connect();
     let old = pid(&mut client);
@@ -291,7 +291,7 @@ fn the_sessions_of_a_worker_end_with_it_and_its_requests_get_an_error() {
 }
 
 #[test]
-fn a_worker_that_writes_no_json_is_reported_ended_and_started_again() {
+fn a_worker_that_writes_invalid_json_is_reported_and_replaced() {
     for (method, params, shown) in [
         ("write", json!({ "text": "Debugger listening on port 9229\n", "rests": true }), "Debugger listening"),
         ("write_hex", json!({ "hex": "7b226d223a22ff227d0a", "rests": true }), "\\xff"),
@@ -328,7 +328,7 @@ fn a_worker_that_writes_too_long_a_line_is_ended_however_the_reads_cut_it() {
 }
 
 #[test]
-fn messages_that_can_go_nowhere_are_reported_and_the_worker_goes_on() {
+fn unroutable_messages_are_reported_and_the_worker_continues() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let (mut client, mut other) = (daemon.connect(), daemon.connect());
     other.request(1, "m", json!({}));
@@ -345,7 +345,7 @@ fn messages_that_can_go_nowhere_are_reported_and_the_worker_goes_on() {
 }
 
 #[test]
-fn what_a_worker_says_to_nobody_reaches_the_only_client_and_with_two_the_log_has_the_remedy() {
+fn an_unaddressed_message_reaches_the_only_client_and_with_two_the_log_has_the_remedy() {
     let mut daemon = Setup::new([with(worker("tools", 2, &[]), "assignment", "client")]).start();
     let mut client = daemon.connect();
     client.request(1, "initialize", json!({}));
@@ -376,7 +376,7 @@ fn an_answer_is_delivered_once() {
 }
 
 #[test]
-fn a_flood_of_messages_that_go_nowhere_is_summed_up_in_the_log() {
+fn a_flood_of_unroutable_messages_is_summarized_in_the_log() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let (mut client, mut other) = (daemon.connect(), daemon.connect());
     other.request(1, "m", json!({}));
@@ -470,7 +470,7 @@ fn a_worker_that_was_stopped_by_a_signal_is_replaced_when_its_queue_stays_full()
 }
 
 #[test]
-fn a_worker_that_is_stopped_by_a_signal_is_continued_to_hear_that_it_must_end() {
+fn a_stopped_worker_is_continued_so_that_it_handles_sigterm() {
     let setup = Setup::new([]);
     let record = setup.path("record");
     let pool = worker("agents", 1, &["--record", record.to_str().unwrap()]);
@@ -525,7 +525,7 @@ fn a_workers_whole_process_group_ends_with_it() {
 }
 
 #[test]
-fn what_a_worker_leaves_behind_in_its_group_ends_when_it_dies() {
+fn processes_left_in_a_dead_workers_group_are_killed() {
     let mut daemon = Setup::new([worker("agents", 1, &[])]).start();
     let mut client = daemon.connect();
     let grandchild = client.request(1, "grandchild", json!({}))["result"]["pid"].as_u64().unwrap();

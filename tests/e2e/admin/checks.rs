@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_name_of_a_pool_or_listener_that_does_not_exist_is_no_answer_to_a_check() {
+fn a_check_of_an_unknown_pool_or_listener_is_an_error() {
     let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
     answers(&daemon, "/readyz?pool=agent", 400, "there is no pool \"agent\"; the pools are agents\n");
     let text = "there is no listener \"7\"; the listeners are 0 (tcp://127.0.0.1:0)\n";
@@ -44,7 +44,7 @@ fn several_requests_share_a_connection_also_when_they_come_at_once() {
 }
 
 #[test]
-fn what_is_no_request_is_answered_as_http_says_and_ends_the_connection() {
+fn an_invalid_request_is_answered_as_http_requires_and_ends_the_connection() {
     let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
     let long = format!("GET / HTTP/1.1\r\nHost: localhost\r\nA: {}\r\n\r\n", "a".repeat(9000));
     for (text, status) in [
@@ -106,7 +106,7 @@ fn checks_take_no_slot_and_no_line_of_the_log_and_the_oldest_of_64_connections_m
 }
 
 #[test]
-fn those_who_send_no_more_and_take_nothing_cost_no_thread_of_the_kernel() {
+fn half_closed_stalled_clients_cost_no_kernel_thread() {
     let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
     let before = daemon.threads();
     // More than a socket buffer holds.
@@ -131,7 +131,7 @@ fn those_who_send_no_more_and_take_nothing_cost_no_thread_of_the_kernel() {
 }
 
 #[test]
-fn those_who_do_not_take_their_answers_keep_no_check_out() {
+fn clients_that_do_not_read_their_responses_keep_no_health_check_out() {
     let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
     let page = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1000);
     let silent: Vec<UnixStream> = (0..64)

@@ -84,7 +84,7 @@ fn to_have_a_daemon_drain_twice_and_then_to_send_it_a_signal_does_not_end_it_ear
 }
 
 #[test]
-fn a_command_says_where_it_asks_and_why_that_does_not_work() {
+fn a_command_names_the_address_that_it_uses_and_the_error() {
     let run = |arguments: &[&str], variable: &str| {
         let output = Command::new(program()).args(arguments).env("STDIO_BUS_ADMIN", variable).output();
         let output = output.expect("it can be started");
@@ -168,7 +168,7 @@ fn a_watcher_is_shown_the_daemon_again_and_again_until_it_ends() {
 }
 
 #[test]
-fn the_doctor_needs_no_daemon_and_looks_at_what_the_daemon_needs() {
+fn the_doctor_needs_no_daemon_and_checks_its_requirements() {
     let run = |arguments: &[&str]| Command::new(program()).args(arguments).output().expect("it can be started");
     let output = run(&["doctor"]);
     let text = String::from_utf8(output.stdout).expect("it is text");

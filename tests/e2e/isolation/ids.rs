@@ -23,7 +23,7 @@ const LIKE: [(&str, &str); 16] = [
 ];
 
 #[test]
-fn ids_that_a_worker_with_doubles_reads_as_one_are_told_apart_and_come_back_as_they_were_written() {
+fn ids_that_a_worker_with_doubles_confuses_are_distinguished_and_come_back_verbatim() {
     let mut daemon = Setup::new([worker("agents", 1, &["--doubles"])]).start();
     let (mut victim, mut attacker) = (daemon.connect(), daemon.connect());
     for (theirs, ours) in LIKE {
@@ -88,7 +88,7 @@ fn a_cancellation_of_an_id_that_only_looks_like_the_victims_cancels_nothing() {
 }
 
 #[test]
-fn a_request_whose_id_was_replaced_is_cancelled_by_the_id_that_its_client_knows() {
+fn a_request_whose_id_was_replaced_is_cancelled_by_its_clients_id() {
     let mut daemon = Setup::new([worker("agents", 1, &["--doubles"])]).start();
     let mut client = daemon.connect();
     for (_, token) in LIKE {

@@ -53,7 +53,7 @@ fn of_several_flags_that_say_where_to_listen_each_one_listens() {
 }
 
 #[test]
-fn a_script_that_is_not_there_is_told_by_the_start_as_by_check() {
+fn a_missing_script_is_reported_at_the_start_as_by_check() {
     let setup = Setup::new([json!({ "id": "a", "command": "sh", "args": ["/no/such/agent.py"], "instances": 1 })]);
     let daemon = setup.start_unheard();
     daemon.logs(&["WARN", "pools[0].args[0]: /no/such/agent.py does not exist"]);
@@ -72,7 +72,7 @@ fn the_environment_can_ask_for_debug() {
 }
 
 #[test]
-fn the_environment_says_what_carries_the_bytes_to_the_daemon_alone() {
+fn the_environment_chooses_the_backend_only_for_the_daemon() {
     let with = |value: &str, arguments: &[&str]| Setup::bare().variable("STDIO_BUS_IO", value).args(arguments);
     let mut daemon = with("", &["--tcp", "127.0.0.1:0"]).start();
     assert!(daemon.connect().request(1, "m", json!({}))["result"].is_object());
@@ -141,7 +141,7 @@ fn check_says_whether_a_configuration_is_good_and_starts_nothing() {
 }
 
 #[test]
-fn check_doubts_what_seems_to_be_a_file_and_is_none_and_looks_at_this_machine_if_asked_to() {
+fn check_warns_of_missing_files_and_checks_this_machine_if_requested() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("c.json");
     let pool = json!({ "id": "a", "command": "sh", "args": ["/no/such/worker.py"], "instances": 1 });
@@ -160,7 +160,7 @@ fn check_doubts_what_seems_to_be_a_file_and_is_none_and_looks_at_this_machine_if
 }
 
 #[test]
-fn what_cannot_be_printed_ends_in_failure() {
+fn unwritable_output_ends_in_failure() {
     for arguments in [["check"].as_slice(), &["--help"], &["--version"], &["-h"]] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
         let outcome = Setup::bare().no_listener().args(arguments).stdout(full).run();

@@ -46,7 +46,7 @@ fn the_first_line_of_another_client_does_not_wait_behind_a_flood() {
 }
 
 #[test]
-fn the_first_line_of_a_client_does_not_wait_for_those_of_its_predecessor_in_the_slot() {
+fn a_clients_first_line_does_not_wait_for_its_predecessors_in_the_slot() {
     let (mut bench, flooder, worker) = flooded();
     bench.breaks(flooder);
     bench.gone(flooder);

@@ -344,7 +344,7 @@ mod tests {
     }
 
     /// Adds bytes to the file of session `s`, as another program might.
-    fn scribble(dir: &Path, bytes: &[u8]) {
+    fn append_bytes(dir: &Path, bytes: &[u8]) {
         OpenOptions::new().append(true).open(dir.join("s.jsonl")).unwrap().write_all(bytes).unwrap();
     }
 
@@ -380,9 +380,9 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let store = open(dir.path());
             say(&store, "one");
-            scribble(dir.path(), bad);
+            append_bytes(dir.path(), bad);
             say(&store, "two");
-            scribble(dir.path(), &bad.repeat(2));
+            append_bytes(dir.path(), &bad.repeat(2));
             say(&store, "three");
             let stored = load(&store);
             assert_eq!(turns(&stored), ["one", "two", "three"]);
@@ -399,7 +399,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
         say(&store, "one");
-        scribble(dir.path(), b"somebody may want to mend this\n");
+        append_bytes(dir.path(), b"somebody may want to mend this\n");
         assert_eq!(turns(&load(&store)), ["one"]);
         say(&store, "two");
         let text = std::fs::read_to_string(dir.path().join("s.jsonl")).unwrap();
@@ -412,7 +412,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
         say(&store, "one");
-        scribble(dir.path(), &b"\n".repeat(1000));
+        append_bytes(dir.path(), &b"\n".repeat(1000));
         let told = load(&store).damage.unwrap();
         assert!(told.contains("line 3 (and 999 more) cannot be read"), "{told}");
     }

@@ -41,8 +41,8 @@ pub fn authorities(
     let authorities = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
         .build()
         .map_err(|error| error.to_string())?;
-    let believer = Verifier::new(Trust::Own { authorities, own });
-    Ok(builder()?.dangerous().with_custom_certificate_verifier(believer).with_no_client_auth())
+    let verifier = Verifier::new(Trust::Own { authorities, own });
+    Ok(builder()?.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
 /// Trusts any server.
@@ -50,8 +50,8 @@ pub fn authorities(
 /// # Errors
 /// Why TLS cannot be used here.
 pub fn anyone() -> Result<ClientConfig, String> {
-    let believer = Verifier::new(Trust::Anyone);
-    Ok(builder()?.dangerous().with_custom_certificate_verifier(believer).with_no_client_auth())
+    let verifier = Verifier::new(Trust::Anyone);
+    Ok(builder()?.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
 /// Reads the certificates of a PEM file.

@@ -151,7 +151,7 @@ impl Bus {
     /// A line of `from` is malformed (spec 4.3, 5.3).
     pub(super) fn malformed(&mut self, from: Peer, window: Window<'_>, line: usize, at: usize, fault: Fault) -> Flow {
         if let Peer::Client(client) = from
-            && let Some(text) = self.unbelieved_header(client, &window.data()[line..])
+            && let Some(text) = self.untrusted_header(client, &window.data()[line..])
         {
             self.close_with_error(client, Reason::ProxyHeader, &text);
             return Flow::Over;
@@ -203,7 +203,7 @@ impl Bus {
 
     /// The message for malformed input that looks like the PROXY header of an untrusted peer. The first lines of a
     /// binary one are empty, and were skipped.
-    fn unbelieved_header(&self, client: ClientKey, bytes: &[u8]) -> Option<String> {
+    fn untrusted_header(&self, client: ClientKey, bytes: &[u8]) -> Option<String> {
         self.peer_end(client.into()).filter(|client| client.traffic.lines_in == 0)?;
         let client = self.identity(client)?;
         let begins_like = |header: &[u8]| header.starts_with(&bytes[..bytes.len().min(header.len())]);

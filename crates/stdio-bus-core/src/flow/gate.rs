@@ -71,7 +71,7 @@ impl ReadGate {
     }
 
     /// Ends its penalty.
-    pub(crate) fn pardon(&mut self) {
+    pub(crate) fn clear_penalty(&mut self) {
         self.penalty_ends = Moment::default();
     }
 

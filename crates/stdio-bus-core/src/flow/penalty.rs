@@ -117,7 +117,7 @@ impl Bus {
     /// Ends a client's penalty.
     pub(crate) fn end_penalty(&mut self, key: ClientKey) {
         if let Some(client) = self.endpoint(key.into()) {
-            client.gate.pardon();
+            client.gate.clear_penalty();
             self.open_gate(key.into(), Hold::Penalty);
         }
     }

@@ -116,7 +116,7 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let pending = worker.end.unanswered.count();
         worker.process.replace_for(Reason::WorkerReplaced);
-        worker.tenure.order_out();
+        worker.tenure.replace_at_once();
         self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
             format!("the operator replaces a worker with {pending} requests pending")
         });

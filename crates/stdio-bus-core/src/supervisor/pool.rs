@@ -325,7 +325,7 @@ impl Bus {
             if worker.is_excused() || self.shutdown.stops_workers() {
                 // It has not failed.
             } else if worker.process.was_short() {
-                self.supervisor.pools[worker.pool].slots[slot].restarts.run_short(self.time.now());
+                self.supervisor.pools[worker.pool].slots[slot].restarts.note_shortage(self.time.now());
             } else {
                 self.on_slot_failure(slot, worker);
             }

@@ -73,7 +73,7 @@ impl Restarts {
     }
 
     /// No worker could be started for lack of system resources: that is not a failure of the command.
-    pub(super) fn run_short(&mut self, now: Moment) {
+    pub(super) fn note_shortage(&mut self, now: Moment) {
         self.due = Some(now.after(SHORTAGE));
     }
 
@@ -201,7 +201,7 @@ mod tests {
     fn a_shortage_delays_the_next_start_and_counts_for_nothing() {
         let mut slot = Slot::new(1, 60);
         for _ in 0..10 {
-            slot.restarts.run_short(Moment(0));
+            slot.restarts.note_shortage(Moment(0));
         }
         assert!(!slot.restarts.may_begin(Moment(0)) && slot.restarts.may_begin(Moment(0).after(SHORTAGE)));
         assert_eq!(slot.fail(Moment(0), Moment(0)), Some(100));

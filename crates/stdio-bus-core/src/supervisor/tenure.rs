@@ -80,7 +80,7 @@ impl Tenure {
     }
 
     /// The operator wants it replaced at once, whatever the earlier reason.
-    pub(super) fn order_out(&mut self) {
+    pub(super) fn replace_at_once(&mut self) {
         self.worn = Some(Wear::Operator);
     }
 

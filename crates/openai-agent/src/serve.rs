@@ -245,14 +245,14 @@ impl Shell {
     ) {
         let shell = self.clone();
         spawn_local(async move {
-            let turnstile = if is_large { shell.large_works.acquire().await.ok() } else { None };
+            let permit = if is_large { shell.large_works.acquire().await.ok() } else { None };
             // For a client that does not read, it is read later.
             while is_large && shell.agent.borrow().outbox().len() > STOP_READING {
                 shell.has_room.notified().await;
             }
             let outcome = shell.store_work(work).await;
             then(&mut shell.agent.borrow_mut(), outcome);
-            drop(turnstile);
+            drop(permit);
             shell.act();
         });
     }

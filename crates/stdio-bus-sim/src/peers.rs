@@ -193,7 +193,7 @@ impl WorkerView {
             self.closed.extend(line.names().into_iter().map(|name| (name.clone(), *client)));
         }
         if self.place == Place::Top && line.loads() && line.names().len() > 1 {
-            // The bus takes the name in params for the one to load.
+            // The bus loads the name in params.
             self.ambiguous.extend(line.inner.clone());
         }
         let Some(name) = session.filter(|_| line.targets().is_empty()) else { return };

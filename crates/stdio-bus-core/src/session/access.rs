@@ -105,7 +105,7 @@ impl Bus {
     fn use_of(&self, of: &Naming<'_>, worker: WorkerKey, found: Option<(SessionKey, &Session)>) -> Use {
         let (is_alone, is_shared, loads) = (self.has_owner(worker), self.shares_sessions(), of.verb == Verb::Load);
         let is_second = of.place == Place::Second;
-        // The session in the params is loaded or forked.
+        // The session to load or fork is the one in the params.
         let is_meant = of.place != Place::Leading;
         let Some((key, session)) = found else {
             return match of.verb {

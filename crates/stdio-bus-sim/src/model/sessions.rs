@@ -22,7 +22,7 @@ impl Model {
         let is_held = |name: &String| self.held.iter().any(|held| held.worker == worker && held.name == *name);
         let is_mine = |name: &String| on_worker(name).is_some_and(|at| at.client == client);
         let cancels = !line.targets().is_empty();
-        // The name in params is loaded, if there is one.
+        // The name to load is the one in params, if there is one.
         let may_load = |name: &String| line.loads() && (line.names().len() < 2 || line.inner.as_ref() == Some(name));
         let is_free = |name: &String| on_worker(name).is_none() && (may_load(name) || !is_held(name));
         let issues = self.issues(worker) && !line.loads();
@@ -94,7 +94,7 @@ impl Model {
         let made = self.new_session(now, client, worker, name, Rank::Claimed);
         let session = self.sessions.last_mut().expect("it was pushed");
         session.lent = held.is_some();
-        // The name in params is loaded, if there is one.
+        // The name to load is the one in params, if there is one.
         session.asked = held.is_none() && line.loads() && line.inner.as_ref().is_none_or(|inner| inner == name);
         session.was_issued = held.as_ref().is_some_and(|held| held.is_issued);
         // Requests of its previous owner are still pending in it.

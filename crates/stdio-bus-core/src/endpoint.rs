@@ -239,9 +239,9 @@ impl Stream {
 pub(super) struct Retired {
     /// Sorted.
     ids: Vec<u64>,
-    /// How many more there are than can be remembered, older ones included.
+    /// Their number, once they were too many to be remembered.
     more: u64,
-    /// It may answer under any id: it has sent an unsolicited answer, or owes more than is remembered.
+    /// It may answer under any id: it has sent an unsolicited answer, or retired more than are remembered.
     distrusted: bool,
     /// Sorted progress tokens of forgotten requests, where they differ from the ids. A worker that does not answer
     /// cancelled requests never says when their progress ends.
@@ -298,7 +298,7 @@ impl Retired {
         }
     }
 
-    /// Adds an id. If there is no space for it, it is only counted.
+    /// Adds an id. If there is no space for it, all are only counted.
     pub(super) fn add(&mut self, id: u64) {
         match self.ids.binary_search(&id) {
             Ok(_) => {}

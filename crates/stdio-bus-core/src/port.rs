@@ -69,7 +69,7 @@ pub enum Input {
         /// Bytes that were written to its stdin and that it has not read yet.
         bytes: usize,
     },
-    /// More than three quarters of [`max_memory`](super::settings::Limits::max_memory) are in use, or no longer are.
+    /// More than three quarters of [`max_memory`](super::settings::Limits::max_memory) are in use, or that is over.
     Memory {
         /// Bytes of all blocks in use.
         used: usize,

@@ -20,8 +20,8 @@
 //! answer). A session that ends with its worker, is closed, evicted, forgotten, or given to another client is removed
 //! from the table from any state; one that another connection of its owner takes over keeps its state.
 //!
-//! Whether the worker may know the name for good is known from the first result, or unseen answer, to a request that
-//! gives the session out, and does not change ([`Event::makes_known`]).
+//! From the first result, or unseen answer, to a request that gives the session out, the worker may know the name for
+//! good; that never changes ([`Event::makes_known`]).
 
 /// The state of a session. In those below [`State::Used`] its owner has got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

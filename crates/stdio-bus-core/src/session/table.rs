@@ -304,7 +304,7 @@ impl Sessions {
         session.pending == 0 && step(session.state, Event::LastAnswer) == State::Gone
     }
 
-    /// The one of these sessions to evict first: nothing is pending in it, the worker may not know it, and it was
+    /// The one of these sessions to evict first: nothing is pending in it; first those without an answer, then those
     /// unused for longest.
     pub(crate) fn most_idle(&self, keys: &[SessionKey]) -> Option<SessionKey> {
         let idle =

@@ -9,7 +9,7 @@ pub(super) struct Retired {
     ids: Vec<String>,
     /// Progress tokens of such requests, if they differ from their ids.
     tokens: Vec<String>,
-    /// How many more there are than can be remembered.
+    /// Their number, once they were too many to be remembered.
     more: usize,
 }
 

@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_accepts_nobody_is_given_up() {
+    fn a_daemon_that_never_accepts_is_given_up() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("bus");
         let _listener = UnixListener::bind(&path).expect("a listener");

@@ -102,7 +102,7 @@ pub enum Submission {
     WriteMany {
         /// A pipe or a terminal.
         to: RawFd,
-        /// The vectors.
+        /// The message header.
         vectors: *const libc::iovec,
         /// Their number.
         count: u32,

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_one_line_that_commands_no_terminal() {
+    fn an_entry_is_one_line_without_control_characters() {
         let mut entry = Entry::new(TEXT, Level::ERROR);
         entry.message("a\nb\u{9b}1m").text("name", "\u{202e}x");
         let line = line(entry.token("id", r#""é\n""#));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_in_json_commands_no_terminal_either() {
+    fn a_json_entry_has_no_control_characters_either() {
         let mut entry = Entry::new(JSON, Level::ERROR);
         entry.message("a\u{9b}1m\u{7f}").text("name", "\u{202e}x");
         let line = line(entry.token("id", "\"\u{85}\u{200f}\""));

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_brings_back_what_it_was_made_from() {
+    fn a_token_round_trips() {
         for operation in ALL {
             assert_eq!(Operation::of(operation.token(77)), Some((*operation, 77)));
         }

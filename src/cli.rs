@@ -22,7 +22,7 @@ use crate::advice;
 use crate::bridge;
 use crate::bus::settings::Assignment;
 use crate::config::{Config, ConfigError, Listen, Listener, LogFormat, LogLevel, OnePool, Web, WebProtocol};
-use crate::control::{Question, Whom};
+use crate::control::{ControlOptions, Question};
 use crate::error::StartError;
 use crate::init;
 use crate::io::kernel::Choice;
@@ -48,7 +48,7 @@ pub enum Command {
     /// Query or control a running daemon.
     Control {
         /// The daemon to ask.
-        whom: Whom,
+        options: ControlOptions,
         /// The question.
         question: Question,
     },
@@ -145,7 +145,7 @@ impl Options {
     /// It is not a valid value of `--io`.
     pub fn carry(&mut self, value: Option<&OsStr>) -> Result<(), StartError> {
         let Some(value) = value.filter(|value| self.io.is_none() && !value.is_empty()) else { return Ok(()) };
-        let means = value.to_str().and_then(|text| Means::from_str(text, true).ok()).ok_or_else(|| {
+        let means = value.to_str().and_then(|text| Backend::from_str(text, true).ok()).ok_or_else(|| {
             StartError::Usage(format!("STDIO_BUS_IO is {}; write auto, ring or epoll", value.display()))
         })?;
         self.io = Some(means.into());
@@ -224,7 +224,7 @@ where
             Command::Doctor { config: config.map_or(Source::Embedded, Source::from), json }
         }
         CommandLine { command: Some(verb), .. } => match verb.question() {
-            Some((whom, question)) => Command::Control { whom: whom.into(), question },
+            Some((options, question)) => Command::Control { options: options.into(), question },
             None => unreachable!("the others are above"),
         },
         CommandLine { command: None, daemon } => {
@@ -351,7 +351,7 @@ struct DaemonArgs {
     /// Where a sandbox blocks io_uring or the kernel has none, epoll does the same for more CPU. It comes before
     /// STDIO_BUS_IO in the environment, which takes the same values.
     #[arg(long, value_name = "HOW", value_enum, ignore_case = true)]
-    io: Option<Means>,
+    io: Option<Backend>,
 
     /// Do not start if the command of any pool cannot be run
     ///
@@ -422,7 +422,7 @@ impl From<Assigned> for Assignment {
 
 /// [`Choice`] as it is written on the command line.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Means {
+enum Backend {
     /// io_uring, and epoll where it cannot be had
     Auto,
     /// io_uring, or exit with 69
@@ -431,12 +431,12 @@ enum Means {
     Epoll,
 }
 
-impl From<Means> for Choice {
-    fn from(means: Means) -> Self {
+impl From<Backend> for Choice {
+    fn from(means: Backend) -> Self {
         match means {
-            Means::Auto => Self::Auto,
-            Means::Ring => Self::Ring,
-            Means::Epoll => Self::Epoll,
+            Backend::Auto => Self::Auto,
+            Backend::Ring => Self::Ring,
+            Backend::Epoll => Self::Epoll,
         }
     }
 }

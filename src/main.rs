@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         Command::Run(options) => return run(options),
         Command::Check { config, environment } => check(&config, environment).map(|()| exit::OK),
         Command::Worker(Worker::Echo) => echo::run().map(|()| exit::OK).map_err(StartError::io("echo")),
-        Command::Control { whom, question } => control::run(&whom, &question),
+        Command::Control { options, question } => control::run(&options, &question),
         Command::Doctor { config, json } => {
             program().and_then(|program| config.load(&program)).and_then(|config| control::doctor::run(&config, json))
         }

@@ -24,7 +24,7 @@ use super::failure::{Ending, Failure};
 use super::guard::Guard;
 use super::link::{self, Sink, Source};
 use super::run;
-use super::stream::{Means, Stream};
+use super::stream::{Backend, Stream};
 use super::terms::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
 use super::waiting::Waiting;
 use crate::bus::id::Id;
@@ -76,7 +76,7 @@ pub enum Handshake {
 pub fn call(call: &Call) -> Result<u8, StartError> {
     let request = call.method.as_deref().map(|method| Ok((method, params(method, call.params.as_deref())?)));
     let request = request.transpose().map_err(StartError::Usage)?;
-    run::run(async |means| talk(call, request, means).await)?
+    run::run(async |backend| talk(call, request, backend).await)?
 }
 
 /// The params of a request on one line, if there are any.
@@ -170,8 +170,8 @@ struct Talk<'a> {
 /// An early end, with the exit code. The reason was printed to stderr.
 struct Over(u8);
 
-async fn talk(call: &Call, request: Option<(&str, Option<String>)>, means: Means) -> Result<u8, StartError> {
-    let (sink, source) = match link::connect(&call.options, means, call.limit.min(CONNECT_LIMIT)).await {
+async fn talk(call: &Call, request: Option<(&str, Option<String>)>, backend: Backend) -> Result<u8, StartError> {
+    let (sink, source) = match link::connect(&call.options, backend, call.limit.min(CONNECT_LIMIT)).await {
         Ok(link) => link,
         Err(Failure::Silent) if call.limit < CONNECT_LIMIT => {
             call.say_too_late("no answer");
@@ -186,7 +186,7 @@ async fn talk(call: &Call, request: Option<(&str, Option<String>)>, means: Means
     let (sender, events) = channel(16);
     spawn(hear(source, sender.clone()));
     if request.is_none() {
-        let stdin = io::stdin().as_fd().try_clone_to_owned().and_then(|fd| Stream::new(fd, means));
+        let stdin = io::stdin().as_fd().try_clone_to_owned().and_then(|fd| Stream::new(fd, backend));
         spawn(read_lines(stdin.map_err(StartError::io("use stdin"))?, sender.clone()));
     }
     let mut talk = Talk {

@@ -42,7 +42,7 @@ pub(super) struct Line<'a> {
     /// Its kind, its id, and the id's raw token; none if it has no id, or is not a message.
     pub message: Option<(Kind, Id, &'a [u8])>,
     /// It is an error response to an unknown request: its id is null.
-    pub is_for_nobody: bool,
+    pub has_null_id: bool,
     /// The raw session name, if it is a prompt.
     pub prompts: Option<&'a [u8]>,
 }
@@ -140,9 +140,9 @@ impl Follower {
             (Place::Over, Some(kind), Some(id)) => Some((kind, id, &self.id[..])),
             _ => None,
         };
-        let is_for_nobody = self.place == Place::Over && kind == Some(Kind::Response) && self.id == b"null";
+        let has_null_id = self.place == Place::Over && kind == Some(Kind::Response) && self.id == b"null";
         let prompts = (self.place == Place::Over && self.is_prompt()).then_some(&self.session[..]);
-        found(Line { length: self.length, rest, message, is_for_nobody, prompts });
+        found(Line { length: self.length, rest, message, has_null_id, prompts });
         self.length = 0;
         self.place = Place::Start;
         self.member = Member::Other;

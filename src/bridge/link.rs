@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use super::daemon::{Daemon, Options};
 use super::failure::{Ending, Failure};
 use super::http::{self, Client, Hearing};
-use super::stream::{Means, Stream};
+use super::stream::{Backend, Stream};
 use super::terms::{LAST_WORDS_LIMIT, say};
 use super::tls::Trust;
 use super::websocket::{self, Receiver, Sender};
@@ -42,10 +42,10 @@ pub(super) enum Source {
 ///
 /// # Errors
 /// Why it failed.
-pub(super) async fn connect(options: &Options, means: Means, limit: Duration) -> Result<(Sink, Source), Failure> {
+pub(super) async fn connect(options: &Options, backend: Backend, limit: Duration) -> Result<(Sink, Source), Failure> {
     let open = || {
         let socket = dial(&options.daemon.address(), limit).map_err(Failure::Dial)?;
-        Stream::new(socket, means).map(Rc::new).map_err(Failure::Dial)
+        Stream::new(socket, backend).map(Rc::new).map_err(Failure::Dial)
     };
     let url = match &options.daemon {
         Daemon::Lines(_) => {

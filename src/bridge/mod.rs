@@ -58,7 +58,7 @@ use failure::Ending;
 use guard::Guard;
 use link::{Sink, Source};
 use refusal::Refusal;
-use stream::{Means, Stream};
+use stream::{Backend, Stream};
 use terms::{BLOCK, CONNECT_LIMIT, LAST_WORDS_LIMIT, say};
 use waiting::{Asker, Farewell, Overlong, Waiting};
 
@@ -81,12 +81,12 @@ const LINGER: Duration = Duration::from_secs(10);
 /// # Errors
 /// Stdin or stdout cannot be used.
 pub fn run(options: &Options) -> Result<u8, StartError> {
-    run::run(async |means| serve(options, means).await)?
+    run::run(async |backend| serve(options, backend).await)?
 }
 
-async fn serve(options: &Options, means: Means) -> Result<u8, StartError> {
-    let link = link::connect(options, means, CONNECT_LIMIT).await;
-    let open = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().and_then(|fd| Stream::new(fd, means));
+async fn serve(options: &Options, backend: Backend) -> Result<u8, StartError> {
+    let link = link::connect(options, backend, CONNECT_LIMIT).await;
+    let open = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().and_then(|fd| Stream::new(fd, backend));
     let stdin = Rc::new(open(io::stdin().as_fd()).map_err(StartError::io("use stdin"))?);
     let stdout = Rc::new(open(io::stdout().as_fd()).map_err(StartError::io("use stdout"))?);
     match link {

@@ -6,26 +6,26 @@ use std::mem::ManuallyDrop;
 use tokio::task::LocalSet;
 
 use super::ring;
-use super::stream::Means;
+use super::stream::Backend;
 use crate::error::StartError;
 
 /// Runs it to its end. The caller is expected to exit: a read of stdin may still be in progress.
 ///
 /// # Errors
 /// No runtime can be created.
-pub(super) fn run<T>(does: impl AsyncFnOnce(Means) -> T) -> Result<T, StartError> {
+pub(super) fn run<T>(does: impl AsyncFnOnce(Backend) -> T) -> Result<T, StartError> {
     // Editors run in containers that block io_uring; a bridge works without it.
     let ring = probe_ring().and_then(|()| ring::Runtime::new());
     // Dropping a runtime would wait for the read of stdin, which may never end.
     match ring {
         Ok(runtime) => {
             let runtime = ManuallyDrop::new(runtime);
-            Ok(runtime.block_on(does(Means::Ring)))
+            Ok(runtime.block_on(does(Backend::Ring)))
         }
         Err(_) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = ManuallyDrop::new(runtime.map_err(StartError::io("wait for stdin"))?);
-            Ok(LocalSet::new().block_on(&runtime, does(Means::Threads)))
+            Ok(LocalSet::new().block_on(&runtime, does(Backend::Threads)))
         }
     }
 }

@@ -15,7 +15,7 @@ use super::ring::File;
 
 /// How to read and write.
 #[derive(Clone, Copy)]
-pub(super) enum Means {
+pub(super) enum Backend {
     /// With the ring of the runtime.
     Ring,
     /// With threads of the runtime, since there is no ring here.
@@ -36,10 +36,10 @@ impl Stream {
     ///
     /// # Errors
     /// The error of dup(2).
-    pub(super) fn new(fd: OwnedFd, means: Means) -> io::Result<Self> {
-        let file = match means {
-            Means::Ring => Some(File::new(fd.try_clone()?)?),
-            Means::Threads => None,
+    pub(super) fn new(fd: OwnedFd, backend: Backend) -> io::Result<Self> {
+        let file = match backend {
+            Backend::Ring => Some(File::new(fd.try_clone()?)?),
+            Backend::Threads => None,
         };
         Ok(Self { file, fd: Arc::new(fd) })
     }

@@ -51,8 +51,8 @@ struct Open {
     count: usize,
     next: u64,
     longest: Longest,
-    /// The daemon has refused a line without an id, so that its sender is unknown.
-    nobody_was_told: bool,
+    /// The editor has received an error without an id.
+    has_null_id_error: bool,
 }
 
 /// The longest line sent.
@@ -135,8 +135,8 @@ impl Waiting {
             if !matches!(line.message, Some((Kind::Response, ..))) {
                 last_word.clear();
             }
-            if line.is_for_nobody {
-                open.nobody_was_told = true;
+            if line.has_null_id {
+                open.has_null_id_error = true;
                 if line.length <= MAX_LAST_WORD as u64 {
                     last_word.extend_from_slice(begun);
                     last_word.extend_from_slice(&bytes[start..next]);
@@ -181,7 +181,7 @@ impl Waiting {
     /// It is the longest one sent. All lines before the one that the daemon refused were shorter, so any longer one is
     /// too long as well.
     pub(super) fn take_overlong(&mut self) -> Overlong {
-        let unknown = if self.open.nobody_was_told { Asker::Knows } else { Asker::Unknown };
+        let unknown = if self.open.has_null_id_error { Asker::Knows } else { Asker::Unknown };
         let (length, unfinished) = self.requests.unfinished();
         if length > self.open.longest.length {
             return Overlong { length, asker: unfinished.map_or(unknown, |token| Asker::Waits(token.into())) };

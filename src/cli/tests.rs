@@ -284,7 +284,7 @@ fn init_writes_to_a_file_or_stdout() {
 #[test]
 fn a_running_daemon_is_asked_by_its_admin_address() {
     let asked = |line: &str| match words(line) {
-        Ok(Command::Control { whom, question }) => (whom, question),
+        Ok(Command::Control { options, question }) => (options, question),
         other => panic!("{line:?}: {other:?}"),
     };
     let address = Address::from_any("/run/a").ok();
@@ -301,7 +301,11 @@ fn a_running_daemon_is_asked_by_its_admin_address() {
         ("drain --json --admin /run/a", true, Question::Act { target: "/drain".to_owned() }),
         ("log-level debug --admin /run/a", false, Question::Act { target: "/log-level?level=debug".to_owned() }),
     ] {
-        assert_eq!(asked(line), (Whom { address: address.clone(), token_file: None, json }, question), "{line}");
+        assert_eq!(
+            asked(line),
+            (ControlOptions { address: address.clone(), token_file: None, json }, question),
+            "{line}"
+        );
     }
     let doctor = Command::Doctor { config: Source::Embedded, json: true };
     assert_eq!(words("doctor --json").ok(), Some(doctor));

@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use crate::address::Address;
 use crate::bridge::{self, Daemon};
 use crate::bus::report::Level as LogLevel;
-use crate::control::{self, Question, Whom};
+use crate::control::{self, ControlOptions, Question};
 
 /// The workers that the program has built in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -63,7 +63,7 @@ pub(super) enum Verb {
         #[arg(long)]
         watch: bool,
         #[command(flatten)]
-        whom: WhomArgs,
+        control: ControlArgs,
     },
     /// Show a table of a running daemon
     Show {
@@ -71,7 +71,7 @@ pub(super) enum Verb {
         #[arg(value_enum)]
         table: Shown,
         #[command(flatten)]
-        whom: WhomArgs,
+        control: ControlArgs,
     },
     /// Close a client's connection
     ///
@@ -97,14 +97,14 @@ pub(super) enum Verb {
         #[arg(long)]
         dry_run: bool,
         #[command(flatten)]
-        whom: WhomArgs,
+        control: ControlArgs,
     },
     /// Have a running daemon drain and end, as SIGTERM does
     ///
     /// Asked for again, it changes nothing: it never ends the drain early.
     Drain {
         #[command(flatten)]
-        whom: WhomArgs,
+        control: ControlArgs,
     },
     /// Change what a running daemon writes to its log, until it ends
     LogLevel {
@@ -112,7 +112,7 @@ pub(super) enum Verb {
         #[arg(value_enum, ignore_case = true)]
         level: Level,
         #[command(flatten)]
-        whom: WhomArgs,
+        control: ControlArgs,
     },
     /// Look whether this machine is fit for the daemon, and say what to do
     ///
@@ -171,7 +171,7 @@ pub(super) enum Killed {
         #[arg(value_parser = |text: &str| text.parse::<u32>().map_err(|_| "write its number, which show clients tells"))]
         number: u32,
         #[command(flatten)]
-        whom: WhomArgs,
+        control: ControlArgs,
     },
 }
 
@@ -185,14 +185,14 @@ pub(super) enum Restarted {
         #[arg(long)]
         now: bool,
         #[command(flatten)]
-        whom: WhomArgs,
+        control: ControlArgs,
     },
     /// All workers of a pool, one after the other
     Pool {
         /// Its id
         id: String,
         #[command(flatten)]
-        whom: WhomArgs,
+        control: ControlArgs,
     },
 }
 
@@ -246,7 +246,7 @@ impl From<Handshake> for bridge::Handshake {
 
 /// Which daemon is asked.
 #[derive(Debug, Args)]
-pub(super) struct WhomArgs {
+pub(super) struct ControlArgs {
     /// The admin listener of the daemon [default: $STDIO_BUS_ADMIN]
     ///
     /// What the daemon was given as --admin or admin.listen: the path of a Unix socket, @NAME, or HOST:PORT.
@@ -260,8 +260,8 @@ pub(super) struct WhomArgs {
     json: bool,
 }
 
-impl From<WhomArgs> for Whom {
-    fn from(args: WhomArgs) -> Self {
+impl From<ControlArgs> for ControlOptions {
+    fn from(args: ControlArgs) -> Self {
         Self { address: args.admin, token_file: args.token_file, json: args.json }
     }
 }
@@ -289,10 +289,10 @@ pub(super) enum Shown {
 
 impl Verb {
     /// The question for a running daemon, if the command is one.
-    pub(super) fn question(self) -> Option<(WhomArgs, Question)> {
+    pub(super) fn question(self) -> Option<(ControlArgs, Question)> {
         Some(match self {
-            Self::Status { watch, whom } => (whom, Question::Status { watch }),
-            Self::Show { table, whom } => {
+            Self::Status { watch, control } => (control, Question::Status { watch }),
+            Self::Show { table, control } => {
                 let table = match table {
                     Shown::Clients => "clients",
                     Shown::Workers => "workers",
@@ -303,29 +303,29 @@ impl Verb {
                     Shown::Limits => "limits",
                     Shown::Errors => "errors",
                 };
-                (whom, Question::Show { table })
+                (control, Question::Show { table })
             }
-            Self::Kill { what: Killed::Client { number, whom } } => {
-                (whom, Question::Act { target: format!("/kill-client?client={number}") })
+            Self::Kill { what: Killed::Client { number, control } } => {
+                (control, Question::Act { target: format!("/kill-client?client={number}") })
             }
-            Self::Restart { what: Restarted::Worker { name, now, whom } } => {
+            Self::Restart { what: Restarted::Worker { name, now, control } } => {
                 let now = if now { "&now=1" } else { "" };
                 let target = format!("/restart-worker?worker={}{now}", control::escaped_value(&name));
-                (whom, Question::Act { target })
+                (control, Question::Act { target })
             }
-            Self::Restart { what: Restarted::Pool { id, whom } } => {
-                (whom, Question::Act { target: format!("/restart-pool?pool={}", control::escaped_value(&id)) })
+            Self::Restart { what: Restarted::Pool { id, control } } => {
+                (control, Question::Act { target: format!("/restart-pool?pool={}", control::escaped_value(&id)) })
             }
-            Self::Reload { dry_run, whom } => (whom, Question::Reload { dry_run }),
-            Self::Drain { whom } => (whom, Question::Act { target: "/drain".to_owned() }),
-            Self::LogLevel { level, whom } => {
+            Self::Reload { dry_run, control } => (control, Question::Reload { dry_run }),
+            Self::Drain { control } => (control, Question::Act { target: "/drain".to_owned() }),
+            Self::LogLevel { level, control } => {
                 let level = match level {
                     Level::Debug => "debug",
                     Level::Info => "info",
                     Level::Warn => "warn",
                     Level::Error => "error",
                 };
-                (whom, Question::Act { target: format!("/log-level?level={level}") })
+                (control, Question::Act { target: format!("/log-level?level={level}") })
             }
             Self::Worker { .. }
             | Self::Connect(_)

@@ -29,7 +29,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The daemon to ask, and the format of the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Whom {
+pub struct ControlOptions {
     /// Its admin listener; none uses [`ADDRESS_VARIABLE`].
     pub address: Option<Address>,
     /// The file with its token, for actions over TCP; none uses [`TOKEN_VARIABLE`].
@@ -67,23 +67,23 @@ pub enum Question {
 ///
 /// # Errors
 /// The daemon's address is unknown ([`StartError::Usage`]), it cannot be asked, or it refuses ([`StartError::Io`]).
-pub fn run(whom: &Whom, question: &Question) -> Result<u8, StartError> {
-    let server = server(whom)?;
+pub fn run(options: &ControlOptions, question: &Question) -> Result<u8, StartError> {
+    let server = server(options)?;
     let written = match question {
-        Question::Status { watch: true } => watch::watch(&server, whom.json)?,
+        Question::Status { watch: true } => watch::watch(&server, options.json)?,
         Question::Status { watch: false } => {
             let body = server.body(&Ask::get("/status.json"))?;
-            if whom.json { say(&visible::json(&body)) } else { say(&text::status(&parsed(&body)?, None)) }
+            if options.json { say(&visible::json(&body)) } else { say(&text::status(&parsed(&body)?, None)) }
         }
         Question::Show { table } => {
             let body = server.body(&Ask::get(&format!("/{table}.json")))?;
-            if whom.json { say(&visible::json(&body)) } else { say(&text::table(&parsed(&body)?, table, "nothing")) }
+            if options.json { say(&visible::json(&body)) } else { say(&text::table(&parsed(&body)?, table, "nothing")) }
         }
-        Question::Reload { dry_run } => return reload(&server, whom.json, *dry_run),
+        Question::Reload { dry_run } => return reload(&server, options.json, *dry_run),
         Question::Act { target } => {
             let said = server.body(&Ask::post(target))?;
             let as_json = || format!("{}\n", serde_json::json!({ "said": said.trim_end() }));
-            if whom.json { say(&visible::json(&as_json())) } else { say(&said) }
+            if options.json { say(&visible::json(&as_json())) } else { say(&said) }
         }
     };
     match written {
@@ -121,7 +121,7 @@ fn reload(server: &Server, json: bool, dry_run: bool) -> Result<u8, StartError> 
     Ok(code)
 }
 
-fn server(whom: &Whom) -> Result<Server, StartError> {
+fn server(options: &ControlOptions) -> Result<Server, StartError> {
     let from_environment = || -> Result<Address, StartError> {
         let text = std::env::var(ADDRESS_VARIABLE).unwrap_or_default();
         if text.is_empty() {
@@ -132,8 +132,8 @@ fn server(whom: &Whom) -> Result<Server, StartError> {
         }
         Address::from_any(&text).map_err(|error| StartError::Usage(format!("{ADDRESS_VARIABLE}: {error}")))
     };
-    let address = whom.address.clone().map_or_else(from_environment, Ok)?;
-    let token_file = whom.token_file.clone().or_else(|| std::env::var_os(TOKEN_VARIABLE).map(PathBuf::from));
+    let address = options.address.clone().map_or_else(from_environment, Ok)?;
+    let token_file = options.token_file.clone().or_else(|| std::env::var_os(TOKEN_VARIABLE).map(PathBuf::from));
     let read = |path: PathBuf| {
         let doing = format!("read the token file {}", path.display());
         std::fs::read_to_string(&path).map(|token| token.trim().to_owned()).map_err(StartError::io(&doing))

@@ -9,7 +9,7 @@ pub struct Fields<'b>(pub(super) Vec<httparse::Header<'b>>);
 
 /// A field that may occur only once occurs twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Twice;
+pub struct Duplicate;
 
 impl<'b> Fields<'b> {
     /// The values of a field, one for each field line.
@@ -21,11 +21,11 @@ impl<'b> Fields<'b> {
     ///
     /// # Errors
     /// It occurs more than once.
-    pub fn only(&self, name: &str) -> Result<Option<&'b [u8]>, Twice> {
+    pub fn only(&self, name: &str) -> Result<Option<&'b [u8]>, Duplicate> {
         let mut only = None;
         for field in &self.0 {
             if is_same_name(field.name, name) && only.replace(field.value).is_some() {
-                return Err(Twice);
+                return Err(Duplicate);
             }
         }
         Ok(only)

@@ -61,7 +61,7 @@ pub(super) struct Buffered {
 
 /// The source of lines.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum LineSource {
     Daemon,
     Workers,
     /// The lines of `log.requests`.
@@ -71,15 +71,15 @@ pub(super) enum Whose {
 impl Buffered {
     const EMPTY: Self = Self { bytes: Vec::new(), dropped: 0, of_workers: 0, of_requests: 0, are_due: false };
 
-    fn push(&mut self, line: &[u8], whose: Whose) {
-        self.push_with(whose, || line);
+    fn push(&mut self, line: &[u8], source: LineSource) {
+        self.push_with(source, || line);
     }
 
     /// Adds a line, which is formatted only if it may fit.
-    pub(super) fn push_with<'l>(&mut self, whose: Whose, line: impl FnOnce() -> &'l [u8]) {
+    pub(super) fn push_with<'l>(&mut self, source: LineSource, line: impl FnOnce() -> &'l [u8]) {
         // After a gap no line may be added before the gap is reported. Gaps of others do not affect the daemon's own
         // lines.
-        let is_own = whose == Whose::Daemon;
+        let is_own = source == LineSource::Daemon;
         let room = if is_own { BUFFER } else { OTHERS_PART };
         let missed = if is_own { self.dropped - self.of_workers - self.of_requests } else { self.dropped };
         if missed == 0 && self.bytes.len() < room {
@@ -89,14 +89,14 @@ impl Buffered {
                     BEGUN.fetch_add(1, Ordering::Relaxed);
                 }
                 self.bytes.extend_from_slice(line);
-                self.are_due |= whose != Whose::Requests || self.bytes.len() >= ENOUGH;
+                self.are_due |= source != LineSource::Requests || self.bytes.len() >= ENOUGH;
                 return;
             }
         }
         self.dropped += 1;
         LOST.fetch_add(1, Ordering::Relaxed);
-        self.of_workers += u64::from(whose == Whose::Workers);
-        self.of_requests += u64::from(whose == Whose::Requests);
+        self.of_workers += u64::from(source == LineSource::Workers);
+        self.of_requests += u64::from(source == LineSource::Requests);
     }
 }
 
@@ -177,8 +177,8 @@ impl Batch {
 
     fn note(&mut self, lines: u64, of: [u64; 2], why: &str) {
         let told = of.iter().zip(["workers", "requests"]).filter(|(lines, _)| **lines > 0);
-        let whose: String = told.map(|(lines, whose)| format!(", {lines} of them of {whose}")).collect();
-        let why = format_args!("{why}: {lines} lines of the log were dropped{whose}");
+        let source: String = told.map(|(lines, source)| format!(", {lines} of them of {source}")).collect();
+        let why = format_args!("{why}: {lines} lines of the log were dropped{source}");
         self.bytes.extend(Entry::new(look(), Level::WARN).message(why).word("reason", "log_dropped").line());
     }
 }
@@ -207,7 +207,7 @@ pub(super) fn requests_lost(requests: u64) {
     LOST.fetch_add(requests, Ordering::Relaxed);
     let why = format_args!("{requests} requests have no line in the log: there were too many at once");
     let line = Entry::new(look(), Level::WARN).message(why).word("reason", "log_dropped").line();
-    buffered().push(&line, Whose::Daemon);
+    buffered().push(&line, LineSource::Daemon);
 }
 
 /// The format of lines.
@@ -344,7 +344,7 @@ pub(super) fn worker(pool: &str, worker: WorkerName, said: Said<'_>) {
     let (look, level) = (look(), level_of(OF_WORKERS));
     match said {
         Said::Line(kept, length) => {
-            buffered().push(&entry::of_worker(look, level, (pool, worker), kept, length), Whose::Workers);
+            buffered().push(&entry::of_worker(look, level, (pool, worker), kept, length), LineSource::Workers);
         }
         Said::LeftOut(lines, bytes) => {
             let mut entry = Entry::new(look, level);
@@ -352,7 +352,7 @@ pub(super) fn worker(pool: &str, worker: WorkerName, said: Said<'_>) {
                 "a worker wrote more than {LINES_PER_SEC} lines a second to stderr; the others were left out"
             ));
             entry.word("reason", "stderr_left_out").worker(pool, worker).number("lines", lines).number("bytes", bytes);
-            buffered().push(&entry.line(), Whose::Daemon);
+            buffered().push(&entry.line(), LineSource::Daemon);
         }
     }
 }
@@ -382,7 +382,7 @@ pub(super) fn report(report: &Report, pool_of: impl Fn(usize) -> String) {
     if report.suppressed > 0 {
         entry.plain("suppressed", report.suppressed);
     }
-    buffered().push(&entry.line(), Whose::Daemon);
+    buffered().push(&entry.line(), LineSource::Daemon);
 }
 
 /// Adds a client's identity.
@@ -448,7 +448,7 @@ impl Subscriber for Lines {
     fn event(&self, event: &Event<'_>) {
         let mut entry = Entry::new(look(), *event.metadata().level());
         event.record(&mut entry);
-        buffered().push(&entry.line(), Whose::Daemon);
+        buffered().push(&entry.line(), LineSource::Daemon);
     }
 
     fn enter(&self, _: &span::Id) {}
@@ -514,12 +514,12 @@ mod tests {
         let mut buffer = Buffered::EMPTY;
         let noise = [b"noise noise noise".as_slice(), b"\n"].concat();
         for _ in 0..2 * BUFFER / noise.len() {
-            buffer.push(&noise, Whose::Workers);
+            buffer.push(&noise, LineSource::Workers);
         }
         assert!(buffer.bytes.len() <= OTHERS_PART && buffer.of_workers > 0 && buffer.dropped == buffer.of_workers);
         for _ in 0..100 {
-            buffer.push(b"own\n", Whose::Daemon);
-            buffer.push(&noise, Whose::Workers);
+            buffer.push(b"own\n", LineSource::Daemon);
+            buffer.push(&noise, LineSource::Workers);
         }
         let dropped = buffer.dropped;
         let mut batch = Batch::default();
@@ -528,7 +528,7 @@ mod tests {
         assert_eq!(text.lines().filter(|line| *line == "own").count(), 100);
         let note = format!("stderr was full: {dropped} lines of the log were dropped, {dropped} of them of workers");
         assert!(text.lines().last().is_some_and(|line| line.contains(&note)), "{note}");
-        buffer.push(&noise, Whose::Workers);
+        buffer.push(&noise, LineSource::Workers);
         assert_eq!((buffer.bytes.len(), buffer.dropped), (noise.len(), 0), "once that was told, there is room again");
     }
 }

@@ -73,7 +73,7 @@ impl Notify {
     }
 
     /// Without a service manager.
-    pub(super) fn nobody() -> Self {
+    pub(super) fn disabled() -> Self {
         Self::new(None, None)
     }
 
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn without_a_service_manager_nothing_is_sent() {
-        let mut notify = Notify::nobody();
+        let mut notify = Notify::disabled();
         notify.changed();
         notify.stops();
         assert_eq!(notify.due(), None);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tracing::Level;
 
 use super::entry::{self, Entry, Look};
-use super::log::{self, Whose};
+use super::log::{self, LineSource};
 use crate::bus::Bus;
 use crate::bus::ended::{Ended, Words};
 use crate::bus::port::Moment;
@@ -35,7 +35,7 @@ impl RequestLines {
         let mut output = None;
         self.lost += bus.take_ended(|ended, words| {
             let (output, look) = output.get_or_insert_with(|| (log::lines(), self.begin(now)));
-            output.push_with(Whose::Requests, || {
+            output.push_with(LineSource::Requests, || {
                 self.write_one(*look, ended, words, pools);
                 self.line.as_bytes()
             });

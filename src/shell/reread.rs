@@ -3,7 +3,7 @@
 use std::io;
 
 use super::operation::Operation;
-use super::token_files::{Rereading, Whose};
+use super::token_files::{FileOwner, Rereading};
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::Io;
@@ -18,10 +18,10 @@ impl<I: Io> Shell<I> {
     pub(super) fn reread(&mut self, now: Moment) {
         let Some(rereading) = &mut self.rereading else { return };
         rereading.bell.arm(&mut self.reactor.io, Operation::Reread);
-        for (whose, content) in rereading.news() {
-            match whose {
-                Whose::Listener(listener) => self.take_tokens(now, listener, content),
-                Whose::Admin => self.admin.take_token(content),
+        for (owner, content) in rereading.news() {
+            match owner {
+                FileOwner::Listener(listener) => self.take_tokens(now, listener, content),
+                FileOwner::Admin => self.admin.take_token(content),
             }
         }
     }

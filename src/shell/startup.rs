@@ -12,7 +12,7 @@ use super::listeners::Acceptor;
 use super::notify::Notify;
 use super::reloads::{Reloads, Source};
 use super::signals::{self, Signals};
-use super::token_files::{Rereading, Whose};
+use super::token_files::{FileOwner, Rereading};
 use super::turn::Shell;
 use super::workers::reap::Reaper;
 use super::workers::spawn;
@@ -107,12 +107,13 @@ fn open_acceptors(config: &Config, inherited: &[Inherited]) -> Result<Vec<Accept
 }
 
 /// The token files that are reread at run time.
-pub(super) fn token_files(config: &Config) -> Vec<(Whose, std::path::PathBuf)> {
+pub(super) fn token_files(config: &Config) -> Vec<(FileOwner, std::path::PathBuf)> {
     let tokens_of = |(at, listener): (usize, &Listener)| {
         let path = listener.web.as_ref().and_then(|web| web.tokens_file.clone())?;
-        Some((Whose::Listener(at), path))
+        Some((FileOwner::Listener(at), path))
     };
-    let of_admin = config.admin.as_ref().and_then(|admin| admin.token_file.clone()).map(|path| (Whose::Admin, path));
+    let of_admin =
+        config.admin.as_ref().and_then(|admin| admin.token_file.clone()).map(|path| (FileOwner::Admin, path));
     config.listeners.iter().enumerate().filter_map(tokens_of).chain(of_admin).collect()
 }
 

@@ -21,7 +21,7 @@ const STACK: usize = 64 * 1024;
 
 /// The owner of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum FileOwner {
     /// The listener with this index, for its clients' tokens.
     Listener(usize),
     /// The admin listener, for the operators' token.
@@ -29,7 +29,7 @@ pub(super) enum Whose {
 }
 
 /// A result: the list of files it belongs to, the owner, and the contents.
-pub(super) type Read = (u64, Whose, io::Result<Vec<u8>>);
+pub(super) type Read = (u64, FileOwner, io::Result<Vec<u8>>);
 
 /// See the module documentation.
 pub(super) struct Rereading {
@@ -47,7 +47,7 @@ impl Rereading {
     ///
     /// # Errors
     /// A thread or a socket cannot be created.
-    pub(super) fn begin(files: impl IntoIterator<Item = (Whose, PathBuf)>) -> io::Result<Self> {
+    pub(super) fn begin(files: impl IntoIterator<Item = (FileOwner, PathBuf)>) -> io::Result<Self> {
         let (tell, read) = channel();
         let (bell, ring) = UnixStream::pair()?;
         ring.set_nonblocking(true)?;
@@ -60,29 +60,29 @@ impl Rereading {
     ///
     /// # Errors
     /// A thread cannot be created.
-    pub(super) fn watch(&mut self, files: impl IntoIterator<Item = (Whose, PathBuf)>) -> io::Result<()> {
+    pub(super) fn watch(&mut self, files: impl IntoIterator<Item = (FileOwner, PathBuf)>) -> io::Result<()> {
         self.watched = Arc::new(*self.watched + 1);
-        for (whose, path) in files {
+        for (owner, path) in files {
             let (tell, ring, watched) = (self.tell.clone(), self.ring.try_clone()?, Arc::downgrade(&self.watched));
             let thread = std::thread::Builder::new().name("tokens".to_owned()).stack_size(STACK);
-            thread.spawn(move || watch(whose, File::at(path), &watched, &tell, &ring))?;
+            thread.spawn(move || watch(owner, File::at(path), &watched, &tell, &ring))?;
         }
         Ok(())
     }
 
     /// Contents of files that are still watched: earlier ones may have been for other paths.
-    pub(super) fn news(&self) -> Vec<(Whose, io::Result<Vec<u8>>)> {
-        let of_these = |(list, whose, read)| (list == *self.watched).then_some((whose, read));
+    pub(super) fn news(&self) -> Vec<(FileOwner, io::Result<Vec<u8>>)> {
+        let of_these = |(list, owner, read)| (list == *self.watched).then_some((owner, read));
         self.read.try_iter().filter_map(of_these).collect()
     }
 }
 
 /// Rereads a file whenever it has changed, until it is no longer watched.
-fn watch(whose: Whose, mut file: File, watched: &Weak<u64>, tell: &Sender<Read>, mut ring: &UnixStream) {
+fn watch(owner: FileOwner, mut file: File, watched: &Weak<u64>, tell: &Sender<Read>, mut ring: &UnixStream) {
     leave_signals_to_the_loop();
     while let Some(list) = watched.upgrade().map(|list| *list) {
         if let Some(read) = file.look() {
-            if tell.send((list, whose, read)).is_err() {
+            if tell.send((list, owner, read)).is_err() {
                 return;
             }
             // A full socket is readable already.

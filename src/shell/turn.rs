@@ -94,7 +94,7 @@ impl<I: Io> Shell<I> {
             signals,
             log: LogOutput::new(),
             stdio: Stdio::default(),
-            notify: Notify::nobody(),
+            notify: Notify::disabled(),
             memory,
             inputs: VecDeque::new(),
             is_done: false,

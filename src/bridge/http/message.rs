@@ -28,7 +28,7 @@ pub(super) struct Message {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A request: its id verbatim and in canonical form.
-    Request { id: Box<[u8]>, token: Box<[u8]>, does: Does },
+    Request { id: Box<[u8]>, token: Box<[u8]>, purpose: Purpose },
     /// A notification that cancels the request with this id.
     Cancel { token: Box<[u8]> },
     /// The notification that the session is initialized.
@@ -43,7 +43,7 @@ pub(super) enum Kind {
 
 /// The purpose of a request, if it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Does {
+pub(super) enum Purpose {
     /// It starts a session.
     Initialize,
     /// It has no answer until it is cancelled.
@@ -106,12 +106,12 @@ impl Message {
 
     /// Whether it starts a session.
     pub(super) fn initializes(&self) -> bool {
-        matches!(self.kind, Kind::Request { does: Does::Initialize, .. })
+        matches!(self.kind, Kind::Request { purpose: Purpose::Initialize, .. })
     }
 
     /// Whether its response is a stream without an end of its own.
     pub(super) fn listens(&self) -> bool {
-        matches!(self.kind, Kind::Request { does: Does::Listen, .. })
+        matches!(self.kind, Kind::Request { purpose: Purpose::Listen, .. })
     }
 }
 
@@ -124,12 +124,12 @@ fn read(line: &[u8]) -> Option<(Kind, Option<Modern>)> {
     };
     let kind = match envelope.id {
         Some(id) => {
-            let does = match &*method {
-                "initialize" => Does::Initialize,
-                "subscriptions/listen" => Does::Listen,
-                _ => Does::Other,
+            let purpose = match &*method {
+                "initialize" => Purpose::Initialize,
+                "subscriptions/listen" => Purpose::Listen,
+                _ => Purpose::Other,
             };
-            Kind::Request { id: id.get().as_bytes().into(), token: canonical(id)?, does }
+            Kind::Request { id: id.get().as_bytes().into(), token: canonical(id)?, purpose }
         }
         None => match (&*method, params.request_id.and_then(canonical)) {
             ("notifications/cancelled", Some(token)) => Kind::Cancel { token },
@@ -233,16 +233,16 @@ mod tests {
         Message::read(line.as_bytes()).kind
     }
 
-    fn request(id: &str, token: &str, does: Does) -> Kind {
-        Kind::Request { id: id.as_bytes().into(), token: token.as_bytes().into(), does }
+    fn request(id: &str, token: &str, purpose: Purpose) -> Kind {
+        Kind::Request { id: id.as_bytes().into(), token: token.as_bytes().into(), purpose }
     }
 
     #[test]
     fn kinds_of_lines_are_distinguished() {
         for (line, expected) in [
-            (r#"{"id":1,"method":"initialize"}"#, request("1", "1", Does::Initialize)),
-            (r#"{"id":"\u0061","m\u0065thod":"x","params":[1]}"#, request(r#""\u0061""#, "\"a\"", Does::Other)),
-            (r#"{"id":7,"method":"subscriptions/listen","params":{}}"#, request("7", "7", Does::Listen)),
+            (r#"{"id":1,"method":"initialize"}"#, request("1", "1", Purpose::Initialize)),
+            (r#"{"id":"\u0061","m\u0065thod":"x","params":[1]}"#, request(r#""\u0061""#, "\"a\"", Purpose::Other)),
+            (r#"{"id":7,"method":"subscriptions/listen","params":{}}"#, request("7", "7", Purpose::Listen)),
             (r#"{"method":"notifications/initialized"}"#, Kind::Initialized),
             (
                 r#"{"method":"notifications/cancelled","params":{"requestId":1e1}}"#,

@@ -40,7 +40,7 @@ use crate::config::{Config, Listen, Token};
 use history::History;
 use operator::Operator;
 use place::Place;
-use wall::Wall;
+use wall::WallClock;
 
 /// Maximum number of connections. The longest idle one makes room for a new one.
 pub(super) const MOST_CONNECTIONS: usize = 64;
@@ -66,7 +66,7 @@ pub(super) struct Admin {
     /// How long each turn of the loop was busy, and when the current one began.
     pub turns: Histogram,
     pub turned_at: Option<Duration>,
-    started_at: Wall,
+    started_at: WallClock,
 }
 
 impl Admin {
@@ -85,7 +85,7 @@ impl Admin {
             history: History::default(),
             turns: Histogram::default(),
             turned_at: None,
-            started_at: Wall::now(),
+            started_at: WallClock::now(),
         };
         admin.configure(config, acceptors.iter());
         admin

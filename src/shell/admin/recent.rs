@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::wall::Wall;
+use super::wall::WallClock;
 use crate::bus::report::{Level, Reason, Report, WorkerName};
 
 /// The number of entries kept.
@@ -13,7 +13,7 @@ const LONGEST: usize = 500;
 
 /// One entry.
 pub(in crate::shell) struct Trouble {
-    pub at: Wall,
+    pub at: WallClock,
     pub level: Level,
     pub reason: Reason,
     pub client: Option<u32>,
@@ -38,7 +38,7 @@ impl Recent {
         let mut text = report.text.clone();
         text.truncate(whole_characters(&text, LONGEST));
         self.0.push_back(Trouble {
-            at: Wall::now(),
+            at: WallClock::now(),
             level: report.level,
             reason: report.reason,
             client: report.client,

@@ -2,7 +2,7 @@
 
 use super::request::Manner;
 use super::view::View;
-use super::wall::Wall;
+use super::wall::WallClock;
 use crate::http1::{Framing, Head, Status};
 
 /// Plain text.
@@ -66,7 +66,7 @@ impl Response {
         let length = if let Framing::Length(length) = framing { Some(length) } else { None };
         // Answers are momentary and private: not to be cached.
         let head = Head::answer(self.status)
-            .field("Date", Wall::now().of_http())
+            .field("Date", WallClock::now().of_http())
             .field("Content-Type", self.kind)
             .field_if("Content-Length", length)
             .field_if("Transfer-Encoding", (framing == Framing::Chunked).then_some("chunked"))

@@ -3,7 +3,7 @@
 use super::history::History;
 use super::place::Place;
 use super::recent::Recent;
-use super::wall::Wall;
+use super::wall::WallClock;
 use crate::bus::Bus;
 use crate::bus::histogram::Histogram;
 use crate::bus::port::Moment;
@@ -20,7 +20,7 @@ pub(super) struct View<'a> {
     pub history: &'a History,
     /// How long each turn of the loop was busy.
     pub turns: &'a Histogram,
-    pub started_at: Wall,
+    pub started_at: WallClock,
     /// Lent bytes, and max_memory.
     pub memory: usize,
     pub max_memory: usize,

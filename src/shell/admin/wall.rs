@@ -6,9 +6,9 @@ use crate::calendar;
 
 /// A time of day.
 #[derive(Clone, Copy)]
-pub(in crate::shell) struct Wall(SystemTime);
+pub(in crate::shell) struct WallClock(SystemTime);
 
-impl Wall {
+impl WallClock {
     /// The current time.
     pub(in crate::shell) fn now() -> Self {
         Self(SystemTime::now())

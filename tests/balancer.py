@@ -1,8 +1,8 @@
 """HAProxy with config/haproxy.cfg in front of three daemons under load: each is restarted in turn, and no request fails;
-then one is killed, and its clients succeed on another. Strangers without a certificate are refused, and the daemon knows
-whom HAProxy brings. With checks that only connect, a daemon whose pool was given up costs next to nobody a request.
+then one is killed, and its clients succeed on another. Clients without a certificate are refused, and the daemon knows
+the client behind HAProxy. With checks that only connect, a daemon whose pool was given up fails hardly any request.
 
-STDIO_BUS names the daemon's program; STDIO_BUS_BALANCER_CLIENTS says how many clients there are.
+STDIO_BUS is the daemon's program; STDIO_BUS_BALANCER_CLIENTS is the number of clients.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ CLIENTS = int(os.environ.get("STDIO_BUS_BALANCER_CLIENTS", "200"))
 PATIENCE = 120
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# Answers each request a while later, in any order.
+# Answers each request after a delay, in any order.
 WORKER = r"""
 import json, random, sys, threading
 lock = threading.Lock()
@@ -54,7 +54,7 @@ class Tally:
 
 
 async def client(number, port, tally, running, may_be_cut):
-    """Asks one request after the other. Who is told that nobody got a request asks again elsewhere."""
+    """Sends one request at a time. Repeats a request that was not delivered on another connection."""
     writer = None
     id = 0
     again = False
@@ -114,7 +114,7 @@ class Bus:
         command = command or [sys.executable, "-c", WORKER]
         pool = {"id": "slow", "command": command[0], "args": command[1:], "instances": 2}
         listener = {**self.listens(port), **listener}
-        # Who was given up stays so until the test is over.
+        # A pool that was given up stays so until the test is over.
         limits = {"lame_duck_sec": 3, "quiesce_sec": 30, "max_restarts": 2, "restart_window_sec": 3600}
         config = os.path.join(folder, f"{port}.json")
         with open(config, "w") as file:
@@ -162,7 +162,7 @@ async def until(what, condition):
 
 
 async def proxied(statistics, name):
-    """What HAProxy thinks of a server: UP, NOLB, DOWN."""
+    """HAProxy's state of a server: UP, NOLB, DOWN."""
     reader, writer = await asyncio.open_unix_connection(statistics)
     writer.write(b"show stat\n")
     text = (await reader.read()).decode()
@@ -173,7 +173,7 @@ async def proxied(statistics, name):
 
 
 def certificates(folder):
-    """An authority, and what it has signed: HAProxy's certificate, and the one of a client named alice."""
+    """An authority, and the certificates that it has signed: HAProxy's, and that of a client named alice."""
     def openssl(*arguments):
         subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
@@ -188,7 +188,7 @@ def certificates(folder):
 
 
 def changed(file, changes):
-    """The text of a file of config after some changes, each of which must meet something."""
+    """The text of a file of config after some changes, each of which must match."""
     with open(os.path.join(ROOT, "config", file)) as source:
         text = source.read()
     for old, new in changes:
@@ -210,7 +210,7 @@ def haproxy(folder, changes, name, file="haproxy.cfg", arguments=()):
 
 
 def at_ports(folder, buses, front, secure):
-    """The addresses and files of config/haproxy.cfg, as they are here."""
+    """Changes config/haproxy.cfg to the addresses and files of this test."""
     changes = [
         (f"127.0.0.1:900{at} port 910{at}$", f"127.0.0.1:{bus.port} port {bus.admin}") for at, bus in enumerate(buses, 1)
     ]
@@ -222,7 +222,7 @@ def at_ports(folder, buses, front, secure):
 
 
 async def asks(port, context=None):
-    """What the bus answers to one request, or None if it is not reached."""
+    """The bus's answer to one request, or None if it cannot be reached."""
     try:
         name = "localhost" if context else None
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
@@ -287,7 +287,7 @@ async def given_up(front, statistics):
 
 
 def end(folder, started, buses, passed, tests):
-    """Ends what was started, shows the logs if a test has failed, and says how many have passed."""
+    """Stops all processes, shows the logs if a test has failed, and reports the counts."""
     started = [*started, *(bus.process for bus in buses if bus.process)]
     for process in started:
         if process.poll() is None:

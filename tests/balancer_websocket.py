@@ -1,8 +1,8 @@
-"""HAProxy with config/haproxy-websocket.cfg in front of two daemons, and nginx with config/nginx-websocket.conf: clients
-of WebSockets come over TLS, a cookie leads back to the same daemon, the daemon knows who is there, and a daemon that
-drains fails no request.
+"""HAProxy with config/haproxy-websocket.cfg in front of two daemons, and nginx with config/nginx-websocket.conf:
+WebSocket clients use TLS, a cookie leads back to the same daemon, the daemon knows the clients' addresses, and a draining
+daemon fails no request.
 
-STDIO_BUS names the daemon's program; STDIO_BUS_BALANCER_CLIENTS says how many clients there are.
+STDIO_BUS is the daemon's program; STDIO_BUS_BALANCER_CLIENTS is the number of clients.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from balancer import has_answered, has_logged, is_seen, until
 TESTS = 6
 CLIENTS = int(os.environ.get("STDIO_BUS_BALANCER_CLIENTS", "100"))
 
-# Answers each request a while later, in any order, and says which daemon it belongs to.
+# Answers each request after a delay, in any order, and names its daemon.
 WORKER = r"""
 import json, random, sys, threading
 lock = threading.Lock()
@@ -46,7 +46,7 @@ class WebSocketBus(Bus):
         return {"ws": f"127.0.0.1:{port}"}
 
     async def is_healthy(self):
-        """As a balancer asks it, on the port of the clients."""
+        """The load balancer's health check, on the clients' port."""
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -58,7 +58,7 @@ class WebSocketBus(Bus):
 
 
 class Front:
-    """What clients see of a balancer."""
+    """A load balancer as its clients see it."""
 
     def __init__(self, folder, port):
         self.url = f"wss://localhost:{port}/acp"
@@ -78,13 +78,13 @@ async def ask(websocket, id=1):
 
 
 def cookie_of(websocket):
-    """The cookie that the balancer has set, or None."""
+    """The load balancer's cookie, or None."""
     found = websocket.response.headers.get("Set-Cookie")
     return found and found.split(";")[0]
 
 
 async def client(number, front, tally, running):
-    """Asks one request after the other, and keeps its cookie. Who is told that nobody got a request asks again."""
+    """Sends one request at a time, and keeps its cookie. Repeats a request that was not delivered."""
     websocket = cookie = None
     id, again = 0, False
     while running.is_set() or again:
@@ -114,10 +114,10 @@ async def client(number, front, tally, running):
 
 
 async def sticks(front, ports):
-    """Those who come without a cookie are spread; those who bring one get the daemon that they had."""
+    """Clients without a cookie are balanced; those with one get the same daemon again."""
     async def comes(cookie=None):
         async with front.connect(cookie) as websocket:
-            # All that come are there at once, so that the balancer has something to spread.
+            # All clients are connected at once, so that the load balancer has something to balance.
             return (await ask(websocket))["result"]["at"], cookie_of(websocket)
 
     found = {}
@@ -134,8 +134,8 @@ async def sticks(front, ports):
 
 
 async def official_client_sticks(front, folder):
-    """The Python SDK's client keeps the cookie as it is, so it comes back to the same daemon."""
-    # It has no parameter for what it trusts.
+    """The Python SDK's client keeps the cookie, so it returns to the same daemon."""
+    # It has no parameter for trusted certificates.
     os.environ["SSL_CERT_FILE"] = os.path.join(folder, "ca.pem")
     for _ in range(4):
         store, seen = MemoryAcpCookieStore(), set()
@@ -148,7 +148,7 @@ async def official_client_sticks(front, folder):
 
 
 async def who_is_there(front, buses, own):
-    """The daemon is told the client's own address, whatever the client says."""
+    """The daemon learns the client's real address, whatever the client claims."""
     lies = {"X-Forwarded-For": "192.0.2.66", "Forwarded": "for=192.0.2.67"}
     async with front.connect(local_addr=(own, 0), fields=lies) as websocket:
         assert "result" in await ask(websocket)
@@ -206,7 +206,7 @@ def nginx(folder, changes):
 
 
 async def drained(front, buses):
-    """A connection stays until its daemon has answered; who comes again with its cookie gets the other daemon."""
+    """A connection stays until its daemon has answered; then its cookie leads to the other daemon."""
     websocket = await front.connect()
     cookie = cookie_of(websocket)
     at = (await ask(websocket))["result"]["at"]

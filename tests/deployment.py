@@ -1,8 +1,8 @@
-"""The files of config/docker and config/kubernetes: the seccomp profile lets the daemon and its workers live and nobody
-make a namespace; without io_uring in it the daemon says what to do; the manifests are valid, and give a drain its time.
+"""The files of config/docker and config/kubernetes: the daemon and its workers run under the seccomp profile, which
+forbids namespaces; without io_uring in it the daemon says what to do; the manifests are valid, and allow time to drain.
 And the recipes of docs/operations.md.
 
-STDIO_BUS names the daemon's program.
+STDIO_BUS is the daemon's program.
 """
 
 import ctypes
@@ -47,7 +47,7 @@ def profile():
 
 
 def confine(profile):
-    """Puts this process under a profile, as a container runtime does (seccomp_init(3), seccomp_rule_add(3))."""
+    """Applies a profile to this process, like a container runtime (seccomp_init(3), seccomp_rule_add(3))."""
     library = ctypes.CDLL("libseccomp.so.2")
     library.seccomp_init.restype = ctypes.c_void_p
     library.seccomp_init.argtypes = [ctypes.c_uint32]
@@ -114,7 +114,7 @@ def without_io_uring_in_the_profile_epoll_serves_and_the_daemon_says_what_to_do(
     assert done.returncode == 0 and "io_uring      works" in done.stdout, (done.returncode, done.stdout)
 
 
-def nobody_makes_a_namespace_or_traces_under_the_profile():
+def no_process_makes_a_namespace_or_traces_under_the_profile():
     calls = {"unshare": [0x10000000], "ptrace": [0, 0, 0, 0], "mount": [0, 0, 0, 0, 0], "keyctl": [0, 0]}
     program = f"""
 import ctypes, errno, json
@@ -151,7 +151,7 @@ def the_manifests_are_valid_and_give_a_drain_its_time():
 
 
 def checked(text):
-    """A configuration, as the daemon takes it."""
+    """Checks a configuration with the daemon."""
     config = json.loads(text)
     token = config["admin"]["token_file"]
     with tempfile.NamedTemporaryFile("w") as file:
@@ -326,7 +326,7 @@ def the_recipes_of_the_book_answer():
 TESTS = [
     the_daemon_and_its_workers_live_under_the_profile,
     without_io_uring_in_the_profile_epoll_serves_and_the_daemon_says_what_to_do,
-    nobody_makes_a_namespace_or_traces_under_the_profile,
+    no_process_makes_a_namespace_or_traces_under_the_profile,
     the_manifests_are_valid_and_give_a_drain_its_time,
     a_drain_that_scales_down_kills_no_session_that_ends_within_its_grace,
     the_recipes_of_the_book_answer,

@@ -45,7 +45,7 @@ def config(admin, spares):
         {"id": "shared", "command": sys.executable, "args": ["-c", WORKER], "instances": 2, "request_timeout_sec": 1},
         {"id": "own", "command": BUS, "args": ["worker", "echo"], "instances": spares, "assignment": "dedicated"},
     ]
-    # Workers are to end for as long as the test lasts.
+    # Workers have to keep ending throughout the test.
     limits = {"max_restarts": 1000}
     return {"pools": pools, "limits": limits, "admin": {"listen": admin}, "log": {"level": "error", "requests": True}}
 
@@ -62,7 +62,7 @@ def fetch(url):
 
 
 def until(what, holds):
-    """Waits until something holds, and gives it."""
+    """Waits until something holds, and returns it."""
     end, seen = time.monotonic() + PATIENCE, None
     while time.monotonic() < end:
         try:
@@ -202,7 +202,7 @@ def the_dashboard_finds_its_daemons(scene):
     assert found == [scene.admin], found
 
 
-def each_alert_looks_at_something(scene):
+def each_alert_has_data(scene):
     with open(os.path.join(ROOT, "config", "prometheus", "alerts.yml")) as file:
         rules = [rule for group in yaml.safe_load(file)["groups"] for rule in group["rules"]]
     assert len(rules) > 10, rules
@@ -231,7 +231,7 @@ def main():
             tests = [
                 each_query_of_the_dashboard_has_data,
                 the_dashboard_finds_its_daemons,
-                each_alert_looks_at_something,
+                each_alert_has_data,
                 prometheus_evaluates_each_rule,
             ]
             cases.run(tests, scene)

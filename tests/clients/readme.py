@@ -1,4 +1,4 @@
-"""The documents say the truth: the README's workers answer, and every configuration that is shown can be used.
+"""The documents are correct: the README's workers answer, and every configuration shown is valid.
 
 STDIO_BUS names the daemon's program.
 """

@@ -1,4 +1,4 @@
-"""Runs what others wrote through the daemon: ACP clients and agents on three SDKs, over lines and over WebSockets; MCP
+"""Runs other projects' programs through the daemon: ACP clients and agents on three SDKs, over lines and over WebSockets; MCP
 client and server, and the example servers of `config` that npx and uvx fetch.
 
 run.py [PART]: only the cases with PART in their name. STDIO_BUS names the daemon's program.

@@ -1,4 +1,4 @@
-"""Other people's WebSockets with the daemon: PyPI `websockets`, npm `ws`, and bytes that no library sends.
+"""Other WebSocket libraries against the daemon: PyPI `websockets`, npm `ws`, and bytes that no library sends.
 
 websocket.py [PART]: only the cases with PART in their name. STDIO_BUS names the daemon's program.
 """
@@ -65,7 +65,7 @@ def hold(fifo):
 
 
 class Site:
-    """A daemon with an open listener, one that wants tokens and knows one origin, and a Unix socket."""
+    """A daemon with an open listener, one that requires tokens and allows one origin, and a Unix socket."""
 
     def __init__(self):
         self.directory = tempfile.TemporaryDirectory()
@@ -162,7 +162,7 @@ async def binary_messages_are_ignored(site):
         is_echo(await hears(websocket), 2, {})
 
 
-async def what_a_client_closes_with_is_answered(site):
+async def a_clients_close_code_is_echoed(site):
     for code, reason in [(1000, ""), (1001, "the page was left"), (3000, ""), (4999, "ü" * 61)]:
         async with connect(site.open) as websocket:
             await websocket.send(request(1))
@@ -189,7 +189,7 @@ async def a_message_over_the_limit_is_closed_with_1009(site):
         is_echo(await hears(websocket), 3, {"text": text})
 
 
-async def what_is_not_json_is_closed_with_1007(site):
+async def invalid_json_is_closed_with_1007(site):
     for text in ["hello", '{"jsonrpc":"2.0",}', "", "{}{}"]:
         async with connect(site.open) as websocket:
             await websocket.send(text)
@@ -235,7 +235,7 @@ async def a_wrong_token_is_refused_with_401(site):
     assert not any("secret-of" in line for line in site.daemon.log), "a token is in the log"
 
 
-async def a_token_that_is_added_lets_in_and_one_that_is_taken_away_does_not(site):
+async def an_added_token_admits_and_a_removed_one_does_not(site):
     async def is_let_in():
         try:
             async with connect(site.guarded, additional_headers={"Authorization": "Bearer the-secret-of-carol"}):
@@ -256,7 +256,7 @@ async def a_token_that_is_added_lets_in_and_one_that_is_taken_away_does_not(site
             assert time.monotonic() < deadline, f"after {PATIENCE} s the file is not read again"
 
 
-async def a_session_is_loaded_under_the_name_alone_that_it_was_made_under(site):
+async def a_session_is_loaded_only_under_its_original_name(site):
     async def asks(name, method, **params):
         async with connect(site.keeper, additional_headers={"Authorization": f"Bearer the-secret-of-{name}"}) as websocket:
             params = {"cwd": "/", "mcpServers": [], **params}
@@ -326,7 +326,7 @@ def pings_inside_fragments_are_answered_at_once(site):
         is_echo(raw.message(), 1, {"text": "äöü€😀"})
 
 
-def who_goes_on_with_a_message_that_is_too_long_hears_why_it_is_closed(site):
+def a_client_that_continues_an_overlong_message_learns_why_it_is_closed(site):
     with Raw(site.open) as raw:
         raw.upgrade().send(frame(TEXT, request(1, text="x" * 5 * LONGEST)))
         assert raw.ends()[0] == 1009
@@ -364,7 +364,7 @@ BROKEN = {
 }
 
 
-def what_breaks_the_protocol_is_closed_with_its_code(site):
+def a_protocol_violation_is_closed_with_its_code(site):
     wrong = []
     for name, (sent, code) in BROKEN.items():
         for cut in (None, 1):
@@ -386,7 +386,7 @@ def what_breaks_the_protocol_is_closed_with_its_code(site):
     assert not wrong, "\n".join(wrong)
 
 
-def what_came_before_a_fault_in_one_write_counts(site):
+def messages_before_a_fault_in_one_write_count(site):
     with Raw(site.open) as raw:
         raw.upgrade().send(*(frame(TEXT, request(id)) for id in range(50)), frame(TEXT, "x", mask=None))
         heard = []
@@ -410,7 +410,7 @@ def nothing_is_read_after_a_close_frame(site):
             assert raw.received == b"", raw.received
 
 
-def a_connection_that_is_cut_in_a_message_harms_nobody(site):
+def a_connection_cut_within_a_message_harms_no_other(site):
     for sent in (frame(TEXT, request(1), final=False), frame(TEXT, request(1))[:10], b"\x81", frame(PING, b"x")[:4]):
         with Raw(site.open) as raw:
             raw.upgrade().send(sent)
@@ -476,7 +476,7 @@ def a_query_an_origin_that_is_listed_and_a_local_host_pass(site):
             assert raw.ask("Authorization: Bearer the-secret-of-bob", f"Origin: {origin}")[0] == 403, origin
 
 
-def health_is_told_on_the_same_port(site):
+def health_is_served_on_the_same_port(site):
     for url in (site.open, site.guarded):
         with Raw(url) as raw:
             raw.send(f"GET /healthz HTTP/1.1\r\nHost: {raw.host}\r\n\r\n".encode())
@@ -523,7 +523,7 @@ def clients_are_told_1001_after_their_last_answer_when_it_drains():
             assert other.returncode == 0, output
 
 
-def a_client_that_goes_is_gone_at_once_whatever_it_waits_for():
+def a_client_that_leaves_is_removed_at_once_whatever_is_pending():
     """A WebSocket has no half-close: a client that has sent its last byte, or a close frame, gets no more answers."""
     ways = {
         "a close frame": lambda raw: raw.send(closing(1000)),
@@ -548,7 +548,7 @@ def a_client_that_goes_is_gone_at_once_whatever_it_waits_for():
                 assert "failed=1" in line, f"{name}: {line}"
 
 
-def who_does_not_answer_pings_is_closed_and_who_does_stays():
+def a_client_that_does_not_answer_pings_is_closed_and_one_that_does_stays():
     listener = {"ws": "127.0.0.1:0", "ping_sec": 1}
     with Daemon([echo()], [listener]) as daemon, Raw(daemon.urls[0]) as dead, Raw(daemon.urls[0]) as alive:
         dead.upgrade()
@@ -577,32 +577,32 @@ ON_A_SITE = [
     a_megabyte_comes_back_from_one_frame_and_from_a_thousand,
     newlines_in_a_message_do_not_make_two,
     binary_messages_are_ignored,
-    what_a_client_closes_with_is_answered,
+    a_clients_close_code_is_echoed,
     a_message_over_the_limit_is_closed_with_1009,
-    what_is_not_json_is_closed_with_1007,
+    invalid_json_is_closed_with_1007,
     a_token_is_taken_from_the_field_and_from_the_subprotocol,
     a_wrong_token_is_refused_with_401,
-    a_token_that_is_added_lets_in_and_one_that_is_taken_away_does_not,
-    a_session_is_loaded_under_the_name_alone_that_it_was_made_under,
+    an_added_token_admits_and_a_removed_one_does_not,
+    a_session_is_loaded_only_under_its_original_name,
     connections_have_ids_that_differ,
     a_hundred_connections_ask_at_once,
     a_message_byte_by_byte_is_answered,
     frames_behind_the_head_and_many_in_a_write_are_answered_in_order,
     pings_inside_fragments_are_answered_at_once,
-    who_goes_on_with_a_message_that_is_too_long_hears_why_it_is_closed,
-    what_breaks_the_protocol_is_closed_with_its_code,
-    what_came_before_a_fault_in_one_write_counts,
+    a_client_that_continues_an_overlong_message_learns_why_it_is_closed,
+    a_protocol_violation_is_closed_with_its_code,
+    messages_before_a_fault_in_one_write_count,
     nothing_is_read_after_a_close_frame,
-    a_connection_that_is_cut_in_a_message_harms_nobody,
+    a_connection_cut_within_a_message_harms_no_other,
     a_request_is_refused_with_its_status_and_says_why,
     a_query_an_origin_that_is_listed_and_a_local_host_pass,
-    health_is_told_on_the_same_port,
+    health_is_served_on_the_same_port,
     *map(npm_ws, NPM_WS),
 ]
 ALONE = [
     clients_are_told_1001_after_their_last_answer_when_it_drains,
-    a_client_that_goes_is_gone_at_once_whatever_it_waits_for,
-    who_does_not_answer_pings_is_closed_and_who_does_stays,
+    a_client_that_leaves_is_removed_at_once_whatever_is_pending,
+    a_client_that_does_not_answer_pings_is_closed_and_one_that_does_stays,
 ]
 
 

@@ -207,7 +207,7 @@ fn flood(client: &mut Client) -> usize {
 }
 
 /// Fills a stderr that is not read, and checks that messages pass. As soon as it is read, the losses are reported.
-fn messages_pass_though_nobody_reads(reader: impl Read + Send + 'static, stderr: OwnedFd) {
+fn messages_pass_although_stderr_is_unread(reader: impl Read + Send + 'static, stderr: OwnedFd) {
     let mode = rustix::fs::fcntl_getfl(&stderr).unwrap();
     let ours = stderr.try_clone().unwrap();
     let mut daemon = Setup::new([noisy()]).unix().stderr(stderr).start();
@@ -240,13 +240,13 @@ fn dropped_in(note: &str) -> usize {
 #[test]
 fn an_unread_pipe_on_stderr_does_not_stop_the_messages() {
     let (reader, writer) = std::io::pipe().unwrap();
-    messages_pass_though_nobody_reads(reader, writer.into());
+    messages_pass_although_stderr_is_unread(reader, writer.into());
 }
 
 #[test]
 fn an_unread_socket_on_stderr_does_not_stop_the_messages() {
     let (reader, writer) = UnixStream::pair().unwrap();
-    messages_pass_though_nobody_reads(reader, writer.into());
+    messages_pass_although_stderr_is_unread(reader, writer.into());
 }
 
 #[test]
@@ -272,14 +272,14 @@ fn an_unread_half_closed_socket_on_stderr_costs_no_cpu_time() {
 #[test]
 fn an_unread_terminal_on_stderr_does_not_stop_the_messages() {
     let (screen, terminal) = terminal();
-    messages_pass_though_nobody_reads(screen, terminal.into());
+    messages_pass_although_stderr_is_unread(screen, terminal.into());
 }
 
 #[test]
 fn a_nonblocking_terminal_on_stderr_does_not_stop_the_messages() {
     let (screen, terminal) = terminal();
     rustix::fs::fcntl_setfl(&terminal, rustix::fs::fcntl_getfl(&terminal).unwrap() | OFlags::NONBLOCK).unwrap();
-    messages_pass_though_nobody_reads(screen, terminal.into());
+    messages_pass_although_stderr_is_unread(screen, terminal.into());
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn an_unread_named_pipe_on_stderr_does_not_stop_the_messages() {
     let reader = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
     let writer = File::options().write(true).open(&path).unwrap();
     rustix::fs::fcntl_setfl(&reader, OFlags::empty()).unwrap();
-    messages_pass_though_nobody_reads(reader, writer.into());
+    messages_pass_although_stderr_is_unread(reader, writer.into());
 }
 
 #[test]

@@ -115,7 +115,7 @@ async def requests_with_two_lengths_are_refused(site):
 
 
 @leaves_nothing
-async def a_length_beside_chunks_is_refused(site):
+async def a_length_beside_chunked_coding_is_refused(site):
     body = listing(site)
     chunked = f"{len(body):x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
     for fields in (
@@ -134,7 +134,7 @@ async def a_length_beside_chunks_is_refused(site):
 
 
 @leaves_nothing
-async def chunks_that_are_none_are_refused(site):
+async def invalid_chunks_are_refused(site):
     body = listing(site)
     size, whole = f"{len(body):x}".encode(), body
     for chunks in (
@@ -158,7 +158,7 @@ async def chunks_that_are_none_are_refused(site):
 
 
 @leaves_nothing
-async def lines_that_could_be_divided_otherwise_are_refused(site):
+async def ambiguous_lines_are_refused(site):
     body = listing(site)
     length = f"Content-Length: {len(body)}"
     whole = request(site, length, body=b"")
@@ -260,7 +260,7 @@ async def drips(site, data, pause, still=False):
 
 
 @leaves_nothing
-async def clients_that_drip_or_stand_still_are_not_waited_for(site):
+async def slow_or_stalled_requests_time_out(site):
     body = listing(site)
     whole = request(site, f"Content-Length: {len(body)}")
     chunked = request(site, "Transfer-Encoding: chunked")
@@ -295,7 +295,7 @@ async def thousands_of_requests_in_one_write_are_answered_in_turn(site):
 
 
 @leaves_nothing
-async def who_asks_thousands_of_times_and_never_reads_costs_nobody(site):
+async def a_client_with_thousands_of_requests_that_never_reads_harms_no_other(site):
     memory = site.memory()
     caller = client(site, era=MODERN)
     big = caller.bytes(caller.message("tools/call", {"name": "echo", "arguments": {"text": "x" * 50_000}}, id=1))
@@ -321,7 +321,7 @@ async def who_asks_thousands_of_times_and_never_reads_costs_nobody(site):
 
 
 @leaves_nothing
-async def who_half_closes_gets_its_answers_in_a_session_and_cancels_without_one(site):
+async def a_half_close_keeps_answers_in_a_session_and_cancels_without_one(site):
     caller = await client(site).begin()
     connection = await Connection.open(caller.address)
     messages = [caller.message("tools/call", {"name": "echo", "arguments": {"text": f"number {id}"}}, id=id) for id in range(3)]
@@ -353,7 +353,7 @@ async def who_half_closes_gets_its_answers_in_a_session_and_cancels_without_one(
 
 
 @leaves_nothing
-async def streams_that_are_not_read_cost_nobody(site):
+async def unread_streams_harm_no_other_client(site):
     memory = site.memory()
     callers = [await client(site, name=f"stalled {at}").begin() for at in range(STALLED)]
 
@@ -402,7 +402,7 @@ async def status_of(caller, method="tools/list"):
 
 
 @leaves_nothing
-async def session_ids_that_are_guessed_are_unknown(site):
+async def guessed_session_ids_are_unknown(site):
     real = await client(site).begin()
     guesses = [secrets.token_hex(16), real.session[:-1] + chr(ord(real.session[-1]) ^ 1), real.session.swapcase() + "x",
                real.session + real.session, "0", "x" * 64, "x" * 5000, "../../etc/passwd", "%00"]
@@ -482,7 +482,7 @@ async def another_tokens_session_is_unknown(site):
 
 
 @leaves_nothing
-async def responses_that_nobody_asked_for_go_nowhere(site):
+async def unsolicited_responses_are_dropped(site):
     alice, bob = await client(site).begin(), await client(site, token=BOB).begin()
     for id in (0, 1, "1", None):
         for caller in (alice, bob):
@@ -502,7 +502,7 @@ async def responses_that_nobody_asked_for_go_nowhere(site):
 
 
 @leaves_nothing
-async def bodies_that_are_no_message_are_refused(site):
+async def invalid_bodies_are_refused(site):
     caller, wrong = await client(site).begin(), []
     for body, statuses in (
         (b"", [400]), (b"hello", [400]), (b"{", [400]), (b"[]", [400]), (b"null", [400]), (b"1", [400]),
@@ -530,7 +530,7 @@ async def bodies_that_are_no_message_are_refused(site):
 
 
 @leaves_nothing
-async def methods_and_types_that_are_not_spoken_are_refused(site):
+async def unsupported_methods_and_types_are_refused(site):
     caller = client(site, era=MODERN)
     body = listing(site)
     fields = {**caller.fields(caller.message("tools/list")), "Content-Length": len(body)}
@@ -576,37 +576,37 @@ async def crowd(site, said):
 
 
 @leaves_nothing
-async def connections_that_say_nothing_make_way(site):
+async def silent_connections_are_evicted(site):
     await crowd(site, b"")
 
 
 @leaves_nothing
-async def connections_that_say_half_a_head_make_way(site):
+async def connections_with_half_a_head_are_evicted(site):
     await crowd(site, request(site, "Content-Length: 100")[:50])
 
 
 @leaves_nothing
-async def connections_that_say_half_a_body_make_way(site):
+async def connections_with_half_a_body_are_evicted(site):
     await crowd(site, request(site, "Content-Length: 100", body=b"{"))
 
 
 @leaves_nothing
-async def connections_that_only_listen_make_way(site):
+async def connections_that_only_listen_are_evicted(site):
     caller = client(site, era=MODERN)
     await crowd(site, caller.bytes(caller.message("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, id=1)))
 
 
 def cases():
     for case in (
-        requests_with_two_lengths_are_refused, a_length_beside_chunks_is_refused, chunks_that_are_none_are_refused,
-        lines_that_could_be_divided_otherwise_are_refused, heads_that_are_too_long_are_refused,
-        hosts_and_origins_that_are_not_ours_are_refused, bodies_that_are_no_message_are_refused,
-        methods_and_types_that_are_not_spoken_are_refused, thousands_of_requests_in_one_write_are_answered_in_turn,
-        who_asks_thousands_of_times_and_never_reads_costs_nobody, 
-        who_half_closes_gets_its_answers_in_a_session_and_cancels_without_one,
-        streams_that_are_not_read_cost_nobody, session_ids_that_are_guessed_are_unknown, a_session_that_has_ended_is_unknown,
-        another_tokens_session_is_unknown, responses_that_nobody_asked_for_go_nowhere, connections_that_say_nothing_make_way,
-        connections_that_say_half_a_head_make_way, connections_that_say_half_a_body_make_way,
-        connections_that_only_listen_make_way, clients_that_drip_or_stand_still_are_not_waited_for,
+        requests_with_two_lengths_are_refused, a_length_beside_chunked_coding_is_refused, invalid_chunks_are_refused,
+        ambiguous_lines_are_refused, heads_that_are_too_long_are_refused,
+        hosts_and_origins_that_are_not_ours_are_refused, invalid_bodies_are_refused,
+        unsupported_methods_and_types_are_refused, thousands_of_requests_in_one_write_are_answered_in_turn,
+        a_client_with_thousands_of_requests_that_never_reads_harms_no_other, 
+        a_half_close_keeps_answers_in_a_session_and_cancels_without_one,
+        unread_streams_harm_no_other_client, guessed_session_ids_are_unknown, a_session_that_has_ended_is_unknown,
+        another_tokens_session_is_unknown, unsolicited_responses_are_dropped, silent_connections_are_evicted,
+        connections_with_half_a_head_are_evicted, connections_with_half_a_body_are_evicted,
+        connections_that_only_listen_are_evicted, slow_or_stalled_requests_time_out,
     ):
         yield case.__name__, case

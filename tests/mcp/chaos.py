@@ -232,7 +232,7 @@ async def kill(site, running, tally):
                 pass
 
 
-async def clients_that_come_stall_and_cut_and_workers_that_die_lose_nothing():
+async def stalling_clients_cut_connections_and_dying_workers_lose_nothing():
     pools = [everything("own", "dedicated", 3, max_instances=24), everything("shared", "client", 2),
              everything("turns", "round_robin", 2)]
     # Clients that vanish would keep their processes.
@@ -276,5 +276,5 @@ async def clients_that_come_stall_and_cut_and_workers_that_die_lose_nothing():
 
 
 def cases():
-    yield clients_that_come_stall_and_cut_and_workers_that_die_lose_nothing.__name__, \
-        clients_that_come_stall_and_cut_and_workers_that_die_lose_nothing
+    yield stalling_clients_cut_connections_and_dying_workers_lose_nothing.__name__, \
+        stalling_clients_cut_connections_and_dying_workers_lose_nothing

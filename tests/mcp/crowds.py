@@ -34,7 +34,7 @@ async def abandon(site, pool, count):
         await asyncio.gather(*(some() for _ in range(AT_ONCE)))
 
 
-async def sessions_that_are_abandoned_leave_nothing():
+async def abandoned_sessions_leave_nothing():
     """More sessions than there are places, none of which is ended: new ones find a place, and finally all are gone."""
     pools = [quick("shared", "client"), quick("own", "dedicated", 2, max_instances=16)]
     with Site(pools, limits={"session_idle_sec": 5, "drain_timeout_sec": 5}) as site:
@@ -81,7 +81,7 @@ async def a_thousand_sessions_share_one_process():
         return f"{figures['sessions']} sessions, {memory / MEGABYTE:.1f} MB"
 
 
-async def a_session_gives_way_only_when_it_is_the_longest_idle():
+async def only_the_longest_idle_session_is_evicted():
     """All places are taken: sessions with a stream or recent activity stay, the longest idle one is evicted."""
     with Site([quick("shared", "client")], limits={"drain_timeout_sec": 5}) as site:
         await site.ready()
@@ -108,6 +108,6 @@ async def a_session_gives_way_only_when_it_is_the_longest_idle():
 
 
 def cases():
-    for case in (a_thousand_sessions_share_one_process, a_session_gives_way_only_when_it_is_the_longest_idle,
-                 sessions_that_are_abandoned_leave_nothing):
+    for case in (a_thousand_sessions_share_one_process, only_the_longest_idle_session_is_evicted,
+                 abandoned_sessions_leave_nothing):
         yield case.__name__, case

@@ -63,7 +63,7 @@ def quick(id, assignment, instances=1, *arguments, **more):
 
 
 class Site:
-    """A daemon whose door offers these pools, each at a path of its own."""
+    """A daemon whose MCP listener offers these pools, each at a path of its own."""
 
     # Whether clients share a process.
     shares = True

@@ -1,5 +1,5 @@
-"""MCP over Streamable HTTP with what others wrote: the conformance suite, the official clients and servers, the inspector,
-HAProxy; and with what nobody should write: attacks and chaos.
+"""MCP over Streamable HTTP with other projects' programs: the conformance suite, the official clients and servers, the
+inspector, HAProxy; and with attacks and chaos.
 
 run.py [PART]: only the cases with PART in their name; `run.py --reference PART` runs those that can against the SDK's own
 HTTP instead of the daemon. STDIO_BUS names the daemon's program, STDIO_BUS_MCP_NODE a Node.js that the suite runs on, and

@@ -36,7 +36,7 @@ function schema(name, seal) {
   return seal ? sealed(whole) : whole;
 }
 
-/** A copy of a schema in which the values of members and items may have no members but those that are described. */
+/** A copy of a schema in which the values of members and items may only have the described members. */
 function sealed(value) {
   if (typeof value !== "object" || value === null) return value;
   if (Array.isArray(value)) return value.map(sealed);
@@ -56,7 +56,7 @@ function closed(value) {
   return describes ? { ...sealed(value), unevaluatedProperties: false } : sealed(value);
 }
 
-/** What checks messages of an agent by one schema. */
+/** A validator of an agent's messages with one schema. */
 class Rules {
   constructor(name, isSealed) {
     const whole = schema(name, isSealed);
@@ -94,7 +94,7 @@ class Rules {
     this.update = message({ method: { const: UPDATE }, params: part("SessionNotification") });
   }
 
-  /** What is wrong with a message; `method` is what was asked, for a result. */
+  /** The errors in a message; `method` is that of the request, for a result. */
   faults(message, method) {
     if ("method" in message) return this.#by(this.update, message, UPDATE);
     if ("error" in message) return this.#by(this.error, message, "error");
@@ -126,7 +126,7 @@ function lines(bytes) {
 
 const key = (id) => `${typeof id} ${id}`;
 
-/** The methods that were asked by id, in their order. What is not JSON was asked by nobody. */
+/** The methods of requests by id, in order. Skips lines that are not JSON. */
 function asked(bytes) {
   const methods = new Map();
   for (const line of lines(bytes).lines) {
@@ -143,7 +143,7 @@ function asked(bytes) {
   return methods;
 }
 
-/** Checks what one agent wrote: what is wrong by line, and the kinds of its lines. */
+/** Checks one agent's output: the errors by line, and the kinds of its lines. */
 function check(told, said) {
   const methods = asked(told);
   const found = { faults: [], kinds: [], isCut: false };
@@ -173,7 +173,7 @@ function check(told, said) {
   return found;
 }
 
-/** Lines that must be found right or wrong: without this nobody would know that anything is looked at. */
+/** Lines that must be found valid or invalid, to prove that the check works. */
 function checkOurselves() {
   const asked = (method, id = 1) => Buffer.from(`{"jsonrpc":"2.0","id":${id},"method":"${method}","params":{}}\n`);
   const update = (update, more = "") => `{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":${update}}${more}}`;

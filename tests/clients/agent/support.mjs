@@ -13,14 +13,14 @@ export const agentProgram = process.env.OPENAI_AGENT_BIN;
 export const busProgram = process.env.STDIO_BUS_BIN;
 if (!agentProgram) throw new Error("OPENAI_AGENT_BIN names the agent; scripts/test-agent sets it");
 
-/** The environment of the agent: ours without what would change it. */
+/** The agent's environment: ours without variables that would affect it. */
 export function environment(more) {
   const own = Object.entries(process.env).filter(([name]) => !/^OPENAI_(?!AGENT_BIN)|_proxy$|^SSL_CERT_/i.test(name));
   // Failures that the tests cause are not logged.
   return { OPENAI_LOG: "error", ...Object.fromEntries(own), ...more };
 }
 
-/** What the SDK's client sees: updates by session, and requests by way of `ask`. */
+/** The SDK client's handlers: updates by session, and requests through `ask`. */
 class Session {
   constructor(context, updates, id, created) {
     Object.assign(this, { context, updates, id, created });
@@ -62,7 +62,7 @@ export function withClient(stream, use) {
   });
 }
 
-/** Runs `use(client)` with an agent of its own, and sees to it that the agent ends. */
+/** Runs `use(client)` with an agent of its own, and stops the agent. */
 export async function withAgent(env, use) {
   const child = spawn(agentProgram, ["acp"], { env: environment(env), stdio: ["pipe", "pipe", "inherit"] });
   const exited = once(child, "exit");
@@ -87,7 +87,7 @@ async function freePort() {
   return port;
 }
 
-/** Waits until somebody listens on the port, or the one who should has ended. */
+/** Waits until the port is open, or its server has exited. */
 async function listening(port, child, log) {
   for (;;) {
     if (child.exitCode !== null) throw new Error(`the bus ended:\n${log.join("\n")}`);

@@ -1,4 +1,4 @@
-"""openai-agent against servers that others wrote, with a model of ours that says what is expected (model.py).
+"""openai-agent against other projects' servers, with a model of ours whose answers are known (model.py).
 
 run.py llama [litellm]
 
@@ -122,7 +122,7 @@ def a_cancelled_answer_ends_here_and_there(server):
         assert agent.prompt(session, "count!").text == "one, two, three"
 
 
-def a_prompt_that_waits_for_the_server_can_be_cancelled(server):
+def a_pending_prompt_can_be_cancelled(server):
     with server.agent() as agent:
         (busy, _), (waiting, _) = agent.session(), agent.session()
         first = agent.ask_prompt(busy, "for ever!")
@@ -136,14 +136,14 @@ def a_prompt_that_waits_for_the_server_can_be_cancelled(server):
         assert agent.prompt(waiting, "count!").text == "one, two, three"
 
 
-def an_image_that_the_model_cannot_see_is_told(server):
+def an_unsupported_image_is_reported(server):
     with server.agent(OPENAI_IMAGE_INPUT="1") as agent:
         session, _ = agent.session()
         says(agent.prompt(session, "What is this?", IMAGE), server.no_images)
         assert agent.prompt(session, "count!").text == "one, two, three", "the image is not sent again"
 
 
-def an_unknown_model_is_told(server):
+def an_unknown_model_is_reported(server):
     with server.agent(OPENAI_MODEL="nobody") as agent:
         turn = agent.prompt(agent.session()[0], "count!")
         if server.unknown_model is None:
@@ -161,14 +161,14 @@ def a_wrong_key_is_told(server):
     assert code == 1 and re.search(server.wrong_key, told), told
 
 
-def a_prompt_that_is_too_long_is_told(server):
+def an_overlong_prompt_is_reported(server):
     with server.agent() as agent:
         session, _ = agent.session()
         says(agent.prompt(session, TOO_LONG), server.too_long)
         assert agent.prompt(session, "count!").text == "one, two, three", "it is not sent again"
 
 
-def a_conversation_longer_than_the_window_goes_on_without_its_beginning(server):
+def a_conversation_longer_than_the_window_continues_without_its_beginning(server):
     # The window is known in advance, from the server's list, or only from the refusal.
     for models in ["fetch", ""]:
         with server.agent(OPENAI_MODELS=models) as agent:
@@ -187,12 +187,12 @@ CASES = [
     letters_in_pieces_and_thoughts_arrive,
     a_limit_ends_the_answer,
     a_cancelled_answer_ends_here_and_there,
-    a_prompt_that_waits_for_the_server_can_be_cancelled,
-    an_image_that_the_model_cannot_see_is_told,
-    an_unknown_model_is_told,
+    a_pending_prompt_can_be_cancelled,
+    an_unsupported_image_is_reported,
+    an_unknown_model_is_reported,
     a_wrong_key_is_told,
-    a_prompt_that_is_too_long_is_told,
-    a_conversation_longer_than_the_window_goes_on_without_its_beginning,
+    an_overlong_prompt_is_reported,
+    a_conversation_longer_than_the_window_continues_without_its_beginning,
 ]
 
 

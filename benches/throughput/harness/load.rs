@@ -220,7 +220,7 @@ fn as_sent(socket: OwnedFd, mut line: Vec<u8>, address: &Address, traffic: Traff
 
 impl Load {
     /// Connects all clients, and does WebSocket handshakes or starts HTTP sessions.
-    pub fn connect(case: &Case, address: &Address, who: Contestant) -> io::Result<Self> {
+    pub fn connect(case: &Case, address: &Address, contestant: Contestant) -> io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let (request_bytes, answer_bytes) = match case.traffic {
             Traffic::RoundTrips { bytes } | Traffic::Calls { bytes, .. } => (bytes, bytes),
@@ -258,9 +258,9 @@ impl Load {
         Ok(Self {
             case: *case,
             _idle: idle,
-            strict: who != Contestant::Relay,
+            strict: contestant != Contestant::Relay,
             wrap,
-            again: who.comes_anew().then(|| address.clone()),
+            again: contestant.comes_anew().then(|| address.clone()),
             epoll,
             clients,
             buffer: vec![0; 256 * 1024],

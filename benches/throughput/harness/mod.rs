@@ -83,23 +83,23 @@ impl Harness {
     /// Starts a daemon with these pools.
     pub fn start(
         &self,
-        who: Contestant,
+        contestant: Contestant,
         pools: &[Value],
         transport: Transport,
         placement: Placement,
     ) -> io::Result<Server> {
-        self.start_with(who, json!({ "pools": pools }), transport, placement)
+        self.start_with(contestant, json!({ "pools": pools }), transport, placement)
     }
 
     /// Starts a daemon with this configuration.
     pub fn start_with(
         &self,
-        who: Contestant,
+        contestant: Contestant,
         mut configuration: Value,
         transport: Transport,
         placement: Placement,
     ) -> io::Result<Server> {
-        let program = match who {
+        let program = match contestant {
             Contestant::Peer => self.peer.as_ref().unwrap_or(&self.bus),
             _ => &self.bus,
         };
@@ -116,6 +116,6 @@ impl Harness {
         fs::write(&config, configuration.to_string())?;
         let mut command = Command::new(program);
         command.arg("--config").arg(&config);
-        Server::launch(who, command, Vec::new(), address, files, placement)
+        Server::launch(contestant, command, Vec::new(), address, files, placement)
     }
 }

@@ -19,7 +19,7 @@ use super::server::{Contestant, Server, scratch, this_program};
 /// The results of one contestant in one case.
 pub struct Row {
     /// The contestant.
-    pub who: Contestant,
+    pub contestant: Contestant,
     /// The daemon's own CPU time per message, in microseconds: a median.
     pub cpu_micros: f64,
     /// The part of it in user space.
@@ -43,7 +43,7 @@ pub struct Row {
 }
 
 struct Entry {
-    who: Contestant,
+    contestant: Contestant,
     server: Server,
     load: Load,
     rounds: Vec<Round>,
@@ -65,11 +65,11 @@ struct Round {
 /// Runs a case for these contestants. Ratios are to the first one.
 pub fn race(case: &Case, contestants: &[Contestant], harness: &Harness) -> io::Result<Vec<Row>> {
     let mut entries = Vec::new();
-    for &who in contestants {
-        let server = start(who, case, harness)?;
-        let load = Load::connect(case, &server.address, who)?;
+    for &contestant in contestants {
+        let server = start(contestant, case, harness)?;
+        let load = Load::connect(case, &server.address, contestant)?;
         let (rounds, faults, times) = (Vec::new(), Faults::default(), histogram());
-        entries.push(Entry { who, server, load, rounds, faults, times, syscalls: None, failed: None });
+        entries.push(Entry { contestant, server, load, rounds, faults, times, syscalls: None, failed: None });
     }
     // A case with a fixed number of messages runs one long round.
     let rounds = if case.total.is_some() { 1 } else { harness.rounds };
@@ -77,7 +77,7 @@ pub fn race(case: &Case, contestants: &[Contestant], harness: &Harness) -> io::R
     for round in 0..rounds {
         for turn in 0..count {
             let entry = &mut entries[(round + turn) % count];
-            progress(&format!("{:<34} round {:>2} of {rounds}, {}", case.name, round + 1, entry.who.name()));
+            progress(&format!("{:<34} round {:>2} of {rounds}, {}", case.name, round + 1, entry.contestant.name()));
             if entry.failed.is_none()
                 && let Err(error) = entry.round(case, harness)
             {
@@ -152,7 +152,7 @@ impl Entry {
         let [user, kernel] = [0, 1].map(|at| self.rounds.iter().map(|round| round.ticks[at]).sum::<u64>() as f64);
         let cpu_micros = of(|round| round.cpu_micros);
         Row {
-            who: self.who,
+            contestant: self.contestant,
             cpu_micros,
             user_micros: cpu_micros * user / (user + kernel),
             ratio: median(ratios),
@@ -184,7 +184,7 @@ fn relay(case: &Case, pool: &Value, placement: Placement) -> io::Result<Server> 
 }
 
 /// Starts a contestant for a case.
-fn start(who: Contestant, case: &Case, harness: &Harness) -> io::Result<Server> {
+fn start(contestant: Contestant, case: &Case, harness: &Harness) -> io::Result<Server> {
     let placement = Placement::choose(case.one_cpu);
     let pool = match case.traffic {
         Traffic::RoundTrips { .. } => harness.echo("bench", case.workers),
@@ -195,10 +195,10 @@ fn start(who: Contestant, case: &Case, harness: &Harness) -> io::Result<Server> 
             json!({ "id": "bench", "command": this_program(), "args": args, "instances": case.workers })
         }
     };
-    match who {
+    match contestant {
         Contestant::Relay => relay(case, &pool, placement),
-        Contestant::WebSocket => harness.start(who, &[pool], Transport::WebSocket { ping_sec: 0 }, placement),
-        Contestant::Http | Contestant::HttpAnew => harness.start(who, &[pool], Transport::Http, placement),
-        _ => harness.start(who, &[pool], case.transport, placement),
+        Contestant::WebSocket => harness.start(contestant, &[pool], Transport::WebSocket { ping_sec: 0 }, placement),
+        Contestant::Http | Contestant::HttpAnew => harness.start(contestant, &[pool], Transport::Http, placement),
+        _ => harness.start(contestant, &[pool], case.transport, placement),
     }
 }

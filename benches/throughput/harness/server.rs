@@ -76,7 +76,7 @@ pub struct Server {
 impl Server {
     /// Starts a contestant, and waits until it listens.
     pub fn launch(
-        who: Contestant,
+        contestant: Contestant,
         mut command: Command,
         last_arguments: Vec<OsString>,
         address: Address,
@@ -90,7 +90,7 @@ impl Server {
             Address::WebSocket { .. } | Address::Http(_) => &mut command,
         };
         let admin = files.join("admin");
-        if matches!(who, Contestant::Admin | Contestant::Scraped) {
+        if matches!(contestant, Contestant::Admin | Contestant::Scraped) {
             command.arg("--admin").arg(&admin);
         }
         let log = File::create(files.join("log"))?;
@@ -113,7 +113,7 @@ impl Server {
         for worker in server.workers() {
             machine::pin(worker, placement.workers)?;
         }
-        if who == Contestant::Scraped {
+        if contestant == Contestant::Scraped {
             server.scraper = Some(Scraper::of(server.admin.clone()));
         }
         Ok(server)

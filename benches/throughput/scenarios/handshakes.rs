@@ -42,7 +42,7 @@ pub fn scenario() -> Scenario {
 /// Opens one connection after the other.
 fn cost(harness: &Harness) -> io::Result<Goal> {
     let pools = [harness.echo("bench", 1)];
-    let start = |who, transport| harness.start(who, &pools, transport, Placement::choose(false));
+    let start = |contestant, transport| harness.start(contestant, &pools, transport, Placement::choose(false));
     let tcp = start(Contestant::Bus, Transport::Tcp)?;
     let web = start(Contestant::WebSocket, WEB)?;
     let count = harness.either(2000, 200);

@@ -24,10 +24,11 @@ pub fn scenario() -> Scenario {
 fn measure(harness: &Harness) -> io::Result<Vec<Table>> {
     let wait = Duration::from_secs(harness.either(5, 1));
     let mut table = Table { name: "idle", head: "", rows: Vec::new(), figures: Vec::new() };
-    for who in harness.contestants().into_iter().filter(|who| *who != Contestant::Relay) {
-        let name = who.name();
+    for contestant in harness.contestants().into_iter().filter(|contestant| *contestant != Contestant::Relay) {
+        let name = contestant.name();
         progress(&format!("idle, {name}"));
-        let start = |transport| harness.start(who, &[harness.echo("bench", 2)], transport, Placement::choose(true));
+        let start =
+            |transport| harness.start(contestant, &[harness.echo("bench", 2)], transport, Placement::choose(true));
         let starts = (0..harness.either(9, 3)).map(|_| Ok(start(Transport::Tcp)?.started_in.as_secs_f64() * 1e3));
         let starts = median(starts.collect::<io::Result<_>>()?);
         let server = start(Transport::Unix)?;

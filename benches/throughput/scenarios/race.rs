@@ -132,7 +132,7 @@ pub fn over_http() -> impl Iterator<Item = Scenario> {
                 contestants.extend([Contestant::TcpAnew, Contestant::HttpAnew]);
             }
             let rows = race(case, &contestants, harness)?;
-            let reached = rows.iter().filter_map(|row| match row.who {
+            let reached = rows.iter().filter_map(|row| match row.contestant {
                 Contestant::Http => Some(ratio(case, row, KEPT)),
                 Contestant::HttpAnew => Some(ratio(case, row, ANEW)),
                 _ => None,
@@ -146,7 +146,7 @@ pub fn over_http() -> impl Iterator<Item = Scenario> {
 fn ratio(case: &Case, row: &Row, most: f64) -> Goal {
     let ratio = row.failed.is_none().then_some(row.ratio);
     Goal {
-        what: format!("{}, {}: CPU of a round trip, for one over TCP", case.name, row.who.name()),
+        what: format!("{}, {}: CPU of a round trip, for one over TCP", case.name, row.contestant.name()),
         goal: format!("at most × {most}"),
         value: ratio.map_or_else(|| "failed".to_owned(), |ratio| format!("× {ratio:.2}")),
         reached: ratio.is_some_and(|ratio| ratio <= most),
@@ -155,7 +155,7 @@ fn ratio(case: &Case, row: &Row, most: f64) -> Goal {
 }
 
 fn table(case: &Case, rows: &[Row]) -> Table {
-    let relay = rows.iter().find(|row| row.who == Contestant::Relay).map(|row| row.ratio);
+    let relay = rows.iter().find(|row| row.contestant == Contestant::Relay).map(|row| row.ratio);
     let unit = if case.is_tokens() { "line" } else { "round trip" };
     let contestants: Vec<_> = rows.iter().map(figures).collect();
     Table {
@@ -167,18 +167,18 @@ fn table(case: &Case, rows: &[Row]) -> Table {
 }
 
 fn line(case: &Case, row: &Row, relay: Option<f64>) -> String {
-    let who = row.who.name();
+    let contestant = row.contestant.name();
     if let Some(why) = &row.failed {
-        return format!("| {} | {who} | failed: {why} |", case.name);
+        return format!("| {} | {contestant} | failed: {why} |", case.name);
     }
-    let (case, bus_is) = match row.who {
+    let (case, bus_is) = match row.contestant {
         Contestant::Bus => (format!("{}{}", case.name, if case.one_cpu { " ¹" } else { "" }), String::new()),
         _ => (String::new(), times(1.0 / row.ratio)),
     };
     let known = |value: Option<f64>, digits| value.map_or("–".to_owned(), |value| format!("{value:.digits$}"));
     let [p50, p99, p999] = row.times;
     format!(
-        "| {case} | {who} | {:.2} | {:.2} | {} | {bus_is} | {} | {:.3} | {:.0} | {p50:.0} | {p99:.0} | {p999:.0} | {} |",
+        "| {case} | {contestant} | {:.2} | {:.2} | {} | {bus_is} | {} | {:.3} | {:.0} | {p50:.0} | {p99:.0} | {p999:.0} | {} |",
         row.cpu_micros,
         row.user_micros,
         known(relay.map(|relay| row.ratio / relay), 2),
@@ -191,7 +191,7 @@ fn line(case: &Case, row: &Row, relay: Option<f64>) -> String {
 
 fn figures(row: &Row) -> Value {
     json!({
-        "who": row.who.name(),
+        "who": row.contestant.name(),
         "cpu_micros": row.cpu_micros,
         "user_micros": row.user_micros,
         "cpu_to_bus": row.ratio,

@@ -60,7 +60,7 @@ impl LongLines {
 pub fn long_lines(stage: &Stage<'_>) -> io::Result<Outcome> {
     let count = stage.either(800, 200);
     // The peer may be an older version without a memory limit, which does not know the key.
-    let limits = match stage.who {
+    let limits = match stage.contestant {
         Contestant::Bus => json!({ "max_memory": 2_u64 << 30 }),
         _ => json!({}),
     };

@@ -46,15 +46,15 @@ impl Attack {
         let name = self.name.trim_start_matches("fairness, ");
         let mut row = format!("| {name} | {} |", self.goal);
         let mut contestants = Vec::new();
-        for who in [Contestant::Peer, Contestant::Bus] {
-            if who == Contestant::Peer && harness.peer.is_none() {
+        for contestant in [Contestant::Peer, Contestant::Bus] {
+            if contestant == Contestant::Peer && harness.peer.is_none() {
                 row += " – |";
                 continue;
             }
-            progress(&format!("{}, {}", self.name, who.name()));
-            let Outcome { text, reached, figures } = self.outcome(who, harness);
+            progress(&format!("{}, {}", self.name, contestant.name()));
+            let Outcome { text, reached, figures } = self.outcome(contestant, harness);
             row += &format!(" {} |", bold_unless(reached, &text));
-            contestants.push(json!({ "who": who.name(), "reached": reached, "text": text, "figures": figures }));
+            contestants.push(json!({ "who": contestant.name(), "reached": reached, "text": text, "figures": figures }));
         }
         progress("");
         Ok(vec![Table {
@@ -66,10 +66,10 @@ impl Attack {
         }])
     }
 
-    fn outcome(&self, who: Contestant, harness: &Harness) -> Outcome {
+    fn outcome(&self, contestant: Contestant, harness: &Harness) -> Outcome {
         let began = Instant::now();
         let _watch = self.watch();
-        (self.run)(&Stage { who, harness, until: began + self.limit }).unwrap_or_else(|error| {
+        (self.run)(&Stage { contestant, harness, until: began + self.limit }).unwrap_or_else(|error| {
             let text = match error.kind() {
                 io::ErrorKind::TimedOut => {
                     format!("failed: given up after {} s, an answer did not come in time", began.elapsed().as_secs())
@@ -102,7 +102,7 @@ impl Attack {
 /// The setting of an attack.
 pub struct Stage<'a> {
     /// The attacked contestant.
-    pub who: Contestant,
+    pub contestant: Contestant,
     harness: &'a Harness,
     /// Its deadline.
     pub until: Instant,
@@ -112,7 +112,7 @@ impl Stage<'_> {
     /// Starts the attacked daemon.
     pub fn start(&self, pools: &[Value], limits: &Value, transport: Transport) -> io::Result<Server> {
         let configuration = json!({ "pools": pools, "limits": limits });
-        self.harness.start_with(self.who, configuration, transport, Placement::choose(false))
+        self.harness.start_with(self.contestant, configuration, transport, Placement::choose(false))
     }
 
     /// This many seconds from now, but not after the attack's deadline.

@@ -5,7 +5,7 @@ use crate::harness::load::Traffic;
 
 /// A contestant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Who {
+pub enum Candidate {
     /// The daemon.
     Bus,
     /// The one that `STDIO_BUS_PEER` names.
@@ -26,7 +26,7 @@ pub enum Who {
     Stdio2http,
 }
 
-impl Who {
+impl Candidate {
     /// The daemon's name in tables.
     pub const NAME: &str = "stdio_bus";
 }
@@ -48,7 +48,7 @@ pub struct Case {
     /// Each request has a connection of its own.
     pub anew: bool,
     /// The contestants besides the daemon.
-    pub others: &'static [Who],
+    pub others: &'static [Candidate],
 }
 
 const ECHO: Traffic = Traffic::RoundTrips { bytes: 200 };
@@ -57,17 +57,17 @@ const MODERN: Traffic = Traffic::Calls { bytes: 220, is_modern: true };
 const TOKENS: Traffic = Traffic::Tokens { lines: 200, bytes: 200 };
 const WEB: Transport = Transport::WebSocket { ping_sec: 0 };
 
-const SHARED: &[Who] = &[Who::Peer];
-const FORKING: &[Who] = &[Who::Socat];
-const FRAMES: &[Who] = &[Who::Websocketd, Who::Websocat, Who::Node];
-const BRIDGES: &[Who] = &[Who::Supergateway, Who::McpProxy];
+const SHARED: &[Candidate] = &[Candidate::Peer];
+const FORKING: &[Candidate] = &[Candidate::Socat];
+const FRAMES: &[Candidate] = &[Candidate::Websocketd, Candidate::Websocat, Candidate::Node];
+const BRIDGES: &[Candidate] = &[Candidate::Supergateway, Candidate::McpProxy];
 
 const fn case(
     name: &'static str,
     transport: Transport,
     clients: usize,
     traffic: Traffic,
-    others: &'static [Who],
+    others: &'static [Candidate],
 ) -> Case {
     Case { name, transport, each: false, clients, window: 1, traffic, anew: false, others }
 }
@@ -79,19 +79,19 @@ const fn each(case: Case) -> Case {
 
 /// In the order in which they run.
 pub const CASES: &[Case] = &[
-    case("TCP, a client", Transport::Tcp, 1, ECHO, &[Who::Peer, Who::Socat]),
+    case("TCP, a client", Transport::Tcp, 1, ECHO, &[Candidate::Peer, Candidate::Socat]),
     case("TCP, 64 clients, a worker", Transport::Tcp, 64, ECHO, SHARED),
     Case { window: 4, ..each(case("TCP, 16 clients, a worker each", Transport::Tcp, 16, ECHO, FORKING)) },
     case("Unix, 64 clients, a worker", Transport::Unix, 64, ECHO, SHARED),
     Case { window: 4, ..each(case("Unix, 16 clients, a worker each", Transport::Unix, 16, ECHO, FORKING)) },
     case("tokens, TCP, 16 sessions, a worker", Transport::Tcp, 16, TOKENS, SHARED),
     each(case("tokens, TCP, 16 clients, a worker each", Transport::Tcp, 16, TOKENS, FORKING)),
-    Case { window: 4, ..case("WebSocket, 32 clients, a worker", WEB, 32, ECHO, &[Who::Supergateway]) },
+    Case { window: 4, ..case("WebSocket, 32 clients, a worker", WEB, 32, ECHO, &[Candidate::Supergateway]) },
     Case { window: 4, ..each(case("WebSocket, 16 clients, a worker each", WEB, 16, ECHO, FRAMES)) },
     each(case("tokens, WebSocket, 16 clients, a worker each", WEB, 16, TOKENS, FRAMES)),
     case("MCP, a session", Transport::Http, 1, CALL, BRIDGES),
     case("MCP, 16 sessions", Transport::Http, 16, CALL, BRIDGES),
     Case { anew: true, ..case("MCP, a session, new connections", Transport::Http, 1, CALL, BRIDGES) },
     Case { anew: true, ..case("MCP, 16 sessions, new connections", Transport::Http, 16, CALL, BRIDGES) },
-    case("MCP 2026-07-28, 16 clients", Transport::Http, 16, MODERN, &[Who::Stdio2http]),
+    case("MCP 2026-07-28, 16 clients", Transport::Http, 16, MODERN, &[Candidate::Stdio2http]),
 ];

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::json;
 
-use super::cases::{Case, Who};
+use super::cases::{Candidate, Case};
 use crate::harness::Harness;
 use crate::harness::address::{Address, Transport};
 use crate::harness::install::Installer;
@@ -56,22 +56,22 @@ impl Launch {
     }
 
     /// Its name in the table.
-    pub fn name(&self, who: Who) -> String {
-        match who {
-            Who::Bus => Who::NAME.to_owned(),
-            Who::Peer => self.peer_name.clone(),
-            Who::Socat => "socat".to_owned(),
-            Who::Websocketd => "websocketd".to_owned(),
-            Who::Websocat => format!("websocat {WEBSOCAT}"),
-            Who::Node => "Node and ws".to_owned(),
-            Who::Supergateway => format!("supergateway {SUPERGATEWAY}"),
-            Who::McpProxy => format!("mcp-proxy {MCP_PROXY}"),
-            Who::Stdio2http => format!("stdio2http {STDIO2HTTP}"),
+    pub fn name(&self, candidate: Candidate) -> String {
+        match candidate {
+            Candidate::Bus => Candidate::NAME.to_owned(),
+            Candidate::Peer => self.peer_name.clone(),
+            Candidate::Socat => "socat".to_owned(),
+            Candidate::Websocketd => "websocketd".to_owned(),
+            Candidate::Websocat => format!("websocat {WEBSOCAT}"),
+            Candidate::Node => "Node and ws".to_owned(),
+            Candidate::Supergateway => format!("supergateway {SUPERGATEWAY}"),
+            Candidate::McpProxy => format!("mcp-proxy {MCP_PROXY}"),
+            Candidate::Stdio2http => format!("stdio2http {STDIO2HTTP}"),
         }
     }
 
     /// The command that starts it with this worker.
-    fn command(&self, who: Who, address: &Address, worker: &[String]) -> Result<Command, String> {
+    fn command(&self, candidate: Candidate, address: &Address, worker: &[String]) -> Result<Command, String> {
         let port = address.port().map_or_else(|_| String::new(), |port| port.to_string());
         let with = |program: &Found, arguments: &[&str]| -> Result<Command, String> {
             let mut command = Command::new(program.clone()?);
@@ -80,32 +80,32 @@ impl Launch {
         };
         let script =
             |name: &str| -> Result<String, String> { Ok(self.packages.clone()?.join(name).display().to_string()) };
-        Ok(match who {
-            Who::Bus | Who::Peer => return Err("a daemon is started otherwise".to_owned()),
-            Who::Socat => {
+        Ok(match candidate {
+            Candidate::Bus | Candidate::Peer => return Err("a daemon is started otherwise".to_owned()),
+            Candidate::Socat => {
                 let listen = match address {
                     Address::Unix(path) => format!("UNIX-LISTEN:{},fork,backlog=64", path.display()),
                     _ => format!("TCP-LISTEN:{port},bind=127.0.0.1,fork,reuseaddr,nodelay,backlog=64"),
                 };
                 with(&self.socat, &[&listen, &format!("EXEC:{}", worker.join(" "))])?
             }
-            Who::Websocketd => {
+            Candidate::Websocketd => {
                 let mut command = with(&self.websocketd, &["--address=127.0.0.1", "--loglevel=fatal"])?;
                 command.arg(format!("--port={port}")).args(worker);
                 command
             }
-            Who::Websocat => {
+            Candidate::Websocat => {
                 let listen = format!("ws-l:127.0.0.1:{port}");
                 let mut command = with(&self.websocat, &["-t", "-E", &listen, &format!("exec:{}", worker[0])])?;
                 command.arg("--exec-args").args(&worker[1..]);
                 command
             }
-            Who::Node => {
+            Candidate::Node => {
                 let mut command = with(&self.node, &[&script("spawn-per-connection.mjs")?, &port])?;
                 command.args(worker);
                 command
             }
-            Who::Supergateway => {
+            Candidate::Supergateway => {
                 let program = script("node_modules/supergateway/dist/index.js")?;
                 let (program, quoted) = (&program[..], format!("'{}' {}", worker[0], worker[1..].join(" ")));
                 let mut command =
@@ -116,12 +116,12 @@ impl Launch {
                 };
                 command
             }
-            Who::McpProxy => {
+            Candidate::McpProxy => {
                 let mut command = with(&self.mcp_proxy, &["--port", &port, "--log-level", "ERROR", "--"])?;
                 command.args(worker);
                 command
             }
-            Who::Stdio2http => {
+            Candidate::Stdio2http => {
                 let mut command =
                     with(&self.stdio2http, &["--log-level", "error", "--port", &port, "--command", &worker[0]])?;
                 command.args(worker[1..].iter().map(|word| format!("--arg={word}")));
@@ -141,7 +141,7 @@ pub fn worker(traffic: Traffic, harness: &Harness) -> PathBuf {
 }
 
 /// Starts a contestant for a case, and lets its clients talk once, so that all workers exist.
-pub fn begin(who: Who, case: &Case, harness: &Harness, launch: &Launch) -> Result<(Talk, Running), String> {
+pub fn begin(candidate: Candidate, case: &Case, harness: &Harness, launch: &Launch) -> Result<(Talk, Running), String> {
     let placement = placement(case);
     let program = worker(case.traffic, harness);
     let mut words = vec![program.display().to_string()];
@@ -154,12 +154,12 @@ pub fn begin(who: Who, case: &Case, harness: &Harness, launch: &Launch) -> Resul
         }
     });
     let text = |error: std::io::Error| error.to_string();
-    let (running, address) = match who {
-        Who::Bus | Who::Peer => daemon(who, case, harness, launch, &words)?,
+    let (running, address) = match candidate {
+        Candidate::Bus | Candidate::Peer => daemon(candidate, case, harness, launch, &words)?,
         _ => {
             let files = scratch().map_err(text)?;
-            let address = address_of(who, case.transport, &files)?;
-            let command = launch.command(who, &address, &words)?;
+            let address = address_of(candidate, case.transport, &files)?;
+            let command = launch.command(candidate, &address, &words)?;
             (start(command, &address, files, placement).map_err(text)?, address)
         }
     };
@@ -174,7 +174,7 @@ pub fn begin(who: Who, case: &Case, harness: &Harness, launch: &Launch) -> Resul
 }
 
 fn daemon(
-    who: Who,
+    candidate: Candidate,
     case: &Case,
     harness: &Harness,
     launch: &Launch,
@@ -187,8 +187,8 @@ fn daemon(
     } else if matches!(case.traffic, Traffic::Calls { .. }) {
         pool["assignment"] = json!("client");
     }
-    let contestant = if who == Who::Peer { Contestant::Peer } else { Contestant::Bus };
-    if who == Who::Peer {
+    let contestant = if candidate == Candidate::Peer { Contestant::Peer } else { Contestant::Bus };
+    if candidate == Candidate::Peer {
         launch.peer.clone()?;
     }
     let server = harness.start(contestant, &[pool], case.transport, placement(case));
@@ -203,11 +203,11 @@ fn placement(case: &Case) -> Placement {
 }
 
 /// The listen address of another server.
-fn address_of(who: Who, transport: Transport, files: &Path) -> Result<Address, String> {
+fn address_of(candidate: Candidate, transport: Transport, files: &Path) -> Result<Address, String> {
     let address = Address::free(transport, files).map_err(|error| error.to_string())?;
     Ok(match address {
         Address::WebSocket { port, .. } => {
-            Address::WebSocket { port, path: if who == Who::Supergateway { "/message" } else { "/" } }
+            Address::WebSocket { port, path: if candidate == Candidate::Supergateway { "/message" } else { "/" } }
         }
         other => other,
     })

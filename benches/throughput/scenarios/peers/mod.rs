@@ -21,7 +21,7 @@ use crate::harness::others::{Running, Taken};
 use crate::harness::talk::Talk;
 use crate::scenario::{Scenario, Table};
 
-use cases::{CASES, Case, Who};
+use cases::{CASES, Candidate, Case};
 use launch::{Launch, begin, worker};
 
 /// Time limit in total, and for installation.
@@ -74,8 +74,11 @@ fn launch(harness: &Harness) -> &'static (Launch, Instant) {
 fn measure(case: &'static Case, harness: &Harness) -> io::Result<Vec<Table>> {
     let (launch, begun) = launch(harness);
     let is_late = || begun.elapsed() > MOST;
-    let mut entries: Vec<_> =
-        [Who::Bus].iter().chain(case.others).map(|who| Entry::new(*who, case, harness, launch)).collect();
+    let mut entries: Vec<_> = [Candidate::Bus]
+        .iter()
+        .chain(case.others)
+        .map(|candidate| Entry::new(*candidate, case, harness, launch))
+        .collect();
     let count = entries.len();
     for round in 0..harness.rounds {
         for turn in 0..count {
@@ -92,10 +95,10 @@ fn measure(case: &'static Case, harness: &Harness) -> io::Result<Vec<Table>> {
 }
 
 impl Entry {
-    fn new(who: Who, case: &Case, harness: &Harness, launch: &Launch) -> Self {
-        let name = launch.name(who);
+    fn new(candidate: Candidate, case: &Case, harness: &Harness, launch: &Launch) -> Self {
+        let name = launch.name(candidate);
         progress(&format!("{:<46} {name} begins", case.name));
-        let state = match begin(who, case, harness, launch) {
+        let state = match begin(candidate, case, harness, launch) {
             Ok(runs) => State::Runs(Box::new(runs)),
             Err(why) => State::Failed(why),
         };
@@ -169,8 +172,8 @@ fn tables(case: &Case, entries: Vec<Entry>) -> Vec<Table> {
                 // The long table has the versions.
                 let name =
                     name.split_once(|next: char| next.is_ascii_digit()).map_or(&name[..], |(name, _)| name.trim());
-                cpus.push((name == Who::NAME, format!("{name} {}", rounded(own)), rounded(own)));
-                sizes.push((name == Who::NAME, format!("{name} {}", rounded(small)), rounded(small)));
+                cpus.push((name == Candidate::NAME, format!("{name} {}", rounded(own)), rounded(own)));
+                sizes.push((name == Candidate::NAME, format!("{name} {}", rounded(small)), rounded(small)));
             }
         }
     }

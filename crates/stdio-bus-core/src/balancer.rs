@@ -159,7 +159,7 @@ impl Balancer {
 impl Bus {
     /// The group that a client's line asks for (decision 7).
     pub(super) fn group_of_line(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Result<usize, Refusal> {
-        if line.pool.is_some() && self.door(client).era.is_none() {
+        if line.pool.is_some() && self.mcp(client).era.is_none() {
             return self.named_pool(client, &decoded(window.get(line.pool)));
         }
         Ok(self.group_of(client))

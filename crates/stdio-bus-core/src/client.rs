@@ -87,7 +87,7 @@ impl Identity {
 
 /// What is known of a client of an MCP listener.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Door {
+pub(super) struct McpState {
     /// Its era; none if it came through another listener.
     pub era: Option<Era>,
     /// Workers are lent to it.
@@ -98,7 +98,7 @@ pub(super) struct Door {
     pub preferred: Option<WorkerKey>,
 }
 
-impl Door {
+impl McpState {
     /// Whether it speaks 2026-07-28.
     pub(super) fn is_modern(&self) -> bool {
         self.era == Some(Era::Modern)
@@ -182,7 +182,7 @@ pub(super) struct Client {
     /// The group of workers that its messages go to, unless they name a pool.
     pub group: usize,
     /// What is known of it if it came through an MCP listener.
-    pub door: Door,
+    pub mcp: McpState,
     /// The state of its connection.
     pub phase: Phase,
     /// State that few clients have.
@@ -195,9 +195,9 @@ pub(super) struct Client {
 
 impl Client {
     /// A new connection.
-    pub(super) fn new(identity: Identity, group: usize, door: Door) -> Self {
+    pub(super) fn new(identity: Identity, group: usize, mcp: McpState) -> Self {
         let (heard, phase) = (Moment::default(), Phase::Open);
-        Self { identity, group, door, phase, seldom: Seldom::default(), heard, end: Seldom::default() }
+        Self { identity, group, mcp, phase, seldom: Seldom::default(), heard, end: Seldom::default() }
     }
 
     /// When it last sent or received something.
@@ -334,8 +334,8 @@ impl Bus {
     }
 
     /// What is known of it if it came through an MCP listener.
-    pub(super) fn door(&self, client: ClientKey) -> Door {
-        self.clients.get(client).map(|client| client.door).unwrap_or_default()
+    pub(super) fn mcp(&self, client: ClientKey) -> McpState {
+        self.clients.get(client).map(|client| client.mcp).unwrap_or_default()
     }
 
     /// Its opening, if it is a session of an MCP listener.
@@ -356,7 +356,7 @@ impl Bus {
     /// Moves a client to another group.
     pub(super) fn move_client(&mut self, client: ClientKey, group: usize) {
         if let Some(client) = self.clients.get_mut(client) {
-            (client.group, client.door.borrows) = (group, self.balancer.groups[group].lends());
+            (client.group, client.mcp.borrows) = (group, self.balancer.groups[group].lends());
         }
     }
 
@@ -404,20 +404,20 @@ impl Bus {
     /// A worker has answered it.
     pub(super) fn note_answerer(&mut self, client: ClientKey, worker: WorkerKey) {
         if let Some(client) = self.clients.get_mut(client) {
-            client.door.answered_by = Some(worker);
+            client.mcp.answered_by = Some(worker);
         }
     }
 
     /// The worker that has answered a client last.
     pub fn answered_by(&self, client: ClientKey) -> Option<WorkerKey> {
-        self.door(client).answered_by
+        self.mcp(client).answered_by
     }
 
     /// The next messages of a client of 2026-07-28 go to this worker as long as it lives and takes messages: they
     /// continue a request that it has begun to answer.
     pub fn prefer_worker(&mut self, client: ClientKey, worker: Option<WorkerKey>) {
         let Some(from) = self.clients.get_mut(client) else { return };
-        if core::mem::replace(&mut from.door.preferred, worker) != worker && self.awaits_turn(client).is_some() {
+        if core::mem::replace(&mut from.mcp.preferred, worker) != worker && self.awaits_turn(client).is_some() {
             // The previous one may be free.
             self.timers.arm(Timer::WorkerQueue, self.time.now());
         }

@@ -1,7 +1,7 @@
 //! The life of a client connection: it is accepted, it half-closes, it is closed, and everything that depends on it
 //! ends (spec 4.1.2, 7.2, 7.3; decisions 9 to 11).
 
-use super::client::{Client, Door, Identity, Phase};
+use super::client::{Client, Identity, McpState, Phase};
 use super::flow::gate::Hold;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey};
@@ -62,7 +62,7 @@ impl Bus {
         let number = self.admission.next_number;
         let group = mcp.map_or_else(|| self.group_of_client(listener, &origin), |(group, _)| group);
         let era = mcp.map(|(_, era)| era);
-        let door = Door { era, borrows: self.balancer.groups[group].lends(), ..Door::default() };
+        let mcp = McpState { era, borrows: self.balancer.groups[group].lends(), ..McpState::default() };
         let room = if self.clients.is_full() {
             None
         } else {
@@ -71,7 +71,7 @@ impl Bus {
         let client = room.map(|source_use| {
             let (turned_away, opened, origin) = (no_room.is_some(), self.time.now(), Rc::new(origin));
             let identity = Identity { number, stdio, source_use, listener, origin, turned_away, opened };
-            Client::new(identity, group, door)
+            Client::new(identity, group, mcp)
         });
         let Some(key) = client.and_then(|client| self.clients.insert(client)) else {
             // The connection was on its way when the last slot was taken.
@@ -114,9 +114,9 @@ impl Bus {
                 account: has_gone.then(|| client.account(lasted)),
                 ..Report::new(reason, text)
             };
-            if is_minor || client.door.is_modern() { report.at(Level::Debug) } else { report }
+            if is_minor || client.mcp.is_modern() { report.at(Level::Debug) } else { report }
         };
-        match client.door.is_modern() {
+        match client.mcp.is_modern() {
             // It may connect anew for each of its requests.
             true => self.out.tell_quietly(reason, make),
             false => self.out.tell(self.time.now(), reason, make),

@@ -122,7 +122,7 @@ impl Bus {
     /// A client of an MCP listener leaves, or is ended: its workers are told to stop. In 2026-07-28 a disconnect
     /// cancels the client's requests, and those of an ended session have no other reader.
     pub(super) fn cancel_requests(&mut self, key: ClientKey) {
-        if self.door(key).era.is_none() {
+        if self.mcp(key).era.is_none() {
             return;
         }
         for request in self.asked_by(key.into()) {

@@ -131,7 +131,7 @@ impl Client {
 
     /// Whether it is a session of an MCP listener, which tracks idle sessions itself: they may have open streams.
     fn is_mcp_session(&self) -> bool {
-        self.door.era == Some(Era::Legacy)
+        self.mcp.era == Some(Era::Legacy)
     }
 }
 

@@ -8,7 +8,7 @@ mod fast_path;
 
 use super::Bus;
 use super::balancer::Group;
-use super::client::{Client, Door, Identity, Phase, SeldomOfClient};
+use super::client::{Client, Identity, McpState, Phase, SeldomOfClient};
 use super::endpoint::{Endpoint, Stream};
 use super::out::Out;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
@@ -120,7 +120,7 @@ struct Sender<'a> {
     key: ClientKey,
     identity: &'a Identity,
     group: usize,
-    door: &'a Door,
+    mcp: &'a McpState,
     seldom: Option<&'a SeldomOfClient>,
 }
 
@@ -166,7 +166,7 @@ impl Bus {
         let Some(client) = self.clients.get_mut(key) else {
             return Received { consumed: window.data().len(), next: Next::Wait };
         };
-        let Client { identity, group, door, phase, seldom, heard, end } = client;
+        let Client { identity, group, mcp, phase, seldom, heard, end } = client;
         let Some(end) = end.get_mut() else { return self.receive_first(key, window) };
         if *phase != Phase::Open || !end.gate.lets_through() {
             return self.receive_otherwise(key, window);
@@ -184,7 +184,7 @@ impl Bus {
         let mut lines = 0;
         if takes_fast_path {
             let mut path = fast_path!(self, window, count);
-            let sender = Sender { key, identity, group: *group, door, seldom: seldom.get() };
+            let sender = Sender { key, identity, group: *group, mcp, seldom: seldom.get() };
             lines = path.client_lines(&sender, end, &mut self.workers, &self.intake.batch, limit);
             self.out.stats().client_side.lines_in += lines as u64;
             let bytes = window.data().len();

@@ -159,13 +159,13 @@ impl Bus {
             let runs = self.balancer.groups[self.balancer.of_listeners[listener]]
                 .pools()
                 .any(|pool| self.pool_runs(pool, |_| true));
-            let door = &mut self.admission.listeners[listener];
-            if core::mem::replace(&mut door.is_closed, !runs) != runs {
+            let state = &mut self.admission.listeners[listener];
+            if core::mem::replace(&mut state.is_closed, !runs) != runs {
                 continue;
             }
             // Before its first worker runs this is normal.
-            let is_news = door.has_opened;
-            door.has_opened |= runs;
+            let is_news = state.has_opened;
+            state.has_opened |= runs;
             let (effect, reason, what) = match runs {
                 true => (Effect::OpenListener(listener), Reason::ListenerOpened, "open: a worker"),
                 false => (Effect::CloseListener(listener), Reason::ListenerClosed, "closed: no worker"),

@@ -95,7 +95,7 @@ impl Bus {
         self.balancer = Balancer::new(&self.settings, self.supervisor.shown);
         for key in self.client_keys() {
             let Some(client) = self.identity(key) else { continue };
-            let (before, is_mcp) = (self.group_of(key), self.door(key).era.is_some());
+            let (before, is_mcp) = (self.group_of(key), self.mcp(key).era.is_some());
             // The group of a pool has its index.
             let of_pool = |group: usize| moved.get(group).copied().flatten();
             let group = of_pool(before)

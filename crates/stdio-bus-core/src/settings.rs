@@ -38,9 +38,11 @@ pub struct Settings {
 impl Settings {
     /// The indexes of the pools that have workers for clients of both eras: those that an MCP listener offers.
     pub fn pools_of_both_eras(&self) -> Vec<usize> {
-        let doors = || self.listeners.iter().filter(|listener| listener.mcp && !listener.is_gone);
+        let listeners = || self.listeners.iter().filter(|listener| listener.mcp && !listener.is_gone);
         let offers = |pool: &usize| {
-            doors().any(|door| door.pools.as_ref().is_none_or(|pools| pools.contains(pool)) || door.pool == Some(*pool))
+            listeners().any(|listener| {
+                listener.pools.as_ref().is_none_or(|pools| pools.contains(pool)) || listener.pool == Some(*pool)
+            })
         };
         (0..self.pools.len()).filter(|pool| !self.pools[*pool].is_gone).filter(offers).collect()
     }

@@ -76,7 +76,7 @@ impl FastPath<'_> {
     fn worker_for(&self, client: &Sender<'_>) -> Option<(WorkerKey, bool)> {
         let group = &self.groups[client.group];
         let is_open = group.pools().all(|pool| self.pools[pool].side.is_used);
-        let is_asked_for = client.door.borrows || client.door.preferred.is_some() || !is_open;
+        let is_asked_for = client.mcp.borrows || client.mcp.preferred.is_some() || !is_open;
         if is_asked_for || client.seldom.is_some_and(|seldom| !seldom.offers.is_empty()) {
             return None;
         }
@@ -129,7 +129,7 @@ impl FastPath<'_> {
         }
         let (worker_key, worker, session, takes_turn) = self.destination(client, &from.sessions, workers, line)?;
         // An MCP session begins anew with a worker that has not seen it yet (`router/opening.rs`).
-        let opens = client.door.era == Some(Era::Legacy) && worker.answering.opened() == Opened::No;
+        let opens = client.mcp.era == Some(Era::Legacy) && worker.answering.opened() == Opened::No;
         if !worker.takes_messages()
             || opens && worker.owner.is_none()
             || worker.end.output.is_full()
@@ -260,13 +260,13 @@ impl FastPath<'_> {
         let Some(Peer::Client(client_key)) = request.asker() else { return None };
         let (session, since) = (request.session, request.since());
         let is_told = TOLD && request.flags.has(Flags::TOLD);
-        let Client { identity, door, phase, seldom, end, .. } = clients.get_mut(client_key)?;
+        let Client { identity, mcp, phase, seldom, end, .. } = clients.get_mut(client_key)?;
         let end = end.get_mut()?;
         if *phase != Phase::Open
             || end.output.is_full()
             || seldom.get().is_some_and(|seldom| !seldom.lost.is_empty())
             || end.gate.has(Hold::Pace)
-            || door.borrows
+            || mcp.borrows
         {
             return None;
         }
@@ -275,7 +275,7 @@ impl FastPath<'_> {
             self.sessions.end_simple_request(session, client_key, line.flags == Line::RESULT)?;
         }
         end.seldom.forget_crashes();
-        door.answered_by = Some(key);
+        mcp.answered_by = Some(key);
         self.pending.leave_asker(request_key, &mut end.outstanding);
         self.pending.remove_at(request_key, place);
         worker.end.unanswered.orphan();
@@ -333,7 +333,7 @@ impl FastPath<'_> {
         };
         let client = clients.get_mut(client_key)?;
         let end = client.end.get_mut()?;
-        if client.phase > Phase::HalfClosed || end.output.is_full() || client.door.borrows {
+        if client.phase > Phase::HalfClosed || end.output.is_full() || client.mcp.borrows {
             return None;
         }
         if name.is_some() || line.token.is_some() {

@@ -43,7 +43,7 @@ impl Bus {
             Size::One(client) => Some(client),
             Size::Zero => {
                 let era = self.supervisor.pools[worker.pool].side.era;
-                let may_use = |client: &Client| match client.door.era {
+                let may_use = |client: &Client| match client.mcp.era {
                     Some(_) => client.group == worker.pool,
                     None => {
                         !client.identity.origin.is_proxy
@@ -61,7 +61,7 @@ impl Bus {
     /// Whether a worker that is lent to a client may still work on a request that another one has dropped.
     fn may_work_for_others(&self, worker: &Worker, owner: ClientKey) -> bool {
         let has_orphans = worker.end.unanswered.count() != worker.end.unanswered.awaited();
-        has_orphans && self.door(owner).borrows
+        has_orphans && self.mcp(owner).borrows
     }
 
     /// Why a message that names no client has no addressee, with the remedy.
@@ -131,7 +131,7 @@ impl Bus {
             // name means nothing to any other client.
             let is_plain = || Spelled::parse(window.get(named.at)).is_ok_and(|it| it.is_plain);
             // A previous client of a lent worker may have left the work that this is about.
-            let is_its_own = |owner: &ClientKey| !self.door(*owner).borrows && is_plain();
+            let is_its_own = |owner: &ClientKey| !self.mcp(*owner).borrows && is_plain();
             let owner = || self.owner(worker).filter(is_its_own).map(Peer::Client);
             named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else if line.request_id.is_some() && about.is_some() {

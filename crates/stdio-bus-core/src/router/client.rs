@@ -142,7 +142,7 @@ impl Bus {
         if let (Verb::Cancel(how), Some(key)) = (message.verb, route.about) {
             let due = self.pending.cancel(self.time.now(), key, how);
             self.timers.arm(Timer::Requests, due);
-            if self.door(message.client).era.is_some() {
+            if self.mcp(message.client).era.is_some() {
                 // Over HTTP its response stays open until there is something to send.
                 self.fail_request(key, Reason::Cancelled, "the client has cancelled it");
             }

@@ -30,7 +30,7 @@ impl Bus {
         let begins = verb == Verb::Initialize && line.id.is_some();
         let Some(worker) = self.workers.get(key) else { return };
         let (is_opened, is_shared) = (worker.answering.opened() != Opened::No, worker.owner.is_none());
-        if is_opened && !begins || !is_shared || self.door(client).era != Some(Era::Legacy) {
+        if is_opened && !begins || !is_shared || self.mcp(client).era != Some(Era::Legacy) {
             return;
         }
         let Some(opening) = self.opening(client) else { return };

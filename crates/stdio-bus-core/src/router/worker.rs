@@ -240,7 +240,7 @@ impl Bus {
             Err(refusal @ Refusal(Reason::Unroutable, _)) => return self.tell_all(&said).ok_or(refusal),
             found => found?,
         };
-        if said.id.is_some() && self.door(to).is_modern() {
+        if said.id.is_some() && self.mcp(to).is_modern() {
             let text = "no request may be sent to a client of MCP 2026-07-28; answer its request with input_required";
             return Err(Refusal(Reason::ServerRequest, text.into()));
         }

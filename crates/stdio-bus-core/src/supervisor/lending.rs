@@ -18,7 +18,7 @@ impl Bus {
     /// The worker that a client's next messages go to while that lives, if they are bound to one of this pool, or of
     /// the group with its index: only a group of one pool lends.
     pub(crate) fn preferred_worker(&self, client: ClientKey, pool: usize) -> Option<WorkerKey> {
-        let worker = self.client(client)?.door.preferred?;
+        let worker = self.client(client)?.mcp.preferred?;
         let at = self.workers.get(worker)?;
         (at.pool == pool && at.takes_messages()).then_some(worker)
     }
@@ -121,7 +121,7 @@ impl Bus {
     /// A client may have no request unanswered any more: its lent worker is returned.
     pub(crate) fn give_back(&mut self, client: ClientKey) {
         let waits = || self.peer_end(client.into()).is_none_or(|end| !end.outstanding.is_empty());
-        if !self.door(client).borrows || waits() {
+        if !self.mcp(client).borrows || waits() {
             return;
         }
         let lent = self.take_workers(client);

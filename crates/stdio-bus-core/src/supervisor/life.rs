@@ -193,7 +193,7 @@ impl Bus {
         // A worker that could not be started has negotiated nothing.
         let Some(owner) = worker.owner.filter(|_| worker.process.has_run()) else { return };
         // The shutdown closes its clients in its own time; a client that is being closed has a reason already.
-        let goes_on = self.phase(owner).is_none_or(|phase| phase >= Phase::Refusing) || self.door(owner).borrows;
+        let goes_on = self.phase(owner).is_none_or(|phase| phase >= Phase::Refusing) || self.mcp(owner).borrows;
         if self.shutdown.stops_workers() || goes_on {
             return;
         }

@@ -215,7 +215,7 @@ impl Bus {
         let has_spare = self.has_spare_for(client, group);
         let source = self.identity(client)?.source();
         // A lent worker was started before.
-        let is_paced = !(has_spare && self.door(client).borrows)
+        let is_paced = !(has_spare && self.mcp(client).borrows)
             && self.supervisor.queue.waits_until(self.time.now(), source).is_some();
         // A worker may have started between the end of its wait and its line. One that it may not get yet would make it
         // wait again, and be refused again.
@@ -284,7 +284,7 @@ impl Bus {
             let pool = self.balancer.groups[waiting.group].pools().next()?;
             let is_starting = starting.contains(&self.supervisor.pools[pool].side.shown_as);
             let may_start = || self.supervisor.queue.waits_until(self.time.now(), waiting.source).is_none();
-            let may = if self.door(waiting.client).borrows {
+            let may = if self.mcp(waiting.client).borrows {
                 // Its lent worker is returned before.
                 let grows = || !is_starting && may_start() && self.may_grow_for(waiting.client, waiting.group);
                 self.workers_of(waiting.client).next().is_none()

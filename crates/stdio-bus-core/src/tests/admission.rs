@@ -104,7 +104,7 @@ fn a_flood_of_refused_clients_takes_no_slots_from_others() {
     let taken = (0..2000).filter(|_| bench.connect(0, HOME).is_some()).count();
     assert_eq!((taken, bench.bus.stats().clients), (16, 17), "the others are closed without a word");
     assert_eq!(bench.count(Reason::ConnectionLimit), 2000);
-    assert!(bench.doors.accepting);
+    assert!(bench.listeners.accepting);
     let elsewhere = comes(&mut bench, 1, HOME);
     is_served(&mut bench, elsewhere);
 }

@@ -1,6 +1,6 @@
 //! Which worker of a command is asked for its era, and the consequences of its reaction.
 
-use super::eras::{CALL, LEGACY, MODERN, with_a_door};
+use super::eras::{CALL, LEGACY, MODERN, with_mcp_listener};
 use super::*;
 use crate::eras::PoolEra;
 use crate::settings::Era;
@@ -8,7 +8,7 @@ use crate::tally::Change;
 
 /// One worker, after whose first failure its pool is given up.
 fn never_restarted() -> Settings {
-    let mut settings = with_a_door(pool(1, Assignment::Client));
+    let mut settings = with_mcp_listener(pool(1, Assignment::Client));
     settings.limits.max_restarts = 0;
     settings
 }
@@ -40,8 +40,8 @@ fn the_first_worker_of_a_pool_that_an_mcp_listener_offers_is_asked_once_for_its_
 #[test]
 fn a_pool_that_no_mcp_listener_offers_is_not_asked() {
     let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(1, Assignment::RoundRobin) }];
-    let door = Listener { mcp: true, pools: Some(vec![1]), ..Listener::default() };
-    let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), door], ..settings(pools) });
+    let mcp = Listener { mcp: true, pools: Some(vec![1]), ..Listener::default() };
+    let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), mcp], ..settings(pools) });
     assert_eq!(bench.busy(), [false, true]);
 }
 
@@ -58,7 +58,7 @@ fn an_error_or_silence_mean_that_a_command_speaks_an_earlier_version() {
 
 #[test]
 fn an_echoing_worker_does_not_answer_the_question() {
-    let mut bench = Bench::new(with_a_door(pool(1, Assignment::Client)));
+    let mut bench = Bench::new(with_mcp_listener(pool(1, Assignment::Client)));
     let worker = bench.worker(0);
     let question = bench.read_one(worker);
     bench.write(worker, &question);
@@ -124,7 +124,7 @@ fn a_new_command_that_serves_2026_07_28_is_asked_by_a_worker_that_takes_no_place
     bench.write(session, CALL);
     let old = bench.worker(0);
     bench.answers(old);
-    let mut settings = with_a_door(pool(1, Assignment::RoundRobin));
+    let mut settings = with_mcp_listener(pool(1, Assignment::RoundRobin));
     settings.pools[0].generation = 1;
     let effects = bench.bus.reload(bench.now, settings).collect();
     bench.effects(&[], effects);
@@ -171,7 +171,7 @@ fn a_command_whose_workers_exit_when_asked_is_for_sessions_and_the_third_one_is_
 
 #[test]
 fn a_command_that_ends_without_a_question_as_well_is_asked_once_more_each_time() {
-    let mut bench = Bench::new(with_a_door(pool(1, Assignment::Client)));
+    let mut bench = Bench::new(with_mcp_listener(pool(1, Assignment::Client)));
     bench.dies_asked();
     for backoff in [100, 200, 400] {
         bench.dies_asked();
@@ -189,7 +189,7 @@ fn a_command_that_ends_without_a_question_as_well_is_asked_once_more_each_time()
 
 #[test]
 fn a_command_that_has_answered_once_is_not_asked_again_when_it_ends() {
-    let mut bench = Bench::new(with_a_door(pool(1, Assignment::Client)));
+    let mut bench = Bench::new(with_mcp_listener(pool(1, Assignment::Client)));
     bench.dies_asked();
     let next = bench.worker(0);
     let question = bench.read_json(next);
@@ -206,7 +206,7 @@ fn a_broken_new_command_is_not_asked_forever_and_leaves_clients_of_2026_07_28_th
     let (old, client) = (bench.worker(0), bench.mcp(Era::Modern));
     bench.write(client, CALL);
     bench.answers(old);
-    let mut settings = with_a_door(pool(1, Assignment::Client));
+    let mut settings = with_mcp_listener(pool(1, Assignment::Client));
     settings.pools[0].generation = 1;
     let effects = bench.bus.reload(bench.now, settings).collect();
     bench.effects(&[], effects);
@@ -231,7 +231,7 @@ fn comes_after_a_change(assignment: Assignment, lives: bool) -> (Vec<u32>, Vec<S
     bench.write(session, r#"{"id":1,"method":"initialize"}"#);
     bench.pass(seconds(1));
     let old = bench.workers.clone();
-    let mut settings = with_a_door(two);
+    let mut settings = with_mcp_listener(two);
     settings.pools[0].generation = 1;
     let effects = bench.bus.reload(bench.now, settings).collect();
     bench.effects(&[], effects);
@@ -269,7 +269,7 @@ fn the_first_client_of_2026_07_28_is_served_by_the_command_that_sessions_have_by
 #[test]
 fn a_new_command_that_ends_when_it_is_asked_and_then_lives_is_for_sessions() {
     let mut bench = Bench::asked(pool(1, Assignment::Client), MODERN);
-    let mut settings = with_a_door(pool(1, Assignment::Client));
+    let mut settings = with_mcp_listener(pool(1, Assignment::Client));
     settings.pools[0].generation = 1;
     let effects = bench.bus.reload(bench.now, settings).collect();
     bench.effects(&[], effects);
@@ -290,7 +290,7 @@ fn a_new_command_that_serves_no_clients_of_2026_07_28_takes_over_from_workers_th
         let mut bench = Bench::asked(two.clone(), MODERN);
         let clients = [bench.mcp(Era::Modern), bench.mcp(Era::Modern)];
         clients.into_iter().for_each(|client| bench.write(client, CALL));
-        let mut settings = with_a_door(two);
+        let mut settings = with_mcp_listener(two);
         settings.pools[0].generation = 1;
         let effects = bench.bus.reload(bench.now, settings).collect();
         bench.effects(&[], effects);
@@ -317,7 +317,7 @@ fn a_worker_started_for_a_request_of_2026_07_28_during_a_roll_is_not_asked_befor
     let session = bench.mcp(Era::Legacy);
     bench.write(one, CALL);
     bench.write(session, r#"{"id":1,"method":"initialize"}"#);
-    let mut settings = with_a_door(three);
+    let mut settings = with_mcp_listener(three);
     settings.pools[0].generation = 1;
     let effects = bench.bus.reload(bench.now, settings).collect();
     bench.effects(&[], effects);
@@ -335,7 +335,7 @@ fn a_worker_started_for_a_request_of_2026_07_28_during_a_roll_is_not_asked_befor
 
 #[test]
 fn the_next_worker_is_asked_if_the_first_one_could_not_be_started_or_was_stopped() {
-    let mut bench = Bench::starting(with_a_door(pool(1, Assignment::Client)));
+    let mut bench = Bench::starting(with_mcp_listener(pool(1, Assignment::Client)));
     let Peer::Worker(first) = bench.worker(0) else { unreachable!() };
     bench.handle(Input::SpawnFailed { worker: first, why: "no such file".into(), short: false });
     assert_eq!(bench.bus.pool_era(0), PoolEra::Unknown);

@@ -5,9 +5,9 @@ use crate::settings::Era;
 use crate::tally::Change;
 
 /// The settings of a bus with an MCP listener and one for lines, and this pool.
-pub(super) fn with_a_door(pool: Pool) -> Settings {
-    let door = Listener { mcp: true, ..Listener::default() };
-    Settings { listeners: vec![Listener::default(), door], ..settings(vec![pool]) }
+pub(super) fn with_mcp_listener(pool: Pool) -> Settings {
+    let mcp = Listener { mcp: true, ..Listener::default() };
+    Settings { listeners: vec![Listener::default(), mcp], ..settings(vec![pool]) }
 }
 
 impl Bench {
@@ -20,7 +20,7 @@ impl Bench {
 
     /// A bus whose one pool was asked and has given this answer, if any.
     pub(super) fn asked(pool: Pool, answer: Option<&str>) -> Self {
-        let mut bench = Self::new(with_a_door(pool));
+        let mut bench = Self::new(with_mcp_listener(pool));
         let worker = bench.worker(0);
         let question = bench.read_json(worker);
         assert_eq!(question["method"], "server/discover");
@@ -62,10 +62,10 @@ fn key(peer: Peer) -> ClientKey {
 #[test]
 fn a_pool_with_workers_for_both_eras_may_have_twice_as_many() {
     let pools = vec![pool(2, Assignment::RoundRobin), Pool { max_instances: 5, ..pool(1, Assignment::Dedicated) }];
-    let doors = |doors: Vec<Listener>| Settings { listeners: doors, ..settings(pools.clone()) }.most_workers();
-    let door = Listener { mcp: true, ..Listener::default() };
-    let of_one = Listener { pools: Some(vec![1]), ..door.clone() };
-    assert_eq!([doors(vec![Listener::default()]), doors(vec![of_one]), doors(vec![door])], [7, 12, 14]);
+    let count = |listeners: Vec<Listener>| Settings { listeners, ..settings(pools.clone()) }.most_workers();
+    let mcp = Listener { mcp: true, ..Listener::default() };
+    let of_one = Listener { pools: Some(vec![1]), ..mcp.clone() };
+    assert_eq!([count(vec![Listener::default()]), count(vec![of_one]), count(vec![mcp])], [7, 12, 14]);
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn a_client_of_2026_07_28_that_leaves_cancels_its_requests_at_the_worker() {
     bench.handle(Input::EndClient { client: key(client), why: Reason::SessionEvicted });
     assert_eq!(bench.read_json(worker), cancelled(&json!(1)));
     assert_eq!((bench.count(Reason::RequestDiscarded), bench.count(Reason::Cancelled)), (0, 2));
-    assert_eq!(bench.count(Reason::SessionEvicted), 1, "why the door has ended it is told");
+    assert_eq!(bench.count(Reason::SessionEvicted), 1, "the reason of the end is reported");
     bench.pass(seconds(7));
     assert_eq!(bench.bus.stats().pending, 0, "no answer is waited for");
 }
@@ -353,8 +353,8 @@ fn a_request_of_a_worker_to_a_client_of_2026_07_28_is_refused() {
 #[test]
 fn messages_of_a_client_of_an_mcp_listener_go_only_to_its_pool() {
     let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(1, Assignment::RoundRobin) }];
-    let door = Listener { mcp: true, ..Listener::default() };
-    let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), door], ..settings(pools) });
+    let mcp = Listener { mcp: true, ..Listener::default() };
+    let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), mcp], ..settings(pools) });
     bench.busy();
     bench.pass(seconds(5));
     let client = bench.mcp(Era::Legacy);
@@ -630,8 +630,8 @@ fn a_continued_request_gets_another_worker_if_the_one_that_began_it_ends() {
 #[test]
 fn no_client_reaches_a_pool_that_its_listener_or_its_token_does_not_offer() {
     let pools = vec![pool(1, Assignment::RoundRobin), Pool { id: "tools".into(), ..pool(1, Assignment::RoundRobin) }];
-    let door = Listener { mcp: true, pools: Some(vec![1]), ..Listener::default() };
-    let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), door], ..settings(pools) });
+    let mcp = Listener { mcp: true, pools: Some(vec![1]), ..Listener::default() };
+    let mut bench = Bench::new(Settings { listeners: vec![Listener::default(), mcp], ..settings(pools) });
     let mut comes = |pool: usize, pools: Option<Vec<usize>>| {
         let origin = Origin { pools: pools.map(Into::into), ..Origin::from(Source::User(1)) };
         let (client, effects) = bench.bus.connect_mcp(bench.now, 1, origin, pool, Era::Modern);
@@ -661,7 +661,7 @@ fn clients_of_2026_07_28_connect_and_leave_without_a_log_line() {
 
 #[test]
 fn an_mcp_session_is_not_evicted_for_other_clients() {
-    let mut settings = with_a_door(pool(1, Assignment::RoundRobin));
+    let mut settings = with_mcp_listener(pool(1, Assignment::RoundRobin));
     settings.most_clients = 2;
     settings.listeners[1].idle_timeout = Some(seconds(1));
     let mut bench = Bench::new(settings);

@@ -35,14 +35,14 @@ fn when_all_slots_are_taken_a_client_that_has_sent_nothing_makes_room() {
     bench.write(first, r#"{"id":1,"method":"x"}"#);
     bench.pass(milliseconds(10));
     let silent: Vec<Peer> = (1..MAX_CONNECTIONS).map(|_| bench.client()).collect();
-    assert!(!bench.doors.accepting);
+    assert!(!bench.listeners.accepting);
     bench.pass(milliseconds(499));
     assert!(silent.iter().all(|client| bench.how_closed(*client).is_none()));
     bench.pass(milliseconds(1));
     let closed = silent.iter().filter(|client| bench.how_closed(**client) == Some(Close::Now)).count();
     assert_eq!((closed, bench.how_closed(silent[0]), bench.how_closed(first)), (1, Some(Close::Now), None));
     bench.gone(silent[0]);
-    assert!(bench.doors.accepting);
+    assert!(bench.listeners.accepting);
     let late = bench.client();
     bench.write(late, r#"{"id":1,"method":"x"}"#);
     let worker = bench.worker(0);

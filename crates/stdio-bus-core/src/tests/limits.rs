@@ -258,12 +258,12 @@ fn when_the_table_is_full_the_longest_unwanted_request_is_dropped_first() {
 fn there_are_1024_connections_and_then_no_more_are_taken_until_one_leaves() {
     let mut bench = bench(1);
     let clients: Vec<Peer> = (0..1024).map(|_| bench.client()).collect();
-    assert!(!bench.doors.accepting);
+    assert!(!bench.listeners.accepting);
     assert!(bench.connect(0, Source::Inherited).is_none());
     bench.breaks(clients[102]);
-    assert!(!bench.doors.accepting);
+    assert!(!bench.listeners.accepting);
     bench.gone(clients[102]);
-    assert!(bench.doors.accepting);
+    assert!(bench.listeners.accepting);
     bench.client();
 }
 

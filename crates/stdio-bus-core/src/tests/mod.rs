@@ -67,14 +67,14 @@ struct Bench {
     signals: Vec<(WorkerKey, Signal)>,
     stdin_closed: Vec<WorkerKey>,
     released: Vec<WorkerKey>,
-    doors: Doors,
+    listeners: Listeners,
     /// Pools whose era is known.
     discovered: Vec<usize>,
     done: bool,
 }
 
 /// The listeners.
-struct Doors {
+struct Listeners {
     accepting: bool,
     listening: bool,
     /// Listeners that are closed for lack of workers.
@@ -153,7 +153,7 @@ impl Bench {
             signals: Vec::new(),
             stdin_closed: Vec::new(),
             released: Vec::new(),
-            doors: Doors { accepting: true, listening: true, closed: Vec::new() },
+            listeners: Listeners { accepting: true, listening: true, closed: Vec::new() },
             discovered: Vec::new(),
             done: false,
         }
@@ -211,11 +211,11 @@ impl Bench {
                         resumed.push(client.into());
                     }
                 }
-                Effect::PauseAccept => self.doors.accepting = false,
-                Effect::ResumeAccept => self.doors.accepting = true,
-                Effect::StopAccept => self.doors.listening = false,
-                Effect::CloseListener(listener) => self.doors.closed.push(listener),
-                Effect::OpenListener(listener) => self.doors.closed.retain(|closed| *closed != listener),
+                Effect::PauseAccept => self.listeners.accepting = false,
+                Effect::ResumeAccept => self.listeners.accepting = true,
+                Effect::StopAccept => self.listeners.listening = false,
+                Effect::CloseListener(listener) => self.listeners.closed.push(listener),
+                Effect::OpenListener(listener) => self.listeners.closed.retain(|closed| *closed != listener),
                 Effect::Discovered { pool } => self.discovered.push(pool),
                 Effect::Report(report) => self.reports.push(*report),
                 Effect::Done => self.done = true,

@@ -130,18 +130,18 @@ fn a_listener_that_is_to_be_closed_while_no_worker_runs_is_and_the_others_are_no
     let mut settings = settings(vec![pool(2, Assignment::RoundRobin)]);
     settings.listeners = vec![Listener::default(), Listener { closes_when_not_ready: true, ..Listener::default() }];
     let mut bench = Bench::starting(settings);
-    assert_eq!(bench.doors.closed, [1], "no worker runs yet");
+    assert_eq!(bench.listeners.closed, [1], "no worker runs yet");
     assert!(bench.reports.iter().all(|report| report.level < Level::Info), "which is the ordinary course");
     bench.spawn_all();
-    assert!(bench.doors.closed.is_empty());
+    assert!(bench.listeners.closed.is_empty());
     let (one, other) = (bench.worker(0), bench.worker(1));
     bench.dies(one);
-    assert!(bench.doors.closed.is_empty(), "one is left");
+    assert!(bench.listeners.closed.is_empty(), "one is left");
     bench.write(other, "not JSON");
-    assert_eq!(bench.doors.closed, [1], "it is told to stop");
+    assert_eq!(bench.listeners.closed, [1], "it is told to stop");
     bench.spawns = true;
     bench.pass(seconds(1));
-    assert_eq!((bench.doors.closed.len(), bench.count(Reason::ListenerOpened)), (0, 2));
+    assert_eq!((bench.listeners.closed.len(), bench.count(Reason::ListenerOpened)), (0, 2));
     let told = bench.reports.iter().filter(|report| report.reason == Reason::ListenerClosed);
     assert_eq!(told.filter(|report| report.level == Level::Warn).count(), 1, "it is told once");
 }
@@ -154,7 +154,7 @@ fn a_shutdown_leaves_listeners_as_they_are_until_it_closes_all() {
     bench.shutdown();
     let worker = bench.worker(0);
     bench.dies(worker);
-    assert_eq!((bench.doors.closed.len(), bench.doors.listening), (0, false));
+    assert_eq!((bench.listeners.closed.len(), bench.listeners.listening), (0, false));
 }
 
 #[test]

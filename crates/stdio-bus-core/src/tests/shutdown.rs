@@ -132,7 +132,7 @@ fn a_client_in_the_middle_of_a_line_is_not_silent() {
 fn a_client_that_was_on_its_way_is_taken_while_quiescing_and_refused_afterwards() {
     let (mut bench, _client, _worker) = quiescing(seconds(10));
     bench.shutdown();
-    assert!(!bench.doors.listening);
+    assert!(!bench.listeners.listening);
     assert!(bench.connect(0, Source::Inherited).is_some(), "it was in the backlog");
     bench.pass(seconds(10));
     assert!(bench.connect(0, Source::Inherited).is_none());
@@ -145,16 +145,16 @@ fn a_lame_duck_takes_clients_and_requests_until_its_time_is_up() {
     let mut bench = Bench::new(lame);
     let (client, worker) = (bench.client(), bench.worker(0));
     bench.shutdown();
-    assert_eq!((bench.bus.stage(), bench.doors.listening), (Stage::LameDuck, true));
+    assert_eq!((bench.bus.stage(), bench.listeners.listening), (Stage::LameDuck, true));
     let late = bench.client();
     for (id, client) in [(1, client), (2, late)] {
         bench.write(client, &format!(r#"{{"id":{id},"method":"x"}}"#));
     }
     assert_eq!(bench.read(worker).len(), 2);
     bench.pass(milliseconds(2999));
-    assert!(bench.doors.listening && bench.signals_to(worker).is_empty());
+    assert!(bench.listeners.listening && bench.signals_to(worker).is_empty());
     bench.pass(milliseconds(1));
-    assert!(!bench.doors.listening);
+    assert!(!bench.listeners.listening);
     assert_eq!(bench.signals_to(worker), [Signal::Terminate]);
 }
 
@@ -188,7 +188,7 @@ fn a_shutdown_stops_accepting_stops_the_workers_and_ends_when_all_have_left() {
     let mut bench = bench(2);
     let (client, first, second) = (bench.client(), bench.worker(0), bench.worker(1));
     bench.shutdown();
-    assert!(!bench.doors.listening);
+    assert!(!bench.listeners.listening);
     assert!(bench.connect(0, Source::Inherited).is_none());
     assert_eq!(bench.stdin_closed.len(), 2);
     for worker in [first, second] {
@@ -342,7 +342,7 @@ fn a_second_signal_ends_the_quiet_time_too() {
 fn the_quiet_time_is_bounded() {
     let (mut bench, _client, worker) = quiescing(seconds(10));
     bench.shutdown();
-    assert!(!bench.doors.listening);
+    assert!(!bench.listeners.listening);
     bench.pass(milliseconds(9999));
     assert!(bench.signals_to(worker).is_empty());
     bench.pass(milliseconds(1));

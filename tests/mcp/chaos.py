@@ -232,6 +232,24 @@ async def kill(site, running, tally):
                 pass
 
 
+def serves(site, pool, era):
+    """Whether a pool serves a client of this era."""
+    async def is_served():
+        client = Client(site.url(pool), era)
+        try:
+            await client.begin()
+            await client.tool("echo", {"text": "after it"})
+            if era == LEGACY:
+                await client.end()
+            return True
+        except (Told, Refused):
+            # All its workers are being started.
+            return False
+        finally:
+            client.leave()
+    return is_served
+
+
 async def stalling_clients_cut_connections_and_dying_workers_lose_nothing():
     pools = [everything("own", "dedicated", 3, max_instances=24), everything("shared", "client", 2),
              everything("turns", "round_robin", 2)]
@@ -239,6 +257,9 @@ async def stalling_clients_cut_connections_and_dying_workers_lose_nothing():
     limits = {"drain_timeout_sec": 5, "session_idle_sec": 5, "max_restarts": 10_000, "restart_window_sec": 1}
     with Site(pools, limits=limits) as site:
         await site.ready()
+        # A command counts as one of the older revisions until it answers, which on a busy machine takes a while.
+        for pool in ("own", "shared", "turns"):
+            await until(f"the pool {pool} serves clients of {MODERN}", serves(site, pool, MODERN))
         tally, running = Tally(), asyncio.Event()
         running.set()
         kinds = [("shared", LEGACY)] * 10 + [("shared", MODERN)] * 8 + [("own", LEGACY)] * 6 + [("own", MODERN)] * 4 \
@@ -256,20 +277,7 @@ async def stalling_clients_cut_connections_and_dying_workers_lose_nothing():
         # Clients that vanished are detected by the end of their connection or by a timeout; other losses are caused by
         # the chaos.
         for guest in guests:
-            async def serves(guest=guest):
-                last = Client(site.url(guest.pool), guest.era)
-                try:
-                    await last.begin()
-                    await last.tool("echo", {"text": "after it"})
-                    if guest.era == LEGACY:
-                        await last.end()
-                    return True
-                except (Told, Refused):
-                    # All its workers are being started.
-                    return False
-                finally:
-                    last.leave()
-            await until(f"the pool {guest.pool} serves again", serves)
+            await until(f"the pool {guest.pool} serves again", serves(site, guest.pool, guest.era))
         figures = await site.settled()
         assert figures["pending"] == 0, f"requests hang: {figures}"
         return f"seed {SEED}: {told}"

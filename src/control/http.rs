@@ -56,26 +56,17 @@ pub(super) fn parsed(body: &str) -> Result<Value, StartError> {
 }
 
 impl Server {
+    /// Connects.
+    ///
+    /// # Errors
+    /// The daemon cannot be reached.
+    pub(super) fn connect(&self) -> Result<Connection<'_>, StartError> {
+        self.open().map_err(|error| self.cannot_be_asked(with_remedy(error)))
+    }
+
     /// The body of a successful response.
     pub(super) fn body(&self, ask: &Ask) -> Result<String, StartError> {
-        self.body_of(ask, self.ask(ask))
-    }
-
-    /// Sends a request, and waits for the whole response.
-    pub(super) fn ask(&self, ask: &Ask) -> io::Result<Answer> {
-        self.open()?.exchange(ask, "close")
-    }
-
-    fn body_of(&self, ask: &Ask, answer: io::Result<Answer>) -> Result<String, StartError> {
-        let answer = answer.map_err(|error| self.cannot_be_asked(with_remedy(error)))?;
-        if answer.status < 400 {
-            return Ok(answer.body);
-        }
-        if answer.status == 404 && ask.method == "GET" {
-            return Err(self.cannot_be_asked(io::Error::other("it answers with 404; is this the admin listener?")));
-        }
-        let doing = format!("do that: {} answers with {}", self.address, answer.status);
-        Err(StartError::io(&doing)(io::Error::other(answer.body.trim_end().to_owned())))
+        self.connect()?.body(ask)
     }
 
     fn cannot_be_asked(&self, why: io::Error) -> StartError {
@@ -100,25 +91,25 @@ pub(super) struct Connection<'s> {
     host: String,
 }
 
-impl<'s> Connection<'s> {
-    /// Connects.
-    ///
-    /// # Errors
-    /// The daemon cannot be reached.
-    pub(super) fn new(server: &'s Server) -> Result<Self, StartError> {
-        server.open().map_err(|error| server.cannot_be_asked(with_remedy(error)))
-    }
-
+impl Connection<'_> {
     /// The body of a successful response.
     pub(super) fn body(&mut self, ask: &Ask) -> Result<String, StartError> {
-        let answer = self.exchange(ask, "keep-alive");
-        self.server.body_of(ask, answer)
+        let server = self.server;
+        let answer = self.exchange(ask).map_err(|error| server.cannot_be_asked(with_remedy(error)))?;
+        if answer.status < 400 {
+            return Ok(answer.body);
+        }
+        if answer.status == 404 && ask.method == "GET" {
+            return Err(server.cannot_be_asked(io::Error::other("it answers with 404; is this the admin listener?")));
+        }
+        let doing = format!("do that: {} answers with {}", server.address, answer.status);
+        Err(StartError::io(&doing)(io::Error::other(answer.body.trim_end().to_owned())))
     }
 
-    fn exchange(&mut self, ask: &Ask, connection: &str) -> io::Result<Answer> {
+    /// Sends a request, and waits for the whole response.
+    fn exchange(&mut self, ask: &Ask) -> io::Result<Answer> {
         let token = self.server.token.as_ref();
         let head = Head::request(ask.method, &ask.target, &self.host)
-            .field("Connection", connection)
             .field_if("Authorization", token.map(|token| format!("Bearer {token}")))
             .field_if("Content-Length", (ask.method == "POST").then_some(0))
             .end();

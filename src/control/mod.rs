@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::address::Address;
 use crate::error::{StartError, exit};
 use crate::visible;
-use http::{Ask, Connection, Server, parsed};
+use http::{Ask, Server, parsed};
 use text::say;
 
 /// The environment variable with the daemon's address, the default of `--admin`.
@@ -95,7 +95,7 @@ pub fn run(options: &ControlOptions, question: &Question) -> Result<u8, StartErr
 
 /// Reloads the configuration, and waits for the outcome.
 fn reload(server: &Server, json: bool, dry_run: bool) -> Result<u8, StartError> {
-    let mut daemon = Connection::new(server)?;
+    let mut daemon = server.connect()?;
     daemon.body(&Ask::post(if dry_run { "/reload?dry_run=1" } else { "/reload" }))?;
     let mut number = None;
     let (body, outcome) = loop {

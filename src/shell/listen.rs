@@ -79,9 +79,9 @@ impl Place {
 impl Listening {
     /// An unbound socket; its clients are local.
     #[cfg(test)]
-    pub(super) fn nowhere(socket: OwnedFd, address: &str) -> Self {
+    pub(super) fn nowhere(socket: OwnedFd, address: &str, listener: usize) -> Self {
         let place = Place::Unix { path: address.into(), mode: 0o600, owner: Owner::default(), _file: None };
-        Self { socket, address: address.to_owned(), listener: 0, is_inherited: false, place }
+        Self { socket, address: address.to_owned(), listener, is_inherited: false, place }
     }
 
     /// Sets the permissions of its file, if it has one.

@@ -69,14 +69,20 @@ pub(super) struct Acceptor {
     pub throttle: Throttle,
 }
 
+/// The address of a socket as that of its listener.
+fn display_name(listening: &Listening, listener: Option<&Listener>) -> String {
+    let web = listener.and_then(|listener| listener.web.as_ref());
+    web.map_or_else(|| listening.address.clone(), |web| web.address(&listening.address))
+}
+
 impl Acceptor {
     /// An acceptor that is not armed yet.
-    pub(super) fn new(listening: Listening) -> Self {
-        let address = listening.address.clone();
+    pub(super) fn new(listening: Listening, listeners: &[Listener]) -> Self {
+        let listener = listeners.get(listening.listener);
         Self {
+            address: display_name(&listening, listener),
             listening: Some(listening),
-            address,
-            for_admin: false,
+            for_admin: listener.is_none(),
             is_gone: false,
             is_busy: false,
             state: State::Open,
@@ -85,26 +91,12 @@ impl Acceptor {
         }
     }
 
-    /// Names it like its listener.
-    pub(super) fn named_by(mut self, listener: &Listener) -> Self {
-        self.call(listener);
-        self
-    }
-
-    /// Sets its display name to its listener's.
-    fn call(&mut self, listener: &Listener) {
-        if let Some(listening) = &self.listening {
-            let web = listener.web.as_ref();
-            self.address = web.map_or_else(|| listening.address.clone(), |web| web.address(&listening.address));
-        }
-    }
-
     /// Assigns it to this listener, which has the index `at`.
     pub(super) fn belong_to(&mut self, at: usize, listener: &Listener) {
         if let Some(listening) = &mut self.listening {
             listening.listener = at;
+            self.address = display_name(listening, Some(listener));
         }
-        self.call(listener);
     }
 
     /// The first of these sockets that would accept each of its connections instead.
@@ -121,12 +113,6 @@ impl Acceptor {
     /// Whether its slot is free.
     fn is_free(&self) -> bool {
         self.is_gone && self.listening.is_none() && !self.is_busy
-    }
-
-    /// Marks it as being for operators.
-    pub(super) fn for_admin(mut self) -> Self {
-        self.for_admin = true;
-        self
     }
 
     /// The index of its client listener, while it listens.

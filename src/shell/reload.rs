@@ -144,10 +144,7 @@ impl<I: Io> Shell<I> {
             if !listening.is_inherited {
                 self.reactor.io.opened(listening.socket.as_raw_fd());
             }
-            let acceptor = match config.listeners.get(listening.listener) {
-                Some(listener) => Acceptor::new(listening).named_by(listener),
-                None => Acceptor::new(listening).for_admin(),
-            };
+            let acceptor = Acceptor::new(listening, &config.listeners);
             tracing::info!("listening on {}", acceptor.address);
             let index = self.reactor.listeners.add(acceptor);
             self.reactor.arm_accept(index);

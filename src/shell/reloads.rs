@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use super::descriptors::{self, Allowance, Need};
+use super::http::connection::OPERATORS;
 use super::listen::{Listening, Opening, OwnSocket};
 use super::outcomes::Outcomes;
 use super::signals::Bell;
@@ -127,7 +128,7 @@ fn prepare(
         opened.extend(opening.open(listener, *index)?);
     }
     if let Some(admin) = plan.config.admin.as_ref().filter(|_| plan.moves_admin) {
-        opened.extend(opening.open(&admin.listen, usize::MAX)?);
+        opened.extend(opening.open(&admin.listen, OPERATORS)?);
     }
     Ok(Prepared { plan, opened, allowance })
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::admin::{self, Admin};
 use super::descriptors::{self, Allowance, Need};
+use super::http::connection::OPERATORS;
 use super::inherited::may_block;
 use super::listen::Opening;
 use super::listeners::Acceptor;
@@ -89,13 +90,12 @@ fn open_acceptors(config: &Config, inherited: &[Inherited]) -> Result<Vec<Accept
     let mut opening = Opening::new(inherited, Vec::new());
     for (index, listener) in config.listeners.iter().enumerate() {
         for listening in opening.open(&listener.listen, index)? {
-            acceptors.push(Acceptor::new(listening).named_by(listener));
+            acceptors.push(Acceptor::new(listening, &config.listeners));
         }
     }
     if let Some(admin) = &config.admin {
-        let opened = opening.open(&admin.listen, usize::MAX)?;
-        acceptors
-            .extend(opened.into_iter().take(admin::MOST_SOCKETS).map(|listening| Acceptor::new(listening).for_admin()));
+        let opened = opening.open(&admin.listen, OPERATORS)?.into_iter().take(admin::MOST_SOCKETS);
+        acceptors.extend(opened.map(|listening| Acceptor::new(listening, &config.listeners)));
     }
     if let Some(Inherited { number, address, .. }) = opening.unused() {
         // Its clients would wait for ever.

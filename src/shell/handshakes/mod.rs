@@ -266,13 +266,13 @@ impl<I: Io> Shell<I> {
         let reactor = &mut self.reactor;
         let handshake = &reactor.handshakes[slot];
         let (listener, place) = (handshake.accepted.listener, handshake.origin.place);
-        if reactor.listeners.speaks_mcp(listener) {
+        let speaks_mcp = reactor.listeners.speaks_mcp(listener);
+        if speaks_mcp || !reactor.listeners.speaks_web(listener) {
             let PendingHandshake { accepted, origin, received, .. } = reactor.remove_handshake(slot);
-            return self.http_connected(now, accepted.socket, listener, origin, received.behind_header());
-        }
-        if !reactor.listeners.speaks_web(listener) {
-            let PendingHandshake { accepted, origin, received, .. } = reactor.remove_handshake(slot);
-            return self.let_in(accepted, origin, received.behind_header(), None);
+            return match speaks_mcp {
+                true => self.http_connected(now, accepted.socket, listener, origin, received.behind_header()),
+                false => self.let_in(accepted, origin, received.behind_header(), None),
+            };
         }
         reactor.go_on(slot, Stage::Request(request::Reader::default()), now.after(REQUEST_TIMEOUT));
         self.share_out(listener, place);

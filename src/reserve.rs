@@ -113,7 +113,7 @@ mod tests {
     fn the_reserve_is_released_once_and_restored() {
         let reserve = Reserve::new();
         let is_spent = || reserve.spent.load(Ordering::Relaxed);
-        assert!(!reserve.give_up() && !is_spent(), "nobody has taken it yet");
+        assert!(!reserve.give_up() && !is_spent(), "it was not taken yet");
         assert!(reserve.keep() && reserve.keep());
         assert!(!is_spent());
         assert!(reserve.give_up() && is_spent());

@@ -468,7 +468,7 @@ mod tests {
 
     fn undialed(daemon: &str) -> (io::Error, String) {
         let daemon = Daemon::parse(daemon).expect("a good address");
-        let error = dial(&daemon.address(), Duration::from_millis(200)).expect_err("nobody listens there");
+        let error = dial(&daemon.address(), Duration::from_millis(200)).expect_err("nothing listens there");
         let remedy = remedy_of_dial(&daemon, &error);
         (error, remedy)
     }

@@ -501,7 +501,7 @@ fn a_wrong_admin_section_says_what_to_write() {
 fn the_command_lines_admin_address_replaces_the_files() {
     let text = top(r#","admin":{"listen":"/run/a","mode":"0666","token_file":"/proc/version"}"#);
     let mut config = good(&text);
-    config.administer(Some(Address::from_any("/run/b").expect("a path"))).expect("it is nobody else's");
+    config.administer(Some(Address::from_any("/run/b").expect("a path"))).expect("it is free");
     let admin = config.admin.clone().expect("it is there");
     assert_eq!(admin.listen, Listen::Unix { path: "/run/b".into(), mode: 0o666, owner: Owner::default() });
     assert!(admin.token.is_some() && config.summary().ends_with("; admin: unix:/run/b"));

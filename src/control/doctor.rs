@@ -458,7 +458,7 @@ mod tests {
                 finding.verdict
             })
         };
-        assert_eq!(verdicts(&config), [Verdict::Good; 3], "nobody asks for it");
+        assert_eq!(verdicts(&config), [Verdict::Good; 3], "no pool requires it");
         config.pools[0].rights.identity =
             Some(Identity { user: 7, group: 7, groups: Vec::new(), name: None, home: "/".into() });
         config.pools[0].program = "/usr/bin/bwrap".into();

@@ -85,7 +85,7 @@ fn an_empty_line_before_a_request_is_skipped() {
     let post = "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabc\r\n";
     let once = ["Post /a Length(3) true", "\"abc\""];
     assert_eq!(every_way(&format!("\r\n{post}{post}")), [once, once].concat());
-    assert_eq!(refused(&format!("{post}\r\n{post}")), "400 this is not HTTP", "of two nobody says what they are");
+    assert_eq!(refused(&format!("{post}\r\n{post}")), "400 this is not HTTP", "two lines without a field name");
 }
 
 #[test]

@@ -182,7 +182,7 @@ impl Epoll {
         let listens = matches!(waiters.input, Some((_, S::AwaitConnection { .. })));
         let is_registered = waiters.registered.is_some_and(|registered| registered & events == events);
         if is_registered && !listens {
-            debug_assert!(self.is_registered(descriptor), "{descriptor} was opened, and nobody has told");
+            debug_assert!(self.is_registered(descriptor), "{descriptor} was opened without a call of `opened`");
             return Ok(());
         }
         let once = if listens { libc::EPOLLONESHOT as u32 } else { 0 };

@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(taken(&mut half_closed), []);
         drain(&theirs);
         assert_eq!(taken(&mut half_closed), [(1, libc::EPOLLOUT)]);
-        assert_eq!(taken(&mut half_closed), [], "nobody waits for room any more");
+        assert_eq!(taken(&mut half_closed), [], "no operation waits for room any more");
         fill(&ours);
         half_closed.wait(3, room(&ours));
         drop(theirs);

@@ -141,6 +141,6 @@ mod tests {
         }
         assert_eq!(log.adopt(2, true), 3);
         let places: Vec<u32> = log.behind(EventId { stream: 0, place: 0 }).map(|event| event.id.place).collect();
-        assert_eq!(places, [1, 2, 3], "who goes on behind the last one it has seen misses none");
+        assert_eq!(places, [1, 2, 3], "a client that resumes after its last event misses none");
     }
 }

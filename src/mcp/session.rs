@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn a_line_without_a_request_goes_to_the_newest_stream_or_to_get() {
         let mut session = session();
-        assert_eq!(session.deliver(&Line::Other).connection, None, "nobody is there");
+        assert_eq!(session.deliver(&Line::Other).connection, None, "no client is connected");
         assert_eq!(session.open(20), None);
         assert_eq!(session.deliver(&Line::Other).connection, Some(20));
         post(&mut session, 10, 1, None);

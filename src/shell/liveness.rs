@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(period(Duration::from_secs(3)), Duration::from_secs(1));
         for now in [10, 12, 14] {
             let look = next_look(Moment(now * 1_000_000_000), Duration::from_secs(30));
-            assert_eq!(look, Moment(15_000_000_000), "those who came at different times are looked at together");
+            assert_eq!(look, Moment(15_000_000_000), "connections of different times are checked together");
         }
     }
 }

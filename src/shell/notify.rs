@@ -269,7 +269,7 @@ mod tests {
         let mut manager = Manager::new(None);
         let starting = Condition { is_ready: false, running: 1, ..READY };
         assert_eq!(manager.hears(SECOND, starting), "STATUS=1 of 2 workers run, 0 clients");
-        assert_eq!(manager.notify.due(), Some(SECOND + START_EVERY), "that time passes is told by nobody");
+        assert_eq!(manager.notify.due(), Some(SECOND + START_EVERY), "no event reports that time has passed");
         manager.notify.changed();
         assert_eq!(manager.hears(SECOND, READY), "READY=1\nSTATUS=2 of 2 workers run, 0 clients");
         manager.notify.changed();
@@ -339,6 +339,6 @@ mod tests {
         notify.changed();
         notify.stops();
         assert_eq!(notify.due(), None);
-        notify.tell(SECOND, || unreachable!("nobody asks"));
+        notify.tell(SECOND, || unreachable!("it is disabled"));
     }
 }

@@ -55,7 +55,7 @@ mod tests {
         drop(client);
         let (accepted, told) = io.accept_now(listener.as_fd()).expect("it has connected");
         assert_eq!(of(&accepted, told, false), Place::Address(address));
-        assert_eq!(of(&accepted, None, false), Place::Inherited, "nobody has told");
+        assert_eq!(of(&accepted, None, false), Place::Inherited, "the origin is unknown");
     }
 
     #[test]

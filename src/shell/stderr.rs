@@ -230,7 +230,7 @@ mod tests {
         worker.stderr.block.fill(b'\n');
         worker.stderr.take(worker.now, block, false, |what| panic!("{what:?}"));
         assert_eq!(worker.stderr.left_out_due(), None);
-        assert_eq!(worker.stderr.block.len(), LARGE_BLOCK, "who fills the block gets a larger one");
+        assert_eq!(worker.stderr.block.len(), LARGE_BLOCK, "a worker that fills the block gets a larger one");
         worker.stderr.take(worker.now, 10, false, |what| panic!("{what:?}"));
         assert_eq!(worker.stderr.block.len(), SMALL_BLOCK);
     }

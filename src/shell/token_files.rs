@@ -145,7 +145,7 @@ mod tests {
         let mut file = File::at(path.clone());
         let text = |read: Option<io::Result<Vec<u8>>>| read.map(|read| read.ok());
         std::fs::write(&path, "one").expect("a file");
-        assert_eq!(text(file.look()), None, "somebody may be writing it");
+        assert_eq!(text(file.look()), None, "it may be half written");
         assert_eq!(text(file.look()), Some(Some(b"one".to_vec())));
         assert_eq!(text(file.look()), None, "it is the same");
         std::fs::write(&path, "").expect("a file");

@@ -327,7 +327,7 @@ pub fn fill(mut stream: impl Write + AsFd) -> usize {
             Ok(count) => {
                 taken += count;
                 last = Instant::now();
-                assert!(taken < 64 << 20, "the bridge takes everything, though nobody reads");
+                assert!(taken < 64 << 20, "the bridge takes everything, although its output is unread");
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
             Err(error) => panic!("the bridge went away: {error}"),

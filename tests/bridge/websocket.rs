@@ -584,7 +584,7 @@ fn an_editor_that_dies_ends_its_websocket_although_a_request_is_pending() {
         drop(bridge.child.stdout.take());
         bridge.end_input();
         assert_eq!(bridge.code(), Some(0));
-        assert_eq!(ending(&mut peer), None, "it is not closed in peace: an answer is due that nobody wants");
+        assert_eq!(ending(&mut peer), None, "it is not closed cleanly: an unwanted answer is outstanding");
     }
 }
 

@@ -156,7 +156,7 @@ fn a_client_that_is_not_allowed_is_closed_at_once_with_a_warning_that_has_its_ad
     daemon.logs(&["WARN", "not_allowed", "127.0.0.1:", "is not in listeners[].allow", " from=127.0.0.1:"]);
     Client::over_tcp_from(FAR, daemon.address()).request(1, "m", json!({}));
     let log = daemon.stop().stderr;
-    assert_eq!(log.matches("client_opened").count(), 1, "nobody else was a client:\n{log}");
+    assert_eq!(log.matches("client_opened").count(), 1, "there was no other client:\n{log}");
 }
 
 #[test]

@@ -562,7 +562,7 @@ fn a_balancer_that_only_connects_is_refused_while_no_worker_runs() {
         daemon.logs_times("listener_closed", 2 * round);
         daemon.logs_times("listener_opened", 2 * round);
         daemon.until("it listens again", || TcpStream::connect(address).is_ok() && reaches(&path));
-        assert!(client.request(2, "who", json!({}))["result"].is_object(), "who is there stays");
+        assert!(client.request(2, "who", json!({}))["result"].is_object(), "a connected client stays");
     }
     assert!(!daemon.log().contains("accept_paused"), "that is no failure");
     daemon.stop();

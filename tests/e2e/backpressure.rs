@@ -230,7 +230,7 @@ fn half_closed_clients_that_do_not_read_cost_no_thread_of_the_kernel() {
         .collect();
     let mut admin = Admin::of(&daemon);
     let queued = "stdio_bus_client_queued_bytes";
-    daemon.until("nobody reads", || metric(&admin.get("/metrics").body, queued) > 200_000.0 * CLIENTS as f64);
+    daemon.until("the output is unread", || metric(&admin.get("/metrics").body, queued) > 200_000.0 * CLIENTS as f64);
     for id in 0..100 {
         other.request(id, "m", json!({}));
     }
@@ -304,7 +304,7 @@ fn a_client_that_sends_requests_without_reading_is_paused() {
         }
         daemon.log().contains("client_stalled")
     });
-    assert!(sent < 8 << 20, "{sent} bytes went into a daemon that nobody reads from");
+    assert!(sent < 8 << 20, "{sent} bytes went into a daemon whose output is unread");
     let resident = fs::read_to_string(format!("/proc/{}/status", daemon.pid())).unwrap();
     let resident = resident.lines().find(|line| line.starts_with("VmRSS")).expect("the line is always there");
     let kilobytes: u64 = resident.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number");

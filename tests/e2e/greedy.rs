@@ -673,7 +673,7 @@ fn when_every_worker_of_a_dedicated_pool_is_taken_the_next_client_is_told_and_ot
         assert!(ask(&mut late, "calm")["result"].is_object());
     }
     for (client, pid) in taken.iter_mut().zip(&pids) {
-        assert_eq!(&ask(client, "seats")["result"]["pid"], pid, "who has a seat keeps it");
+        assert_eq!(&ask(client, "seats")["result"]["pid"], pid, "a client keeps its worker");
     }
     drop(taken.pop());
     daemon.until("the seat is free", || ask(&mut late, "seats")["result"].is_object());

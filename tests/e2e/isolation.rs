@@ -200,7 +200,7 @@ fn an_answer_after_an_abandoned_requests_grace_period_reaches_no_other_client() 
         assert_eq!(victim.answer(id)["result"]["echo"]["of"], "victim");
     }
     victim.answer("release");
-    assert!(attacker.request(8, "m", json!({}))["result"].is_object(), "the late answer went to nobody");
+    assert!(attacker.request(8, "m", json!({}))["result"].is_object(), "the late answer went to no client");
     daemon.stop();
 }
 

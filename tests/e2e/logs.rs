@@ -300,7 +300,7 @@ fn a_never_read_terminal_on_stderr_does_not_delay_the_exit_but_shows_in_its_code
     let mut client = daemon.connect();
     flood(&mut client);
     daemon.signal(Signal::TERM);
-    assert_eq!(daemon.wait().code(), Some(1), "lines are lost, and nobody could be told");
+    assert_eq!(daemon.wait().code(), Some(1), "lines are lost, and that could not be reported");
     daemon.nothing_is_left();
 }
 
@@ -337,7 +337,7 @@ fn a_stderr_on_a_full_disk_does_not_stop_the_messages_but_shows_in_the_exit_code
         client.request(id, "stderr", json!({ "text": "more than fits\n" }));
     }
     daemon.signal(Signal::TERM);
-    assert_eq!(daemon.wait().code(), Some(1), "lines are lost, and nobody could be told");
+    assert_eq!(daemon.wait().code(), Some(1), "lines are lost, and that could not be reported");
     daemon.nothing_is_left();
 }
 

@@ -240,7 +240,7 @@ fn an_unused_session_is_dropped_but_not_one_with_a_stream() {
     let _stream = listening.stream();
     daemon.logs(&["session_idle"]);
     assert_eq!(idle.ask(&request(1, "a", json!({}))).status, 404);
-    assert_eq!(listening.again().call(1, "a", json!({}))["id"], 1, "who listens stays");
+    assert_eq!(listening.again().call(1, "a", json!({}))["id"], 1, "a client with a stream stays");
     daemon.stop();
 }
 

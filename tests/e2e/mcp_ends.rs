@@ -64,7 +64,7 @@ fn a_session_ends_at_once_if_its_initialize_is_abandoned() {
     client.post(&request(0, "initialize", json!({ "protocolVersion": VERSION })));
     daemon.until("the session has begun", || clients() == 1);
     client.reset();
-    daemon.until("nobody can name it, and it is gone", || clients() == 0);
+    daemon.until("no client knows it, and it is gone", || clients() == 0);
     daemon.stop();
 }
 

@@ -237,7 +237,7 @@ impl Request {
 static HELD: Mutex<Vec<(Request, String)>> = Mutex::new(Vec::new());
 
 fn release(flags: &Flags) {
-    let held = std::mem::take(&mut *HELD.lock().expect("nobody panics"));
+    let held = std::mem::take(&mut *HELD.lock().expect("no holder panics"));
     held.iter().for_each(|(request, result)| request.answer(flags, result));
 }
 
@@ -448,7 +448,7 @@ impl Worker {
         });
         json!({
             "pid": id(), "name": self.flags.name, "cwd": std::env::current_dir().expect("it is there"),
-            "held": HELD.lock().expect("nobody panics").len(),
+            "held": HELD.lock().expect("no holder panics").len(),
             "group": getpgrp().as_raw_nonzero().get(), "parent": parent_id(),
             "variables": variables.collect::<serde_json::Map<String, Value>>(),
         })
@@ -534,7 +534,7 @@ fn writes(request: &Request) -> bool {
 fn hold(request: &Request, result: Option<Value>) {
     let echoed = || format!("{{\"held\":true,\"echo\":{}}}", request.raw_params);
     let result = result.map_or_else(echoed, |result| result.to_string());
-    HELD.lock().expect("nobody panics").push((request.clone(), result));
+    HELD.lock().expect("no holder panics").push((request.clone(), result));
 }
 
 /// Gives up held requests, like agents (with an error) or MCP servers (without an answer).
@@ -545,7 +545,7 @@ fn cancel(request: &Request) -> usize {
         let is_same = |name: &&Value| **name == id || name.is_number() && name.as_f64() == id.as_f64();
         names.iter().any(is_same) && !held.params["stubborn"].as_bool().unwrap_or(false)
     };
-    let wanted: Vec<_> = HELD.lock().expect("nobody panics").extract_if(.., is_wanted).collect();
+    let wanted: Vec<_> = HELD.lock().expect("no holder panics").extract_if(.., is_wanted).collect();
     if request.method.starts_with('$') {
         wanted.iter().for_each(|(held, _)| held.fail(-32800, "cancelled by the worker"));
     }

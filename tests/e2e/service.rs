@@ -357,7 +357,7 @@ fn unit(name: &str) -> (PathBuf, Vec<(String, String, String)>) {
             setting => {
                 let (key, value) = setting.split_once('=').unwrap_or_else(|| panic!("{setting:?}"));
                 let says = has_comment || section != "Service" && section != "Socket";
-                assert!(says, "{name}: nobody says what {key} is for");
+                assert!(says, "{name}: there is no comment on {key}");
                 settings.push((section.clone(), key.to_owned(), value.to_owned()));
             }
         }

@@ -215,7 +215,7 @@ fn a_dedicated_worker_serves_one_connection_and_ends_with_it() {
         answered = fourth.answer(2);
         answered["result"].is_object()
     });
-    assert!(!pids.contains(&process(&answered)), "nobody gets a used worker");
+    assert!(!pids.contains(&process(&answered)), "no client gets a used worker");
     daemon.stop();
 }
 

@@ -91,10 +91,10 @@ fn while_a_worker_starts_others_are_served_and_its_waiting_clients_are_shown() {
     ask(&mut waits, "own");
     ask(&mut other, "others");
     other.answer(1);
-    assert_eq!(starts(&daemon, "own"), 1, "nobody else has waited for it");
+    assert_eq!(starts(&daemon, "own"), 1, "no other client has waited for it");
     assert!(!daemon.log().contains("spawn_failed"), "nor for its failure");
     let tables = || Admin::of(&daemon).get("/waiting.json").body;
-    daemon.until("who waits is seen", || tables().contains("\"waits_for\":\"worker own/"));
+    daemon.until("the waiting client is shown", || tables().contains("\"waits_for\":\"worker own/"));
     let metrics = Admin::of(&daemon).get("/metrics").body;
     assert!(metrics.contains("\nstdio_bus_clients_awaiting_workers 1\n"), "{metrics}");
     daemon.logs(&["worker_awaited", "first answer of its own worker"]);
@@ -127,7 +127,7 @@ fn closed_connections_get_no_workers_and_delay_no_others() {
         clients.matches("\"client\":").count() == honest.len()
     });
     let started = starts(&daemon, "own");
-    assert!(started < 60, "{started} workers were started, for 300 who have gone and 3 who have not");
+    assert!(started < 60, "{started} workers were started, for 300 clients that have left and 3 that have not");
     daemon.stop();
 }
 

@@ -544,7 +544,7 @@ fn a_missing_command_of_one_pool_leaves_the_others_running_unless_it_is_strict()
     client.send(&json!({ "id": 1, "method": "m", "pool": "agents" }));
     assert!(client.answer(1)["result"].is_object());
     client.send(&json!({ "id": 2, "method": "m", "pool": "gone" }));
-    assert!(client.answer(2)["error"]["code"].is_i64(), "nobody waits for a worker that cannot come");
+    assert!(client.answer(2)["error"]["code"].is_i64(), "no request waits for a worker that cannot start");
     daemon.stop();
     let refused = Setup::new([worker("agents", 1, &[]), missing()]).args(&["--strict"]).run();
     assert_eq!(refused.code, Some(78), "{}", refused.stderr);

@@ -140,7 +140,7 @@ fn a_nonblocking_half_closed_socket_is_written_to_the_end() {
     client.half_close();
     let queued = "stdio_bus_client_queued_bytes";
     let mut admin = Admin::of(&daemon);
-    daemon.until("nobody reads", || metric(&admin.get("/metrics").body, queued) > 1_000_000.0);
+    daemon.until("the output is unread", || metric(&admin.get("/metrics").body, queued) > 1_000_000.0);
     assert_eq!(ids(&client.rest()), (0..8).collect::<Vec<_>>());
     daemon.ends_well();
 }
@@ -267,7 +267,7 @@ fn a_closed_stdout_ends_the_daemon_without_a_signal() {
     let mut writer = client.close_reading();
     // A process that another test is spawning holds a copy of the closed descriptor until it has started, and is a
     // reader as well.
-    until("an answer meets nobody", || {
+    until("an answer finds no reader", || {
         let _ = writer.try_send(b"{\"jsonrpc\":\"2.0\",\"id\":2,\"method\":\"m\"}\n");
         !daemon.runs()
     });

@@ -66,7 +66,7 @@ impl Agent {
             Some(other) => say(json!({"jsonrpc": "2.0", "id": id, "error": {"code": -32601, "message": other}})),
             None => {
                 let answered = id.as_u64().and_then(|id| self.asked.remove(&id));
-                let (id, whose) = answered.unwrap_or_else(|| panic!("nobody asked for {message}"));
+                let (id, whose) = answered.unwrap_or_else(|| panic!("an answer without a request: {message}"));
                 // Another client's permission ends this prompt with an error, which its client reports.
                 let answer = if message["result"]["whose"] == whose {
                     json!({"jsonrpc": "2.0", "id": id, "result": {"stopReason": "end_turn", "whose": whose}})

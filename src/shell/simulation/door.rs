@@ -321,12 +321,12 @@ impl Door {
         // Unused sessions end after 10 s, or stay for the whole test.
         let ends = self.machine.wires.borrow().awake + Duration::from_secs(30);
         let is_over = |door: &mut Self| door.machine.wires.borrow().awake >= ends;
-        self.runs("the end of what nobody uses", false, is_over);
+        self.runs("the end of unused sessions", false, is_over);
         let shell = &self.machine.shell;
         let (clients, pending) = (shell.bus.stats().clients, shell.bus.stats().pending);
-        assert!(clients <= known, "{clients} sessions are there, and {known} are known to somebody");
+        assert!(clients <= known, "{clients} sessions are there, and {known} are known to clients");
         assert!(clients > 0 || shell.reactor.http.is_deserted(), "something is left");
-        assert_eq!(pending, 0, "requests are pending that nobody waits for");
+        assert_eq!(pending, 0, "requests are pending without a waiting client");
         let _ = write(&self.machine.stop, b"!");
         self.runs("the end", false, |_| false);
         self.machine.wires.borrow_mut().is_prompt = true;

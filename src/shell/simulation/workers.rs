@@ -43,7 +43,7 @@ impl Worker {
         };
         let request = request().filter(|request| request.length <= LONGEST_TEXT);
         let request = request.unwrap_or_else(|| panic!("a request is whole: {}", shown(line)));
-        assert!(line == request.question(id), "a worker got what nobody asked: {request:?} {}", shown(line));
+        assert!(line == request.question(id), "a worker got an unknown request: {request:?} {}", shown(line));
         let before = self.heard.insert(request.who, request.number);
         assert!(before.is_none_or(|before| before < request.number), "{request:?} comes behind {before:?}");
         self.goes.extend(request.answer(id, name, self.answers));

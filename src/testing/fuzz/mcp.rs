@@ -198,7 +198,11 @@ fn live(first: u8, bytes: &[u8]) {
                     model.open.iter().nth(which % model.open.len()).map(|(id, at)| (*id, *at)).expect("it is there");
                 model.open.remove(&id);
                 let delivery = session.deliver(&Line::Answer(id.to_string().as_bytes()));
-                assert_eq!(delivery.connection, model.connections.get(&stream).copied(), "an answer goes to who asked");
+                assert_eq!(
+                    delivery.connection,
+                    model.connections.get(&stream).copied(),
+                    "an answer goes to its requester"
+                );
                 assert_eq!(delivery.id.stream, stream);
                 let is_last = !model.open.values().any(|other| *other == stream);
                 assert_eq!((delivery.is_last, session.goes_on(stream)), (is_last, !is_last));

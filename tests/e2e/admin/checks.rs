@@ -99,7 +99,7 @@ fn checks_take_no_slot_and_no_line_of_the_log_and_the_oldest_of_64_connections_m
     }
     assert!(first.answer().is_none(), "it has waited longest");
     assert_eq!(others[0].get("/readyz").status, 200);
-    assert_eq!(daemon.log(), log, "nobody is told of checks");
+    assert_eq!(daemon.log(), log, "checks are not logged");
     let mut client = daemon.connect();
     assert!(client.request(1, "who", json!({}))["result"].is_object());
     daemon.stop();

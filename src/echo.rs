@@ -194,7 +194,7 @@ fn params(object: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Whether a raw key stands for `params`.
+/// Whether a raw key is `params` once decoded.
 fn is_params(key: &[u8]) -> bool {
     if memchr::memchr(b'\\', key).is_none() {
         return key == br#""params""#;

@@ -70,7 +70,7 @@ fn release(address: usize) -> bool {
     address != 0 && unsafe { libc::munmap(address as *mut libc::c_void, BYTES) } == 0
 }
 
-/// The system's allocator, with the reserve behind it.
+/// The system's allocator, with the reserve as a fallback.
 pub struct Allocator;
 
 /// Retries a failed `allocate` if there was a reserve to release.

@@ -178,24 +178,24 @@ impl RequestReader {
     }
 }
 
-/// Reads the answers to one request: those that only say that another one follows (1xx), and the one that counts.
+/// Reads the responses to one request: interim ones (1xx), and the final one.
 #[derive(Clone, Debug)]
 pub struct ResponseReader {
     to: Method,
     most: u64,
     search: Search,
     body: Option<Body>,
-    /// It is the answer to an upgrade, behind which no HTTP follows.
+    /// It is the response to an upgrade, after which no HTTP follows.
     has_switched: bool,
 }
 
 impl ResponseReader {
-    /// One for the answer to a request by this method, whose body has so many bytes at most.
+    /// A reader for the response to a request with this method, whose body may have at most `most` bytes.
     pub fn new(to: Method, most: u64) -> Self {
         Self { to, most, search: Search::default(), body: None, has_switched: false }
     }
 
-    /// What the first of the bytes are that are not dealt with yet. `has_ended` says that no more will come.
+    /// Returns the event that the unconsumed bytes begin with. `has_ended` if no more will arrive.
     pub fn next<'b>(&mut self, bytes: &'b [u8], has_ended: bool) -> Event<'b, Response<'b>> {
         let Some(body) = &mut self.body else { return self.next_head(bytes, has_ended) };
         match piece(body, bytes) {

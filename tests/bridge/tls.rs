@@ -62,7 +62,7 @@ fn pass_on(connection: ServerConnection, mut client: TcpStream, plain: SocketAdd
             }
         }
     });
-    // However a connection ends, it ends the one behind it.
+    // However a connection ends, it ends the one to the server.
     let _ = take_in(&tls, &mut client, &server);
     let _ = server.shutdown(Shutdown::Both);
     let _ = client.shutdown(Shutdown::Both);

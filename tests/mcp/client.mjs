@@ -1,9 +1,9 @@
-// An official TypeScript client of either line through the door: `node client.mjs JSON`, with
+// An official TypeScript client of either line against an MCP listener: `node client.mjs JSON`, with
 //   line  "1" (@modelcontextprotocol/sdk) or "2" (@modelcontextprotocol/client)
-//   era   "legacy", "modern", or "fallback": one that begins with the newer era in front of a server of the older one
-//   pool  "own" or "shared": what a shared server of the older era lacks is left out
-//   url   of the door, and `cut` of a proxy in front of it that cuts each session's connections once, in the middle
-//   trust what it trusts: then it comes over TLS and HTTP/2, and there is nothing to cut
+//   era   "legacy", "modern", or "fallback": starts with the newer era against a server of the older one
+//   pool  "own" or "shared": skips what a shared server of the older era lacks
+//   url   of the listener, and `cut` of a proxy in front of it that cuts each session's connections once, mid-stream
+//   trust the trusted certificate: then it uses TLS and HTTP/2, and nothing is cut
 // It prints each scenario and its result.
 import assert from "node:assert/strict";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";

@@ -56,7 +56,7 @@ pub fn never_read(stage: &Stage<'_>) -> io::Result<Outcome> {
         ask_for(client, number, 16_000_000, stage.until)?;
     }
     let began = Instant::now();
-    // It is over when no more are waited for, including late answers.
+    // It is over when no client is left to wait for; late answers are awaited, too.
     let closed = || deaf.iter().filter(|client| client.is_closed()).count();
     let least = Duration::from_secs(stage.either(10, 3));
     let done = |_| began.elapsed() > least && closed() == deaf.len();

@@ -222,7 +222,7 @@ pub trait Io {
     /// Whether the next turn would return at once.
     fn has_news(&mut self) -> bool;
 
-    /// Records the lines carried since the last turn, which [`Batching`] needs.
+    /// Records the lines carried since the last turn, which batching needs.
     fn carried(&mut self, lines: u64);
 
     /// Time since a fixed moment, on a clock that cannot be set.

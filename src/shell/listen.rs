@@ -292,7 +292,7 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// Whether a socket at `one` accepts all connections to `other`: [::] is all interfaces, including IPv4.
+/// Whether a socket at `one` accepts all connections to `other`: `[::]` is all interfaces, including IPv4.
 fn covers(one: SocketAddr, other: SocketAddr) -> bool {
     let is_every = one.ip().is_unspecified() && (one.is_ipv6() || other.is_ipv4());
     one.port() == other.port() && (is_every || one.ip() == other.ip())

@@ -6,7 +6,7 @@
 //! mock kernel with its peers, and drives the bus through its port alone; [`model`] predicts what happens to each line,
 //! and panics on anything else; [`peers`] interprets lines as real peers do, and panics if a line of one client is
 //! taken for another's. `twins` runs each world with two buses that must agree, [`trace`] hashes its results into two
-//! numbers. `crowd` is a smaller world for hundreds of clients and full tables, and `door` one for MCP with clients and
+//! numbers. `crowd` is a smaller world for hundreds of clients and full tables, and `mcp` one for MCP with clients and
 //! workers of both eras.
 //!
 //! Beside them, `fuzz` holds the properties that fuzzers and property tests check for any bytes, built from [`bytes`]
@@ -20,12 +20,12 @@ pub mod bytes;
 pub mod corpus;
 #[cfg(test)]
 mod crowd;
-#[cfg(test)]
-mod door;
 pub mod faults;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 pub mod line;
+#[cfg(test)]
+mod mcp;
 pub mod model;
 #[cfg(any(test, feature = "fuzz"))]
 mod oracle;

@@ -28,7 +28,7 @@ const SILENT_FOR: Duration = Duration::from_secs(5);
 const MOST_ENDS: usize = 2;
 /// The listener for lines, and that for MCP.
 const LINES: usize = 0;
-const DOOR: usize = 1;
+const MCP: usize = 1;
 
 /// How a command reacts to `server/discover`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,7 +234,7 @@ impl World {
         let era = *self.random.pick(&[None, Some(Era::Legacy), Some(Era::Modern), Some(Era::Modern)]);
         let origin = Origin::from(Source::User(self.random.range(0..3) as u32));
         let (key, effects) = match era {
-            Some(era) => self.bus.connect_mcp(self.now, DOOR, &origin, pool, era),
+            Some(era) => self.bus.connect_mcp(self.now, MCP, &origin, pool, era),
             None => self.bus.connect(self.now, LINES, &origin),
         };
         let key = key.expect("there is room");

@@ -126,18 +126,22 @@ impl Bus {
             && self.workers.get(candidate).is_some_and(|worker| worker.answering.may_be_pinned())
     }
 
-    /// The first slot that needs another worker. While a new command has not settled, empty ones wait for that, too.
+    /// The slot that is to have another worker: an empty one, or that of the oldest worker, so that each has its turn where
+    /// workers are worn sooner than all are replaced. While a new command has not settled, empty ones wait for that, too.
     fn slot_to_renew(&self, pool: usize) -> Option<usize> {
         let here = &self.supervisor.pools[pool];
         let is_unsettled = here.settled != self.settings.pools[pool].generation;
         let kept = self.kept_slots(pool);
-        let is_due = |slot: &usize| match here.slots[*slot].worker {
-            Some(worker) => self.workers.get(worker).is_some_and(|worker| self.is_outdated(worker)),
-            None => is_unsettled && *slot < kept,
+        let due = |slot: usize| match here.slots[slot].worker {
+            Some(worker) => {
+                let worker = self.workers.get(worker).filter(|worker| self.is_outdated(worker))?;
+                Some((Some(worker.name.incarnation), slot))
+            }
+            None => (is_unsettled && slot < kept).then_some((None, slot)),
         };
         // Without any workers there is nothing to keep.
         let any = here.slots.iter().any(|slot| slot.worker.is_some());
-        (0..here.slots.len()).find(is_due).filter(|_| any)
+        (0..here.slots.len()).filter_map(due).min().filter(|_| any).map(|(_, slot)| slot)
     }
 
     pub(crate) fn is_outdated(&self, worker: &Worker) -> bool {

@@ -68,6 +68,18 @@ fn a_worker_is_replaced_after_so_many_requests_or_so_long_not_all_of_a_pool_at_o
 }
 
 #[test]
+fn where_new_workers_are_worn_before_all_were_replaced_each_of_the_old_ones_has_its_turn() {
+    let before = settings(vec![Pool { max_age: Some(milliseconds(500)), ..pool(4, Assignment::RoundRobin) }]);
+    let mut bench = Bench::new(before.clone());
+    let old: Vec<Peer> = (0..4).map(|at| bench.worker(at)).collect();
+    bench.reload(&changed(&before));
+    for _ in 0..8 {
+        bench.pass(SETTLED);
+    }
+    old.into_iter().for_each(|old| bench.stops(old));
+}
+
+#[test]
 fn a_worker_that_holds_too_much_memory_is_replaced() {
     let mut bench = Bench::new(settings(vec![pool(1, Assignment::RoundRobin)]));
     let old = bench.worker(0);

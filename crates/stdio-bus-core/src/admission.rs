@@ -3,10 +3,8 @@
 //! closed without a word, and never becomes a client.
 
 use alloc::collections::BTreeMap;
-use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use super::Bus;

@@ -1,9 +1,7 @@
 //! Which worker gets a message that belongs to no session yet: the groups of slots, and how one of them is picked (spec
 //! 3.3, 6.1; decisions 6, 7).
 use alloc::borrow::ToOwned;
-use alloc::format;
 use alloc::string::String;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use ndjson_scan::{Line, Window, decoded};
@@ -13,7 +11,7 @@ use super::message::Refusal;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, WorkerKey};
 use super::report::Reason;
-use super::settings::{self, Assignment, Settings};
+use super::settings::{self, Assignment, Era, Settings};
 
 /// The workers that a message may go to: those of one pool, or of all.
 #[derive(Default)]
@@ -59,13 +57,11 @@ impl Group {
     }
 
     /// The slot whose turn it is, as (pool, slot).
-    #[inline]
     pub(super) fn next(&self) -> Option<(usize, usize)> {
         self.slots.get(self.cursor).copied()
     }
 
     /// That slot has had its turn.
-    #[inline]
     pub(super) fn advance(&mut self) {
         self.cursor = if self.cursor + 1 < self.slots.len() { self.cursor + 1 } else { 0 };
     }
@@ -80,32 +76,23 @@ impl Group {
         self.pools.iter().copied()
     }
 
-    fn new(settings: &Settings, pools: Vec<usize>, assignment: Assignment, is_modern: bool) -> Self {
-        let lends = is_modern && assignment == Assignment::Dedicated;
-        let mut group = Self { pools, assignment, lends, ..Self::default() };
-        for pool in group.pools.iter().copied() {
-            let at = &settings.pools[pool];
-            let slots = if lends { at.max_instances } else { at.instances };
-            group.slots.extend((0..slots).map(|slot| (pool, slot)));
-        }
-        group
-    }
-
-    fn of_pool(settings: &Settings, pool: usize, is_modern: bool) -> Self {
-        Self::new(settings, vec![pool], settings.pools[pool].assignment, is_modern)
-    }
-
-    /// Leaves dedicated pools out if there are others, since joining one by accident would start a process.
-    fn of_pools(settings: &Settings, pools: &[usize]) -> Self {
+    /// Those of the pools that are offered, with workers for clients of this era. Dedicated pools are left out where there are
+    /// others, since joining one by accident would start a process.
+    fn new(settings: &Settings, offered: &[usize], era: Era) -> Self {
         let assignment = |pool: &usize| settings.pools[*pool].assignment;
-        let shared: Vec<usize> =
-            pools.iter().copied().filter(|pool| assignment(pool) != Assignment::Dedicated).collect();
-        if let ([], Some(pool)) = (&shared[..], pools.first()) {
-            return Self::of_pool(settings, *pool, false);
+        let shared = offered.iter().copied().filter(|pool| assignment(pool) != Assignment::Dedicated);
+        let mut pools: Vec<usize> = shared.collect();
+        if pools.is_empty() {
+            pools.extend(offered.first());
         }
-        let sticky = shared.iter().any(|pool| assignment(pool) == Assignment::Client);
-        let assignment = if sticky { Assignment::Client } else { Assignment::RoundRobin };
-        Self::new(settings, shared, assignment, false)
+        let slots = |pool: usize| (0..settings.pools[pool].slots(era)).map(move |slot| (pool, slot));
+        Self {
+            slots: pools.iter().copied().flat_map(slots).collect(),
+            assignment: pools.iter().map(assignment).max().unwrap_or_default(),
+            lends: pools.iter().any(|pool| settings.pools[*pool].lends(era)),
+            pools,
+            ..Self::default()
+        }
     }
 
     /// The only pool of its workers, if there is just one.
@@ -132,14 +119,14 @@ impl Balancer {
     /// for clients of 2026-07-28.
     pub(super) fn new(settings: &Settings, shown: usize) -> Self {
         let all: Vec<usize> = (0..shown).filter(|pool| !settings.pools[*pool].is_gone).collect();
-        let of_pool = |pool| Group::of_pool(settings, pool, pool >= shown);
+        let of_pool = |pool| Group::new(settings, &[pool], if pool < shown { Era::Legacy } else { Era::Modern });
         let mut groups: Vec<Group> = (0..settings.pools.len()).map(of_pool).collect();
         let of_all = groups.len();
-        groups.push(Group::of_pools(settings, &all));
+        groups.push(Group::new(settings, &all, Era::Legacy));
         let of_listener = |listener: &settings::Listener| match (listener.pool, listener.pools.as_deref()) {
             (Some(pool), _) => pool,
             (None, offered) => {
-                let group = Group::of_pools(settings, offered.unwrap_or(&all));
+                let group = Group::new(settings, offered.unwrap_or(&all), Era::Legacy);
                 group.only_pool().unwrap_or_else(|| match offered {
                     None => of_all,
                     Some(_) => {

@@ -15,7 +15,6 @@ use super::shutdown::Stage;
 use super::timers::Timer;
 use super::worker::Worker;
 use super::{Bus, reply};
-use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -258,10 +257,8 @@ impl Bus {
             self.give_back(key);
         }
         let mut of_client: Vec<_> = self.take_workers(key).into_iter().map(|(_, worker)| worker).collect();
-        if self.supervisor.leaving > 0 {
-            let leaves = |worker: &Worker| worker.owner == Some(key) && worker.tenure.is_leaving();
-            of_client.extend(self.workers.iter().filter(|(_, worker)| leaves(worker)).map(|(worker, _)| worker));
-        }
+        let leaves = |worker: &Worker| worker.owner == Some(key) && worker.tenure.is_leaving();
+        of_client.extend(self.workers.iter().filter(|(_, worker)| leaves(worker)).map(|(worker, _)| worker));
         for worker in of_client {
             self.notice_leaving(worker);
             if self.owner(worker) == Some(key) {

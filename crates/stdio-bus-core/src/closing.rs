@@ -4,7 +4,6 @@
 //! delivered, until it is silent for a moment or has sent its last byte; only then is its output shut down. Time and
 //! bytes of that are bounded. If memory is short, the rest of an incomplete line is skipped and not kept. A client that
 //! leaves, breaks off or sends a malformed line is closed without this: there is nothing more to read.
-use alloc::format;
 use core::time::Duration;
 
 use ndjson_scan::Window;

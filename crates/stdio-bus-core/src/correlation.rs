@@ -1,6 +1,5 @@
 //! Which request an answer belongs to: a request is recorded with an id that its answerer has never seen for another
 //! one, and every answer finds its asker or is discarded (spec 6.2; decisions 4, 5).
-use alloc::format;
 use alloc::vec::Vec;
 
 use ndjson_scan::{Line, Span, Window};

@@ -91,7 +91,6 @@ pub(super) struct Unanswered {
 
 impl Unanswered {
     /// All of them.
-    #[inline]
     pub(super) fn count(&self) -> u32 {
         self.count
     }
@@ -102,7 +101,6 @@ impl Unanswered {
     }
 
     /// Adds one whose asker waits. Returns whether there was none.
-    #[inline]
     pub(super) fn begin(&mut self) -> bool {
         self.count += 1;
         self.awaited += 1;
@@ -110,13 +108,11 @@ impl Unanswered {
     }
 
     /// The asker of one stops waiting.
-    #[inline]
     pub(super) fn orphan(&mut self) {
         self.awaited -= 1;
     }
 
     /// Removes one whose asker does not wait.
-    #[inline]
     pub(super) fn end(&mut self) {
         self.count -= 1;
     }
@@ -131,7 +127,6 @@ impl Endpoint {
 
 impl Seldom<SeldomOfEndpoint> {
     /// A worker lives and answers, so no request of the client has crashed it.
-    #[inline]
     pub(super) fn forget_crashes(&mut self) {
         if let Some(seldom) = self.get_mut() {
             seldom.penalty.forget_crashes();
@@ -264,13 +259,11 @@ impl Retired {
     }
 
     /// Whether any id may be used for another request.
-    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.ids.is_empty() && !self.distrusted
     }
 
     /// Whether any id and any progress token may be used for another request.
-    #[inline]
     pub(super) fn doubts_nothing(&self) -> bool {
         self.is_empty() && self.tokens.is_empty() && !self.may_tell_any
     }

@@ -6,7 +6,6 @@
 //! needs one decides. Those of the other side are started for its first client.
 
 use alloc::borrow::ToOwned;
-use alloc::format;
 
 use super::Bus;
 use super::message::{Cancel, Refusal};
@@ -111,7 +110,7 @@ impl Bus {
         let is_only_side = self.supervisor.pools[pool].side.is_dormant;
         let was_used = core::mem::take(&mut self.supervisor.pools[twin].side.is_used);
         // Unused workers, and those with the new command, move to the other side if that has none.
-        self.retire_those(twin, |bus, worker| !is_only_side || was_used && bus.is_outdated(worker));
+        self.retire_those(twin, None, |bus, worker| !is_only_side || was_used && bus.is_outdated(worker));
         if is_only_side {
             return self.hand_over(twin, pool);
         }

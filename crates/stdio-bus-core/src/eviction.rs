@@ -11,9 +11,7 @@
 //! `max_memory` the largest are closed until there is room again. A client that holds little is never touched, and
 //! neither is a worker: a line that waits for it keeps its clients waiting (`flow/delivery.rs`).
 
-use alloc::format;
 use alloc::string::String;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 use core::time::Duration;

@@ -41,7 +41,6 @@ pub struct Histogram {
 
 impl Histogram {
     /// Counts one duration.
-    #[inline]
     pub fn observe(&mut self, duration: Duration) {
         let nanoseconds = duration.as_nanos() as u64;
         let (below, bound) = OCTAVES[(nanoseconds | 1).ilog2() as usize];

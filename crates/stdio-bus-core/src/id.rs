@@ -1,7 +1,6 @@
 //! Request ids. Two tokens are one id if they are the same JSON value: `1`, `1.0` and `1e0` are, `1` and `"1"` are not
 //! (decision 4). The canonical form is compared: most ids are counters, and are a number.
 use alloc::borrow::Cow;
-use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 

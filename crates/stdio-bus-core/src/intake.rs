@@ -25,7 +25,7 @@ use super::timers::Timers;
 pub(super) struct Intake {
     scanner: Scanner,
     batch: Vec<Line>,
-    /// Lines that took the fast path.
+    /// Number of lines that took the fast path.
     #[cfg(any(test, feature = "testing"))]
     fast_lines: u64,
     /// All lines take the slow path.
@@ -39,6 +39,12 @@ impl Intake {
     pub(super) fn find_lines(&mut self, stream: &mut Stream, window: Window<'_>) -> Outcome {
         self.batch.clear();
         stream.find_lines(&mut self.scanner, window, &mut self.batch)
+    }
+
+    /// Number of the first lines that take the fast path; none is longer than the limit.
+    #[inline(always)]
+    fn count_while(&self, limit: usize, mut goes: impl FnMut(&Line) -> Option<()>) -> usize {
+        self.batch.iter().take_while(|line| line.span.len() <= limit && goes(line).is_some()).count()
     }
 
     /// This many lines have taken the fast path. Returns `None` if there are more, or the rest is malformed.
@@ -167,7 +173,7 @@ impl Bus {
             return Received { consumed: window.data().len(), next: Next::Wait };
         };
         let Client { identity, group, mcp, phase, seldom, heard, end } = client;
-        let Some(end) = end.get_mut() else { return self.receive_first(key, window) };
+        let end = &mut **end;
         if *phase != Phase::Open || !end.gate.lets_through() {
             return self.receive_otherwise(key, window);
         }
@@ -185,7 +191,8 @@ impl Bus {
         if takes_fast_path {
             let mut path = fast_path!(self, window, count);
             let sender = Sender { key, identity, group: *group, mcp, seldom: seldom.get() };
-            lines = path.client_lines(&sender, end, &mut self.workers, &self.intake.batch, limit);
+            let workers = &mut self.workers;
+            lines = self.intake.count_while(limit, |line| path.client_line(&sender, end, workers, line));
             self.out.stats().client_side.lines_in += lines as u64;
             let bytes = window.data().len();
             if let Some(received) = self.intake.finish(end, now, bytes, found, lines, limit) {
@@ -193,15 +200,6 @@ impl Bus {
             }
         }
         self.route_lines(key.into(), window, found, lines)
-    }
-
-    /// The first bytes of a client.
-    #[cold]
-    fn receive_first(&mut self, key: ClientKey, window: Window<'_>) -> Received {
-        if let Some(client) = self.clients.get_mut(key) {
-            client.end.begin();
-        }
-        self.receive_from_client(key, window)
     }
 
     fn receive_from_worker(&mut self, key: WorkerKey, window: Window<'_>) -> Received {
@@ -218,13 +216,9 @@ impl Bus {
         let found = self.intake.find_lines(&mut worker.end.stream, window);
         let mut lines = 0;
         if takes_fast_path && !worker.tenure.is_leaving() {
-            let is_told = self.out.keeps_records();
             let mut path = fast_path!(self, window, count);
-            let (batch, clients) = (&self.intake.batch, &mut self.clients);
-            lines = match is_told {
-                true => path.worker_lines::<true>(key, worker, clients, batch, limit),
-                false => path.worker_lines::<false>(key, worker, clients, batch, limit),
-            };
+            let clients = &mut self.clients;
+            lines = self.intake.count_while(limit, |line| path.worker_line(key, worker, clients, line));
             self.supervisor.has_changed |= path.workers_changed;
             self.out.stats().worker_side.lines_in += lines as u64;
             if let Some(received) = self.intake.finish(&mut worker.end, now, bytes, found, lines, limit) {
@@ -295,47 +289,30 @@ impl Bus {
                 break;
             }
         }
+        let bytes = window.data().len();
         if flow == Flow::Next {
-            flow = self.check_rest(from, window, outcome);
+            // What follows its whole lines may be malformed, or too long.
+            let unfinished = self.peer_end(from).map_or(0, |end| end.stream.unfinished(bytes));
+            flow = match outcome {
+                // Read in pieces, it would have been too long before the fault was seen.
+                Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => self.line_too_long(from),
+                Outcome::Malformed { line, at, fault } => self.malformed(from, window, line, at, fault),
+                Outcome::More if unfinished > limit => self.line_too_long(from),
+                Outcome::More | Outcome::Full => Flow::Next,
+            };
         }
-        let received = self.keep_rest(from, window.data().len(), (&batch, lines), outcome, flow);
+        // The scan state of the unhandled bytes is kept.
+        let (now, (done, waiting)) = (self.time.now(), batch.split_at(lines));
+        let received = self.endpoint(from).map(|end| {
+            take_lines(end, now, done);
+            match flow {
+                Flow::Next => end.stream.finish(bytes, outcome),
+                Flow::Blocked => end.stream.wait(bytes, bytes_of(done), waiting),
+                Flow::Over => end.stream.discard(bytes),
+            }
+        });
         self.intake.batch = batch;
-        received
-    }
-
-    /// The consequence for the sender of what follows its whole lines: a malformed line, or one that is too long.
-    #[inline(always)]
-    fn check_rest(&mut self, from: Peer, window: Window<'_>, outcome: Outcome) -> Flow {
-        let limit = self.longest_line(from);
-        let unfinished = self.peer_end(from).map_or(0, |end| end.stream.unfinished(window.data().len()));
-        match outcome {
-            // Read in pieces, it would have been too long before the fault was seen.
-            Outcome::Malformed { line, .. } if length_of_line(window, line) > limit => self.line_too_long(from),
-            Outcome::Malformed { line, at, fault } => self.malformed(from, window, line, at, fault),
-            Outcome::More if unfinished > limit => self.line_too_long(from),
-            Outcome::More | Outcome::Full => Flow::Next,
-        }
-    }
-
-    /// Keeps the scan state of the unhandled bytes, and says how to continue.
-    #[inline(always)]
-    fn keep_rest(
-        &mut self,
-        from: Peer,
-        bytes: usize,
-        (batch, lines): (&[Line], usize),
-        outcome: Outcome,
-        flow: Flow,
-    ) -> Received {
-        let now = self.time.now();
-        let Some(end) = self.endpoint(from) else { return Received { consumed: bytes, next: Next::Wait } };
-        let (done, waiting) = batch.split_at(lines);
-        take_lines(end, now, done);
-        match flow {
-            Flow::Next => end.stream.finish(bytes, outcome),
-            Flow::Blocked => end.stream.wait(bytes, bytes_of(done), waiting),
-            Flow::Over => end.stream.discard(bytes),
-        }
+        received.unwrap_or(Received { consumed: bytes, next: Next::Wait })
     }
 
     /// Longest line that `peer` may send, in bytes without its newline.

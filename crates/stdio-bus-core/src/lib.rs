@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 
+#[macro_use]
 extern crate alloc;
 
 pub mod admission;
@@ -68,7 +69,6 @@ mod tests;
 mod time;
 mod timers;
 
-use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -150,11 +150,6 @@ impl Bus {
     /// Handles any event other than received bytes.
     pub fn handle(&mut self, now: Moment, input: Input) -> Effects<'_> {
         self.begin_call(now);
-        self.dispatch(input);
-        self.effects()
-    }
-
-    fn dispatch(&mut self, input: Input) {
         match input {
             Input::Spawned { worker, pid } => self.on_spawned(worker, pid),
             Input::SpawnFailed { worker, why, short } => self.on_spawn_failed(worker, &why, short),
@@ -208,6 +203,7 @@ impl Bus {
             Input::Shutdown => self.on_shutdown(),
             Input::Tick => self.on_tick(),
         }
+        self.effects()
     }
 
     /// Lines are lost with effects that are not carried out.

@@ -1,7 +1,6 @@
 //! The meaning of a line: its kind, what its method means to the bus, the names in it, and the pieces of it that are
 //! replaced in transit (spec 6, decisions 1, 2). It reads one line and knows nothing of the bus.
 use alloc::borrow::Cow;
-use alloc::format;
 use alloc::string::String;
 use core::cmp::Ordering;
 
@@ -82,7 +81,6 @@ pub(super) enum Cancel {
 }
 
 /// What the method of a line means.
-#[inline]
 pub(super) fn verb(window: Window<'_>, line: &Line) -> Verb {
     if !line.method.is_some() {
         return Verb::Other;
@@ -95,7 +93,6 @@ pub(super) fn verb(window: Window<'_>, line: &Line) -> Verb {
 
 /// Whether a method may be one with a meaning, by the first letter that distinguishes most of them from others. An
 /// escape may be any letter.
-#[inline]
 fn may_mean_something(method: &[u8]) -> bool {
     match method.strip_prefix(b"session/") {
         Some([next, ..]) => matches!(next, b'n' | b'l' | b'r' | b'f' | b'c' | b'd' | b'\\'),
@@ -112,7 +109,6 @@ fn verb_of(token: &[u8]) -> Verb {
 }
 
 /// Whether a string is written with an escape.
-#[inline]
 pub(super) fn has_escape(token: &[u8]) -> bool {
     // Eight bytes at a time: most of these strings are short.
     const ONES: u64 = u64::MAX / 255;
@@ -126,7 +122,6 @@ pub(super) fn has_escape(token: &[u8]) -> bool {
     }
 }
 
-#[inline]
 fn verb_named(name: &[u8]) -> Verb {
     match name {
         b"initialize" => Verb::Initialize,
@@ -144,7 +139,6 @@ fn verb_named(name: &[u8]) -> Verb {
 
 /// A hash of a line without its id and `progress` token: of its length and its method. A line that a worker echoes has
 /// the same hash, however those were replaced in transit.
-#[inline]
 pub(super) fn print_of(window: Window<'_>, line: &Line, progress: Span) -> u32 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |print: u64, bytes: u64| (print ^ bytes).wrapping_mul(FACTOR).rotate_left(29);

@@ -1,6 +1,5 @@
 //! Networks in CIDR notation: `10.0.0.0/8`, `2001:db8::/32`, or a single address (RFC 4632).
 
-use alloc::format;
 use alloc::string::String;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -27,7 +27,6 @@ pub(super) struct Out {
 
 impl Out {
     /// Appends an effect.
-    #[inline]
     pub(super) fn push(&mut self, effect: Effect) {
         self.effects.push_back(effect);
     }
@@ -38,13 +37,11 @@ impl Out {
     }
 
     /// The counters.
-    #[inline]
     pub(super) fn stats(&mut self) -> &mut Stats {
         &mut self.stats
     }
 
     /// The counters of a peer's side.
-    #[inline]
     pub(super) fn side(&mut self, peer: Peer) -> &mut Side {
         match peer {
             Peer::Client(_) => &mut self.stats.client_side,
@@ -91,13 +88,11 @@ impl Out {
     }
 
     /// Whether they are kept.
-    #[inline]
     pub(super) fn keeps_records(&self) -> bool {
         self.records.is_some()
     }
 
     /// Requests that have ended, if records are enabled.
-    #[inline]
     pub(super) fn records(&mut self) -> Option<&mut Records> {
         self.records.as_deref_mut()
     }
@@ -110,7 +105,6 @@ impl Out {
     }
 
     /// Queues bytes of the window. Consecutive lines for one receiver become one copy.
-    #[inline]
     pub(super) fn copy(&mut self, to: Peer, start: u32, end: u32) {
         if let Some(Effect::Copy { to: last, span }) = self.effects.back_mut()
             && *last == to
@@ -123,7 +117,6 @@ impl Out {
     }
 
     /// A line of `bytes` bytes was queued for this peer. Returns whether that has made its output full.
-    #[inline]
     pub(super) fn count_queued(
         &mut self,
         now: Moment,

@@ -198,7 +198,7 @@ impl Bus {
         let starts =
             |worker: &WorkerKey| self.workers.get(*worker).is_some_and(|worker| worker.starts_for() == Some(key));
         let worker = client.seldom.assigned.iter().map(|(_, worker)| *worker).find(starts)?;
-        Some((self.name(Peer::Worker(worker))?, now.since(self.workers.get(worker)?.answering.claimed_at())))
+        Some((self.name(Peer::Worker(worker))?, now.since(self.workers.get(worker)?.facts.claimed)))
     }
 
     /// Number of worker slots in use, gaps included.
@@ -211,17 +211,17 @@ impl Bus {
         let (key, worker) = self.workers.at(slot)?;
         Some(WorkerRow {
             name: worker.name,
-            pid: worker.process.pid(),
+            pid: worker.facts.pid,
             state: worker.process.state(),
             role: self.role(key)?,
-            age: self.lasted(now, worker.process.started()),
+            age: self.lasted(now, worker.facts.started),
             owner: worker.owner.and_then(|owner| self.client_number(owner)),
             // How much it has read is probed only while a client waits for its turn.
             unread: if worker.end.unanswered.count() == 0 { 0 } else { worker.window.backlog() },
             link: Link {
                 // Reserved names are not sessions.
                 sessions: worker.end.sessions.iter().filter_map(|session| self.sessions.get(*session)?.client).count(),
-                ..self.link(now, &worker.end, worker.process.started())
+                ..self.link(now, &worker.end, worker.facts.started)
             },
         })
     }

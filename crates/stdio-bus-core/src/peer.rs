@@ -55,7 +55,6 @@ impl PeerBits {
     const WORKER: NonZeroU64 = NonZeroU64::new(1 << 63).unwrap();
 
     /// Whether it is a worker.
-    #[inline]
     pub(super) fn is_worker(self) -> bool {
         self.0.get() & Self::WORKER.get() != 0
     }

@@ -7,7 +7,6 @@
 //! otherwise a pool of crashing workers would attract clients with each of them.
 
 use alloc::borrow::ToOwned;
-use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 
@@ -62,7 +61,7 @@ impl Bus {
         let all_are_known = (0..self.supervisor.shown).filter(is_there).all(|pool| {
             // A first sign of life.
             let shows = |worker: &Worker| {
-                worker.end.stream.spoke_at().is_some() || now.since(worker.process.started()) >= FIRST_SIGN
+                worker.end.stream.spoke_at().is_some() || now.since(worker.facts.started) >= FIRST_SIGN
             };
             let lives = self.pool_runs(pool, shows);
             any_lives |= lives;

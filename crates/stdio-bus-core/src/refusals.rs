@@ -1,6 +1,5 @@
 //! Lines that are not delivered: an error to the asker, and a report with peer, id and reason (spec 4.3, 5.3, 7.3.2;
 //! decisions 8, 9).
-use alloc::format;
 use alloc::string::String;
 
 use ndjson_scan::{Fault, Line, Window};

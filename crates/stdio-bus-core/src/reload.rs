@@ -6,7 +6,6 @@
 //! Limits and routing choices apply at once. Workers of old commands are replaced (`supervisor/roll.rs`). The clients
 //! of a removed listener have `drain_timeout_sec` to leave; a removed pool serves the clients that still use it.
 
-use alloc::vec;
 use alloc::vec::Vec;
 
 use super::Bus;
@@ -106,15 +105,12 @@ impl Bus {
             let assigned = self.take_workers(key).into_iter();
             let (own, others): (Vec<_>, Vec<_>) = assigned.partition(|(of, _)| *of == before);
             self.move_client(key, group);
-            let mut kept: Vec<usize> = Vec::new();
             for (of, worker) in own.into_iter().chain(others) {
                 let to = if of == before { Some(group) } else { of_pool(of) };
                 let is_its_own = self.owner(worker) == Some(key);
-                let is_taken = to.is_none_or(|to| kept.contains(&to));
-                match to.filter(|_| !is_taken) {
+                match to.filter(|to| self.worker_in(key, *to).is_none()) {
                     // In a dedicated pool it keeps only its own worker.
                     Some(to) if is_its_own || !self.balancer.groups[to].is_dedicated() => {
-                        kept.push(to);
                         self.assign(key, to, worker);
                     }
                     _ if is_its_own => self.retire_worker(worker),
@@ -151,7 +147,7 @@ impl Bus {
             worker.answering.renew(is.request_timeout);
             if changes_tenure {
                 let (of, number) = (worker.tenure.generation(), worker.name.incarnation);
-                worker.tenure.renew(Tenure::new(worker.process.started(), is, of, number));
+                worker.tenure.renew(Tenure::new(worker.facts.started, is, of, number));
             }
         }
         if has_another_command {
@@ -159,7 +155,7 @@ impl Bus {
         }
         let here = &mut self.supervisor.pools[pool];
         here.side.is_released &= self.settings.pools[pool].is_gone;
-        let slots = here.side.slots(&self.settings.pools[pool]);
+        let slots = self.settings.pools[pool].slots(here.side.era);
         let keeps = if is_assigned_otherwise { 0 } else { slots };
         let over: Vec<_> = here.slots.iter().skip(keeps).filter_map(|slot| slot.worker).collect();
         for worker in over {
@@ -169,10 +165,13 @@ impl Bus {
             self.retire_worker(worker);
         }
         self.supervisor.pools[pool].slots.resize_with(slots, Default::default);
-        if has_another_command || is_assigned_otherwise || self.supervisor.pools[pool].roll.is_stopped() {
+        let roll = &mut self.supervisor.pools[pool].roll;
+        if has_another_command || is_assigned_otherwise || roll.stopped.is_some() {
             self.restart_roll(pool);
-        } else {
-            self.supervisor.pools[pool].roll.fit(slots);
+        } else if let Some((_, slot)) = &mut roll.candidate
+            && *slot >= slots
+        {
+            *slot = 0;
         }
     }
 
@@ -186,7 +185,7 @@ impl Bus {
             }
             self.restart_roll(pool);
             self.supervisor.pools[pool].side.is_released = true;
-            self.retire_those(pool, |_, _| true);
+            self.retire_those(pool, None, |_, _| true);
         }
     }
 

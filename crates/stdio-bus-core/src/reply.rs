@@ -1,7 +1,6 @@
 //! JSON written by the bus itself: error replies (decisions 8, 9), and ids and names encoded as JSON again.
 
 use super::report::Reason;
-use alloc::format;
 use alloc::vec::Vec;
 
 /// The JSON-RPC error code of a reason (decision 8), for reasons that are sent to clients.

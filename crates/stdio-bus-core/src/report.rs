@@ -2,10 +2,8 @@
 //! reports are rate-limited: a few at once, then one summary every ten seconds, so that no peer can flood the log.
 
 use alloc::boxed::Box;
-use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::String;
-use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 

@@ -38,23 +38,13 @@ pub struct Seldom<T>(Option<Box<T>>);
 
 impl<T> Seldom<T> {
     /// The value, if anything was changed: for frequent checks that mostly find nothing.
-    #[inline]
     pub fn get(&self) -> Option<&T> {
         self.0.as_deref()
     }
 
     /// The same, mutable.
-    #[inline]
     pub fn get_mut(&mut self) -> Option<&mut T> {
         self.0.as_deref_mut()
-    }
-
-    /// Allocates its memory.
-    pub fn begin(&mut self)
-    where
-        T: Default,
-    {
-        self.0.get_or_insert_default();
     }
 
     /// The usual state.
@@ -93,7 +83,6 @@ impl<T: Blank> Deref for Seldom<T> {
 }
 
 impl<T: Blank> DerefMut for Seldom<T> {
-    #[inline]
     fn deref_mut(&mut self) -> &mut T {
         self.0.get_or_insert_default()
     }

@@ -152,8 +152,20 @@ pub struct Pool {
     pub is_gone: bool,
 }
 
-/// How a message without a known session chooses its worker (decision 6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+impl Pool {
+    /// Whether it lends its workers to clients of this era for the time of a request.
+    pub(super) fn lends(&self, era: Era) -> bool {
+        era == Era::Modern && self.assignment == Assignment::Dedicated
+    }
+
+    /// How many slots it has for them. Workers that are lent have one each, whether they are kept or not.
+    pub(super) fn slots(&self, era: Era) -> usize {
+        if self.lends(era) { self.max_instances } else { self.instances }
+    }
+}
+
+/// How a message without a known session chooses its worker (decision 6). Of several pools the last one of these holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Assignment {
     /// Each message to the next running worker (spec 6.1.1, 6.1.3).
     #[default]

@@ -2,7 +2,6 @@
 //! decision 14). It only moves forward. From Quiescing on new requests are refused, from Terminating on all client
 //! input; and before a client is closed it is read until it is silent: everything received is answered or refused.
 
-use alloc::format;
 use alloc::string::String;
 use core::time::Duration;
 

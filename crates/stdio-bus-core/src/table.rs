@@ -115,7 +115,6 @@ impl<T, M> Table<T, M> {
     }
 
     /// Adds an entry and returns its key; none if the table is full, and then the value is dropped.
-    #[inline]
     pub(super) fn insert(&mut self, value: T) -> Option<Key<M>> {
         if self.is_full() {
             return None;
@@ -129,19 +128,16 @@ impl<T, M> Table<T, M> {
     }
 
     /// The entry, if it is still alive.
-    #[inline]
     pub(super) fn get(&self, key: Key<M>) -> Option<&T> {
         self.slots.get(key.index()).filter(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
     /// The entry, if it is still alive.
-    #[inline]
     pub(super) fn get_mut(&mut self, key: Key<M>) -> Option<&mut T> {
         self.slots.get_mut(key.index()).filter(|entry| entry.key == key).map(|entry| &mut entry.value)
     }
 
     /// Removes and returns the entry.
-    #[inline]
     pub(super) fn remove(&mut self, key: Key<M>) -> Option<T> {
         self.get(key)?;
         Some(self.slots.remove(key.index()).value)
@@ -158,20 +154,17 @@ impl<T, M> Table<T, M> {
     }
 
     /// The entry in a slot that an index of this table, or another entry, refers to.
-    #[inline]
     pub(super) fn in_slot(&self, slot: usize) -> (Key<M>, &T) {
         let entry = &self.slots[slot];
         (entry.key, &entry.value)
     }
 
     /// The entry in a slot, if there is one.
-    #[inline]
     pub(super) fn in_slot_mut(&mut self, slot: usize) -> Option<&mut T> {
         self.slots.get_mut(slot).map(|entry| &mut entry.value)
     }
 
     /// Drops an entry in place.
-    #[inline]
     pub(super) fn drop(&mut self, key: Key<M>) {
         if self.get(key).is_some() {
             drop(self.slots.remove(key.index()));
@@ -239,7 +232,6 @@ impl Fingerprints {
     }
 
     /// The fingerprint of two numbers.
-    #[inline]
     pub(super) fn mix(&self, one: u64, other: u64) -> u64 {
         let product = u128::from(one ^ self.seeds[0]) * u128::from(other ^ self.seeds[1]);
         product as u64 ^ (product >> 64) as u64

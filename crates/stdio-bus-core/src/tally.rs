@@ -169,7 +169,6 @@ impl Tally {
     }
 
     /// A request was answered after this time.
-    #[inline]
     pub(super) fn answered(&mut self, outcome: Outcome, took: Duration) {
         self.count(outcome);
         self.durations.observe(took);

@@ -1,7 +1,6 @@
 //! The current time: the moment of this call, and the gaps in which the daemon did not run, since the machine was
 //! suspended, or the process was stopped or got no CPU. Gaps are reported, and so are the durations that include them.
 
-use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -45,12 +44,10 @@ impl Time {
     }
 
     /// Duration since `since`, including the time in which the machine was suspended.
-    #[inline]
     pub(super) fn lasted(&self, since: Moment) -> Duration {
         self.lasted_at(self.now, since)
     }
 
-    #[inline]
     fn lasted_at(&self, now: Moment, since: Moment) -> Duration {
         let lasted = now.since(since);
         if self.suspended.is_empty() { lasted } else { lasted + self.suspended_since(since) }
@@ -64,7 +61,6 @@ impl Time {
 
     /// The earliest time at which a line that is read now may have arrived: input that is read when the process resumes
     /// may have arrived while it was held up.
-    #[inline]
     pub(super) fn came_at(&self) -> Moment {
         if self.now == self.resumed { self.held_up_since } else { self.now }
     }

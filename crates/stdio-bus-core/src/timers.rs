@@ -53,7 +53,6 @@ pub(super) struct Timers {
 
 impl Timers {
     /// Arms a timer for `at`, unless it is due before.
-    #[inline]
     pub(super) fn arm(&mut self, timer: Timer, at: impl Into<Option<Moment>>) {
         if let Some(at) = at.into().filter(|at| *at != Moment::NEVER) {
             self.arm_at(timer, at);

@@ -2,7 +2,6 @@
 //! full, and are read again when there is room (spec 7.3, decision 12).
 //!
 //! Invariant: a peer waits for one output at a time, and is in the list of that output once.
-use alloc::format;
 use alloc::vec::Vec;
 
 use ndjson_scan::Line;
@@ -156,6 +155,12 @@ impl Bus {
         let waited = blocked_on.map(|(_, since)| now.since(since)).unwrap_or_default();
         self.out.side(peer).paused += waited;
         self.open_gate(peer, Hold::Output);
+        if let Peer::Worker(key) = peer
+            && let Some(worker) = self.workers.get_mut(key)
+        {
+            worker.stall.stop(now);
+            self.extend_read_timer(key);
+        }
     }
 
     /// Queues a line with its newline, with these pieces replaced.
@@ -229,13 +234,7 @@ impl Bus {
     /// All peers that waited for `peer` may continue.
     pub(crate) fn release_waiters(&mut self, peer: Peer) {
         let waiters = self.endpoint(peer).map(|end| end.output.take_waiters()).unwrap_or_default();
-        for waiter in waiters {
-            self.go_on(waiter);
-            if let Peer::Worker(worker) = waiter {
-                self.end_hold_up(worker);
-                self.extend_read_timer(worker);
-            }
-        }
+        waiters.into_iter().for_each(|waiter| self.go_on(waiter));
     }
 
     /// `peer` stops waiting for an output.
@@ -246,9 +245,6 @@ impl Bus {
             blocker.output.forget(peer);
         }
         self.go_on(peer);
-        if let Peer::Worker(worker) = peer {
-            self.end_hold_up(worker);
-        }
     }
 
     /// Queues a line made by the bus.

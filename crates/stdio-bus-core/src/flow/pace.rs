@@ -30,7 +30,6 @@ impl Pace {
     }
 
     /// Its next lines arrive: returns whether they are its turn, which ends with them.
-    #[inline]
     pub(crate) fn take_turn(&mut self) -> bool {
         core::mem::take(&mut self.has_turn)
     }

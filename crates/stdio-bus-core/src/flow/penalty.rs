@@ -1,7 +1,6 @@
 //! Clients that are not read for a while because of their requests: one whose requests keep crashing workers, one that
 //! was refused because it fills a table, and one whose cancellations name nothing.
 
-use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -39,7 +38,6 @@ impl Penalty {
     pub(crate) const NONE: Self = Self { crashes: 0, refusals: 0, refused_at: Moment(0) };
 
     /// A worker lives and answers, so no request of the client has crashed it.
-    #[inline]
     pub(crate) fn forget_crashes(&mut self) {
         self.crashes = 0;
     }

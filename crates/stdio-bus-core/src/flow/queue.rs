@@ -52,13 +52,11 @@ impl Output {
     pub(crate) const NOTHING: Self = Self { queued: 0, seldom: Seldom::unchanged() };
 
     /// Whether more than the limit was queued and less than half of it has been drained since.
-    #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.seldom.get().is_some_and(|seldom| seldom.full.is_some())
     }
 
     /// Bytes queued and not sent yet.
-    #[inline]
     pub(crate) fn queued(&self) -> usize {
         self.queued
     }
@@ -69,7 +67,6 @@ impl Output {
     }
 
     /// Whether any peer waits for it.
-    #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
         self.seldom.get().is_some_and(|seldom| !seldom.waiters.is_empty())
     }

@@ -129,17 +129,9 @@ impl Bus {
 
     /// Releases a worker that was held up for long enough.
     pub(crate) fn release_held_up(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get(key) else { return };
-        if worker.stall.ends().is_none_or(|ends| ends > self.time.now()) {
-            return;
-        }
-        self.stop_waiting(Peer::Worker(key));
-        self.extend_read_timer(key);
-    }
-
-    pub(crate) fn end_hold_up(&mut self, worker: WorkerKey) {
-        if let Some(worker) = self.workers.get_mut(worker) {
-            worker.stall.stop(self.time.now());
+        let ends = self.workers.get(key).and_then(|worker| worker.stall.ends());
+        if ends.is_some_and(|ends| ends <= self.time.now()) {
+            self.stop_waiting(Peer::Worker(key));
         }
     }
 }

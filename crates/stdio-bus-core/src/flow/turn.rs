@@ -25,7 +25,6 @@ impl Turn {
     }
 
     /// Whether it has its turn, and has not sent its line yet.
-    #[inline]
     pub(crate) fn is_granted(&self) -> bool {
         self.granted.is_some()
     }

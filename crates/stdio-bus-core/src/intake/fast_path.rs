@@ -23,35 +23,6 @@ use crate::timers::Timer;
 use crate::worker::Worker;
 
 impl FastPath<'_> {
-    /// Routes a client's lines, none of which exceeds the limit. Returns how many were handled.
-    #[inline(always)]
-    pub(super) fn client_lines(
-        &mut self,
-        client: &Sender<'_>,
-        from: &mut Endpoint,
-        workers: &mut Table<Worker, WorkerMark>,
-        batch: &[Line],
-        limit: usize,
-    ) -> usize {
-        let goes = |line: &&Line| line.span.len() <= limit && self.client_line(client, from, workers, line).is_some();
-        batch.iter().take_while(goes).count()
-    }
-
-    /// The same for a worker's. `TOLD` means that there are records of requests (`ended.rs`).
-    #[inline(always)]
-    pub(super) fn worker_lines<const TOLD: bool>(
-        &mut self,
-        key: WorkerKey,
-        worker: &mut Worker,
-        clients: &mut Clients,
-        batch: &[Line],
-        limit: usize,
-    ) -> usize {
-        let goes =
-            |line: &&Line| line.span.len() <= limit && self.worker_line::<TOLD>(key, worker, clients, line).is_some();
-        batch.iter().take_while(goes).count()
-    }
-
     /// The session of a line, if any, as written. None if it names one in two places, or any name other than a progress
     /// token.
     #[inline(always)]
@@ -117,7 +88,7 @@ impl FastPath<'_> {
 
     /// Routes a client's line. None if it has to take the slow path, and then nothing has been done.
     #[inline(always)]
-    fn client_line(
+    pub(super) fn client_line(
         &mut self,
         client: &Sender<'_>,
         from: &mut Endpoint,
@@ -129,7 +100,7 @@ impl FastPath<'_> {
         }
         let (worker_key, worker, session, takes_turn) = self.destination(client, &from.sessions, workers, line)?;
         // An MCP session begins anew with a worker that has not seen it yet (`router/opening.rs`).
-        let opens = client.mcp.era == Some(Era::Legacy) && worker.answering.opened() == Opened::No;
+        let opens = client.mcp.era == Some(Era::Legacy) && worker.facts.opened == Opened::No;
         if !worker.takes_messages()
             || opens && worker.owner.is_none()
             || worker.end.output.is_full()
@@ -228,7 +199,7 @@ impl FastPath<'_> {
 
     /// Routes a worker's line. None if it has to take the slow path, and then nothing has been done.
     #[inline(always)]
-    fn worker_line<const TOLD: bool>(
+    pub(super) fn worker_line(
         &mut self,
         key: WorkerKey,
         worker: &mut Worker,
@@ -236,20 +207,14 @@ impl FastPath<'_> {
         line: &Line,
     ) -> Option<()> {
         match line.id.is_some() {
-            true => self.pass_answer::<TOLD>(key, worker, clients, line),
+            true => self.pass_answer(key, worker, clients, line),
             false => self.pass_notification(key, worker, clients, line),
         }
     }
 
     /// An ordinary answer to an ordinary request.
     #[inline(always)]
-    fn pass_answer<const TOLD: bool>(
-        &mut self,
-        key: WorkerKey,
-        worker: &mut Worker,
-        clients: &mut Clients,
-        line: &Line,
-    ) -> Option<()> {
+    fn pass_answer(&mut self, key: WorkerKey, worker: &mut Worker, clients: &mut Clients, line: &Line) -> Option<()> {
         let other = line.method.end | line.result_session.end;
         if other != 0 || !matches!(line.flags, Line::RESULT | Line::ERROR) {
             return None;
@@ -259,7 +224,7 @@ impl FastPath<'_> {
         let request = self.pending.get(request_key).filter(|request| request.is_simple())?;
         let Some(Peer::Client(client_key)) = request.asker() else { return None };
         let (session, since) = (request.session, request.since());
-        let is_told = TOLD && request.flags.has(Flags::TOLD);
+        let is_told = request.flags.has(Flags::TOLD);
         let Client { identity, mcp, phase, seldom, end, .. } = clients.get_mut(client_key)?;
         let end = end.get_mut()?;
         if *phase != Phase::Open
@@ -318,7 +283,7 @@ impl FastPath<'_> {
     #[inline(always)]
     fn pass_notification(&mut self, key: WorkerKey, worker: &Worker, clients: &mut Clients, line: &Line) -> Option<()> {
         let name = Self::only_name(self.window, line)?;
-        if worker.answering.tells_states() && told_idle(self.window.get(line.span)).is_some() {
+        if worker.facts.tells_states && told_idle(self.window.get(line.span)).is_some() {
             return None;
         }
         let (session, client_key) = match (name, line.token.is_some()) {

@@ -5,16 +5,14 @@
 //! client that has left may have left something behind (a subscription, work in progress), so the next client does not
 //! take its place.
 
-use alloc::format;
-
 use ndjson_scan::{Span, Window};
 
 use super::audience::Size;
-use super::message::{About, By, Said};
+use super::message::{By, Said};
 use crate::Bus;
 use crate::client::{Client, Phase};
 use crate::id::{Id, Spelled};
-use crate::message::Refusal;
+use crate::message::{Refusal, session_named};
 use crate::peer::{ClientKey, Peer, SessionKey, Text, WorkerKey};
 use crate::report::Reason;
 use crate::settings::{Assignment, Era};
@@ -27,8 +25,9 @@ pub(super) struct NamedRequest {
     pub client: Option<Peer>,
     /// The token that client knows, if it is another one.
     pub token: Option<Text>,
-    /// The span of the name.
+    /// The span of the name, and what kind of name it is, if the message is about a request.
     pub at: Span,
+    by: Option<By>,
 }
 
 impl Bus {
@@ -90,8 +89,8 @@ impl Bus {
 
     /// The other request that a worker's message names.
     pub(super) fn request_of_worker_message(&mut self, said: &Said<'_>) -> NamedRequest {
-        let Some(About { at, by }) = said.about else { return NamedRequest::default() };
-        let from = Peer::Worker(said.worker);
+        let Some((at, by)) = said.about() else { return NamedRequest::default() };
+        let from = Peer::Worker(said.from);
         let token = said.window.get(at);
         let found = match by {
             By::OwnId => self.request_named(from, token),
@@ -99,14 +98,14 @@ impl Bus {
             By::Token => Id::parse(token).ok().and_then(|token| self.pending.find_by_token(from, &token)),
         };
         let Some((key, request)) = found.and_then(|key| Some((key, self.pending.get(key)?))) else {
-            return NamedRequest { at, ..NamedRequest::default() };
+            return NamedRequest { at, by: Some(by), ..NamedRequest::default() };
         };
         let (client, token) = match by {
             By::OwnId => (Some(request.answerer()), self.pending.wire_token(key)),
             By::Id => (request.asker(), self.pending.replaced_token(key)),
             By::Token => (request.asker(), self.pending.replaced_progress(key)),
         };
-        NamedRequest { client, token, at }
+        NamedRequest { client, token, at, by: Some(by) }
     }
 
     /// The addressee of a worker's message, and its session.
@@ -115,10 +114,10 @@ impl Bus {
         said: &Said<'_>,
         named: &NamedRequest,
     ) -> Result<(ClientKey, Option<SessionKey>), Refusal> {
-        let &Said { worker, window, line, ref id, ref about, .. } = said;
+        let &Said { from: worker, window, line, ref id, .. } = said;
         let only = || self.only_client(worker).map(Peer::Client);
         let unknown = |reason: Reason| Refusal(reason, reason.help().into());
-        let name = said.session();
+        let name = session_named(window, line);
         let session = name.as_ref().and_then(|name| self.sessions.of_worker(worker, name));
         let to = if name.is_some() {
             let at = self.workers.get(worker);
@@ -126,7 +125,7 @@ impl Bus {
             let owner = found.and_then(|found| found.addressee(at.is_some_and(|worker| worker.may_give_out_a_name())));
             let owner = owner.or_else(|| at.and_then(|worker| worker.owner));
             owner.map(Peer::Client).ok_or_else(|| unknown(Reason::UnknownSession))?
-        } else if about.is_some_and(|about| about.by == By::Token || about.by == By::Id && id.is_none()) {
+        } else if named.by == Some(By::Token) || named.by == Some(By::Id) && id.is_none() {
             // It belongs to a request of one client, and goes to no other one, unless there can be none. A replaced
             // name means nothing to any other client.
             let is_plain = || Spelled::parse(window.get(named.at)).is_ok_and(|it| it.is_plain);
@@ -134,7 +133,7 @@ impl Bus {
             let is_its_own = |owner: &ClientKey| !self.mcp(*owner).borrows && is_plain();
             let owner = || self.owner(worker).filter(is_its_own).map(Peer::Client);
             named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
-        } else if line.request_id.is_some() && about.is_some() {
+        } else if line.request_id.is_some() && named.by.is_some() {
             named.client.or_else(only).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else {
             let elicited = || self.client_of_elicitation(said).map(Peer::Client);
@@ -148,8 +147,7 @@ impl Bus {
         let Some(client) = client else {
             return Err(Refusal(Reason::UnknownSession, "the client that owns it is leaving".into()));
         };
-        let is_own = about.is_some_and(|about| about.by == By::OwnId);
-        if is_own && named.client != Some(to) && self.may_name_anothers(client, window, named.at) {
+        if named.by == Some(By::OwnId) && named.client != Some(to) && self.may_name_anothers(client, window, named.at) {
             let text = "it names no pending request of this worker, and may name another one's";
             return Err(Refusal(Reason::UnknownRequest, text.into()));
         }

@@ -51,7 +51,6 @@ impl Audience {
     }
 
     /// The worker receives a line of this client.
-    #[inline]
     pub(crate) fn note(&mut self, key: ClientKey, client: &Identity) {
         if !self.has(key) {
             self.add(key, &client.origin);
@@ -59,7 +58,6 @@ impl Audience {
     }
 
     /// Whether it has received a line of this client, which is connected.
-    #[inline]
     fn has(&self, client: ClientKey) -> bool {
         let (word, bit) = (client.index() / 64, client.index() % 64);
         self.served.get(word).is_some_and(|served| served >> bit & 1 != 0)
@@ -114,7 +112,7 @@ impl Bus {
     /// Broadcasts a worker's message that names no client, if it is of that kind. None if it is not, or no client is
     /// connected.
     pub(super) fn tell_all(&mut self, said: &Said<'_>) -> Option<Flow> {
-        let &Said { worker, window, line, ref id, .. } = said;
+        let &Said { from: worker, window, line, ref id, .. } = said;
         let kind = ForAll::of(window, line).filter(|_| id.is_none())?;
         let audience = &self.workers.get(worker)?.audience;
         if audience.size != Size::Several || kind == ForAll::Login && !audience.is_one_user() {

@@ -126,10 +126,10 @@ impl Bus {
     fn deliver(&mut self, message: &Message<'_>, route: Route<'_>) -> Result<(), Refusal> {
         let mut edits = UNCHANGED;
         self.name_requests(message, &route, &mut edits)?;
-        let entered = self.use_sessions(message.client, &route)?;
+        let entered = self.use_sessions(message.from, &route)?;
         self.record(message, route.worker, entered, &mut edits)?;
         if let Some(Named { access: Access { how: Use::Take(session), .. }, .. }) = route.first {
-            self.take_session_over(session, message.client);
+            self.take_session_over(session, message.from);
         }
         self.note_servers(message, route.worker);
         if message.verb == Verb::Initialize {
@@ -142,7 +142,7 @@ impl Bus {
         if let (Verb::Cancel(how), Some(key)) = (message.verb, route.about) {
             let due = self.pending.cancel(self.time.now(), key, how);
             self.timers.arm(Timer::Requests, due);
-            if self.mcp(message.client).era.is_some() {
+            if self.mcp(message.from).era.is_some() {
                 // Over HTTP its response stays open until there is something to send.
                 self.fail_request(key, Reason::Cancelled, "the client has cancelled it");
             }
@@ -158,7 +158,7 @@ impl Bus {
         entered: [Entered; 2],
         edits: &mut Edits,
     ) -> Result<(), Refusal> {
-        let &Message { client, window, line, ref id, verb, progress } = message;
+        let &Message { from: client, window, line, ref id, verb, progress } = message;
         let recorded = match id {
             Some(id) => {
                 let answering = self.workers.get(worker).map(|worker| &worker.answering);
@@ -187,12 +187,19 @@ impl Bus {
 
     /// The destination of a message.
     fn route_of<'a>(&mut self, message: &Message<'a>) -> Result<Route<'a>, Refusal> {
-        let &Message { client, window, line, verb, .. } = message;
+        let &Message { from: client, window, line, verb, .. } = message;
+        // A cancellation goes to the worker of the request, and nowhere when the answer is out already, or it is another
+        // client's; what is told of the progress of a worker's request, to the worker that has made it.
         if matches!(verb, Verb::Cancel(_)) {
-            return self.route_of_cancellation(message);
+            let key = self.request_cancelled(message);
+            let worker = key.and_then(|key| Some((key, self.pending.get(key)?.answerer())));
+            return self.route_to_request(message, worker, "it names no pending request of this connection");
         }
         if let Some(at) = tells_progress(window, line) {
-            return self.route_of_progress(message, at);
+            let token = Id::parse(window.get(at)).ok();
+            let key = token.and_then(|token| self.pending.find_by_token(client.into(), &token));
+            let worker = key.and_then(|key| Some((key, self.pending.get(key)?.asker()?)));
+            return self.route_to_request(message, worker, "its progressToken is that of no pending request");
         }
         let Some((name, place, inner)) = message.names()? else {
             if let Some(worker) = self.worker_of_server(message) {
@@ -217,48 +224,30 @@ impl Bus {
         Ok(Route { worker, first, second, about: None })
     }
 
-    /// A cancellation goes to the worker of the request, and nowhere if the answer is already out, or it is another
-    /// client's.
-    fn route_of_cancellation<'a>(&mut self, message: &Message<'a>) -> Result<Route<'a>, Refusal> {
-        let unknown = || Refusal(Reason::UnknownRequest, "it names no pending request of this connection".into());
-        let key = self.request_cancelled(message).ok_or_else(unknown)?;
-        let Some(Peer::Worker(worker)) = self.pending.get(key).map(Request::answerer) else { return Err(unknown()) };
-        self.route_to_request(message, worker, key).ok_or_else(unknown)?
-    }
-
-    /// Progress of a worker's request goes to the worker that has made it.
-    fn route_of_progress<'a>(&mut self, message: &Message<'a>, at: Span) -> Result<Route<'a>, Refusal> {
-        let unknown = || Refusal(Reason::UnknownRequest, "its progressToken is that of no pending request".into());
-        let token = Id::parse(message.window.get(at)).map_err(|_| unknown())?;
-        let key = self.pending.find_by_token(message.client.into(), &token).ok_or_else(unknown)?;
-        let Some(Peer::Worker(worker)) = self.pending.get(key).and_then(Request::asker) else { return Err(unknown()) };
-        self.route_to_request(message, worker, key).ok_or_else(unknown)?
-    }
-
-    /// The route to the worker of a request; none if it takes no messages any more. A session that the message also
-    /// names has to be open to its sender.
+    /// The way to the worker at the other end of a request, if it takes messages. A session that the message names as well
+    /// has to be open to its sender.
     fn route_to_request<'a>(
         &self,
         message: &Message<'a>,
-        worker: WorkerKey,
-        key: RequestKey,
-    ) -> Option<Result<Route<'a>, Refusal>> {
-        if !self.worker_takes_messages(worker) {
-            return None;
-        }
+        found: Option<(RequestKey, Peer)>,
+        unknown: &str,
+    ) -> Result<Route<'a>, Refusal> {
+        let Some((key, Peer::Worker(worker))) = found.filter(|(_, to)| self.takes_messages(*to)) else {
+            return Err(Refusal(Reason::UnknownRequest, unknown.into()));
+        };
         for (span, place) in [(message.line.session, Place::Alone), (message.line.params_session, Place::Params)] {
             let Some(name) = session_name(message.window, span) else { continue };
             let session = self.sessions.of_worker(worker, &name);
             if !self.access(&message.naming(&name, place), worker, session).is_open {
-                return Some(Err(denied()));
+                return Err(denied());
             }
         }
-        Some(Ok(Route { worker, first: None, second: None, about: Some(key) }))
+        Ok(Route { worker, first: None, second: None, about: Some(key) })
     }
 
     /// The sender's request that a cancellation names.
     fn request_cancelled(&mut self, message: &Message<'_>) -> Option<RequestKey> {
-        let &Message { client, window, line, .. } = message;
+        let &Message { from: client, window, line, .. } = message;
         let mut named = [line.request_id, line.params_id].into_iter().filter(|span| span.is_some());
         let mut target = |span: Span| self.request_named(Peer::Client(client), window.get(span));
         let key = named.next().and_then(&mut target)?;
@@ -273,7 +262,7 @@ impl Bus {
         of: &Naming<'_>,
         inner: Option<&[u8]>,
     ) -> Result<(WorkerKey, Access), Refusal> {
-        let &Message { client, window, line, .. } = message;
+        let &Message { from: client, window, line, .. } = message;
         let names_pool = line.pool.is_some();
         if !names_pool
             && let Some(key) = self.session_of_client(client, of.name)
@@ -413,7 +402,7 @@ impl Bus {
     /// Replaces a message's references to other requests by those the worker knows. A reference that would hit another
     /// client's request is refused.
     fn name_requests(&mut self, message: &Message<'_>, route: &Route<'_>, edits: &mut Edits) -> Result<(), Refusal> {
-        let &Message { client, window, line, .. } = message;
+        let &Message { from: client, window, line, .. } = message;
         let edit = |bus: &Self, request: RequestKey, at: Span| {
             let with = bus.pending.wire_token(request).filter(|_| at.is_some());
             with.map(|with| Edit { at, with })

@@ -46,7 +46,7 @@ impl Elicitations {
 impl Bus {
     /// A worker's request was forwarded to a client: remembers its elicitation, if it is one that ends elsewhere.
     pub(super) fn note_elicitation(&mut self, said: &Said<'_>, client: ClientKey, session: Option<SessionKey>) {
-        let &Said { worker, window, line, .. } = said;
+        let &Said { from: worker, window, line, .. } = said;
         if !has_method(window, line, b"elicitation/create") {
             return;
         }
@@ -74,7 +74,7 @@ impl Bus {
     /// free.
     pub(super) fn end_elicitation(&mut self, said: &Said<'_>) {
         let Some(at) = self.elicitation_of(said) else { return };
-        if let Some(worker) = self.workers.get_mut(said.worker) {
+        if let Some(worker) = self.workers.get_mut(said.from) {
             worker.elicitations.sent.remove(at);
         }
     }
@@ -82,12 +82,12 @@ impl Bus {
     /// The client whose elicitation a worker's notification completes.
     pub(super) fn client_of_elicitation(&self, said: &Said<'_>) -> Option<ClientKey> {
         let at = self.elicitation_of(said)?;
-        self.workers.get(said.worker)?.elicitations.sent.get(at)?.client
+        self.workers.get(said.from)?.elicitations.sent.get(at)?.client
     }
 
     /// The index of the elicitation that a worker's notification completes.
     fn elicitation_of(&self, said: &Said<'_>) -> Option<usize> {
-        let &Said { worker, window, line, .. } = said;
+        let &Said { from: worker, window, line, .. } = said;
         let sent = &self.workers.get(worker)?.elicitations.sent;
         let completes = || {
             has_method(window, line, b"elicitation/complete")

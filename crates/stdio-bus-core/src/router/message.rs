@@ -2,20 +2,19 @@
 //! has the table). Only the fast path, for lines with at most one session or progress, and the lookup of answers know
 //! these places too. Nothing here knows the bus.
 use alloc::borrow::Cow;
-use alloc::format;
 
 use ndjson_scan::{Line, Span, Window};
 
 use crate::id::Spelled;
-use crate::message::{Cancel, Refusal, Verb, has_method, request_id, session_name, session_named, verb};
+use crate::message::{Cancel, Refusal, Verb, has_method, request_id, session_name, verb};
 use crate::peer::{ClientKey, WorkerKey};
 use crate::report::Reason;
 use crate::session::access::{Naming, Place};
 use crate::settings::{MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN};
 
-/// A client's request or notification, decoded.
-pub(super) struct Message<'a> {
-    pub client: ClientKey,
+/// A request or notification, decoded: a client's, or a worker's ([`Said`]).
+pub(super) struct Message<'a, From = ClientKey> {
+    pub from: From,
     pub window: Window<'a>,
     pub line: &'a Line,
     pub id: Option<Spelled>,
@@ -25,23 +24,7 @@ pub(super) struct Message<'a> {
 }
 
 /// A worker's request or notification, decoded.
-pub(super) struct Said<'a> {
-    pub worker: WorkerKey,
-    pub window: Window<'a>,
-    pub line: &'a Line,
-    pub id: Option<Spelled>,
-    /// As for a client's message.
-    pub progress: Span,
-    /// The request that it is about.
-    pub about: Option<About>,
-}
-
-/// Where a message names another request, and by what.
-#[derive(Clone, Copy)]
-pub(super) struct About {
-    pub at: Span,
-    pub by: By,
-}
+pub(super) type Said<'a> = Message<'a, WorkerKey>;
 
 /// What a request is named by.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,8 +41,8 @@ pub(super) enum By {
 /// differs.
 type Names<'a> = (Cow<'a, [u8]>, Place, Option<Cow<'a, [u8]>>);
 
-impl<'a> Message<'a> {
-    pub(super) fn decode(client: ClientKey, window: Window<'a>, line: &'a Line) -> Result<Self, Refusal> {
+impl<'a, From> Message<'a, From> {
+    pub(super) fn decode(from: From, window: Window<'a>, line: &'a Line) -> Result<Self, Refusal> {
         let id = request_id(window, line)?;
         let verb = match verb(window, line) {
             // Without an answer nothing is given out.
@@ -68,9 +51,11 @@ impl<'a> Message<'a> {
             verb => verb,
         };
         let progress = progress_of(line, window)?;
-        Ok(Self { client, window, line, id, verb, progress })
+        Ok(Self { from, window, line, id, verb, progress })
     }
+}
 
+impl<'a> Message<'a> {
     /// The sessions that it names.
     pub(super) fn names(&self) -> Result<Option<Names<'a>>, Refusal> {
         let top = session_name(self.window, self.line.session);
@@ -88,46 +73,35 @@ impl<'a> Message<'a> {
     }
 
     pub(super) fn naming<'n>(&self, name: &'n [u8], place: Place) -> Naming<'n> {
-        Naming { client: self.client, verb: self.verb, place, name }
+        Naming { client: self.from, verb: self.verb, place, name }
     }
 }
 
-impl<'a> Said<'a> {
-    pub(super) fn decode(worker: WorkerKey, window: Window<'a>, line: &'a Line) -> Result<Self, Refusal> {
-        let id = request_id(window, line)?;
-        let progress = progress_of(line, window)?;
-        let about = about(window, line);
-        Ok(Self { worker, window, line, id, progress, about })
+impl Said<'_> {
+    /// The other request that a worker's message is about, and where that is named: a notification may name one of the
+    /// worker's own (a cancellation), a request one of the client's (`elicitation/create`), and some notifications belong
+    /// to one that the client has made.
+    pub(super) fn about(&self) -> Option<(Span, By)> {
+        let &Self { window, line, verb, .. } = self;
+        let is_request = line.id.is_some();
+        if line.request_id.is_some() && is_of_server(window, line) {
+            return None;
+        }
+        if line.request_id.is_some() {
+            return Some((line.request_id, if is_request { By::Id } else { By::OwnId }));
+        }
+        if line.params_id.is_some() && verb == Verb::Cancel(Cancel::Answered) {
+            return Some((line.params_id, if is_request { By::Id } else { By::OwnId }));
+        }
+        if let Some(at) = tells_progress(window, line) {
+            return Some((at, By::Token));
+        }
+        let at = line.meta.subscription;
+        (at.is_some() && !is_request).then_some((at, By::Id))
     }
-
-    /// The session that it names.
-    pub(super) fn session(&self) -> Option<Cow<'a, [u8]>> {
-        session_named(self.window, self.line)
-    }
-}
-
-/// The other request that a worker's message is about: a notification may name one of the worker's own (a
-/// cancellation), a request one of the client's (`elicitation/create`), and some notifications belong to a client's.
-fn about(window: Window<'_>, line: &Line) -> Option<About> {
-    let is_request = line.id.is_some();
-    if line.request_id.is_some() && is_of_server(window, line) {
-        return None;
-    }
-    if line.request_id.is_some() {
-        return Some(About { at: line.request_id, by: if is_request { By::Id } else { By::OwnId } });
-    }
-    if line.params_id.is_some() && verb(window, line) == Verb::Cancel(Cancel::Answered) {
-        return Some(About { at: line.params_id, by: if is_request { By::Id } else { By::OwnId } });
-    }
-    if let Some(at) = tells_progress(window, line) {
-        return Some(About { at, by: By::Token });
-    }
-    let at = line.meta.subscription;
-    (at.is_some() && !is_request).then_some(About { at, by: By::Id })
 }
 
 /// Whether a line is one that a proxy forwards for its successor (`proxy/successor`): one level is unwrapped.
-#[inline]
 pub(super) fn is_wrapped(window: Window<'_>, line: &Line) -> bool {
     // No spelling of its method is shorter.
     line.method.len() >= "\"proxy/successor\"".len() && verb(window, line) == Verb::Successor
@@ -139,7 +113,6 @@ pub(super) fn is_of_server(window: Window<'_>, line: &Line) -> bool {
 }
 
 /// The span of the progress token of a request.
-#[inline]
 fn progress_of(line: &Line, window: Window<'_>) -> Result<Span, Refusal> {
     let at = line.meta.progress;
     if !at.is_some() || !line.id.is_some() {

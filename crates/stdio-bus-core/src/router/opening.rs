@@ -26,10 +26,10 @@ impl Bus {
 
     /// A client's message goes to a worker: first sends it the session's opening, if it needs that.
     pub(super) fn open_worker(&mut self, message: &Message<'_>, key: WorkerKey) {
-        let &Message { client, window, line, verb, .. } = message;
+        let &Message { from: client, window, line, verb, .. } = message;
         let begins = verb == Verb::Initialize && line.id.is_some();
         let Some(worker) = self.workers.get(key) else { return };
-        let (is_opened, is_shared) = (worker.answering.opened() != Opened::No, worker.owner.is_none());
+        let (is_opened, is_shared) = (worker.facts.opened != Opened::No, worker.owner.is_none());
         if is_opened && !begins || !is_shared || self.mcp(client).era != Some(Era::Legacy) {
             return;
         }
@@ -48,24 +48,24 @@ impl Bus {
             opening.at = Some(key);
             self.set_opened(key, Opened::Asked);
             self.send(Peer::Worker(key), &line);
-            let initialized = alloc::format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{INITIALIZED}\"}}\n");
+            let initialized = format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{INITIALIZED}\"}}\n");
             self.send(Peer::Worker(key), initialized.as_bytes());
         }
     }
 
     fn set_opened(&mut self, key: WorkerKey, opened: Opened) {
-        self.workers.get_mut(key).into_iter().for_each(|worker| worker.answering.set_opened(opened));
+        self.workers.get_mut(key).into_iter().for_each(|worker| worker.facts.opened = opened);
     }
 
     /// Takes the answer of a worker to an opening, if this is one. After an error it gets the opening of the next
     /// session. Returns whether it is one.
     pub(super) fn take_opening(&mut self, key: WorkerKey, id: &Id, is_result: bool) -> bool {
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.answering.opened() == Opened::Asked) else {
+        let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.facts.opened == Opened::Asked) else {
             return false;
         };
         let is_it = Id::parse(ID.as_bytes()).as_ref() == Ok(id);
         if is_it {
-            worker.answering.set_opened(if is_result { Opened::Yes } else { Opened::No });
+            worker.facts.opened = if is_result { Opened::Yes } else { Opened::No };
         }
         is_it
     }

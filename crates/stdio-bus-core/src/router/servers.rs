@@ -12,7 +12,7 @@ use crate::peer::{ClientKey, WorkerKey};
 impl Bus {
     /// A client's request goes to a worker: remembers the servers that it offers.
     pub(super) fn note_servers(&mut self, message: &Message<'_>, worker: WorkerKey) {
-        let &Message { client, window, line, verb, .. } = message;
+        let &Message { from: client, window, line, verb, .. } = message;
         // A dedicated worker has no other client to ask.
         if self.has_owner(worker) || !matches!(verb, Verb::New | Verb::Load | Verb::Fork) {
             return;
@@ -28,7 +28,7 @@ impl Bus {
 
     /// The client that offers the server named in a worker's message.
     pub(super) fn client_of_server(&self, said: &Said<'_>) -> Option<ClientKey> {
-        let &Said { worker, window, line, .. } = said;
+        let &Said { from: worker, window, line, .. } = said;
         if !is_of_server(window, line) {
             return None;
         }
@@ -49,7 +49,7 @@ impl Bus {
 
     /// The worker to which a client has offered the server that its message is from.
     pub(super) fn worker_of_server(&self, message: &Message<'_>) -> Option<WorkerKey> {
-        let &Message { client, window, line, .. } = message;
+        let &Message { from: client, window, line, .. } = message;
         let offers = &self.client(client)?.seldom.offers;
         if offers.is_empty() || !is_of_server(window, line) {
             return None;

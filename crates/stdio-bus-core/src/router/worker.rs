@@ -3,7 +3,6 @@
 //!
 //! Invariant: a line is queued for exactly one client (except broadcasts, `audience.rs`), or its loss is reported, and
 //! a lost request is answered.
-use alloc::format;
 
 use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Window, wrapped_message};
 
@@ -27,7 +26,7 @@ impl Bus {
         let flow = if line.has(Line::TOO_DEEP) {
             self.too_deep(worker, window, line, answers)
         } else if answers {
-            self.worker_response(worker, window, line, Answer::of(line))
+            self.worker_response(worker, window, line)
         } else {
             let flow = self.worker_message(worker, window, line);
             flow.unwrap_or_else(|refusal| self.refuse(worker.into(), window, line, refusal))
@@ -38,8 +37,8 @@ impl Bus {
         flow
     }
 
-    /// An answer to a client's request (spec 6.3.1).
-    fn worker_response(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line, answer: Answer) -> Flow {
+    /// An answer to a client's request (spec 6.3.1), or that request itself, which the worker has sent back.
+    fn worker_response(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
         let from = Peer::Worker(worker);
         let Some(key) = self.answered(from, window, line) else {
             return self.unexpected_answer(worker, window, line);
@@ -63,11 +62,12 @@ impl Bus {
             Room::Free => {}
             Room::Wait => return Flow::Blocked,
             // The client was closed, so this answer has no asker now.
-            Room::Closed => return self.worker_response(worker, window, line, answer),
+            Room::Closed => return self.worker_response(worker, window, line),
         }
-        let named = session_name(window, line.result_session).filter(|_| line.has(Line::RESULT));
+        let succeeds = line.has(Line::RESULT);
+        let named = session_name(window, line.result_session).filter(|_| succeeds);
         // A session that is only echoed was not loaded.
-        if answer == Answer::Result || answer == Answer::Echo && verb != Verb::Load {
+        if succeeds || !line.has(Line::ERROR) && verb != Verb::Load {
             self.succeed(verb == Verb::Load, sessions);
             if let Some(name) = &named
                 && !self.learn_session(client, worker, name, verb.creates())
@@ -79,12 +79,12 @@ impl Bus {
             }
         }
         self.deliver_answer(key, Peer::Client(client), window, line);
-        self.end_sessions(verb, line.has(Line::RESULT), sessions);
+        self.end_sessions(verb, succeeds, sessions);
         // Any answer may name a session that was not known before.
         if let Some(name) = &named {
             self.deliver_early(worker, client, name);
         }
-        if verb == Verb::Load && answer == Answer::Result {
+        if verb == Verb::Load && succeeds {
             sessions.into_iter().flatten().for_each(|session| self.drop_early_of(worker, session));
         }
         if verb.creates()
@@ -164,9 +164,9 @@ impl Bus {
             return Flow::Next;
         }
         worker.end.seldom.retired.distrust();
-        let is_first = worker.answering.answers_unasked();
+        let is_first = !core::mem::replace(&mut worker.facts.told_of_answers, true);
         let near = id.map(Id::of_other_type).filter(|id| self.pending.find(from, id).is_some());
-        let near = near.filter(|_| worker.answering.mistakes_type());
+        let near = near.filter(|_| !core::mem::replace(&mut worker.facts.told_of_type, true));
         let text = near.map_or("no request is pending under this id".into(), |id| {
             let kind = if id.is_string() { "a string" } else { "a number" };
             format!(
@@ -220,7 +220,7 @@ impl Bus {
         }
         let said = Said::decode(worker, window, line)?;
         if said.id.as_ref().is_some_and(|it| self.echoed(worker, &it.id, window, line, line.meta.progress).is_some()) {
-            return Ok(self.worker_response(worker, window, line, Answer::Echo));
+            return Ok(self.worker_response(worker, window, line));
         }
         if said
             .id
@@ -260,7 +260,7 @@ impl Bus {
         to: ClientKey,
         session: Option<SessionKey>,
     ) -> Result<(), Refusal> {
-        let &Said { worker, window, line, ref id, progress, .. } = said;
+        let &Said { from: worker, window, line, ref id, progress, .. } = said;
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
             self.sessions.hear(session, self.time.now());
         }
@@ -287,20 +287,5 @@ impl Bus {
         }
         self.forward(Peer::Client(to), line, &mut edits);
         Ok(())
-    }
-}
-
-/// How a worker answers.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Answer {
-    Result,
-    Error,
-    /// With the request itself.
-    Echo,
-}
-
-impl Answer {
-    fn of(line: &Line) -> Self {
-        if line.has(Line::RESULT) { Self::Result } else { Self::Error }
     }
 }

@@ -2,7 +2,6 @@
 //! client's line for each session that it names, its cancellations, the fast path, and a worker's messages.
 //!
 //! A client without access learns nothing of others: every reason has the same text.
-use alloc::format;
 
 use ndjson_scan::{Line, Window, decoded};
 

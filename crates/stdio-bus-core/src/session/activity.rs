@@ -40,13 +40,13 @@ impl Bus {
         if asks_for_version_2(window.get(line.span))
             && let Some(worker) = self.workers.get_mut(worker)
         {
-            worker.answering.expect_states();
+            worker.facts.tells_states = true;
         }
     }
 
     /// A worker sends this line, whether its session has an owner or not.
     pub(crate) fn note_activity(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) {
-        if self.workers.get(worker).is_none_or(|worker| !worker.answering.tells_states()) {
+        if self.workers.get(worker).is_none_or(|worker| !worker.facts.tells_states) {
             return;
         }
         let session = session_named(window, line).and_then(|name| self.sessions.of_worker(worker, &name));

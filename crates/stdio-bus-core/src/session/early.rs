@@ -6,7 +6,6 @@
 //!
 //! Invariant: waiting lines are counted and bounded, by worker and in total, and one that was not delivered is
 //! reported.
-use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
 

@@ -1,10 +1,8 @@
 //! The life of sessions: clients claim them, learn of them, are lent them, take them over and lose them (spec 6.1,
 //! decision 3).
 
-use alloc::format;
 use alloc::rc::Rc;
 use alloc::string::ToString;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use super::state::{Event, Rest, State};

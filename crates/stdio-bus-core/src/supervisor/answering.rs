@@ -1,10 +1,8 @@
 //! How workers answer. A worker that runs and says nothing is reported once, and replaced after [`MAX_TIMEOUTS`]
 //! request timeouts in a row; a worker that follows failed ones is on probation.
 
-use alloc::format;
 use core::time::Duration;
 
-use super::discovery::Question;
 use super::tenure::Tenure;
 use crate::Bus;
 use crate::peer::{Moment, Peer, WorkerKey};
@@ -15,9 +13,6 @@ const MAX_TIMEOUTS: u32 = 3;
 
 /// A worker without output for this long, while requests wait for it, is reported.
 const SILENT_FOR: Duration = Duration::from_secs(30);
-
-/// A worker that is late to answer `server/discover` is still read for this long after its start.
-const LISTENED_FOR: Duration = Duration::from_secs(60);
 
 /// A worker that runs for this long after others have failed counts as healthy.
 const PROBATION: Duration = Duration::from_secs(5);
@@ -43,20 +38,6 @@ pub(crate) struct Answering {
     waits_since: Moment,
     /// It is checked again.
     is_watched: bool,
-    /// When its client took it.
-    claimed: Moment,
-    /// The wait of its client for the first answer was reported.
-    wait_is_told: bool,
-    /// Its unsolicited answers were reported.
-    answers_twice: bool,
-    /// Whether it was sent `server/discover`.
-    question: Question,
-    /// Whether it was sent the opening of an MCP session (`router/opening.rs`).
-    opened: Opened,
-    /// It may report which of its sessions are active (`session/activity.rs`).
-    tells_states: bool,
-    /// It was reported that it changes the type of ids between string and number.
-    told_of_type: bool,
 }
 
 /// Whether a worker was sent the opening of a session.
@@ -73,8 +54,8 @@ pub(crate) enum Opened {
 
 impl Answering {
     /// The record of a new worker with this time limit for answers.
-    pub(super) fn new(timeout: Option<Duration>, opened: Opened) -> Self {
-        Self { timeout, opened, ..Self::default() }
+    pub(super) fn new(timeout: Option<Duration>) -> Self {
+        Self { timeout, ..Self::default() }
     }
 
     /// Changes the time limit for answers.
@@ -83,14 +64,12 @@ impl Answering {
     }
 
     /// When a request that is forwarded now times out; perhaps never.
-    #[inline]
     pub(crate) fn expires(&self, now: Moment) -> Moment {
         self.timeout.map_or(Moment::NEVER, |timeout| now.after(timeout))
     }
 
     /// It has got a request to answer; `is_first` means that it has no other one. Returns when it must be checked, if
     /// that is not scheduled yet.
-    #[inline]
     pub(crate) fn begin(&mut self, now: Moment, is_first: bool, tenure: &mut Tenure) -> Option<Moment> {
         let mut is_new = false;
         if is_first {
@@ -115,67 +94,7 @@ impl Answering {
         self.is_on_probation
     }
 
-    /// A client takes it, or gives it back.
-    pub(super) fn claim(&mut self, now: Moment) {
-        self.claimed = now;
-    }
-
-    /// When that was.
-    pub(crate) fn claimed_at(&self) -> Moment {
-        self.claimed
-    }
-
-    /// The state of its `server/discover`.
-    pub(super) fn question(&self) -> Question {
-        self.question
-    }
-
-    pub(super) fn set_question(&mut self, question: Question) {
-        self.question = question;
-    }
-
-    /// Whether it was sent the opening of an MCP session.
-    pub(crate) fn opened(&self) -> Opened {
-        self.opened
-    }
-
-    pub(crate) fn set_opened(&mut self, opened: Opened) {
-        self.opened = opened;
-    }
-
-    /// Whether it may report which of its sessions are active.
-    #[inline]
-    pub(crate) fn tells_states(&self) -> bool {
-        self.tells_states
-    }
-
-    /// It was asked for a version in which it may.
-    pub(crate) fn expect_states(&mut self) {
-        self.tells_states = true;
-    }
-
-    /// It has sent an unsolicited answer. Returns whether that is to be reported.
-    pub(crate) fn answers_unasked(&mut self) -> bool {
-        !core::mem::replace(&mut self.answers_twice, true)
-    }
-
-    /// It answers with an id of another type. Returns whether that is to be reported.
-    pub(crate) fn mistakes_type(&mut self) -> bool {
-        !core::mem::replace(&mut self.told_of_type, true)
-    }
-
-    /// Whether `server/discover` may have pinned it to 2026-07-28.
-    pub(super) fn may_be_pinned(&self) -> bool {
-        matches!(self.question, Question::Late | Question::Answered)
-    }
-
-    /// Until when it is still read if it has nothing else to do, since its answer to `server/discover` is late.
-    pub(super) fn is_listened_to(&self, started: Moment) -> Option<Moment> {
-        (self.question == Question::Late).then(|| started.after(LISTENED_FOR))
-    }
-
     /// It has answered, perhaps with a response. Returns whether that ends its probation.
-    #[inline]
     pub(crate) fn answers(&mut self, responds: bool) -> bool {
         self.has_answered = true;
         self.responds |= responds;
@@ -195,7 +114,7 @@ impl Bus {
     /// Ends the probation of a worker that has run for long enough. Returns when to check again.
     pub(super) fn tick_probation(&mut self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get_mut(key).filter(|worker| worker.answering.is_on_probation)?;
-        let due = worker.process.started().after(PROBATION);
+        let due = worker.facts.started.after(PROBATION);
         worker.answering.is_on_probation = due > self.time.now();
         self.supervisor.has_changed |= due <= self.time.now();
         (due > self.time.now()).then_some(due)
@@ -240,13 +159,13 @@ impl Bus {
 
     /// Reports a client that waits for the first answer of its own worker. Returns when to check again.
     pub(super) fn tick_first_answer(&mut self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.workers.get_mut(key).filter(|worker| !worker.answering.wait_is_told)?;
-        let (owner, claimed, started) = (worker.owner?, worker.answering.claimed, worker.process.started());
+        let worker = self.workers.get_mut(key).filter(|worker| !worker.facts.told_of_wait)?;
+        let (owner, claimed, started) = (worker.owner?, worker.facts.claimed, worker.facts.started);
         let due = claimed.after(FIRST_ANSWER);
         if due > self.time.now() {
             return Some(due);
         }
-        worker.answering.wait_is_told = true;
+        worker.facts.told_of_wait = true;
         if worker.starts_for().is_some() {
             let (waited, ran) = (self.time.now().since(claimed).as_secs_f32(), claimed.since(started).as_secs_f32());
             self.report_request(Reason::WorkerAwaited, [Some(owner.into()), Some(key.into())], || {
@@ -266,7 +185,7 @@ impl Bus {
         let now = self.time.now();
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
         let Some((timeout, at)) =
-            worker.answering.timeout.zip(worker.end.stream.spoke_at().or(Some(worker.process.started())))
+            worker.answering.timeout.zip(worker.end.stream.spoke_at().or(Some(worker.facts.started)))
         else {
             return;
         };

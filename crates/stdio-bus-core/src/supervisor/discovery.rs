@@ -12,13 +12,13 @@
 //! that exits, too, the one after it is not. If even that one exits before it has answered anything, the request was
 //! not the reason: the next one is asked once more.
 
-use alloc::format;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::tenure::Wear;
 use crate::Bus;
 use crate::id::Id;
-use crate::peer::{Moment, Peer, WorkerKey};
+use crate::peer::{Moment, WorkerKey};
 use crate::port::Effect;
 use crate::report::Reason;
 use crate::settings::Era;
@@ -46,7 +46,6 @@ pub(crate) struct Discovery {
     pub era: PoolEra,
     /// The command that it is known of ([`Pool::generation`](crate::settings::Pool::generation)).
     of: u32,
-    asked: Option<WorkerKey>,
     /// How many workers in a row have exited when asked, and with which command.
     ends: (u32, u32),
 }
@@ -54,12 +53,10 @@ pub(crate) struct Discovery {
 impl Discovery {
     /// Whether a worker with this command is to be asked.
     fn wants_to_know(&self, command: u32) -> bool {
-        let is_known = || self.era != PoolEra::Unknown && self.of == command;
-        self.asked.is_none()
-            && match self.ends_of(command) {
-                0 => !is_known(),
-                ends => ends < MOST_ENDS,
-            }
+        match self.ends_of(command) {
+            0 => self.era == PoolEra::Unknown || self.of != command,
+            ends => ends < MOST_ENDS,
+        }
     }
 
     /// How many workers in a row with this command have exited when asked.
@@ -102,11 +99,14 @@ fn question(number: u32) -> alloc::string::String {
 impl Bus {
     /// A worker that may get a slot is being started: it is asked once it runs, if its command's era is unknown.
     pub(super) fn choose_to_ask(&mut self, key: WorkerKey) {
-        let Some(worker) = self.workers.get_mut(key) else { return };
-        let Some(discovery) = &mut self.supervisor.pools[worker.name.pool].discovery else { return };
-        if discovery.wants_to_know(worker.tenure.generation()) {
-            discovery.asked = Some(key);
-            worker.answering.set_question(Question::Open);
+        let Some(pool) = self.worker_name(key).map(|name| name.pool).filter(|pool| !self.asks_era(*pool)) else {
+            return;
+        };
+        let (discovery, worker) = (&self.supervisor.pools[pool].discovery, self.workers.get_mut(key));
+        if let (Some(discovery), Some(worker)) = (discovery, worker)
+            && discovery.wants_to_know(worker.tenure.generation())
+        {
+            worker.facts.question = Question::Open;
         }
     }
 
@@ -122,7 +122,7 @@ impl Bus {
     /// error. Returns whether it is one.
     pub(crate) fn take_era(&mut self, key: WorkerKey, id: &Id, is_result: bool) -> bool {
         let Some(worker) = self.workers.get_mut(key) else { return false };
-        if !matches!(worker.answering.question(), Question::Open | Question::Late)
+        if !matches!(worker.facts.question, Question::Open | Question::Late)
             || Id::parse(id_of(worker.name.incarnation).as_bytes()).as_ref() != Ok(id)
         {
             return false;
@@ -139,8 +139,8 @@ impl Bus {
 
     /// Stops waiting for an answer. Returns when to check again.
     pub(super) fn tick_question(&mut self, key: WorkerKey) -> Option<Moment> {
-        let worker = self.workers.get(key).filter(|worker| worker.is_asked() && worker.process.has_run())?;
-        let due = worker.process.started().after(SILENT_FOR);
+        let worker = self.workers.get(key).filter(|worker| worker.is_asked() && worker.has_run())?;
+        let due = worker.facts.started.after(SILENT_FOR);
         if due > self.time.now() {
             return Some(due);
         }
@@ -154,39 +154,30 @@ impl Bus {
         if here.side.era != Era::Legacy || !here.side.is_used {
             return;
         }
-        for worker in self.workers.values_mut().filter(|worker| worker.pool == pool && worker.slot.is_some()) {
-            if worker.answering.may_be_pinned() {
-                worker.tenure.wear(Wear::Asked);
-            }
-        }
-        self.retire_those(pool, |_, worker| worker.answering.may_be_pinned());
+        self.retire_those(pool, Some(Wear::Asked), |_, worker| worker.may_be_pinned());
         self.fill_slots(pool);
     }
 
     /// A worker has answered, or is late.
     fn stop_asking(&mut self, key: WorkerKey, question: Question, era: PoolEra) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.answering.set_question(question);
+        let was_asked = worker.is_asked();
+        worker.facts.question = question;
         let (pool, of) = (worker.name.pool, worker.tenure.generation());
-        if let Some(discovery) = &mut self.supervisor.pools[pool].discovery
-            && discovery.asked.take_if(|asked| *asked == key).is_some()
-        {
+        if let Some(discovery) = self.supervisor.pools[pool].discovery.as_mut().filter(|_| was_asked) {
             discovery.ends = (0, 0);
         }
         self.learn_era(pool, of, era);
     }
 
-    /// A worker that was to be asked, or has not answered, has ended: the next one may be asked. `pool` is its
-    /// configured pool, and `of` its command.
-    pub(super) fn end_question(&mut self, pool: usize, of: u32, was_its_end: bool) {
+    /// A worker that was asked has ended without an answer: the next one may be asked. `pool` is its configured pool, and
+    /// `of` its command.
+    pub(super) fn end_question(&mut self, pool: usize, of: u32) {
         let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
-        discovery.asked = None;
-        if was_its_end {
-            discovery.ends = (discovery.ends_of(of) + 1, of);
-            // A new command has no effect on running workers before it has settled.
-            if discovery.era == PoolEra::Unknown || discovery.of == of {
-                self.judge_ends(pool, of);
-            }
+        discovery.ends = (discovery.ends_of(of) + 1, of);
+        // A new command has no effect on running workers before it has settled.
+        if discovery.era == PoolEra::Unknown || discovery.of == of {
+            self.judge_ends(pool, of);
         }
     }
 
@@ -238,17 +229,21 @@ impl Bus {
     /// By when the last worker of a group that is being asked will have answered or be late.
     pub(super) fn questions_end(&self, group: usize) -> Option<Moment> {
         let pools = self.balancer.groups[group].pools();
-        let asked = pools.filter_map(|pool| {
-            let shown = self.supervisor.pools[pool].side.shown_as;
-            let worker = self.workers.get(self.discovery(shown)?.asked?)?;
-            Some(worker.process.started().after(SILENT_FOR))
-        });
+        let asked =
+            pools.filter_map(|pool| Some(self.asked_in(self.supervisor.pools[pool].side.shown_as)?.after(SILENT_FOR)));
         asked.max()
     }
 
     /// Whether a worker of a pool is asked for its era, or will be once it runs.
     pub fn asks_era(&self, pool: usize) -> bool {
-        self.discovery(pool).is_some_and(|discovery| discovery.asked.is_some())
+        self.asked_in(pool).is_some()
+    }
+
+    /// The start of the worker of a pool that was sent `server/discover`, or will be.
+    fn asked_in(&self, pool: usize) -> Option<Moment> {
+        let mut workers = self.workers.iter().map(|(_, worker)| worker);
+        let asked = workers.find(|worker| worker.name.pool == pool && worker.is_asked());
+        asked.map(|worker| worker.facts.started)
     }
 
     fn discovery(&self, pool: usize) -> Option<&Discovery> {
@@ -260,17 +255,14 @@ impl Bus {
         self.discovery(pool).map_or(PoolEra::Unknown, |discovery| discovery.era)
     }
 
-    /// Panics if the states of discovery disagree.
+    /// Panics if more than one worker of a pool is asked, or one that somebody uses.
     pub(crate) fn check_questions(&self) {
-        for (key, worker) in self.workers.iter() {
-            let is_chosen = self.discovery(worker.name.pool).is_some_and(|discovery| discovery.asked == Some(key));
-            assert_eq!(worker.is_asked(), is_chosen, "a worker that is asked is the one that is waited for");
+        let mut asked: Vec<usize> = Vec::new();
+        for (_, worker) in self.workers.iter().filter(|(_, worker)| worker.is_asked()) {
+            assert!(!asked.contains(&worker.name.pool) && self.discovery(worker.name.pool).is_some());
+            asked.push(worker.name.pool);
             let is_free = worker.owner.is_none() && worker.end.unanswered.count() == 0;
-            assert!(!worker.is_asked() || is_free, "a worker that is asked gets nothing else");
-        }
-        let asked = self.supervisor.pools.iter().filter_map(|pool| pool.discovery.as_ref()?.asked);
-        for worker in asked {
-            assert!(self.peer_end(Peer::Worker(worker)).is_some(), "a worker that is asked lives");
+            assert!(is_free, "a worker that is asked gets nothing else");
         }
     }
 }

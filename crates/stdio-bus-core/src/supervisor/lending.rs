@@ -95,16 +95,16 @@ impl Bus {
 
     /// Whether a worker was started beyond those that its pool keeps.
     fn is_extra(&self, key: WorkerKey) -> bool {
-        let is_beyond =
-            |worker: &Worker| worker.slot.is_some_and(|at| at >= self.settings.pools[worker.pool].instances);
-        self.workers.get(key).is_some_and(is_beyond)
+        let Some(pool) = self.pool_of(key) else { return false };
+        let slot = self.supervisor.pools[pool].slot_of(key);
+        slot.is_some_and(|slot| slot >= self.settings.pools[pool].instances)
     }
 
     /// Stops a worker that was started beyond those that its pool keeps, and was unused for a while. Returns when to
     /// check again.
     pub(super) fn tick_extra(&mut self, key: WorkerKey) -> Option<Moment> {
         let is_free = |worker: &&Worker| worker.owner.is_none() && worker.takes_messages() && self.is_extra(key);
-        let due = self.workers.get(key).filter(is_free)?.answering.claimed_at().after(SPARED_FOR);
+        let due = self.workers.get(key).filter(is_free)?.facts.claimed.after(SPARED_FOR);
         if due <= self.time.now() {
             self.stop_worker(key);
             return None;
@@ -131,7 +131,7 @@ impl Bus {
         for (_, key) in lent {
             let Some(worker) = self.workers.get_mut(key) else { continue };
             worker.owner = None;
-            worker.answering.claim(self.time.now());
+            worker.facts.claimed = self.time.now();
             self.notice_leaving(key);
             if self.is_extra(key) {
                 self.wake_at(key.into(), self.time.now().after(SPARED_FOR));

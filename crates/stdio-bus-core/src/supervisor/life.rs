@@ -2,7 +2,6 @@
 //! it (spec 7.1; decision 13).
 
 use alloc::borrow::ToOwned;
-use alloc::format;
 
 use super::tenure::{Tenure, Wear};
 use super::worker::{Action, Event, GRACE, State, Worker};
@@ -44,7 +43,7 @@ impl Bus {
     pub(crate) fn on_spawned(&mut self, key: WorkerKey, pid: u32) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let pool = worker.pool;
-        worker.process.run(self.time.now(), pid);
+        (worker.facts.pid, worker.facts.started) = (pid, self.time.now());
         self.supervisor.pools[worker.name.pool].tally.change(Change::Started);
         self.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
@@ -60,7 +59,7 @@ impl Bus {
     pub(crate) fn on_spawn_failed(&mut self, key: WorkerKey, why: &str, short: bool) {
         self.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
         if let Some(worker) = self.workers.get_mut(key) {
-            worker.process.fail_to_run(short);
+            worker.facts.was_short = short;
             self.supervisor.pools[worker.name.pool].tally.change(Change::NotStarted);
         }
         self.step(key, Event::SpawnFailed);
@@ -106,7 +105,7 @@ impl Bus {
     /// Stops a worker that is not wanted any more.
     pub(crate) fn stop_worker(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.process.dismiss();
+        worker.facts.is_unwanted = true;
         self.step(key, Event::Stop);
     }
 
@@ -128,7 +127,7 @@ impl Bus {
     pub(crate) fn step(&mut self, key: WorkerKey, event: Event) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let action = worker.process.step(event);
-        let (is_there, drained) = (worker.process.is_there(), worker.process.is_drained());
+        let (is_there, drained) = (worker.is_there(), worker.process.is_drained());
         self.supervisor.has_changed = true;
         let lasts = match action {
             Action::None => return,
@@ -191,7 +190,7 @@ impl Bus {
     fn close_owner(&mut self, key: WorkerKey) {
         let Some(worker) = self.workers.get(key) else { return };
         // A worker that could not be started has negotiated nothing.
-        let Some(owner) = worker.owner.filter(|_| worker.process.has_run()) else { return };
+        let Some(owner) = worker.owner.filter(|_| worker.has_run()) else { return };
         // The shutdown closes its clients in its own time; a client that is being closed has a reason already.
         let goes_on = self.phase(owner).is_none_or(|phase| phase >= Phase::Refusing) || self.mcp(owner).borrows;
         if self.shutdown.stops_workers() || goes_on {
@@ -230,7 +229,7 @@ impl Bus {
         self.tick_turns(key);
         self.release_held_up(key);
         let now = self.time.now();
-        if self.workers.get_mut(key).is_some_and(|worker| worker.process.takes_timer(now)) {
+        if self.workers.get_mut(key).is_some_and(|worker| worker.facts.timer.take_if(|at| *at <= now).is_some()) {
             self.on_worker_timer(key);
         }
         let stalls_at = |worker: &Worker| worker.end.output.stalls_at(timeout).filter(|_| worker.takes_messages());
@@ -255,7 +254,7 @@ impl Bus {
         ];
         let due = due.map(|tick| tick(self, key));
         let Some(worker) = self.workers.get(key) else { return };
-        let own = [worker.process.timer(), stalls_at(worker), worker.stall.ends(), worker.window.turns_due()];
+        let own = [worker.facts.timer, stalls_at(worker), worker.stall.ends(), worker.window.turns_due()];
         if let Some(next) = due.into_iter().chain(own).flatten().min() {
             self.wake_at(key.into(), next);
         }
@@ -302,16 +301,15 @@ impl Bus {
 
     fn set_timer(&mut self, key: WorkerKey, at: Moment) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        worker.process.set_timer(at);
+        worker.facts.timer = Some(at);
         self.wake_at(key.into(), at);
     }
 
-    /// Kills every remaining worker.
+    /// Kills every remaining worker: all were told to stop before.
     pub(crate) fn kill_workers(&mut self) {
+        let is_there = |worker: &Worker| worker.is_there() && worker.process.state() == State::Stopping;
         for key in self.workers.keys() {
-            let Some(worker) = self.workers.get(key).filter(|worker| worker.process.is_there()) else { continue };
-            debug_assert!(worker.process.state() >= State::Stopping, "all were told to stop before");
-            if worker.process.state() == State::Stopping {
+            if self.workers.get(key).is_some_and(is_there) {
                 self.step(key, Event::Timer);
             }
         }

@@ -2,7 +2,6 @@
 //! (spec 7.1.3; decision 13).
 
 use alloc::collections::BTreeSet;
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -12,7 +11,7 @@ use super::discovery::Discovery;
 use super::restart::{Restarts, retry_after};
 use super::roll::{Fallback, Roll};
 use super::tenure::Tenure;
-use super::worker::{State, Worker};
+use super::worker::{Facts, State, Worker};
 use crate::Bus;
 use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::port::Effect;
@@ -27,7 +26,7 @@ const LASTS: Duration = Duration::from_secs(10);
 /// A place for a worker in a pool, and its history.
 #[derive(Default)]
 pub(crate) struct WorkerSlot {
-    /// The worker in it.
+    /// The worker in it; none when a client has taken that for itself.
     pub worker: Option<WorkerKey>,
     /// When the next worker is started.
     pub restarts: Restarts,
@@ -76,19 +75,11 @@ pub(crate) struct Pool {
     pub tally: Tally,
 }
 
-impl Side {
-    /// Number of its slots. Lent workers have one each, whether they are kept or not.
-    pub(crate) fn slots(&self, pool: &settings::Pool) -> usize {
-        let lends = self.era == Era::Modern && pool.assignment == Assignment::Dedicated;
-        if lends { pool.max_instances } else { pool.instances }
-    }
-}
-
 impl Pool {
     /// A pool without workers.
     pub(super) fn new(pool: &settings::Pool, side: Side) -> Self {
         Self {
-            slots: (0..side.slots(pool)).map(|_| WorkerSlot::default()).collect(),
+            slots: (0..pool.slots(side.era)).map(|_| WorkerSlot::default()).collect(),
             side,
             discovery: (side.era == Era::Legacy && side.twin.is_some()).then(Discovery::default),
             settled: pool.generation,
@@ -99,6 +90,11 @@ impl Pool {
     /// Whether a worker of it gives out session names, so that clients may use no others.
     pub(crate) fn gives_out_names(&self, worker: &Worker) -> bool {
         worker.owner.is_none() && (worker.may_give_out_a_name() || self.issues_names)
+    }
+
+    /// The slot that a worker is in.
+    pub(super) fn slot_of(&self, worker: WorkerKey) -> Option<usize> {
+        self.slots.iter().position(|slot| slot.worker == Some(worker))
     }
 
     /// Until when no worker is started, since workers that clients had taken have failed.
@@ -119,10 +115,11 @@ impl Bus {
 
     /// Number of running workers, and number of workers including those missing from their slots.
     pub fn staffing(&self) -> (usize, usize) {
-        let running = || self.workers.iter().filter(|(_, worker)| worker.process.state() == State::Running);
-        let slots: usize = (0..self.supervisor.pools.len()).map(|pool| self.kept_slots(pool)).sum();
-        let is_extra = |worker: &Worker| worker.slot.is_none_or(|slot| slot >= self.kept_slots(worker.pool));
-        (running().count(), slots + running().filter(|(_, worker)| is_extra(worker)).count())
+        let runs = |worker: &Worker| worker.process.state() == State::Running;
+        let running = self.workers.iter().filter(|(_, worker)| runs(worker)).count();
+        let slots = || (0..self.supervisor.shown).flat_map(|pool| self.slots_of(pool));
+        let is_manned = |slot: &&WorkerSlot| slot.worker.and_then(|worker| self.workers.get(worker)).is_some_and(runs);
+        (running, slots().count() + running - slots().filter(is_manned).count())
     }
 
     /// Number of slots of a pool that are kept filled, the first ones.
@@ -211,8 +208,10 @@ impl Bus {
         let settings = &self.settings.pools[pool];
         let tenure = Tenure::new(self.time.now(), settings, generation, incarnation);
         let is_to_see = self.supervisor.pools[pool].side.twin.is_some() && settings.assignment != Assignment::Dedicated;
-        let answering = Answering::new(settings.request_timeout, if is_to_see { Opened::No } else { Opened::Yes });
-        let worker = self.workers.insert(Worker::new(self.time.now(), (pool, slot), name, tenure, answering))?;
+        let opened = if is_to_see { Opened::No } else { Opened::Yes };
+        let facts = Facts { started: self.time.now(), opened, ..Facts::default() };
+        let answering = Answering::new(settings.request_timeout);
+        let worker = self.workers.insert(Worker::new(facts, pool, name, tenure, answering))?;
         self.supervisor.next_number += 1;
         self.wake_at(worker.into(), tenure.ages_at());
         self.out.push(Effect::Spawn { worker, name, generation });
@@ -235,7 +234,7 @@ impl Bus {
         };
         let taken = self.workers.get_mut(worker)?;
         taken.owner = Some(client);
-        taken.answering.claim(self.time.now());
+        taken.facts.claimed = self.time.now();
         if !lends {
             self.count_turn(client, worker);
             self.fill_slots(pool);
@@ -245,11 +244,9 @@ impl Bus {
 
     /// Removes a worker from its slot, if it was in one.
     pub(super) fn leave_slot(&mut self, key: WorkerKey) {
-        if let Some(worker) = self.workers.get_mut(key)
-            && let Some(slot) = worker.slot.take()
-        {
-            self.supervisor.pools[worker.pool].slots[slot].worker.take_if(|it| *it == key);
-        }
+        let Some(worker) = self.workers.get(key) else { return };
+        let slots = &mut self.supervisor.pools[worker.pool].slots;
+        slots.iter_mut().for_each(|slot| _ = slot.worker.take_if(|it| *it == key));
     }
 
     /// The worker of a slot has exited unexpectedly: reports the consequence for the slot.
@@ -257,7 +254,7 @@ impl Bus {
         let (limits, settings) = (&self.settings.limits, &self.settings.pools[worker.pool]);
         let kept = self.kept_slots(worker.pool);
         let pool = &mut self.supervisor.pools[worker.pool];
-        let delay = pool.slots[slot].restarts.fail(self.time.now(), worker.process.started(), limits);
+        let delay = pool.slots[slot].restarts.fail(self.time.now(), worker.facts.started, limits);
         let left = pool.slots[..kept].iter().filter(|slot| !slot.restarts.is_given_up()).count();
         let tally = &mut self.supervisor.pools[worker.name.pool].tally;
         let (reason, text) = match delay {
@@ -292,8 +289,8 @@ impl Bus {
     /// the first session.
     fn on_taken_end(&mut self, worker: &Worker) {
         let process = &worker.process;
-        let is_unexpected = worker.owner.is_some() && process.ended_by_itself() && !process.is_unwanted();
-        let is_failure = is_unexpected && self.time.now().since(worker.answering.claimed_at()) < LASTS;
+        let is_unexpected = worker.owner.is_some() && process.ended_by_itself() && !worker.facts.is_unwanted;
+        let is_failure = is_unexpected && self.time.now().since(worker.facts.claimed) < LASTS;
         let source = worker.owner.and_then(|owner| self.identity(owner)).map(|owner| owner.source());
         let restarts = &mut self.supervisor.pools[worker.pool].restarts;
         if !is_failure {
@@ -314,17 +311,17 @@ impl Bus {
     pub(super) fn leave_pool(&mut self, key: WorkerKey, worker: &Worker) {
         let is_candidate = self.supervisor.pools[worker.pool].roll.is_candidate(key);
         let (shown, of) = (worker.name.pool, worker.tenure.generation());
-        let was_its_end = worker.process.has_run() && !worker.process.is_unwanted();
-        if worker.is_asked() {
-            self.end_question(shown, of, was_its_end);
+        let was_its_end = worker.has_run() && !worker.facts.is_unwanted;
+        if was_its_end && worker.is_asked() {
+            self.end_question(shown, of);
         } else if was_its_end && !worker.answering.has_answered() {
             self.doubt_ends(shown, of);
         }
-        if let Some(slot) = worker.slot {
+        if let Some(slot) = self.supervisor.pools[worker.pool].slot_of(key) {
             self.supervisor.pools[worker.pool].slots[slot].worker = None;
             if worker.is_excused() || self.shutdown.stops_workers() {
                 // It has not failed.
-            } else if worker.process.was_short() {
+            } else if worker.facts.was_short {
                 self.supervisor.pools[worker.pool].slots[slot].restarts.note_shortage(self.time.now());
             } else {
                 self.on_slot_failure(slot, worker);
@@ -337,7 +334,6 @@ impl Bus {
         if !is_candidate && worker.process.ended_by_itself() {
             self.doubt_command(worker);
         }
-        self.supervisor.leaving -= usize::from(worker.tenure.is_leaving());
         self.tick_pool(worker.pool);
         // There may be none to wait for any more.
         self.stop_awaiting_workers_of(worker.pool);
@@ -372,13 +368,9 @@ impl Bus {
             for (slot, here) in pool.slots.iter().enumerate() {
                 let Some(key) = here.worker else { continue };
                 let worker = self.workers.get(key).expect("a worker in a slot lives");
-                assert_eq!((worker.pool, worker.slot), (index, Some(slot)));
+                assert_eq!((worker.pool, pool.slot_of(key)), (index, Some(slot)), "it has one slot of its pool");
                 assert!(!here.restarts.is_failing(), "a slot that is taken waits for no worker");
             }
-        }
-        for (key, worker) in self.workers.iter() {
-            let Some(slot) = worker.slot else { continue };
-            assert_eq!(self.supervisor.pools[worker.pool].slots[slot].worker, Some(key), "a slot has one worker");
         }
     }
 }

@@ -153,7 +153,7 @@ impl Bus {
             let slot = &self.supervisor.pools[*pool].slots[*slot];
             match slot.worker {
                 Some(worker) => self.workers.get(worker).is_some_and(|worker| {
-                    slot.restarts.would_restart_soon(self.time.now(), worker.process.started(), limits)
+                    slot.restarts.would_restart_soon(self.time.now(), worker.facts.started, limits)
                 }),
                 None => slot.restarts.is_in_first_backoff(),
             }
@@ -250,7 +250,7 @@ impl Bus {
         let Some(source) = self.identity(key).map(|client| client.source()) else { return };
         let claimed = |worker: WorkerKey| {
             let worker = self.workers.get(worker).filter(|worker| worker.owner == Some(key))?;
-            (!worker.answering.has_answered()).then_some(worker.answering.claimed_at())
+            (!worker.answering.has_answered()).then_some(worker.facts.claimed)
         };
         if let Some(last) = self.workers_of(key).filter_map(claimed).max() {
             self.supervisor.queue.slow_down(self.time.now(), source, last);
@@ -271,7 +271,7 @@ impl Bus {
 
     /// The configured pools with a worker whose start is not confirmed yet.
     fn starting(&self) -> Vec<usize> {
-        let starting = self.workers.iter().filter(|(_, worker)| !worker.process.has_run());
+        let starting = self.workers.iter().filter(|(_, worker)| !worker.has_run());
         starting.map(|(_, worker)| worker.name.pool).collect()
     }
 

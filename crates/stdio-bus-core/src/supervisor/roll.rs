@@ -9,11 +9,11 @@
 //! last command that settled is started again. On a busy machine a broken command may live for longer than that: so
 //! three workers of a command that has answered nothing yet and ends by itself bring the previous one back, too.
 
-use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::discovery::Question;
 use super::restart::{Restarts, SHORTAGE, does_well};
 use super::tenure::{Role, Wear};
 use super::worker::{State, Worker};
@@ -24,6 +24,9 @@ use crate::session::table::Session;
 use crate::settings::{Assignment, Era};
 use crate::timers::Timer;
 
+/// A worker that is late to answer `server/discover` and has nothing else to do is still read for this long after its
+/// start.
+const LISTENED_FOR: Duration = Duration::from_secs(60);
 /// A candidate has settled after running for this long.
 const SETTLED_AFTER: Duration = Duration::from_millis(200);
 /// This many candidates in a row that fail stop the roll.
@@ -43,30 +46,18 @@ pub(crate) struct Fallback {
 #[derive(Debug, Default)]
 pub(crate) struct Roll {
     /// The worker that is to take a slot, and the slot.
-    candidate: Option<(WorkerKey, usize)>,
+    pub candidate: Option<(WorkerKey, usize)>,
     /// Candidates in a row that did not settle.
     failures: u32,
     /// When the next one is started.
     due: Option<Moment>,
     /// Why it has stopped.
-    stopped: Option<String>,
+    pub stopped: Option<String>,
     /// A worker was replaced since the last time that none was due.
     is_on: bool,
 }
 
 impl Roll {
-    /// Whether it has stopped.
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.stopped.is_some()
-    }
-
-    /// The pool has this many slots now: a candidate for a slot that is gone takes the first.
-    pub(crate) fn fit(&mut self, slots: usize) {
-        if let Some((_, slot)) = &mut self.candidate {
-            *slot = if *slot < slots { *slot } else { 0 };
-        }
-    }
-
     /// Whether this worker is to take a slot.
     pub(super) fn is_candidate(&self, worker: WorkerKey) -> bool {
         self.candidate.is_some_and(|(candidate, _)| candidate == worker)
@@ -91,7 +82,7 @@ impl Bus {
                 at => return self.timers.arm(Timer::Pool(pool), at),
             }
         }
-        if self.supervisor.pools[pool].roll.is_stopped() {
+        if self.supervisor.pools[pool].roll.stopped.is_some() {
             return;
         }
         let Some(slot) = self.slot_to_renew(pool) else { return self.end_roll(pool) };
@@ -115,7 +106,7 @@ impl Bus {
     fn settles_at(&self, key: WorkerKey) -> Option<Moment> {
         let worker = self.workers.get(key).filter(|worker| worker.runs())?;
         let answers = worker.answering.has_answered();
-        Some(if answers { self.time.now() } else { worker.process.started().after(SETTLED_AFTER) })
+        Some(if answers { self.time.now() } else { worker.facts.started.after(SETTLED_AFTER) })
     }
 
     /// Whether a candidate was asked for its era, and the clients here need one that was not.
@@ -123,7 +114,7 @@ impl Bus {
         let side = self.supervisor.pools[pool].side;
         side.era == Era::Legacy
             && side.is_used
-            && self.workers.get(candidate).is_some_and(|worker| worker.answering.may_be_pinned())
+            && self.workers.get(candidate).is_some_and(|worker| worker.may_be_pinned())
     }
 
     /// The slot that is to have another worker: an empty one, or that of the oldest worker, so that each has its turn where
@@ -181,14 +172,11 @@ impl Bus {
         here.slots[slot].restarts = Restarts::default();
         let shown = here.side.shown_as;
         let before = here.slots[slot].worker.replace(candidate);
-        if let Some(worker) = self.workers.get_mut(candidate) {
-            worker.slot = Some(slot);
-        }
         before.into_iter().for_each(|before| self.retire_worker(before));
         self.judge_ends(shown, generation);
         // A spare has no work yet: no client gets one with the previous command.
         if self.settings.pools[pool].assignment == Assignment::Dedicated && !self.balancer.groups[pool].lends() {
-            self.retire_those(pool, Self::is_outdated);
+            self.retire_those(pool, None, Self::is_outdated);
         }
         self.end_vacancy(pool);
         self.fill_slots(pool);
@@ -199,7 +187,7 @@ impl Bus {
         let (now, pool) = (self.time.now(), worker.pool);
         let roll = &mut self.supervisor.pools[pool].roll;
         roll.candidate = None;
-        if worker.process.was_short() {
+        if worker.facts.was_short {
             roll.due = Some(now.after(SHORTAGE));
         } else if !worker.is_excused() {
             roll.due = Some(now.after(FIRST_PAUSE * (1 << roll.failures)));
@@ -232,10 +220,10 @@ impl Bus {
         let here = &self.supervisor.pools[pool];
         let newest = self.settings.pools[pool].generation;
         let is_newest = worker.tenure.generation() == newest && here.settled == newest;
-        let is_excused = worker.is_excused() || worker.process.was_short();
+        let is_excused = worker.is_excused() || worker.facts.was_short;
         let Some(mut fallback) = here.fallback.filter(|_| is_newest && !is_excused) else { return };
         let is_proved = worker.answering.has_answered()
-            || does_well(now, worker.process.started(), &self.settings.limits)
+            || does_well(now, worker.facts.started, &self.settings.limits)
             || self.is_proved(pool);
         fallback.failures += 1;
         let here = &mut self.supervisor.pools[pool];
@@ -283,10 +271,11 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
         worker.tenure.wear(wear);
         let pool = worker.pool;
-        if worker.slot.is_some() {
-            self.supervisor.pools[pool].roll.stopped = None;
+        let here = &mut self.supervisor.pools[pool];
+        if here.slot_of(key).is_some() {
+            here.roll.stopped = None;
             self.roll_soon();
-        } else if wear == Wear::Operator && !self.supervisor.pools[pool].roll.is_candidate(key) {
+        } else if wear == Wear::Operator && !here.roll.is_candidate(key) {
             self.retire_worker(key);
         }
     }
@@ -303,12 +292,15 @@ impl Bus {
         }
     }
 
-    /// The workers in the slots of a pool for which `is_meant` holds get no new work.
-    pub(crate) fn retire_those(&mut self, pool: usize, is_meant: impl Fn(&Self, &Worker) -> bool) {
+    /// Those workers in the slots of a pool get no new work, perhaps for another reason than their command.
+    pub(crate) fn retire_those(&mut self, pool: usize, why: Option<Wear>, is_meant: impl Fn(&Self, &Worker) -> bool) {
         let workers = self.supervisor.pools[pool].slots.iter().filter_map(|slot| slot.worker);
         let is_meant = |key: &WorkerKey| self.workers.get(*key).is_some_and(|worker| is_meant(self, worker));
         let meant: Vec<_> = workers.filter(is_meant).collect();
-        meant.into_iter().for_each(|worker| self.retire_worker(worker));
+        for key in meant {
+            self.workers.get_mut(key).zip(why).into_iter().for_each(|(worker, why)| worker.tenure.wear(why));
+            self.retire_worker(key);
+        }
     }
 
     /// A worker gets no new work, and loses its slot.
@@ -319,7 +311,6 @@ impl Bus {
         worker.tenure.leave(by);
         let (why, name) = (worker.tenure.why(), worker.name);
         let (pending, sessions) = (worker.end.unanswered.awaited(), worker.end.sessions.len());
-        self.supervisor.leaving += 1;
         self.tell(Reason::WorkerReplaced, || {
             let text =
                 format!("a worker is being replaced: {why}; it finishes {pending} requests and {sessions} sessions");
@@ -332,10 +323,8 @@ impl Bus {
     }
 
     /// Some work of a worker is over: if it leaves, that may have been the last.
-    #[inline]
     pub(crate) fn notice_leaving(&mut self, key: WorkerKey) {
-        let leaves = |worker: &Worker| worker.tenure.is_leaving();
-        self.supervisor.has_changed |= self.supervisor.leaving > 0 && self.workers.get(key).is_some_and(leaves);
+        self.supervisor.has_changed |= self.workers.get(key).is_some_and(|worker| worker.tenure.is_leaving());
     }
 
     /// Continues replacements after the events of this call.
@@ -344,11 +333,10 @@ impl Bus {
         while core::mem::take(&mut self.supervisor.rolls_due) {
             (0..self.supervisor.pools.len()).for_each(|pool| self.tick_pool(pool));
         }
-        let keys = if self.supervisor.leaving > 0 { self.workers.keys() } else { Vec::new() };
-        for key in keys {
-            if self.workers.get(key).is_some_and(|worker| worker.tenure.is_leaving()) {
-                self.tick_tenure(key);
-            }
+        let leaving = self.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
+        let leaving: Vec<_> = leaving.map(|(key, _)| key).collect();
+        for key in leaving {
+            self.tick_tenure(key);
         }
     }
 
@@ -365,7 +353,8 @@ impl Bus {
             return Some(tenure.ages_at()).filter(|at| *at > now && tenure.worn().is_none());
         };
         let is_over = by <= now;
-        let listens = worker.answering.is_listened_to(worker.process.started()).filter(|until| *until > now);
+        let listens = (worker.facts.question == Question::Late).then(|| worker.facts.started.after(LISTENED_FOR));
+        let listens = listens.filter(|until| *until > now);
         let stays = if self.has_work(key, worker) { Some(by) } else { listens };
         if let Some(until) = stays.filter(|_| !is_over) {
             return Some(until.min(by));
@@ -396,8 +385,7 @@ impl Bus {
     /// The leaving workers of a pool that are not dedicated to a client.
     pub(crate) fn leaving_workers(&self, pool: usize) -> impl Iterator<Item = WorkerKey> {
         let leaves = move |worker: &Worker| worker.pool == pool && worker.tenure.is_leaving() && worker.owner.is_none();
-        let of_any = self.workers.iter().filter(|_| self.supervisor.leaving > 0);
-        of_any.filter(move |(_, worker)| leaves(worker)).map(|(key, _)| key)
+        self.workers.iter().filter(move |(_, worker)| leaves(worker)).map(|(key, _)| key)
     }
 
     /// The role of a worker.
@@ -428,7 +416,7 @@ impl Bus {
         self.sides_of(pool).any(|side| !self.supervisor.pools[side].side.is_dormant && self.is_rolling(side))
     }
 
-    /// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or leaving workers are miscounted.
+    /// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or a leaving worker has a slot.
     pub(crate) fn check_rolls(&self) {
         for (index, pool) in self.supervisor.pools.iter().enumerate() {
             let goes_on = pool.roll.candidate.is_some() || pool.roll.due.is_some_and(|due| due > self.time.now());
@@ -437,11 +425,11 @@ impl Bus {
             assert!(goes_on || rests || has_any || !self.is_rolling(index), "it waits for a command that nobody tries");
             let Some((key, slot)) = pool.roll.candidate else { continue };
             let candidate = self.workers.get(key).expect("a candidate lives");
-            assert!(candidate.slot.is_none() && candidate.owner.is_none() && candidate.pool == index);
+            assert!(pool.slot_of(key).is_none() && candidate.owner.is_none() && candidate.pool == index);
             assert!(slot < pool.slots.len() && !candidate.tenure.is_leaving());
         }
-        let leaving: Vec<_> = self.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving()).collect();
-        assert!(leaving.iter().all(|(_, worker)| worker.slot.is_none()), "what leaves has no slot");
-        assert_eq!(leaving.len(), self.supervisor.leaving, "workers that leave are counted");
+        let mut leaving = self.workers.iter().filter(|(_, worker)| worker.tenure.is_leaving());
+        let has_slot = |(key, worker): (_, &Worker)| self.supervisor.pools[worker.pool].slot_of(key).is_some();
+        assert!(!leaving.any(has_slot), "what leaves has no slot");
     }
 }

@@ -1,7 +1,6 @@
 //! How long a worker stays: its command, its wear (age, requests, memory), and whether it gets no new work.
 
 use alloc::borrow::Cow;
-use alloc::format;
 
 use crate::peer::Moment;
 use crate::settings::Pool;
@@ -121,7 +120,6 @@ impl Tenure {
     }
 
     /// Whether it gets no new work.
-    #[inline]
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaves_by.is_some()
     }

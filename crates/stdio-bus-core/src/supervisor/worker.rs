@@ -4,7 +4,7 @@
 //! process can close its pipes and live.
 use core::time::Duration;
 
-use super::answering::Answering;
+use super::answering::{Answering, Opened};
 use super::discovery::Question;
 use super::tenure::Tenure;
 use crate::endpoint::{Endpoint, Stream};
@@ -96,12 +96,6 @@ fn step(state: State, event: Event) -> (State, Action) {
 #[derive(Debug, Default)]
 pub(crate) struct Process {
     state: State,
-    /// 0 until its start is answered.
-    pid: u32,
-    /// When it was started.
-    started: Moment,
-    /// When the timer of its state expires.
-    timer: Option<Moment>,
     /// Writes to its stdin fail.
     stdin_closed: bool,
     /// Its stdout has ended.
@@ -110,10 +104,35 @@ pub(crate) struct Process {
     ended_by_itself: bool,
     /// Why it is replaced while others need it: its own fault, or the operator's wish.
     cause: Option<Reason>,
-    /// It could not be started for lack of descriptors, processes or memory.
-    was_short: bool,
+}
+
+/// Plain facts about a worker.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    /// The id of its process; 0 until its start is answered.
+    pub pid: u32,
+    /// When it was started.
+    pub started: Moment,
+    /// When the timer of its state expires.
+    pub timer: Option<Moment>,
+    /// It could not be started for want of descriptors, processes or memory: no fault of the command.
+    pub was_short: bool,
     /// It is not wanted any more, and leaves its slot empty.
-    is_unwanted: bool,
+    pub is_unwanted: bool,
+    /// When its client took it, or gave it back.
+    pub claimed: Moment,
+    /// Whether it was sent `server/discover`.
+    pub question: Question,
+    /// Whether it was sent the opening of an MCP session (`router/opening.rs`).
+    pub opened: Opened,
+    /// It may report which of its sessions are active (`session/activity.rs`).
+    pub tells_states: bool,
+    /// The wait of its client for the first answer was reported.
+    pub told_of_wait: bool,
+    /// Its unsolicited answers were reported.
+    pub told_of_answers: bool,
+    /// It was reported that it changes the type of ids between string and number.
+    pub told_of_type: bool,
 }
 
 impl Process {
@@ -122,48 +141,7 @@ impl Process {
         self.state
     }
 
-    /// Its start was confirmed.
-    pub(super) fn run(&mut self, now: Moment, pid: u32) {
-        (self.pid, self.started) = (pid, now);
-    }
-
-    /// It could not be started, perhaps for lack of descriptors, processes or memory.
-    pub(super) fn fail_to_run(&mut self, was_short: bool) {
-        self.was_short = was_short;
-    }
-
-    /// Its id; 0 until its start is answered.
-    pub(crate) fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    /// Whether its start was confirmed.
-    pub(super) fn has_run(&self) -> bool {
-        self.pid != 0
-    }
-
-    /// When it was started.
-    pub(crate) fn started(&self) -> Moment {
-        self.started
-    }
-
-    /// When the timer of its state expires.
-    pub(super) fn timer(&self) -> Option<Moment> {
-        self.timer
-    }
-
-    /// Sets that timer.
-    pub(super) fn set_timer(&mut self, at: Moment) {
-        self.timer = Some(at);
-    }
-
-    /// Whether the timer has expired, returned once.
-    pub(super) fn takes_timer(&mut self, now: Moment) -> bool {
-        self.timer.take_if(|at| *at <= now).is_some()
-    }
-
     /// Whether its stdout has ended.
-    #[inline]
     pub(crate) fn is_drained(&self) -> bool {
         self.stdout_closed
     }
@@ -178,30 +156,10 @@ impl Process {
         self.cause
     }
 
-    /// Whether the failure to start it was not the command's fault.
-    pub(super) fn was_short(&self) -> bool {
-        self.was_short
-    }
-
-    /// It is not wanted any more.
-    pub(super) fn dismiss(&mut self) {
-        self.is_unwanted = true;
-    }
-
-    /// Whether it is not wanted any more, so that it leaves its slot empty.
-    pub(super) fn is_unwanted(&self) -> bool {
-        self.is_unwanted
-    }
-
     /// It is replaced for a protocol violation: it is not read any more.
     pub(super) fn break_off(&mut self, reason: Reason) {
         self.stdout_closed = true;
         self.replace_for(reason);
-    }
-
-    /// Whether it runs and may be signalled.
-    pub(super) fn is_there(&self) -> bool {
-        self.pid != 0 && self.state != State::Stopped
     }
 
     /// It is replaced for this reason, unless it was about to end anyway.
@@ -245,14 +203,14 @@ pub(crate) struct Creating {
 pub(crate) struct Worker {
     /// Index of its pool; its name has the configured one.
     pub pool: usize,
-    /// Its slot in the pool; none if a dedicated worker left its slot for a client.
-    pub(super) slot: Option<usize>,
     /// Its name for people: no two live workers share a place in a pool, and its number is never reused (spec 3.3.6).
     pub name: WorkerName,
     /// The client it belongs to alone, in a dedicated pool.
     pub owner: Option<ClientKey>,
     /// Its process.
     pub process: Process,
+    /// What else is known of it.
+    pub facts: Facts,
     /// Its tenure.
     pub tenure: Tenure,
     /// Its record of answers.
@@ -275,19 +233,13 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// A worker that is being started.
-    pub(super) fn new(
-        now: Moment,
-        (pool, slot): (usize, Option<usize>),
-        name: WorkerName,
-        tenure: Tenure,
-        answering: Answering,
-    ) -> Self {
+    pub(super) fn new(facts: Facts, pool: usize, name: WorkerName, tenure: Tenure, answering: Answering) -> Self {
         Self {
             pool,
-            slot,
             name,
             owner: None,
-            process: Process { started: now, ..Process::default() },
+            process: Process::default(),
+            facts,
             tenure,
             answering,
             creating: Creating::default(),
@@ -316,17 +268,32 @@ impl Worker {
 
     /// Whether it is asked for its era, or will be: no client's line goes to it before it has answered.
     pub(crate) fn is_asked(&self) -> bool {
-        self.answering.question() == Question::Open
+        self.facts.question == Question::Open
+    }
+
+    /// Whether `server/discover` may have pinned it to 2026-07-28.
+    pub(super) fn may_be_pinned(&self) -> bool {
+        matches!(self.facts.question, Question::Late | Question::Answered)
+    }
+
+    /// Whether its start was confirmed.
+    pub(super) fn has_run(&self) -> bool {
+        self.facts.pid != 0
+    }
+
+    /// Whether it runs and may be signalled.
+    pub(super) fn is_there(&self) -> bool {
+        self.has_run() && self.process.state != State::Stopped
     }
 
     /// Whether it has ended by itself while it was asked for its era.
     pub(super) fn has_ended_asked(&self) -> bool {
-        self.is_asked() && self.process.pid != 0 && self.process.ended_by_itself
+        self.is_asked() && self.has_run() && self.process.ended_by_itself
     }
 
     /// Whether its end is no failure.
     pub(super) fn is_excused(&self) -> bool {
-        self.process.is_unwanted || self.has_ended_asked()
+        self.facts.is_unwanted || self.has_ended_asked()
     }
 
     /// Whether it runs, takes messages, and is not on probation.

@@ -144,3 +144,19 @@ fn a_client_with_an_empty_last_event_id_gets_its_stream() {
     assert!(stream.open(Some("")).is_stream());
     daemon.stop();
 }
+
+#[test]
+fn a_worker_that_says_an_object_without_a_method_to_a_session_harms_nobody() {
+    let daemon = door(dedicated(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let mut stream = client.stream();
+    let lines = [json!({}), json!({ "method": 7 }), json!({ "jsonrpc": "2.0", "params": {} })];
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    assert_eq!(client.ask(&notification("write", json!({ "text": text }))).status, 202);
+    let mut told = std::iter::from_fn(|| stream.event()).filter(|event| !event.data.is_empty());
+    for line in lines {
+        assert_eq!(told.next().expect("the daemon lives").json(), line);
+    }
+    assert_eq!(client.call(6, "a", json!({}))["id"], 6);
+    daemon.stop();
+}

@@ -25,7 +25,8 @@ const MOST_KEPT: usize = 512 * 1024;
 struct Said<'a> {
     text: &'a [u8],
     id: Option<&'a [u8]>,
-    method: &'a [u8],
+    /// None if it has none, or one that is no string.
+    method: Option<&'a [u8]>,
     answers: bool,
     is_error: bool,
 }
@@ -50,11 +51,10 @@ impl Http {
         let found = self.lines.read(Partial::of_any_depth(), Window::new(padded, PAD, end)).ok()??;
         let text = &padded[PAD..end - 1];
         let get = |span: crate::scan::Span| &text[span.start as usize..span.end as usize];
-        let method = if found.method.is_some() { get(found.method) } else { b"" };
         Some(Said {
             text,
             id: found.id.is_some().then(|| get(found.id)),
-            method,
+            method: found.method.is_some().then(|| get(found.method)),
             answers: found.flags & (Line::RESULT | Line::ERROR) != 0,
             is_error: found.has(Line::ERROR) && !found.has(Line::RESULT),
         })
@@ -69,7 +69,8 @@ impl Said<'_> {
             (true, None) => return session::Line::Other,
             _ => {}
         }
-        match &*decoded(self.method) {
+        let method = self.method.map(decoded).unwrap_or_default();
+        match &*method {
             b"notifications/progress" => {
                 let token = member(self.text, b"params").and_then(|params| member(params, b"progressToken"));
                 token.map_or(session::Line::Other, session::Line::Progress)

@@ -23,11 +23,7 @@ pub(crate) fn advise(mut error: clap::Error, arguments: &[OsString], mut parser:
             }
             argument => of_argument(first, &argument).or_else(|| of_flag(first, &argument, arguments, &parser)),
         },
-        ErrorKind::MissingRequiredArgument => match first {
-            "call" => Some("to name the daemon: stdio_bus call --connect tcp://HOST:PORT METHOD".to_owned()),
-            "acp" | "connect" => Some("to name the daemon: stdio_bus connect --connect tcp://HOST:PORT".to_owned()),
-            _ => None,
-        },
+        ErrorKind::MissingRequiredArgument => of_missing(first, &parser),
         _ => None,
     };
     let Some(tip) = tip else {
@@ -44,8 +40,27 @@ pub(crate) fn advise(mut error: clap::Error, arguments: &[OsString], mut parser:
     error
 }
 
+/// What a missing argument may be.
+fn of_missing(first: &str, parser: &clap::Command) -> Option<String> {
+    let tip = match first {
+        "call" => "to name the daemon: stdio_bus call --connect tcp://HOST:PORT METHOD".to_owned(),
+        "acp" | "connect" => "to name the daemon: stdio_bus connect --connect tcp://HOST:PORT".to_owned(),
+        "kill" => "for the numbers of the clients: stdio_bus show clients".to_owned(),
+        "restart" => "for the names of pools and workers: stdio_bus show workers".to_owned(),
+        _ => {
+            let missing =
+                parser.find_subcommand(first)?.get_positionals().find(|argument| argument.is_required_set())?;
+            let values = missing.get_possible_values();
+            let names: Vec<&str> = values.iter().map(clap::builder::PossibleValue::get_name).collect();
+            (!names.is_empty()).then(|| format!("it is one of {}", names.join(", ")))?
+        }
+    };
+    Some(tip)
+}
+
 fn of_command(first: &str, verb: &str, parser: &clap::Command) -> String {
     match (first, verb) {
+        ("kill", "worker") => "to end a worker: stdio_bus restart worker NAME --now".to_owned(),
         ("kill", _) if first != verb => format!("to close a client: stdio_bus kill client {verb}"),
         ("restart", _) if first != verb => format!("to have a worker replaced: stdio_bus restart worker {verb}"),
         (_, "run" | "start" | "serve" | "daemon" | "listen") => {

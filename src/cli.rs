@@ -291,7 +291,7 @@ struct DaemonArgs {
     /// Read the configuration from this open descriptor
     ///
     /// For programs that start the daemon and make its configuration: it is read up to the end and then closed.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..=1_048_576))]
+    #[arg(long, value_name = "N", value_parser = descriptor)]
     config_fd: Option<RawFd>,
 
     /// Serve one client on stdin and stdout (the default)
@@ -497,6 +497,11 @@ impl From<DaemonArgs> for Options {
 
 fn whole_number(text: &str) -> Result<u32, &'static str> {
     text.parse().map_err(|_| "write a whole number, as in 2")
+}
+
+fn descriptor(text: &str) -> Result<RawFd, &'static str> {
+    let number = text.parse().ok().filter(|number| (0..=1_048_576).contains(number));
+    number.ok_or("write the number of an open descriptor, as in 3")
 }
 
 fn unix_address() -> impl clap::builder::TypedValueParser<Value = Address> {

@@ -97,7 +97,7 @@ pub enum StartError {
 
     /// A file that is not a socket is in the way.
     #[error(
-        "cannot listen on unix:{}: there is something else than a socket, and it is not ours to remove\nremove it, or choose another path",
+        "cannot listen on unix:{}: there is something else than a socket, and it is not ours to remove\nchoose another path; or remove it, if it is no directory and nobody needs it",
         path.display()
     )]
     NotASocket {

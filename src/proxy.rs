@@ -139,7 +139,7 @@ fn parse(bytes: &[u8]) -> Reading {
     }
 }
 
-/// The names in a header. An unreadable one is omitted: they are only for display.
+/// The names in a header. An unreadable one is omitted.
 fn names(fields: Tlvs<'_>) -> Names {
     let mut names = Names::default();
     for field in fields.flatten() {
@@ -148,7 +148,8 @@ fn names(fields: Tlvs<'_>) -> Names {
             Tlv::UniqueId(id) => names.unique_id = printable(&String::from_utf8_lossy(&id)),
             // The names in an unverified certificate can be forged.
             Tlv::Ssl(ssl) if ssl.verify() == 0 && (ssl.client_cert_conn() || ssl.client_cert_sess()) => {
-                names.common_name = ssl.cn().and_then(printable);
+                // It owns sessions, and different names can become equal when they are cut or cleaned.
+                names.common_name = ssl.cn().and_then(|name| printable(name).filter(|kept| **kept == *name));
             }
             _ => {}
         }
@@ -298,5 +299,15 @@ mod tests {
         assert!(wrong(&[b"PROXY UNKNOWN ", &[b'x'; 100][..], b"\r\n"].concat()).contains("no end of line in 107"));
         assert!(wrong(b"\r\n\r\n\0\r\nQUIT\n\x31\x11\0\0").contains("unknown version or command"));
         assert!(wrong(b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x0f\xf1").contains("longer than 4096 bytes"));
+    }
+
+    #[test]
+    fn a_common_name_that_cannot_be_kept_whole_is_omitted_since_two_could_become_one_owner() {
+        let name =
+            |name: &'static str| header(&binary("192.0.2.7:1", "192.0.2.1:2", [ssl(0, true, name)])).names.common_name;
+        let longest: &'static str = "x".repeat(LONGEST_NAME).leak();
+        assert_eq!(name(longest).as_deref(), Some(longest));
+        let longer: &'static str = "x".repeat(LONGEST_NAME + 1).leak();
+        assert_eq!([longer, "a\u{1}", "a\u{2}"].map(name), [None, None, None]);
     }
 }

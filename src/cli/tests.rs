@@ -343,6 +343,12 @@ fn common_mistakes_get_a_tip_on_what_to_write_instead() {
         ("echo", "stdio_bus worker echo"),
         ("version", "stdio_bus --version"),
         ("kill 7", "stdio_bus kill client 7"),
+        ("kill worker agents/0", "stdio_bus restart worker NAME --now"),
+        ("kill client", "stdio_bus show clients"),
+        ("restart pool", "stdio_bus show workers"),
+        ("show", "one of clients, workers, pools, "),
+        ("log-level", "one of debug, info, warn, error"),
+        ("completion", "one of bash, "),
         ("restart agents/0", "stdio_bus restart worker agents/0"),
         ("show client", "'clients'"),
         ("check bus.json", "stdio_bus check --config bus.json"),
@@ -378,6 +384,9 @@ fn a_malformed_number_says_what_to_write() {
     for (line, advice) in [
         ("--tcp :9000 --instances two -- cat", "write a whole number, as in 2"),
         ("kill client abc", "write its number, which show clients tells"),
+        ("call --connect tcp://h:1 hello --timeout 1.5", "write whole seconds from 1 to 86400, as in 30"),
+        ("call --connect tcp://h:1 hello --timeout 0", "write whole seconds from 1 to 86400, as in 30"),
+        ("--config-fd x", "write the number of an open descriptor, as in 3"),
     ] {
         let (_, code, message) = refused(line);
         assert!(code == 2 && message.contains(advice), "{line}: {message}");

@@ -49,7 +49,7 @@ pub(super) enum Verb {
         #[arg(long, value_name = "PROTOCOL", value_enum, ignore_case = true)]
         initialize: Option<Handshake>,
         /// Give up after so many seconds without an answer
-        #[arg(long, value_name = "SEC", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+        #[arg(long, value_name = "SEC", default_value_t = 30, value_parser = seconds)]
         timeout: u32,
         /// The method to call
         method: Option<String>,
@@ -363,6 +363,12 @@ impl From<Level> for LogLevel {
             Level::Error => Self::Error,
         }
     }
+}
+
+/// How long a command waits at most.
+fn seconds(text: &str) -> Result<u32, &'static str> {
+    let number = text.parse().ok().filter(|number| (1..=86_400).contains(number));
+    number.ok_or("write whole seconds from 1 to 86400, as in 30")
 }
 
 fn admin_address(text: &str) -> Result<Address, String> {

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::daemon::Options;
 use super::failure::{Ending, Failure};
-use crate::bus::reply::{self, Delivered};
+use crate::bus::reply::Delivered;
 use crate::bus::report::Reason;
 
 const REFUSED: &str = "the bus refuses the connection";
@@ -58,7 +58,7 @@ impl Refusal {
     pub(super) fn too_long(options: &Options, ending: &Ending, length: u64, delivered: Delivered) -> Self {
         let message = format!("this line is longer than the bus takes: {length} bytes").into();
         let reason = Reason::ClientLineTooLong;
-        Self { code: reply::code(reason), message, reason: reason.name(), ..Self::over(options, ending, delivered) }
+        Self { code: reason.code(), message, reason: reason.name(), ..Self::over(options, ending, delivered) }
     }
 
     pub(super) fn error(&self, id: &[u8]) -> Vec<u8> {

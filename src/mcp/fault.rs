@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::versions::MODERN_VERSION;
 use crate::bus::port::Reason;
-use crate::bus::reply::code;
 use crate::http1::Status;
 use crate::websocket::answer::Refusal;
 
@@ -85,7 +84,7 @@ impl Fault {
         let why = Reason::RequestDiscarded;
         let data = json!({ "reason": why.name(), "delivered": true });
         let text = "the session has ended before this was answered";
-        Self { code: code(why), data: Some(data), ..Self::new(Status::Ok, text) }
+        Self { code: why.code(), data: Some(data), ..Self::new(Status::Ok, text) }
     }
 
     /// The session belongs to another daemon.

@@ -9,7 +9,7 @@ use tracing::Level;
 use super::entry::{self, Entry, Look};
 use super::log::{self, LineSource};
 use crate::bus::Bus;
-use crate::bus::ended::{Ended, Words};
+use crate::bus::ended::Ended;
 use crate::bus::port::Moment;
 use crate::config::Pool;
 
@@ -33,10 +33,10 @@ impl RequestLines {
     /// Writes a line for each request that has finished since the last call.
     pub(super) fn write(&mut self, now: Moment, bus: &mut Bus, pools: &[Pool]) {
         let mut output = None;
-        self.lost += bus.take_ended(|ended, words| {
+        self.lost += bus.take_ended(|ended| {
             let (output, look) = output.get_or_insert_with(|| (log::lines(), self.begin(now)));
             output.push_with(LineSource::Requests, || {
-                self.write_one(*look, ended, words, pools);
+                self.write_one(*look, &ended, pools);
                 self.line.as_bytes()
             });
         });
@@ -68,22 +68,22 @@ impl RequestLines {
         look
     }
 
-    fn write_one(&mut self, look: Look, ended: &Ended, words: Words<'_>, pools: &[Pool]) {
+    fn write_one(&mut self, look: Look, ended: &Ended, pools: &[Pool]) {
         self.know(look, ended);
         let mut line = std::mem::take(&mut self.line);
         line.clear();
         line.push_str(&self.begin.2);
         line.push_str(&self.clients[ended.client.index()].2);
         let mut entry = Entry::going_on(look, line);
-        add_chosen(&mut entry, "method", words.method);
-        entry.token("id", &text(words.id));
+        add_chosen(&mut entry, "method", ended.method.as_bytes());
+        entry.token("id", &text(ended.id.as_bytes()));
         if let Some(pool) = ended.worker.map(|worker| worker.pool).or(ended.pool).and_then(|pool| pools.get(pool)) {
             entry.chosen("pool", &pool.core.id);
             if let Some(worker) = ended.worker {
                 entry.worker(&pool.core.id, worker);
             }
         }
-        add_chosen(&mut entry, "session", words.session);
+        add_chosen(&mut entry, "session", ended.session.as_bytes());
         entry.word("outcome", ended.ending.outcome);
         if let Some(code) = ended.ending.code {
             entry.number("code", code);

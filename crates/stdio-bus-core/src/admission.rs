@@ -2,7 +2,6 @@
 //! and per source. A client above a limit is told why and closed, and does not count. A client that is not allowed is
 //! closed without a word, and never becomes a client.
 
-use alloc::collections::BTreeMap;
 use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -34,24 +33,20 @@ pub enum TurnedAway {
 /// The usage of one source.
 pub(super) struct Uses {
     source: Source,
-    /// Number of admitted connections per listener, if any; `None` counts those that are only told that there is no
-    /// room.
-    let_in: Vec<(Option<usize>, usize)>,
+    connections: usize,
     /// When it got its last worker, in turns of all sources. A source that has got none goes before the one that got
     /// the last, and behind those that have waited since.
     turn: u64,
 }
 
 /// Key of a source's usage, for as long as it has a connection.
-pub(super) type UseKey = Key<Uses>;
+pub(super) type UseKey = Key<'u'>;
 
-/// The usage of all sources, and whether accept is paused.
+/// The usage of all sources, and the state of the listeners.
 #[derive(Default)]
 pub(super) struct Admission {
     pub listeners: Vec<ListenerState>,
     pub sources: Sources,
-    /// All slots are taken: accept is paused.
-    pub is_paused: bool,
     /// The number of the next client.
     pub next_number: u32,
 }
@@ -74,7 +69,7 @@ impl Admission {
 
 /// The current connections by source.
 pub(super) struct Sources {
-    table: Table<Uses>,
+    table: Table<Uses, 'u'>,
     turns: u64,
 }
 
@@ -84,28 +79,19 @@ impl Default for Sources {
     }
 }
 
-/// The counter for a listener.
-fn counter(counts: &mut Vec<(Option<usize>, usize)>, let_in: Option<usize>) -> &mut usize {
-    let at = counts.iter().position(|(listener, _)| *listener == let_in).unwrap_or_else(|| {
-        counts.push((let_in, 0));
-        counts.len() - 1
-    });
-    &mut counts[at].1
-}
-
 impl Sources {
     /// One more connection of `source`.
-    pub(super) fn enter(&mut self, source: Source, let_in: Option<usize>) -> Option<UseKey> {
+    pub(super) fn enter(&mut self, source: Source) -> Option<UseKey> {
         let turn = self.turns.saturating_sub(1);
         let known = self.table.iter().find(|(_, uses)| uses.source == source).map(|(key, _)| key);
-        let key = known.or_else(|| self.table.insert(Uses { source, let_in: Vec::new(), turn }))?;
-        *counter(&mut self.uses(key).let_in, let_in) += 1;
+        let key = known.or_else(|| self.table.insert(Uses { source, connections: 0, turn }))?;
+        self.uses(key).connections += 1;
         Some(key)
     }
 
     /// One connection of this source less.
-    pub(super) fn leave(&mut self, key: UseKey, let_in: Option<usize>) {
-        *counter(&mut self.uses(key).let_in, let_in) -= 1;
+    pub(super) fn leave(&mut self, key: UseKey) {
+        self.uses(key).connections -= 1;
         if self.count(key) == 0 {
             self.table.remove(key);
         }
@@ -113,15 +99,7 @@ impl Sources {
 
     /// Number of connections of a source.
     pub(super) fn count(&self, key: UseKey) -> usize {
-        self.table.get(key).map_or(0, |uses| uses.let_in.iter().map(|(_, count)| count).sum())
-    }
-
-    /// Number of clients that a listener has admitted, or that are only told that there is no room; in total or from
-    /// one source.
-    pub(super) fn let_in(&self, listener: Option<usize>, source: Option<Source>) -> usize {
-        let is_meant = |uses: &&Uses| source.is_none_or(|source| uses.source == source);
-        let counts = self.table.iter().map(|(_, uses)| uses).filter(is_meant).flat_map(|uses| &uses.let_in);
-        counts.filter(|(of, _)| *of == listener).map(|(_, count)| count).sum()
+        self.table.get(key).map_or(0, |uses| uses.connections)
     }
 
     /// It has got a worker: all other waiting sources go before it.
@@ -224,16 +202,24 @@ impl Bus {
         self.most_clients() - self.client_count()
     }
 
+    /// Number of clients that a listener has admitted, or that are only told that there is no room; in total or from
+    /// one source.
+    pub(super) fn let_in(&self, listener: Option<usize>, source: Option<Source>) -> usize {
+        let let_in =
+            self.all_clients().map(|(_, client)| &client.identity).filter(|client| client.let_in() == listener);
+        let_in.filter(|client| source.is_none_or(|source| client.source() == source)).count()
+    }
+
     /// How many more connections of this source a listener takes, if that is limited.
     pub fn room_of_source(&self, listener: usize, source: Source) -> Option<usize> {
         let most = self.settings.listeners.get(listener)?.max_connections.per_source?;
-        Some(most.saturating_sub(self.admission.sources.let_in(Some(listener), Some(source))))
+        Some(most.saturating_sub(self.let_in(Some(listener), Some(source))))
     }
 
     /// Why the listener with this index takes no more clients from `source`; none if it does.
     pub(super) fn no_room(&self, listener: usize, source: Source) -> Option<String> {
         let most = self.settings.listeners.get(listener)?.max_connections;
-        let let_in = |source| self.admission.sources.let_in(Some(listener), source);
+        let let_in = |source| self.let_in(Some(listener), source);
         let connections =
             |count: usize| if count == 1 { "1 connection".into() } else { format!("{count} connections") };
         let key = "listeners[].max_connections";
@@ -252,7 +238,7 @@ impl Bus {
 
     /// Whether one more rejected client can be told why.
     pub(super) fn may_explain_refusal(&self) -> bool {
-        self.admission.sources.let_in(None, None) < EXPLAINED_REFUSALS
+        self.let_in(None, None) < EXPLAINED_REFUSALS
     }
 
     /// Reports that a client was rejected, and tells the client if it has a connection for that, which is then closed.
@@ -261,27 +247,20 @@ impl Bus {
             format!("a client from {source} is turned away: {text}")
         });
         if let Some(client) = client {
-            self.send_error(client.into(), b"null", None, Reason::ConnectionLimit, text, Delivered::Nothing);
+            self.send_error(client.into(), b"null", Reason::ConnectionLimit, text, Delivered::Nothing);
             self.close_client(client, Close::Flush, Reason::ConnectionLimit);
         }
     }
 
     /// Panics if the current connections do not match their counts.
     pub(super) fn check_admission(&self) {
-        let mut connections = BTreeMap::<_, Vec<_>>::new();
-        for (_, client) in self.all_clients() {
-            let client = &client.identity;
-            *counter(connections.entry((client.source_use, client.source())).or_default(), client.let_in()) += 1;
-        }
-        let in_order = |counts: &[(Option<usize>, usize)]| {
-            let mut counts: Vec<_> = counts.iter().copied().filter(|(_, count)| *count > 0).collect();
-            counts.sort_unstable();
-            counts
-        };
+        let mut all = 0;
         for (key, uses) in self.admission.sources.table.iter() {
-            let counted = connections.remove(&(key, uses.source)).unwrap_or_default();
-            assert_eq!(in_order(&counted), in_order(&uses.let_in), "every connection is listed with its source");
+            let of_it = self.all_clients().filter(|(_, client)| client.identity.source_use == key);
+            let is_listed = of_it.map(|(_, client)| client.identity.source() == uses.source).collect::<Vec<_>>();
+            assert_eq!(is_listed, vec![true; uses.connections], "every connection is listed with its source");
+            all += uses.connections;
         }
-        assert!(connections.is_empty(), "every source is listed");
+        assert_eq!(all, self.client_count(), "every source is listed");
     }
 }

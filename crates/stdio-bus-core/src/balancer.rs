@@ -149,7 +149,7 @@ impl Bus {
         if line.pool.is_some() && self.mcp(client).era.is_none() {
             return self.named_pool(client, &decoded(window.get(line.pool)));
         }
-        Ok(self.group_of(client))
+        Ok(self.client(client).map_or(0, |client| client.group))
     }
 
     /// Picks a worker of a group for a line that belongs to no session yet, by its pool's assignment.

@@ -11,7 +11,7 @@ use super::endpoint::Endpoint;
 use super::message::Refusal;
 use super::offers::Offers;
 use super::origin::Origin;
-use super::peer::{ClientKey, ClientMark, Moment, Peer, SessionKey, Source, WorkerKey, WorkerMark};
+use super::peer::{ClientKey, Moment, Peer, SessionKey, Source, WorkerKey};
 use super::report::Reason;
 use super::seldom::{Seldom, blank};
 use super::session::tombstones::LostNames;
@@ -47,8 +47,6 @@ pub(super) struct Closing {
     pub since: Moment,
     /// Bytes received since then.
     pub bytes: usize,
-    /// It holds much while memory is short: unfinished lines of it are not kept.
-    pub saves_memory: bool,
     /// It is in the middle of a line that is not kept.
     pub skips: bool,
     /// The error that it gets.
@@ -157,15 +155,7 @@ blank!(
     SeldomOfClient,
     Self {
         opening: Opening { line: None, at: None },
-        closing: Closing {
-            why: None,
-            deadline: None,
-            since: Moment(0),
-            bytes: 0,
-            saves_memory: false,
-            skips: false,
-            refusal: None,
-        },
+        closing: Closing { why: None, deadline: None, since: Moment(0), bytes: 0, skips: false, refusal: None },
         assigned: Vec::new(),
         lost: LostNames::NONE,
         lists_told: ListsTold::NONE,
@@ -224,7 +214,9 @@ impl Client {
 }
 
 /// All clients.
-pub(super) type Clients = Table<Client, ClientMark>;
+pub(super) type Clients = Table<Client, 'c'>;
+/// All workers.
+pub(super) type Workers = Table<Worker, 'w'>;
 
 /// The endpoint of a peer, while other tables of the bus are borrowed too.
 macro_rules! end {
@@ -234,11 +226,7 @@ macro_rules! end {
 }
 pub(super) use end;
 
-pub(super) fn end_of<'a>(
-    clients: &'a mut Clients,
-    workers: &'a mut Table<Worker, WorkerMark>,
-    peer: Peer,
-) -> Option<&'a mut Endpoint> {
+pub(super) fn end_of<'a>(clients: &'a mut Clients, workers: &'a mut Workers, peer: Peer) -> Option<&'a mut Endpoint> {
     match peer {
         Peer::Client(client) => clients.get_mut(client).map(|client| &mut *client.end),
         Peer::Worker(worker) => workers.get_mut(worker).map(|worker| &mut worker.end),
@@ -265,14 +253,6 @@ impl Bus {
         self.clients.get_mut(client).filter(|client| client.phase == Phase::Refusing)
     }
 
-    /// The closing state of a client that is not yet being closed.
-    pub(super) fn closing(&mut self, client: ClientKey) -> Option<&mut Closing> {
-        self.clients
-            .get_mut(client)
-            .filter(|client| client.phase < Phase::Refusing)
-            .map(|client| &mut client.seldom.closing)
-    }
-
     /// All clients, in the order of their slots.
     pub(super) fn all_clients(&self) -> impl Iterator<Item = (ClientKey, &Client)> {
         self.clients.iter()
@@ -286,6 +266,11 @@ impl Bus {
     /// One of them.
     pub(super) fn client(&self, client: ClientKey) -> Option<&Client> {
         self.clients.get(client)
+    }
+
+    /// The same, to be changed.
+    pub(super) fn client_mut(&mut self, client: ClientKey) -> Option<&mut Client> {
+        self.clients.get_mut(client)
     }
 
     /// The client in a slot.
@@ -318,11 +303,6 @@ impl Bus {
         self.clients.capacity()
     }
 
-    /// Whether there is only one: it keeps no other client waiting.
-    pub(super) fn is_alone(&self) -> bool {
-        self.clients.len() == 1
-    }
-
     /// The identity of a client, if it is connected.
     pub(super) fn identity(&self, client: ClientKey) -> Option<&Identity> {
         self.clients.get(client).map(|client| &client.identity)
@@ -338,26 +318,9 @@ impl Bus {
         self.clients.get(client).map(|client| client.mcp).unwrap_or_default()
     }
 
-    /// Its opening, if it is a session of an MCP listener.
-    pub(super) fn opening(&mut self, client: ClientKey) -> Option<&mut Opening> {
-        self.clients.get_mut(client).map(|client| &mut client.seldom.opening)
-    }
-
-    /// The group of workers that its messages go to.
-    pub(super) fn group_of(&self, client: ClientKey) -> usize {
-        self.clients.get(client).map_or(0, |client| client.group)
-    }
-
     /// Its workers, in the groups that assign by client.
     pub(super) fn workers_of(&self, client: ClientKey) -> impl Iterator<Item = WorkerKey> + use<'_> {
         self.clients.get(client).into_iter().flat_map(|client| &client.seldom.assigned).map(|(_, worker)| *worker)
-    }
-
-    /// Moves a client to another group.
-    pub(super) fn move_client(&mut self, client: ClientKey, group: usize) {
-        if let Some(client) = self.clients.get_mut(client) {
-            (client.group, client.mcp.borrows) = (group, self.balancer.groups[group].lends());
-        }
     }
 
     /// The worker that it has in a group.
@@ -392,20 +355,6 @@ impl Bus {
         self.clients.get_mut(client).is_some_and(|Client { seldom, end, .. }| {
             seldom.lists_told.is_due(list, end.traffic.bytes_out, end.output.queued() + bytes)
         })
-    }
-
-    /// A client offers a worker an MCP server of this name.
-    pub(super) fn note_offer(&mut self, client: ClientKey, worker: WorkerKey, name: &[u8]) {
-        if let Some(client) = self.clients.get_mut(client) {
-            client.seldom.offers.note(worker, name);
-        }
-    }
-
-    /// A worker has answered it.
-    pub(super) fn note_answerer(&mut self, client: ClientKey, worker: WorkerKey) {
-        if let Some(client) = self.clients.get_mut(client) {
-            client.mcp.answered_by = Some(worker);
-        }
     }
 
     /// The worker that has answered a client last.
@@ -443,11 +392,6 @@ impl Bus {
         if let Some(client) = self.clients.get_mut(client) {
             client.seldom.lost.add(name);
         }
-    }
-
-    /// Whether it has.
-    pub(super) fn has_lost(&self, client: ClientKey, name: &[u8]) -> bool {
-        self.clients.get(client).is_some_and(|client| client.seldom.lost.has(name))
     }
 
     /// It has a session of this name again, or asks for one.

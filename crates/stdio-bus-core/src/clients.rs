@@ -62,25 +62,18 @@ impl Bus {
         let group = mcp.map_or_else(|| self.group_of_client(listener, &origin), |(group, _)| group);
         let era = mcp.map(|(_, era)| era);
         let mcp = McpState { era, borrows: self.balancer.groups[group].lends(), ..McpState::default() };
-        let room = if self.clients.is_full() {
-            None
-        } else {
-            self.admission.sources.enter(source, no_room.is_none().then_some(listener))
-        };
-        let client = room.map(|source_use| {
-            let (turned_away, opened, origin) = (no_room.is_some(), self.time.now(), Rc::new(origin));
-            let identity = Identity { number, stdio, source_use, listener, origin, turned_away, opened };
-            Client::new(identity, group, mcp)
-        });
-        let Some(key) = client.and_then(|client| self.clients.insert(client)) else {
+        if self.clients.is_full() {
             // The connection was on its way when the last slot was taken.
             self.report(Reason::ConnectionLimit, None, || "a client is turned away: no slot is left".into());
             return None;
-        };
+        }
+        let source_use = self.admission.sources.enter(source)?;
+        let (turned_away, opened, origin) = (no_room.is_some(), self.time.now(), Rc::new(origin));
+        let identity = Identity { number, stdio, source_use, listener, origin, turned_away, opened };
+        let key = self.clients.insert(Client::new(identity, group, mcp))?;
         self.admission.next_number += 1;
         self.report_client(Reason::ClientOpened, key);
-        if self.clients.is_full() && !self.admission.is_paused {
-            self.admission.is_paused = true;
+        if self.clients.is_full() {
             self.out.push(Effect::PauseAccept);
             let most = self.clients.capacity();
             self.report(Reason::ConnectionLimit, None, || {
@@ -130,7 +123,7 @@ impl Bus {
                 client.phase = Phase::HalfClosed;
                 self.be_patient(key, self.settings.limits.drain_timeout);
                 self.judge_source(key);
-                self.fail_requests_to_client(key);
+                self.fail_requests_to_client(key, |_, _| true);
                 self.finish_half_closed(key);
             }
             Phase::Flushing if client.end.output.queued() == 0 => {
@@ -249,7 +242,7 @@ impl Bus {
             self.count_outcome(request, reason, None);
             self.orphan_request(request);
         }
-        self.fail_requests_to_client(key);
+        self.fail_requests_to_client(key, |_, _| true);
         while let Some(session) = self.clients.get(key).and_then(|client| client.end.sessions.first().copied()) {
             self.give_up_session(session, Event::OwnerLeft);
         }
@@ -294,10 +287,9 @@ impl Bus {
 
     /// A client loses a session to another connection: its pending requests in it are no longer wanted.
     pub(super) fn end_use_of_session(&mut self, key: ClientKey, session: SessionKey) {
-        let is_in_it = |request: &RequestKey| self.pending.sessions(*request).contains(&Some(session));
-        let (mut outstanding, mut to_answer) = (self.asked_by(key.into()), self.asked_of(key.into()));
-        outstanding.retain(is_in_it);
-        to_answer.retain(is_in_it);
+        let is_in_it = |bus: &Self, request: RequestKey| bus.pending.sessions(request).contains(&Some(session));
+        let mut outstanding = self.asked_by(key.into());
+        outstanding.retain(|request| is_in_it(self, *request));
         if !outstanding.is_empty() {
             self.send_cancellation(session);
         }
@@ -305,17 +297,15 @@ impl Bus {
             let text = "another connection of the same name has taken this session over";
             self.fail_request(request, Reason::SessionTaken, text);
         }
-        self.fail_requests_of_workers(key, to_answer);
+        self.fail_requests_to_client(key, is_in_it);
     }
 
-    /// Answers workers' requests to this client with errors, since it will not answer them any more.
-    fn fail_requests_to_client(&mut self, key: ClientKey) {
-        let to_answer = self.asked_of(key.into());
-        self.fail_requests_of_workers(key, to_answer);
-    }
-
-    fn fail_requests_of_workers(&mut self, key: ClientKey, to_answer: Vec<RequestKey>) {
-        for request in to_answer {
+    /// Answers such requests of workers to this client with errors, since it will not answer them any more.
+    fn fail_requests_to_client(&mut self, key: ClientKey, is_such: impl Fn(&Self, RequestKey) -> bool) {
+        for request in self.asked_of(key.into()) {
+            if !is_such(self, request) {
+                continue;
+            }
             let asker = self.pending.get(request).and_then(Request::asker);
             let (id, shown) = (self.pending.asker_token(request), self.pending.asker_text(request));
             self.forget_request(request);
@@ -324,7 +314,7 @@ impl Bus {
                 (Some(shown), "the client left before it answered a worker's request".into())
             });
             let text = "the client has left";
-            self.send_error(asker, &id, None, Reason::ClientLeft, text, Delivered::Yes);
+            self.send_error(asker, &id, Reason::ClientLeft, text, Delivered::Yes);
         }
     }
 
@@ -359,14 +349,14 @@ impl Bus {
             self.close_client(key, Close::Now, Reason::ClientClosed);
         }
         self.report_client(Reason::ClientClosed, key);
+        let was_full = self.clients.is_full();
         let Some(client) = self.clients.remove(key) else { return };
         self.leave_audiences(key);
         self.release_gone_pools();
         self.timers.disarm(Timer::Client(key));
-        self.admission.sources.leave(client.identity.source_use, client.identity.let_in());
+        self.admission.sources.leave(client.identity.source_use);
         self.out.stats().bytes_unsent += client.end.output.queued() as u64;
-        if self.admission.is_paused {
-            self.admission.is_paused = false;
+        if was_full {
             self.out.push(Effect::ResumeAccept);
         }
         if client.identity.stdio {

@@ -9,7 +9,7 @@ use core::time::Duration;
 use ndjson_scan::Window;
 
 use super::Bus;
-use super::client::{Closing, Phase};
+use super::client::Phase;
 use super::message::Refusal;
 use super::peer::{ClientKey, Moment, Peer};
 use super::port::{Close, Next, Received};
@@ -31,16 +31,15 @@ impl Bus {
             Reason::ShuttingDown => Refusal(why, text.into()),
             _ => Refusal(Reason::ConnectionClosing, format!("this connection is being closed: {text}")),
         };
-        let saves_memory = why == Reason::MemoryLimit;
         let since = self.time.now();
-        let Some(closing) = self.closing(key) else { return };
-        let why_at_first = closing.why.or(Some(why));
-        *closing =
-            Closing { why: why_at_first, since, saves_memory, refusal: Some(refusal), ..core::mem::take(closing) };
+        let Some(client) = self.client_mut(key).filter(|client| client.phase < Phase::Refusing) else { return };
+        let closing = &mut client.seldom.closing;
+        closing.why.get_or_insert(why);
+        (closing.since, closing.refusal) = (since, Some(refusal));
         self.fail_requests_of(key, why, text);
         // It may have no request whose error would tell it that the daemon keeps running.
         if why != Reason::ShuttingDown {
-            self.send_error(key.into(), b"null", None, why, text, Delivered::Nothing);
+            self.send_error(key.into(), b"null", why, text, Delivered::Nothing);
         }
         let is_open = self.phase(key) == Some(Phase::Open);
         self.close_client(key, if is_open { Close::Refuse } else { Close::Flush }, why);
@@ -81,7 +80,7 @@ impl Bus {
             self.count_refused(key, consumed);
             return Received { consumed, next: if consumed < bytes { Next::Again } else { Next::Read } };
         }
-        let saves_memory = client.seldom.closing.saves_memory || is_short;
+        let saves_memory = client.seldom.closing.why == Some(Reason::MemoryLimit) || is_short;
         let found = self.find_lines(key, window);
         let mut received = self.route_lines(key.into(), window, found, 0);
         if received.next == Next::Read

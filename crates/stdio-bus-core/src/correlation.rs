@@ -9,10 +9,11 @@ use super::client::end;
 use super::ended::Said;
 use super::id::{Id, Spelled};
 use super::message::{Cancel, Edit, Edits, Refusal, UNCHANGED, Verb, is_response, print_of};
-use super::peer::{Peer, RequestKey, Text, WorkerKey};
+use super::peer::{Moment, Peer, RequestKey, Text, WorkerKey};
 use super::pending::{Direction, NewRequest, Request, Wire};
 use super::reply::Delivered;
 use super::report::Reason;
+use super::request::Flags;
 use super::session::state::Event;
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::tally::Outcome;
@@ -205,8 +206,10 @@ impl Bus {
             self.supervisor.has_changed |= worker.answering.answers(is_response(line));
             self.supervisor.pools[worker.name.pool].tally.answered(Outcome::of_answer(line), self.time.lasted(since));
         }
-        if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer) {
-            self.note_answerer(client, worker);
+        if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer)
+            && let Some(client) = self.client_mut(client)
+        {
+            client.mcp.answered_by = Some(worker);
         }
         self.forward(to, line, &mut edits);
     }
@@ -328,7 +331,8 @@ impl Bus {
     /// Answers requests that have timed out, and forgets cancelled ones.
     pub(super) fn tick_requests(&mut self) {
         let mut late = Vec::new();
-        for key in self.pending.expired(self.time.now()) {
+        let now = self.time.now();
+        for key in self.pending.all(&|request| request.expires != Moment::NEVER && request.expires <= now) {
             let Some(request) = self.pending.get(key) else { continue };
             if request.cancelled().is_some() {
                 self.discard_unwanted(key);
@@ -345,15 +349,15 @@ impl Bus {
         for worker in late {
             self.count_timeout(worker);
         }
-        let next = self.pending.next_expiry();
-        self.timers.arm(Timer::Requests, next);
+        self.timers.arm(Timer::Requests, self.pending.iter().map(|(_, request)| request.expires).min());
     }
 
     /// Tells the asker of a client's request that no answer will come, and reports the loss.
     pub(super) fn fail_request(&mut self, key: RequestKey, reason: Reason, text: &str) {
         let Some(request) = self.pending.get(key) else { return };
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
-        let session = request.session.filter(|_| request.session_on_top()).and_then(|key| self.sessions.get(key));
+        let session =
+            request.session.filter(|_| request.flags.has(Flags::ON_TOP)).and_then(|key| self.sessions.get(key));
         let session = session.map(|session| session.name.clone());
         let (token, id) = (self.pending.asker_token(key), self.pending.asker_text(key));
         self.report_request(reason, [Some(client.into()), Some(worker.into())], || (Some(id), text.into()));

@@ -24,9 +24,8 @@ use super::tally::Outcome;
 
 /// Maximum number of bytes kept of a method.
 const LONGEST_METHOD: usize = 64;
-/// Maximum number of ended requests that are not taken yet, and of bytes of their names.
+/// Maximum number of ended requests that are not taken yet.
 const MOST: usize = 4096;
-const MOST_BYTES: usize = 1 << 20;
 /// This many requests have records per interval, 10,000 a second: a flood costs no more than these.
 const MOST_OF_EACH: u32 = 1_000;
 const EVERY: Duration = Duration::from_millis(100);
@@ -89,19 +88,12 @@ pub struct Ended {
     pub bytes_in: u64,
     /// Bytes of the answer.
     pub bytes_out: u64,
-    /// The lengths of its words.
-    pub(super) words: [usize; 3],
-}
-
-/// Names chosen by clients and workers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Words<'a> {
     /// The id as its client wrote it: a token of JSON, or its beginning.
-    pub id: &'a [u8],
+    pub id: Text,
     /// The beginning of the method, decoded.
-    pub method: &'a [u8],
+    pub method: Text,
     /// The session, decoded; empty if there is none.
-    pub session: &'a [u8],
+    pub session: Text,
 }
 
 /// See the module's documentation.
@@ -110,8 +102,6 @@ pub(super) struct Records {
     /// The method and the line length of each pending request, by slot.
     begun: Vec<Option<(Text, u64)>>,
     ended: Vec<Ended>,
-    /// Their words, concatenated.
-    text: Vec<u8>,
     lost: u64,
     /// When the quota of records was last renewed, and what is left of it.
     renewed: Moment,
@@ -143,14 +133,13 @@ impl Records {
         if self.begun.len() <= key.index() {
             self.begun.resize(key.index() + 1, None);
         }
-        let name = session_name(window, line.method).unwrap_or_default();
-        self.begun[key.index()] = Some((begin_of(&name, LONGEST_METHOD).into(), bytes_of(line)));
+        self.begun[key.index()] = Some((method_of(window, line), bytes_of(line)));
     }
 
     /// A request with a record has ended.
-    fn end(&mut self, key: RequestKey, ended: Ended, words: Words<'_>) {
+    fn end(&mut self, key: RequestKey, ended: Ended) {
         let Some((method, bytes_in)) = self.begun.get_mut(key.index()).and_then(Option::take) else { return };
-        self.add(Ended { bytes_in, ..ended }, Words { method: method.as_bytes(), ..words });
+        self.add(Ended { method, bytes_in, ..ended });
     }
 
     /// A request was answered with this line, which is forwarded unchanged.
@@ -161,22 +150,16 @@ impl Records {
         (window, line): (Window<'_>, &Line),
         ended: Ended,
     ) {
-        let session = session.map(|session| session.name.as_bytes()).unwrap_or_default();
-        let bytes_out = bytes_of(line);
-        let words = Words { id: window.get(line.id), session, ..Words::default() };
-        self.end(key, Ended { bytes_out, ..ended }, words);
+        let session = session.map(|session| session.name.clone()).unwrap_or_default();
+        self.end(key, Ended { bytes_out: bytes_of(line), id: window.get(line.id).into(), session, ..ended });
     }
 
-    fn add(&mut self, ended: Ended, words: Words<'_>) {
-        if self.ended.len() >= MOST || self.text.len() >= MOST_BYTES {
+    fn add(&mut self, ended: Ended) {
+        if self.ended.len() >= MOST {
             self.lost += 1;
             return;
         }
-        let Words { id, method, session } = words;
-        for word in [id, method, session] {
-            self.text.extend_from_slice(word);
-        }
-        self.ended.push(Ended { words: [id.len(), method.len(), session.len()], ..ended });
+        self.ended.push(ended);
     }
 }
 
@@ -187,6 +170,10 @@ fn begin_of(text: &[u8], most: usize) -> &[u8] {
     }
     let is_cut = |at: &usize| text[*at] & 0xc0 != 0x80;
     &text[..(0..=most).rev().find(is_cut).unwrap_or(most)]
+}
+
+fn method_of(window: Window<'_>, line: &Line) -> Text {
+    begin_of(&session_name(window, line.method).unwrap_or_default(), LONGEST_METHOD).into()
 }
 
 fn bytes_of(line: &Line) -> u64 {
@@ -200,17 +187,9 @@ fn code_of(line: &[u8]) -> Option<i64> {
 
 impl Bus {
     /// Takes each client request that has ended since, and returns how many more there were.
-    pub fn take_ended(&mut self, mut take: impl FnMut(&Ended, Words<'_>)) -> u64 {
+    pub fn take_ended(&mut self, take: impl FnMut(Ended)) -> u64 {
         let Some(records) = self.out.records() else { return 0 };
-        let mut text = &records.text[..];
-        for ended in &records.ended {
-            let mut word = |length| text.split_off(..length).unwrap_or_default();
-            let [id, method, session] = ended.words.map(&mut word);
-            let words = Words { id, method, session };
-            take(ended, words);
-        }
-        records.ended.clear();
-        records.text.clear();
+        records.ended.drain(..).for_each(take);
         core::mem::take(&mut records.lost)
     }
 
@@ -254,10 +233,12 @@ impl Bus {
             worker: self.worker_name(worker),
             took: self.time.lasted(request.since()),
             bytes_out,
+            id: id.into(),
+            session: session.into(),
             ..Ended::of(client, identity, ending)
         };
         if let Some(records) = self.out.records() {
-            records.end(key, ended, Words { id, session, ..Words::default() });
+            records.end(key, ended);
         }
     }
 
@@ -277,22 +258,18 @@ impl Bus {
             return;
         }
         let Some(identity) = self.identity(from) else { return };
+        let id = window.get(line.id);
         let ended = Ended {
             pool,
             bytes_in: bytes_of(line),
             bytes_out: said.map_or(0, |said| said.line.len() as u64),
+            id: id[..id.len().min(2 * MAX_REQUEST_ID_LEN)].into(),
+            method: method_of(window, line),
+            session: begin_of(&session_named(window, line).unwrap_or_default(), MAX_SESSION_ID_LEN).into(),
             ..Ended::of(from, identity, Ending::of(REFUSED, reason, said))
         };
-        let session = session_named(window, line).unwrap_or_default();
-        let method = session_name(window, line.method).unwrap_or_default();
-        let id = window.get(line.id);
-        let words = Words {
-            id: &id[..id.len().min(2 * MAX_REQUEST_ID_LEN)],
-            method: begin_of(&method, LONGEST_METHOD),
-            session: begin_of(&session, MAX_SESSION_ID_LEN),
-        };
         if let Some(records) = self.out.records() {
-            records.add(ended, words);
+            records.add(ended);
         }
     }
 }
@@ -309,7 +286,9 @@ impl Ended {
             took: Duration::ZERO,
             bytes_in: 0,
             bytes_out: 0,
-            words: [0; 3],
+            id: Text::default(),
+            method: Text::default(),
+            session: Text::default(),
         }
     }
 }

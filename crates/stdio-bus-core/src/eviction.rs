@@ -197,7 +197,7 @@ impl Bus {
     /// first.
     pub(super) fn make_room_for_a_connection(&mut self) {
         let now = self.time.now();
-        if !self.admission.is_paused || self.free_slots() > 0 {
+        if self.free_slots() > 0 {
             return;
         }
         let idle = || {

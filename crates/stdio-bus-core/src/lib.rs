@@ -75,10 +75,10 @@ use alloc::vec::Vec;
 
 use admission::Admission;
 use balancer::Balancer;
-use client::{Clients, Phase};
+use client::{Clients, Phase, Workers};
 use intake::{Flow, Intake, length_of_line};
 use out::Out;
-use peer::{Moment, Peer, RequestKey, WorkerMark};
+use peer::{Moment, Peer, RequestKey};
 use pending::Pending;
 use port::{Close, Effects, Input};
 use report::{Reason, Report};
@@ -92,7 +92,7 @@ pub use supervisor::worker;
 use table::Table;
 use time::Time;
 use timers::{Timer, Timers};
-use worker::{Event, Worker};
+use worker::Event;
 
 /// The bus. It answers every input with [`Effects`], which are carried out in order.
 pub struct Bus {
@@ -100,7 +100,7 @@ pub struct Bus {
     settings: Settings,
     intake: Intake,
     clients: Clients,
-    workers: Table<Worker, WorkerMark>,
+    workers: Workers,
     sessions: Sessions,
     pending: Pending,
     supervisor: Supervisor,
@@ -341,7 +341,12 @@ impl Bus {
     /// The requests that a peer has still to answer, the oldest first.
     fn asked_of(&self, peer: Peer) -> Vec<RequestKey> {
         let has_any = self.peer_end(peer).is_some_and(|end| end.unanswered.count() > 0);
-        if has_any { self.pending.unanswered(peer) } else { Vec::new() }
+        if has_any { self.pending.all(&|request| request.answerer() == peer) } else { Vec::new() }
+    }
+
+    /// How many requests of clients somebody waits for.
+    fn awaited(&self) -> usize {
+        self.all_clients().map(|(_, client)| client.end.outstanding.len()).sum()
     }
 
     fn takes_messages(&self, peer: Peer) -> bool {

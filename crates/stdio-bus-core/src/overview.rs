@@ -269,7 +269,7 @@ impl Bus {
             asker: request.asker().and_then(|asker| self.name(asker)),
             answerer: self.name(request.answerer()),
             age: self.lasted(now, request.since()),
-            expires: request.expires().map(|at| at.since(now)),
+            expires: (request.expires != Moment::NEVER).then(|| request.expires.since(now)),
             is_cancelled: request.cancelled().is_some(),
         })
     }

@@ -8,23 +8,14 @@ use core::time::Duration;
 
 use super::table::Key;
 
-/// Marks the keys of clients.
-pub enum ClientMark {}
-/// Marks the keys of workers.
-pub enum WorkerMark {}
-/// Marks the keys of sessions.
-pub enum SessionMark {}
-/// Marks the keys of requests.
-pub enum RequestMark {}
-
 /// Key of a client connection.
-pub type ClientKey = Key<ClientMark>;
+pub type ClientKey = Key<'c'>;
 /// Key of one incarnation of a worker; a restarted worker has a new key.
-pub type WorkerKey = Key<WorkerMark>;
+pub type WorkerKey = Key<'w'>;
 /// Key of a session.
-pub type SessionKey = Key<SessionMark>;
+pub type SessionKey = Key<'s'>;
 /// Key of a pending request, among those of its direction.
-pub type RequestKey = Key<RequestMark>;
+pub type RequestKey = Key<'r'>;
 
 /// One end of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +44,6 @@ pub struct PeerBits(NonZeroU64);
 
 impl PeerBits {
     const WORKER: NonZeroU64 = NonZeroU64::new(1 << 63).unwrap();
-
-    /// Whether it is a worker.
-    pub(super) fn is_worker(self) -> bool {
-        self.0.get() & Self::WORKER.get() != 0
-    }
 
     /// As a number.
     pub fn get(self) -> u64 {
@@ -142,6 +128,12 @@ impl Moment {
 /// A short text of the bus: a replaced id or an error reply. Up to the length of a UUID in quotes is stored inline.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Text(Repr);
+
+impl Default for Text {
+    fn default() -> Self {
+        Self(Repr::Inline(0, [0; Self::INLINE]))
+    }
+}
 
 #[derive(Clone, PartialEq, Eq)]
 enum Repr {

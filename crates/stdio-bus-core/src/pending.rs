@@ -9,18 +9,17 @@
 //! whose answer may still arrive is never given to another request of that answerer.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::num::NonZeroU64;
 use core::ops::Deref;
 use core::time::Duration;
 
 use super::id::Id;
 use super::message::{Cancel, Verb};
-use super::peer::{Moment, Peer, PeerBits, RequestKey, RequestMark, SessionKey, Text, WorkerKey};
+use super::peer::{Moment, Peer, PeerBits, RequestKey, SessionKey, Text, WorkerKey};
 pub(super) use super::request::{Direction, NewRequest, Request, Wire};
-use super::request::{Flags, NONE, Original, Progress, Rare, SINCE_SHIFT};
+use super::request::{Flags, NONE, Original, Rare, SINCE_SHIFT};
 use super::settings::MAX_PENDING_REQUESTS;
 use super::table::{Fingerprints, Table};
 
@@ -44,7 +43,7 @@ pub(super) struct Place(usize);
 
 /// The pending requests.
 pub(super) struct Pending {
-    table: Table<Request, RequestMark>,
+    table: Table<Request, 'r'>,
     /// Number of requests in each direction.
     counts: [usize; 2],
     /// Table slots by answerer and wire id: each at its home, or behind it if that is taken.
@@ -54,7 +53,7 @@ pub(super) struct Pending {
     rare: Vec<Option<Box<Rare>>>,
     /// The requests of peers that have searched for one among many, by the fingerprint of asker and id, and then in
     /// order of creation.
-    by_asker: BTreeSet<(u64, u64)>,
+    by_asker: BTreeMap<(u64, u64), RequestKey>,
     /// Requests whose progress token differs from the wire id, by the fingerprint of answerer and token.
     by_token: BTreeMap<u64, RequestKey>,
     /// Orphaned and cancelled requests, oldest first, in each direction; some may be gone.
@@ -95,12 +94,6 @@ impl Asked {
     }
 }
 
-/// The keys of requests in order of creation. One sort serves every list of requests.
-fn in_order(mut keys: Vec<RequestKey>) -> Vec<RequestKey> {
-    keys.sort_unstable_by_key(|key| key.serial());
-    keys
-}
-
 /// Index size: four slots for each possible request of one direction, so that collisions are rare.
 const PLACES: usize = (4 * MAX_PENDING_REQUESTS).next_power_of_two();
 
@@ -112,7 +105,7 @@ impl Pending {
             index: vec![NONE; PLACES].try_into().expect("so many places"),
             fingerprints: Fingerprints::default(),
             rare: Vec::new(),
-            by_asker: BTreeSet::new(),
+            by_asker: BTreeMap::new(),
             by_token: BTreeMap::new(),
             unwanted: [VecDeque::new(), VecDeque::new()],
             ids_made: 0,
@@ -123,12 +116,6 @@ impl Pending {
     #[inline]
     pub(super) fn count(&self, direction: Direction) -> usize {
         self.counts[direction as usize]
-    }
-
-    /// Number of client requests whose asker still waits.
-    pub(super) fn awaited(&self) -> usize {
-        let is_awaited = |request: &Request| request.asker.is_some() && request.answerer.is_worker();
-        self.table.iter().filter(|(_, request)| is_awaited(request)).count()
     }
 
     /// Whether there is room for one more request of an asker that has `holds` unanswered, among `askers` possible
@@ -260,7 +247,7 @@ impl Pending {
 
     /// The fingerprint of the id known to the answerer, and that of its progress token, if that is not the id.
     pub(super) fn fingerprints_of(&self, key: RequestKey) -> Option<(u64, Option<u64>)> {
-        let token = self.rare(key).and_then(|rare| rare.progress.as_ref()?.wire.as_ref());
+        let token = self.rare(key).and_then(|rare| rare.token.as_ref());
         Some((self.fingerprint(&self.wire_id(key, self.get(key)?)), token.map(|token| self.fingerprint(token))))
     }
 
@@ -279,12 +266,6 @@ impl Pending {
         (asked.last != NONE).then(|| self.table.in_slot(asked.last.into()).0)
     }
 
-    /// The requests that `answerer` has to answer, the oldest first. It searches the whole table.
-    pub(super) fn unanswered(&self, answerer: Peer) -> Vec<RequestKey> {
-        let answerer = PeerBits::from(answerer);
-        self.all(|request| request.answerer == answerer)
-    }
-
     /// The oldest request that `asker`, whose list this is, has made under this id. Cancellations are rare: only a peer
     /// that has searched for one among many has its requests listed by id, from then on.
     pub(super) fn find_asked(&mut self, asker: Peer, id: &Id, asked: &mut Asked) -> Option<RequestKey> {
@@ -298,8 +279,7 @@ impl Pending {
         }
         let alike = self.fingerprint_at(asker.into(), id);
         let alike = self.by_asker.range((alike, 0)..=(alike, u64::MAX));
-        let mut found = alike.filter_map(|(_, bits)| NonZeroU64::new(*bits)).map(RequestKey::of_bits);
-        found.find(|key| self.is_asked_as(*key, asker, id))
+        alike.map(|(_, key)| *key).find(|key| self.is_asked_as(*key, asker, id))
     }
 
     /// The fingerprint of a peer's id or token.
@@ -309,9 +289,10 @@ impl Pending {
 
     /// The entry of a request in the list by id, while it has its asker.
     #[cold]
-    fn entry_by_id(&self, key: RequestKey) -> Option<(u64, u64)> {
+    fn entry_by_id(&self, key: RequestKey) -> Option<((u64, u64), RequestKey)> {
         let request = self.get(key)?;
-        Some((self.fingerprint_at(request.asker?, &self.asker_id(key, request)), key.to_bits().get()))
+        let id = self.fingerprint_at(request.asker?, &self.asker_id(key, request));
+        Some(((id, key.serial()), key))
     }
 
     /// Number of requests in the list by id.
@@ -382,7 +363,7 @@ impl Pending {
         let unusual = if is_unusual { Flags::UNUSUAL } else { 0 };
         request.flags.0 |= Flags::RARE | unusual | if wire.is_some() { Flags::TEXT } else { 0 };
         let second_session = new.second_session;
-        *self.beside(key) = Rare { wire, original, second_session, progress: None };
+        *self.beside(key) = Rare { wire, original, second_session, ..Rare::default() };
         let mut place = self.home(new.answerer.into(), bits);
         while self.index[place] != NONE {
             place = (place + 1) % PLACES;
@@ -394,9 +375,8 @@ impl Pending {
     #[cold]
     fn forget_beside(&mut self, key: RequestKey) {
         let answerer = self.table.in_slot(key.index()).1.answerer;
-        let progress = self.rare[key.index()].take().and_then(|rare| rare.progress);
-        if let Some(Progress { wire: Some(wire), .. }) = progress {
-            self.by_token.remove(&self.fingerprint_at(answerer, &wire));
+        if let Some(token) = self.rare[key.index()].take().and_then(|rare| rare.token) {
+            self.by_token.remove(&self.fingerprint_at(answerer, &token));
         }
     }
 
@@ -415,7 +395,8 @@ impl Pending {
         if let Some(wire) = &wire {
             self.by_token.insert(self.fingerprint_at(answerer, wire), key);
         }
-        self.beside(key).progress = Some(Progress { wire, original });
+        let rare = self.beside(key);
+        (rare.token, rare.original_token) = (wire, original);
     }
 
     /// The state beside a request.
@@ -445,30 +426,19 @@ impl Pending {
             return None;
         }
         let key = *self.by_token.get(&self.fingerprint_at(answerer.into(), token))?;
-        let is_it =
-            self.get(key)?.answerer() == answerer && self.rare(key)?.progress.as_ref()?.wire.as_ref() == Some(token);
+        let is_it = self.get(key)?.answerer() == answerer && self.rare(key)?.token.as_ref() == Some(token);
         is_it.then_some(key)
     }
 
     /// The progress token of a request's asker, if its answerer sees another one.
     pub(super) fn replaced_progress(&self, key: RequestKey) -> Option<Text> {
-        self.rare(key)?.progress.as_ref()?.original.clone()
+        self.rare(key)?.original_token.clone()
     }
 
     /// An id that was never used before.
     pub(super) fn make_id(&mut self, is_string: bool) -> Id {
         self.ids_made += 1;
         Id::made(self.ids_made - 1, is_string)
-    }
-
-    /// The index slot of a request.
-    fn place_of(&self, key: RequestKey) -> Option<Place> {
-        let request = self.get(key)?;
-        let mut place = self.home(request.answerer, request.wire);
-        while usize::from(self.index[place]) != key.index() {
-            place = (place + 1) % PLACES;
-        }
-        Some(Place(place))
     }
 
     /// Frees an index slot: entries behind it that could not be found any more move up.
@@ -496,7 +466,7 @@ impl Pending {
     #[inline]
     pub(super) fn leave_asker(&mut self, key: RequestKey, asked: &mut Asked) {
         if asked.lists_ids
-            && let Some(entry) = self.entry_by_id(key)
+            && let Some((entry, _)) = self.entry_by_id(key)
         {
             self.by_asker.remove(&entry);
         }
@@ -528,9 +498,12 @@ impl Pending {
 
     /// Removes a request without an asker.
     pub(super) fn remove(&mut self, key: RequestKey) {
-        if let Some(place) = self.place_of(key) {
-            self.remove_at(key, place);
+        let Some(request) = self.get(key) else { return };
+        let mut place = self.home(request.answerer, request.wire);
+        while usize::from(self.index[place]) != key.index() {
+            place = (place + 1) % PLACES;
         }
+        self.remove_at(key, Place(place));
     }
 
     /// A log line is written when the request ends.
@@ -581,16 +554,6 @@ impl Pending {
         core::iter::from_fn(|| unwanted.pop_front()).find(|key| self.table.get(*key).is_some())
     }
 
-    /// Requests that have timed out, the oldest first.
-    pub(super) fn expired(&self, now: Moment) -> Vec<RequestKey> {
-        self.all(|request| request.expires != Moment::NEVER && request.expires <= now)
-    }
-
-    /// Subscriptions that their clients have not cancelled.
-    pub(super) fn subscriptions(&self) -> Vec<RequestKey> {
-        self.all(|request| request.verb == Verb::Listen && request.asker.is_some() && request.cancelled().is_none())
-    }
-
     /// How many requests of waiting clients this worker owes an answer, and since when.
     pub(super) fn owed_by(&self, worker: WorkerKey) -> (usize, Moment) {
         let is_owed = |request: &&Request| {
@@ -600,15 +563,12 @@ impl Pending {
         owed.fold((0, Moment::NEVER), |(count, since), request| (count + 1, since.min(request.since())))
     }
 
-    /// The requests for which `is_such` holds, in order of creation.
-    fn all(&self, is_such: impl Fn(&Request) -> bool) -> Vec<RequestKey> {
-        let is_such = |(key, request): (RequestKey, &Request)| is_such(request).then_some(key);
-        in_order(self.table.iter().filter_map(is_such).collect())
-    }
-
-    /// When the next one times out; never, if none can.
-    pub(super) fn next_expiry(&self) -> Moment {
-        self.table.iter().map(|(_, request)| request.expires).min().unwrap_or(Moment::NEVER)
+    /// The requests for which `is_such` holds, in order of creation. It searches the whole table.
+    pub(super) fn all(&self, is_such: &dyn Fn(&Request) -> bool) -> Vec<RequestKey> {
+        let such = self.table.iter().filter(|(_, request)| is_such(request));
+        let mut keys: Vec<_> = such.map(|(key, _)| key).collect();
+        keys.sort_unstable_by_key(|key| key.serial());
+        keys
     }
 
     /// Number of index slots in use. The index is mostly empty, and checked after each step of the simulator: empty
@@ -631,7 +591,7 @@ impl Pending {
             let is_unwanted = request.asker.is_none() || request.cancelled().is_some();
             assert!(!is_unwanted || unwanted[key.index()], "an orphan gives its slot back when the table is full");
             assert_eq!(self.find(request.answerer(), &self.wire_id(key, request)), Some(key));
-            let token = self.rare(key).and_then(|rare| rare.progress.as_ref()?.wire.as_ref());
+            let token = self.rare(key).and_then(|rare| rare.token.as_ref());
             assert!(token.is_none_or(|token| self.find_by_token(request.answerer(), token) == Some(key)));
             told_otherwise += usize::from(token.is_some());
         }
@@ -641,7 +601,7 @@ impl Pending {
 
 /// Requests are looked up as in any table.
 impl Deref for Pending {
-    type Target = Table<Request, RequestMark>;
+    type Target = Table<Request, 'r'>;
 
     fn deref(&self) -> &Self::Target {
         &self.table

@@ -96,7 +96,7 @@ impl Bus {
 
     fn listener_serves(&self, listener: usize) -> Result<(), String> {
         let most = self.settings.listeners[listener].max_connections.total;
-        if let Some(most) = most.filter(|most| self.admission.sources.let_in(Some(listener), None) >= *most) {
+        if let Some(most) = most.filter(|most| self.let_in(Some(listener), None) >= *most) {
             return Err(format!("all {most} connections of the listener are in use"));
         }
         let pools = self.balancer.groups[self.balancer.of_listeners[listener]].pools();

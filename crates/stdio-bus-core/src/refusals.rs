@@ -29,36 +29,33 @@ impl Bus {
     /// Refuses a message of `from`: the asker gets an error, and the loss is reported.
     pub(super) fn refuse(&mut self, from: Peer, window: Window<'_>, line: &Line, refusal: Refusal) -> Flow {
         let Refusal(reason, text) = refusal;
-        let answer = line.id.is_some() && self.takes_errors(from);
+        let has_id = line.id.is_some();
+        let answer = has_id && self.takes_errors(from);
         // A peer that asks without reading the answers is not read until it reads.
         if answer && self.block_on_itself(from) {
             return Flow::Blocked;
         }
         self.report_line(reason, from, window, line, &text);
-        if let Some(end) = self.endpoint(from).filter(|_| line.id.is_some()) {
+        if let Some(end) = self.endpoint(from).filter(|_| has_id) {
             end.traffic.refused += 1;
         }
-        if let Peer::Client(client) = from
-            && line.id.is_some()
-        {
+        let error = |session: Option<&[u8]>, cause| {
+            let id = echoed_id(window, line);
+            answer.then(|| self.error_for(from, id, session, (reason, cause), &text, Delivered::No)).flatten()
+        };
+        let Peer::Client(client) = from else {
+            let said = error(None, None);
+            self.say(from, said);
+            return Flow::Next;
+        };
+        let cause = if reason == Reason::RequestLost { self.cause_of_loss(client, window, line) } else { None };
+        let said = error(echoed_session(window, line).as_deref(), cause);
+        if has_id {
             let pool = self.pool_meant(client, window, line);
             self.count_error(pool, reason);
-        }
-        let (session, cause) = match from {
-            Peer::Client(client) if reason == Reason::RequestLost => {
-                (echoed_session(window, line), self.cause_of_loss(client, window, line))
+            if self.out.keeps_records() && !is_response(line) {
+                self.record_refusal(client, (window, line), reason, said.as_ref());
             }
-            Peer::Client(_) => (echoed_session(window, line), None),
-            Peer::Worker(_) => (None, None),
-        };
-        let error = |id| self.error_for(from, id, session.as_deref(), (reason, cause), &text, Delivered::No);
-        let said = answer.then(|| error(echoed_id(window, line))).flatten();
-        if let Peer::Client(client) = from
-            && self.out.keeps_records()
-            && line.id.is_some()
-            && !is_response(line)
-        {
-            self.record_refusal(client, (window, line), reason, said.as_ref());
         }
         self.say(from, said);
         Flow::Next
@@ -94,17 +91,8 @@ impl Bus {
     }
 
     /// Sends an error to a peer that still reads. `id` is a JSON token.
-    #[allow(clippy::too_many_arguments)]
-    pub(super) fn send_error(
-        &mut self,
-        to: Peer,
-        id: &[u8],
-        session: Option<&[u8]>,
-        reason: Reason,
-        text: &str,
-        delivered: Delivered,
-    ) {
-        let said = self.error_for(to, id, session, (reason, None), text, delivered);
+    pub(super) fn send_error(&mut self, to: Peer, id: &[u8], reason: Reason, text: &str, delivered: Delivered) {
+        let said = self.error_for(to, id, None, (reason, None), text, delivered);
         self.say(to, said);
     }
 
@@ -122,7 +110,7 @@ impl Bus {
         if !self.takes_errors(to) {
             return None;
         }
-        let code = reply::code(reason);
+        let code = reason.code();
         // A worker that was replaced has not simply ended.
         let told = cause.filter(|cause| *cause == Reason::WorkerReplaced).map_or(reason.told(), Reason::name);
         let mut line = reply::error(id, session, code, text, told, cause.map(Reason::name), delivered);
@@ -258,7 +246,7 @@ impl Bus {
             _ => format!("Invalid Request: {text}"),
         };
         self.fail_requests_of(client, Reason::RequestDiscarded, CLOSED_BEFORE);
-        self.send_error(client.into(), b"null", None, reason, &message, Delivered::Nothing);
+        self.send_error(client.into(), b"null", reason, &message, Delivered::Nothing);
         self.close_client(client, Close::Flush, reason);
     }
 }

@@ -93,8 +93,8 @@ impl Bus {
     fn arrange_clients(&mut self, moved: &[Option<usize>]) {
         self.balancer = Balancer::new(&self.settings, self.supervisor.shown);
         for key in self.client_keys() {
-            let Some(client) = self.identity(key) else { continue };
-            let (before, is_mcp) = (self.group_of(key), self.mcp(key).era.is_some());
+            let Some(Client { identity: client, group: before, mcp, .. }) = self.client(key) else { continue };
+            let (before, is_mcp) = (*before, mcp.era.is_some());
             // The group of a pool has its index.
             let of_pool = |group: usize| moved.get(group).copied().flatten();
             let group = of_pool(before)
@@ -104,7 +104,10 @@ impl Bus {
             // the sessions there.
             let assigned = self.take_workers(key).into_iter();
             let (own, others): (Vec<_>, Vec<_>) = assigned.partition(|(of, _)| *of == before);
-            self.move_client(key, group);
+            let lends = self.balancer.groups[group].lends();
+            if let Some(client) = self.client_mut(key) {
+                (client.group, client.mcp.borrows) = (group, lends);
+            }
             for (of, worker) in own.into_iter().chain(others) {
                 let to = if of == before { Some(group) } else { of_pool(of) };
                 let is_its_own = self.owner(worker) == Some(key);

@@ -1,36 +1,6 @@
 //! JSON written by the bus itself: error replies (decisions 8, 9), and ids and names encoded as JSON again.
 
-use super::report::Reason;
 use alloc::vec::Vec;
-
-/// The JSON-RPC error code of a reason (decision 8), for reasons that are sent to clients.
-pub fn code(reason: Reason) -> i32 {
-    match reason {
-        Reason::NoWorker => -32010,
-        Reason::RequestLost | Reason::RequestDiscarded | Reason::OwnWorkerEnded => -32011,
-        Reason::SessionLimit => -32012,
-        Reason::PendingLimit => -32013,
-        Reason::SessionDenied | Reason::SessionTaken => -32014,
-        Reason::Timeout => -32015,
-        Reason::ShuttingDown => -32016,
-        Reason::SessionLost => -32017,
-        Reason::ConnectionLimit => -32019,
-        // MCP reserves -32020 to -32022; the bridge has -32018, -32023 and -32024.
-        Reason::EraUnsupported => -32022,
-        Reason::TokenRemoved => -32025,
-        Reason::ConnectionClosing => -32026,
-        Reason::MemoryLimit => -32027,
-        Reason::ClientKilled => -32028,
-        Reason::ClientIdle => -32029,
-        Reason::ListenerRemoved => -32030,
-        Reason::Cancelled => -32800,
-        Reason::MethodDenied => -32601,
-        Reason::IdTooLong | Reason::SessionIdTooLong | Reason::UnknownPool | Reason::UnknownRequest => -32602,
-        Reason::ClientMalformed => -32700,
-        Reason::ClientLineTooLong | Reason::ProxyHeader | Reason::ServerRequest => -32600,
-        _ => -32603,
-    }
-}
 
 /// Whether the answerer may have received the request that failed: retrying it is safe only if it did not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,9 +25,13 @@ pub enum Level {
     Error,
 }
 
-/// Declares the reasons once: variant, name in logs and error data, level, help text.
+/// Declares the reasons once: variant, name in logs and error data, level, JSON-RPC error code if it is answered with one
+/// of its own (decision 8), help text. The code stands behind `fails` if such an event mostly means that a request gets an
+/// error instead of its answer, else behind `says`.
+///
+/// MCP reserves -32020 to -32022; the bridge has -32018, -32023 and -32024.
 macro_rules! reasons {
-    ($($variant:ident $name:literal $level:ident $help:literal,)*) => {
+    ($($variant:ident $name:literal $level:ident $(fails $failure:literal)? $(says $error:literal)? $help:literal,)*) => {
         /// Why something was dropped, closed or changed.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Reason { $(#[doc = $help] $variant,)* }
@@ -50,6 +54,16 @@ macro_rules! reasons {
             pub fn level(self) -> Level {
                 match self { $(Self::$variant => Level::$level,)* }
             }
+
+            /// The JSON-RPC error code, for those that are answered.
+            pub fn code(self) -> i32 {
+                match self { $($(Self::$variant => $error,)?)* _ => self.failure().unwrap_or(-32603) }
+            }
+
+            /// The code, if what is told is for the most part that requests fail.
+            fn failure(self) -> Option<i32> {
+                match self { $($(Self::$variant => Some($failure),)?)* _ => None }
+            }
         }
     };
 }
@@ -58,47 +72,47 @@ reasons! {
     ClientOpened "client_opened" Info "A client connected.",
     ClientClosed "client_closed" Info "A client connection is closed. As its cause: the client has ended it.",
     ClientBroken "client_broken" Info "A client's connection broke: reset, or closed before its answers were sent.",
-    RequestDiscarded "request_discarded" Warn "A request was pending when its client left.",
+    RequestDiscarded "request_discarded" Warn says -32011 "A request was pending when its client left.",
     ClientLeft "client_left" Warn "A client left before it answered a worker's request.",
-    ClientMalformed "client_malformed" Warn "A client sent a line that is no message; its connection was closed.",
-    ClientLineTooLong "client_line_too_long" Error "A client sent a line above max_input_buffer; its connection was closed.",
+    ClientMalformed "client_malformed" Warn says -32700 "A client sent a line that is no message; its connection was closed.",
+    ClientLineTooLong "client_line_too_long" Error says -32600 "A client sent a line above max_input_buffer; its connection was closed.",
     ClientStalled "client_stalled" Warn "A client took no bytes for backpressure_timeout_sec; its connection was closed.",
-    ClientIdle "client_idle" Info "A client was idle for longer than its listener allows, or while all slots were taken.",
-    OwnWorkerEnded "own_worker_ended" Warn "The client's own worker has ended; the connection was closed.",
-    ClientKilled "client_killed" Warn "The operator closed a client's connection.",
-    TokenRemoved "token_removed" Warn "The client's token was removed from its file, or is for other pools now; the connection was closed.",
+    ClientIdle "client_idle" Info says -32029 "A client was idle for longer than its listener allows, or while all slots were taken.",
+    OwnWorkerEnded "own_worker_ended" Warn says -32011 "The client's own worker has ended; the connection was closed.",
+    ClientKilled "client_killed" Warn says -32028 "The operator closed a client's connection.",
+    TokenRemoved "token_removed" Warn says -32025 "The client's token was removed from its file, or is for other pools now; the connection was closed.",
     ClientOverdue "client_overdue" Warn "A closing client did not take its last bytes in time.",
     NoInput "no_input" Warn "Stdin ended before a line came, and there is no listener.",
-    ConnectionClosing "connection_closing" Info "A client sent something on a connection that was being closed; it was refused.",
-    MemoryLimit "memory_limit" Warn "A client held too much while memory was short; its connection was closed.",
-    ConnectionLimit "connection_limit" Warn "All connections are in use, or all of a listener or a source.",
+    ConnectionClosing "connection_closing" Info says -32026 "A client sent something on a connection that was being closed; it was refused.",
+    MemoryLimit "memory_limit" Warn says -32027 "A client held too much while memory was short; its connection was closed.",
+    ConnectionLimit "connection_limit" Warn says -32019 "All connections are in use, or all of a listener or a source.",
     NotAllowed "not_allowed" Warn "allow or peer_uids of the listener does not name the peer; the connection was closed.",
-    ProxyHeader "proxy_header" Warn "A PROXY header was malformed, missing, late, or from an address that proxy.from does not name; the connection was closed.",
+    ProxyHeader "proxy_header" Warn says -32600 "A PROXY header was malformed, missing, late, or from an address that proxy.from does not name; the connection was closed.",
     HandshakeRefused "handshake_refused" Warn "A WebSocket handshake was refused or came too late, or an HTTP request was refused.",
     EventsLost "events_lost" Warn "Events of a session were dropped: its client has not taken them before it ended, or before more came than are kept.",
     BinaryIgnored "binary_ignored" Warn "A client sends binary messages over WebSocket, which are ignored.",
     PartialLine "partial_line" Warn "A peer ended in the middle of a line; the part was dropped.",
     WorkerAwaited "worker_awaited" Info "A client waits for the first answer of its own worker, which may still be starting.",
-    NoWorker "no_worker" Warn "No worker of the pool is running.",
-    RequestLost "request_lost" Warn "The worker of a request or of its session ended; the client reads worker_exited.",
-    SessionLimit "session_limit" Warn "The session table is full.",
-    PendingLimit "pending_limit" Warn "The table of pending requests is full.",
-    SessionDenied "session_denied" Warn "A client named a session of another client.",
-    SessionLost "session_lost" Warn "A client named a session that went with its worker.",
+    NoWorker "no_worker" Warn fails -32010 "No worker of the pool is running.",
+    RequestLost "request_lost" Warn fails -32011 "The worker of a request or of its session ended; the client reads worker_exited.",
+    SessionLimit "session_limit" Warn fails -32012 "The session table is full.",
+    PendingLimit "pending_limit" Warn fails -32013 "The table of pending requests is full.",
+    SessionDenied "session_denied" Warn fails -32014 "A client named a session of another client.",
+    SessionLost "session_lost" Warn fails -32017 "A client named a session that went with its worker.",
     SessionEvicted "session_evicted" Warn "The session table was full, and an unused session was closed: of the client with most, or the MCP session idle for longest.",
     SessionIdle "session_idle" Info "A session was not used for session_idle_sec and was closed.",
-    SessionTaken "session_taken" Warn "Another connection of the same name has taken a session over.",
+    SessionTaken "session_taken" Warn fails -32014 "Another connection of the same name has taken a session over.",
     ClaimExpired "claim_expired" Debug "A sessionId that no worker has acknowledged was not used for a minute.",
-    Cancelled "cancelled" Debug "A request was cancelled by its client, and not answered within 5 s or before the client left.",
+    Cancelled "cancelled" Debug says -32800 "A request was cancelled by its client, and not answered within 5 s or before the client left.",
     ClientSlow "client_slow" Warn "A client read too slowly for a shared worker; its connection was closed.",
     CrashSuspect "crash_suspect" Warn "Workers ended one after the other with a request of this client; the client is slowed down.",
-    IdTooLong "id_too_long" Warn "A request id is longer than 128 bytes.",
-    SessionIdTooLong "session_id_too_long" Warn "A sessionId is longer than 256 bytes.",
-    UnknownPool "unknown_pool" Warn "A message named a pool that is not configured, or that its listener does not offer.",
-    EraUnsupported "unsupported_protocol_version" Info "A client of MCP 2026-07-28 asked a pool whose command does not serve that version.",
-    MethodDenied "method_denied" Warn "A client used a method that deny_methods of the pool keeps from clients.",
-    Timeout "timeout" Warn "A request was not answered within request_timeout_sec.",
-    ShuttingDown "shutting_down" Info "A request came, or was still pending, while the daemon shut down.",
+    IdTooLong "id_too_long" Warn fails -32602 "A request id is longer than 128 bytes.",
+    SessionIdTooLong "session_id_too_long" Warn fails -32602 "A sessionId is longer than 256 bytes.",
+    UnknownPool "unknown_pool" Warn fails -32602 "A message named a pool that is not configured, or that its listener does not offer.",
+    EraUnsupported "unsupported_protocol_version" Info fails -32022 "A client of MCP 2026-07-28 asked a pool whose command does not serve that version.",
+    MethodDenied "method_denied" Warn fails -32601 "A client used a method that deny_methods of the pool keeps from clients.",
+    Timeout "timeout" Warn fails -32015 "A request was not answered within request_timeout_sec.",
+    ShuttingDown "shutting_down" Info fails -32016 "A request came, or was still pending, while the daemon shut down.",
     UnknownId "unknown_id" Warn "A response carries an id that no request is pending for, or a worker's request one that is no id.",
     WorkerAnswersTwice "worker_answers_twice" Warn "A worker answered a request twice; ids of requests to it are replaced from now on.",
     LateAnswer "late_answer" Debug "A response came after its client had left or had got an error.",
@@ -106,8 +120,8 @@ reasons! {
     SessionReused "session_reused" Warn "A worker gave one sessionId to two clients; the first one keeps it.",
     SessionDoubled "session_doubled" Warn "Two workers gave one client the same sessionId; messages that name it go to the older session.",
     Unroutable "unroutable" Warn "A worker's message says nothing of its receiver, and several clients may be meant.",
-    ServerRequest "server_request" Warn "A worker sent a request to a client of MCP 2026-07-28, which takes none; the worker got an error.",
-    UnknownRequest "unknown_request" Debug "A message is about a request that is not pending any more.",
+    ServerRequest "server_request" Warn says -32600 "A worker sent a request to a client of MCP 2026-07-28, which takes none; the worker got an error.",
+    UnknownRequest "unknown_request" Debug says -32602 "A message is about a request that is not pending any more.",
     WorkerStarted "worker_started" Info "A worker is running.",
     WorkerExited "worker_exited" Warn "A worker's process ended unasked.",
     WorkerStopped "worker_stopped" Info "A worker's process ended as asked.",
@@ -129,7 +143,7 @@ reasons! {
     RestartScheduled "restart_scheduled" Info "A worker will be restarted after its backoff.",
     PoolDegraded "pool_degraded" Error "A worker exceeded max_restarts within restart_window_sec and was given up.",
     ListenerClosed "listener_closed" Warn "No worker of a listener's pools is running; its socket is closed (when_not_ready).",
-    ListenerRemoved "listener_removed" Info "The client's listener was removed from the configuration; the connection was closed after drain_timeout_sec.",
+    ListenerRemoved "listener_removed" Info says -32030 "The client's listener was removed from the configuration; the connection was closed after drain_timeout_sec.",
     ListenerOpened "listener_opened" Info "A worker of a listener's pools is running again; its socket is open.",
     DaemonHeldUp "daemon_held_up" Warn "The daemon did not run for more than a second: it was stopped, or got no processor.",
     MachineSuspended "machine_suspended" Warn "The machine was suspended for more than a second.",
@@ -143,27 +157,6 @@ impl Reason {
             Self::RequestLost => Self::WorkerExited.name(),
             other => other.name(),
         }
-    }
-
-    /// Whether such an event mostly means that a request gets an error instead of its answer.
-    fn fails_requests(self) -> bool {
-        matches!(
-            self,
-            Self::NoWorker
-                | Self::RequestLost
-                | Self::SessionLimit
-                | Self::PendingLimit
-                | Self::SessionDenied
-                | Self::SessionLost
-                | Self::SessionTaken
-                | Self::IdTooLong
-                | Self::SessionIdTooLong
-                | Self::UnknownPool
-                | Self::EraUnsupported
-                | Self::MethodDenied
-                | Self::Timeout
-                | Self::ShuttingDown
-        )
     }
 
     fn burst(self) -> u32 {
@@ -311,7 +304,7 @@ impl Reporter {
                 continue;
             }
             let metric =
-                if reason.fails_requests() { "stdio_bus_request_errors_total" } else { "stdio_bus_events_total" };
+                if reason.failure().is_some() { "stdio_bus_request_errors_total" } else { "stdio_bus_events_total" };
             let text = format!("the same {} times more; /metrics has all of them ({metric})", bucket.suppressed);
             let mut report = Report::new(*reason, text);
             report.suppressed = core::mem::take(&mut bucket.suppressed);
@@ -358,7 +351,7 @@ mod tests {
         let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
         let cells: Vec<_> = rows.map(|cell| format!("`{cell}")).collect();
         for reason in Reason::ALL {
-            let code = crate::reply::code(*reason);
+            let code = reason.code();
             let cell = cells.iter().find(|cell| cell.contains(&format!("`{}`", reason.name())));
             if reason.level() >= Level::Warn || code != OTHERS {
                 let cell = cell.unwrap_or_else(|| panic!("docs/failures.md has no row for {}", reason.name()));

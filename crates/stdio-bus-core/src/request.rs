@@ -94,8 +94,10 @@ pub(super) struct Rare {
     pub original: Option<Original>,
     /// The session in its params, if it differs from the one that determined its route.
     pub second_session: Option<SessionKey>,
-    /// The progress token, if it differs from its id on either side.
-    pub progress: Option<Progress>,
+    /// The progress token that the answerer sees, if that is not the wire id.
+    pub token: Option<Id>,
+    /// The asker's progress token, if the answerer sees another one.
+    pub original_token: Option<Text>,
 }
 
 /// The id as its asker wrote it.
@@ -104,14 +106,6 @@ pub(super) struct Original {
     pub token: Text,
     /// The answerer sees another id.
     pub is_replaced: bool,
-}
-
-/// A progress token.
-pub(super) struct Progress {
-    /// The token that the answerer sees; none if that is the wire id.
-    pub wire: Option<Id>,
-    /// The asker's token, if the answerer sees another one.
-    pub original: Option<Text>,
 }
 
 /// A request to be recorded.
@@ -157,16 +151,6 @@ impl Request {
     #[inline]
     pub(super) fn since(&self) -> Moment {
         Moment((u64::from(self.since) | u64::from(self.since_high) << 32) << SINCE_SHIFT)
-    }
-
-    /// When it times out.
-    pub(super) fn expires(&self) -> Option<Moment> {
-        (self.expires != Moment::NEVER).then_some(self.expires)
-    }
-
-    /// Whether the sessionId was at top level.
-    pub(super) fn session_on_top(&self) -> bool {
-        self.flags.has(Flags::ON_TOP)
     }
 
     /// How its asker has cancelled it, if it has.

@@ -6,9 +6,11 @@ use alloc::string::String;
 use core::time::Duration;
 
 use super::client::{Client, Phase};
+use super::message::Verb;
 use super::peer::{Moment, SessionKey};
 use super::port::{Close, Effect};
 use super::report::Reason;
+use super::request::Request;
 use super::session::table::Session;
 use super::timers::Timer;
 use super::{Bus, closing};
@@ -105,7 +107,7 @@ impl Bus {
             return;
         }
         self.shutdown.immediate = true;
-        let pending = self.pending.awaited();
+        let pending = self.awaited();
         self.report(Reason::Draining, None, || {
             format!("a second signal: everything ends within a second; {pending} pending requests get errors")
         });
@@ -158,8 +160,9 @@ impl Bus {
         self.stop_awaiting_workers();
         self.out.push(Effect::StopAccept);
         // These will get no answer.
-        let subscriptions = self.pending.subscriptions();
-        let (pending, clients) = (self.pending.awaited() - subscriptions.len(), self.client_count());
+        let is_subscription = |request: &Request| request.verb == Verb::Listen && request.cancelled().is_none();
+        let subscriptions = self.pending.all(&|request| is_subscription(request) && request.asker().is_some());
+        let (pending, clients) = (self.awaited() - subscriptions.len(), self.client_count());
         self.report(Reason::Draining, None, || {
             let patience = match pending {
                 0 => String::new(),

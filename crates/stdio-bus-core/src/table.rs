@@ -2,107 +2,71 @@
 //! reaches a successor in the same slot, and iteration is in slot order, never in the order of a hash.
 
 use alloc::vec::Vec;
-use core::hash::{BuildHasher, Hasher};
-use core::marker::PhantomData;
+use core::hash::{BuildHasher, Hash, Hasher};
 use core::num::NonZeroU64;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use slab::Slab;
 
 /// Names one entry of a [`Table`] for its lifetime: its slot, and a number that is incremented with each entry of the
-/// table. At a million entries a second that number lasts for four years.
-pub struct Key<M> {
-    /// The highest bit is left free for [`Peer`](super::peer::Peer).
-    bits: NonZeroU64,
-    entry: PhantomData<fn() -> M>,
-}
+/// table. At a million entries a second that number lasts for four years. Keys of different kinds have different types;
+/// they are in slot order.
+///
+/// The highest bit is left free for [`Peer`](super::peer::Peer).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key<const KIND: char>(NonZeroU64);
 
-/// Bits of a key that name the slot.
+/// Bits of a key that name the slot, above those that number the entry.
 const INDEX_BITS: u32 = 16;
 /// Bits that number the entry.
 const GENERATION_BITS: u32 = 47;
 
-impl<M> Key<M> {
+impl<const KIND: char> Key<KIND> {
     fn new(index: usize, generation: u64) -> Self {
-        let bits = generation << INDEX_BITS | index as u64;
-        Self { bits: NonZeroU64::new(bits).expect("generations begin with 1"), entry: PhantomData }
+        let bits = (index as u64) << GENERATION_BITS | generation;
+        Self(NonZeroU64::new(bits).expect("generations begin with 1"))
     }
 
     /// The slot; below the table's capacity. Two live keys of one table never share it.
     pub fn index(self) -> usize {
-        (self.bits.get() & ((1 << INDEX_BITS) - 1)) as usize
+        (self.0.get() >> GENERATION_BITS) as usize
     }
 
     /// Increases from entry to entry of one table.
     pub fn serial(self) -> u64 {
-        self.bits.get() >> INDEX_BITS
+        self.0.get() & ((1 << GENERATION_BITS) - 1)
     }
 
     /// The key as a number, in 63 bits.
     pub(super) fn to_bits(self) -> NonZeroU64 {
-        self.bits
+        self.0
     }
 
     /// The key for a number from [`Key::to_bits`].
     pub(super) fn of_bits(bits: NonZeroU64) -> Self {
-        Self { bits, entry: PhantomData }
+        Self(bits)
     }
 }
 
-impl<M> Clone for Key<M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<M> Copy for Key<M> {}
-
-impl<M> PartialEq for Key<M> {
-    fn eq(&self, other: &Self) -> bool {
-        self.bits == other.bits
-    }
-}
-
-impl<M> Eq for Key<M> {}
-
-impl<M> core::hash::Hash for Key<M> {
-    fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
-        self.bits.hash(state);
-    }
-}
-
-impl<M> PartialOrd for Key<M> {
-    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<M> Ord for Key<M> {
-    /// In slot order.
-    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
-        (self.index(), self.serial()).cmp(&(other.index(), other.serial()))
-    }
-}
-
-impl<M> core::fmt::Debug for Key<M> {
+impl<const KIND: char> core::fmt::Debug for Key<KIND> {
     fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(formatter, "{}.{}", self.index(), self.serial())
     }
 }
 
-struct Entry<T, M> {
-    key: Key<M>,
+struct Entry<T, const KIND: char> {
+    key: Key<KIND>,
     value: T,
 }
 
-/// A slab with a hard limit and generations. `M` marks its keys, so that they can be named without `T`.
-pub(super) struct Table<T, M = T> {
-    slots: Slab<Entry<T, M>>,
+/// A slab with a hard limit and generations.
+pub(super) struct Table<T, const KIND: char> {
+    slots: Slab<Entry<T, KIND>>,
     capacity: usize,
     next_generation: u64,
 }
 
-impl<T, M> Table<T, M> {
+impl<T, const KIND: char> Table<T, KIND> {
     /// An empty table for at most `capacity` entries.
     pub(super) fn new(capacity: usize) -> Self {
         assert!(capacity <= 1 << INDEX_BITS);
@@ -115,7 +79,7 @@ impl<T, M> Table<T, M> {
     }
 
     /// Adds an entry and returns its key; none if the table is full, and then the value is dropped.
-    pub(super) fn insert(&mut self, value: T) -> Option<Key<M>> {
+    pub(super) fn insert(&mut self, value: T) -> Option<Key<KIND>> {
         if self.is_full() {
             return None;
         }
@@ -128,23 +92,23 @@ impl<T, M> Table<T, M> {
     }
 
     /// The entry, if it is still alive.
-    pub(super) fn get(&self, key: Key<M>) -> Option<&T> {
+    pub(super) fn get(&self, key: Key<KIND>) -> Option<&T> {
         self.slots.get(key.index()).filter(|entry| entry.key == key).map(|entry| &entry.value)
     }
 
     /// The entry, if it is still alive.
-    pub(super) fn get_mut(&mut self, key: Key<M>) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, key: Key<KIND>) -> Option<&mut T> {
         self.slots.get_mut(key.index()).filter(|entry| entry.key == key).map(|entry| &mut entry.value)
     }
 
     /// Removes and returns the entry.
-    pub(super) fn remove(&mut self, key: Key<M>) -> Option<T> {
+    pub(super) fn remove(&mut self, key: Key<KIND>) -> Option<T> {
         self.get(key)?;
         Some(self.slots.remove(key.index()).value)
     }
 
     /// The entry in a slot, if there is one: for callers that read a table in pieces.
-    pub(super) fn at(&self, slot: usize) -> Option<(Key<M>, &T)> {
+    pub(super) fn at(&self, slot: usize) -> Option<(Key<KIND>, &T)> {
         self.slots.get(slot).map(|entry| (entry.key, &entry.value))
     }
 
@@ -154,7 +118,7 @@ impl<T, M> Table<T, M> {
     }
 
     /// The entry in a slot that an index of this table, or another entry, refers to.
-    pub(super) fn in_slot(&self, slot: usize) -> (Key<M>, &T) {
+    pub(super) fn in_slot(&self, slot: usize) -> (Key<KIND>, &T) {
         let entry = &self.slots[slot];
         (entry.key, &entry.value)
     }
@@ -165,14 +129,14 @@ impl<T, M> Table<T, M> {
     }
 
     /// Drops an entry in place.
-    pub(super) fn drop(&mut self, key: Key<M>) {
+    pub(super) fn drop(&mut self, key: Key<KIND>) {
         if self.get(key).is_some() {
             drop(self.slots.remove(key.index()));
         }
     }
 
     /// Entries in slot order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Key<M>, &T)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Key<KIND>, &T)> {
         self.slots.iter().map(|(_, entry)| (entry.key, &entry.value))
     }
 
@@ -182,7 +146,7 @@ impl<T, M> Table<T, M> {
     }
 
     /// Keys in slot order, detached from the table so that it may change meanwhile.
-    pub(super) fn keys(&self) -> Vec<Key<M>> {
+    pub(super) fn keys(&self) -> Vec<Key<KIND>> {
         self.iter().map(|(key, _)| key).collect()
     }
 
@@ -250,40 +214,31 @@ impl Index {
     }
 
     /// The hash of a name under an owner. It has half a word, so that more of the index stays in the cache.
-    pub(super) fn hash(&self, owner: u64, tag: u8, name: &[u8]) -> u32 {
-        // Owner and tag are hashed as one number, which saves half of the work. The caller compares anyway.
+    pub(super) fn hash(&self, owner: impl Hash, name: &[u8]) -> u32 {
         let mut hasher = self.hasher.build_hasher();
-        hasher.write_u64(owner.rotate_left(8) ^ u64::from(tag));
+        owner.hash(&mut hasher);
         hasher.write(name);
         hasher.finish() as u32
     }
 
-    /// The entry with this hash for which `same` holds.
-    pub(super) fn find<T, M>(&self, table: &Table<T, M>, hash: u32, same: impl Fn(&T) -> bool) -> Option<Key<M>> {
-        let matches = |(stored, index): &(u32, u32)| *stored == hash && same(table.in_slot(*index as usize).1);
-        self.slots.find(spread(hash), matches).map(|(_, index)| table.in_slot(*index as usize).0)
-    }
-
-    /// The oldest entry with this hash for which `same` holds, if there may be several.
-    pub(super) fn find_oldest<T, M>(
+    /// The entries with this hash.
+    pub(super) fn alike<'a, T, const KIND: char>(
         &self,
-        table: &Table<T, M>,
+        table: &'a Table<T, KIND>,
         hash: u32,
-        same: impl Fn(&T) -> bool,
-    ) -> Option<Key<M>> {
-        let alike = self.slots.iter_hash(spread(hash)).filter(|(stored, _)| *stored == hash);
-        let found = alike.map(|(_, index)| table.in_slot(*index as usize)).filter(|(_, value)| same(value));
-        found.map(|(key, _)| key).min_by_key(|key| key.serial())
+    ) -> impl Iterator<Item = (Key<KIND>, &'a T)> {
+        let alike = self.slots.iter_hash(spread(hash)).filter(move |(stored, _)| *stored == hash);
+        alike.map(|(_, index)| table.in_slot(*index as usize))
     }
 
     /// Adds an entry.
-    pub(super) fn insert<M>(&mut self, hash: u32, key: Key<M>) {
+    pub(super) fn insert<const KIND: char>(&mut self, hash: u32, key: Key<KIND>) {
         self.slots.insert_unique(spread(hash), (hash, key.index() as u32), |(stored, _)| spread(*stored));
     }
 
     /// Removes an entry.
-    pub(super) fn remove<M>(&mut self, hash: u32, key: Key<M>) {
-        if let Ok(found) = self.slots.find_entry(spread(hash), |(_, index)| *index == key.index() as u32) {
+    pub(super) fn remove<const KIND: char>(&mut self, hash: u32, key: Key<KIND>) {
+        if let Ok(found) = self.slots.find_entry(spread(hash), |entry| *entry == (hash, key.index() as u32)) {
             found.remove();
         }
     }
@@ -300,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_full_table_refuses() {
-        let mut table = Table::<_>::new(2);
+        let mut table = Table::<_, '?'>::new(2);
         let first = table.insert("a").unwrap();
         table.insert("b").unwrap();
         assert_eq!(table.insert("c"), None);
@@ -310,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_key_never_reaches_a_successor_in_its_slot() {
-        let mut table = Table::<_>::new(1);
+        let mut table = Table::<_, '?'>::new(1);
         let old = table.insert(1).unwrap();
         table.remove(old);
         let new = table.insert(2).unwrap();
@@ -322,16 +277,16 @@ mod tests {
 
     #[test]
     fn an_index_finds_by_content_and_forgets_what_was_removed() {
-        let mut table = Table::<_>::new(8);
+        let mut table = Table::<_, '?'>::new(8);
         let mut index = Index::new(8);
         let keys: Vec<_> = (0..8u8).map(|value| table.insert(value).unwrap()).collect();
         for (value, key) in keys.iter().enumerate() {
-            index.insert(index.hash(7, 0, &[value as u8]), *key);
+            index.insert(index.hash(7, &[value as u8]), *key);
         }
-        let hash = index.hash(7, 0, &[5]);
-        assert_eq!(index.find(&table, hash, |value| *value == 5), Some(keys[5]));
+        let hash = index.hash(7, &[5]);
+        assert_eq!(index.alike(&table, hash).find(|(_, value)| **value == 5), Some((keys[5], &5)));
         index.remove(hash, keys[5]);
-        assert_eq!(index.find(&table, hash, |value| *value == 5), None);
+        assert_eq!(index.alike(&table, hash).next(), None);
         assert_eq!(index.len(), 7);
     }
 }

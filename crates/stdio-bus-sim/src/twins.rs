@@ -112,7 +112,7 @@ impl Twins {
 /// The records of the requests that have ended.
 fn records(bus: &mut Bus) -> Vec<String> {
     let mut told = Vec::new();
-    let lost = bus.take_ended(|ended, words| told.push(format!("{ended:?} {words:?}")));
+    let lost = bus.take_ended(|ended| told.push(format!("{ended:?}")));
     assert_eq!(lost, 0, "no simulated flood is that large");
     told
 }

@@ -6,7 +6,6 @@ use super::connection::{KEEP_ALIVE, State};
 use super::members::{Member, Role};
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Close, Input, Moment, Peer, Reason};
-use crate::bus::reply::code;
 use crate::http1::Status;
 use crate::io::Io;
 use crate::mcp::fault::status_of;
@@ -96,7 +95,7 @@ impl Said<'_> {
 
     /// Whether it is the error for a request that its client has cancelled.
     fn ends_cancelled(&self) -> bool {
-        self.code() == Some(code(Reason::Cancelled).into())
+        self.code() == Some(Reason::Cancelled.code().into())
             && memchr::memmem::find(self.text, b"\"reason\":\"cancelled\"").is_some()
     }
 }

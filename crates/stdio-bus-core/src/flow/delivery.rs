@@ -42,7 +42,7 @@ impl Bus {
     /// Makes a client that sends `bytes` to a worker wait, if the worker is full or others have their turn. Returns
     /// whether it waits.
     pub(crate) fn block_on_worker(&mut self, client: ClientKey, worker: WorkerKey, bytes: usize) -> bool {
-        let alone = self.is_alone();
+        let alone = self.client_count() == 1;
         let Some(stdio) = self.identity(client).map(|client| client.stdio) else { return false };
         let Some(to) = self.workers.get(worker) else { return false };
         let is_full = to.end.output.is_full();
@@ -186,7 +186,7 @@ impl Bus {
         let limits = &self.settings.limits;
         let (limit, timeout) = (limits.max_output_queue, limits.backpressure_timeout);
         if let Peer::Worker(worker) = to {
-            let alone = self.is_alone();
+            let alone = self.client_count() == 1;
             if let Some(worker) = self.workers.get_mut(worker) {
                 worker.window.push(now, bytes, !alone && worker.owner.is_none());
             }

@@ -96,7 +96,7 @@ impl Bus {
     /// This client and its source fill a table, or its cancellation named nothing: it is not read for a while. Refusing
     /// costs more than asking, and a thousand connections refused at full speed would leave no time for the others.
     pub(crate) fn penalise_refusal(&mut self, key: ClientKey) {
-        let (now, is_alone) = (self.time.now(), self.is_alone());
+        let (now, is_alone) = (self.time.now(), self.client_count() == 1);
         let Some(client) = self.endpoint(key.into()).filter(|_| !is_alone) else { return };
         let ends = client.seldom.penalty.count_refusal(now);
         client.gate.penalise(ends);

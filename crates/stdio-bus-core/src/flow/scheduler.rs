@@ -31,7 +31,7 @@ impl Bus {
     /// Lets clients that wait for a worker continue, as many as have room for their lines.
     pub(crate) fn admit_waiters(&mut self, key: WorkerKey) {
         let limit = self.settings.limits.max_output_queue as u64;
-        let alone = self.is_alone();
+        let alone = self.client_count() == 1;
         let Some(worker) = self.workers.get_mut(key) else { return };
         if worker.end.output.is_full() {
             return;

@@ -219,7 +219,6 @@ impl SendWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peer::ClientMark;
     use crate::table::Table;
 
     const MS: u64 = 1_000_000;
@@ -306,7 +305,7 @@ mod tests {
 
     #[test]
     fn the_first_line_of_a_client_is_taken_whatever_waits() {
-        let mut slots = Table::<(), ClientMark>::new(2);
+        let mut slots = Table::<(), 'c'>::new(2);
         let (flooding, other) = (slots.insert(()).unwrap(), slots.insert(()).unwrap());
         slots.remove(flooding);
         let successor = slots.insert(()).unwrap();

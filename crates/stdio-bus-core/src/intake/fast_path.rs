@@ -5,19 +5,18 @@
 use ndjson_scan::{Line, Window};
 
 use super::{FastPath, Sender};
-use crate::client::{Client, Clients, Phase};
+use crate::client::{Client, Clients, Phase, Workers};
 use crate::ended::{Ended, Ending};
 use crate::endpoint::Endpoint;
 use crate::flow::gate::Hold;
 use crate::id::{Id, Spelled};
 use crate::message::{Verb, has_method, print_of, verb};
-use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey, WorkerMark};
+use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey};
 use crate::pending::{Direction, NewRequest, Wire};
 use crate::request::Flags;
 use crate::session::activity::told_idle;
 use crate::settings::{Assignment, Era, IdCollision};
 use crate::supervisor::answering::Opened;
-use crate::table::Table;
 use crate::tally::Outcome;
 use crate::timers::Timer;
 use crate::worker::Worker;
@@ -68,7 +67,7 @@ impl FastPath<'_> {
         &self,
         client: &Sender<'_>,
         own: &[SessionKey],
-        workers: &'w mut Table<Worker, WorkerMark>,
+        workers: &'w mut Workers,
         line: &Line,
     ) -> Option<(WorkerKey, &'w mut Worker, Option<SessionKey>, bool)> {
         let Some(name) = Self::only_name(self.window, line)? else {
@@ -92,7 +91,7 @@ impl FastPath<'_> {
         &mut self,
         client: &Sender<'_>,
         from: &mut Endpoint,
-        workers: &mut Table<Worker, WorkerMark>,
+        workers: &mut Workers,
         line: &Line,
     ) -> Option<()> {
         if !line.method.is_some() || line.token.is_some() || verb(self.window, line) != Verb::Other {

@@ -324,7 +324,7 @@ impl Bus {
 
     /// A session that was lost with its worker is an error for its old owner, unless it asks a worker for it.
     fn refuse_lost(&mut self, of: &Naming<'_>) -> Result<(), Refusal> {
-        if !self.has_lost(of.client, of.name) {
+        if self.client(of.client).is_none_or(|client| !client.seldom.lost.has(of.name)) {
             return Ok(());
         }
         if of.verb.asks_for_session() {

@@ -33,7 +33,7 @@ impl Bus {
         if is_opened && !begins || !is_shared || self.mcp(client).era != Some(Era::Legacy) {
             return;
         }
-        let Some(opening) = self.opening(client) else { return };
+        let Some(opening) = self.client_mut(client).map(|client| &mut client.seldom.opening) else { return };
         if begins {
             let text = window.get(line.span);
             let (start, end) = (line.id.start - line.span.start, line.id.end - line.span.start);

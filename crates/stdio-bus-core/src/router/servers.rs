@@ -20,8 +20,9 @@ impl Bus {
         for server in objects_in_params(window.get(line.span), b"mcpServers") {
             if string_in(server, b"type").is_some_and(|kind| &*kind == b"acp")
                 && let Some(id) = string_in(server, b"id").filter(|id| id.len() <= LONGEST_NAME)
+                && let Some(client) = self.client_mut(client)
             {
-                self.note_offer(client, worker, &id);
+                client.seldom.offers.note(worker, &id);
             }
         }
     }

@@ -47,7 +47,7 @@ fn bytes_of(lines: &[EarlyLine]) -> usize {
 impl Bus {
     /// Bytes of waiting lines.
     pub fn bytes_waiting(&self) -> usize {
-        self.supervisor.early_bytes
+        self.workers.iter().map(|(_, worker)| bytes_of(&worker.early.0)).sum()
     }
 
     /// Makes a notification wait if it names a session which the worker may be creating. Returns whether it waits.
@@ -58,7 +58,7 @@ impl Bus {
             return false;
         };
         let is_known = self.sessions.of_worker(key, &name).is_some();
-        let in_all = self.supervisor.early_bytes + bytes;
+        let in_all = self.bytes_waiting() + bytes;
         let Some(worker) = self.workers.get_mut(key) else { return false };
         let has_room = worker.early.0.len() < MOST_LINES
             && bytes_of(&worker.early.0) + bytes <= most
@@ -70,7 +70,6 @@ impl Bus {
         let whole = Span { start: line.span.start, end: line.span.end + 1 };
         let until = self.time.now().after(LONGEST);
         worker.early.0.push(EarlyLine { session: (&*name).into(), line: window.get(whole).into(), until });
-        self.supervisor.early_bytes += bytes;
         self.wake_at(key.into(), until);
         true
     }
@@ -117,22 +116,14 @@ impl Bus {
     }
 
     fn take_early(&mut self, key: WorkerKey, wanted: impl Fn(&EarlyLine) -> bool) -> Vec<EarlyLine> {
-        let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.early.0.is_empty()) else {
-            return Vec::new();
-        };
-        let taken: Vec<EarlyLine> = worker.early.0.extract_if(.., |early| wanted(early)).collect();
-        self.supervisor.early_bytes -= bytes_of(&taken);
-        taken
+        let Some(worker) = self.workers.get_mut(key) else { return Vec::new() };
+        worker.early.0.extract_if(.., |early| wanted(early)).collect()
     }
 
-    /// Panics if the waiting lines and their counters disagree.
+    /// Panics if more waits than may.
     pub(crate) fn check_early(&self) {
-        let mut all = 0;
         for (_, worker) in self.workers.iter() {
-            let bytes = bytes_of(&worker.early.0);
-            assert!(worker.early.0.len() <= MOST_LINES && bytes <= MOST_BYTES);
-            all += bytes;
+            assert!(worker.early.0.len() <= MOST_LINES && bytes_of(&worker.early.0) <= MOST_BYTES);
         }
-        assert_eq!(all, self.supervisor.early_bytes);
     }
 }

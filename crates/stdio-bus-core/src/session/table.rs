@@ -4,14 +4,14 @@
 //! Invariants: every index entry points at a live slot; a session has a live worker, and a live owner if its state says
 //! that it has one (`state.rs`).
 
-use alloc::collections::VecDeque;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Deref;
 use core::time::Duration;
 
 use super::state::{Event, Rest, State, step};
 use super::tombstones::Bonds;
-use crate::peer::{ClientKey, Moment, SessionKey, SessionMark, Text, WorkerKey};
+use crate::peer::{ClientKey, Moment, SessionKey, Text, WorkerKey};
 use crate::settings::MAX_SESSIONS;
 use crate::table::{Index, Table};
 
@@ -45,7 +45,7 @@ pub(crate) struct Session {
     pub(crate) pending: u32,
     /// When its owner used it last.
     pub(crate) used: Moment,
-    /// The number of its entry in the reserved names, if it is reserved.
+    /// The number with which its name was last reserved.
     held_as: u64,
 }
 
@@ -70,14 +70,12 @@ impl Session {
 /// All sessions, by owner and by worker.
 pub(crate) struct Sessions {
     /// The sessions, and the reserved names.
-    table: Table<Session, SessionMark>,
-    by_owner: Index,
-    by_worker: Index,
-    owned: usize,
-    /// Reserved names, the oldest first, each with its number; some have an owner again, were reserved once more later,
-    /// or are gone.
-    held: VecDeque<(SessionKey, u64)>,
-    /// The number of the last entry.
+    table: Table<Session, 's'>,
+    /// By worker and name, and by owner and name.
+    index: Index,
+    /// Reserved names, the oldest first, by the numbers that they got when their owners left.
+    held: BTreeMap<u64, SessionKey>,
+    /// The last of those numbers.
     holds: u64,
     /// When the next claim may expire.
     claims_due: Moment,
@@ -87,18 +85,13 @@ pub(crate) struct Sessions {
     bonds: Bonds,
 }
 
-const OWNER: u8 = 0;
-const WORKER: u8 = 1;
-
 impl Default for Sessions {
     fn default() -> Self {
         Self {
             // If one name too many is reserved, the oldest one is only then dropped.
             table: Table::new(MAX_SESSIONS + MAX_HELD + 1),
-            by_owner: Index::new(MAX_SESSIONS),
-            by_worker: Index::new(MAX_SESSIONS + MAX_HELD),
-            owned: 0,
-            held: VecDeque::new(),
+            index: Index::new(2 * MAX_SESSIONS + MAX_HELD),
+            held: BTreeMap::new(),
             holds: 0,
             claims_due: Moment::NEVER,
             idle_due: Moment::NEVER,
@@ -121,18 +114,19 @@ impl Sessions {
 
     /// Number of sessions with an owner; the limit applies to these.
     pub(crate) fn owned(&self) -> usize {
-        self.owned
+        self.table.len() - self.held.len()
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.owned >= MAX_SESSIONS
+        self.owned() >= MAX_SESSIONS
     }
 
     /// The session of this name that a client owns; the first one, if it has several on different workers.
     pub(crate) fn of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
-        let hash = self.by_owner.hash(client.to_bits().get(), OWNER, name);
-        self.by_owner
-            .find_oldest(&self.table, hash, |session| session.client == Some(client) && session.name.as_bytes() == name)
+        let hash = self.index.hash(client, name);
+        let is_it = |session: &Session| session.client == Some(client) && session.name.as_bytes() == name;
+        let found = self.index.alike(&self.table, hash).filter(|(_, session)| is_it(session));
+        found.map(|(key, _)| key).min_by_key(|key| key.serial())
     }
 
     /// The same for a client whose list of sessions this is. Most clients have one session, which is found without
@@ -149,8 +143,9 @@ impl Sessions {
 
     /// The session of this name on a worker, owned or reserved.
     pub(crate) fn of_worker(&self, worker: WorkerKey, name: &[u8]) -> Option<SessionKey> {
-        let hash = self.by_worker.hash(worker.to_bits().get(), WORKER, name);
-        self.by_worker.find(&self.table, hash, |session| session.worker == worker && session.name.as_bytes() == name)
+        let hash = self.index.hash(worker, name);
+        let is_it = |session: &Session| session.worker == worker && session.name.as_bytes() == name;
+        self.index.alike(&self.table, hash).find(|(_, session)| is_it(session)).map(|(key, _)| key)
     }
 
     /// A session is used now: a message in it has arrived.
@@ -187,7 +182,7 @@ impl Sessions {
                 _ => {}
             }
         }
-        self.idle_due = if self.owned > found.len() { now.after(idle / LOOKS) } else { Moment::NEVER };
+        self.idle_due = if self.owned() > found.len() { now.after(idle / LOOKS) } else { Moment::NEVER };
         found
     }
 
@@ -200,7 +195,7 @@ impl Sessions {
 
     /// Number of reserved names.
     pub(crate) fn held(&self) -> usize {
-        self.table.len() - self.owned
+        self.held.len()
     }
 
     /// Adds a name on a worker that [`Sessions::of_worker`] does not know yet, without an owner; none if full.
@@ -225,7 +220,7 @@ impl Sessions {
             used: now,
             held_as: 0,
         })?;
-        self.by_worker.insert(self.by_worker.hash(worker.to_bits().get(), WORKER, name), key);
+        self.index.insert(self.index.hash(worker, name), key);
         at_worker.push(key);
         Some(key)
     }
@@ -234,19 +229,16 @@ impl Sessions {
     pub(crate) fn give(&mut self, key: SessionKey, client: ClientKey, at_client: &mut Vec<SessionKey>) {
         let Some(session) = self.table.get_mut(key).filter(|session| session.client.is_none()) else { return };
         session.client = Some(client);
+        self.held.remove(&session.held_as);
         at_client.push(key);
-        let hash = self.by_owner.hash(client.to_bits().get(), OWNER, session.name.as_bytes());
-        self.by_owner.insert(hash, key);
-        self.owned += 1;
+        self.index.insert(self.index.hash(client, session.name.as_bytes()), key);
     }
 
     /// Removes the owner of a session, whose list this is.
     pub(crate) fn take_from_owner(&mut self, key: SessionKey, at_client: Option<&mut Vec<SessionKey>>) {
         let Some(session) = self.table.get_mut(key) else { return };
         let Some(owner) = session.client.take() else { return };
-        let hash = self.by_owner.hash(owner.to_bits().get(), OWNER, session.name.as_bytes());
-        self.by_owner.remove(hash, key);
-        self.owned -= 1;
+        self.index.remove(self.index.hash(owner, session.name.as_bytes()), key);
         leave(at_client, key);
     }
 
@@ -254,8 +246,8 @@ impl Sessions {
     pub(crate) fn remove(&mut self, key: SessionKey, at_worker: Option<&mut Vec<SessionKey>>) {
         let Some(session) = self.table.remove(key) else { return };
         debug_assert!(session.client.is_none());
-        let hash = self.by_worker.hash(session.worker.to_bits().get(), WORKER, session.name.as_bytes());
-        self.by_worker.remove(hash, key);
+        self.index.remove(self.index.hash(session.worker, session.name.as_bytes()), key);
+        self.held.remove(&session.held_as);
         leave(at_worker, key);
     }
 
@@ -337,17 +329,9 @@ impl Sessions {
     pub(super) fn hold(&mut self, key: SessionKey) -> Option<SessionKey> {
         self.holds += 1;
         self.table.get_mut(key)?.held_as = self.holds;
-        self.held.push_back((key, self.holds));
-        if self.held.len() > 2 * MAX_HELD {
-            let table = &self.table;
-            self.held.retain(|entry| is_held(table, *entry));
-        }
-        if self.held() <= MAX_HELD {
-            return None;
-        }
-        // There is one, as each reserved name is listed.
-        let mut oldest = core::iter::from_fn(|| self.held.pop_front());
-        oldest.find(|oldest| is_held(&self.table, *oldest)).map(|(key, _)| key)
+        self.held.insert(self.holds, key);
+        let (_, oldest) = self.held.first_key_value()?;
+        (self.held.len() > MAX_HELD).then_some(*oldest)
     }
 
     /// When claims, or all sessions, have to be checked.
@@ -357,11 +341,9 @@ impl Sessions {
 
     /// Panics if an index and the table disagree.
     pub(crate) fn check_invariants(&self) {
-        assert_eq!(self.by_worker.len(), self.table.len());
-        assert_eq!(self.by_owner.len(), self.owned);
-        assert!(self.owned <= MAX_SESSIONS && self.held() <= MAX_HELD);
-        assert!(self.held.len() <= 2 * MAX_HELD, "held names are listed once");
-        assert_eq!(self.table.iter().filter(|(_, session)| session.client.is_some()).count(), self.owned);
+        assert_eq!(self.index.len(), self.table.len() + self.owned());
+        assert!(self.owned() <= MAX_SESSIONS && self.held() <= MAX_HELD);
+        assert_eq!(self.table.iter().filter(|(_, session)| session.client.is_some()).count(), self.owned());
         for (key, session) in self.table.iter() {
             assert_eq!(self.of_worker(session.worker, session.name.as_bytes()), Some(key));
             assert_eq!(session.client.is_some(), session.state.is_owned());
@@ -375,7 +357,7 @@ impl Sessions {
 
 /// Sessions are looked up as in any table.
 impl Deref for Sessions {
-    type Target = Table<Session, SessionMark>;
+    type Target = Table<Session, 's'>;
 
     fn deref(&self) -> &Self::Target {
         &self.table
@@ -389,9 +371,4 @@ fn leave(list: Option<&mut Vec<SessionKey>>, key: SessionKey) {
     {
         list.swap_remove(at);
     }
-}
-
-/// Whether this entry of the reserved names is the current one of its session.
-fn is_held(table: &Table<Session, SessionMark>, (key, number): (SessionKey, u64)) -> bool {
-    table.get(key).is_some_and(|session| session.client.is_none() && session.held_as == number)
 }

@@ -36,8 +36,6 @@ pub(crate) struct Supervisor {
     pub errors_of_no_pool: Errors,
     /// The number of the next worker.
     pub next_number: u32,
-    /// Bytes of all early lines (`session/early.rs`).
-    pub early_bytes: usize,
     /// Readiness and replacements must be checked after this call: a worker has started or ceased to run, or to be
     /// needed.
     pub has_changed: bool,

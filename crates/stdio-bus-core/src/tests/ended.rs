@@ -6,8 +6,8 @@ use crate::ended::REFUSED;
 /// The id, outcome and code of each request that has ended.
 fn told(bench: &mut Bench) -> Vec<(String, &'static str, Option<i64>)> {
     let mut told = Vec::new();
-    bench.bus.take_ended(|ended, words| {
-        let id = String::from_utf8_lossy(words.id).into_owned();
+    bench.bus.take_ended(|ended| {
+        let id = String::from_utf8_lossy(ended.id.as_bytes()).into_owned();
         told.push((id, ended.ending.outcome, ended.ending.code));
     });
     told
@@ -76,8 +76,9 @@ fn a_record_has_the_clients_own_id_and_the_session_that_its_request_created() {
     bench.write(worker, &format!(r#"{{"id":{},"result":{{}}}}"#, asked[1]["id"]));
     bench.write(worker, &format!(r#"{{"id":{},"result":{{"sessionId":"made"}}}}"#, asked[0]["id"]));
     let mut told = Vec::new();
-    bench.bus.take_ended(|_, words| {
-        told.push([words.id, words.method, words.session].map(|word| String::from_utf8_lossy(word).into_owned()));
+    bench.bus.take_ended(|ended| {
+        let words = [ended.id, ended.method, ended.session];
+        told.push(words.map(|word| String::from_utf8_lossy(word.as_bytes()).into_owned()));
     });
     assert_ne!(asked[0]["id"], asked[1]["id"]);
     assert_eq!(told, [["1", "m", ""], ["1", "session/new", "made"]]);
@@ -92,7 +93,7 @@ fn a_flood_has_so_many_lines_and_the_rest_is_counted() {
     for id in 0..20_000 {
         bench.write(client, &format!(r#"{{"id":{id},"method":"m"}}"#));
         bench.write(worker, &format!(r#"{{"id":{id},"result":{{}}}}"#));
-        lost += bench.bus.take_ended(|_, _| lines += 1);
+        lost += bench.bus.take_ended(|_| lines += 1);
     }
     assert_eq!((lines, lost), (1_000, 19_000));
     bench.pass(milliseconds(100));

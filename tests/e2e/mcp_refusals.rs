@@ -118,3 +118,13 @@ fn a_response_that_is_refused_gets_no_error_under_its_id_which_is_the_workers() 
     assert_eq!(client.ask(&request(1, "m", json!({}))).json()["id"], 1);
     daemon.stop();
 }
+
+#[test]
+fn a_request_that_its_head_answers_is_not_told_to_continue() {
+    let daemon = door(shared(&[]), json!({ "origins": ["https://app.example"] }));
+    let mut page = Http::connect(daemon.address()).with("Origin", "https://app.example");
+    page.send("OPTIONS /mcp", &[("Access-Control-Request-Method", "POST"), ("Expect", "100-continue")], "");
+    assert_eq!(page.answer().status, 204);
+    assert_eq!(page.ask(&request(0, "initialize", json!({ "protocolVersion": VERSION }))).status, 200);
+    daemon.stop();
+}

@@ -136,8 +136,13 @@ impl<I: Io> Shell<I> {
                     at += head.length;
                     connection.incoming.keeps_alive = head.keeps_alive;
                     let result = self.http_head(slot, &head);
-                    if head.expects_continue() && result.is_ok() {
-                        self.reactor.http.connections[slot].outgoing.queue().extend_from_slice(CONTINUE);
+                    // The head alone answers some requests.
+                    if head.expects_continue()
+                        && result.is_ok()
+                        && let Some(connection) = self.reactor.http.connections.get_mut(slot)
+                        && connection.state == State::Reading
+                    {
+                        connection.outgoing.queue().extend_from_slice(CONTINUE);
                         self.reactor.http.mark_dirty(slot);
                     }
                     result

@@ -216,7 +216,7 @@ impl Bus {
         self.recheck_quiesced();
     }
 
-    /// Closes a client that can still get messages: its requests fail, and its workers may stop working on them.
+    /// Fails the requests of a client that can still get messages, and its workers may stop working on them.
     pub(super) fn fail_requests_of(&mut self, key: ClientKey, why: Reason, text: &str) {
         self.tell_workers(key);
         for request in self.asked_by(key.into()) {
@@ -403,10 +403,8 @@ impl Bus {
         } else if deadline.is_some_and(|at| at <= now) && phase != Phase::Refusing {
             if phase == Phase::HalfClosed {
                 // Its answers become errors, and it is closed after the last one.
-                for request in self.asked_by(key.into()) {
-                    let text = "the answer did not come within drain_timeout_sec after the end of the client's input";
-                    self.fail_request(request, Reason::Timeout, text);
-                }
+                let text = "the answer did not come within drain_timeout_sec after the end of the client's input";
+                self.fail_requests_of(key, Reason::Timeout, text);
             } else {
                 if queued > 0 {
                     self.report(Reason::ClientOverdue, Some(Peer::Client(key)), || {

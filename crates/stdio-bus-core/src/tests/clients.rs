@@ -232,7 +232,12 @@ fn workers_are_told_to_cancel_the_requests_of_a_client_that_the_daemon_closes() 
     let malformed: fn(&mut Bench, ClientKey) = |bench, client| bench.write(client.into(), "no JSON");
     let killed: fn(&mut Bench, ClientKey) = |bench, client| bench.handle(Input::CloseClient(client));
     let token_removed: fn(&mut Bench, ClientKey) = |bench, client| bench.handle(Input::TokenRemoved(client));
-    for close in [malformed, killed, token_removed] {
+    // A peer that was killed looks like one that has sent all and waits for its answers.
+    let overdue: fn(&mut Bench, ClientKey) = |bench, client| {
+        bench.ends(client.into());
+        bench.pass(seconds(30));
+    };
+    for close in [malformed, killed, token_removed, overdue] {
         let mut frugal = settings(vec![pool(1, Assignment::RoundRobin)]);
         frugal.pools[0].cancel_on_disconnect = true;
         let mut bench = Bench::new(frugal);

@@ -3,6 +3,7 @@
 
 use alloc::borrow::ToOwned;
 
+use super::discovery::Question;
 use super::tenure::{Tenure, Wear};
 use super::worker::{Action, Event, GRACE, State, Worker};
 use crate::Bus;
@@ -70,6 +71,10 @@ impl Bus {
     pub(crate) fn on_exited(&mut self, key: WorkerKey, exit: Exit) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let unwanted = worker.process.exited();
+        // SIGINT, SIGKILL and SIGTERM come from elsewhere: its command does not exit on the request.
+        if worker.is_asked() && matches!(exit, Exit::Signal(2 | 9 | 15) | Exit::OutOfMemory) {
+            worker.facts.question = Question::None;
+        }
         let was_asked = worker.has_ended_asked();
         let unwanted = unwanted.filter(|_| !was_asked);
         let cause = unwanted.filter(|_| !worker.process.ended_by_itself());

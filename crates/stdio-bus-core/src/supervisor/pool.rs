@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::answering::{Answering, Opened};
-use super::discovery::Discovery;
+use super::discovery::{Discovery, PoolEra, Question};
 use super::restart::{Restarts, retry_after};
 use super::roll::{Fallback, Roll};
 use super::tenure::Tenure;
@@ -312,7 +312,12 @@ impl Bus {
         let is_candidate = self.supervisor.pools[worker.pool].roll.is_candidate(key);
         let (shown, of) = (worker.name.pool, worker.tenure.generation());
         let was_its_end = worker.has_run() && !worker.facts.is_unwanted;
-        if was_its_end && worker.is_asked() {
+        let was_in_vain = match worker.facts.question {
+            Question::Open => true,
+            Question::Late => self.pool_era(shown) == PoolEra::Legacy,
+            Question::None | Question::Answered => false,
+        };
+        if was_its_end && was_in_vain {
             self.end_question(shown, of);
         } else if was_its_end && !worker.answering.has_answered() {
             self.doubt_ends(shown, of);

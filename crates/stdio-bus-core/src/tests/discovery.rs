@@ -155,6 +155,33 @@ fn a_worker_that_ends_when_it_is_asked_has_not_failed_and_the_next_one_is_asked_
 }
 
 #[test]
+fn workers_that_are_killed_when_asked_prove_nothing_about_their_command() {
+    let mut bench = Bench::new(with_mcp_listener(pool(1, Assignment::Client)));
+    for backoff in [100, 200, 400] {
+        let worker = bench.worker(0);
+        assert_eq!(bench.read_json(worker)["method"], "server/discover");
+        bench.exits(worker, Exit::Signal(9));
+        bench.ends(worker);
+        bench.pass(milliseconds(backoff));
+        assert_eq!(bench.bus.pool_era(0), PoolEra::Unknown);
+    }
+    assert_eq!(bench.count(Reason::WorkerExited), 3, "it is a failure as any other");
+}
+
+#[test]
+fn a_worker_that_ends_before_its_late_answer_leaves_the_question_to_the_next_one() {
+    let mut bench = Bench::new(with_mcp_listener(pool(1, Assignment::Client)));
+    bench.pass(seconds(6));
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Legacy);
+    bench.dies_asked();
+    bench.pass(milliseconds(100));
+    let next = bench.worker(0);
+    let question = bench.read_json(next);
+    bench.write(next, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Modern);
+}
+
+#[test]
 fn a_command_whose_workers_exit_when_asked_is_for_sessions_and_the_third_one_is_not_asked() {
     let mut bench = Bench::new(never_restarted());
     bench.dies_asked();

@@ -339,20 +339,22 @@ impl World {
     }
 
     fn exits(&mut self, at: usize) {
-        self.note(format!("worker {at} exits"));
+        let exit = if self.random.one_in(4) { Exit::Signal(9) } else { Exit::Code(1) };
+        self.note(format!("worker {at} ends with {exit}"));
         let worker = &mut self.workers[at];
         worker.goes();
-        let key = worker.key;
-        let (pool, was_asked) = (worker.pool, worker.asked.is_some() && !worker.is_late);
-        if was_asked && !worker.terminated {
+        let (key, pool) = (worker.key, worker.pool);
+        // A kill says nothing of the command.
+        let was_asked = worker.asked.is_some() && (worker.is_late || exit != Exit::Signal(9));
+        if was_asked && !worker.terminated && (!worker.is_late || self.eras[pool] == PoolEra::Legacy) {
             self.ends[pool] += 1;
             if self.ends[pool] == MOST_ENDS && self.eras[pool] == PoolEra::Unknown {
                 self.eras[pool] = PoolEra::Legacy;
             }
-        } else if !was_asked && !worker.terminated && !worker.has_answered && self.ends[pool] == MOST_ENDS {
+        } else if !worker.terminated && !worker.has_answered && self.ends[pool] == MOST_ENDS {
             self.ends[pool] -= 1;
         }
-        self.handle(Input::Exited { worker: key, exit: Exit::Code(1) });
+        self.handle(Input::Exited { worker: key, exit });
         self.handle(Input::Ended { peer: key.into(), partial: 0 });
     }
 

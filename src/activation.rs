@@ -61,7 +61,7 @@ fn count(process: Option<&str>, descriptors: Option<&str>) -> Result<RawFd, Star
         number.ok_or_else(|| {
             let wrong = format!("{name} is {value:?}, and has to be a number");
             let remedy =
-                "whoever starts the daemon has to pass sockets on by the rules of sd_listen_fds(3), or unset it";
+                "the program that starts the daemon has to pass sockets by the rules of sd_listen_fds(3), or unset it";
             StartError::Config(format!("{wrong}\n{remedy}").into())
         })
     };

@@ -139,7 +139,8 @@ fn of_argument(first: &str, argument: &str) -> Option<String> {
         "--daemon" | "--daemonize" | "--background" | "--detach" | "--fork" | "--pidfile" | "--pid-file" | "-d"
         | "-D" => "it stays in the foreground, and a service manager keeps it running: docs/operations.md".to_owned(),
         "--user" | "--group" | "-u" => {
-            "it runs as who starts it; a service manager can start it as another user: docs/operations.md".to_owned()
+            "it runs as the user that starts it; a service manager can start it as another user: docs/operations.md"
+                .to_owned()
         }
         "--verbose" | "--debug" | "--trace" | "-v" | "-vv" => "to see more: --log-level debug".to_owned(),
         "--quiet" | "--silent" | "-q" => "to see less: --log-level warn".to_owned(),

@@ -57,7 +57,7 @@ fn doubt_longest_line(config: &Config) -> Option<String> {
     (line > memory / 4).then(|| {
         format!(
             "limits.max_input_buffer: a line of {line} bytes may need four times as much while it is read, and \
-             limits.max_memory is {memory}: who sends one may be closed (memory_limit)"
+             limits.max_memory is {memory}: a client that sends one may be closed (memory_limit)"
         )
     })
 }
@@ -196,7 +196,7 @@ mod tests {
         };
         assert_eq!(doubts(16 << 20), Vec::<String>::new());
         let doubt = "limits.max_input_buffer: a line of 16777217 bytes may need four times as much while it is read, and \
-                     limits.max_memory is 67108864: who sends one may be closed (memory_limit)";
+                     limits.max_memory is 67108864: a client that sends one may be closed (memory_limit)";
         assert_eq!(doubts((16 << 20) + 1), [doubt]);
     }
 

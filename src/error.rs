@@ -115,7 +115,7 @@ pub enum StartError {
     },
     /// The file of a Unix socket cannot be given to its owner.
     #[error(
-        "cannot give unix:{} to {owner}: {source}\nonly root, or who has CAP_CHOWN, may give a file to another user, and others only to a group that they are in; leave listeners[].owner out, or use peer_uids",
+        "cannot give unix:{} to {owner}: {source}\nonly root, or a process with CAP_CHOWN, may give a file to another user, and others only to a group that they are in; leave listeners[].owner out, or use peer_uids",
         path.display()
     )]
     Owner {

@@ -114,7 +114,7 @@ fn bearer(line: &str, pools: &[&str]) -> Result<Bearer, String> {
     };
     let pools = words.next().map(|names| indexes(names, pools)).transpose()?;
     match words.next() {
-        Some(_) => Err("only the pools stand behind a token, parted by commas without blanks".to_owned()),
+        Some(_) => Err("only a comma-separated list of pools may follow a token".to_owned()),
         None => Ok(Bearer { name: name.into(), pools, digest }),
     }
 }
@@ -193,7 +193,7 @@ mod tests {
             ("a:sha256:secret", "64 hexadecimal digits"),
             ("a:sécretsecretsecret", "visible ASCII"),
             ("a:0123456789abcdef nobody", "there is no pool \"nobody\"; the pools are agents, tools"),
-            ("a:0123456789abcdef agents tools", "parted by commas"),
+            ("a:0123456789abcdef agents tools", "a comma-separated list"),
         ] {
             let error = Tokens::parse(text, &POOLS).expect_err(text);
             assert!(error.contains(why), "{error}");

@@ -519,7 +519,7 @@ fn when_its_agent_ends_an_editor_is_told_so_and_not_that_the_daemon_has_gone() {
             assert_eq!(stdout.rest(), b"");
             assert_eq!(bridge.code(), Some(1));
             let log = bridge.stderr.text();
-            assert!(log.contains("the daemon goes on, and the agent behind it has ended"), "{log}");
+            assert!(log.contains("the daemon still runs, and the agent behind it has ended"), "{log}");
             assert!(!log.contains("either it has ended"), "{log}");
         }
     }

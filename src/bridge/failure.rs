@@ -99,23 +99,23 @@ fn remedy_of(refused: &Refused, daemon: &Daemon, has_token: bool) -> String {
             return format!("a web server is there, and no daemon at this path; check it, it is usually {path}{again}");
         }
         300..=399 => match &refused.location {
-            Some(location) => return format!("it says to ask {location}; connect to what is behind that"),
-            None => "it sends its clients somewhere else; ask whoever runs it for the right URL",
+            Some(location) => return format!("it says to ask {location}; connect to the target of that"),
+            None => "it redirects its clients; ask its operator for the right URL",
         },
         401 if !has_token => "it wants a token: write the one that you were given to a file, and --token-file FILE",
         401 => "it does not know the token of --token-file; it may be mistyped, or have been withdrawn",
-        403 => "it knows who asks, and does not let them in; whoever runs the daemon can say why",
+        403 => "the token is valid but may not connect here; the daemon's operator can say why",
         404 if matches!(daemon, Daemon::Web(url) if url.target() == path) => {
             return format!(
                 "nothing is at this path, the usual one; check the port: another listener may have it{again}"
             );
         }
         404 => return format!("nothing is at this path; check it, it is usually {path}{again}"),
-        407 => "a proxy stands between and wants to know who asks; the bridge cannot tell it",
+        407 => "a proxy in between requires authentication, which the bridge does not support",
         400 | 405 | 426 => "something between here and the daemon may not let this through; check the URL",
         429 => "there were too many connections from here",
-        502 | 504 => "what stands before the daemon does not reach it; whoever runs it has to look",
-        503 => "the daemon takes nobody now: it starts, shuts down, or is full",
+        502 | 504 => "the proxy in front of the daemon does not reach it; its operator has to look",
+        503 => "the daemon accepts no clients now: it starts, shuts down, or is full",
         _ => "its log says why",
     };
     format!("{text}{again}")
@@ -166,7 +166,7 @@ fn remedy_of_dial(daemon: &Daemon, error: &io::Error) -> String {
             )
         }
         (Address::Unix { .. }, ErrorKind::TimedOut) => {
-            "the daemon is there but accepts nobody: it may be stopped, or have reached its limit of connections"
+            "the daemon is there but does not accept: it may be stopped, or have reached its limit of connections"
                 .to_owned()
         }
         _ => "check that the daemon runs and listens there".to_owned(),
@@ -278,10 +278,10 @@ impl Ending {
         let (daemon, again) = (&options.daemon, options.user.again());
         let text = match self {
             Self::Said { code: Some(close::GOING_AWAY), .. } => {
-                return format!("it shuts down, or starts anew; {again}");
+                return format!("it shuts down or restarts; {again}");
             }
             Self::Said { code: Some(close::POLICY_VIOLATION), .. } => {
-                "it does not allow what was done, or not any more; whoever runs the daemon can say why"
+                "it does not allow that, or no longer; the daemon's operator can say why"
             }
             _ if self.is_too_long() => {
                 "limits.max_input_buffer of the daemon, or a limit of what stands before it, is smaller than that line"
@@ -315,11 +315,11 @@ impl Ending {
 fn remedy_of_word(word: &LastWord, again: &str) -> String {
     let is = |reason: Reason| word.reason == reason.name();
     if is(Reason::OwnWorkerEnded) {
-        format!("the daemon goes on, and the agent behind it has ended; {again}")
+        format!("the daemon still runs, and the agent behind it has ended; {again}")
     } else if is(Reason::MemoryLimit) || is(Reason::ConnectionLimit) {
         "it has no room now; try again later".to_owned()
     } else {
-        format!("the daemon goes on, and its log says more; {again}")
+        format!("the daemon still runs, and its log says more; {again}")
     }
 }
 
@@ -371,7 +371,7 @@ impl fmt::Display for Ending {
             Self::Foreign(Foreign { begin, .. }) => {
                 let what = foreign::protocol(begin);
                 let what = what.map_or("no JSON-RPC".to_owned(), |name| format!("{name}, not JSON-RPC"));
-                write!(out, "what comes is {what}, and begins \"{}\"", foreign::begin(begin))
+                write!(out, "what arrives is {what}, and begins \"{}\"", foreign::begin(begin))
             }
         }
     }
@@ -422,12 +422,12 @@ mod tests {
             (200, false, "usually /acp"),
             (401, false, "--token-file FILE"),
             (401, true, "does not know the token"),
-            (403, true, "does not let them in"),
+            (403, true, "may not connect here"),
             (404, true, "another listener may have it"),
             (407, false, "a proxy"),
             (426, false, "may not let this through"),
             (502, false, "does not reach it"),
-            (503, false, "takes nobody now"),
+            (503, false, "accepts no clients now"),
             (599, false, "its log"),
         ] {
             let failure = refused(status, "why", None, None);
@@ -488,7 +488,7 @@ mod tests {
             assert!(queued.len() < 10_000, "the queue has no end");
         };
         assert_eq!(error.kind(), ErrorKind::TimedOut);
-        assert!(remedy_of_dial(&Daemon::Lines(daemon), &error).contains("accepts nobody"));
+        assert!(remedy_of_dial(&Daemon::Lines(daemon), &error).contains("does not accept"));
     }
 
     #[test]

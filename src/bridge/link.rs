@@ -60,7 +60,7 @@ pub(super) async fn connect(options: &Options, backend: Backend, limit: Duration
     if token.is_some() && trust.is_none() && !url.is_here() {
         let scheme = url.protocol.scheme();
         say(&format!(
-            "the token goes over the network as it is, and whoever sees it can use it; connect by {scheme}s:// instead"
+            "the token is sent unencrypted, and anyone who sees it can use it; connect by {scheme}s:// instead"
         ));
     }
     if url.protocol == WebProtocol::Mcp {

@@ -47,7 +47,7 @@ mod imp {
             // A load balancer must not choose HTTP/2.
             config.alpn_protocols = vec![b"http/1.1".to_vec()];
             let name = ServerName::try_from(host.to_owned())
-                .map_err(|_| format!("no certificate can stand for the host {host}"))?;
+                .map_err(|_| format!("no certificate can be valid for the host {host}"))?;
             Ok(Self(Arc::new(config), name))
         }
 
@@ -123,14 +123,14 @@ mod imp {
                 | CertificateError::ExpiredContext { .. }
                 | CertificateError::NotValidYet
                 | CertificateError::NotValidYetContext { .. },
-            ) => "its certificate is out of date, or a clock is wrong; whoever runs the daemon has to renew it",
+            ) => "its certificate is out of date, or a clock is wrong; the daemon's operator has to renew it",
             Error::InvalidMessage(_) => {
                 "something else than TLS answers; check the port, or write ws:// or http:// if it is plain"
             }
             Error::AlertReceived(AlertDescription::CertificateRequired) => {
                 "it wants a certificate of its client, which a bridge does not have; use a token instead"
             }
-            _ => "check that the URL is right, and what stands before the daemon there",
+            _ => "check that the URL is right, and the proxy in front of the daemon",
         };
         TlsError { what: error.to_string(), remedy: remedy.to_owned() }
     }

@@ -44,7 +44,7 @@ pub(super) fn choices(path: &str, key: &str) -> &'static [&'static str] {
 pub(super) fn instead_of_zero(key: &str) -> Option<&'static str> {
     match key {
         "backpressure_timeout_sec" => Some(
-            "that would close whoever is full for a moment; write 1 for the shortest time, 86400 for the longest, or leave \
+            "that would close every client that stalls briefly; write 1 for the shortest time, 86400 for the longest, or leave \
              it out for 60",
         ),
         _ => None,
@@ -55,7 +55,7 @@ pub(super) fn instead_of_zero(key: &str) -> Option<&'static str> {
 #[rustfmt::skip]
 pub(super) const GONE: [(&str, &str, &str, &str); 17] = [
     ("", "error_replies", "", "a request that cannot be answered always gets an error"),
-    ("pools[]", "max_timeouts", "", "with request_timeout_sec, a worker that says nothing while three requests run out is started anew"),
+    ("pools[]", "max_timeouts", "", "with request_timeout_sec, a worker that says nothing while three requests time out is restarted"),
     ("pools[]", "retry_after_sec", "", "a worker that was given up is tried again after limits.restart_window_sec"),
     ("pools[]", "on_exit", "", "a connection ends with its own worker"),
     ("pools[]", "stderr_level", "", "what workers write to stderr has the level info"),

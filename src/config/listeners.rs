@@ -69,8 +69,8 @@ fn entry<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen) -> E
     let allow = object.get("allow").and_then(|node| {
         if is_unix && object.get("proxy").is_none() {
             let hint =
-                "use mode, owner or peer_uids; with proxy it is about the addresses that the proxy tells".to_owned();
-            reader.fail(node, "is addresses of the network; who connects to a Unix socket has none", Some(hint));
+                "use mode, owner or peer_uids; with proxy it is about the addresses that the proxy reports".to_owned();
+            reader.fail(node, "is for network addresses; clients of a Unix socket have none", Some(hint));
             return None;
         }
         networks(reader, node)
@@ -78,7 +78,7 @@ fn entry<'t>(reader: &mut Reader<'t>, object: &Object<'t>, listen: &Listen) -> E
     let peer_uids = object.get("peer_uids").and_then(|node| {
         if !is_unix {
             let hint = "use allow".to_owned();
-            reader.fail(node, "is users of this machine; who connects to a TCP port is not known by one", Some(hint));
+            reader.fail(node, "is for users of this machine; clients of a TCP port are not known as one", Some(hint));
             return None;
         }
         user_ids(reader, node)
@@ -105,7 +105,7 @@ fn proxies<'t>(reader: &mut Reader<'t>, from: &Node<'t>, is_unix: bool) -> Optio
     let names: Vec<Option<String>> = elements.iter().map(|element| reader.string(element)).collect();
     if names.iter().all(Option::is_some) && names != [Some("unix".to_owned())] {
         let hint = "write [\"unix\"], and keep others out with mode, owner or peer_uids".to_owned();
-        reader.fail(from, "of a Unix socket is whoever may connect to it", Some(hint));
+        reader.fail(from, "of a Unix socket is every client that can connect", Some(hint));
     }
     Some(Proxies::Unix)
 }
@@ -204,7 +204,7 @@ fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> 
     match &tokens {
         Ok(tokens) if tokens.is_empty() => {
             let hint = "write a line NAME:TOKEN for each client; make a token with: openssl rand -hex 32".to_owned();
-            reader.fail(node, format!("{path:?} has no token, so nobody could come in"), Some(hint));
+            reader.fail(node, format!("{path:?} has no token, so no client would be admitted"), Some(hint));
         }
         Ok(_) => {}
         Err(why) => reader.fail(node, format!("the tokens file {path:?}: {why}"), None),
@@ -213,7 +213,7 @@ fn tokens_file<'t>(reader: &mut Reader<'t>, node: &Node<'t>, pools: &[Pool]) -> 
 }
 
 fn networks<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<Network>> {
-    let hint = "write \"0.0.0.0/0\" and \"::/0\" for everybody";
+    let hint = "write \"0.0.0.0/0\" and \"::/0\" for all clients";
     let elements = reader.elements(node, "must name at least one network", hint)?;
     let mut networks = Vec::with_capacity(elements.len());
     for element in &elements {
@@ -230,7 +230,7 @@ fn networks<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<Network>
 }
 
 fn user_ids<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<Vec<u32>> {
-    let hint = "leave it out for everybody who may open the socket";
+    let hint = "leave it out for every user who can open the socket";
     let elements = reader.elements(node, "must name at least one user", hint)?;
     let mut users = Vec::with_capacity(elements.len());
     for element in &elements {

@@ -592,7 +592,7 @@ impl Config {
         };
         let tell = |listener: &Listener| {
             format!(
-                "{} takes everybody who reaches it; name in listeners[].allow who may come, or write \"allow\": \
+                "{} accepts clients from everywhere; restrict it with listeners[].allow, or write \"allow\": \
                  [\"0.0.0.0/0\", \"::/0\"] if a firewall sees to that",
                 listener.address()
             )
@@ -602,7 +602,7 @@ impl Config {
             && !is_loopback(host)
         {
             told.push(format!(
-                "the admin listener {} tells everybody who reaches it names of sessions and addresses of clients; \
+                "the admin listener {} shows everyone who can reach it the names of sessions and addresses of clients; \
                  let a firewall keep out all but your monitoring, or write 127.0.0.1 or the path of a Unix socket",
                 Address::Tcp { host: host.clone(), port: *port }
             ));

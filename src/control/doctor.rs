@@ -317,7 +317,7 @@ fn users(config: &Config, may_change: bool) -> Finding {
         return Finding::good("users", "workers can be other users (pools[].user)");
     }
     let is_needed = config.pools.iter().any(|pool| pool.rights.identity.is_some());
-    let text = "workers can be nobody but the daemon's user: pools[].user needs root";
+    let text = "workers can only run as the daemon's user: pools[].user needs root";
     let remedy = "start the daemon as root, with CAP_SETUID, CAP_SETGID and CAP_KILL; under systemd with the drop-in \
                   config/systemd/users.conf";
     Finding::missing("users", is_needed, text, remedy)

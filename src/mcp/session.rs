@@ -234,7 +234,7 @@ impl Session {
         let stream = self.streams.iter_mut().find(|stream| stream.number == id.stream);
         let last = stream.as_ref().map(|stream| stream.place).or_else(|| self.log.last_of(id.stream));
         if !last.is_some_and(|last| self.log.has_all(id, last)) {
-            let why = "the events behind Last-Event-ID are not kept any more";
+            let why = "the events after Last-Event-ID are not kept any more";
             return Err(Fault::new(Status::BadRequest, why));
         }
         Ok(stream.and_then(|stream| stream.connection.replace(connection)))

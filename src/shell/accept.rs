@@ -113,7 +113,7 @@ impl<I: Io> Shell<I> {
         if place == Place::Inherited && self.bus.is_behind_proxies(listener) {
             // It is unknown whether its header would have been trusted: usually a proxy's health check.
             let address = &acceptor.address;
-            tracing::debug!("a connection to {address} was reset before anybody could see where it came from");
+            tracing::debug!("a connection to {address} was reset before its address was known");
             drop(socket);
             return self.reactor.free_descriptor();
         }

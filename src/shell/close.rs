@@ -45,7 +45,7 @@ impl<I: Io> Reactor<I> {
         // wait for answers. On Unix sockets a full close can be distinguished; on TCP the next send shows it.
         let has_gone = result & i32::from(libc::POLLERR | libc::POLLHUP) != 0;
         if connection.ends.is_worker() || (connection.is_not_read() && has_gone) {
-            self.broken(now, slot, peer, "the other side has gone".to_owned());
+            self.broken(now, slot, peer, "the peer has disconnected".to_owned());
         }
     }
 

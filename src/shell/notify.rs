@@ -200,7 +200,7 @@ impl Notify {
             Err(error) => {
                 if !std::mem::replace(&mut self.told_of_failure, true) {
                     tracing::warn!(
-                        "the service manager cannot be told anything (NOTIFY_SOCKET): {error}; trying again until it can"
+                        "the service manager cannot be reached (NOTIFY_SOCKET): {error}; trying again until it can"
                     );
                 }
                 Err(LATER)

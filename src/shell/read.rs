@@ -270,7 +270,7 @@ impl<I: Io> Reactor<I> {
         connection.inbox.release(self.io.buffers());
         if connection.web.as_ref().is_some_and(|web| !web.is_told) {
             // A WebSocket cannot be half-closed (RFC 6455, section 7.1.5: this is 1006).
-            return self.broken(now, slot, peer, "it has gone without a close frame".to_owned());
+            return self.broken(now, slot, peer, "it disconnected without a close frame".to_owned());
         }
         self.tell(now, Input::Ended { peer, partial });
     }

@@ -588,7 +588,7 @@ fn a_server_that_refuses_everything_ends_the_bridge() {
     bridge.ask(json!({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {}}));
     let asked = server.next("POST");
     assert_eq!(asked.field("authorization"), Some("Bearer s3cret-of-tests"));
-    asked.answer("401 Unauthorized", JSON, "", "{\"message\":\"this token lets nobody in\"}");
+    asked.answer("401 Unauthorized", JSON, "", "{\"message\":\"this token is not valid\"}");
     let line = stdout.message();
     assert_eq!(
         (line["id"].as_i64(), reason(&line), &line["error"]["code"]),

@@ -488,7 +488,7 @@ fn each_refusal_is_reported_with_a_remedy() {
     };
     for (answer, told, advice) in [
         (json("401 Unauthorized", "a token is needed"), "401: a token is needed", "--token-file FILE"),
-        (json("403 Forbidden", "not from there"), "403: not from there", "does not let them in"),
+        (json("403 Forbidden", "not from there"), "403: not from there", "may not connect here"),
         (json("404 Not Found", "no such path"), "404: no such path", "the usual one; check the port"),
         (
             "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n".to_owned(),

@@ -40,7 +40,7 @@ fn one_source_has_its_connections_and_another_one_has_as_many() {
         client.request(1, "m", json!({}));
     }
     is_refused(Client::over_tcp_from(NEAR, daemon.address()), "takes 2 connections from one source");
-    daemon.logs(&["WARN", "connection_limit", "from 127.0.0.1 is turned away", "listeners[].max_connections"]);
+    daemon.logs(&["WARN", "connection_limit", "from 127.0.0.1 is rejected", "listeners[].max_connections"]);
     let mut far = Client::over_tcp_from(FAR, daemon.address());
     far.request(1, "m", json!({}));
     near.pop();
@@ -76,7 +76,7 @@ fn on_a_unix_socket_one_user_is_one_source() {
     first.request(1, "m", json!({}));
     is_refused(Client::over_unix(&path), "takes 1 connection from one source");
     let user = rustix::process::getuid().as_raw();
-    daemon.logs(&["connection_limit", &format!("from user {user} is turned away")]);
+    daemon.logs(&["connection_limit", &format!("from user {user} is rejected")]);
     daemon.stop();
 }
 
@@ -213,7 +213,7 @@ fn a_socket_file_is_given_to_its_owner_or_the_start_names_the_missing_privilege(
     if !rustix::process::geteuid().is_root() {
         let outcome = setup.run();
         assert_eq!(outcome.code, Some(73), "{}", outcome.stderr);
-        assert!(outcome.stderr.contains("only root, or who has CAP_CHOWN"), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("only root, or a process with CAP_CHOWN"), "{}", outcome.stderr);
         return;
     }
     let daemon = setup.start();
@@ -231,12 +231,12 @@ fn a_listener_open_to_other_machines_warns_until_access_is_restricted() {
         daemon.stop().stderr
     };
     let open = start(json!({ "tcp": "0.0.0.0:0" }));
-    let warning = "tcp://0.0.0.0:0 takes everybody who reaches it; name in listeners[].allow who may come, or write \
+    let warning = "tcp://0.0.0.0:0 accepts clients from everywhere; restrict it with listeners[].allow, or write \
                    \"allow\": [\"0.0.0.0/0\", \"::/0\"]";
     assert!(open.lines().any(|line| line.contains(" WARN ") && line.contains(warning)), "{open}");
     for told in [json!({ "tcp": "0.0.0.0:0", "allow": ["0.0.0.0/0", "::/0"] }), json!({ "tcp": "127.0.0.1:0" })] {
         let quiet = start(told);
-        assert!(!quiet.contains("takes everybody"), "{quiet}");
+        assert!(!quiet.contains("accepts clients from everywhere"), "{quiet}");
     }
     let mut check = Setup::bare();
     let listeners = json!([{ "tcp": "0.0.0.0:9000" }]);
@@ -246,5 +246,9 @@ fn a_listener_open_to_other_machines_warns_until_access_is_restricted() {
     check = check.args(&["check", "--config", &path]);
     let outcome = check.run();
     assert_eq!(outcome.code, Some(0), "{}", outcome.stderr);
-    assert!(outcome.stderr.contains("warning: tcp://0.0.0.0:9000 takes everybody"), "{}", outcome.stderr);
+    assert!(
+        outcome.stderr.contains("warning: tcp://0.0.0.0:9000 accepts clients from everywhere"),
+        "{}",
+        outcome.stderr
+    );
 }

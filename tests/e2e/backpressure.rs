@@ -263,7 +263,7 @@ fn a_client_that_leaves_while_it_is_paused_is_removed_at_once() {
         metric(&Admin::of(&daemon).get("/metrics").body, "stdio_bus_clients_paused") == 1.0
     });
     drop(client);
-    daemon.logs(&["client_broken", "the other side has gone"]);
+    daemon.logs(&["client_broken", "the peer has disconnected"]);
     gate.open();
     daemon.stop();
 }

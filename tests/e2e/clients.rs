@@ -500,7 +500,7 @@ fn every_client_is_logged_when_it_connects_and_leaves_with_the_same_number() {
     let mut other = daemon.connect();
     daemon.until("it is asked", || other.request(1, "who", json!({}))["result"]["held"] == 1);
     client.reset();
-    let gone = daemon.logs(&["INFO", "a client has gone", "client_closed", "client=0", &from]);
+    let gone = daemon.logs(&["INFO", "a client disconnected", "client_closed", "client=0", &from]);
     for field in
         [" why=client_broken", " duration_ms=", " lines_in=3", " bytes_in=", " lines_out=2", " answered=2", " failed=1"]
     {

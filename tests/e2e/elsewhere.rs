@@ -47,7 +47,7 @@ fn workers_of_another_daemon_are_used_like_local_ones() {
     other.send(&json!({ "id": "c", "method": "$/cancelRequest", "params": { "id": "a" } }));
     assert_eq!(other.find_answer("a")["error"]["code"], -32800);
     daemon.stop();
-    far.logs(&["a client has gone"]);
+    far.logs(&["a client disconnected"]);
     far.stop();
 }
 

@@ -56,7 +56,7 @@ fn a_session_begins_with_initialize_and_ends_with_delete() {
     assert_eq!(client.answer().status, 204);
     let gone = client.ask(&request(2, "tools/list", json!({})));
     assert_eq!((gone.status, gone.json()["id"].clone()), (404, json!(2)), "the connection stays, the session does not");
-    daemon.logs(&["a client has gone", "reason=client_closed"]);
+    daemon.logs(&["a client disconnected", "reason=client_closed"]);
     daemon.stop();
 }
 

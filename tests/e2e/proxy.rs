@@ -169,7 +169,7 @@ fn the_source_of_a_client_behind_a_proxy_is_its_own() {
     first.request(1, "m", json!({}));
     let mut second = begins(&daemon, TEXT);
     assert_eq!(second.error(Value::Null, "connection_limit"), -32019);
-    daemon.logs(&["WARN", "connection_limit", "from 192.0.2.7 is turned away"]);
+    daemon.logs(&["WARN", "connection_limit", "from 192.0.2.7 is rejected"]);
     begins(&daemon, &binary("192.0.2.8:1", "alice")).request(1, "m", json!({}));
     first.request(2, "m", json!({}));
     daemon.stop();

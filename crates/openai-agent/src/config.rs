@@ -18,7 +18,7 @@ OPENAI_API_KEY | (empty) | API key. Empty: no authentication header is sent.
 OPENAI_API_KEY_FILE | (unset) | File that holds the key; it is read before each request.
 OPENAI_API_VERSION | (unset) | Azure: sent as ?api-version=.
 OPENAI_EXTRA_HEADERS | (unset) | More request headers: a JSON object, or lines of `Name: value`.
-OPENAI_EXTRA_BODY | (unset) | JSON object merged into every request (RFC 7396: null takes a member out).
+OPENAI_EXTRA_BODY | (unset) | JSON object merged into every request (RFC 7396: null removes a member).
 OPENAI_MODEL | gpt-4o | Model of a new session.
 OPENAI_MODELS | (unset) | Models to choose from, separated by commas; others are refused. fetch: those that {base}/models lists.
 OPENAI_SYSTEM_PROMPT | (unset) | System prompt put before every conversation.
@@ -33,7 +33,7 @@ OPENAI_HISTORY_DIR | (unset) | Directory that keeps sessions, one file each; ses
 OPENAI_LIST_SESSIONS | all | What session/list shows: all of the directory, or none.
 OPENAI_MAX_LINE_BYTES | 33554432 | Longest line from the client and longest event from the endpoint, in bytes.
 OPENAI_CA_FILE | (unset) | PEM file with more certificates to trust, beside the system's and the bundled ones.
-OPENAI_TLS_INSECURE | 0 | 1: the endpoint's certificate is not checked; anybody could answer and get the key.
+OPENAI_TLS_INSECURE | 0 | 1: the endpoint's certificate is not checked; anyone on the path can get the key.
 OPENAI_LOG | warn | What goes to stderr: off, error, warn, info or debug.
 HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY | (unset) | HTTP proxies, as curl reads them; this machine itself is never asked for through one.
 SSL_CERT_FILE, SSL_CERT_DIR | (unset) | Take the place of the system's root certificates.";
@@ -48,7 +48,7 @@ pub fn variables() -> impl Iterator<Item = (&'static str, &'static str, &'static
 
 /// What `OPENAI_TLS_INSECURE=1` means.
 pub const INSECURE: &str =
-    "OPENAI_TLS_INSECURE=1: the endpoint's certificate is not checked; whoever is on the way can read and answer.";
+    "OPENAI_TLS_INSECURE=1: the endpoint's certificate is not checked; anyone on the path can read and forge answers.";
 
 /// How much is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -367,7 +367,7 @@ pub fn log(level: Level, message: Arguments<'_>) {
         line.push('…');
     }
     if dropped > 0 {
-        line.push_str(&format!(" ({dropped} lines before were lost)"));
+        line.push_str(&format!(" ({dropped} lines before it were lost)"));
     }
     line.push('\n');
     let stderr = std::io::stderr();

@@ -159,7 +159,7 @@ impl Bus {
     pub(super) fn lets_in(&mut self, listener: usize, origin: &Origin) -> bool {
         let Err(key) = self.settings.listeners[listener].entry.lets_in(origin) else { return true };
         self.tell(Reason::NotAllowed, || {
-            let text = format!("a client is turned away: {} is not in {key}", origin.place);
+            let text = format!("a client is rejected: {} is not in {key}", origin.place);
             let report = Report { origin: Some(Rc::new(origin.clone())), ..Report::new(Reason::NotAllowed, text) };
             // The peer left before its address could be read.
             if origin.place == Place::Inherited { report.at(Level::Debug) } else { report }
@@ -244,7 +244,7 @@ impl Bus {
     /// Reports that a client was rejected, and tells the client if it has a connection for that, which is then closed.
     pub(super) fn refuse_client(&mut self, client: Option<ClientKey>, source: Source, text: &str) {
         self.report(Reason::ConnectionLimit, client.map(Peer::Client), || {
-            format!("a client from {source} is turned away: {text}")
+            format!("a client from {source} is rejected: {text}")
         });
         if let Some(client) = client {
             self.send_error(client.into(), b"null", Reason::ConnectionLimit, text, Delivered::Nothing);

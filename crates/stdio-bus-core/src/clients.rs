@@ -23,7 +23,7 @@ use core::time::Duration;
 /// How long a connection that was shut down may still send before it is closed for good.
 const LINGER: Duration = Duration::from_secs(1);
 /// The message for a request whose client is closed, if there is no better reason.
-pub(super) const CLOSED_BEFORE: &str = "the connection was closed before its answer came";
+pub(super) const CLOSED_BEFORE: &str = "the connection was closed before its answer arrived";
 
 impl Bus {
     /// A client has connected through the listener with this index. `None` without room, or during a shutdown: close
@@ -64,7 +64,7 @@ impl Bus {
         let mcp = McpState { era, borrows: self.balancer.groups[group].lends(), ..McpState::default() };
         if self.clients.is_full() {
             // The connection was on its way when the last slot was taken.
-            self.report(Reason::ConnectionLimit, None, || "a client is turned away: no slot is left".into());
+            self.report(Reason::ConnectionLimit, None, || "a client is rejected: no slot is left".into());
             return None;
         }
         let source_use = self.admission.sources.enter(source)?;
@@ -99,7 +99,7 @@ impl Bus {
             client.identity.turned_away || client.identity.origin.is_proxy && client.end.traffic.lines_in == 0;
         let make = || {
             let has_gone = reason == Reason::ClientClosed;
-            let text = if has_gone { "a client has gone" } else { "a client connected" };
+            let text = if has_gone { "a client disconnected" } else { "a client connected" };
             let report = Report {
                 client: Some(client.identity.number),
                 origin: Some(Rc::clone(&client.identity.origin)),
@@ -365,7 +365,7 @@ impl Bus {
                 && self.stage() == Stage::Running
             {
                 self.report(Reason::NoInput, None, || {
-                    "stdin ended before a line came on it; to serve clients that connect, add --tcp 127.0.0.1:9000, \
+                    "stdin ended before any input; to serve clients that connect, add --tcp 127.0.0.1:9000, \
                      --unix PATH or listeners in the configuration"
                         .into()
                 });
@@ -403,7 +403,7 @@ impl Bus {
         } else if deadline.is_some_and(|at| at <= now) && phase != Phase::Refusing {
             if phase == Phase::HalfClosed {
                 // Its answers become errors, and it is closed after the last one.
-                let text = "the answer did not come within drain_timeout_sec after the end of the client's input";
+                let text = "the answer did not arrive within drain_timeout_sec after the end of the client's input";
                 self.fail_requests_of(key, Reason::Timeout, text);
             } else {
                 if queued > 0 {

@@ -24,7 +24,7 @@ impl Network {
         };
         let address: IpAddr = address
             .parse()
-            .map_err(|_| format!("{text:?} is no network; write 10.0.0.0/8, 2001:db8::/32 or 192.0.2.7"))?;
+            .map_err(|_| format!("{text:?} is not a network; write 10.0.0.0/8, 2001:db8::/32 or 192.0.2.7"))?;
         let width = width(address);
         let prefix = match bits {
             None => width,
@@ -123,7 +123,7 @@ mod tests {
             assert!(wrong(text).starts_with("the number behind the slash must be from 0 to 32"), "{text}");
         }
         for text in ["", "10.0.0/8", "localhost", "[::1]", "10.0.0.0:80", "*"] {
-            assert!(wrong(text).contains("is no network; write 10.0.0.0/8"), "{text}");
+            assert!(wrong(text).contains("is not a network; write 10.0.0.0/8"), "{text}");
         }
     }
 

@@ -100,7 +100,7 @@ impl Bus {
             return self.begin_lame_duck("a signal asked for it");
         }
         if first.is_none() && self.shutdown.by_operator {
-            let text = "a signal: the drain goes on; a second one ends it";
+            let text = "a signal: the drain continues; a second one ends it";
             return self.report(Reason::Draining, None, || text.into());
         }
         if self.shutdown.immediate || first.is_some_and(|first| now.since(first) < SAME_SIGNAL) {

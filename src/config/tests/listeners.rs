@@ -257,11 +257,11 @@ fn each_kind_of_listener_has_its_own_access_settings() {
             r#""tcp":"a:1","allow":["10.0.0.1/8"]"#,
             "listeners[0].allow[0]: 10.0.0.1 has bits beyond the first 8; write 10",
         ),
-        (r#""tcp":"a:1","allow":["home"]"#, "listeners[0].allow[0]: \"home\" is no network; write 10.0.0.0/8"),
+        (r#""tcp":"a:1","allow":["home"]"#, "listeners[0].allow[0]: \"home\" is not a network; write 10.0.0.0/8"),
         (r#""tcp":"a:1","allow":[]"#, "listeners[0].allow: must name at least one network (write \"0.0.0.0/0\" and"),
         (r#""tcp":"a:1","allow":"::/0""#, "listeners[0].allow: must be an array"),
-        (r#""unix":"b","allow":["::/0"]"#, "listeners[0].allow: is addresses of the network; who connects to a Unix"),
-        (r#""tcp":"a:1","peer_uids":[0]"#, "listeners[0].peer_uids: is users of this machine; who connects to a TCP"),
+        (r#""unix":"b","allow":["::/0"]"#, "listeners[0].allow: is for network addresses; clients of a Unix"),
+        (r#""tcp":"a:1","peer_uids":[0]"#, "listeners[0].peer_uids: is for users of this machine; clients of a TCP"),
         (r#""unix":"b","peer_uids":[]"#, "listeners[0].peer_uids: must name at least one user (leave it out"),
         (r#""unix":"b","peer_uids":["no-one"]"#, "listeners[0].peer_uids[0]: there is no user \"no-one\" on this"),
         (r#""unix":"b","peer_uids":[-1]"#, "listeners[0].peer_uids[0]: must be at least 0, not -1"),
@@ -295,11 +295,15 @@ fn a_proxy_has_addresses() {
         (tcp, "{}", "listeners[0].proxy.from: is missing (write \"from\": [\"192.0.2.10\"]"),
         (unix, "{}", "listeners[0].proxy.from: is missing (write \"from\": [\"unix\"])"),
         (tcp, r#"{"from":["unix"]}"#, "listeners[0].proxy.from[0]: is for listeners on a Unix socket"),
-        (unix, r#"{"from":["10.0.0.5"]}"#, "listeners[0].proxy.from: of a Unix socket is whoever may connect to it"),
+        (
+            unix,
+            r#"{"from":["10.0.0.5"]}"#,
+            "listeners[0].proxy.from: of a Unix socket is every client that can connect",
+        ),
         (
             unix,
             r#"{"from":[]}"#,
-            "listeners[0].proxy.from: of a Unix socket is whoever may connect to it (write [\"unix\"]",
+            "listeners[0].proxy.from: of a Unix socket is every client that can connect (write [\"unix\"]",
         ),
         (tcp, r#"{"from":["::1"],"timeout":5}"#, "listeners[0].proxy.timeout: is not a known key"),
     ];
@@ -320,14 +324,14 @@ fn a_listener_open_to_other_machines_is_reported_until_access_is_restricted() {
     for far in ["0.0.0.0:1", "[::]:1", "192.0.2.7:1", "bus.example:1"] {
         let said = open(&format!(r#"{{"tcp":"{far}"}}"#));
         assert_eq!(said.len(), 1, "{far}");
-        assert!(said[0].starts_with(&format!("tcp://{far} takes everybody who reaches it")), "{said:?}");
+        assert!(said[0].starts_with(&format!("tcp://{far} accepts clients from everywhere")), "{said:?}");
         assert_eq!(open(&format!(r#"{{"tcp":"{far}","allow":["0.0.0.0/0","::/0"]}}"#)), Vec::<String>::new());
     }
     assert_eq!(open(r#"{"unix":"b"}"#), Vec::<String>::new());
     let admin = |listen: &str| good(&top(&format!(r#","admin":{{"listen":"{listen}"}}"#))).open_listeners();
     assert_eq!((admin("127.0.0.1:1"), admin("/a")), (vec![], vec![]));
     assert!(
-        admin("[::]:1")[0].starts_with("the admin listener tcp://[::]:1 tells everybody"),
+        admin("[::]:1")[0].starts_with("the admin listener tcp://[::]:1 shows everyone"),
         "{:?}",
         admin("0.0.0.0:1")
     );

@@ -110,7 +110,7 @@ fn the_read_write_and_watch_of_a_socket_each_wake_for_their_own_event() {
     let [(1, more)] = turn(&mut epoll)[..] else { panic!("there is room again") };
     assert!(more > 0);
     drop(theirs);
-    let [(3, events)] = turn(&mut epoll)[..] else { panic!("the other side has gone") };
+    let [(3, events)] = turn(&mut epoll)[..] else { panic!("the peer has disconnected") };
     assert_ne!(events & libc::EPOLLHUP, 0);
 }
 

@@ -188,14 +188,14 @@ pub(super) const FIGURES: &[Figure] = figures! {
     counter "stdio_bus_worker_start_failures_total" as "start_failures" of Pools: "Workers that could not be started.";
         One |it, at| Value::from(it.pool(at).tally.changes(Change::NotStarted));
     counter "stdio_bus_worker_exits_total" of Pools:
-        "Workers that ended unasked or were restarted for a fault, by reason.";
+        "Workers that ended unexpectedly or were restarted for a fault, by reason.";
         Many |out, it, at| {
             for reason in ENDS {
                 out.labelled(&[("reason", reason.name())], it.pool(at).tally.exits(reason) as f64);
             }
         };
     counter "stdio_bus_worker_stops_total" of Pools:
-        "Workers that ended as asked.";
+        "Workers that ended as requested.";
         One |it, at| Value::from(it.pool(at).tally.changes(Change::Stopped));
     counter "stdio_bus_worker_restarts_total" as "restarts" of Pools: "Restarts after an unasked exit.";
         One |it, at| Value::from(it.pool(at).tally.changes(Change::Restarted));

@@ -206,7 +206,7 @@ impl Admin {
         if is_crowded && self.throttle.may_tell(now) {
             tracing::warn!(
                 reason = "accept_paused",
-                "all {MOST_CONNECTIONS} connections of the admin listener are in use by those who do not take their \
+                "all {MOST_CONNECTIONS} connections of the admin listener are in use by clients that do not take their \
                  answers; who came first goes"
             );
         }

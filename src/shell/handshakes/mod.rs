@@ -130,7 +130,7 @@ impl<I: Io> Reactor<I> {
                 };
                 self.tell(now, Input::Stranger { place, reason, text: format!("{what}: on {address} {why}") });
             }
-            None => tracing::debug!("{place} left {address} before it had said who it is"),
+            None => tracing::debug!("{place} left {address} before its handshake was complete"),
         }
         drop(handshake);
         self.free_descriptor();

@@ -182,7 +182,7 @@ impl UpgradePolicy {
             let token = caller.token.ok_or_else(|| {
                 refused("a token is needed: Authorization: Bearer TOKEN, or the subprotocols acp and bearer.TOKEN")
             })?;
-            let found = tokens.tokens.find(token.0).ok_or_else(|| refused("this token lets nobody in"))?;
+            let found = tokens.tokens.find(token.0).ok_or_else(|| refused("this token is not valid"))?;
             (origin.names.token, origin.pools) = (Some(found.name.clone()), found.pools.clone());
             bearer = Some(found.clone());
         }

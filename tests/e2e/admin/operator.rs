@@ -76,7 +76,7 @@ fn to_have_a_daemon_drain_twice_and_then_to_send_it_a_signal_does_not_end_it_ear
     // Two signals within a second would count as one.
     seconds_go_by(1);
     daemon.signal(Signal::TERM);
-    daemon.logs(&["a signal: the drain goes on"]);
+    daemon.logs(&["a signal: the drain continues"]);
     client.ask(3, "m", json!({}));
     client.error(3, "shutting_down");
     client.reset();

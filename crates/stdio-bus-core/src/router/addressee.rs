@@ -78,7 +78,7 @@ impl Bus {
                 return Refusal(Reason::Unroutable, "it names no session, and no client has this worker yet".into());
             }
             (_, Size::Several) => "this worker has served several clients",
-            _ => "nobody can say which client it is for",
+            _ => "its client is ambiguous",
         };
         let text = format!(
             "it names no session, and {why}: give pool \"{}\" \"assignment\": \"dedicated\", as MCP servers need it",

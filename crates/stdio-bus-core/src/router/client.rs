@@ -199,7 +199,7 @@ impl Bus {
             let token = Id::parse(window.get(at)).ok();
             let key = token.and_then(|token| self.pending.find_by_token(client.into(), &token));
             let worker = key.and_then(|key| Some((key, self.pending.get(key)?.asker()?)));
-            return self.route_to_request(message, worker, "its progressToken is that of no pending request");
+            return self.route_to_request(message, worker, "its progressToken names no pending request");
         }
         let Some((name, place, inner)) = message.names()? else {
             if let Some(worker) = self.worker_of_server(message) {
@@ -432,7 +432,7 @@ impl Bus {
         if is_safe {
             Ok(())
         } else {
-            Err(Refusal(Reason::UnknownRequest, "its requestId is no pending request of this connection".into()))
+            Err(Refusal(Reason::UnknownRequest, "its requestId names no pending request of this connection".into()))
         }
     }
 
@@ -447,7 +447,7 @@ impl Bus {
         let asker = self.pending.get(key).and_then(Request::asker);
         let Some(Peer::Worker(worker)) = asker.filter(|asker| self.takes_messages(*asker)) else {
             self.forget_request(key);
-            self.report_line(Reason::LateAnswer, from, window, line, "the worker that asked has gone");
+            self.report_line(Reason::LateAnswer, from, window, line, "the worker that asked has ended");
             return Flow::Next;
         };
         if self.block_on_worker(client, worker, line.span.len() + 1) {

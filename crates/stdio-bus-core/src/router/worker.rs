@@ -55,7 +55,7 @@ impl Bus {
             if verb.creates() {
                 self.drop_early(worker);
             }
-            self.report_line(Reason::LateAnswer, from, window, line, "the client is not waiting any more");
+            self.report_line(Reason::LateAnswer, from, window, line, "the client no longer waits");
             return Flow::Next;
         };
         match self.make_room_at_client(worker, client, true) {
@@ -175,7 +175,8 @@ impl Bus {
         });
         self.report_line(Reason::UnknownId, from, window, line, &text);
         if is_first {
-            let text = "a worker answers what nobody waits for; every id of a request to it is replaced from now on";
+            let text =
+                "a worker sent an answer that nothing waits for; every id of a request to it is replaced from now on";
             self.report_line(Reason::WorkerAnswersTwice, from, window, line, text);
         }
         Flow::Next
@@ -201,7 +202,7 @@ impl Bus {
     /// A worker's request or notification (spec 6.3.2, decision 5).
     fn worker_message(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
         if line.has(Line::ID_INVALID) {
-            let text = "a request's id is a string or a number; with another one nobody could answer it";
+            let text = "a request's id is a string or a number; any other id cannot be answered";
             return Err(Refusal(Reason::UnknownId, text.into()));
         }
         if !is_wrapped(window, line) {

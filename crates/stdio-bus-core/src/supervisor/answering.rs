@@ -150,7 +150,7 @@ impl Bus {
             self.report(Reason::WorkerSilent, Some(Peer::Worker(key)), || {
                 let seconds = now.since(since).as_secs();
                 format!(
-                    "a worker has said nothing for {seconds} s, and {waiting} requests wait: does it flush its stdout?"
+                    "a worker has written nothing for {seconds} s, and {waiting} requests wait: does it flush its stdout?"
                 )
             });
         }
@@ -196,9 +196,8 @@ impl Bus {
         worker.answering.timeouts += 1;
         let timeouts = worker.answering.timeouts;
         if timeouts >= MAX_TIMEOUTS {
-            let text = format!(
-                "the worker hangs: {timeouts} requests in a row timed out without a word from it; it is restarted"
-            );
+            let text =
+                format!("the worker hangs: {timeouts} requests in a row timed out without any output; it is restarted");
             self.stop_broken_worker(key, Reason::WorkerHangs, &text);
         }
     }

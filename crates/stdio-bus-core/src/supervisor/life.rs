@@ -207,7 +207,7 @@ impl Bus {
         // It has ended by itself, and is not stopped for lack of its client.
         self.unassign(owner, key);
         // Its requests to workers of other pools.
-        let text = "the worker of this connection has ended, and the connection with it";
+        let text = "the worker of this connection has ended, and the connection is closed";
         self.fail_requests_of(owner, Reason::RequestDiscarded, text);
         self.close_orderly(owner, Reason::OwnWorkerEnded, text);
     }
@@ -280,10 +280,10 @@ impl Bus {
             State::Running if stdout_open => (
                 worker.window.backlog() == 0 && worker.end.unanswered.awaited() > 0,
                 Reason::WorkerClosedStdin,
-                "a worker closed its stdin and lives; it is told to stop",
+                "a worker closed its stdin and still runs; it is told to stop",
             ),
             State::Running => {
-                (false, Reason::WorkerClosedStdout, "a worker closed its stdout and lives; it is told to stop")
+                (false, Reason::WorkerClosedStdout, "a worker closed its stdout and still runs; it is told to stop")
             }
             State::Starting | State::Stopping | State::Killed => return self.step(key, Event::Timer),
         };
@@ -324,9 +324,9 @@ impl Bus {
 /// The error for requests lost with a worker that was replaced for this reason, or ended by itself.
 fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
     match cause {
-        Some(Reason::WorkerMalformed) => "the worker was replaced before it answered: it wrote what is no message",
-        Some(Reason::WorkerLineTooLong) => "the worker was replaced before it answered: it wrote too long a line",
-        Some(Reason::WorkerHangs) => "the worker was replaced before it answered: requests to it ran out of time",
+        Some(Reason::WorkerMalformed) => "the worker was replaced before it answered: it wrote a malformed line",
+        Some(Reason::WorkerLineTooLong) => "the worker was replaced before it answered: its line was too long",
+        Some(Reason::WorkerHangs) => "the worker was replaced before it answered: requests to it timed out",
         Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",
         Some(Reason::WorkerReplaced) if tenure.worn() == Some(Wear::Operator) => {
             "the operator had the worker replaced before it answered"

@@ -151,7 +151,7 @@ impl Bus {
         here.settled = self.settings.pools[pool].generation;
         if core::mem::take(&mut here.roll).is_on {
             let id = &self.settings.pools[pool].id;
-            let text = format!("pool \"{id}\": every worker that had to be replaced has been replaced");
+            let text = format!("pool \"{id}\": all outdated workers are replaced");
             self.report(Reason::PoolRolled, None, || text);
         }
         self.fill_slots(pool);

@@ -127,7 +127,7 @@ impl Tenure {
     /// Why it is replaced.
     pub(super) fn why(&self) -> Cow<'static, str> {
         match self.worn {
-            None => "its pool is configured anew".into(),
+            None => "its pool was reconfigured".into(),
             Some(Wear::Age) => "max_age_sec is over".into(),
             Some(Wear::Requests) => "it has got max_requests".into(),
             Some(Wear::Memory(mib)) => format!("its processes hold {mib} MiB (recycle_memory_mb)").into(),

@@ -91,7 +91,7 @@ fn a_refused_client_is_reported_with_its_source_and_closed_if_it_stays() {
     let refused = comes(&mut bench, 0, Source::User(1000));
     assert_eq!(bench.count(Reason::ConnectionLimit), 1);
     let report = bench.reports.iter().find(|report| report.reason == Reason::ConnectionLimit).expect("a report");
-    assert!(report.text.starts_with("a client from user 1000 is turned away: this listener takes 1"), "{report:?}");
+    assert!(report.text.starts_with("a client from user 1000 is rejected: this listener takes 1"), "{report:?}");
     assert_eq!(report.client, Some(1));
     bench.pass(seconds(1));
     assert_eq!(bench.how_closed(refused), Some(Close::Now));
@@ -142,7 +142,7 @@ fn a_client_from_a_network_that_is_not_allowed_is_closed_without_a_slot_or_a_wor
         assert!(bench.connect(0, place(stranger)).is_none(), "{stranger}");
     }
     assert_eq!((bench.bus.stats().clients, bench.count(Reason::NotAllowed)), (3, 3));
-    let text = "a client is turned away: 11.1.2.3:4 is not in listeners[].allow";
+    let text = "a client is rejected: 11.1.2.3:4 is not in listeners[].allow";
     assert_eq!(told(&bench, Reason::NotAllowed)[0], text);
 }
 
@@ -167,7 +167,7 @@ fn a_process_may_connect_if_its_user_is_allowed() {
     let process = |user| Place::Process { pid: 77, user };
     assert!(bench.connect(0, process(1000)).is_some() && bench.connect(0, process(0)).is_some());
     assert!(bench.connect(0, process(1001)).is_none());
-    let text = "a client is turned away: process 77 of user 1001 is not in listeners[].peer_uids";
+    let text = "a client is rejected: process 77 of user 1001 is not in listeners[].peer_uids";
     assert_eq!(told(&bench, Reason::NotAllowed), [text]);
 }
 
@@ -182,7 +182,7 @@ fn a_header_is_awaited_from_proxies_alone() {
     let users = Some(vec![99]);
     let bench = guarded(Entry { peer_uids: users, proxy: Some(Proxies::Unix), ..Entry::default() });
     assert!(bench.bus.awaits_header(0, Place::Process { pid: 1, user: 99 }));
-    assert!(!bench.bus.awaits_header(0, Place::Process { pid: 1, user: 98 }), "it is turned away first");
+    assert!(!bench.bus.awaits_header(0, Place::Process { pid: 1, user: 98 }), "it is rejected first");
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn through_a_proxy_the_clients_own_address_is_allowed_and_counted() {
     let third = Peer::Client(bench.connect(0, through("10.0.0.5:3", "192.0.2.7:2")).expect("it is told"));
     is_refused(&mut bench, third);
     assert!(bench.connect(0, through("10.0.0.5:4", "198.51.100.7:1")).is_none(), "its proxy does not matter");
-    let text = "a client is turned away: 198.51.100.7:1 is not in listeners[].allow";
+    let text = "a client is rejected: 198.51.100.7:1 is not in listeners[].allow";
     assert_eq!(told(&bench, Reason::NotAllowed), [text]);
 }
 

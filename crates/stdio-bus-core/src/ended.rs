@@ -234,7 +234,7 @@ impl Bus {
             took: self.time.lasted(request.since()),
             bytes_out,
             id: id.into(),
-            session: session.into(),
+            session: begin_of(session, MAX_SESSION_ID_LEN).into(),
             ..Ended::of(client, identity, ending)
         };
         if let Some(records) = self.out.records() {

@@ -46,7 +46,7 @@ pub(crate) struct Discovery {
     pub era: PoolEra,
     /// The command that it is known of ([`Pool::generation`](crate::settings::Pool::generation)).
     of: u32,
-    /// How many workers in a row have exited when asked, and with which command.
+    /// How many workers in a row have exited when asked, or late after others, and with which command.
     ends: (u32, u32),
 }
 
@@ -161,11 +161,13 @@ impl Bus {
     /// A worker has answered, or is late.
     fn stop_asking(&mut self, key: WorkerKey, question: Question, era: PoolEra) {
         let Some(worker) = self.workers.get_mut(key) else { return };
-        let was_asked = worker.is_asked();
         worker.facts.question = question;
         let (pool, of) = (worker.name.pool, worker.tenure.generation());
-        if let Some(discovery) = self.supervisor.pools[pool].discovery.as_mut().filter(|_| was_asked) {
-            discovery.ends = (0, 0);
+        if let Some(discovery) = &mut self.supervisor.pools[pool].discovery {
+            discovery.ends = match (question, discovery.ends_of(of)) {
+                (Question::Late, 1..) => (MOST_ENDS, of),
+                _ => (0, 0),
+            };
         }
         self.learn_era(pool, of, era);
     }

@@ -3,7 +3,6 @@
 
 use alloc::borrow::ToOwned;
 
-use super::discovery::Question;
 use super::tenure::{Tenure, Wear};
 use super::worker::{Action, Event, GRACE, State, Worker};
 use crate::Bus;
@@ -71,10 +70,9 @@ impl Bus {
     pub(crate) fn on_exited(&mut self, key: WorkerKey, exit: Exit) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let unwanted = worker.process.exited();
-        // SIGINT, SIGKILL and SIGTERM come from elsewhere: its command does not exit on the request.
-        if worker.is_asked() && matches!(exit, Exit::Signal(2 | 9 | 15) | Exit::OutOfMemory) {
-            worker.facts.question = Question::None;
-        }
+        // SIGINT, SIGKILL, SIGTERM.
+        let is_kill = matches!(exit, Exit::Signal(2 | 9 | 15) | Exit::OutOfMemory);
+        worker.facts.was_killed = is_kill && worker.process.ended_by_itself();
         let was_asked = worker.has_ended_asked();
         let unwanted = unwanted.filter(|_| !was_asked);
         let cause = unwanted.filter(|_| !worker.process.ended_by_itself());

@@ -313,7 +313,7 @@ impl Bus {
         let (shown, of) = (worker.name.pool, worker.tenure.generation());
         let was_its_end = worker.has_run() && !worker.facts.is_unwanted;
         let was_in_vain = match worker.facts.question {
-            Question::Open => true,
+            Question::Open => !worker.facts.was_killed,
             Question::Late => self.pool_era(shown) == PoolEra::Legacy,
             Question::None | Question::Answered => false,
         };

@@ -119,6 +119,8 @@ pub(crate) struct Facts {
     pub was_short: bool,
     /// It is not wanted any more, and leaves its slot empty.
     pub is_unwanted: bool,
+    /// A signal that the bus did not send ended it.
+    pub was_killed: bool,
     /// When its client took it, or gave it back.
     pub claimed: Moment,
     /// Whether it was sent `server/discover`.
@@ -288,7 +290,7 @@ impl Worker {
 
     /// Whether it has ended by itself while it was asked for its era.
     pub(super) fn has_ended_asked(&self) -> bool {
-        self.is_asked() && self.has_run() && self.process.ended_by_itself
+        self.is_asked() && self.has_run() && self.process.ended_by_itself && !self.facts.was_killed
     }
 
     /// Whether its end is no failure.

@@ -376,3 +376,78 @@ fn the_next_worker_is_asked_if_the_first_one_could_not_be_started_or_was_stopped
     let third = bench.worker(0);
     assert_eq!(bench.read_json(third)["method"], "server/discover");
 }
+
+#[test]
+fn a_worker_that_is_stopped_for_its_answer_counts_as_one_that_exits_when_asked() {
+    let mut bench = Bench::new(with_mcp_listener(pool(1, Assignment::Client)));
+    for _ in 0..2 {
+        let worker = bench.worker(0);
+        assert_eq!(bench.read_json(worker)["method"], "server/discover");
+        bench.write(worker, "usage: server [options]");
+        bench.exits(worker, Exit::Signal(15));
+        bench.ends(worker);
+        bench.pass(seconds(1));
+    }
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Legacy);
+    let third = bench.worker(0);
+    assert!(bench.read(third).is_empty());
+}
+
+#[test]
+fn a_command_that_starts_slowly_and_exits_when_asked_is_asked_twice() {
+    let mut bench = Bench::new(with_mcp_listener(pool(1, Assignment::Client)));
+    for _ in 0..2 {
+        bench.pass(seconds(6));
+        bench.dies_asked();
+        assert_eq!(bench.bus.pool_era(0), PoolEra::Legacy);
+        bench.pass(seconds(1));
+    }
+    let third = bench.worker(0);
+    assert!(bench.read(third).is_empty());
+}
+
+/// A pool for 2026-07-28 whose oldest worker has a slot that its other side lacks, with a new command.
+fn renewed_in_a_further_slot() -> Bench {
+    let before = with_mcp_listener(Pool { max_instances: 4, ..pool(1, Assignment::Dedicated) });
+    let mut bench = Bench::new(before.clone());
+    let first = bench.worker(0);
+    let question = bench.read_json(first);
+    bench.write(first, &format!(r#"{{"id":{},"result":{{}}}}"#, question["id"]));
+    for _ in 0..2 {
+        let client = bench.mcp(Era::Modern);
+        bench.write(client, CALL);
+        bench.pass(seconds(1));
+    }
+    bench.dies(first);
+    bench.pass(seconds(2));
+    let mut after = before;
+    after.pools[0].generation += 1;
+    bench.reload(&after);
+    bench.pass(milliseconds(300));
+    bench
+}
+
+#[test]
+fn a_candidate_for_a_slot_that_the_side_for_sessions_lacks_takes_another() {
+    let mut bench = renewed_in_a_further_slot();
+    let candidate = bench.newest(1)[0];
+    let question = bench.read_json(candidate);
+    bench.write(candidate, &format!(r#"{{"id":{},"error":{{"code":-32601,"message":"m"}}}}"#, question["id"]));
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Legacy);
+    bench.pass(seconds(1));
+    bench.bus.check_invariants();
+}
+
+#[test]
+fn no_worker_stays_in_a_slot_that_the_side_for_sessions_lacks() {
+    let mut bench = renewed_in_a_further_slot();
+    for _ in 0..2 {
+        let candidate = bench.newest(1)[0];
+        assert_eq!(bench.read_json(candidate)["method"], "server/discover");
+        bench.dies(candidate);
+        bench.pass(seconds(1));
+    }
+    assert_eq!(bench.bus.pool_era(0), PoolEra::Legacy);
+    bench.pass(seconds(200));
+    bench.bus.check_invariants();
+}

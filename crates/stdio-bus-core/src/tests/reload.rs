@@ -13,7 +13,7 @@ fn key(peer: Peer) -> WorkerKey {
 const SETTLED: Duration = milliseconds(200);
 
 impl Bench {
-    fn reload(&mut self, settings: &Settings) {
+    pub(super) fn reload(&mut self, settings: &Settings) {
         let effects = self.bus.reload(self.now, settings.clone()).collect();
         self.effects(&[], effects);
     }
@@ -24,7 +24,7 @@ impl Bench {
     }
 
     /// The last workers that were started, the oldest of them first.
-    fn newest(&self, count: usize) -> Vec<Peer> {
+    pub(super) fn newest(&self, count: usize) -> Vec<Peer> {
         self.commands[self.commands.len() - count..].iter().map(|(worker, ..)| Peer::Worker(*worker)).collect()
     }
 

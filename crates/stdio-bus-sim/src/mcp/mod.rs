@@ -423,9 +423,7 @@ impl World {
         }
         self.workers[at].has_answered = true;
         self.workers[at].may_be_pinned = era == PoolEra::Modern;
-        if !self.workers[at].is_late {
-            self.ends[pool] = 0;
-        }
+        self.ends[pool] = 0;
         if self.eras[pool] != PoolEra::Modern {
             self.eras[pool] = era;
         }
@@ -441,7 +439,8 @@ impl World {
                 let is_silent = worker.has_run_for(self.now).is_some_and(|time| time >= SILENT_FOR);
                 let is_over = is_silent && !worker.terminated;
                 if worker.asked.is_some() && is_over && !std::mem::replace(&mut worker.is_late, true) {
-                    self.ends[worker.pool] = 0;
+                    let ends = &mut self.ends[worker.pool];
+                    *ends = if *ends > 0 { MOST_ENDS } else { 0 };
                     worker.may_be_pinned = true;
                     if self.eras[worker.pool] == PoolEra::Unknown {
                         self.eras[worker.pool] = PoolEra::Legacy;

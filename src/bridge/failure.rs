@@ -104,6 +104,7 @@ fn remedy_of(refused: &Refused, daemon: &Daemon, has_token: bool) -> String {
         },
         401 if !has_token => "it wants a token: write the one that you were given to a file, and --token-file FILE",
         401 => "it does not know the token of --token-file; it may be mistyped, or have been withdrawn",
+        403 if !has_token => "this client may not connect here; the daemon's operator can say why",
         403 => "the token is valid but may not connect here; the daemon's operator can say why",
         404 if matches!(daemon, Daemon::Web(url) if url.target() == path) => {
             return format!(
@@ -422,7 +423,8 @@ mod tests {
             (200, false, "usually /acp"),
             (401, false, "--token-file FILE"),
             (401, true, "does not know the token"),
-            (403, true, "may not connect here"),
+            (403, true, "the token is valid but may not"),
+            (403, false, "this client may not connect here"),
             (404, true, "another listener may have it"),
             (407, false, "a proxy"),
             (426, false, "may not let this through"),

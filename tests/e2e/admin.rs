@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use rustix::net::{RecvFlags, recv};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -42,6 +43,11 @@ impl Admin<UnixStream> {
         let stream = stream.expect("it was waited for");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
         Self(stream)
+    }
+
+    /// Whether something can be read.
+    pub fn has_begun(&self) -> bool {
+        recv(&self.0, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok()
     }
 }
 

@@ -444,3 +444,20 @@ fn a_path_that_the_daemon_itself_listens_on_is_reported_as_its_own() {
     assert!(code == Some(73) && wrong.contains("this daemon listens on it already"), "{wrong}");
     daemon.stop();
 }
+
+#[test]
+fn a_scrape_that_is_read_slowly_goes_on_after_a_reload_that_adds_a_pool() {
+    // Their metrics are more than a socket's buffers hold.
+    let pools =
+        |count: usize| -> Vec<Value> { (0..count).map(|number| worker(&format!("p{number}"), 1, &[])).collect() };
+    let daemon = start_ready(Setup::new(pools(100)));
+    let mut slow = Admin::of(&daemon);
+    slow.send("GET /metrics HTTP/1.0\r\n\r\n");
+    daemon.until("its answer begins", || slow.has_begun());
+    reload(&daemon, |config| config["pools"] = pools(101).into());
+    let answer = slow.answer().expect("an answer comes");
+    assert!(answer.body.contains("{pool=\"p99\"}") && !answer.body.contains("{pool=\"p100\"}"), "{}", answer.body);
+    let next = Admin::of(&daemon).get("/metrics").body;
+    assert!(next.contains("{pool=\"p100\"}"), "{next}");
+    daemon.stop();
+}

@@ -162,7 +162,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
         "Client requests failed by the daemon, by reason; pool is empty if none or several were meant.";
         Many |out, it, at| {
             out.errors(it.pool(at).tally.errors());
-            if at + 1 == it.view.workers.pools.len() {
+            if at + 1 == it.gathered.pools.len() {
                 out.part = Some(("pool", String::new()));
                 out.errors(it.view.bus.errors_of_no_pool());
             }

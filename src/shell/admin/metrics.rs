@@ -57,7 +57,8 @@ impl Metrics {
             }
             1 => {
                 let Some(row) = view.bus.worker_row(view.now, slot) else { return true };
-                let pool = &mut gathered.pools[row.name.pool];
+                // A reload may have added pools since the scrape began.
+                let Some(pool) = gathered.pools.get_mut(row.name.pool) else { return true };
                 pool.states[row.state as usize] += 1;
                 pool.queued += row.link.queued;
                 if let Some((_, paused)) = row.link.waits {
@@ -67,7 +68,7 @@ impl Metrics {
             }
             _ => {
                 let Some((pool, age)) = view.bus.request_age(view.now, slot) else { return true };
-                let pool = &mut gathered.pools[pool];
+                let Some(pool) = gathered.pools.get_mut(pool) else { return true };
                 pool.pending += 1;
                 pool.oldest = pool.oldest.max(age);
             }
@@ -90,7 +91,7 @@ impl Metrics {
             let (parts, label) = match over {
                 Over::All => (1, None),
                 Over::Pools => {
-                    (view.workers.pools.len(), view.workers.pools.get(part).map(|pool| ("pool", pool.core.id.clone())))
+                    (self.gathered.pools.len(), view.workers.pools.get(part).map(|pool| ("pool", pool.core.id.clone())))
                 }
                 Over::Listeners => {
                     (view.places.len(), view.places.get(part).map(|place| ("listener", place.label().to_owned())))

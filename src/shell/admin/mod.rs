@@ -54,7 +54,7 @@ pub(super) struct Admin {
     is_abstract: bool,
     token: Option<Token>,
     token_file: PathBuf,
-    /// By the slots of their connections. Entries of closed connections stay until the slot is needed.
+    /// By the slots of their connections. Those of closed connections go with the next turn.
     operators: HashMap<usize, Operator>,
     /// Connections whose answers have pieces left to produce.
     pub busy: VecDeque<usize>,

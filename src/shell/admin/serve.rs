@@ -35,7 +35,6 @@ impl<I: Io> Shell<I> {
         let origin = Origin::of(&socket, place, is_unix, self.admin.is_abstract);
         let http = &mut self.reactor.http;
         let slot = http.add(now, socket, OPERATORS, place.into(), LIMITS);
-        self.admin.operators.retain(|slot, _| http.connections.get(*slot).is_some_and(Connection::is_operators));
         self.admin.operators.insert(slot, Operator::new(now, origin));
         self.receive_first(now, slot);
     }
@@ -132,6 +131,10 @@ impl<I: Io> Shell<I> {
 
     /// Produces one piece of one answer.
     pub(in crate::shell) fn work_for_admin(&mut self, now: Moment) {
+        let http = &self.reactor.http;
+        if self.admin.operators.len() > http.operators {
+            self.admin.operators.retain(|slot, _| http.connections.get(*slot).is_some_and(Connection::is_operators));
+        }
         let Some(slot) = self.admin.busy.pop_front() else { return };
         let is_there = |it: &&mut Connection| it.is_operators() && it.state == State::Answering;
         let Some(connection) = self.reactor.http.connections.get_mut(slot).filter(is_there) else { return };

@@ -202,7 +202,7 @@ impl<I: Io> Shell<I> {
             (_, 1..) if had_to_wait && tells_half_closed(result) => {
                 // Nothing else would show it if nothing is received any more.
                 connection.incoming.has_ended |= connection.parts;
-                return reactor.await_http_room(slot);
+                return reactor.await_http_room(slot, true);
             }
             (_, 1..) if had_to_wait => {}
             (_, 1..) => {
@@ -213,7 +213,7 @@ impl<I: Io> Shell<I> {
                     reactor.tell(now, Input::Sent { peer: Peer::Client(client), bytes: owed });
                 }
             }
-            (_, error) if error == -libc::EAGAIN => return reactor.await_http_room(slot),
+            (_, error) if error == -libc::EAGAIN => return reactor.await_http_room(slot, false),
             (_, error) if error == -libc::EINTR => {}
             _ => return self.reactor.leave_http(now, slot),
         }
@@ -400,11 +400,11 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Waits for room in the socket.
-    fn await_http_room(&mut self, slot: usize) {
+    fn await_http_room(&mut self, slot: usize, is_half_closed: bool) {
         let connection = &mut self.http.connections[slot];
         connection.in_flight.add(Flight::Write);
         connection.in_flight.add(Flight::Room);
-        let half_closed = connection.incoming.has_ended;
+        let half_closed = is_half_closed || connection.incoming.has_ended;
         let room = Submission::AwaitRoom { descriptor: connection.socket.as_raw_fd(), half_closed };
         // SAFETY: the socket stays open while this is in flight.
         unsafe { self.io.submit(room, Operation::HttpSend.token(slot)) };
@@ -414,14 +414,14 @@ impl<I: Io> Reactor<I> {
 
     /// A piece of a body was received.
     fn http_body(&mut self, slot: usize, data: &[u8]) -> Result<(), Fault> {
+        if self.http.connections[slot].is_operators() {
+            // The head has all that is asked for.
+            return Ok(());
+        }
         if !self.http.memory.has_room_for(data.len()) {
             return Err(Fault::busy("memory is short; try again later"));
         }
         let connection = &mut self.http.connections[slot];
-        if connection.is_operators() {
-            // The head has all that is asked for.
-            return Ok(());
-        }
         let body = &mut connection.incoming.body;
         if body.is_empty() {
             *body = message::room(data.len());

@@ -528,7 +528,9 @@ impl World {
             }
             Effect::Spawn { worker, name, .. } => {
                 self.note(format!("worker {} is started in pool {}", self.workers.len(), name.pool));
-                self.workers.push(SimWorker::new(worker, name.pool));
+                let is_doubted = (1..MOST_ENDS).contains(&self.ends[name.pool]);
+                let may_be_asked = self.eras[name.pool] == PoolEra::Unknown || is_doubted;
+                self.workers.push(SimWorker::new(worker, name.pool, may_be_asked));
             }
             Effect::Signal { worker, signal: Signal::Terminate | Signal::Kill } | Effect::CloseStdin(worker) => {
                 let at = self.worker(worker);

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::worker::{SimWorker, Work};
-use super::{MOST_ENDS, SILENT_FOR, World};
+use super::{SILENT_FOR, World};
 use crate::bus::eras::PoolEra;
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
@@ -17,8 +17,7 @@ impl World {
         if line["method"] == "server/discover" {
             let worker = &mut self.workers[at];
             assert!(worker.pinned.is_none() && worker.asked.is_none(), "it is asked first, and once");
-            let is_doubted = (1..MOST_ENDS).contains(&self.ends[pool]);
-            assert!(self.eras[pool] == PoolEra::Unknown || is_doubted, "no worker is asked when it is known");
+            assert!(worker.may_be_asked, "no worker is asked when it is known");
             worker.asked = Some(line["id"].clone());
             return;
         }

@@ -42,6 +42,8 @@ pub(super) struct SimWorker {
     pub(super) asked: Option<Value>,
     /// It did not answer that in time.
     pub(super) is_late: bool,
+    /// It was not known what its command speaks, or doubted, when it was started.
+    pub(super) may_be_asked: bool,
     /// It has answered that with a result, or is late: it may serve only 2026-07-28.
     pub(super) may_be_pinned: bool,
     /// It has answered anything.
@@ -55,12 +57,13 @@ pub(super) struct SimWorker {
 }
 
 impl SimWorker {
-    pub(super) fn new(key: WorkerKey, pool: usize) -> Self {
+    pub(super) fn new(key: WorkerKey, pool: usize, may_be_asked: bool) -> Self {
         Self {
             key,
             pool,
             wire: Wire::default(),
             life: Life::Starting,
+            may_be_asked,
             asked: None,
             is_late: false,
             may_be_pinned: false,

@@ -6,7 +6,6 @@
 //! needs one decides. Those of the other side are started for its first client.
 
 use alloc::borrow::ToOwned;
-use alloc::vec::Vec;
 
 use super::Bus;
 use super::message::{Cancel, Refusal};
@@ -93,8 +92,9 @@ impl Bus {
     /// The unused workers that were started with the daemon move to the other side.
     fn hand_over(&mut self, from: usize, to: usize) {
         let instances = self.settings.pools[from].instances;
-        let further = self.supervisor.pools[from].slots.iter().skip(instances).filter_map(|slot| slot.worker);
-        further.collect::<Vec<_>>().into_iter().for_each(|worker| self.retire_worker(worker));
+        for worker in self.workers_beyond(from, instances) {
+            self.retire_worker(worker);
+        }
         let pools = self.supervisor.pools.get_disjoint_mut([from, to]);
         let [giver, taker] = pools.expect("a pool and its other side are two");
         for (slot, given) in taker.slots.iter_mut().zip(&mut giver.slots).take(instances) {
@@ -103,11 +103,7 @@ impl Bus {
         (giver.side.is_dormant, taker.side.is_dormant) = (true, false);
         (taker.settled, taker.fallback) = (giver.settled, giver.fallback.take());
         taker.roll = core::mem::take(&mut giver.roll);
-        if let Some((_, slot)) = &mut taker.roll.candidate
-            && *slot >= taker.slots.len()
-        {
-            *slot = 0;
-        }
+        self.give_candidate_a_slot(to);
         let stays = |worker: &&mut Worker| worker.pool == from && !worker.tenure.is_leaving();
         self.workers.values_mut().filter(stays).for_each(|worker| worker.pool = to);
         self.tick_pool(to);

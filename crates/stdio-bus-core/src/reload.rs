@@ -160,21 +160,18 @@ impl Bus {
         here.side.is_released &= self.settings.pools[pool].is_gone;
         let slots = self.settings.pools[pool].slots(here.side.era);
         let keeps = if is_assigned_otherwise { 0 } else { slots };
-        let over: Vec<_> = here.slots.iter().skip(keeps).filter_map(|slot| slot.worker).collect();
-        for worker in over {
+        for worker in self.workers_beyond(pool, keeps) {
             if is_assigned_otherwise {
                 self.take_back(worker);
             }
             self.retire_worker(worker);
         }
         self.supervisor.pools[pool].slots.resize_with(slots, Default::default);
-        let roll = &mut self.supervisor.pools[pool].roll;
-        if has_another_command || is_assigned_otherwise || roll.stopped.is_some() {
+        let has_stopped = self.supervisor.pools[pool].roll.stopped.is_some();
+        if has_another_command || is_assigned_otherwise || has_stopped {
             self.restart_roll(pool);
-        } else if let Some((_, slot)) = &mut roll.candidate
-            && *slot >= slots
-        {
-            *slot = 0;
+        } else {
+            self.give_candidate_a_slot(pool);
         }
     }
 

@@ -22,6 +22,7 @@ use crate::peer::{Moment, WorkerKey};
 use crate::port::Effect;
 use crate::report::Reason;
 use crate::settings::Era;
+use crate::worker::Worker;
 
 /// A worker that was silent for this long after its start does not serve 2026-07-28.
 const SILENT_FOR: Duration = Duration::from_secs(5);
@@ -172,22 +173,24 @@ impl Bus {
         self.learn_era(pool, of, era);
     }
 
-    /// A worker that was asked has ended without an answer: the next one may be asked. `pool` is its configured pool, and
-    /// `of` its command.
-    pub(super) fn end_question(&mut self, pool: usize, of: u32) {
+    /// A worker has ended. If it was asked and has not answered, the next one may be asked; if it was not asked, and has
+    /// answered nothing, its command also exits without the request.
+    pub(super) fn end_question(&mut self, worker: &Worker) {
+        let (pool, of) = (worker.name.pool, worker.tenure.generation());
         let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
-        discovery.ends = (discovery.ends_of(of) + 1, of);
-        // A new command has no effect on running workers before it has settled.
-        if discovery.era == PoolEra::Unknown || discovery.of == of {
-            self.judge_ends(pool, of);
-        }
-    }
-
-    /// A worker that was not asked has ended before any answer: its command also exits without the request.
-    pub(super) fn doubt_ends(&mut self, pool: usize, of: u32) {
-        if let Some(discovery) = &mut self.supervisor.pools[pool].discovery
-            && discovery.ends_of(of) == MOST_ENDS
-        {
+        let ends = discovery.ends_of(of);
+        let was_in_vain = match worker.facts.question {
+            Question::Open => !worker.facts.was_killed,
+            Question::Late => discovery.era == PoolEra::Legacy,
+            Question::None | Question::Answered => false,
+        };
+        if was_in_vain {
+            discovery.ends = (ends + 1, of);
+            // A new command has no effect on running workers before it has settled.
+            if discovery.era == PoolEra::Unknown || discovery.of == of {
+                self.judge_ends(pool, of);
+            }
+        } else if ends == MOST_ENDS && !worker.answering.has_answered() {
             discovery.ends.0 = MOST_ENDS - 1;
         }
     }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::answering::{Answering, Opened};
-use super::discovery::{Discovery, PoolEra, Question};
+use super::discovery::Discovery;
 use super::restart::{Restarts, retry_after};
 use super::roll::{Fallback, Roll};
 use super::tenure::Tenure;
@@ -310,17 +310,8 @@ impl Bus {
     /// A worker has left its pool: its slot, if it has one, is filled again, now or after its backoff.
     pub(super) fn leave_pool(&mut self, key: WorkerKey, worker: &Worker) {
         let is_candidate = self.supervisor.pools[worker.pool].roll.is_candidate(key);
-        let (shown, of) = (worker.name.pool, worker.tenure.generation());
-        let was_its_end = worker.has_run() && !worker.facts.is_unwanted;
-        let was_in_vain = match worker.facts.question {
-            Question::Open => !worker.facts.was_killed,
-            Question::Late => self.pool_era(shown) == PoolEra::Legacy,
-            Question::None | Question::Answered => false,
-        };
-        if was_its_end && was_in_vain {
-            self.end_question(shown, of);
-        } else if was_its_end && !worker.answering.has_answered() {
-            self.doubt_ends(shown, of);
+        if worker.has_run() && !worker.facts.is_unwanted {
+            self.end_question(worker);
         }
         if let Some(slot) = self.supervisor.pools[worker.pool].slot_of(key) {
             self.supervisor.pools[worker.pool].slots[slot].worker = None;

@@ -303,6 +303,21 @@ impl Bus {
         }
     }
 
+    /// The workers in the slots of a pool behind so many.
+    pub(crate) fn workers_beyond(&self, pool: usize, slots: usize) -> Vec<WorkerKey> {
+        self.supervisor.pools[pool].slots.iter().skip(slots).filter_map(|slot| slot.worker).collect()
+    }
+
+    /// A candidate for a slot that its pool has no longer is to take the first.
+    pub(crate) fn give_candidate_a_slot(&mut self, pool: usize) {
+        let here = &mut self.supervisor.pools[pool];
+        if let Some((_, slot)) = &mut here.roll.candidate
+            && *slot >= here.slots.len()
+        {
+            *slot = 0;
+        }
+    }
+
     /// A worker gets no new work, and loses its slot.
     pub(crate) fn retire_worker(&mut self, key: WorkerKey) {
         self.leave_slot(key);

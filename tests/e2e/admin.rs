@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::{
-    Daemon, PATIENCE, Setup, echo, number_in, program, refuses_connections, seconds_go_by, skip, with, worker,
+    Daemon, PATIENCE, Setup, echo, number_in, program, refuses_connections, seconds_go_by, skip, state, with, worker,
 };
 use crate::slots::on_all_slots;
 

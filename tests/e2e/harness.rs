@@ -29,7 +29,7 @@ use tempfile::TempDir;
 
 pub use self::gate::Gate;
 pub use self::log::Log;
-pub use self::processes::{children, lives};
+pub use self::processes::{children, lives, state};
 pub use crate::client::PATIENCE;
 
 use self::processes::processes;
@@ -507,8 +507,7 @@ impl Daemon {
     /// Stops it with SIGSTOP.
     pub fn stand_still(&self) {
         self.signal(Signal::STOP);
-        let stat = || fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
-        self.until("it stands still", || stat().rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')));
+        self.until("it stands still", || state(self.pid().into()) == Some('T'));
     }
 
     /// The CPU time that it has used, in ticks (proc(5)).

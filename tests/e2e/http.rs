@@ -187,6 +187,11 @@ impl Http {
         }
     }
 
+    /// The next event of a stream with data, or none at its end.
+    pub fn message(&mut self) -> Option<Event> {
+        std::iter::from_fn(|| self.event()).find(|event| !event.data.is_empty())
+    }
+
     /// All events up to the end of a stream.
     pub fn events(&mut self) -> Vec<Event> {
         std::iter::from_fn(|| self.event()).collect()

@@ -108,7 +108,7 @@ fn a_workers_request_uses_the_stream_of_the_request_that_caused_it() {
     let mut client = Http::session(daemon.address(), VERSION);
     client.post(&request(1, "ask", json!({ "method": "sampling/createMessage", "id": "q" })));
     assert!(client.answer().is_stream());
-    let asked = std::iter::from_fn(|| client.event()).find(|event| !event.data.is_empty()).expect("it asks").json();
+    let asked = client.message().expect("it asks").json();
     assert_eq!((&asked["method"], &asked["id"]), (&json!("sampling/createMessage"), &json!("q")));
     let mut other = client.again();
     let answer = json!({ "jsonrpc": "2.0", "id": asked["id"], "result": { "yes": 1 } });
@@ -142,7 +142,7 @@ fn a_get_receives_messages_without_a_request_and_a_new_one_replaces_it() {
     let mut first = client.stream();
     let changed = notification("notifications/tools/list_changed", json!({}));
     client.post(&says(1, std::slice::from_ref(&changed)));
-    let event = std::iter::from_fn(|| first.event()).find(|event| !event.data.is_empty()).expect("it comes");
+    let event = first.message().expect("it comes");
     assert_eq!(event.json(), changed);
     assert_eq!(client.answer().json()["result"]["said"], true, "and the request has its answer alone");
     let _second = client.stream();
@@ -158,7 +158,7 @@ fn an_answer_whose_connection_broke_is_fetched_after_the_last_event() {
     let log = notification("notifications/message", json!({ "data": "x" }));
     cut.post(&request(1, "write", json!({ "text": format!("{log}\n") })));
     assert!(cut.answer().is_stream());
-    let last = std::iter::from_fn(|| cut.event()).find(|event| !event.data.is_empty()).expect("it comes");
+    let last = cut.message().expect("it comes");
     drop(cut);
     // The answer is sent while no client is connected.
     let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": { "late": true } });
@@ -186,7 +186,7 @@ fn an_answer_without_an_event_id_is_delivered_by_the_next_get() {
     daemon.until("the connection has gone", || daemon.descriptors() <= before);
     assert_eq!(other.call(2, "release", json!({}))["id"], 2);
     let mut stream = client.stream();
-    let event = std::iter::from_fn(|| stream.event()).find(|event| !event.data.is_empty()).expect("it was kept");
+    let event = stream.message().expect("it was kept");
     assert_eq!(event.json()["id"], 1);
     daemon.stop();
 }
@@ -201,7 +201,7 @@ fn undelivered_events_are_kept_up_to_a_limit_and_the_loss_of_others_is_reported(
     daemon.logs(&["reason=events_lost"]);
     assert_eq!(client.call(1, "a", json!({}))["id"], 1, "all of them have come before this");
     let mut stream = client.stream();
-    let first = std::iter::from_fn(|| stream.event()).find(|event| !event.data.is_empty()).expect("some were kept");
+    let first = stream.message().expect("some were kept");
     assert_eq!(first.json(), changed(44));
     daemon.stop();
 }
@@ -387,7 +387,7 @@ fn a_stream_whose_client_half_closes_ends_at_once_and_the_next_one_gets_later_ev
     let changed = notification("notifications/tools/list_changed", json!({}));
     assert_eq!(client.ask(&notification("write", json!({ "text": format!("{changed}\n") }))).status, 202);
     let mut next = client.stream();
-    let event = std::iter::from_fn(|| next.event()).find(|event| !event.data.is_empty()).expect("it was kept");
+    let event = next.message().expect("it was kept");
     assert_eq!(event.json(), changed);
     daemon.stop();
 }

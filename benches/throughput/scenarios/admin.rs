@@ -52,7 +52,7 @@ fn measure(harness: &Harness) -> io::Result<Vec<Table>> {
         figures: Vec::new(),
     };
     for path in [None].into_iter().chain(PATHS.map(Some)) {
-        progress(&format!("admin, {}", path.unwrap_or("it is disabled")));
+        progress(&format!("admin, {}", path.unwrap_or("unasked")));
         let over = AtomicBool::new(false);
         let (asked, waits) = std::thread::scope(|scope| {
             let asking = scope.spawn(|| ask_again_and_again(&server.admin, path, &over));

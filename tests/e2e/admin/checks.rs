@@ -170,9 +170,7 @@ fn the_daemon_sleeps_while_a_half_closed_client_does_not_read_its_many_responses
     let mut silent = Admin::of(&daemon);
     silent.send(&"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(RESPONSES));
     silent.0.shutdown(std::net::Shutdown::Write).expect("it is connected");
-    let stat = || fs::read_to_string(format!("/proc/{}/stat", daemon.pid())).expect("it runs");
-    let is_asleep = || stat().rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'));
-    daemon.until("it sleeps", || (0..50).all(|_| is_asleep()));
+    daemon.until("it sleeps", || (0..50).all(|_| state(daemon.pid().into()) == Some('S')));
     // Otherwise it slept since it had closed the connection.
     for _ in 0..RESPONSES {
         assert_eq!(silent.answer().expect("there are more").status, 200);

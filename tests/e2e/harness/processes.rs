@@ -21,8 +21,12 @@ pub fn children(parent: u32) -> Vec<(u32, char)> {
     processes().filter_map(of_parent).collect()
 }
 
+/// The state of a process (proc_pid_stat(5)), if it exists.
+pub fn state(pid: u64) -> Option<char> {
+    fs::read_to_string(format!("/proc/{pid}/stat")).ok()?.rsplit_once(") ")?.1.chars().next()
+}
+
 /// Whether a process exists and is not a zombie.
 pub fn lives(pid: u64) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+    state(pid).is_some_and(|state| !['Z', 'X'].contains(&state))
 }

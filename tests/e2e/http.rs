@@ -91,6 +91,12 @@ impl Http {
         other
     }
 
+    /// The kernel buffers little unread data for it.
+    pub fn with_little_room(self) -> Self {
+        rustix::net::sockopt::set_socket_recv_buffer_size(&self.stream, 16 << 10).unwrap();
+        self
+    }
+
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
@@ -149,11 +155,16 @@ impl Http {
     /// The next response; of a stream only the head.
     pub fn answer(&mut self) -> Answer {
         let mut answer = self.head();
+        self.read_body(&mut answer);
+        answer
+    }
+
+    /// The body behind the head of a response.
+    pub fn read_body(&mut self, answer: &mut Answer) {
         let length = answer.fields.get("content-length").map_or(0, |length| length.parse().expect("a number"));
         let mut body = vec![0; length];
         self.reader.read_exact(&mut body).unwrap();
         answer.body = String::from_utf8(body).unwrap();
-        answer
     }
 
     /// The head of the next response.

@@ -404,7 +404,7 @@ fn a_stream_ends_and_does_not_break_when_the_daemon_ends() {
 }
 
 #[test]
-fn a_client_that_half_closes_gets_its_whole_response_and_then_the_end() {
+fn a_client_that_asks_for_a_close_gets_its_whole_response_and_then_the_end_whatever_it_sends_behind() {
     let daemon = door(shared(), json!({}));
     let session = Http::session(daemon.address(), VERSION);
     for (id, length) in [(1, 10), (2, 500_000)] {
@@ -420,6 +420,21 @@ fn a_client_that_half_closes_gets_its_whole_response_and_then_the_end() {
             assert!(client.is_closed(), "{behind:?}");
         }
     }
+    daemon.stop();
+}
+
+#[test]
+fn bytes_that_come_while_the_last_response_is_sent_do_not_cost_its_end() {
+    let daemon = door(shared(), json!({}));
+    let session = Http::session(daemon.address(), VERSION);
+    let text = "x".repeat(900_000);
+    let mut client = session.again().with("Connection", "close").with_little_room();
+    client.post(&request(1, "m", json!({ "text": text })));
+    let mut answer = client.head();
+    client.send_bytes(b"\r\n");
+    client.read_body(&mut answer);
+    assert_eq!(answer.json()["result"]["echo"]["text"], text);
+    assert!(client.is_closed());
     daemon.stop();
 }
 

@@ -69,7 +69,7 @@ impl<I: Io> Shell<I> {
         let connection = &reactor.http.connections[slot];
         match (connection.state, completion.result) {
             (State::Leaving, _) => reactor.remove_http_if_idle(slot),
-            (State::Lingering, _) if connection.parts => self.reactor.leave_http(now, slot),
+            (State::Lingering, _) if connection.parts => self.reactor.linger_http(now, slot),
             (State::Answering, ..0) if connection.parts => {}
             (_, error) if error == -libc::ENOBUFS => reactor.http.starved.push(slot),
             (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => reactor.arm_http_receive(slot),
@@ -84,7 +84,10 @@ impl<I: Io> Shell<I> {
         let connection = &mut reactor.http.connections[slot];
         match connection.state {
             State::Leaving => reactor.remove_http_if_idle(slot),
-            State::Lingering if connection.parts => reactor.linger_http(now, slot),
+            State::Lingering if connection.parts => {
+                connection.parts = false;
+                reactor.linger_http(now, slot);
+            }
             State::Lingering => reactor.arm_http_receive(slot),
             State::Reading => {
                 if connection.is_idle() {
@@ -269,11 +272,11 @@ impl<I: Io> Shell<I> {
         self.reactor.release_http(slot);
         let connection = &mut self.reactor.http.connections[slot];
         if !connection.incoming.keeps_alive {
-            let parts = connection.parts && connection.incoming.bytes.is_empty();
-            if parts && connection.in_flight.has(Flight::Read) {
+            connection.parts &= connection.incoming.bytes.is_empty();
+            if connection.parts && connection.in_flight.has(Flight::Read) {
                 // It is cancelled, and the connection closed as soon as that has completed.
                 connection.state = State::Lingering;
-            } else if parts || connection.incoming.has_ended {
+            } else if connection.incoming.has_ended && !connection.parts {
                 self.reactor.leave_http(now, slot);
             } else {
                 self.reactor.linger_http(now, slot);
@@ -341,12 +344,18 @@ impl<I: Io> Shell<I> {
 }
 
 impl<I: Io> Reactor<I> {
-    /// Sends a FIN, and waits for the client's: closed with unread bytes, the socket would be reset, and the response
-    /// might be lost.
+    /// Sends what was sent with `more` and a FIN, and waits for the client's: closed with unread bytes, the socket would
+    /// be reset, and the response might be lost. A client that said that it sends no more, and has not, is not waited
+    /// for.
     fn linger_http(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
-        (connection.state, connection.parts) = (State::Lingering, false);
+        connection.state = State::Lingering;
         let _ = shutdown(&connection.socket, Shutdown::Write);
+        let parts = std::mem::take(&mut connection.parts);
+        if parts && self.io.receive_now(connection.socket.as_fd(), &mut [0; 512]) == 0 {
+            return self.leave_http(now, slot);
+        }
+        connection.incoming.has_ended = false;
         self.set_http_due(slot, now.after(LINGER));
         self.arm_http_receive(slot);
     }

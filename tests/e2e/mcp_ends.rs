@@ -83,6 +83,23 @@ fn events_that_are_kept_count_as_memory() {
 }
 
 #[test]
+fn requests_behind_a_pending_one_count_as_memory() {
+    let pool = with(worker("tools", 1, &["--keep"]), "assignment", "dedicated");
+    let daemon = door_of(with_admin(Setup::new([pool])), json!({}));
+    let client = Http::session(daemon.address(), VERSION);
+    let (mut asks, mut other) = (client.again(), client.again());
+    asks.post(&request(1, "hold", json!({})));
+    daemon.until("it is with the worker", || other.call(7, "kept", json!({})).to_string().contains("hold"));
+    let memory = || gauge(&daemon, "stdio_bus_memory_bytes");
+    let before = memory();
+    asks.post(&request(2, "m", json!({ "text": "x".repeat(10_000) })));
+    daemon.until("it is received and counted", || memory() > before + 10_000);
+    asks.reset();
+    daemon.until("it is gone with its connection", || memory() <= before);
+    daemon.stop();
+}
+
+#[test]
 fn a_request_of_2026_07_28_is_answered_where_no_worker_can_be_started() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("gone");

@@ -276,6 +276,11 @@ impl Connection {
         self.listener == OPERATORS
     }
 
+    /// Bytes of output, and of requests behind the current one.
+    pub(super) fn queued(&self) -> usize {
+        self.outgoing.weight() + self.incoming.bytes.len()
+    }
+
     /// Its maximum time without progress of sending.
     pub(super) fn send_time(&self) -> Duration {
         if self.is_operators() { SEND_TIME_OF_OPERATORS } else { SEND_TIME }

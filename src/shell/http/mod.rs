@@ -185,10 +185,13 @@ impl Http {
         self.memory.held + self.memory.kept
     }
 
-    /// Updates the accounting of a connection's queued output.
+    /// Updates the accounting of what a connection has queued; admin connections, which are few, are not counted.
     fn weigh(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
-        let weight = connection.outgoing.weight();
+        if connection.is_operators() {
+            return;
+        }
+        let weight = connection.queued();
         self.memory.keep(std::mem::replace(&mut connection.weighed, weight), weight);
     }
 
@@ -214,8 +217,8 @@ impl Http {
         self.members.iter().map(|(_, member)| {
             let connections = member.connections().into_iter().filter_map(|slot| self.connections.get(slot));
             let of_member = connections.filter(|connection| connection.member == Some(member.client));
-            let outputs: usize = of_member.map(|connection| connection.outgoing.weight()).sum();
-            (Peer::Client(member.client), outputs + member.kept() + member.waiting())
+            let queued: usize = of_member.map(Connection::queued).sum();
+            (Peer::Client(member.client), queued + member.kept() + member.waiting())
         })
     }
 

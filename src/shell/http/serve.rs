@@ -97,6 +97,7 @@ impl<I: Io> Shell<I> {
             }
             _ => {
                 connection.incoming.bytes.extend_from_slice(bytes);
+                reactor.http.weigh(slot);
                 reactor.arm_http_receive(slot);
             }
         }
@@ -180,6 +181,7 @@ impl<I: Io> Shell<I> {
             let latest = if connection.is_idle() { deadline } else { connection.since.after(REQUEST_TIME) };
             self.reactor.set_http_due(slot, deadline.min(latest));
         }
+        self.reactor.http.weigh(slot);
         self.reactor.arm_http_receive(slot);
     }
 

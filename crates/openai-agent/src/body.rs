@@ -28,6 +28,22 @@ const FREE: usize = 1 << 20;
 /// Bytes decoded at once before the output is checked against its limit.
 const PIECE: usize = 4096;
 
+/// Why a body cannot be read to its end.
+#[derive(Debug)]
+pub struct Broken {
+    /// The reason, for people.
+    pub text: String,
+    /// A repetition of the request would end the same way.
+    pub is_final: bool,
+}
+
+impl Broken {
+    /// A repetition of the request may succeed.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_final: false }
+    }
+}
+
 /// A body being decoded.
 #[derive(Default)]
 pub struct Decoder {
@@ -56,7 +72,7 @@ impl Decoder {
     ///
     /// # Errors
     /// The body is not what its coding says, or grows too much.
-    pub fn decode(&mut self, bytes: Bytes) -> Result<Bytes, String> {
+    pub fn decode(&mut self, bytes: Bytes) -> Result<Bytes, Broken> {
         if !bytes.is_empty() && !std::mem::replace(&mut self.has_begun, true) {
             let is_gzip = bytes.starts_with(&[0x1f, 0x8b]) || bytes == [0x1f][..];
             self.gzip = is_gzip.then(|| Box::new(MultiGzDecoder::new(Vec::new())));
@@ -70,9 +86,10 @@ impl Decoder {
             content.append(gzip.get_mut());
             if self.came_out > FREE.max(self.went_in * MOST_GROWTH) {
                 let grown = self.came_out / self.went_in;
-                return Err(format!("the gzip-compressed answer grows to {grown} times its size and is given up"));
+                let text = format!("the gzip-compressed answer grows to {grown} times its size and is given up");
+                return Err(Broken { text, is_final: true });
             }
-            outcome.map_err(|_| "the gzip-compressed answer is damaged".to_owned())?;
+            outcome.map_err(|_| Broken::new("the gzip-compressed answer is damaged"))?;
         }
         Ok(content.into())
     }
@@ -81,10 +98,10 @@ impl Decoder {
     ///
     /// # Errors
     /// It ends in the middle of its content.
-    pub fn finish(&mut self) -> Result<(), String> {
+    pub fn finish(&mut self) -> Result<(), Broken> {
         // This also checks the checksum at the end.
         let ended = self.gzip.as_mut().map_or(Ok(()), |gzip| gzip.try_finish());
-        ended.map_err(|_| "the gzip-compressed answer is cut off".to_owned())
+        ended.map_err(|_| Broken::new("the gzip-compressed answer is cut off"))
     }
 }
 
@@ -288,9 +305,9 @@ mod compressed {
         let mut decoder = Decoder::new(codings)?;
         let mut content = Vec::new();
         for piece in pieces {
-            content.extend_from_slice(&decoder.decode(Bytes::copy_from_slice(piece))?);
+            content.extend_from_slice(&decoder.decode(Bytes::copy_from_slice(piece)).map_err(|broken| broken.text)?);
         }
-        decoder.finish()?;
+        decoder.finish().map_err(|broken| broken.text)?;
         Ok(content)
     }
 
@@ -336,7 +353,7 @@ mod compressed {
             Err(error) => Some(error),
         });
         let error = error.expect("not all of it comes out");
-        assert!(error.contains("grows to"), "{error}");
+        assert!(error.is_final && error.text.contains("grows to"), "{error:?}");
         assert!(out <= FREE.max(bomb.len() * MOST_GROWTH), "{out}");
     }
 

@@ -40,7 +40,7 @@ use tokio_rustls::TlsConnector;
 use tower_service::Service;
 
 use super::answer::{Answer, Ending, Piece};
-use super::body::Decoder;
+use super::body::{Broken, Decoder};
 use super::config::{Config, has_port};
 use super::dialect::{self, Dialect, Refusal};
 use super::failure::{self, Failure, Refused};
@@ -120,8 +120,8 @@ impl Opened {
                 None => self.next().await,
                 Some(limit) => timeout(limit, self.next()).await.unwrap_or(Ok(None)),
             };
-            next = read.unwrap_or_else(|message| {
-                classify = Some(message);
+            next = read.unwrap_or_else(|broken| {
+                classify = Some(broken.text);
                 None
             });
         }
@@ -136,8 +136,8 @@ impl Opened {
     /// The next bytes of the body; none at its proper end.
     ///
     /// # Errors
-    /// The connection error, for people.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, String> {
+    /// What happened to the connection or to the body.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Broken> {
         while let Some(data) = self.data().await? {
             let content = self.decoder.decode(data)?;
             if !content.is_empty() {
@@ -148,7 +148,7 @@ impl Opened {
     }
 
     /// The next bytes of the body as sent.
-    async fn data(&mut self) -> Result<Option<Bytes>, String> {
+    async fn data(&mut self) -> Result<Option<Bytes>, Broken> {
         loop {
             let frame = match &mut self.idle {
                 None => self.body.frame().await,
@@ -162,14 +162,15 @@ impl Opened {
                             timer.as_mut().reset(deadline);
                             continue;
                         }
-                        return Err(format!("silence for {} s", limit.as_secs_f64()));
+                        let text = format!("silence for {} s", limit.as_secs_f64());
+                        return Err(Broken { text, is_final: true });
                     }
                 },
             };
             self.last = Instant::now();
             match frame {
                 None => return Ok(None),
-                Some(Err(error)) => return Err(cause(&error)),
+                Some(Err(error)) => return Err(Broken::new(cause(&error))),
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) if data.is_empty() => {}
                     Ok(data) => return Ok(Some(data)),
@@ -367,10 +368,9 @@ impl Client {
         let idle = limit.map(|limit| (limit, Box::pin(sleep(limit))));
         let last = Instant::now();
         let mut opened = Opened { first: None, content_type, body, decoder, idle, last };
-        opened.first = opened.next().await.map_err(|message| {
-            let is_final = message.starts_with("silence") || message.ends_with("is given up");
-            let again = if is_final { Again::Never } else { Again::Perhaps };
-            Trouble::new(message, again)
+        opened.first = opened.next().await.map_err(|broken| {
+            let again = if broken.is_final { Again::Never } else { Again::Perhaps };
+            Trouble::new(broken.text, again)
         })?;
         match opened.first {
             Some(_) => Ok(Answered::Opened(Box::new(opened))),

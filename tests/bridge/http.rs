@@ -336,8 +336,8 @@ fn a_modern_request_is_cancelled_by_the_end_of_its_connection() {
     assert!(!server.has_more(), "no notification goes to the server");
 }
 
-#[test]
-fn a_request_of_a_session_is_cancelled_in_words() {
+/// Cancels a request of a session, and returns how long the bridge then lives after the end of its stdin.
+fn cancels_in_words() -> Duration {
     let mut server = Server::plain();
     let (mut bridge, mut stdout, _stream) = server.begin();
     bridge.ask(tool(1));
@@ -356,9 +356,15 @@ fn a_request_of_a_session_is_cancelled_in_words() {
     bridge.end_input();
     server.next("DELETE").accept();
     assert_eq!(bridge.code(), Some(0));
-    assert!(since.elapsed() < Duration::from_secs(4), "it is not waited for");
     assert_eq!(stdout.text(), "");
     drop(asked);
+    since.elapsed()
+}
+
+#[test]
+fn a_request_of_a_session_is_cancelled_in_words() {
+    // It would be waited for each time; a machine is not slow each time.
+    assert!((0..10).any(|_| cancels_in_words() < Duration::from_secs(4)), "it is waited for");
 }
 
 #[test]

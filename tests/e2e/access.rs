@@ -178,7 +178,7 @@ fn an_unlisted_user_is_closed_at_once_although_the_socket_is_accessible() {
 #[test]
 fn a_user_that_is_not_listed_is_refused() {
     if !rustix::process::geteuid().is_root() {
-        let status = std::process::Command::new("true").uid(65_534).status();
+        let status = std::process::Command::new("true").uid(65_533).status();
         return assert!(status.is_err(), "only root may be others");
     }
     // An abstract name has no permissions.
@@ -196,12 +196,12 @@ fn a_user_that_is_not_listed_is_refused() {
         if is_closed { Ok(()) } else { Err(std::io::ErrorKind::InvalidData.into()) }
     };
     let mut other = std::process::Command::new("true");
-    other.uid(65_534);
+    other.uid(65_533);
     // SAFETY: it only makes system calls, on prepared values.
     unsafe { other.pre_exec(visit) };
     let ended = other.status().expect("it is closed without a byte");
     assert!(ended.success());
-    daemon.logs(&["WARN", "not_allowed", "of user 65534 is not in listeners[].peer_uids", " uid=65534"]);
+    daemon.logs(&["WARN", "not_allowed", "of user 65533 is not in listeners[].peer_uids", " uid=65533"]);
     daemon.stop();
 }
 
@@ -209,7 +209,7 @@ fn a_user_that_is_not_listed_is_refused() {
 fn a_socket_file_is_given_to_its_owner_or_the_start_names_the_missing_privilege() {
     let setup = Setup::new([echo("echo", 1)]).no_listener();
     let path = setup.path("bus");
-    let setup = setup.set("listeners", json!([{ "unix": path, "owner": "65534:65534", "mode": "0660" }]));
+    let setup = setup.set("listeners", json!([{ "unix": path, "owner": "65533:65533", "mode": "0660" }]));
     if !rustix::process::geteuid().is_root() {
         let outcome = setup.run();
         assert_eq!(outcome.code, Some(73), "{}", outcome.stderr);
@@ -219,7 +219,7 @@ fn a_socket_file_is_given_to_its_owner_or_the_start_names_the_missing_privilege(
     let daemon = setup.start();
     daemon.logs(&["listening on unix:"]);
     let file = std::fs::symlink_metadata(&path).expect("it is there");
-    assert_eq!((file.uid(), file.gid(), file.mode() & 0o777), (65_534, 65_534, 0o660));
+    assert_eq!((file.uid(), file.gid(), file.mode() & 0o777), (65_533, 65_533, 0o660));
     daemon.stop();
 }
 

@@ -299,6 +299,8 @@ fn a_monitor_sees_messages_and_outcomes() {
     let mut daemon = start_ready(
         Setup::new([with(worker("agents", 2, &[]), "request_timeout_sec", 600)]).set("node", json!("bus-1")),
     );
+    // One of them is enough to be ready.
+    daemon.logs_times("worker_started", 2);
     let mut client = daemon.connect();
     for id in 0..20 {
         client.request(id, "who", json!({}));

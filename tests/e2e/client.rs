@@ -144,6 +144,24 @@ impl Client {
         Ok(())
     }
 
+    /// Writes everything, and takes what comes meanwhile: however little the sockets hold, neither side waits for the
+    /// other to read.
+    pub fn send_and_hear(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match self.push(bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(Errno::AGAIN) => {
+                    let either = ready(self.reader.as_fd(), PollFlags::IN | PollFlags::OUT);
+                    assert!(either, "the daemon neither reads nor writes any more");
+                    if has_now(&self.reader, PollFlags::IN) {
+                        self.fill(1 << 16).unwrap_or_else(|error| panic!("reading from the daemon: {error}"));
+                    }
+                }
+                Err(error) => panic!("writing to the daemon: {error}"),
+            }
+        }
+    }
+
     /// Whether the daemon has closed the connection, with or without unread data.
     pub fn is_over(&self) -> bool {
         let mut socket = [PollFd::new(&self.reader, PollFlags::RDHUP)];

@@ -507,7 +507,8 @@ impl Daemon {
     /// Stops it with SIGSTOP.
     pub fn stand_still(&self) {
         self.signal(Signal::STOP);
-        self.until("it stands still", || state(self.pid().into()) == Some('T'));
+        // Also where a tracer (strace) slows it down.
+        self.until("it stands still", || state(self.pid().into()).is_some_and(|state| "Tt".contains(state)));
     }
 
     /// The CPU time that it has used, in ticks (proc(5)).

@@ -91,6 +91,12 @@ impl Http {
         other
     }
 
+    /// A second handle of the connection, for a writer thread.
+    pub fn second(&self) -> Self {
+        let stream = || self.stream.try_clone().unwrap();
+        Self { stream: stream(), reader: BufReader::new(stream()), fields: self.fields.clone() }
+    }
+
     /// The kernel buffers little unread data for it.
     pub fn with_little_room(self) -> Self {
         rustix::net::sockopt::set_socket_recv_buffer_size(&self.stream, 16 << 10).unwrap();

@@ -3,9 +3,9 @@
 use serde_json::json;
 
 use crate::admin::{Admin, with_admin};
-use crate::harness::{Daemon, Setup, with, worker};
+use crate::harness::{Daemon, Setup, figure, with, worker};
 use crate::http::{Http, notification, request};
-use crate::mcp::{VERSION, dedicated, door, door_of, messages, modern, post_modern};
+use crate::mcp::{VERSION, dedicated, door, door_of, messages, modern, post_modern, shared};
 
 /// The value of a gauge of the admin listener.
 fn gauge(daemon: &Daemon, name: &str) -> u64 {
@@ -174,5 +174,42 @@ fn a_worker_that_says_an_object_without_a_method_to_a_session_harms_nobody() {
         assert_eq!(stream.message().expect("the daemon lives").json(), line);
     }
     assert_eq!(client.call(6, "a", json!({}))["id"], 6);
+    daemon.stop();
+}
+
+#[test]
+fn an_unused_session_is_dropped_but_not_one_with_a_stream() {
+    let setup = Setup::new([shared()]).limit("session_idle_sec", 1);
+    let daemon = door_of(setup, json!({}));
+    let mut idle = Http::session(daemon.address(), VERSION);
+    let (mut listening, mut stream) = (None, None);
+    daemon.until("a stream is opened within the second that its session is kept", || {
+        let session = listening.insert(Http::session(daemon.address(), VERSION));
+        stream.insert(session.again()).open(None).is_stream()
+    });
+    let listening = listening.expect("it has a stream");
+    daemon.logs(&["session_idle"]);
+    assert_eq!(idle.ask(&request(1, "a", json!({}))).status, 404);
+    assert_eq!(listening.again().call(1, "a", json!({}))["id"], 1, "a client with a stream stays");
+    daemon.stop();
+}
+
+#[test]
+fn an_idle_session_is_evicted_when_all_slots_are_taken() {
+    let slots = figure("MAX_CONNECTIONS", 1024);
+    let daemon = door(shared(), json!({}));
+    let first = Http::session(daemon.address(), VERSION);
+    let stream_of_first = first.stream();
+    let second = Http::session(daemon.address(), VERSION);
+    let mut connection = Http::connect(daemon.address());
+    for _ in 0..slots {
+        let params = json!({ "protocolVersion": VERSION, "capabilities": {} });
+        let answer = connection.ask(&json!({ "jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params }));
+        assert_eq!(answer.status, 200);
+    }
+    // On new connections: a slow machine may take longer than an idle one is kept.
+    assert_eq!(second.again().ask(&request(1, "a", json!({}))).status, 404, "it was idle for longest");
+    assert_eq!(first.again().call(1, "a", json!({}))["id"], 1, "one with a stream stays");
+    drop(stream_of_first);
     daemon.stop();
 }

@@ -10,6 +10,8 @@ mod harness;
 mod http;
 #[path = "support/seccomp.rs"]
 mod seccomp;
+#[path = "support/steady.rs"]
+mod steady;
 #[path = "support/terminal.rs"]
 mod terminal;
 #[cfg(feature = "tls")]

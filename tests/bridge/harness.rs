@@ -14,6 +14,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use serde_json::Value;
 
 use crate::seccomp::forbid;
+use crate::steady::Steady;
 use crate::waiting::comes_true;
 
 /// The time limit for everything that must happen, on however busy a machine.
@@ -173,21 +174,21 @@ pub trait Peer: Read + Write + Send + AsFd + 'static {
     fn copy(&self) -> Box<dyn Peer>;
 }
 
-impl Peer for TcpStream {
+impl Peer for Steady<TcpStream> {
     fn end_output(&self) {
-        self.shutdown(Shutdown::Write).expect("it is connected");
+        self.0.shutdown(Shutdown::Write).expect("it is connected");
     }
     fn copy(&self) -> Box<dyn Peer> {
-        Box::new(self.try_clone().expect("a descriptor"))
+        Box::new(Steady(self.0.try_clone().expect("a descriptor")))
     }
 }
 
-impl Peer for UnixStream {
+impl Peer for Steady<UnixStream> {
     fn end_output(&self) {
-        self.shutdown(Shutdown::Write).expect("it is connected");
+        self.0.shutdown(Shutdown::Write).expect("it is connected");
     }
     fn copy(&self) -> Box<dyn Peer> {
-        Box::new(self.try_clone().expect("a descriptor"))
+        Box::new(Steady(self.0.try_clone().expect("a descriptor")))
     }
 }
 
@@ -238,11 +239,11 @@ impl Daemon {
 }
 
 /// Makes reads and writes fail (with `WouldBlock`) after [`PATIENCE`].
-pub fn patient<S: AsFd>(socket: S) -> S {
+pub fn patient<S: AsFd>(socket: S) -> Steady<S> {
     for direction in [Timeout::Recv, Timeout::Send] {
         set_socket_timeout(&socket, direction, Some(PATIENCE)).expect("it is open");
     }
-    socket
+    Steady(socket)
 }
 
 /// Reads to the end of the connection, which may be a reset.

@@ -44,7 +44,7 @@ impl Server {
         std::thread::spawn(move || {
             for (connection, socket) in listener.incoming().flatten().enumerate() {
                 let sender = sender.clone();
-                std::thread::spawn(move || read_requests(connection, patient(socket), &sender));
+                std::thread::spawn(move || read_requests(connection, patient(socket).0, &sender));
             }
         });
         Self { url, arguments: Vec::new(), asked, later: Vec::new() }
@@ -565,7 +565,7 @@ fn a_daemon_that_has_ended_takes_its_sessions_with_it() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}/mcp", listener.local_addr().expect("it is bound"));
     let (mut bridge, mut stdout) = Bridge::start(&url);
-    let socket = patient(listener.accept().expect("a connection").0);
+    let socket = patient(listener.accept().expect("a connection").0).0;
     drop(listener);
     let (sender, asked) = channel();
     std::thread::spawn(move || read_requests(0, socket, &sender));

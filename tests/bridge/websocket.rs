@@ -10,6 +10,7 @@ use tungstenite::protocol::frame::CloseFrame;
 use tungstenite::protocol::{Role, WebSocketConfig};
 use tungstenite::{Error, Message, WebSocket};
 
+use super::steady::Steady;
 use super::{Bridge, Reader, fill, filled, ids, lines, patient, ready, resident_kilobytes};
 
 /// A daemon played by a test.
@@ -20,7 +21,7 @@ struct Daemon {
     arguments: Vec<String>,
 }
 
-type Peer = WebSocket<TcpStream>;
+type Peer = WebSocket<Steady<TcpStream>>;
 
 /// Gives connections an id.
 struct Named;
@@ -64,7 +65,7 @@ impl Daemon {
     }
 
     /// The next connection, before any byte was read.
-    fn socket(&self) -> TcpStream {
+    fn socket(&self) -> Steady<TcpStream> {
         ready(&self.listener, libc::POLLIN);
         patient(self.listener.accept().expect("a connection").0)
     }
@@ -175,7 +176,7 @@ fn megabytes_pass_in_both_directions_at_once() {
         let (up, down) = (format!("{}{big}\n", generated(1)), format!("{}{big}\n", generated(2)));
         let blank = |line: &&str| !line.trim().is_empty();
         let (expected_up, said) = (up.clone(), down.clone());
-        let copy = peer.get_ref().try_clone().expect("a descriptor");
+        let copy = Steady(peer.get_ref().0.try_clone().expect("a descriptor"));
         let sender = std::thread::spawn(move || {
             let mut peer = WebSocket::from_raw_socket(copy, Role::Server, None);
             for line in said.split('\n').filter(blank) {
@@ -599,7 +600,7 @@ fn an_editor_that_stops_reading_closes_a_websocket_with_nothing_pending() {
     let mut peer = daemon.accept();
     drop(bridge.child.stdout.take());
     // Until other tests have spawned their processes, a copy of the pipe's other end may still be open there.
-    let copy = peer.get_ref().try_clone().expect("a descriptor");
+    let copy = Steady(peer.get_ref().0.try_clone().expect("a descriptor"));
     let sender = std::thread::spawn(move || {
         let mut peer = WebSocket::from_raw_socket(copy, Role::Server, None);
         while peer.send(Message::text("{\"method\":\"m\"}")).is_ok() {

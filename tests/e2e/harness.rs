@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 pub use self::gate::Gate;
-pub use self::log::Log;
+pub use self::log::{Log, complaints};
 pub use self::processes::{children, lives, state};
 pub use crate::client::PATIENCE;
 

@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 
 use crate::client::PATIENCE;
 use crate::sockets::register;
+use crate::steady::Steady;
 
 /// One connection.
 pub struct Http {
     stream: TcpStream,
-    reader: BufReader<TcpStream>,
+    reader: BufReader<Steady<TcpStream>>,
     /// Sent with each request.
     pub fields: Vec<(String, String)>,
 }
@@ -57,7 +58,7 @@ impl Http {
         register(&stream);
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let reader = BufReader::new(stream.try_clone().unwrap());
+        let reader = BufReader::new(Steady(stream.try_clone().unwrap()));
         let fields = vec![("Host".to_owned(), address.to_string())];
         Self { stream, reader, fields }
     }
@@ -94,7 +95,7 @@ impl Http {
     /// A second handle of the connection, for a writer thread.
     pub fn second(&self) -> Self {
         let stream = || self.stream.try_clone().unwrap();
-        Self { stream: stream(), reader: BufReader::new(stream()), fields: self.fields.clone() }
+        Self { stream: stream(), reader: BufReader::new(Steady(stream())), fields: self.fields.clone() }
     }
 
     /// The kernel buffers little unread data for it.

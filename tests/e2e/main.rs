@@ -11,6 +11,8 @@ mod http;
 #[path = "../support/seccomp.rs"]
 mod seccomp;
 mod sockets;
+#[path = "../support/steady.rs"]
+mod steady;
 #[path = "../support/terminal.rs"]
 mod terminal;
 #[path = "../support/waiting.rs"]

@@ -16,6 +16,7 @@ use stdio_bus::bus::settings::Limits;
 
 use crate::client::Client;
 use crate::harness::{PATIENCE, Setup, children, echo, inheritable, is_socket, skip, worker};
+use crate::steady::repeated;
 
 /// A service manager that receives notifications.
 pub struct Manager {
@@ -48,7 +49,7 @@ impl Manager {
 
     fn listens(&mut self) -> std::io::Result<()> {
         let mut bytes = [0; 4096];
-        let length = self.socket.recv(&mut bytes)?;
+        let length = repeated(|| self.socket.recv(&mut bytes))?;
         self.heard.extend(String::from_utf8_lossy(&bytes[..length]).lines().map(str::to_owned));
         Ok(())
     }

@@ -16,6 +16,7 @@ use crate::client::Client;
 use crate::harness::{Daemon, Setup, echo, with, worker};
 use crate::slots::on_all_slots;
 use crate::sockets::register;
+use crate::steady::Steady;
 
 /// Time limit for everything that must happen.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,7 +34,7 @@ fn door_of(setup: Setup, keys: Value) -> Daemon {
 }
 
 /// A tungstenite client, with these fields in its request.
-fn web(daemon: &Daemon, fields: &[(&'static str, &str)]) -> WebSocket<TcpStream> {
+fn web(daemon: &Daemon, fields: &[(&'static str, &str)]) -> WebSocket<Steady<TcpStream>> {
     let stream = TcpStream::connect(daemon.address()).unwrap();
     register(&stream);
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -41,19 +42,19 @@ fn web(daemon: &Daemon, fields: &[(&'static str, &str)]) -> WebSocket<TcpStream>
     for (name, value) in fields {
         request.headers_mut().insert(*name, value.parse().unwrap());
     }
-    let (socket, answer) = tungstenite::client(request, stream).unwrap();
+    let (socket, answer) = tungstenite::client(request, Steady(stream)).unwrap();
     let id = answer.headers()["acp-connection-id"].to_str().unwrap();
     assert!(id.split_once('.').is_some_and(|(node, random)| !node.is_empty() && random.len() == 22), "{id}");
     socket
 }
 
-fn ask(socket: &mut WebSocket<TcpStream>, id: u64, method: &str, params: Value) {
+fn ask(socket: &mut WebSocket<Steady<TcpStream>>, id: u64, method: &str, params: Value) {
     let request = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params });
     socket.send(Message::text(request.to_string())).unwrap();
 }
 
 /// The next message.
-fn message(socket: &mut WebSocket<TcpStream>) -> Value {
+fn message(socket: &mut WebSocket<Steady<TcpStream>>) -> Value {
     loop {
         match socket.read().unwrap() {
             Message::Text(text) => return serde_json::from_str(&text).unwrap(),
@@ -64,7 +65,7 @@ fn message(socket: &mut WebSocket<TcpStream>) -> Value {
 }
 
 /// The code and reason of the next close frame.
-fn close(socket: &mut WebSocket<TcpStream>) -> (CloseCode, String) {
+fn close(socket: &mut WebSocket<Steady<TcpStream>>) -> (CloseCode, String) {
     loop {
         match socket.read().unwrap() {
             Message::Close(Some(frame)) => return (frame.code, frame.reason.to_string()),
@@ -270,8 +271,9 @@ fn requests_and_frames_may_come_in_any_pieces() {
     ];
     let bytes = [request.as_bytes(), &frames.concat()].concat();
     for piece in [1, 7, bytes.len()] {
-        let mut stream = TcpStream::connect(daemon.address()).unwrap();
+        let stream = TcpStream::connect(daemon.address()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = Steady(stream);
         bytes.chunks(piece).for_each(|piece| stream.write_all(piece).unwrap());
         let mut came = Vec::new();
         while !came.ends_with(b"\"method\":\"m\"}}") {

@@ -114,7 +114,7 @@ fn half_closed_stalled_clients_cost_no_kernel_thread() {
     let mut silent: Vec<Admin<UnixStream>> = (0..16).map(|_| Admin::of(&daemon)).collect();
     for admin in &mut silent {
         admin.send(&pages);
-        admin.0.shutdown(std::net::Shutdown::Write).expect("it is connected");
+        admin.0.0.shutdown(std::net::Shutdown::Write).expect("it is connected");
     }
     for _ in 0..10 {
         answers(&daemon, "/healthz", 200, "alive\n");
@@ -169,7 +169,7 @@ fn the_daemon_sleeps_while_a_half_closed_client_does_not_read_its_many_responses
     let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
     let mut silent = Admin::of(&daemon);
     silent.send(&"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(RESPONSES));
-    silent.0.shutdown(std::net::Shutdown::Write).expect("it is connected");
+    silent.0.0.shutdown(std::net::Shutdown::Write).expect("it is connected");
     daemon.until("it sleeps", || (0..50).all(|_| state(daemon.pid().into()) == Some('S')));
     // Otherwise it slept since it had closed the connection.
     for _ in 0..RESPONSES {

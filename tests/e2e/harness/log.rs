@@ -78,3 +78,9 @@ impl Log {
         })
     }
 }
+
+/// The warnings and errors in a log, but for one: a busy machine may leave the daemon without a processor.
+pub fn complaints(log: &str) -> Vec<&str> {
+    let is_loud = |line: &&str| line.contains("WARN") || line.contains("ERROR");
+    log.lines().filter(is_loud).filter(|line| !line.contains("daemon_held_up")).collect()
+}

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::connection::Connection;
-use super::handshakes::state::AcceptedSocket;
+use super::http::connection::{Accepted, OPERATORS, Purpose};
 use super::listen::BACKLOG;
 use super::operation::Operation;
 use super::reactor::Reactor;
@@ -52,7 +52,7 @@ impl<I: Io> Shell<I> {
             }
             reactor.after_frames(now, slot);
         }
-        self.reactor.limit_handshakes(self.bus.free_slots());
+        self.reactor.limit_handshakes(now, self.bus.free_slots());
         client
     }
 
@@ -107,9 +107,12 @@ impl<I: Io> Shell<I> {
         let place = source::of(&socket, address, acceptor.is_unix());
         let Some(listener) = acceptor.listener() else {
             let is_unix = acceptor.is_unix();
-            return self.admin_connected(now, socket, place, is_unix);
+            return self.admin_connected(
+                now,
+                Accepted { socket, acceptor: index, listener: OPERATORS, place },
+                is_unix,
+            );
         };
-        let descriptor = socket.as_raw_fd();
         if place == Place::Inherited && self.bus.is_behind_proxies(listener) {
             // It is unknown whether its header would have been trusted: usually a proxy's health check.
             let address = &acceptor.address;
@@ -118,12 +121,14 @@ impl<I: Io> Shell<I> {
             return self.reactor.free_descriptor();
         }
         let awaits_header = self.bus.awaits_header(listener, place);
-        if !awaits_header && self.reactor.listeners.speaks_mcp(listener) {
-            return self.http_connected(now, socket, listener, place.into(), &[]);
-        }
         if awaits_header || self.reactor.listeners.speaks_web(listener) {
-            return self.begin_handshake(now, AcceptedSocket { socket, acceptor: index, listener, place });
+            let accepted = Accepted { socket, acceptor: index, listener, place };
+            return match !awaits_header && self.reactor.listeners.speaks_mcp(listener) {
+                true => self.http_connected(now, accepted),
+                false => self.begin_handshake(now, accepted, awaits_header),
+            };
         }
+        let descriptor = socket.as_raw_fd();
         let client = self.add_client(listener, place.into(), &[], |peer| Connection::socket(peer, socket));
         if let Some(number) = client.and_then(|client| self.bus.client_number(client)) {
             let address = self.reactor.listeners.address(index);
@@ -148,7 +153,9 @@ impl<I: Io> Reactor<I> {
 
     /// Whether another connection needs no eviction: the descriptor of an evicted one is free only in the next turn.
     fn has_room(&mut self, index: usize) -> bool {
-        !self.listeners.acceptor(index).for_admin && self.http.has_room() && self.handshakes.has_room()
+        !self.listeners.acceptor(index).for_admin
+            && self.http.has_room(Purpose::Mcp)
+            && self.http.has_room(Purpose::Handshake)
     }
 
     /// Arms the wait for a connection unless the listener is paused or has no room.

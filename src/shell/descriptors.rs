@@ -3,8 +3,7 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::admin;
-use super::handshakes::state::BEYOND;
-use super::http;
+use super::http::{self, MOST_HANDSHAKES};
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::config::{Config, Listen, Listener};
 use crate::error::StartError;
@@ -35,12 +34,12 @@ impl Need {
         let has_handshakes = |listener: &Listener| listener.entry.proxy.is_some() || listener.web.is_some();
         let accepts = config.listeners.iter().any(|listener| listener.listen != Listen::Stdio && !listener.is_mcp());
         let is_mcp = config.listeners.iter().any(Listener::is_mcp);
-        let of_admin = if config.admin.is_some() { admin::MOST_CONNECTIONS + admin::MOST_SOCKETS } else { 0 };
+        let of_admin = if config.admin.is_some() { http::MOST_OPERATORS + admin::MOST_SOCKETS } else { 0 };
         let workers = config.max_workers();
         Self {
             least: OWN + config.listeners.len() + PER_WORKER * workers + of_admin,
             clients: if accepts { MAX_CONNECTIONS } else { 0 },
-            handshakes: if config.listeners.iter().any(has_handshakes) { BEYOND } else { 0 },
+            handshakes: if config.listeners.iter().any(has_handshakes) { MOST_HANDSHAKES } else { 0 },
             http: if is_mcp { http::MOST_CONNECTIONS } else { 0 },
             workers,
         }
@@ -122,7 +121,7 @@ pub(super) fn allow(need: Need) -> Result<Allowance, StartError> {
         setrlimit(Resource::Nofile, limit).map_err(|error| StartError::io("raise RLIMIT_NOFILE")(error.into()))?;
     }
     let Some(allowed) = of_workers.maximum.filter(|allowed| *allowed < most) else {
-        return Ok(Allowance { of_workers, fewer_clients: None, handshakes: BEYOND, http: need.http });
+        return Ok(Allowance { of_workers, fewer_clients: None, handshakes: MOST_HANDSHAKES, http: need.http });
     };
     let fit = need.clients_within(allowed).ok_or_else(|| need.refusal(allowed))?;
     let fewer_clients = (fit < need.clients).then_some((fit, allowed));

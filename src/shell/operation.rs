@@ -23,8 +23,6 @@ operations! {
     Children,
     Stop,
     Log,
-    /// A handshake's operation.
-    Handshake,
     /// A token file was reread.
     Reread,
     /// SIGHUP was received.

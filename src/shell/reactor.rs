@@ -12,7 +12,6 @@ use slab::Slab;
 use super::budget::Budget;
 use super::clock::Clock;
 use super::connection::Connection;
-use super::handshakes::state::Handshakes;
 use super::http::Http;
 use super::listeners::Listeners;
 use super::notify::Notify;
@@ -34,7 +33,6 @@ pub(super) struct Reactor<I: Io> {
     pub timers: Timers,
     pub connections: Connections,
     pub listeners: Listeners,
-    pub handshakes: Handshakes,
     pub http: Http,
     pub workers: Workers,
     pub signals: Signals,
@@ -243,7 +241,6 @@ impl<I: Io> Reactor<I> {
     pub(super) fn cancel(&mut self, operation: Operation, slot: usize) {
         let descriptor = match operation {
             Operation::Accept => self.listeners.acceptor(slot).socket().map(|socket| socket.as_raw_fd()),
-            Operation::Handshake => Some(self.handshakes[slot].accepted.socket.as_raw_fd()),
             Operation::HttpReceive | Operation::HttpSend | Operation::HttpWatch => Some(self.http.socket(slot)),
             Operation::Log => Some(rustix::stdio::stderr().as_raw_fd()),
             Operation::Read => self.connections[slot].ends.input().map(|input| input.as_raw_fd()),

@@ -136,8 +136,7 @@ impl<I: Io> Shell<I> {
         reactor.io.buffers().keep_spares_below(reactor.memory.short_above());
         reactor.listeners.terms = config.listeners.iter().map(|listener| Terms::of(listener, config)).collect();
         if let Some(Allowance { handshakes, http, .. }) = allowance {
-            self.reactor.handshakes.allow(handshakes);
-            self.reactor.http.allow(http);
+            self.reactor.http.allow(http, handshakes);
         }
         self.step(|shell| shell.reactor.carry_out(shell.bus.reload(now, config.settings()), None));
         for listening in opened {

@@ -153,7 +153,7 @@ impl Simulation {
         let descriptors = Allowance {
             of_workers: getrlimit(Resource::Nofile),
             fewer_clients: scarcity.clients.map(|clients| (clients, 0)),
-            handshakes: super::handshakes::state::BEYOND,
+            handshakes: super::http::MOST_HANDSHAKES,
             http: 0,
         };
         let machine = Machine::new(seed, config, descriptors, has_admin, scarcity.descriptors);
@@ -514,7 +514,7 @@ impl Simulation {
             (0, 0),
             "something is left"
         );
-        assert!(self.machine.shell.reactor.handshakes.is_empty(), "a handshake is pending");
+        assert!(self.machine.shell.reactor.http.is_empty(), "a handshake is pending");
         let now = self.now();
         let Self { machine: Machine { shell, wires, children, .. }, clients, operators, stdio, .. } = self;
         drop(shell);

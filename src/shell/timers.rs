@@ -13,8 +13,6 @@ use crate::bus::port::Moment;
 /// The owners of deadlines. Those due at the same moment are handled in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Timer {
-    /// A handshake.
-    Handshake(usize),
     /// A connection: its ping, its silence, its full socket, omitted lines of its stderr.
     Connection(usize),
     /// A listening socket whose accept failed.
@@ -25,7 +23,7 @@ pub(super) enum Timer {
     Log,
     /// Memory pressure.
     Memory,
-    /// A connection to an MCP listener or to the admin listener.
+    /// A connection for MCP, of an operator, or in its handshake.
     Http(usize),
     /// An MCP session.
     Session(usize),

@@ -14,7 +14,6 @@ use super::budget::Budget;
 use super::clock::{Clock, Gap};
 use super::connection::Connection;
 use super::descriptors::Allowance;
-use super::handshakes::state::Handshakes;
 use super::http::Http;
 use super::listeners::{Acceptor, Listeners, Terms};
 use super::log::{self, Batch};
@@ -88,8 +87,7 @@ impl<I: Io> Shell<I> {
             timers: Timers::default(),
             connections: Connections::new(&config),
             listeners: Listeners::new(acceptors, terms),
-            handshakes: Handshakes::new(handshakes),
-            http: Http::new(http, &config),
+            http: Http::new(http, handshakes, &config),
             workers: Workers::new(processes, &config, of_workers),
             signals,
             log: LogOutput::new(),
@@ -232,7 +230,6 @@ impl<I: Io> Shell<I> {
     fn run_timers(&mut self, now: Moment) {
         while let Some(timer) = self.reactor.timers.take_due(now) {
             self.step(|shell| match timer {
-                Timer::Handshake(slot) => shell.reactor.expire_handshake(slot),
                 Timer::Connection(slot) => shell.reactor.connection_due(now, slot),
                 Timer::Accept(index) => shell.reactor.retry_accepting(now, index),
                 Timer::Output => shell.reactor.retry_writing(),
@@ -279,7 +276,6 @@ impl<I: Io> Shell<I> {
         for slot in slots {
             self.reactor.leave(slot);
         }
-        self.reactor.cancel_handshakes();
         self.close_admin();
         if !self.reactor.http.is_empty() {
             // Flush what was submitted last: without the end of their streams clients would take them for broken.
@@ -304,7 +300,6 @@ impl<I: Io> Shell<I> {
             }
             std::mem::forget(connection);
         }
-        std::mem::forget(std::mem::take(&mut *reactor.handshakes));
         let stats = self.bus.stats();
         tracing::info!(
             "stopped: {} lines from clients, {} from workers, {} error replies",
@@ -328,7 +323,7 @@ impl<I: Io> Shell<I> {
         let until = self.reactor.io.elapsed() + LAST_COMPLETIONS;
         loop {
             let reactor = &self.reactor;
-            let is_empty = reactor.connections.is_empty() && reactor.handshakes.is_empty() && reactor.http.is_empty();
+            let is_empty = reactor.connections.is_empty() && reactor.http.is_empty();
             let is_settled = is_empty && !reactor.log.is_busy();
             let left = until.saturating_sub(reactor.io.elapsed());
             if is_settled || left.is_zero() || !self.take_completions(left) {
@@ -356,7 +351,6 @@ impl<I: Io> Shell<I> {
         };
         match operation {
             Operation::Accept => self.connected(now, slot, completion.result),
-            Operation::Handshake => self.handshake_step(now, slot, completion.result),
             Operation::Read => self.read(now, slot, completion.result),
             Operation::Receive => self.received(now, slot, completion),
             Operation::Write => self.reactor.written(now, slot, completion.result),

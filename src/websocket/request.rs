@@ -173,7 +173,11 @@ impl Reader {
 }
 
 impl<'b> Request<'b> {
-    fn of(head: &http1::Request<'b>) -> Result<Self, Refusal> {
+    /// Reads a head.
+    ///
+    /// # Errors
+    /// A field is ambiguous or malformed.
+    pub fn of(head: &http1::Request<'b>) -> Result<Self, Refusal> {
         let fields = &head.fields;
         // The bytes after a GET's head are frames, which no proxy in front of us may read differently. Other methods
         // are refused whatever their body, and nothing after them is read.

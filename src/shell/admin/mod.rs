@@ -42,8 +42,6 @@ use operator::Operator;
 use place::Place;
 use wall::WallClock;
 
-/// Maximum number of connections. The longest idle one makes room for a new one.
-pub(super) const MOST_CONNECTIONS: usize = 64;
 /// Maximum number of sockets that a name resolves to.
 pub(super) const MOST_SOCKETS: usize = 8;
 

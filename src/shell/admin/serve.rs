@@ -1,22 +1,21 @@
 //! Handles the requests of admin connections, which `http/serve.rs` reads and writes. One piece of an answer is produced
 //! per turn of the loop, however many connections wait.
 
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use super::Admin;
 use super::access::Origin;
 use super::operator::{Operator, Rest};
 use super::request::{LIMITS, Manner, Request};
 use super::response::{Body, Response};
 use super::route::{Act, route};
 use super::view::View;
-use super::{Admin, MOST_CONNECTIONS};
-use crate::bus::port::{Moment, Place};
+use crate::bus::port::Moment;
 use crate::http1::{self, Error, Framing, Status};
 use crate::io::Io;
 use crate::shell::connection::Flight;
-use crate::shell::http::Http;
-use crate::shell::http::connection::{Connection, OPERATORS, State};
+use crate::shell::http::connection::{Accepted, Connection, Purpose, State};
+use crate::shell::http::{Http, MOST_OPERATORS};
 use crate::shell::log;
 use crate::shell::timers::{Timer, Timers};
 use crate::shell::turn::Shell;
@@ -28,13 +27,13 @@ const SLOW: Duration = Duration::from_secs(1);
 
 impl<I: Io> Shell<I> {
     /// A connection to the admin listener was accepted.
-    pub(in crate::shell) fn admin_connected(&mut self, now: Moment, socket: OwnedFd, place: Place, is_unix: bool) {
+    pub(in crate::shell) fn admin_connected(&mut self, now: Moment, accepted: Accepted, is_unix: bool) {
         if self.admin.closed || !self.make_room_for_admin(now) {
             return;
         }
-        let origin = Origin::of(&socket, place, is_unix, self.admin.is_abstract);
+        let origin = Origin::of(&accepted.socket, accepted.place, is_unix, self.admin.is_abstract);
         let http = &mut self.reactor.http;
-        let slot = http.add(now, socket, OPERATORS, place.into(), LIMITS);
+        let slot = http.add(now, accepted, Purpose::Admin, LIMITS);
         self.admin.operators.insert(slot, Operator::new(now, origin));
         self.receive_first(now, slot);
     }
@@ -87,7 +86,7 @@ impl<I: Io> Shell<I> {
             max_memory: self.reactor.memory.most,
             io: self.reactor.io.name(),
             node: &self.reloads.running.node,
-            admin_connections: self.reactor.http.operators,
+            admin_connections: self.reactor.http.count(Purpose::Admin),
             reloads: &self.reloads.outcomes,
         }
     }
@@ -132,7 +131,7 @@ impl<I: Io> Shell<I> {
     /// Produces one piece of one answer.
     pub(in crate::shell) fn work_for_admin(&mut self, now: Moment) {
         let http = &self.reactor.http;
-        if self.admin.operators.len() > http.operators {
+        if self.admin.operators.len() > http.count(Purpose::Admin) {
             self.admin.operators.retain(|slot, _| http.connections.get(*slot).is_some_and(Connection::is_operators));
         }
         let Some(slot) = self.admin.busy.pop_front() else { return };
@@ -154,7 +153,7 @@ impl<I: Io> Shell<I> {
 
     /// Makes room for one more connection. False if none can be evicted.
     fn make_room_for_admin(&mut self, now: Moment) -> bool {
-        if self.reactor.http.operators < MOST_CONNECTIONS {
+        if self.reactor.http.has_room(Purpose::Admin) {
             return true;
         }
         let goes = self.admin.first_to_go(now, &self.reactor.http);
@@ -200,7 +199,7 @@ impl Admin {
             match connection.state {
                 State::Leaving => None,
                 State::Reading | State::Lingering => Some((0, connection.since, slot)),
-                _ if count(connection.origin.source()) > MOST_CONNECTIONS / 2 => Some((1, since, slot)),
+                _ if count(connection.origin.source()) > MOST_OPERATORS / 2 => Some((1, since, slot)),
                 _ => (now.since(since) >= SLOW).then_some((2, since, slot)),
             }
         };
@@ -209,7 +208,7 @@ impl Admin {
         if is_crowded && self.throttle.may_tell(now) {
             tracing::warn!(
                 reason = "accept_paused",
-                "all {MOST_CONNECTIONS} connections of the admin listener are in use by clients that do not take their \
+                "all {MOST_OPERATORS} connections of the admin listener are in use by clients that do not take their \
                  answers; who came first goes"
             );
         }

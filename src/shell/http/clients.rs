@@ -70,7 +70,7 @@ impl<I: Io> Shell<I> {
             self.reactor.http.members.add(member)
         });
         self.reactor.carry_out(effects, None);
-        self.reactor.limit_handshakes(self.bus.free_slots());
+        self.reactor.limit_handshakes(now, self.bus.free_slots());
         let added = added.filter(|added| self.reactor.http.members.get(*added).is_some_and(|it| !it.is_closing));
         added.ok_or_else(|| Fault::busy("no client is taken now"))
     }

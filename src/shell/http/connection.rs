@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::bus::port::{ClientKey, Moment, Origin};
+use crate::bus::port::{ClientKey, Moment, Origin, Place};
 use crate::http1::{Limits, RequestReader};
 use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Message, message};
@@ -29,7 +29,7 @@ pub(super) const LINGER: Duration = Duration::from_secs(1);
 const KEPT: usize = 16 * 1024;
 
 /// The limits of a request; its body may have the length of a line.
-pub(super) fn limits(body: usize) -> Limits {
+pub(in crate::shell) fn limits(body: usize) -> Limits {
     Limits {
         body: body as u64,
         head_time: Duration::from_secs(10),
@@ -41,9 +41,33 @@ pub(super) fn limits(body: usize) -> Limits {
 /// The listener of admin connections, which are not among those of the configuration.
 pub(in crate::shell) const OPERATORS: usize = usize::MAX;
 
+/// A socket that has just been accepted.
+pub(in crate::shell) struct Accepted {
+    pub socket: OwnedFd,
+    /// Index of its acceptor.
+    pub acceptor: usize,
+    /// Index of its listener in the configuration.
+    pub listener: usize,
+    /// The peer's address.
+    pub place: Place,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::shell) enum Purpose {
+    /// Requests for MCP.
+    Mcp,
+    /// Requests of operators, which `admin` answers.
+    Admin,
+    /// A PROXY header, the request of a WebSocket, or both: then it becomes a client of the core.
+    Handshake,
+}
+
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shell) enum State {
+    /// It awaits a PROXY header, which has to come first.
+    Header,
     /// It receives or awaits a request.
     Reading,
     /// Its request waits until the era of its pool's workers is known.
@@ -152,6 +176,10 @@ pub(in crate::shell) struct Outgoing {
     next: Batch,
     /// The answer that is not an event: its position, and its length.
     pub whole: Option<(EventId, usize)>,
+    /// It is in the list of outputs with something to send.
+    pub is_dirty: bool,
+    /// How many queued bytes, also of requests behind the current one, are accounted for.
+    pub weighed: usize,
 }
 
 impl Outgoing {
@@ -218,8 +246,11 @@ impl Outgoing {
 /// See the module documentation.
 pub(in crate::shell) struct Connection {
     pub socket: OwnedFd,
+    /// Indexes of its acceptor and of its listener.
+    pub acceptor: usize,
     pub listener: usize,
-    /// Its origin.
+    pub purpose: Purpose,
+    /// Its origin, as far as known.
     pub origin: Origin,
     /// Distinguishes it from others in its slot.
     pub serial: u64,
@@ -235,27 +266,19 @@ pub(in crate::shell) struct Connection {
     pub since: Moment,
     /// Its deadline. Its timer may expire earlier, and is then set again.
     pub due: Moment,
-    /// It is in the list of connections with something to send.
-    pub is_dirty: bool,
     /// It is closed after what is being sent, and its receive is cancelled.
     pub parts: bool,
-    /// How many queued bytes are accounted for.
-    pub weighed: usize,
 }
 
 impl Connection {
-    pub(super) fn new(
-        now: Moment,
-        socket: OwnedFd,
-        listener: usize,
-        origin: Origin,
-        limits: Limits,
-        serial: u64,
-    ) -> Self {
+    pub(super) fn new(now: Moment, accepted: Accepted, purpose: Purpose, limits: Limits, serial: u64) -> Self {
+        let Accepted { socket, acceptor, listener, place } = accepted;
         Self {
             socket,
+            acceptor,
             listener,
-            origin,
+            purpose,
+            origin: place.into(),
             serial,
             state: State::Reading,
             incoming: Incoming::new(now, limits),
@@ -265,15 +288,13 @@ impl Connection {
             stream: 0,
             since: now,
             due: now,
-            is_dirty: false,
             parts: false,
-            weighed: 0,
         }
     }
 
     /// Whether it is an admin connection, whose requests `admin` answers.
     pub(in crate::shell) fn is_operators(&self) -> bool {
-        self.listener == OPERATORS
+        self.purpose == Purpose::Admin
     }
 
     /// Bytes of output, and of requests behind the current one.
@@ -308,10 +329,15 @@ impl Connection {
     /// Whether it is idle, so that it may be evicted.
     pub(in crate::shell) fn is_idle(&self) -> bool {
         match self.state {
-            State::Reading => self.incoming.reader.awaits_head() && self.incoming.bytes.is_empty(),
+            State::Reading => self.is_silent() && self.purpose != Purpose::Handshake,
             State::Lingering => true,
             _ => false,
         }
+    }
+
+    /// Whether nothing of its next request has arrived.
+    pub(super) fn is_silent(&self) -> bool {
+        self.incoming.reader.awaits_head() && self.incoming.bytes.is_empty()
     }
 }
 

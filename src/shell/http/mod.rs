@@ -3,7 +3,8 @@
 //!
 //! A connection is not a client: it uses none of the core's slots. Its messages are read completely here, and passed to
 //! the core as lines of their client; the core's output for a client goes to the connection whose request it belongs to
-//! (`mcp/session.rs`). Admin connections are read and written here, too, and answered by `admin`.
+//! (`mcp/session.rs`). Admin connections are read and written here, too, and answered by `admin`; and so are those whose
+//! handshakes `handshakes` handles.
 //!
 //! Reading order: `connection.rs`, `members.rs` (the clients), `serve.rs` (moves bytes), `requests.rs` (handles
 //! requests), `clients.rs` (sessions start and end), `deliver.rs` (the core's output).
@@ -17,22 +18,27 @@ mod serve;
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use slab::Slab;
 
 use super::listeners::Throttle;
-use crate::bus::port::{Moment, Origin, Peer, Source};
+use crate::bus::port::{Moment, Peer, Source};
 use crate::config::Config;
 use crate::http1::Limits;
 use crate::mcp::Session;
 use crate::mcp::message::LineReader;
-use connection::{Connection, State};
+use connection::{Accepted, Connection, Purpose, State};
 pub(super) use members::Members;
 
-/// Maximum number of connections. The longest idle one makes room for a new one.
+/// Maximum number of connections for MCP. The longest idle one makes room for a new one.
 pub(super) const MOST_CONNECTIONS: usize = 2048;
+/// The same for operators.
+pub(super) const MOST_OPERATORS: usize = 64;
+/// Maximum number of handshakes beyond the free slots of clients: some ask for health, or are told that the daemon is
+/// full.
+pub(super) const MOST_HANDSHAKES: usize = 256;
 
 /// Default idle timeout of a session.
 const SESSION_IDLE: Duration = Duration::from_secs(1800);
@@ -57,9 +63,9 @@ pub(super) struct Http {
     padded: Vec<u8>,
     /// The buffer for the first receive on new connections.
     first: Box<[u8]>,
-    /// Maximum number of connections without admin connections, and the number of those.
-    most: usize,
-    pub operators: usize,
+    /// The number of connections of each purpose, and its maximum.
+    counts: [usize; 3],
+    most: [usize; 3],
     memory: Memory,
     count: u64,
     /// The idle timeout of sessions.
@@ -90,8 +96,8 @@ impl Memory {
 }
 
 impl Http {
-    /// Empty, with a maximum number of connections.
-    pub(super) fn new(most: usize, config: &Config) -> Self {
+    /// Empty, with a maximum number of connections for MCP, and of handshakes beyond the free slots of clients.
+    pub(super) fn new(mcp: usize, handshakes: usize, config: &Config) -> Self {
         Self {
             connections: Slab::new(),
             members: Members::default(),
@@ -102,8 +108,8 @@ impl Http {
             lines: LineReader::default(),
             padded: Vec::new(),
             first: Box::default(),
-            most,
-            operators: 0,
+            counts: [0; 3],
+            most: [mcp, MOST_OPERATORS, handshakes],
             memory: Memory { held: 0, kept: 0, most: config.limits.max_memory / 4 },
             count: 0,
             session_idle: config.limits.session_idle.unwrap_or(SESSION_IDLE),
@@ -111,9 +117,9 @@ impl Http {
         }
     }
 
-    /// Sets the maximum number of connections.
-    pub(super) fn allow(&mut self, most: usize) {
-        self.most = most;
+    /// Sets the maximum numbers of connections.
+    pub(super) fn allow(&mut self, mcp: usize, handshakes: usize) {
+        self.most = [mcp, MOST_OPERATORS, handshakes];
     }
 
     /// Applies the limits of this configuration.
@@ -132,39 +138,64 @@ impl Http {
         self.connections.is_empty()
     }
 
-    /// Whether another connection fits.
-    pub(super) fn has_room(&self) -> bool {
-        self.connections.len() - self.operators < self.most
+    /// The number of connections of this purpose.
+    pub(super) fn count(&self, purpose: Purpose) -> usize {
+        self.counts[purpose as usize]
+    }
+
+    /// Whether another connection of this purpose fits; of handshakes, without any free slot of clients.
+    pub(super) fn has_room(&self, purpose: Purpose) -> bool {
+        self.count(purpose) < self.most[purpose as usize]
+    }
+
+    /// How many handshakes exceed the limit, with this many free slots of clients.
+    pub(super) fn surplus_handshakes(&self, free: usize) -> usize {
+        let most = free + self.most[Purpose::Handshake as usize];
+        if self.count(Purpose::Handshake) <= most {
+            return 0;
+        }
+        // A final answer is about to be sent: cut off, it would not explain anything.
+        let holds = |it: &Connection| !matches!(it.state, State::Answering | State::Leaving);
+        let held = self.connections.iter().filter(|(_, it)| it.purpose == Purpose::Handshake && holds(it)).count();
+        held.saturating_sub(most)
     }
 
     /// Adds a connection, and returns its slot.
-    pub(super) fn add(
-        &mut self,
-        now: Moment,
-        socket: OwnedFd,
-        listener: usize,
-        origin: Origin,
-        limits: Limits,
-    ) -> usize {
+    pub(super) fn add(&mut self, now: Moment, accepted: Accepted, purpose: Purpose, limits: Limits) -> usize {
         self.count += 1;
-        let connection = Connection::new(now, socket, listener, origin, limits, self.count);
-        self.operators += usize::from(connection.is_operators());
-        self.connections.insert(connection)
+        self.counts[purpose as usize] += 1;
+        self.connections.insert(Connection::new(now, accepted, purpose, limits, self.count))
     }
 
-    /// The first one to evict: the longest idle one; else one with an incomplete request, of the source with most
-    /// connections.
-    fn first_to_go(&self) -> Option<usize> {
-        let clients = || self.connections.iter().filter(|(_, connection)| !connection.is_operators());
-        let idle = clients().filter(|(_, connection)| connection.is_idle());
+    /// A handshake turns out to be a connection for MCP.
+    pub(super) fn becomes_mcp(&mut self, slot: usize) {
+        self.connections[slot].purpose = Purpose::Mcp;
+        self.counts[Purpose::Handshake as usize] -= 1;
+        self.counts[Purpose::Mcp as usize] += 1;
+    }
+
+    /// Removes a connection that the kernel holds no operation of.
+    pub(super) fn remove(&mut self, slot: usize) -> Connection {
+        let gone = self.connections.remove(slot);
+        debug_assert!(gone.in_flight.is_empty(), "it was closed under the kernel");
+        self.counts[gone.purpose as usize] -= 1;
+        self.memory.keep(gone.outgoing.weighed, 0);
+        gone
+    }
+
+    /// The first one of these to evict: the longest idle one; else one with an incomplete request, of the source with
+    /// most connections: preferably one that has sent nothing, since real clients send their request at once.
+    pub(super) fn first_to_go(&self, is_chosen: impl Fn(&Connection) -> bool) -> Option<usize> {
+        let chosen = || self.connections.iter().filter(|(_, connection)| is_chosen(connection));
+        let idle = chosen().filter(|(_, connection)| connection.is_idle());
         let idle = idle.min_by_key(|(_, connection)| connection.since).map(|(slot, _)| slot);
         idle.or_else(|| {
             let mut counts: HashMap<Source, usize> = HashMap::new();
-            for (_, connection) in clients() {
+            for (_, connection) in chosen() {
                 *counts.entry(connection.origin.source()).or_default() += 1;
             }
-            let reading = clients().filter(|(_, connection)| connection.state == State::Reading);
-            let rank = |connection: &Connection| (counts[&connection.origin.source()], Reverse(connection.since));
+            let reading = chosen().filter(|(_, it)| matches!(it.state, State::Header | State::Reading));
+            let rank = |it: &Connection| (counts[&it.origin.source()], it.is_silent(), Reverse(it.since));
             reading.max_by_key(|(_, connection)| rank(connection)).map(|(slot, _)| slot)
         })
     }
@@ -192,7 +223,7 @@ impl Http {
             return;
         }
         let weight = connection.queued();
-        self.memory.keep(std::mem::replace(&mut connection.weighed, weight), weight);
+        self.memory.keep(std::mem::replace(&mut connection.outgoing.weighed, weight), weight);
     }
 
     /// Panics if the accounting is wrong.
@@ -202,7 +233,7 @@ impl Http {
         let waiting = self.members.iter().map(|(_, member)| member.waiting());
         assert_eq!(self.memory.held, bodies.chain(waiting).sum::<usize>(), "what is held is counted");
         let events = self.members.iter().map(|(_, member)| member.kept());
-        let outputs = self.connections.iter().map(|(_, connection)| connection.weighed);
+        let outputs = self.connections.iter().map(|(_, connection)| connection.outgoing.weighed);
         assert_eq!(self.memory.kept, events.chain(outputs).sum::<usize>(), "what is kept is counted");
     }
 
@@ -229,7 +260,7 @@ impl Http {
 
     /// Marks a connection that has something to send.
     fn mark_dirty(&mut self, slot: usize) {
-        if !std::mem::replace(&mut self.connections[slot].is_dirty, true) {
+        if !std::mem::replace(&mut self.connections[slot].outgoing.is_dirty, true) {
             self.dirty.push(slot);
         }
     }
@@ -237,8 +268,8 @@ impl Http {
     /// Takes the next connection that still exists.
     pub(super) fn next_dirty(&mut self) -> Option<usize> {
         while let Some(slot) = self.dirty.pop() {
-            if let Some(connection) = self.connections.get_mut(slot).filter(|connection| connection.is_dirty) {
-                connection.is_dirty = false;
+            if let Some(connection) = self.connections.get_mut(slot).filter(|it| it.outgoing.is_dirty) {
+                connection.outgoing.is_dirty = false;
                 return Some(slot);
             }
         }

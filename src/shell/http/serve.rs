@@ -1,13 +1,13 @@
 //! Moves the bytes of MCP connections: reads complete requests, sends queued output, and closes.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::net::{Shutdown, shutdown, sockopt};
 
 use super::FIRST;
-use super::connection::{Connection, KEEP_ALIVE, LINGER, REQUEST_TIME, SEND_TIME, State, limits};
+use super::connection::{Accepted, Connection, KEEP_ALIVE, LINGER, Purpose, REQUEST_TIME, SEND_TIME, State, limits};
 use super::members::Role;
-use crate::bus::port::{Input, Moment, Origin, Peer};
+use crate::bus::port::{Input, Moment, Peer};
 use crate::http1::{CONTINUE, Event, LONGEST_HEAD, Status};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
@@ -18,25 +18,19 @@ use crate::shell::operation::Operation;
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
+use crate::websocket::answer::Refusal;
 
 impl<I: Io> Shell<I> {
-    /// A connection to an MCP listener was accepted. `begun` was received after a PROXY header.
-    pub(in crate::shell) fn http_connected(
-        &mut self,
-        now: Moment,
-        socket: OwnedFd,
-        listener: usize,
-        origin: Origin,
-        begun: &[u8],
-    ) {
+    /// A connection to an MCP listener was accepted.
+    pub(in crate::shell) fn http_connected(&mut self, now: Moment, accepted: Accepted) {
         let reactor = &mut self.reactor;
         if !reactor.make_room_for_http(now) {
-            drop(socket);
+            drop(accepted);
             return reactor.free_descriptor();
         }
         let limits = limits(reactor.connections.longest_client_line);
-        let slot = reactor.http.add(now, socket, listener, origin, limits);
-        if begun.is_empty() { self.receive_first(now, slot) } else { self.read_http(now, slot, begun) }
+        let slot = reactor.http.add(now, accepted, Purpose::Mcp, limits);
+        self.receive_first(now, slot);
     }
 
     /// Receives the first bytes: usually the request has arrived by now.
@@ -73,6 +67,9 @@ impl<I: Io> Shell<I> {
             (State::Answering, ..0) if connection.parts => {}
             (_, error) if error == -libc::ENOBUFS => reactor.http.starved.push(slot),
             (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => reactor.arm_http_receive(slot),
+            (State::Header | State::Reading, _) if connection.purpose == Purpose::Handshake => {
+                reactor.end_handshake(now, slot);
+            }
             (_, ..0) => self.reactor.leave_http(now, slot),
             _ => self.http_ended(now, slot),
         }
@@ -89,7 +86,7 @@ impl<I: Io> Shell<I> {
                 reactor.linger_http(now, slot);
             }
             State::Lingering => reactor.arm_http_receive(slot),
-            State::Reading => {
+            State::Header | State::Reading => {
                 if connection.is_idle() {
                     connection.since = now;
                 }
@@ -127,7 +124,10 @@ impl<I: Io> Shell<I> {
             kept.extend_from_slice(new);
         }
         let bytes = if kept.is_empty() { new } else { &kept };
-        let mut at = 0;
+        let mut at = match self.reactor.http.connections[slot].state {
+            State::Header => self.read_header(now, slot, bytes),
+            _ => 0,
+        };
         while let Some(connection) = self.reactor.http.connections.get_mut(slot)
             && connection.state == State::Reading
         {
@@ -139,7 +139,10 @@ impl<I: Io> Shell<I> {
                 Event::Head(head) => {
                     at += head.length;
                     connection.incoming.keeps_alive = head.keeps_alive;
-                    let result = self.http_head(slot, &head);
+                    let result = match connection.purpose {
+                        Purpose::Handshake => self.upgrade(now, slot, &head, &bytes[at..]),
+                        _ => self.http_head(slot, &head),
+                    };
                     // The head alone answers some requests.
                     if head.expects_continue()
                         && result.is_ok()
@@ -160,6 +163,7 @@ impl<I: Io> Shell<I> {
                     self.http_request(now, slot);
                     Ok(())
                 }
+                Event::Wrong(error) if connection.purpose == Purpose::Handshake => Err(Refusal::from(error).into()),
                 Event::Wrong(error) => Err(Fault::new(error.status, error.why)),
             };
             if let Err(fault) = result {
@@ -189,9 +193,10 @@ impl<I: Io> Shell<I> {
     fn fail_http(&mut self, now: Moment, slot: usize, fault: &Fault) {
         let connection = &mut self.reactor.http.connections[slot];
         connection.incoming.keeps_alive = false;
-        match connection.is_operators() {
-            true => self.fail_operator(now, slot, fault.status, &fault.why),
-            false => self.reactor.refuse_http(now, slot, fault, None),
+        match connection.purpose {
+            Purpose::Admin => self.fail_operator(now, slot, fault.status, &fault.why),
+            Purpose::Handshake => self.reactor.refuse_handshake(now, slot, fault),
+            Purpose::Mcp => self.reactor.refuse_http(now, slot, fault, None),
         }
     }
 
@@ -302,6 +307,7 @@ impl<I: Io> Shell<I> {
             return self.reactor.set_http_due(slot, due);
         }
         match connection.state {
+            State::Header => self.reactor.header_is_late(now, slot),
             State::Reading if !connection.is_idle() => {
                 let fault = Fault::new(Status::RequestTimeout, "the request took too long to come");
                 self.fail_http(now, slot, &fault);
@@ -405,7 +411,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Sets the deadline of a connection.
-    pub(super) fn set_http_due(&mut self, slot: usize, at: Moment) {
+    pub(in crate::shell) fn set_http_due(&mut self, slot: usize, at: Moment) {
         self.http.connections[slot].due = at;
         self.timers.set_at_latest(Timer::Http(slot), at);
     }
@@ -515,26 +521,24 @@ impl<I: Io> Reactor<I> {
 
     fn remove_http_if_idle(&mut self, slot: usize) {
         if self.http.connections[slot].in_flight.is_empty() {
-            let gone = self.http.connections.remove(slot);
-            self.http.memory.keep(gone.weighed, 0);
-            self.http.operators -= usize::from(gone.is_operators());
+            drop(self.http.remove(slot));
             self.free_descriptor();
         }
     }
 
     /// Makes room for one more connection. False if none can be evicted.
-    fn make_room_for_http(&mut self, now: Moment) -> bool {
-        if self.http.has_room() {
+    pub(in crate::shell) fn make_room_for_http(&mut self, now: Moment) -> bool {
+        if self.http.has_room(Purpose::Mcp) {
             return true;
         }
-        let goes = self.http.first_to_go();
+        let goes = self.http.first_to_go(|connection| connection.purpose == Purpose::Mcp);
         if let Some(slot) = goes {
             self.leave_http(now, slot);
         } else if self.http.throttle.may_tell(now) {
             tracing::warn!(
                 reason = "accept_paused",
                 "all {} connections of MCP over HTTP wait for answers or hold streams; new ones are closed",
-                self.http.most
+                self.http.most[Purpose::Mcp as usize]
             );
         }
         goes.is_some()

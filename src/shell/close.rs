@@ -159,7 +159,7 @@ impl<I: Io> Reactor<I> {
             }
         }
         if has_rest_of_stderr {
-            self.read_stderr(slot, Operation::ReadRestOfStderr);
+            self.read_stderr(slot);
         }
         self.remove_if_idle(slot);
     }

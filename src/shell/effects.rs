@@ -60,7 +60,7 @@ impl<I: Io> Reactor<I> {
                 Effect::OpenListener(listener) => self.open_listener(listener),
                 Effect::StopAccept => self.stop_accepting(),
                 Effect::Discovered { .. } => self.http.has_discovered = true,
-                Effect::Report(report) => self.log.report(&report, &self.workers.pools),
+                Effect::Report(report) => self.log.report(report, &self.workers.pools),
                 Effect::Done => self.is_done = true,
             }
         }

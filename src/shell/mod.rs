@@ -5,9 +5,9 @@
 //! (`reactor.rs`), which owns everything that is open. `turn.rs` has the loop between them.
 //!
 //! State is at the bottom, operations on it are above. State, owned by the reactor: `connection.rs` with `inbox.rs`,
-//! `outbox.rs`, `framing.rs`, `websocket.rs` and `stderr.rs`, `listeners.rs`, `handshakes/state.rs`, `budget.rs`,
+//! `outbox.rs`, `framing.rs`, `websocket.rs` and `stderr.rs`, `http/connection.rs`, `listeners.rs`, `budget.rs`,
 //! `stdio.rs`, `timers.rs`. Operations: `read.rs` and `write.rs` move bytes, `accept.rs` accepts clients, `handshakes`
-//! handles PROXY headers and WebSocket requests, `frames.rs` WebSocket control frames, `liveness.rs` failed networks,
+//! handles PROXY headers and WebSocket requests, `http` requests, `frames.rs` WebSocket control frames, `liveness.rs` failed networks,
 //! `workers` processes, `memory.rs` memory pressure, `close.rs` closes connections, and `effects.rs` carries out the
 //! core's effects.
 //!
@@ -36,6 +36,7 @@ mod listeners;
 mod liveness;
 mod log;
 mod memory;
+mod news;
 mod notify;
 mod operation;
 mod outbox;

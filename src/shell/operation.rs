@@ -18,19 +18,12 @@ operations! {
     Write,
     Watch,
     ReadStderr,
-    /// The rest of the stderr of a worker that has ended.
-    ReadRestOfStderr,
+    /// Children have started or died, or threads have told something.
     Children,
     Stop,
     Log,
-    /// A token file was reread.
-    Reread,
     /// SIGHUP was received.
     Hangup,
-    /// A new configuration was prepared.
-    Reload,
-    /// Workers use more memory than their limit.
-    Memories,
     HttpReceive,
     HttpSend,
     /// The client of an MCP connection has gone or half-closed.

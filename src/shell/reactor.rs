@@ -19,10 +19,11 @@ use super::operation::Operation;
 use super::signals::Signals;
 use super::stdio::{LogOutput, Stdio};
 use super::timers::{Timer, Timers};
-use super::workers::memories::Memories;
+use super::workers::memories::Question;
 use super::workers::processes::Processes;
 use crate::bus::port::{ClientKey, Input, Moment, Peer, WorkerKey};
 use crate::bus::settings::MAX_CONNECTIONS;
+use crate::channel::Sender;
 use crate::config::{Config, Pool};
 use crate::io::Io;
 
@@ -53,8 +54,8 @@ pub(super) struct Workers {
     pub pools: Vec<Pool>,
     /// Earlier versions of pools, by index, whose commands may be started again.
     former: Vec<(usize, Pool)>,
-    /// The memory monitor, if there is a limit.
-    pub memories: Option<Memories>,
+    /// To the thread that measures their memory, if there is a limit.
+    pub memories: Option<Sender<Vec<Question>>>,
     /// The open-files limit of workers.
     pub descriptors: Rlimit,
 }

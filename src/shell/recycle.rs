@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::operation::Operation;
+use super::reactor::Reactor;
 use super::timers::Timer;
 use super::turn::Shell;
-use super::workers::memories::{Memories, Question};
-use crate::bus::port::{Input, Moment};
+use super::workers::memories::{self, Question};
+use crate::bus::port::Moment;
 use crate::io::Io;
 
 /// The interval of checks.
@@ -27,28 +27,14 @@ impl<I: Io> Shell<I> {
             Some((self.bus.worker_at(row.name.pool, row.name.place)?, row.pid, most)).filter(|(_, pid, _)| *pid != 0)
         };
         let questions: Vec<Question> = (0..self.bus.worker_slots()).filter_map(row).collect();
-        let reactor = &mut self.reactor;
-        if reactor.workers.memories.is_none() {
-            match Memories::begin() {
-                Ok(mut memories) => {
-                    memories.bell.arm_new(&mut reactor.io, Operation::Memories);
-                    reactor.workers.memories = Some(memories);
-                }
+        let Reactor { workers, signals, .. } = &mut self.reactor;
+        if workers.memories.is_none() {
+            match memories::begin(&signals.teller) {
+                Ok(questions) => workers.memories = Some(questions),
                 Err(error) => tracing::error!("recycle_memory_mb: cannot look at the memory of workers: {error}"),
             }
         }
         // Without a thread the questions are dropped.
-        reactor.workers.memories.iter().for_each(|memories| _ = memories.questions.send(questions.clone()));
-    }
-
-    /// Handles workers above their limit.
-    pub(super) fn take_memories(&mut self, now: Moment) {
-        let reactor = &mut self.reactor;
-        let Some(memories) = &mut reactor.workers.memories else { return };
-        memories.bell.arm(&mut reactor.io, Operation::Memories);
-        let grown: Vec<_> = memories.answers.try_iter().collect();
-        for (worker, mib) in grown {
-            reactor.tell(now, Input::Grown { worker, mib });
-        }
+        workers.memories.iter().for_each(|memories| _ = memories.send(questions.clone()));
     }
 }

@@ -11,33 +11,22 @@ use super::descriptors::Allowance;
 use super::listen::Listening;
 use super::listeners::{Acceptor, Terms};
 use super::log;
+use super::news::Prepared;
 use super::operation::Operation;
-use super::reloads::Prepared;
 use super::startup::{doubts, token_files};
 use super::timers::Timer;
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment};
 use crate::bus::shutdown::Stage;
+use crate::config::Listen;
 use crate::config::plan::{InUse, Plan};
-use crate::config::{Config, Listen};
-use crate::error::exit;
+use crate::error::{StartError, exit};
 use crate::io::Io;
 
 /// How long a reload waits for new commands to prove themselves.
 const SETTLES_WITHIN: Duration = Duration::from_secs(30);
 
 impl<I: Io> Shell<I> {
-    /// Waits for SIGHUP, and for prepared configurations.
-    pub(super) fn arm_reloads(&mut self) {
-        let reactor = &mut self.reactor;
-        if let Some(hangup) = &mut reactor.signals.hangup {
-            hangup.arm(&mut reactor.io, Operation::Hangup);
-        }
-        if self.reloads.has_source() {
-            self.reloads.bell.arm(&mut reactor.io, Operation::Reload);
-        }
-    }
-
     /// SIGHUP: reloads the configuration, or drains if there is none to reload or the terminal has hung up.
     pub(super) fn hung_up(&mut self, now: Moment) {
         if let Some(hangup) = &mut self.reactor.signals.hangup {
@@ -75,7 +64,10 @@ impl<I: Io> Shell<I> {
             pools: (0..running.pools.len()).map(|pool| self.bus.pool_in_use(pool)).collect(),
             listeners: (0..running.listeners.len()).map(|listener| self.bus.listener_in_use(listener)).collect(),
         };
-        let begun = self.reactor.listeners.own_tcp().and_then(|own| self.reloads.begin(in_use, own, is_dry_run));
+        let begun = self.reactor.listeners.own_tcp().and_then(|own| {
+            let teller = &self.reactor.signals.teller;
+            self.reloads.begin(teller, in_use, own, is_dry_run)
+        });
         begun.map_err(|error| format!("cannot begin to reload: {error}"))?;
         if !is_dry_run {
             self.reactor.notify.reloads();
@@ -84,25 +76,22 @@ impl<I: Io> Shell<I> {
     }
 
     /// Handles a prepared configuration.
-    pub(super) fn take_prepared(&mut self, now: Moment) {
-        self.reloads.bell.arm(&mut self.reactor.io, Operation::Reload);
-        while let Some(prepared) = self.reloads.prepared.try_recv() {
-            match prepared {
-                Err(error) => self.end_reload(error.exit_code(), error.to_string().lines().map(str::to_owned)),
-                Ok(prepared) if self.reloads.outcomes.last.is_dry_run => {
-                    let said = self.said(&prepared);
-                    self.end_reload(exit::OK, said);
-                }
-                Ok(_) if self.bus.stage() > Stage::Running => {
-                    self.end_reload(exit::FAILURE, ["the daemon shuts down".to_owned()]);
-                }
-                Ok(prepared) => {
-                    self.reloads.outcomes.last.lines = self.said(&prepared);
-                    self.take_over(now, prepared);
-                    let until = now.after(SETTLES_WITHIN);
-                    self.reloads.settles_by = Some(until);
-                    self.reactor.timers.set(Timer::Reload, Some(until));
-                }
+    pub(super) fn take_prepared(&mut self, now: Moment, prepared: Result<Prepared, StartError>) {
+        match prepared {
+            Err(error) => self.end_reload(error.exit_code(), error.to_string().lines().map(str::to_owned)),
+            Ok(prepared) if self.reloads.outcomes.last.is_dry_run => {
+                let said = self.said(&prepared);
+                self.end_reload(exit::OK, said);
+            }
+            Ok(_) if self.bus.stage() > Stage::Running => {
+                self.end_reload(exit::FAILURE, ["the daemon shuts down".to_owned()]);
+            }
+            Ok(prepared) => {
+                self.reloads.outcomes.last.lines = self.said(&prepared);
+                self.take_over(now, prepared);
+                let until = now.after(SETTLES_WITHIN);
+                self.reloads.settles_by = Some(until);
+                self.reactor.timers.set(Timer::Reload, Some(until));
             }
         }
     }
@@ -154,7 +143,9 @@ impl<I: Io> Shell<I> {
             self.give_up_acceptor(index);
         }
         self.admin.configure(config, self.reactor.listeners.there());
-        self.reread_other_files(config);
+        if let Err(error) = self.token_files.watch(token_files(config), &self.reactor.signals.teller) {
+            tracing::error!("files of tokens are not read again when they change: {error}");
+        }
         self.watch_memories(now);
         for listener in 0..config.listeners.len() {
             self.step(|shell| shell.end_unknown_bearers(now, listener));
@@ -203,19 +194,6 @@ impl<I: Io> Shell<I> {
     fn give_up_acceptor(&mut self, index: usize) {
         self.reactor.listeners.give_up(index);
         self.reactor.close_acceptor(index);
-    }
-
-    /// Rereads the token files of the new configuration.
-    fn reread_other_files(&mut self, config: &Config) {
-        let files = token_files(config);
-        let watched = match &mut self.rereading {
-            Some(rereading) => rereading.watch(files),
-            None if files.is_empty() => Ok(()),
-            None => super::token_files::Rereading::begin(files).map(|rereading| self.begin_rereading(rereading)),
-        };
-        if let Err(error) = watched {
-            tracing::error!("files of tokens are not read again when they change: {error}");
-        }
     }
 
     /// Ends a reload once new commands have proved themselves or failed.

@@ -1,22 +1,19 @@
 //! Prepares configurations outside the loop: a thread reads, checks and plans one, and opens its new sockets. The loop
 //! then applies all of it in one step (`reload.rs`).
 
-use std::io::{self, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::sync::Arc;
 
-use super::descriptors::{self, Allowance, Need};
+use super::descriptors::{self, Need};
 use super::http::connection::OPERATORS;
-use super::listen::{Listening, Opening, OwnSocket};
+use super::listen::{Opening, OwnSocket};
+use super::news::{News, Prepared, Teller};
 use super::outcomes::Outcomes;
-use super::signals::Bell;
 use crate::activation::Inherited;
 use crate::bus::port::Moment;
-use crate::channel::{Receiver, Sender, channel};
 use crate::config::Config;
-use crate::config::plan::{InUse, Plan};
+use crate::config::plan::InUse;
 use crate::error::StartError;
-use crate::io::leave_signals_to_the_loop;
 
 /// Reads the configuration again, as at start.
 pub type Again = dyn Fn(&[Inherited]) -> Result<Config, StartError> + Send + Sync;
@@ -30,23 +27,11 @@ pub struct Source {
     pub inherited: Arc<Vec<Inherited>>,
 }
 
-/// What the thread has prepared.
-pub(super) struct Prepared {
-    pub plan: Plan,
-    /// The opened sockets, for clients and for operators.
-    pub opened: Vec<Listening>,
-    pub allowance: Option<Allowance>,
-}
-
 /// See the module documentation.
 pub(super) struct Reloads {
     source: Source,
+    /// The current configuration.
     pub running: Arc<Config>,
-    tell: Sender<Result<Prepared, StartError>>,
-    pub prepared: Receiver<Result<Prepared, StartError>>,
-    /// Readable when a configuration was prepared.
-    pub bell: Bell,
-    ring: UnixStream,
     /// A reload was requested during another one.
     pub is_wanted: bool,
     /// The outcomes of reloads.
@@ -57,27 +42,8 @@ pub(super) struct Reloads {
 
 impl Reloads {
     /// `running` is the current configuration.
-    pub(super) fn new(source: Source, running: Arc<Config>) -> io::Result<Self> {
-        let (tell, prepared) = channel();
-        let (bell, ring) = UnixStream::pair()?;
-        ring.set_nonblocking(true)?;
-        let bell = Bell::new(bell.into());
-        Ok(Self {
-            source,
-            running,
-            tell,
-            prepared,
-            bell,
-            ring,
-            is_wanted: false,
-            outcomes: Outcomes::default(),
-            settles_by: None,
-        })
-    }
-
-    /// The current configuration.
-    pub(super) fn running(&self) -> &Arc<Config> {
-        &self.running
+    pub(super) fn new(source: Source, running: Arc<Config>) -> Self {
+        Self { source, running, is_wanted: false, outcomes: Outcomes::default(), settles_by: None }
     }
 
     /// Whether there is a file to read again.
@@ -90,16 +56,18 @@ impl Reloads {
         !self.outcomes.last.is_over
     }
 
-    pub(super) fn begin(&mut self, in_use: InUse, own: Vec<OwnSocket>, is_dry_run: bool) -> io::Result<()> {
+    pub(super) fn begin(
+        &mut self,
+        teller: &Teller,
+        in_use: InUse,
+        own: Vec<OwnSocket>,
+        is_dry_run: bool,
+    ) -> io::Result<()> {
         let Some(again) = self.source.again.clone() else { return Err(io::ErrorKind::Unsupported.into()) };
         let (inherited, running) = (Arc::clone(&self.source.inherited), Arc::clone(&self.running));
-        let (tell, mut ring) = (self.tell.clone(), self.ring.try_clone()?);
-        std::thread::Builder::new().name("reload".to_owned()).spawn(move || {
-            leave_signals_to_the_loop();
+        teller.spawn("reload", move |teller| {
             let prepared = prepare(&*again, &inherited, &running, &in_use, own, is_dry_run);
-            // The loop may have ended, and a full pipe is readable already.
-            let _ = tell.send(prepared);
-            let _ = ring.write(&[0]);
+            teller.tell(News::Prepared(Box::new(prepared)));
         })?;
         self.outcomes.begin(is_dry_run);
         Ok(())

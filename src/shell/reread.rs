@@ -2,26 +2,21 @@
 
 use std::io;
 
-use super::operation::Operation;
-use super::token_files::{FileOwner, Rereading};
+use super::news::{FileOwner, News};
 use super::turn::Shell;
 use crate::bus::port::{Input, Moment, Peer};
 use crate::io::Io;
 
 impl<I: Io> Shell<I> {
-    /// Starts waiting for reread files.
-    pub(super) fn begin_rereading(&mut self, rereading: Rereading) {
-        self.rereading.insert(rereading).bell.arm_new(&mut self.reactor.io, Operation::Reread);
-    }
-
-    /// A file was reread.
-    pub(super) fn reread(&mut self, now: Moment) {
-        let Some(rereading) = &mut self.rereading else { return };
-        rereading.bell.arm(&mut self.reactor.io, Operation::Reread);
-        for (owner, content) in rereading.news() {
-            match owner {
-                FileOwner::Listener(listener) => self.take_tokens(now, listener, content),
-                FileOwner::Admin => self.admin.take_token(content),
+    /// Threads have told something.
+    pub(super) fn take_news(&mut self, now: Moment) {
+        while let Some(news) = self.reactor.signals.news.try_recv() {
+            match news {
+                News::Prepared(prepared) => self.take_prepared(now, *prepared),
+                News::Grown(worker, mib) => self.reactor.tell(now, Input::Grown { worker, mib }),
+                News::Tokens(list, ..) if !self.token_files.has(list) => {}
+                News::Tokens(_, FileOwner::Listener(listener), content) => self.take_tokens(now, listener, content),
+                News::Tokens(_, FileOwner::Admin, content) => self.admin.take_token(content),
             }
         }
     }

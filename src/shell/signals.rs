@@ -9,16 +9,19 @@ use rustix::fs::{Mode, OFlags};
 use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::low_level::pipe;
 
+use super::news::{News, Teller};
 use super::operation::Operation;
+use crate::channel::Receiver;
 use crate::io::{Io, Submission};
 
 /// The reading ends.
 pub(super) struct Signals {
-    /// A byte for each SIGCHLD and each started worker, or fewer when it is full: then there is something to check
-    /// anyway.
+    /// A byte for each SIGCHLD, each started worker and other news of threads, or fewer when it is full: then there is
+    /// something to check anyway.
     pub children: Bell,
-    /// The writing end, for started workers.
-    pub bell: OwnedFd,
+    /// What threads tell, and their end.
+    pub news: Receiver<News>,
+    pub teller: Teller,
     /// A byte for each SIGTERM and SIGINT.
     pub stop: Bell,
     /// A byte for each SIGHUP, unless that was ignored at start.
@@ -48,12 +51,6 @@ pub(super) struct Bell {
 impl Bell {
     pub(super) fn new(pipe: OwnedFd) -> Self {
         Self { pipe, bytes: Box::leak(Box::new([0; 64])) }
-    }
-
-    /// The same for a pipe created at run time: its number may have belonged to another file.
-    pub(super) fn arm_new(&mut self, io: &mut impl Io, operation: Operation) {
-        io.opened(self.pipe.as_raw_fd());
-        self.arm(io, operation);
     }
 
     /// Submits a read of the next bytes.
@@ -99,7 +96,7 @@ pub(super) fn install() -> io::Result<Signals> {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let (children, child_writer) = UnixStream::pair()?;
     let (stop, stop_writer) = UnixStream::pair()?;
-    let bell = child_writer.try_clone()?.into();
+    let (teller, news) = Teller::new(child_writer.try_clone()?.into());
     pipe::register(SIGCHLD, child_writer)?;
     for signal in [SIGTERM, SIGINT] {
         pipe::register(signal, stop_writer.try_clone()?)?;
@@ -111,7 +108,7 @@ pub(super) fn install() -> io::Result<Signals> {
         hangup = Some(Bell::new(reader.into()));
     }
     let [children, stop] = [children, stop].map(|pipe| Bell::new(pipe.into()));
-    Ok(Signals { children, bell, stop, hangup, has_terminal: has_terminal() })
+    Ok(Signals { children, news, teller, stop, hangup, has_terminal: has_terminal() })
 }
 
 fn is_ignored(signal: i32) -> bool {

@@ -10,10 +10,10 @@ use super::http::connection::OPERATORS;
 use super::inherited::may_block;
 use super::listen::Opening;
 use super::listeners::Acceptor;
+use super::news::FileOwner;
 use super::notify::Notify;
 use super::reloads::{Reloads, Source};
 use super::signals::{self, Signals};
-use super::token_files::{FileOwner, Rereading};
 use super::turn::Shell;
 use super::workers::reap::Reaper;
 use super::workers::spawn;
@@ -70,15 +70,13 @@ pub(super) fn start<I: Io>(
     let acceptors = open_acceptors(&config, &source.inherited)?;
     let admin = Admin::new(&config, &acceptors);
     say_how_it_is(&config, &context, io.describe(), io.name());
-    let bell = context.signals.bell.try_clone().map_err(StartError::io("copy a descriptor"))?;
     let files = token_files(&config);
     let StartupContext { signals, descriptors, .. } = context;
-    let reloads = Reloads::new(source, Arc::new(config)).map_err(StartError::io("make a pair of sockets"))?;
-    let mut shell = Shell::new(reloads, io, Box::new(Reaper::new(bell)), signals, descriptors, acceptors, admin);
-    if !files.is_empty() {
-        let rereading = Rereading::begin(files).map_err(StartError::io("make a thread that reads tokens again"))?;
-        shell.begin_rereading(rereading);
-    }
+    let (teller, reloads) = (signals.teller.clone(), Reloads::new(source, Arc::new(config)));
+    let reaper = Box::new(Reaper::new(teller.clone()));
+    let mut shell = Shell::new(reloads, io, reaper, signals, descriptors, acceptors, admin);
+    let watched = shell.token_files.watch(files, &teller);
+    watched.map_err(StartError::io("make a thread that reads tokens again"))?;
     shell.reactor.notify = Notify::from_environment();
     shell.start_listening(stdio);
     Ok(shell)

@@ -71,8 +71,8 @@ impl LogOutput {
     }
 
     /// Handles a report of the core.
-    pub(super) fn report(&mut self, report: &Report, pools: &[Pool]) {
+    pub(super) fn report(&mut self, report: Box<Report>, pools: &[Pool]) {
+        log::report(&report, |pool| pools.get(pool).map_or_else(String::new, |pool| pool.core.id.clone()));
         self.recent.add(report);
-        log::report(report, |pool| pools.get(pool).map_or_else(String::new, |pool| pool.core.id.clone()));
     }
 }

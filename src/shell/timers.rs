@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
 
-use crate::bus::port::Moment;
+use crate::bus::port::{ClientKey, Moment};
 
 /// The owners of deadlines. Those due at the same moment are handled in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,7 +26,7 @@ pub(super) enum Timer {
     /// A connection for MCP, of an operator, or in its handshake.
     Http(usize),
     /// An MCP session.
-    Session(usize),
+    Session(ClientKey),
     /// The next sample for operators.
     History,
     /// The check of workers' memory.

@@ -2,91 +2,51 @@
 //! block neither the loop nor the other files.
 
 use std::fs::metadata;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::signals::Bell;
-use crate::channel::{Receiver, Sender, channel};
-use crate::io::leave_signals_to_the_loop;
+use super::news::{FileOwner, News, Teller};
 use crate::small_file;
 
 /// Interval of checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// These threads need little stack.
-const STACK: usize = 64 * 1024;
-
-/// The owner of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FileOwner {
-    /// The listener with this index, for its clients' tokens.
-    Listener(usize),
-    /// The admin listener, for the operators' token.
-    Admin,
-}
-
-/// A result: the list of files it belongs to, the owner, and the contents.
-pub(super) type Read = (u64, FileOwner, io::Result<Vec<u8>>);
 
 /// See the module documentation.
-pub(super) struct Rereading {
-    read: Receiver<Read>,
-    /// Readable when a file was reread.
-    pub bell: Bell,
-    tell: Sender<Read>,
-    ring: UnixStream,
+#[derive(Default)]
+pub(super) struct TokenFiles {
     /// The number of the list of files. Its threads end when it is dropped.
     watched: Arc<u64>,
 }
 
-impl Rereading {
-    /// Starts to watch these files.
-    ///
-    /// # Errors
-    /// A thread or a socket cannot be created.
-    pub(super) fn begin(files: impl IntoIterator<Item = (FileOwner, PathBuf)>) -> io::Result<Self> {
-        let (tell, read) = channel();
-        let (bell, ring) = UnixStream::pair()?;
-        ring.set_nonblocking(true)?;
-        let mut rereading = Self { read, bell: Bell::new(bell.into()), tell, ring, watched: Arc::new(0) };
-        rereading.watch(files)?;
-        Ok(rereading)
-    }
-
+impl TokenFiles {
     /// Replaces the watched files.
     ///
     /// # Errors
     /// A thread cannot be created.
-    pub(super) fn watch(&mut self, files: impl IntoIterator<Item = (FileOwner, PathBuf)>) -> io::Result<()> {
+    pub(super) fn watch(&mut self, files: Vec<(FileOwner, PathBuf)>, teller: &Teller) -> io::Result<()> {
         self.watched = Arc::new(*self.watched + 1);
-        for (owner, path) in files {
-            let (tell, ring, watched) = (self.tell.clone(), self.ring.try_clone()?, Arc::downgrade(&self.watched));
-            let thread = std::thread::Builder::new().name("tokens".to_owned()).stack_size(STACK);
-            thread.spawn(move || watch(owner, File::at(path), &watched, &tell, &ring))?;
-        }
-        Ok(())
+        files.into_iter().try_for_each(|(owner, path)| {
+            let watched = Arc::downgrade(&self.watched);
+            teller.spawn("tokens", move |teller| watch(owner, File::at(path), &watched, teller))
+        })
     }
 
-    /// Contents of files that are still watched: earlier ones may have been for other paths.
-    pub(super) fn news(&self) -> Vec<(FileOwner, io::Result<Vec<u8>>)> {
-        let of_these = |(list, owner, read)| (list == *self.watched).then_some((owner, read));
-        self.read.try_iter().filter_map(of_these).collect()
+    /// Whether the files of this list are still watched: earlier ones may have been for other paths.
+    pub(super) fn has(&self, list: u64) -> bool {
+        list == *self.watched
     }
 }
 
 /// Rereads a file whenever it has changed, until it is no longer watched.
-fn watch(owner: FileOwner, mut file: File, watched: &Weak<u64>, tell: &Sender<Read>, mut ring: &UnixStream) {
-    leave_signals_to_the_loop();
+fn watch(owner: FileOwner, mut file: File, watched: &Weak<u64>, teller: &Teller) {
     while let Some(list) = watched.upgrade().map(|list| *list) {
-        if let Some(read) = file.look() {
-            if tell.send((list, owner, read)).is_err() {
-                return;
-            }
-            // A full socket is readable already.
-            let _ = ring.write(&[0]);
+        if let Some(read) = file.look()
+            && !teller.tell(News::Tokens(list, owner, read))
+        {
+            return;
         }
         std::thread::sleep(LOOK_EVERY);
     }

@@ -24,7 +24,7 @@ use super::reloads::Reloads;
 use super::signals::Signals;
 use super::stdio::{LogOutput, Stdio};
 use super::timers::{Timer, Timers, earlier};
-use super::token_files::Rereading;
+use super::token_files::TokenFiles;
 use super::workers::processes::Processes;
 use crate::bus::Bus;
 use crate::bus::port::{Input, Moment, Origin};
@@ -52,8 +52,7 @@ pub(super) struct Shell<I: Io> {
     pub reactor: Reactor<I>,
     pub admin: Admin,
     pub reloads: Reloads,
-    /// Rereads token files, if there are any.
-    pub rereading: Option<Rereading>,
+    pub token_files: TokenFiles,
     /// Lines that the core had handled before this turn.
     lines: u64,
     /// Completions of the last turn.
@@ -71,7 +70,7 @@ impl<I: Io> Shell<I> {
         admin: Admin,
     ) -> Self {
         let Allowance { of_workers, fewer_clients, handshakes, http } = descriptors;
-        let config = Arc::clone(reloads.running());
+        let config = Arc::clone(&reloads.running);
         let mut settings = config.settings();
         if let Some((clients, _)) = fewer_clients {
             settings.most_clients = clients;
@@ -97,7 +96,15 @@ impl<I: Io> Shell<I> {
             inputs: VecDeque::new(),
             is_done: false,
         };
-        Self { bus, reactor, admin, reloads, rereading: None, lines: 0, completions: Vec::with_capacity(256) }
+        Self {
+            bus,
+            reactor,
+            admin,
+            reloads,
+            token_files: TokenFiles::default(),
+            lines: 0,
+            completions: Vec::with_capacity(256),
+        }
     }
 
     /// `stdio` is the listener on the process's stdin and stdout.
@@ -106,7 +113,9 @@ impl<I: Io> Shell<I> {
         let Reactor { io, signals, .. } = &mut self.reactor;
         signals.children.arm(io, Operation::Children);
         signals.stop.arm(io, Operation::Stop);
-        self.arm_reloads();
+        if let Some(hangup) = &mut signals.hangup {
+            hangup.arm(io, Operation::Hangup);
+        }
         self.step(|shell| shell.reactor.carry_out(shell.bus.start(now), None));
         for acceptor in self.reactor.listeners.iter() {
             let address = &acceptor.address;
@@ -236,7 +245,7 @@ impl<I: Io> Shell<I> {
                 Timer::Log => log::hurry(),
                 Timer::Memory => shell.reactor.memory.is_due = true,
                 Timer::Http(slot) => shell.http_due(now, slot),
-                Timer::Session(slot) => shell.session_due(now, slot),
+                Timer::Session(client) => shell.session_due(now, client),
                 Timer::History => shell.sample_history(now),
                 Timer::Memories => shell.ask_for_memories(now),
                 // It is checked in each turn.
@@ -355,13 +364,12 @@ impl<I: Io> Shell<I> {
             Operation::Receive => self.received(now, slot, completion),
             Operation::Write => self.reactor.written(now, slot, completion.result),
             Operation::Watch => self.reactor.watched(now, slot, completion.result),
-            Operation::ReadStderr | Operation::ReadRestOfStderr => {
-                self.reactor.stderr_read(slot, completion.result, operation);
-            }
+            Operation::ReadStderr => self.reactor.stderr_read(slot, completion.result),
             Operation::Children => {
                 self.reactor.notify.changed();
                 self.reactor.started(now);
                 self.reactor.reap(now);
+                self.take_news(now);
                 self.reactor.signals.children.arm(&mut self.reactor.io, operation);
             }
             Operation::Stop => {
@@ -371,10 +379,7 @@ impl<I: Io> Shell<I> {
                 }
                 self.reactor.signals.stop.arm(&mut self.reactor.io, operation);
             }
-            Operation::Reread => self.reread(now),
             Operation::Hangup => self.hung_up(now),
-            Operation::Reload => self.take_prepared(now),
-            Operation::Memories => self.take_memories(now),
             Operation::HttpReceive => self.http_received(now, slot, completion),
             Operation::HttpSend => self.http_sent(now, slot, completion.result),
             Operation::HttpWatch => self.reactor.http_watched(now, slot, completion.result),

@@ -27,12 +27,11 @@ mod serve;
 mod status;
 pub(crate) mod tables;
 mod view;
-mod wall;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::listeners::{Acceptor, Throttle};
 use crate::bus::histogram::Histogram;
@@ -40,7 +39,6 @@ use crate::config::{Config, Listen, Token};
 use history::History;
 use operator::Operator;
 use place::Place;
-use wall::WallClock;
 
 /// Maximum number of sockets that a name resolves to.
 pub(super) const MOST_SOCKETS: usize = 8;
@@ -64,7 +62,7 @@ pub(super) struct Admin {
     /// How long each turn of the loop was busy, and when the current one began.
     pub turns: Histogram,
     pub turned_at: Option<Duration>,
-    started_at: WallClock,
+    started_at: SystemTime,
 }
 
 impl Admin {
@@ -83,7 +81,7 @@ impl Admin {
             history: History::default(),
             turns: Histogram::default(),
             turned_at: None,
-            started_at: WallClock::now(),
+            started_at: SystemTime::now(),
         };
         admin.configure(config, acceptors.iter());
         admin

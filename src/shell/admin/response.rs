@@ -1,8 +1,10 @@
 //! Answers: a head, and a body that is complete or produced in pieces, so that a large table never blocks the loop.
 
+use std::time::SystemTime;
+
 use super::request::Manner;
 use super::view::View;
-use super::wall::WallClock;
+use crate::calendar;
 use crate::http1::{Framing, Head, Status};
 
 /// Plain text.
@@ -66,7 +68,7 @@ impl Response {
         let length = if let Framing::Length(length) = framing { Some(length) } else { None };
         // Answers are momentary and private: not to be cached.
         let head = Head::answer(self.status)
-            .field("Date", WallClock::now().of_http())
+            .field("Date", calendar::of_http(SystemTime::now()))
             .field("Content-Type", self.kind)
             .field_if("Content-Length", length)
             .field_if("Transfer-Encoding", (framing == Framing::Chunked).then_some("chunked"))

@@ -12,6 +12,7 @@ use crate::bus::overview::{Level, Name};
 use crate::bus::readiness::Readiness;
 use crate::bus::report::WorkerName;
 use crate::bus::tally::{Outcome, Tally};
+use crate::calendar;
 use crate::shell::log::level_of;
 use crate::visible;
 
@@ -177,9 +178,9 @@ tables! {
     }
 
     "errors", |view| view.recent.iter().count();
-    |view, at| trouble = view.recent.iter().nth(at)?;
+    |view, at| (time, trouble) = view.recent.iter().nth(at)?;
     {
-        "time": trouble.at.to_the_millisecond(),
+        "time": calendar::to_the_millisecond(*time),
         "level": level_of(trouble.level).as_str(),
         "reason": trouble.reason.name(),
         "id": trouble.id,

@@ -8,7 +8,7 @@ use super::members::{Member, Role};
 use super::requests::era;
 use crate::bus::id::Id;
 use crate::bus::origin::Names;
-use crate::bus::port::{Input, Moment, Reason};
+use crate::bus::port::{ClientKey, Input, Moment, Reason};
 use crate::io::Io;
 use crate::mcp::{Fault, Session};
 use crate::shell::handshakes::upgrade::turned_away;
@@ -17,18 +17,18 @@ use crate::shell::turn::Shell;
 
 impl<I: Io> Shell<I> {
     /// Starts a session with a connection's request, which has this id.
-    pub(super) fn begin_session(&mut self, now: Moment, slot: usize, pool: usize, id: Id) -> Result<usize, Fault> {
+    pub(super) fn begin_session(&mut self, now: Moment, slot: usize, pool: usize, id: Id) -> Result<ClientKey, Fault> {
         self.reactor.release_modern(slot);
         let listener = self.reactor.http.connections[slot].listener;
         let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
         let session = Session::new(policy.new_id().map_err(Fault::busy)?.into(), Some(id));
-        let member = self.add_member(now, slot, pool, Role::Session(Box::new(session)))?;
-        self.reactor.timers.set(Timer::Session(member), Some(now.after(self.reactor.http.session_idle)));
-        Ok(member)
+        let client = self.add_member(now, slot, pool, Role::Session(Box::new(session)))?;
+        self.reactor.timers.set(Timer::Session(client), Some(now.after(self.reactor.http.session_idle)));
+        Ok(client)
     }
 
     /// The client for a connection's self-contained requests.
-    pub(super) fn modern_member(&mut self, now: Moment, slot: usize, pool: usize) -> Result<usize, Fault> {
+    pub(super) fn modern_member(&mut self, now: Moment, slot: usize, pool: usize) -> Result<ClientKey, Fault> {
         let http = &mut self.reactor.http;
         let connection = &http.connections[slot];
         let names = &connection.incoming.sender.origin.names;
@@ -38,21 +38,20 @@ impl<I: Io> Shell<I> {
                 && member.pool == pool
                 && member.is_of(names)
         };
-        if let Some(at) = connection.member.and_then(|client| http.members.slot(client))
-            && let Some(member) = http.members.get_mut(at).filter(is_it)
+        if let Some(client) = connection.member
+            && let Some(member) = http.members.get_mut(client).filter(is_it)
         {
             member.since = now;
-            return Ok(at);
+            return Ok(client);
         }
         self.reactor.release_modern(slot);
-        let member = self.add_member(now, slot, pool, Role::Modern { connection: slot })?;
-        let client = self.reactor.http.members.get(member).map(|member| member.client);
-        self.reactor.http.connections[slot].member = client;
-        Ok(member)
+        let client = self.add_member(now, slot, pool, Role::Modern { connection: slot })?;
+        self.reactor.http.connections[slot].member = Some(client);
+        Ok(client)
     }
 
     /// Adds a client of the core for the sender of a connection's request.
-    fn add_member(&mut self, now: Moment, slot: usize, pool: usize, role: Role) -> Result<usize, Fault> {
+    fn add_member(&mut self, now: Moment, slot: usize, pool: usize, role: Role) -> Result<ClientKey, Fault> {
         let connection = &self.reactor.http.connections[slot];
         let (listener, sender) = (connection.listener, connection.incoming.sender.clone());
         if self.bus.free_slots() == 0 {
@@ -61,17 +60,18 @@ impl<I: Io> Shell<I> {
         self.bus.would_take(listener, &sender.origin).map_err(turned_away)?;
         let names = Names::clone(&sender.origin.names);
         let (client, effects) = self.bus.connect_mcp(now, listener, sender.origin, pool, era(&role));
-        let added = client.map(|client| {
+        if let Some(client) = client {
             let (inbox, bearer) = (VecDeque::new(), sender.bearer);
             let (is_paused, is_closing) = (false, false);
             let member =
                 Member { client, role, pool, listener, names, bearer, inbox, is_paused, is_closing, since: now };
             self.reactor.notify.changed();
-            self.reactor.http.members.add(member)
-        });
+            self.reactor.http.members.add(member);
+        }
         self.reactor.carry_out(effects, None);
         self.reactor.limit_handshakes(now, self.bus.free_slots());
-        let added = added.filter(|added| self.reactor.http.members.get(*added).is_some_and(|it| !it.is_closing));
+        let members = &self.reactor.http.members;
+        let added = client.filter(|client| members.get(*client).is_some_and(|member| !member.is_closing));
         added.ok_or_else(|| Fault::busy("no client is taken now"))
     }
 
@@ -86,20 +86,20 @@ impl<I: Io> Shell<I> {
             }
             Role::Session(session) => (!session.is_in_use()).then_some((1, member.since)),
         };
-        let ranked = http.members.iter().filter_map(|(_, member)| rank(member).map(|rank| (rank, member.client)));
+        let ranked = http.members.iter().filter_map(|member| rank(member).map(|rank| (rank, member.client)));
         let Some((_, client)) = ranked.min_by_key(|(rank, _)| *rank) else { return };
         self.step(|shell| shell.reactor.tell(now, Input::EndClient { client, why: Reason::SessionEvicted }));
     }
 
     /// Checks whether a session is idle.
-    pub(in crate::shell) fn session_due(&mut self, now: Moment, slot: usize) {
+    pub(in crate::shell) fn session_due(&mut self, now: Moment, client: ClientKey) {
         let idle = self.reactor.http.session_idle;
-        let Some(member) = self.reactor.http.members.get_mut(slot) else { return };
-        let (client, since) = (member.client, member.since);
+        let Some(member) = self.reactor.http.members.get_mut(client) else { return };
+        let since = member.since;
         let is_in_use = member.session().is_some_and(|session| session.is_in_use());
         let at = if is_in_use { now.after(idle) } else { since.after(idle) };
         if at > now {
-            return self.reactor.timers.set(Timer::Session(slot), Some(at));
+            return self.reactor.timers.set(Timer::Session(client), Some(at));
         }
         self.reactor.tell(now, Input::EndClient { client, why: Reason::SessionIdle });
     }
@@ -109,7 +109,7 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
     /// Ends a connection's client for self-contained requests, since it sends something else now.
     pub(super) fn release_modern(&mut self, slot: usize) {
         let Some(client) = self.http.connections[slot].member.take() else { return };
-        let Some(member) = self.http.members.of(client) else { return };
+        let Some(member) = self.http.members.get(client) else { return };
         if matches!(member.role, Role::Modern { connection } if connection == slot) {
             self.tell(self.clock.now(), Input::Left(client));
         }
@@ -118,7 +118,7 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
     /// The request of a connection is done.
     pub(super) fn release_http(&mut self, slot: usize) {
         let connection = &mut self.http.connections[slot];
-        let Some(member) = connection.member.and_then(|client| self.http.members.of_mut(client)) else {
+        let Some(member) = connection.member.and_then(|client| self.http.members.get_mut(client)) else {
             connection.member = None;
             return;
         };
@@ -136,7 +136,7 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
         let Unsent { owed, events, whole, is_begun } = connection.outgoing.give_up();
         let Some(client) = connection.member.take() else { return };
         let most = self.http.most_kept();
-        let Some(member) = self.http.members.of_mut(client) else { return };
+        let Some(member) = self.http.members.get_mut(client) else { return };
         match &mut member.role {
             Role::Modern { .. } => self.tell(now, Input::Left(client)),
             Role::Session(session) => {

@@ -104,7 +104,9 @@ impl<I: Io> Reactor<I> {
     /// Takes the core's output for an MCP client: whole lines, or pieces of one.
     pub(in crate::shell) fn push_to_member(&mut self, to: Peer, bytes: &[u8]) {
         let Peer::Client(to) = to else { return };
-        let Some(slot) = self.http.members.slot(to) else { return };
+        if self.http.members.get(to).is_none() {
+            return;
+        }
         let now = self.clock.now();
         let mut begun = std::mem::take(&mut self.http.members.begun);
         let whole = match begun.is_empty() && bytes.ends_with(b"\n") {
@@ -121,7 +123,7 @@ impl<I: Io> Reactor<I> {
         let mut padded = std::mem::take(&mut self.http.padded);
         let mut at = 0;
         for end in memchr::memchr_iter(b'\n', whole) {
-            self.deliver_line(now, slot, to, &whole[at..end], &mut padded);
+            self.deliver_line(now, to, &whole[at..end], &mut padded);
             at = end + 1;
         }
         for used in [&mut begun, &mut padded] {
@@ -131,12 +133,12 @@ impl<I: Io> Reactor<I> {
         (self.http.members.begun, self.http.padded) = (begun, padded);
     }
 
-    fn deliver_line(&mut self, now: Moment, slot: usize, to: ClientKey, line: &[u8], padded: &mut Vec<u8>) {
+    fn deliver_line(&mut self, now: Moment, to: ClientKey, line: &[u8], padded: &mut Vec<u8>) {
         let bytes = line.len() + 1;
         let said = self.http.read_line(line, padded);
-        let is_taken = said.and_then(|said| match self.http.members.get(slot)?.role {
-            Role::Modern { connection } => Some(self.deliver_modern(now, connection, slot, &said)),
-            Role::Session(_) => self.deliver_to_session(now, slot, &said),
+        let is_taken = said.and_then(|said| match self.http.members.get(to)?.role {
+            Role::Modern { connection } => Some(self.deliver_modern(now, connection, to, &said)),
+            Role::Session(_) => self.deliver_to_session(now, to, &said),
         });
         if is_taken != Some(true) {
             self.tell(now, Input::Sent { peer: Peer::Client(to), bytes });
@@ -144,9 +146,9 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Delivers a line for a self-contained request. False if no connection waits for it.
-    fn deliver_modern(&mut self, now: Moment, connection: usize, slot: usize, said: &Said<'_>) -> bool {
-        let client = self.http.members.get(slot).map(|it| it.client);
-        let state = self.http.connections.get(connection).filter(|it| it.member == client).map(|it| it.state);
+    fn deliver_modern(&mut self, now: Moment, connection: usize, client: ClientKey, said: &Said<'_>) -> bool {
+        let its = self.http.connections.get(connection).filter(|it| it.member == Some(client));
+        let state = its.map(|it| it.state);
         let is_answer = said.answers && said.id.is_some();
         match state {
             Some(State::Waiting) if is_answer => self.answer_whole(now, connection, said.status(), said, None),
@@ -162,20 +164,16 @@ impl<I: Io> Reactor<I> {
             let result = member(said.text, b"result");
             if let Some(request_state) = result.and_then(|result| string(result, b"requestState")) {
                 let hash = self.http.members.hash_of(&request_state);
-                if let Some(client) = self.http.members.get(slot).map(|it| it.client) {
-                    self.http.members.answered.push((client, hash));
-                }
+                self.http.members.answered.push((client, hash));
             }
         }
         true
     }
 
     /// Delivers a line for a session. None if nothing of it is in flight.
-    fn deliver_to_session(&mut self, now: Moment, slot: usize, said: &Said<'_>) -> Option<bool> {
+    fn deliver_to_session(&mut self, now: Moment, client: ClientKey, said: &Said<'_>) -> Option<bool> {
         let most = self.http.most_kept();
-        let at = self.http.members.get_mut(slot)?;
-        let client = at.client;
-        let session = at.session()?;
+        let session = self.http.members.get_mut(client)?.session()?;
         let kind = said.kind();
         let is_first = is_first_answer(session, said);
         let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind);
@@ -232,7 +230,7 @@ impl<I: Io> Reactor<I> {
         if connection.incoming.is_old() {
             connection.incoming.keeps_alive = false;
         }
-        let member = connection.member.and_then(|client| self.http.members.of_mut(client));
+        let member = connection.member.and_then(|client| self.http.members.get_mut(client));
         let session = member.and_then(Member::session);
         let header = session.as_ref().filter(|session| session.initialize.is_some()).map(|session| session.id.clone());
         let manner = connection.manner(header.as_deref());
@@ -269,12 +267,11 @@ impl<I: Io> Reactor<I> {
         &mut self,
         now: Moment,
         slot: usize,
-        at: usize,
+        client: ClientKey,
         behind: Option<EventId>,
     ) -> Result<(), Fault> {
-        let Some(member) = self.http.members.get_mut(at) else { return Err(Fault::no_session()) };
-        let client = member.client;
-        let Some(session) = member.session() else { return Err(Fault::no_session()) };
+        let session = self.http.members.get_mut(client).and_then(Member::session);
+        let session = session.ok_or_else(Fault::no_session)?;
         let old = match behind {
             Some(id) => session.resume(slot, id)?,
             None => session.open(slot),
@@ -287,7 +284,7 @@ impl<I: Io> Reactor<I> {
         let connection = &mut self.http.connections[slot];
         (connection.member, connection.stream) = (Some(client), stream);
         self.begin_http_events(now, slot, place);
-        let Some(session) = self.http.members.get_mut(at).and_then(Member::session) else { return Ok(()) };
+        let Some(session) = self.http.members.get_mut(client).and_then(Member::session) else { return Ok(()) };
         let mut events: Vec<(EventId, Box<[u8]>)> = Vec::new();
         if let Some(id) = behind {
             events.extend(session.events_behind(id).map(|event| event.taken()));
@@ -351,46 +348,40 @@ impl<I: Io> Reactor<I> {
     /// The core pauses or resumes a client.
     pub(in crate::shell) fn pause_member(&mut self, client: Peer, is_paused: bool) {
         let Peer::Client(client) = client else { return };
-        let Some(slot) = self.http.members.slot(client) else { return };
-        let Some(member) = self.http.members.get_mut(slot) else { return };
+        let Some(member) = self.http.members.get_mut(client) else { return };
         member.is_paused = is_paused;
         if !is_paused && !member.inbox.is_empty() {
-            self.http.members.resumed.push_back(slot);
+            self.http.members.resumed.push_back(client);
         }
     }
 
     /// The core closes a client.
     pub(in crate::shell) fn close_member(&mut self, client: ClientKey, how: Close) {
-        let Some(slot) = self.http.members.slot(client) else { return };
         let now = self.clock.now();
+        let Some(member) = self.http.members.get_mut(client) else { return };
         match how {
             Close::Refuse => {
                 // A session that ends accepts nothing further; pending requests are refused.
-                if let Some(member) = self.http.members.get_mut(slot) {
-                    member.is_closing |= member.session().is_some();
-                }
+                member.is_closing |= member.session().is_some();
                 self.pause_member(client.into(), false);
             }
             Close::Flush => {
-                if let Some(member) = self.http.members.get_mut(slot) {
-                    member.is_closing = true;
-                    self.http.memory.held -= member.waiting();
-                    let untold = std::mem::take(&mut member.inbox).into_iter().filter_map(|waiting| waiting.tells);
-                    untold.for_each(|(connection, _)| self.lose_member(now, connection, client, &[]));
-                }
+                member.is_closing = true;
+                self.http.memory.held -= member.waiting();
+                let untold = std::mem::take(&mut member.inbox).into_iter().filter_map(|waiting| waiting.tells);
+                untold.for_each(|(connection, _)| self.lose_member(now, connection, client, &[]));
                 self.tell(now, Input::Ended { peer: Peer::Client(client), partial: 0 });
             }
-            Close::Now => self.remove_member(now, slot),
+            Close::Now => self.remove_member(now, client),
         }
     }
 
     /// A client of the core is gone: connections that wait for it get an error.
-    fn remove_member(&mut self, now: Moment, slot: usize) {
-        self.timers.set(Timer::Session(slot), None);
-        let mut member = self.http.members.remove(slot);
+    fn remove_member(&mut self, now: Moment, client: ClientKey) {
+        self.timers.set(Timer::Session(client), None);
+        let Some(mut member) = self.http.members.remove(client) else { return };
         self.http.memory.held -= member.waiting();
         self.notify.changed();
-        let client = member.client;
         let mut connections = member.connections();
         connections.extend(member.inbox.iter().filter_map(|waiting| waiting.tells).map(|(slot, _)| slot));
         for at in connections {

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
 
 use hashbrown::HashMap as Table;
-use slab::Slab;
 
 use crate::bus::port::{ClientKey, Moment, Names, WorkerKey};
 use crate::mcp::{Message, Session};
@@ -88,13 +87,12 @@ impl Member {
 /// All members.
 #[derive(Default)]
 pub(in crate::shell) struct Members {
-    slab: Slab<Member>,
-    /// Slots by the index of their key.
-    clients: Vec<Option<usize>>,
-    /// Slots of sessions by id. We choose the ids, so clients cannot make them collide.
-    sessions: Table<Box<str>, usize>,
+    /// By the index of their key.
+    table: Vec<Option<Box<Member>>>,
+    /// Sessions by id. We choose the ids, so clients cannot make them collide.
+    sessions: Table<Box<str>, ClientKey>,
     /// Members with messages for the core, which it accepts again.
-    pub resumed: VecDeque<usize>,
+    pub resumed: VecDeque<ClientKey>,
     /// Workers of answers, by a hash of the state that a client returns; oldest first in the queue.
     states: Table<u64, WorkerKey>,
     order: VecDeque<u64>,
@@ -106,54 +104,38 @@ pub(in crate::shell) struct Members {
 }
 
 impl Members {
-    pub(super) fn add(&mut self, member: Member) -> usize {
-        let (index, id) = (member.client.index(), session_id(&member));
-        let slot = self.slab.insert(member);
+    pub(super) fn add(&mut self, member: Member) {
+        let (client, id) = (member.client, session_id(&member));
         if let Some(id) = id {
-            self.sessions.insert(id, slot);
+            self.sessions.insert(id, client);
         }
-        if self.clients.len() <= index {
-            self.clients.resize(index + 1, None);
+        if self.table.len() <= client.index() {
+            self.table.resize_with(client.index() + 1, || None);
         }
-        self.clients[index] = Some(slot);
-        slot
-    }
-
-    /// The slot of a client, if it exists.
-    pub(in crate::shell) fn slot(&self, client: ClientKey) -> Option<usize> {
-        let slot = (*self.clients.get(client.index())?)?;
-        (self.slab.get(slot)?.client == client).then_some(slot)
-    }
-
-    pub(super) fn get(&self, slot: usize) -> Option<&Member> {
-        self.slab.get(slot)
-    }
-
-    pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut Member> {
-        self.slab.get_mut(slot)
+        self.table[client.index()] = Some(Box::new(member));
     }
 
     /// The member of a client, if it exists.
-    pub(super) fn of(&self, client: ClientKey) -> Option<&Member> {
-        self.get(self.slot(client)?)
+    pub(super) fn get(&self, client: ClientKey) -> Option<&Member> {
+        self.table.get(client.index())?.as_deref().filter(|member| member.client == client)
     }
 
-    pub(super) fn of_mut(&mut self, client: ClientKey) -> Option<&mut Member> {
-        self.get_mut(self.slot(client)?)
+    pub(super) fn get_mut(&mut self, client: ClientKey) -> Option<&mut Member> {
+        self.table.get_mut(client.index())?.as_deref_mut().filter(|member| member.client == client)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Member)> {
-        self.slab.iter()
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Member> {
+        self.table.iter().filter_map(Option::as_deref)
     }
 
     /// The session with this id.
-    pub(super) fn session(&self, id: &str) -> Option<usize> {
+    pub(super) fn session(&self, id: &str) -> Option<ClientKey> {
         self.sessions.get(id).copied()
     }
 
     /// Members admitted by a token at this listener.
     pub(in crate::shell) fn bearers_of(&self, listener: usize) -> impl Iterator<Item = (ClientKey, &Bearer)> {
-        let of_listener = self.slab.iter().map(|(_, member)| member).filter(move |member| member.listener == listener);
+        let of_listener = self.iter().filter(move |member| member.listener == listener);
         of_listener.filter_map(|member| Some((member.client, member.bearer.as_ref()?)))
     }
 
@@ -162,13 +144,12 @@ impl Members {
         self.sessions.len()
     }
 
-    pub(super) fn remove(&mut self, slot: usize) -> Member {
-        let member = self.slab.remove(slot);
-        self.clients[member.client.index()].take_if(|known| *known == slot);
+    pub(super) fn remove(&mut self, client: ClientKey) -> Option<Box<Member>> {
+        let member = self.table.get_mut(client.index())?.take_if(|member| member.client == client)?;
         if let Some(id) = session_id(&member) {
             self.sessions.remove(&id);
         }
-        member
+        Some(member)
     }
 
     /// Records that an answer of this worker carries a state that its client may return.

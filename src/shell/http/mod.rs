@@ -230,9 +230,9 @@ impl Http {
     #[cfg(test)]
     pub(super) fn check(&self) {
         let bodies = self.connections.iter().map(|(_, connection)| connection.incoming.weight());
-        let waiting = self.members.iter().map(|(_, member)| member.waiting());
+        let waiting = self.members.iter().map(|member| member.waiting());
         assert_eq!(self.memory.held, bodies.chain(waiting).sum::<usize>(), "what is held is counted");
-        let events = self.members.iter().map(|(_, member)| member.kept());
+        let events = self.members.iter().map(|member| member.kept());
         let outputs = self.connections.iter().map(|(_, connection)| connection.outgoing.weighed);
         assert_eq!(self.memory.kept, events.chain(outputs).sum::<usize>(), "what is kept is counted");
     }
@@ -245,7 +245,7 @@ impl Http {
 
     /// How much of that, and of what is kept or queued for sending, each client holds.
     pub(super) fn holders(&self) -> impl Iterator<Item = (Peer, usize)> {
-        self.members.iter().map(|(_, member)| {
+        self.members.iter().map(|member| {
             let connections = member.connections().into_iter().filter_map(|slot| self.connections.get(slot));
             let of_member = connections.filter(|connection| connection.member == Some(member.client));
             let queued: usize = of_member.map(Connection::queued).sum();
@@ -255,7 +255,7 @@ impl Http {
 
     /// The session of a connection's request, if it has one.
     fn session_of(&mut self, slot: usize) -> Option<&mut Session> {
-        self.members.of_mut(self.connections[slot].member?)?.session()
+        self.members.get_mut(self.connections[slot].member?)?.session()
     }
 
     /// Marks a connection that has something to send.

@@ -6,7 +6,7 @@ use super::connection::{Connection, KEEP_ALIVE, PARKED, Sender, State};
 use super::members::{Role, Waiting};
 use crate::bus::eras::PoolEra;
 use crate::bus::id::Id;
-use crate::bus::port::{Input, Moment, Peer};
+use crate::bus::port::{ClientKey, Input, Moment, Peer};
 use crate::bus::settings::Era;
 use crate::http1::{Framing, Method, Request, Status};
 use crate::io::Io;
@@ -156,23 +156,22 @@ impl<I: Io> Shell<I> {
 
     /// Passes a message of 2026-07-28 to the core.
     fn give_modern(&mut self, now: Moment, slot: usize, pool: usize, message: Message) -> Result<(), Fault> {
-        let member = self.modern_member(now, slot, pool)?;
+        let client = self.modern_member(now, slot, pool)?;
         let http = &mut self.reactor.http;
-        let Some(client) = http.members.get(member).map(|it| it.client) else { return Err(Fault::no_session()) };
         let state = modern::request_state(&message);
         let worker = state.and_then(|state| http.members.worker_of(http.members.hash_of(&state)));
         self.bus.prefer_worker(client, worker);
         let is_request = message.kind() == Kind::Request;
         self.await_answer(now, slot);
-        self.hand_over(now, member, message, (!is_request).then_some(slot));
+        self.hand_over(now, client, message, (!is_request).then_some(slot));
         Ok(())
     }
 
     /// Does the work for MCP besides completions.
     pub(in crate::shell) fn work_for_http(&mut self, now: Moment) {
         for _ in 0..self.reactor.http.members.resumed.len() {
-            if let Some(slot) = self.reactor.http.members.resumed.pop_front() {
-                self.present_member(now, slot);
+            if let Some(client) = self.reactor.http.members.resumed.pop_front() {
+                self.present_member(now, client);
             }
         }
         for (client, state) in std::mem::take(&mut self.reactor.http.members.answered) {
@@ -234,7 +233,7 @@ impl<I: Io> Shell<I> {
             Body::Batch(messages) => (&messages[..], true),
         };
         let begins = !is_array && messages[0].kind() == Kind::Request && *messages[0].method() == *b"initialize";
-        let member = match begins {
+        let client = match begins {
             true => {
                 let pool = self.pool_asked(slot)?;
                 let id = messages[0].id().and_then(|id| Id::parse(id).ok());
@@ -245,9 +244,8 @@ impl<I: Io> Shell<I> {
         let http = &mut self.reactor.http;
         let connection = &mut http.connections[slot];
         let version = connection.incoming.asked.as_ref().and_then(|asked| asked.version.as_deref());
-        let Some(at) = http.members.get_mut(member) else { return Err(Fault::no_session()) };
+        let Some(at) = http.members.get_mut(client) else { return Err(Fault::no_session()) };
         at.since = now;
-        let client = at.client;
         let Some(session) = at.session() else { return Err(Fault::no_session()) };
         if is_array && !session.takes_batches() && version != Some("2025-03-26") {
             return Err(Fault::bad(INVALID_REQUEST, "only 2025-03-26 has batches: post one message"));
@@ -261,18 +259,18 @@ impl<I: Io> Shell<I> {
         self.await_answer(now, slot);
         let tells = (!has_requests).then_some(slot);
         match body {
-            Body::One(message) => self.hand_over(now, member, message, tells),
+            Body::One(message) => self.hand_over(now, client, message, tells),
             Body::Batch(mut messages) => {
                 let last = messages.pop();
-                messages.into_iter().for_each(|message| self.hand_over(now, member, message, None));
-                last.into_iter().for_each(|message| self.hand_over(now, member, message, tells));
+                messages.into_iter().for_each(|message| self.hand_over(now, client, message, None));
+                last.into_iter().for_each(|message| self.hand_over(now, client, message, tells));
             }
         }
         Ok(())
     }
 
     /// The session that a request names, if it belongs to its sender.
-    fn session_asked(&mut self, slot: usize) -> Result<usize, Fault> {
+    fn session_asked(&mut self, slot: usize) -> Result<ClientKey, Fault> {
         let http = &self.reactor.http;
         let connection = &http.connections[slot];
         let id = connection.incoming.asked.as_ref().and_then(|asked| asked.session.as_deref());
@@ -283,8 +281,8 @@ impl<I: Io> Shell<I> {
             true => Fault::session_of_another_node(),
             false => Fault::no_session(),
         };
-        let member = http.members.session(id).ok_or_else(unknown)?;
-        let at = http.members.get(member).filter(|at| {
+        let client = http.members.session(id).ok_or_else(unknown)?;
+        let at = http.members.get(client).filter(|at| {
             let is_there = !at.is_closing && at.listener == connection.listener;
             is_there && at.is_of(&connection.incoming.sender.origin.names)
         });
@@ -293,29 +291,27 @@ impl<I: Io> Shell<I> {
         if named.is_some_and(|name| self.reactor.workers.pools[at.pool].core.id != name) {
             return Err(Fault::no_session());
         }
-        if connection.member.is_some_and(|other| other != at.client) {
+        if connection.member.is_some_and(|other| other != client) {
             self.reactor.release_modern(slot);
         }
-        Ok(member)
+        Ok(client)
     }
 
     /// Opens or resumes the stream of a session.
     fn http_get(&mut self, now: Moment, slot: usize) -> Result<(), Fault> {
-        let member = self.session_asked(slot)?;
+        let client = self.session_asked(slot)?;
         let asked = self.reactor.http.connections[slot].incoming.asked.as_ref();
         let bad = || Fault::new(Status::BadRequest, "Last-Event-ID is none that was given out");
         // A client that has received no event may send an empty id.
         let last_event = asked.and_then(|asked| asked.last_event.as_deref()).filter(|text| !text.is_empty());
         let behind = last_event.map(|text| EventId::parse(text).ok_or_else(bad)).transpose()?;
-        self.reactor.open_stream(now, slot, member, behind)
+        self.reactor.open_stream(now, slot, client, behind)
     }
 
     /// Ends a session.
     fn http_delete(&mut self, now: Moment, slot: usize) -> Result<(), Fault> {
-        let member = self.session_asked(slot)?;
-        if let Some(client) = self.reactor.http.members.get(member).map(|member| member.client) {
-            self.reactor.tell(now, Input::Left(client));
-        }
+        let client = self.session_asked(slot)?;
+        self.reactor.tell(now, Input::Left(client));
         self.reactor.answer_empty(now, slot, Status::NoContent);
         Ok(())
     }
@@ -329,28 +325,28 @@ impl<I: Io> Shell<I> {
 
     /// Passes a message to the core, or queues it until that accepts it. `tells` is the connection that waits only for
     /// that.
-    fn hand_over(&mut self, now: Moment, member: usize, message: Message, tells: Option<usize>) {
+    fn hand_over(&mut self, now: Moment, client: ClientKey, message: Message, tells: Option<usize>) {
         let http = &mut self.reactor.http;
         let tells = tells.map(|slot| (slot, http.connections[slot].serial));
-        let Some(at) = http.members.get_mut(member) else { return };
+        let Some(at) = http.members.get_mut(client) else { return };
         http.memory.held += message.weight();
         at.inbox.push_back(Waiting { message, tells });
-        self.present_member(now, member);
+        self.present_member(now, client);
     }
 
     /// Passes queued messages of a client to the core, as far as it accepts them.
-    pub(in crate::shell) fn present_member(&mut self, now: Moment, slot: usize) {
+    pub(in crate::shell) fn present_member(&mut self, now: Moment, client: ClientKey) {
         loop {
             let http = &mut self.reactor.http;
-            let Some(member) = http.members.get_mut(slot).filter(|member| !member.is_paused) else { return };
+            let Some(member) = http.members.get_mut(client).filter(|member| !member.is_paused) else { return };
             let Some(waiting) = member.inbox.pop_front() else { return };
-            let (client, window) = (member.client, waiting.message.window());
+            let window = waiting.message.window();
             let (received, effects) = self.bus.receive(now, Peer::Client(client), window);
             let source = crate::shell::effects::Source { from: Peer::Client(client), window, block: None };
             self.reactor.carry_out(effects, Some(&source));
             let http = &mut self.reactor.http;
             if received.consumed < window.data().len()
-                && let Some(member) = http.members.get_mut(slot).filter(|member| member.client == client)
+                && let Some(member) = http.members.get_mut(client)
             {
                 member.inbox.push_front(waiting);
                 if received.next != crate::bus::port::Next::Again {

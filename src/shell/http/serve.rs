@@ -106,7 +106,7 @@ impl<I: Io> Shell<I> {
         let connection = &mut self.reactor.http.connections[slot];
         connection.incoming.has_ended = true;
         let members = &self.reactor.http.members;
-        let member = connection.member.and_then(|client| members.of(client));
+        let member = connection.member.and_then(|client| members.get(client));
         let is_session = member.is_some_and(|member| matches!(member.role, Role::Session(_)));
         let is_get = connection.incoming.asked.as_ref().is_some_and(|asked| asked.verb == Verb::Get);
         match connection.state {
@@ -218,7 +218,7 @@ impl<I: Io> Shell<I> {
             (_, 1..) => {
                 let owed = connection.outgoing.sent(result as usize);
                 connection.since = now;
-                let client = connection.member.filter(|client| reactor.http.members.of(*client).is_some());
+                let client = connection.member.filter(|client| reactor.http.members.get(*client).is_some());
                 if let Some(client) = client.filter(|_| owed > 0) {
                     reactor.tell(now, Input::Sent { peer: Peer::Client(client), bytes: owed });
                 }
@@ -480,7 +480,7 @@ impl<I: Io> Reactor<I> {
     fn keep_http_alive(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
         // A request that gets no answer never becomes a stream.
-        let member = connection.member.and_then(|client| self.http.members.of(client));
+        let member = connection.member.and_then(|client| self.http.members.get(client));
         if member.is_some_and(|member| member.is_to_tell(slot)) {
             return self.set_http_due(slot, now.after(KEEP_ALIVE));
         }

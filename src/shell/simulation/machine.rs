@@ -15,6 +15,7 @@ use crate::shell::http::connection::OPERATORS;
 use crate::shell::listen::Listening;
 use crate::shell::listeners::Acceptor;
 use crate::shell::log;
+use crate::shell::news::Teller;
 use crate::shell::reloads::{Reloads, Source};
 use crate::shell::signals::{Bell, Signals};
 use crate::shell::turn::Shell;
@@ -63,9 +64,10 @@ impl Machine {
         let mut listening = Listening::nowhere(socket, "a seed", 0);
         listening.is_inherited = seed.is_multiple_of(3);
         let acceptor = Acceptor::new(listening, &config.listeners);
-        let bell = pair().0.into();
+        let (teller, news) = Teller::new(pair().0.into());
         let [children_bell, stop_bell] = [children_ours, stop_ours].map(|pipe| Bell::new(pipe.into()));
-        let signals = Signals { children: children_bell, bell, stop: stop_bell, hangup: None, has_terminal: false };
+        let signals =
+            Signals { children: children_bell, news, teller, stop: stop_bell, hangup: None, has_terminal: false };
         let kernel = Kernel::new(seed, Rc::clone(&wires));
         wires.borrow_mut().most_open.extend(descriptors.map(|most| (door, most)));
         wires.borrow_mut().steady = vec![signals.children.pipe.as_raw_fd(), signals.stop.pipe.as_raw_fd()];
@@ -77,7 +79,7 @@ impl Machine {
         let admin = Admin::new(&config, &acceptors);
         let children_of_shell = Box::new(Rc::clone(&children));
         let source = Source { again: None, inherited: Arc::default() };
-        let reloads = Reloads::new(source, Arc::new(config)).expect("a pair of sockets");
+        let reloads = Reloads::new(source, Arc::new(config));
         let mut shell = Shell::new(reloads, kernel, children_of_shell, signals, allowance, acceptors, admin);
         shell.start_listening(None);
         Self { shell, wires, children, door, admin_door, stop }

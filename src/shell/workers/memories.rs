@@ -1,14 +1,12 @@
 //! Measures the memory of workers' processes (`recycle_memory_mb`). A thread does it, since it is slow with many
 //! processes; without the setting there is none.
 
-use std::io::{self, Write as _};
-use std::os::unix::net::UnixStream;
+use std::io;
 
 use super::usage::{children, resident};
 use crate::bus::port::WorkerKey;
-use crate::channel::{Receiver, Sender, channel};
-use crate::io::leave_signals_to_the_loop;
-use crate::shell::signals::Bell;
+use crate::channel::{Sender, channel};
+use crate::shell::news::{News, Teller};
 
 /// Maximum number of processes counted for one worker.
 const MOST_PROCESSES: usize = 4096;
@@ -17,33 +15,18 @@ const MIB: u64 = 1 << 20;
 /// A worker, its process, and its limit in MiB.
 pub(in crate::shell) type Question = (WorkerKey, u32, u64);
 
-/// The thread that measures.
-pub(in crate::shell) struct Memories {
-    pub questions: Sender<Vec<Question>>,
-    /// Workers above their limit, and their use in MiB.
-    pub answers: Receiver<(WorkerKey, u64)>,
-    /// Readable when there are answers.
-    pub bell: Bell,
-}
-
-impl Memories {
-    pub(in crate::shell) fn begin() -> io::Result<Self> {
-        let (questions, todo) = channel::<Vec<Question>>();
-        let (tell, answers) = channel();
-        let (bell, mut ring) = UnixStream::pair()?;
-        ring.set_nonblocking(true)?;
-        std::thread::Builder::new().name("memories".to_owned()).spawn(move || {
-            leave_signals_to_the_loop();
-            for (worker, process, most) in todo.iter().flatten() {
-                let mib = held_by(process) / MIB;
-                if mib > most && tell.send((worker, mib)).is_ok() {
-                    // A full pipe is readable already.
-                    let _ = ring.write(&[0]);
-                }
+/// Starts the thread, which tells of workers above their limit.
+pub(in crate::shell) fn begin(teller: &Teller) -> io::Result<Sender<Vec<Question>>> {
+    let (questions, todo) = channel::<Vec<Question>>();
+    teller.spawn("memories", move |teller| {
+        for (worker, process, most) in todo.iter().flatten() {
+            let mib = held_by(process) / MIB;
+            if mib > most {
+                teller.tell(News::Grown(worker, mib));
             }
-        })?;
-        Ok(Self { questions, answers, bell: Bell::new(bell.into()) })
-    }
+        }
+    })?;
+    Ok(questions)
 }
 
 /// Memory in bytes of a process and its descendants: npx and uvx run the actual worker as a child.

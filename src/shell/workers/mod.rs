@@ -49,7 +49,7 @@ impl<I: Io> Reactor<I> {
             self.notify.changed();
             self.arm_read(slot);
             self.watch(slot);
-            self.read_stderr(slot, Operation::ReadStderr);
+            self.read_stderr(slot);
             self.connections.mark_dirty(slot);
         }
     }
@@ -67,7 +67,7 @@ impl<I: Io> Reactor<I> {
     }
 
     /// Reads a worker's stderr, or the rest of it.
-    pub(super) fn read_stderr(&mut self, slot: usize, operation: Operation) {
+    pub(super) fn read_stderr(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
         let Some(stderr) = &mut connection.stderr else { return };
         let is_first = connection.in_flight.add(Flight::Stderr);
@@ -79,17 +79,16 @@ impl<I: Io> Reactor<I> {
             registered: None,
             // The stderr of a dead worker is only read as far as available: a grandchild may keep the pipe open for
             // ever.
-            now_or_never: operation == Operation::ReadRestOfStderr,
+            now_or_never: connection.closing == Closing::Leaving,
         };
         // SAFETY: the connection keeps the block and the pipe while the read is in flight.
-        unsafe { self.io.submit(read, operation.token(slot)) };
+        unsafe { self.io.submit(read, Operation::ReadStderr.token(slot)) };
     }
 
-    pub(super) fn stderr_read(&mut self, slot: usize, result: i32, operation: Operation) {
+    pub(super) fn stderr_read(&mut self, slot: usize, result: i32) {
         let connection = &mut self.connections[slot];
         let was_reading = connection.in_flight.remove(Flight::Stderr);
         debug_assert!(was_reading);
-        let leaving = connection.closing == Closing::Leaving;
         if let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name.as_deref().copied()) {
             let now = self.clock.now();
             let pool = &self.workers.pools[name.pool];
@@ -97,18 +96,15 @@ impl<I: Io> Reactor<I> {
             if result > 0 {
                 stderr.take(now, result as usize, log::is_wanted(log::OF_WORKERS), tell);
             }
-            let was_rest = operation == Operation::ReadRestOfStderr;
-            if result == 0 || (result < 0 && (was_rest || result != -libc::ECANCELED)) {
+            if result <= 0 && result != -libc::ECANCELED {
                 stderr.finish(now, tell);
                 connection.stderr = None;
             }
             self.schedule(slot);
         }
-        if leaving && self.connections[slot].stderr.is_some() {
-            return self.read_stderr(slot, Operation::ReadRestOfStderr);
-        }
-        if !self.remove_if_idle(slot) {
-            self.read_stderr(slot, Operation::ReadStderr);
+        match self.connections[slot].stderr {
+            Some(_) => self.read_stderr(slot),
+            None => _ = self.remove_if_idle(slot),
         }
     }
 

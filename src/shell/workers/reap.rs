@@ -4,7 +4,6 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::process::{
@@ -18,6 +17,7 @@ use super::usage::children;
 use crate::bus::port::{Exit, Signal, WorkerKey};
 use crate::cgroup;
 use crate::config::Pool;
+use crate::shell::news::Teller;
 
 /// How long to wait at the end for killed processes to die.
 const LAST_DEATHS: Duration = Duration::from_secs(1);
@@ -29,8 +29,8 @@ pub(crate) struct Reaper {
     /// Workers by process, and processes by the index of their worker's key.
     workers: HashMap<u32, WorkerKey>,
     processes: HashMap<usize, (WorkerKey, Pid)>,
-    /// Passed to the thread that starts workers, with the first of them.
-    bell: OwnedFd,
+    /// Starts the threads that start workers.
+    teller: Teller,
     /// Threads that start workers, by their user if that is not ours.
     starters: HashMap<Option<u32>, Starter>,
     /// The OOM kill counter at the last check.
@@ -42,15 +42,15 @@ pub(crate) struct Reaper {
 }
 
 impl Reaper {
-    /// Must be called before the first worker is started. `bell` is written to whenever one was.
-    pub(crate) fn new(bell: OwnedFd) -> Self {
+    /// Must be called before the first worker is started.
+    pub(crate) fn new(teller: Teller) -> Self {
         // Workers' orphans become our children and can be reaped (prctl(2)). If this fails, they go to init as usual.
         let _ = set_child_subreaper(Some(getpid()));
         Self {
             inherited: children("self"),
             workers: HashMap::new(),
             processes: HashMap::new(),
-            bell,
+            teller,
             starters: HashMap::new(),
             memory_kills: cgroup::memory_kills(),
             memory_score: memory_score(),
@@ -98,7 +98,7 @@ impl Processes for Reaper {
         let user = pool.rights.identity.as_ref().map(|identity| identity.user);
         let starter = match self.starters.entry(user) {
             Entry::Occupied(starter) => starter.into_mut(),
-            Entry::Vacant(none) => none.insert(Starter::new(self.bell.try_clone()?)?),
+            Entry::Vacant(none) => none.insert(Starter::new(&self.teller)?),
         };
         starter.begin(worker, job)
     }

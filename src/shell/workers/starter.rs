@@ -6,15 +6,14 @@
 //! prctl(2)).
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use super::spawn::{Job, NotStarted, Spawned};
 use crate::bus::port::WorkerKey;
 use crate::channel::{Receiver, Sender, channel};
+use crate::shell::news::Teller;
 
 /// The result of a start.
 pub(crate) type Started = (WorkerKey, Result<Spawned, NotStarted>);
@@ -30,23 +29,21 @@ pub(crate) struct Starter {
 }
 
 impl Starter {
-    /// Starts the thread. It writes a byte to `bell` after each start.
+    /// Starts the thread. It wakes the loop after each start.
     ///
     /// # Errors
     /// The thread cannot be created.
-    pub(crate) fn new(bell: OwnedFd) -> io::Result<Self> {
+    pub(super) fn new(teller: &Teller) -> io::Result<Self> {
         let (jobs, todo) = channel::<(WorkerKey, Job)>();
         let (done, results) = channel();
         let pid = Arc::new(AtomicI32::new(0));
         let started = Arc::clone(&pid);
-        thread::Builder::new().name("starter".to_owned()).spawn(move || {
-            block_signals();
+        teller.spawn("starter", move |teller| {
             for (worker, job) in todo.iter() {
                 if done.send((worker, job.start(&started))).is_err() {
                     return;
                 }
-                // A full pipe is readable anyway.
-                let _ = rustix::io::write(&bell, b"s");
+                teller.wake();
             }
         })?;
         Ok(Self { jobs, results, pid, under_way: 0 })
@@ -77,15 +74,5 @@ impl Starter {
     /// started before it.
     pub(crate) fn pid(&self) -> i32 {
         self.pid.load(Ordering::Acquire)
-    }
-}
-
-/// Signals are only for the loop's thread; see also [`Job::start`].
-fn block_signals() {
-    // SAFETY: the set is initialized by sigfillset and lives during the calls.
-    unsafe {
-        let mut all = std::mem::zeroed();
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
     }
 }

@@ -32,8 +32,6 @@ pub struct Asked {
     pub name: Option<Box<str>>,
     /// `Last-Event-ID`.
     pub last_event: Option<Box<str>>,
-    /// HTTP/1.0, which has no chunked coding.
-    pub is_old: bool,
 }
 
 impl Asked {
@@ -60,7 +58,7 @@ impl Asked {
         };
         check_types(verb, &head.fields)?;
         let [session, version, method, name, last_event] = values(&head.fields)?;
-        Ok(Self { verb, pool, session, version, method, name, last_event, is_old: head.is_old })
+        Ok(Self { verb, pool, session, version, method, name, last_event })
     }
 
     /// Whether the head claims 2026-07-28.

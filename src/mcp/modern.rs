@@ -165,7 +165,7 @@ mod tests {
         let boxed = |text: Option<&str>| text.map(Box::from);
         let (pool, session, last_event) = (None, None, None);
         let (version, method, name) = (boxed(version), boxed(method), boxed(name));
-        Asked { verb: Verb::Post, pool, session, version, method, name, last_event, is_old: false }
+        Asked { verb: Verb::Post, pool, session, version, method, name, last_event }
     }
 
     fn call(version: &str, name: &str) -> Message {

@@ -32,12 +32,12 @@ impl<I: Io> Shell<I> {
         let reactor = &mut self.reactor;
         let now = reactor.clock.now();
         let (client, effects) = self.bus.connect(now, listener, origin);
-        let added = client.map(|client| reactor.connections.add(connection(Peer::Client(client))));
+        let added = client.map(|client| (reactor.connections.add(connection(Peer::Client(client))), client));
         let mut is_kept = true;
-        if let Some((slot, number)) = added {
+        if let Some((slot, client)) = added {
             reactor.notify.changed();
             reactor.track_liveness(now, listener, slot);
-            reactor.begin_pings(now, slot, number);
+            reactor.begin_pings(now, slot, client.serial());
             is_kept = begun.is_empty() || reactor.keep(slot, begun);
         }
         reactor.carry_out(effects, None);
@@ -59,8 +59,8 @@ impl<I: Io> Shell<I> {
     /// A listening socket has a pending connection, or failed.
     pub(super) fn connected(&mut self, now: Moment, index: usize, result: i32) {
         let acceptor = self.reactor.listeners.acceptor(index);
-        debug_assert!(acceptor.is_busy());
-        acceptor.end();
+        debug_assert!(acceptor.is_busy);
+        acceptor.is_busy = false;
         if self.reactor.listeners.is_closed(index) {
             self.empty_backlog(now, index);
             return self.reactor.close_acceptor(index);
@@ -226,7 +226,7 @@ impl<I: Io> Reactor<I> {
                 continue;
             }
             // Operations on the old socket complete first, with an error that leads here, too.
-            if !acceptor.is_busy() {
+            if !acceptor.is_busy {
                 self.retry_accepting(now, index);
             }
         }

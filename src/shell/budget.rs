@@ -6,8 +6,9 @@ use super::timers::earlier;
 use crate::bus::port::Moment;
 
 /// The stage of memory pressure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
+    #[default]
     Enough,
     /// Above three quarters.
     Short,
@@ -16,6 +17,7 @@ pub(super) enum Stage {
 }
 
 /// The state of memory pressure.
+#[derive(Default)]
 pub(super) struct Budget {
     pub most: usize,
     /// The stage last reported to the core, and when each stage may be reported again.
@@ -37,18 +39,7 @@ pub(super) struct Budget {
 impl Budget {
     /// `most` is max_memory.
     pub(super) fn new(most: usize) -> Self {
-        Self {
-            most,
-            told: Stage::Enough,
-            short_at: Moment(0),
-            over_at: Moment(0),
-            refused: false,
-            refused_at: Moment(0),
-            trim_at: None,
-            is_due: false,
-            waiting: Vec::new(),
-            may_grow: false,
-        }
+        Self { most, ..Self::default() }
     }
 
     /// Whether to report this stage to the core now.

@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::admin;
-use super::http::{self, MOST_HANDSHAKES};
+use super::http::{self, MOST_HANDSHAKES, MOST_OPERATORS};
+use super::listen::MOST_OPERATOR_SOCKETS;
 use crate::bus::settings::MAX_CONNECTIONS;
 use crate::config::{Config, Listen, Listener};
 use crate::error::StartError;
@@ -34,7 +34,7 @@ impl Need {
         let has_handshakes = |listener: &Listener| listener.entry.proxy.is_some() || listener.web.is_some();
         let accepts = config.listeners.iter().any(|listener| listener.listen != Listen::Stdio && !listener.is_mcp());
         let is_mcp = config.listeners.iter().any(Listener::is_mcp);
-        let of_admin = if config.admin.is_some() { http::MOST_OPERATORS + admin::MOST_SOCKETS } else { 0 };
+        let of_admin = if config.admin.is_some() { MOST_OPERATORS + MOST_OPERATOR_SOCKETS } else { 0 };
         let workers = config.max_workers();
         Self {
             least: OWN + config.listeners.len() + PER_WORKER * workers + of_admin,

@@ -16,11 +16,12 @@ use rustix::net::{
 };
 use rustix::process::{Gid, Uid};
 
+use super::http::connection::OPERATORS;
 use super::source;
 use crate::activation::Inherited;
 use crate::address::{self, Address};
 use crate::bus::port;
-use crate::config::{Listen, Owner};
+use crate::config::{Config, Listen, Owner};
 use crate::error::StartError;
 
 /// How long a daemon that has ended may still hold an address.
@@ -31,6 +32,8 @@ const OTHER_STARTS: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 /// Pending connections that the kernel queues while the table is full; capped by net.core.somaxconn.
 pub(super) const BACKLOG: i32 = 4096;
+/// Maximum number of sockets that the name of the admin listener resolves to.
+pub(super) const MOST_OPERATOR_SOCKETS: usize = 8;
 /// Default idle time before a TCP keepalive probe.
 pub(super) const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Number of unanswered probes before the kernel drops a connection; `liveness.rs` does so earlier.
@@ -252,7 +255,7 @@ impl<'a> Opening<'a> {
     ///
     /// The kernel closes a killed daemon's sockets some time after it was reaped, since its ring still holds them: an
     /// address in use is retried for a while.
-    pub(super) fn open(&mut self, listen: &Listen, listener: usize) -> Result<Vec<Listening>, StartError> {
+    fn open(&mut self, listen: &Listen, listener: usize) -> Result<Vec<Listening>, StartError> {
         let until = Instant::now() + LAST_HOLDER;
         let mut pause = FIRST_PAUSE;
         loop {
@@ -262,6 +265,23 @@ impl<'a> Opening<'a> {
             }
             pause *= 2;
         }
+    }
+
+    /// Opens the sockets of these listeners, and after them those for operators, if `with_admin`.
+    pub(super) fn open_all(
+        &mut self,
+        config: &Config,
+        listeners: impl IntoIterator<Item = usize>,
+        with_admin: bool,
+    ) -> Result<Vec<Listening>, StartError> {
+        let mut opened = Vec::new();
+        for index in listeners {
+            opened.extend(self.open(&config.listeners[index].listen, index)?);
+        }
+        if let Some(admin) = config.admin.as_ref().filter(|_| with_admin) {
+            opened.extend(self.open(&admin.listen, OPERATORS)?.into_iter().take(MOST_OPERATOR_SOCKETS));
+        }
+        Ok(opened)
     }
 
     fn open_now(&mut self, listen: &Listen, listener: usize) -> Result<Vec<Listening>, StartError> {

@@ -61,7 +61,7 @@ pub(super) struct Acceptor {
     /// Its listener is no longer in the configuration.
     is_gone: bool,
     /// A wait for a connection is in flight.
-    is_busy: bool,
+    pub is_busy: bool,
     state: State,
     /// The delay after the next failure.
     delay: Duration,
@@ -144,19 +144,9 @@ impl Acceptor {
         Some(socket)
     }
 
-    /// Ends the wait.
-    pub(super) fn end(&mut self) {
-        self.is_busy = false;
-    }
-
     /// Records a successful accept.
     pub(super) fn works(&mut self) {
         self.delay = FIRST_DELAY;
-    }
-
-    /// Whether the kernel holds an operation of it.
-    pub(super) fn is_busy(&self) -> bool {
-        self.is_busy
     }
 
     /// Whether it does not accept, at least for now.
@@ -262,10 +252,6 @@ impl Listeners {
     /// The number of slots.
     pub(super) fn len(&self) -> usize {
         self.acceptors.len()
-    }
-
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Acceptor> {
-        self.acceptors.iter()
     }
 
     /// Adds an acceptor in a free slot, and returns the index.

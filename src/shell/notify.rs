@@ -36,6 +36,7 @@ pub(super) struct Condition {
 
 /// See the module documentation. Times are since the start of the loop's clock, and stop while the machine is
 /// suspended.
+#[derive(Default)]
 pub(super) struct Notify {
     /// None without a service manager.
     to: Option<(OwnedFd, SocketAddrUnix)>,
@@ -72,26 +73,8 @@ impl Notify {
         Self::new(to, every)
     }
 
-    /// Without a service manager.
-    pub(super) fn disabled() -> Self {
-        Self::new(None, None)
-    }
-
     fn new(to: Option<(OwnedFd, SocketAddrUnix)>, beat_every: Option<Duration>) -> Self {
-        Self {
-            look_at: to.as_ref().map(|_| Duration::ZERO),
-            to,
-            looked_at: Duration::ZERO,
-            beat_every,
-            beat_at: Duration::ZERO,
-            was_ready: false,
-            stops: false,
-            reload_begins: None,
-            reload_ends: false,
-            told_stop: false,
-            status: String::new(),
-            told_of_failure: false,
-        }
+        Self { look_at: to.as_ref().map(|_| Duration::ZERO), to, beat_every, ..Self::default() }
     }
 
     /// Something has changed that may have to be reported.
@@ -335,7 +318,7 @@ mod tests {
 
     #[test]
     fn without_a_service_manager_nothing_is_sent() {
-        let mut notify = Notify::disabled();
+        let mut notify = Notify::default();
         notify.changed();
         notify.stops();
         assert_eq!(notify.due(), None);

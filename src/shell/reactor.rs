@@ -97,8 +97,6 @@ pub(super) struct Connections {
     /// The maximum lengths of lines in bytes, without the newline.
     pub longest_client_line: usize,
     longest_worker_line: usize,
-    /// The number of connections so far.
-    count: u64,
 }
 
 impl Connections {
@@ -112,12 +110,11 @@ impl Connections {
             starved: Vec::new(),
             longest_client_line: config.limits.max_input_buffer,
             longest_worker_line: config.limits.max_worker_line(),
-            count: 0,
         }
     }
 
-    /// Adds a connection. Returns its slot, and the number of connections so far.
-    pub(super) fn add(&mut self, connection: Connection) -> (usize, u64) {
+    /// Adds a connection, and returns its slot.
+    pub(super) fn add(&mut self, connection: Connection) -> usize {
         let (slots, index) = match connection.peer {
             Peer::Client(client) => (&mut self.clients, client.index()),
             Peer::Worker(worker) => (&mut self.workers, worker.index()),
@@ -127,8 +124,7 @@ impl Connections {
             slots.resize(index + 1, None);
         }
         slots[index] = Some(slot);
-        self.count += 1;
-        (slot, self.count)
+        slot
     }
 
     /// The slot of a peer, if it exists.

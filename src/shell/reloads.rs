@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 
 use super::descriptors::{self, Need};
-use super::http::connection::OPERATORS;
 use super::listen::{Opening, OwnSocket};
 use super::news::{News, Prepared, Teller};
 use super::outcomes::Outcomes;
@@ -90,13 +89,6 @@ fn prepare(
     let allowance = Some(descriptors::allow(Need::of(&plan.config))?);
     let leaving = own.into_iter().filter(|(listener, _)| listener.map_or(plan.moves_admin, |at| plan.closes(at)));
     let mut opening = Opening::new(inherited, leaving.map(|(_, socket)| socket).collect());
-    let mut opened = Vec::new();
-    for index in &plan.opens {
-        let listener = &plan.config.listeners[*index].listen;
-        opened.extend(opening.open(listener, *index)?);
-    }
-    if let Some(admin) = plan.config.admin.as_ref().filter(|_| plan.moves_admin) {
-        opened.extend(opening.open(&admin.listen, OPERATORS)?);
-    }
+    let opened = opening.open_all(&plan.config, plan.opens.iter().copied(), plan.moves_admin)?;
     Ok(Prepared { plan, opened, allowance })
 }

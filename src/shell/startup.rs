@@ -4,9 +4,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use super::admin::{self, Admin};
+use super::admin::Admin;
 use super::descriptors::{self, Allowance, Need};
-use super::http::connection::OPERATORS;
 use super::inherited::may_block;
 use super::listen::Opening;
 use super::listeners::Acceptor;
@@ -84,24 +83,15 @@ pub(super) fn start<I: Io>(
 
 /// Opens the sockets for clients, and after them those for operators.
 fn open_acceptors(config: &Config, inherited: &[Inherited]) -> Result<Vec<Acceptor>, StartError> {
-    let mut acceptors = Vec::new();
     let mut opening = Opening::new(inherited, Vec::new());
-    for (index, listener) in config.listeners.iter().enumerate() {
-        for listening in opening.open(&listener.listen, index)? {
-            acceptors.push(Acceptor::new(listening, &config.listeners));
-        }
-    }
-    if let Some(admin) = &config.admin {
-        let opened = opening.open(&admin.listen, OPERATORS)?.into_iter().take(admin::MOST_SOCKETS);
-        acceptors.extend(opened.map(|listening| Acceptor::new(listening, &config.listeners)));
-    }
+    let opened = opening.open_all(config, 0..config.listeners.len(), true)?;
     if let Some(Inherited { number, address, .. }) = opening.unused() {
         // Its clients would wait for ever.
         let why =
             format!("it listens on {address}, and no listener does; add one to listeners, or take it out of the unit");
         return Err(StartError::Inherited { number: *number, why });
     }
-    Ok(acceptors)
+    Ok(opened.into_iter().map(|listening| Acceptor::new(listening, &config.listeners)).collect())
 }
 
 /// The token files that are reread at run time.

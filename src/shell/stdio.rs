@@ -2,7 +2,6 @@
 
 use super::admin::recent::Recent;
 use super::connection::{Flight, InFlight};
-use super::inherited::may_block;
 use super::log::{self, Batch};
 use super::request_lines::RequestLines;
 use crate::bus::report::Report;
@@ -39,13 +38,14 @@ impl Stdio {
 }
 
 /// The log's output to stderr.
+#[derive(Default)]
 pub(super) struct LogOutput {
     /// The batch being written.
     pub batch: Batch,
     pub in_flight: InFlight,
     /// The other end of stderr is known to have half-closed.
     pub is_half_closed: bool,
-    /// Writing to stderr may block the thread.
+    /// Writing to stderr may block the thread (`inherited.rs`).
     pub writes_aside: bool,
     /// Recent warnings and errors, for operators.
     pub recent: Recent,
@@ -54,17 +54,6 @@ pub(super) struct LogOutput {
 }
 
 impl LogOutput {
-    pub(super) fn new() -> Self {
-        Self {
-            batch: Batch::default(),
-            in_flight: InFlight::default(),
-            is_half_closed: false,
-            writes_aside: may_block(rustix::stdio::stderr()),
-            recent: Recent::default(),
-            requests: RequestLines::default(),
-        }
-    }
-
     /// Whether the kernel holds an operation of it.
     pub(super) fn is_busy(&self) -> bool {
         self.in_flight.has(Flight::Write)

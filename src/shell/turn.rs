@@ -15,6 +15,7 @@ use super::clock::{Clock, Gap};
 use super::connection::Connection;
 use super::descriptors::Allowance;
 use super::http::Http;
+use super::inherited::may_block;
 use super::listeners::{Acceptor, Listeners, Terms};
 use super::log::{self, Batch};
 use super::notify::{Condition, Notify};
@@ -89,9 +90,9 @@ impl<I: Io> Shell<I> {
             http: Http::new(http, handshakes, &config),
             workers: Workers::new(processes, &config, of_workers),
             signals,
-            log: LogOutput::new(),
+            log: LogOutput { writes_aside: may_block(rustix::stdio::stderr()), ..LogOutput::default() },
             stdio: Stdio::default(),
-            notify: Notify::disabled(),
+            notify: Notify::default(),
             memory,
             inputs: VecDeque::new(),
             is_done: false,
@@ -117,7 +118,7 @@ impl<I: Io> Shell<I> {
             hangup.arm(io, Operation::Hangup);
         }
         self.step(|shell| shell.reactor.carry_out(shell.bus.start(now), None));
-        for acceptor in self.reactor.listeners.iter() {
+        for acceptor in self.reactor.listeners.there() {
             let address = &acceptor.address;
             match acceptor.for_admin {
                 true => tracing::info!("the admin listener is {address}"),

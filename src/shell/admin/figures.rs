@@ -1,8 +1,6 @@
 //! The daemon's figures: one table has their names in `/metrics`, their meanings, their members in `/status.json`, or
 //! their columns in the tables of pools or listeners, and their sources.
 
-use std::time::SystemTime;
-
 use serde_json::Value;
 
 use super::samples::{Gathered, STATES, Samples};
@@ -83,11 +81,6 @@ pub(super) const TABLES: [Table; 4] = [
     Table { member: "worker_requests", name: "pending requests of workers", level: |levels| levels.worker_requests },
 ];
 
-/// With milliseconds.
-fn since_1970(time: SystemTime) -> f64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as f64 / 1e3
-}
-
 fn free(level: Level) -> usize {
     level.most - level.used
 }
@@ -118,7 +111,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
             out.labelled(&[("version", env!("CARGO_PKG_VERSION")), ("io", it.view.io), ("node", it.view.node)], 1.0);
         };
     gauge "stdio_bus_start_time_seconds" of All: "Start of the daemon, in seconds since 1970.";
-        One |it, _| Value::from(since_1970(it.view.started_at));
+        One |it, _| Value::from(it.view.started_at.seconds());
     gauge "stdio_bus_ready" of All: "1 if /readyz says 200.";
         One |it, _| Value::from(is_ready(Some(it.view.bus.readiness())));
     counter "stdio_bus_reloads_total" of All: "Reloads by result: ok, failed.";
@@ -279,5 +272,5 @@ pub(super) const FIGURES: &[Figure] = figures! {
     gauge "process_max_fds" of All: "Most that it may open.";
         One |it, _| Value::from(it.gathered.process.most_descriptors);
     gauge "process_start_time_seconds" of All: "As stdio_bus_start_time_seconds.";
-        One |it, _| Value::from(since_1970(it.view.started_at));
+        One |it, _| Value::from(it.view.started_at.seconds());
 };

@@ -27,11 +27,12 @@ mod serve;
 mod status;
 pub(crate) mod tables;
 mod view;
+mod wall;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::listeners::{Acceptor, Throttle};
 use crate::bus::histogram::Histogram;
@@ -39,9 +40,7 @@ use crate::config::{Config, Listen, Token};
 use history::History;
 use operator::Operator;
 use place::Place;
-
-/// Maximum number of sockets that a name resolves to.
-pub(super) const MOST_SOCKETS: usize = 8;
+use wall::WallClock;
 
 /// See the module documentation. Empty without an admin listener.
 pub(super) struct Admin {
@@ -62,7 +61,7 @@ pub(super) struct Admin {
     /// How long each turn of the loop was busy, and when the current one began.
     pub turns: Histogram,
     pub turned_at: Option<Duration>,
-    started_at: SystemTime,
+    started_at: WallClock,
 }
 
 impl Admin {
@@ -81,7 +80,7 @@ impl Admin {
             history: History::default(),
             turns: Histogram::default(),
             turned_at: None,
-            started_at: SystemTime::now(),
+            started_at: WallClock::now(),
         };
         admin.configure(config, acceptors.iter());
         admin

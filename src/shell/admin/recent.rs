@@ -2,8 +2,8 @@
 //! kept either, so that no client can push out all others.
 
 use std::collections::VecDeque;
-use std::time::SystemTime;
 
+use super::wall::WallClock;
 use crate::bus::report::{Level, Report};
 
 /// The number of entries kept.
@@ -13,7 +13,7 @@ const LONGEST: usize = 500;
 
 /// See the module documentation.
 #[derive(Default)]
-pub(in crate::shell) struct Recent(VecDeque<(SystemTime, Box<Report>)>);
+pub(in crate::shell) struct Recent(VecDeque<(WallClock, Box<Report>)>);
 
 impl Recent {
     /// Keeps a report if it is a warning or an error.
@@ -25,11 +25,11 @@ impl Recent {
             self.0.pop_front();
         }
         report.text.truncate(whole_characters(&report.text, LONGEST));
-        self.0.push_back((SystemTime::now(), report));
+        self.0.push_back((WallClock::now(), report));
     }
 
     /// The entries, newest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &(SystemTime, Box<Report>)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &(WallClock, Box<Report>)> {
         self.0.iter().rev()
     }
 }

@@ -12,22 +12,6 @@ pub(super) const LIMITS: Limits = Limits {
     idle_time: Duration::from_secs(60),
 };
 
-/// How an answer has to be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Manner {
-    /// To HTTP/1.0, which has no chunked coding.
-    pub is_old: bool,
-    /// The connection may carry another request.
-    pub keeps_alive: bool,
-    /// Without its body.
-    pub is_head: bool,
-}
-
-impl Manner {
-    /// To an invalid request, after which nothing is read.
-    pub(super) const LAST: Self = Self { is_old: true, keeps_alive: false, is_head: false };
-}
-
 /// See the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Request {
@@ -36,7 +20,6 @@ pub(super) struct Request {
     pub path: String,
     /// The decoded query parameters, in order.
     pub query: Vec<(String, String)>,
-    pub manner: Manner,
     pub host: Option<String>,
     pub origin: Option<String>,
     /// `Sec-Fetch-Site`: the browser's relation of the page to this origin.
@@ -66,12 +49,10 @@ impl Request {
         });
         let pairs = head.query.split('&').filter(|pair| !pair.is_empty());
         let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-        let (is_old, keeps_alive, is_head) = (head.is_old, head.keeps_alive, head.method == Method::Head);
         Ok(Self {
             method: head.method,
             path: head.path.to_owned(),
             query: pairs.map(|(name, value)| (decoded(name), decoded(value))).collect(),
-            manner: Manner { is_old, keeps_alive, is_head },
             host: head.host.map(str::to_owned),
             origin: only("origin", "more than one Origin")?,
             fetch_site: only("sec-fetch-site", "more than one Sec-Fetch-Site")?,
@@ -133,16 +114,15 @@ pub(super) mod tests {
             (request.parameter("pool"), request.parameter("x"), request.parameter("y")),
             (Some("a b c"), Some(""), None)
         );
-        assert_eq!((request.bearer.as_deref(), request.manner.keeps_alive), (Some(&b"t"[..]), true));
-        assert!(!whole("GET / HTTP/1.1\r\nHost: h\r\nConnection: x, Close\r\n\r\n").manner.keeps_alive);
+        assert_eq!(request.bearer.as_deref(), Some(&b"t"[..]));
     }
 
     #[test]
     fn a_check_of_haproxy_is_understood() {
         let check = whole("OPTIONS / HTTP/1.0\r\n\r\n");
-        assert_eq!((check.method, check.path.as_str(), check.manner.keeps_alive), (Method::Options, "/", false));
+        assert_eq!((check.method, check.path.as_str()), (Method::Options, "/"));
         let check = whole("GET /readyz HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
-        assert_eq!((check.host.as_deref(), check.manner.is_old, check.manner.keeps_alive), (None, true, true));
+        assert_eq!(check.host, None);
     }
 
     #[test]

@@ -1,10 +1,7 @@
 //! Answers: a head, and a body that is complete or produced in pieces, so that a large table never blocks the loop.
 
-use std::time::SystemTime;
-
-use super::request::Manner;
 use super::view::View;
-use crate::calendar;
+use super::wall::WallClock;
 use crate::http1::{Framing, Head, Status};
 
 /// Plain text.
@@ -54,11 +51,11 @@ impl Response {
         self
     }
 
-    /// The framing of the body: HTTP/1.0 has no chunked coding.
-    pub(super) fn framing(&self, manner: Manner) -> Framing {
+    /// The framing of the body: HTTP/1.0, which is old, has no chunked coding.
+    pub(super) fn framing(&self, is_old: bool) -> Framing {
         match &self.body {
             Body::Whole(body) => Framing::Length(body.len() as u64),
-            Body::Pieces(_) if manner.is_old => Framing::UntilEnd,
+            Body::Pieces(_) if is_old => Framing::UntilEnd,
             Body::Pieces(_) => Framing::Chunked,
         }
     }
@@ -68,7 +65,7 @@ impl Response {
         let length = if let Framing::Length(length) = framing { Some(length) } else { None };
         // Answers are momentary and private: not to be cached.
         let head = Head::answer(self.status)
-            .field("Date", calendar::of_http(SystemTime::now()))
+            .field("Date", WallClock::now().of_http())
             .field("Content-Type", self.kind)
             .field_if("Content-Length", length)
             .field_if("Transfer-Encoding", (framing == Framing::Chunked).then_some("chunked"))
@@ -86,7 +83,7 @@ mod tests {
     #[test]
     fn a_head_has_the_length_of_the_body_and_says_whether_the_connection_stays() {
         let response = Response::text(Status::MethodNotAllowed, "no").with("Allow", "GET, HEAD");
-        let head = response.head(response.framing(Manner::LAST), true);
+        let head = response.head(response.framing(true), true);
         assert!(head.starts_with("HTTP/1.1 405 Method Not Allowed\r\nDate: "), "{head}");
         assert!(head.contains("\r\nContent-Length: 3\r\n") && head.contains("\r\nAllow: GET, HEAD\r\n"), "{head}");
         assert!(head.ends_with("\r\nConnection: keep-alive\r\n\r\n"), "{head}");

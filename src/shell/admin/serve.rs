@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Admin;
 use super::access::Origin;
 use super::operator::{Operator, Rest};
-use super::request::{LIMITS, Manner, Request};
+use super::request::{LIMITS, Request};
 use super::response::{Body, Response};
 use super::route::{Act, route};
 use super::view::View;
@@ -50,7 +50,7 @@ impl<I: Io> Shell<I> {
         let Some(request) = self.admin.operator(slot).request.take() else { return };
         let response = self.answer_admin(now, slot, &request);
         tracing::debug!("{} is asked for, and answered with {}", request.path, response.status.code());
-        self.begin_admin_answer(now, slot, response, request.manner);
+        self.begin_admin_answer(now, slot, response);
     }
 
     fn answer_admin(&mut self, now: Moment, slot: usize, request: &Request) -> Response {
@@ -93,18 +93,18 @@ impl<I: Io> Shell<I> {
 
     /// Refuses a request that cannot be read; the connection ends after it.
     pub(in crate::shell) fn fail_operator(&mut self, now: Moment, slot: usize, status: Status, why: &str) {
-        self.begin_admin_answer(now, slot, Response::text(status, why), Manner::LAST);
+        self.begin_admin_answer(now, slot, Response::text(status, why));
     }
 
-    fn begin_admin_answer(&mut self, now: Moment, slot: usize, response: Response, manner: Manner) {
-        let framing = response.framing(manner);
-        let stays = manner.keeps_alive && framing != Framing::UntilEnd;
+    fn begin_admin_answer(&mut self, now: Moment, slot: usize, response: Response) {
         let operator = self.admin.operator(slot);
         let connection = &mut self.reactor.http.connections[slot];
+        let framing = response.framing(connection.incoming.is_old);
+        let stays = connection.incoming.keeps_alive && framing != Framing::UntilEnd;
         let out = connection.outgoing.queue();
         out.extend_from_slice(response.head(framing, stays).as_bytes());
         match response.body {
-            _ if manner.is_head => {}
+            _ if connection.incoming.is_head => {}
             Body::Whole(body) => out.extend_from_slice(&body),
             Body::Pieces(pieces) => operator.rest = Some(Rest { pieces, framing, stays }),
         }

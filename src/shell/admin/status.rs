@@ -11,7 +11,6 @@ use super::view::View;
 use crate::bus::overview::Level;
 use crate::bus::port::Moment;
 use crate::bus::readiness::Readiness;
-use crate::calendar;
 use crate::shell::log;
 
 /// The tables after the figures, with their maximum numbers of rows: of warnings and errors the latest.
@@ -48,7 +47,7 @@ fn figures(view: &View<'_>) -> serde_json::Value {
         "node": view.node,
         "state": stage,
         "why": why,
-        "started": calendar::to_the_second(view.started_at),
+        "started": view.started_at.to_the_second(),
         "uptime_seconds": seconds(view.bus.lasted(view.now, Moment::default())),
         "errors_kept": view.recent.iter().count(),
         "log": { "level": log::level_name() },

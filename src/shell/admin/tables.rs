@@ -12,7 +12,6 @@ use crate::bus::overview::{Level, Name};
 use crate::bus::readiness::Readiness;
 use crate::bus::report::WorkerName;
 use crate::bus::tally::{Outcome, Tally};
-use crate::calendar;
 use crate::shell::log::level_of;
 use crate::visible;
 
@@ -180,7 +179,7 @@ tables! {
     "errors", |view| view.recent.iter().count();
     |view, at| (time, trouble) = view.recent.iter().nth(at)?;
     {
-        "time": calendar::to_the_millisecond(*time),
+        "time": time.to_the_millisecond(),
         "level": level_of(trouble.level).as_str(),
         "reason": trouble.reason.name(),
         "id": trouble.id,

@@ -1,10 +1,9 @@
 //! A read-only view of the core and the shell, from which answers are made.
 
-use std::time::SystemTime;
-
 use super::history::History;
 use super::place::Place;
 use super::recent::Recent;
+use super::wall::WallClock;
 use crate::bus::Bus;
 use crate::bus::histogram::Histogram;
 use crate::bus::port::Moment;
@@ -21,7 +20,7 @@ pub(super) struct View<'a> {
     pub history: &'a History,
     /// How long each turn of the loop was busy.
     pub turns: &'a Histogram,
-    pub started_at: SystemTime,
+    pub started_at: WallClock,
     /// Lent bytes, and max_memory.
     pub memory: usize,
     pub max_memory: usize,

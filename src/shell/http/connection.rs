@@ -107,6 +107,8 @@ pub(in crate::shell) struct Incoming {
     pub parked: Option<Message>,
     /// It is HEAD, whose response has no body.
     pub is_head: bool,
+    /// It is of HTTP/1.0, where the close of the connection ends a stream.
+    pub is_old: bool,
     /// The connection may carry another request.
     pub keeps_alive: bool,
     /// The client has half-closed.
@@ -123,6 +125,7 @@ impl Incoming {
             body: Vec::new(),
             parked: None,
             is_head: false,
+            is_old: false,
             keeps_alive: true,
             has_ended: false,
         }
@@ -131,11 +134,6 @@ impl Incoming {
     /// Bytes of the body so far, or of the parked message.
     pub(super) fn weight(&self) -> usize {
         message::received(&self.body) + self.parked.as_ref().map_or(0, Message::weight)
-    }
-
-    /// Whether the close of the connection ends a stream.
-    pub(super) fn is_old(&self) -> bool {
-        self.asked.as_ref().is_some_and(|asked| asked.is_old)
     }
 
     /// Frees the request. Returns how many bytes it used.
@@ -309,14 +307,13 @@ impl Connection {
 
     /// How its responses have to be sent.
     pub(super) fn manner<'a>(&self, session: Option<&'a str>) -> Manner<'a> {
-        let (is_old, page) = (self.incoming.is_old(), self.incoming.sender.page.clone());
-        let Incoming { is_head, keeps_alive, .. } = self.incoming;
-        Manner { session, is_last: !keeps_alive, is_old, is_head, page }
+        let Incoming { is_head, is_old, keeps_alive, .. } = self.incoming;
+        Manner { session, is_last: !keeps_alive, is_old, is_head, page: self.incoming.sender.page.clone() }
     }
 
     /// Queues an event.
     pub(super) fn event(&mut self, id: Option<EventId>, data: &[u8]) {
-        write::event(self.outgoing.queue(), id, data, self.incoming.is_old());
+        write::event(self.outgoing.queue(), id, data, self.incoming.is_old);
     }
 
     /// Whether it can be closed after what is queued: its last request is complete, and nothing follows it.

@@ -227,7 +227,7 @@ impl<I: Io> Reactor<I> {
     /// Turns a response into an event stream, which has had `place` events.
     pub(super) fn begin_http_events(&mut self, now: Moment, slot: usize, place: u32) {
         let connection = &mut self.http.connections[slot];
-        if connection.incoming.is_old() {
+        if connection.incoming.is_old {
             connection.incoming.keeps_alive = false;
         }
         let member = connection.member.and_then(|client| self.http.members.get_mut(client));
@@ -325,7 +325,7 @@ impl<I: Io> Reactor<I> {
     /// Queues the end of a stream.
     fn end_http_events(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
-        write::end_events(connection.outgoing.queue(), connection.incoming.is_old());
+        write::end_events(connection.outgoing.queue(), connection.incoming.is_old);
         self.begin_http_answer(now, slot);
     }
 
@@ -339,10 +339,7 @@ impl<I: Io> Reactor<I> {
 
     /// Answers without a body.
     pub(super) fn answer_empty(&mut self, now: Moment, slot: usize, status: Status) {
-        let connection = &mut self.http.connections[slot];
-        let manner = connection.manner(None);
-        write::empty(connection.outgoing.queue(), status, &manner);
-        self.begin_http_answer(now, slot);
+        self.answer_http(now, slot, |out, manner| write::empty(out, status, manner));
     }
 
     /// The core pauses or resumes a client.

@@ -47,6 +47,7 @@ const SESSION_IDLE: Duration = Duration::from_secs(1800);
 const FIRST: usize = 4096;
 
 /// See the module documentation.
+#[derive(Default)]
 pub(super) struct Http {
     pub connections: Slab<Connection>,
     pub members: Members,
@@ -54,8 +55,6 @@ pub(super) struct Http {
     dirty: Vec<usize>,
     /// Connections whose receive found no buffer.
     starved: Vec<usize>,
-    /// Connections whose request waits until the workers' era is known.
-    parked: Vec<usize>,
     /// The era of another pool has become known.
     pub has_discovered: bool,
     lines: LineReader,
@@ -74,6 +73,7 @@ pub(super) struct Http {
 }
 
 /// Memory used for MCP, in bytes.
+#[derive(Default)]
 struct Memory {
     /// Bodies and queued messages.
     held: usize,
@@ -98,23 +98,9 @@ impl Memory {
 impl Http {
     /// Empty, with a maximum number of connections for MCP, and of handshakes beyond the free slots of clients.
     pub(super) fn new(mcp: usize, handshakes: usize, config: &Config) -> Self {
-        Self {
-            connections: Slab::new(),
-            members: Members::default(),
-            dirty: Vec::new(),
-            starved: Vec::new(),
-            parked: Vec::new(),
-            has_discovered: false,
-            lines: LineReader::default(),
-            padded: Vec::new(),
-            first: Box::default(),
-            counts: [0; 3],
-            most: [mcp, MOST_OPERATORS, handshakes],
-            memory: Memory { held: 0, kept: 0, most: config.limits.max_memory / 4 },
-            count: 0,
-            session_idle: config.limits.session_idle.unwrap_or(SESSION_IDLE),
-            throttle: Throttle::default(),
-        }
+        let mut http = Self { most: [mcp, MOST_OPERATORS, handshakes], ..Self::default() };
+        http.configure(config);
+        http
     }
 
     /// Sets the maximum numbers of connections.

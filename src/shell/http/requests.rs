@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::connection::{Connection, KEEP_ALIVE, PARKED, Sender, State};
+use super::connection::{KEEP_ALIVE, PARKED, Sender, State};
 use super::members::{Role, Waiting};
 use crate::bus::eras::PoolEra;
 use crate::bus::id::Id;
@@ -36,7 +36,6 @@ impl<I: Io> Shell<I> {
             self.reactor.begin_http_answer(self.reactor.clock.now(), slot);
             return Ok(());
         }
-        connection.incoming.is_head = head.method == Method::Head;
         let caller = Caller::of(head, None)?;
         let mut origin = connection.origin.clone();
         let page = caller.origin.map(Rc::from);
@@ -45,9 +44,7 @@ impl<I: Io> Shell<I> {
         }
         connection.incoming.sender = Sender { page: page.clone(), ..Sender::default() };
         if head.method == Method::Options && page.is_some() && head.body == Framing::Length(0) {
-            let manner = connection.manner(None);
-            write::preflight(connection.outgoing.queue(), &manner);
-            self.reactor.begin_http_answer(self.reactor.clock.now(), slot);
+            self.reactor.answer_http(self.reactor.clock.now(), slot, write::preflight);
             return Ok(());
         }
         let bearer = policy.identify(&mut origin, &caller)?;
@@ -147,7 +144,6 @@ impl<I: Io> Shell<I> {
             connection.state = State::Parked;
             http.memory.held += message.weight();
             connection.incoming.parked = Some(message);
-            http.parked.push(slot);
             self.reactor.set_http_due(slot, now.after(PARKED));
             return Ok(());
         }
@@ -188,14 +184,12 @@ impl<I: Io> Shell<I> {
         if !std::mem::take(&mut self.reactor.http.has_discovered) {
             return;
         }
-        for slot in std::mem::take(&mut self.reactor.http.parked) {
-            let is_parked = |at: &Connection| at.state == State::Parked;
-            if !self.reactor.http.connections.get(slot).is_some_and(is_parked) {
-                continue;
-            }
-            match self.pool_asked(slot).map(|pool| self.bus.pool_era(pool)) {
-                Ok(PoolEra::Unknown) => self.reactor.http.parked.push(slot),
-                _ => self.unpark(now, slot),
+        let connections = self.reactor.http.connections.iter();
+        let parked = connections.filter(|(_, it)| it.state == State::Parked).map(|(slot, _)| slot);
+        for slot in parked.collect::<Vec<_>>() {
+            // An unknown pool is refused.
+            if self.pool_asked(slot).map(|pool| self.bus.pool_era(pool)) != Ok(PoolEra::Unknown) {
+                self.unpark(now, slot);
             }
         }
     }
@@ -205,7 +199,6 @@ impl<I: Io> Shell<I> {
         if self.pool_asked(slot).is_ok_and(|pool| self.bus.asks_era(pool)) {
             return self.reactor.set_http_due(slot, now.after(PARKED));
         }
-        self.reactor.http.parked.retain(|parked| *parked != slot);
         self.unpark(now, slot);
     }
 

@@ -8,10 +8,11 @@ use super::FIRST;
 use super::connection::{Accepted, Connection, KEEP_ALIVE, LINGER, Purpose, REQUEST_TIME, SEND_TIME, State, limits};
 use super::members::Role;
 use crate::bus::port::{Input, Moment, Peer};
-use crate::http1::{CONTINUE, Event, LONGEST_HEAD, Status};
+use crate::http1::{CONTINUE, Event, LONGEST_HEAD, Method, Status};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
 use crate::mcp::asked::Verb;
+use crate::mcp::write::Manner;
 use crate::mcp::{Fault, message, write};
 use crate::shell::connection::Flight;
 use crate::shell::operation::Operation;
@@ -138,7 +139,9 @@ impl<I: Io> Shell<I> {
                 }
                 Event::Head(head) => {
                     at += head.length;
-                    connection.incoming.keeps_alive = head.keeps_alive;
+                    let incoming = &mut connection.incoming;
+                    (incoming.is_old, incoming.keeps_alive) = (head.is_old, head.keeps_alive);
+                    incoming.is_head = head.method == Method::Head;
                     let result = match connection.purpose {
                         Purpose::Handshake => self.upgrade(now, slot, &head, &bytes[at..]),
                         _ => self.http_head(slot, &head),
@@ -458,9 +461,14 @@ impl<I: Io> Reactor<I> {
 
     /// Answers a request with a fault that the core knows or is told.
     pub(super) fn answer_fault(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>) {
+        self.answer_http(now, slot, |out, manner| write::fault(out, fault, manner, id));
+    }
+
+    /// Answers a request without a session's id.
+    pub(super) fn answer_http(&mut self, now: Moment, slot: usize, write: impl FnOnce(&mut Vec<u8>, &Manner<'_>)) {
         let connection = &mut self.http.connections[slot];
         let manner = connection.manner(None);
-        write::fault(connection.outgoing.queue(), fault, &manner, id);
+        write(connection.outgoing.queue(), &manner);
         self.begin_http_answer(now, slot);
     }
 
@@ -492,7 +500,7 @@ impl<I: Io> Reactor<I> {
             self.begin_http_events(now, slot, place);
         }
         let connection = &mut self.http.connections[slot];
-        write::keep_alive(connection.outgoing.queue(), connection.incoming.is_old());
+        write::keep_alive(connection.outgoing.queue(), connection.incoming.is_old);
         connection.since = now;
         self.http.mark_dirty(slot);
         self.set_http_due(slot, now.after(KEEP_ALIVE));

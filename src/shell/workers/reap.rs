@@ -2,7 +2,7 @@
 //! its number may be reused.
 
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -26,9 +26,8 @@ const LAST_DEATHS: Duration = Duration::from_secs(1);
 pub(crate) struct Reaper {
     /// Children that this process had before it became the daemon, by exec from a shell: not our concern.
     inherited: Vec<u32>,
-    /// Workers by process, and processes by the index of their worker's key.
-    workers: HashMap<u32, WorkerKey>,
-    processes: HashMap<usize, (WorkerKey, Pid)>,
+    /// The processes of workers.
+    workers: BTreeMap<WorkerKey, Pid>,
     /// Starts the threads that start workers.
     teller: Teller,
     /// Threads that start workers, by their user if that is not ours.
@@ -48,8 +47,7 @@ impl Reaper {
         let _ = set_child_subreaper(Some(getpid()));
         Self {
             inherited: children("self"),
-            workers: HashMap::new(),
-            processes: HashMap::new(),
+            workers: BTreeMap::new(),
             teller,
             starters: HashMap::new(),
             memory_kills: cgroup::memory_kills(),
@@ -72,23 +70,27 @@ impl Reaper {
     }
 
     fn note(&mut self, (worker, result): Started) {
-        if let Ok(spawned) = &result {
-            self.workers.insert(spawned.pid, worker);
-            if let Some(pid) = Pid::from_raw(spawned.pid as i32) {
-                self.processes.insert(worker.index(), (worker, pid));
-            }
+        if let Ok(spawned) = &result
+            && let Some(pid) = Pid::from_raw(spawned.pid as i32)
+        {
+            self.workers.insert(worker, pid);
         }
         self.started.push_back((worker, result));
     }
 
+    /// The worker of a process.
+    fn worker_of(&self, pid: Pid) -> Option<WorkerKey> {
+        self.workers.iter().find(|(_, known)| **known == pid).map(|(worker, _)| *worker)
+    }
+
     /// Whether this process may be a worker that is being started: its exit belongs to a pending result.
-    fn is_being_started(&mut self, pid: Pid) -> bool {
-        let pid = pid.as_raw_nonzero().get();
+    fn is_being_started(&mut self, process: Pid) -> bool {
+        let pid = process.as_raw_nonzero().get();
         let Some(user) = self.starters.iter().find(|(_, starter)| starter.pid() == pid).map(|(user, _)| *user) else {
             return false;
         };
         self.take_started();
-        !self.workers.contains_key(&(pid as u32)) && self.starters[&user].under_way > 0
+        self.worker_of(process).is_none() && self.starters[&user].under_way > 0
     }
 }
 
@@ -119,14 +121,14 @@ impl Processes for Reaper {
             info.si_pid()
         };
         let pid = Pid::from_raw(pid)?;
-        if !self.workers.contains_key(&(pid.as_raw_nonzero().get() as u32)) && self.is_being_started(pid) {
+        if self.worker_of(pid).is_none() && self.is_being_started(pid) {
             return None;
         }
-        let worker = self.workers.remove(&(pid.as_raw_nonzero().get() as u32));
+        let worker = self.worker_of(pid);
         if let Some(worker) = worker {
             // It is not reaped yet, so the group's number is still its own: kill what it left behind.
             let _ = kill_process_group(pid, rustix::process::Signal::KILL);
-            self.processes.remove(&worker.index());
+            self.workers.remove(&worker);
         }
         let (_, status) = waitpid(Some(pid), WaitOptions::NOHANG).ok()??;
         let exit = match status.terminating_signal() {
@@ -139,7 +141,7 @@ impl Processes for Reaper {
 
     fn signal(&mut self, worker: WorkerKey, signal: Signal) {
         use rustix::process::Signal as Number;
-        let Some((_, pid)) = self.processes.get(&worker.index()).filter(|(known, _)| *known == worker) else { return };
+        let Some(pid) = self.workers.get(&worker) else { return };
         let numbers: &[Number] = match signal {
             // A stopped process handles SIGTERM only once it is continued.
             Signal::Terminate => &[Number::TERM, Number::CONT],

@@ -20,10 +20,9 @@ pub(super) enum Stage {
 #[derive(Default)]
 pub(super) struct Budget {
     pub most: usize,
-    /// The stage last reported to the core, and when each stage may be reported again.
+    /// The stage last reported to the core, and when one may be reported again.
     told: Stage,
-    short_at: Moment,
-    over_at: Moment,
+    again_at: Moment,
     /// The system has refused memory since the last report, and when that is reported again.
     pub refused: bool,
     pub refused_at: Moment,
@@ -46,8 +45,8 @@ impl Budget {
     pub(super) fn is_to_be_told(&self, now: Moment, stage: Stage) -> bool {
         match stage {
             Stage::Enough => self.told > Stage::Enough,
-            Stage::Short => self.short_at <= now,
-            Stage::Over => self.over_at <= now,
+            Stage::Short => self.again_at <= now,
+            Stage::Over => self.again_at <= now || self.told == Stage::Short,
         }
     }
 
@@ -55,10 +54,7 @@ impl Budget {
     pub(super) fn told(&mut self, now: Moment, stage: Stage, again: Duration) {
         self.told = stage;
         if stage > Stage::Enough {
-            self.short_at = now.after(again);
-        }
-        if stage == Stage::Over {
-            self.over_at = now.after(again);
+            self.again_at = now.after(again);
         }
     }
 
@@ -71,11 +67,7 @@ impl Budget {
 
     /// When there is something to do without an event, with `lent` bytes lent. `is_spent` if the reserve is in use.
     pub(super) fn due(&self, lent: usize, is_spent: bool) -> Option<Moment> {
-        let tell = match self.stage(lent) {
-            Stage::Enough => None,
-            Stage::Short => Some(self.short_at),
-            Stage::Over => Some(self.over_at),
-        };
+        let tell = (self.stage(lent) > Stage::Enough).then_some(self.again_at);
         let refused = (self.refused || is_spent).then_some(self.refused_at);
         earlier(earlier(tell, refused), self.trim_at)
     }

@@ -30,14 +30,8 @@ impl<I: Io> Reactor<I> {
                     }
                 }
                 Effect::Insert { to, text } => self.insert(to, text.as_bytes(), source.map(|source| source.from)),
-                Effect::Pause(peer) => match self.connections.slot(peer) {
-                    Some(slot) => self.pause(slot),
-                    None => self.pause_member(peer, true),
-                },
-                Effect::Resume(peer) => match self.connections.slot(peer) {
-                    Some(slot) => self.resume(slot),
-                    None => self.pause_member(peer, false),
-                },
+                Effect::Pause(peer) => self.pause(peer, true),
+                Effect::Resume(peer) => self.pause(peer, false),
                 Effect::Spawn { worker, name, generation } => self.spawn(worker, name, generation),
                 Effect::CloseStdin(worker) => self.with(Peer::Worker(worker), Self::close_after_flush),
                 Effect::Signal { worker, signal } => self.workers.processes.signal(worker, signal),
@@ -98,14 +92,15 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    fn pause(&mut self, slot: usize) {
-        self.connections[slot].incoming.is_paused = true;
-        self.tell_half_closed(slot);
-        self.watch(slot);
-    }
-
-    fn resume(&mut self, slot: usize) {
-        self.connections[slot].incoming.is_paused = false;
-        self.connections.resume_soon(slot);
+    /// Pauses or resumes a peer.
+    fn pause(&mut self, peer: Peer, is_paused: bool) {
+        let Some(slot) = self.connections.slot(peer) else { return self.pause_member(peer, is_paused) };
+        self.connections[slot].incoming.is_paused = is_paused;
+        if is_paused {
+            self.tell_half_closed(slot);
+            self.watch(slot);
+        } else {
+            self.connections.resume_soon(slot);
+        }
     }
 }

@@ -32,43 +32,36 @@ impl<I: Io> Shell<I> {
         let has_spares = self.reactor.io.memory().has_spares();
         if !self.reactor.memory.is_calm(now, self.lent(), has_spares) || reserve::is_spent() {
             self.step(|shell| shell.tell_of_memory(now));
-            self.check_waiting_for_memory(now);
+            // Connections that wait for memory go on, now that the core was told.
+            self.reactor.retry_waiting();
+            self.reactor.trim(now);
+            let lent = self.lent();
+            let Reactor { memory, timers, .. } = &mut self.reactor;
+            memory.is_due = false;
+            timers.set(Timer::Memory, memory.due(lent, reserve::is_spent()));
         }
     }
 
     fn tell_of_memory(&mut self, now: Moment) {
-        let stage = self.reactor.memory.stage(self.lent());
-        if self.reactor.memory.is_to_be_told(now, stage) {
-            self.tell_memory(now, stage);
+        let used = self.lent();
+        let reactor = &mut self.reactor;
+        let stage = reactor.memory.stage(used);
+        if reactor.memory.is_to_be_told(now, stage) {
+            let (mut held, mut waiting) = (Vec::new(), Vec::new());
+            reactor.memory.told(now, stage, AGAIN);
+            if stage > Stage::Enough {
+                reactor.io.buffers().drop_spares();
+                held = reactor.holders();
+                let waits = reactor.memory.waiting.iter().filter_map(|slot| reactor.connections.get(*slot));
+                waiting = waits.map(|connection| connection.peer).collect();
+                reactor.memory.may_grow = true;
+            }
+            let used = self.lent();
+            self.reactor.tell(now, Input::Memory { used, held, waiting });
         }
         if (self.reactor.memory.refused || reserve::is_spent()) && self.reactor.memory.refused_at <= now {
             self.reactor.tell_refused(now);
         }
-    }
-
-    /// Resumes connections that wait for memory, now that the core was told, and schedules the next check.
-    fn check_waiting_for_memory(&mut self, now: Moment) {
-        self.reactor.retry_waiting();
-        self.reactor.trim(now);
-        let lent = self.lent();
-        let Reactor { memory, timers, .. } = &mut self.reactor;
-        memory.is_due = false;
-        timers.set(Timer::Memory, memory.due(lent, reserve::is_spent()));
-    }
-
-    fn tell_memory(&mut self, now: Moment, stage: Stage) {
-        let (mut held, mut waiting) = (Vec::new(), Vec::new());
-        self.reactor.memory.told(now, stage, AGAIN);
-        if stage > Stage::Enough {
-            let reactor = &mut self.reactor;
-            reactor.io.buffers().drop_spares();
-            held = reactor.holders();
-            let waits = reactor.memory.waiting.iter().filter_map(|slot| reactor.connections.get(*slot));
-            waiting = waits.map(|connection| connection.peer).collect();
-            reactor.memory.may_grow = true;
-        }
-        let used = self.lent();
-        self.reactor.tell(now, Input::Memory { used, held, waiting });
     }
 }
 

@@ -190,9 +190,7 @@ impl<I: Io> Shell<I> {
         self.notify();
         self.check_memory(now);
         self.step(|shell| shell.work_for_admin(now));
-        if self.reactor.http.has_work() {
-            self.step(|shell| shell.work_for_http(now));
-        }
+        self.step(|shell| shell.work_for_http(now));
         if !self.reactor.connections.starved.is_empty() {
             for connection in std::mem::take(&mut self.reactor.connections.starved) {
                 self.reactor.arm_read(connection);
@@ -290,7 +288,7 @@ impl<I: Io> Shell<I> {
         if !self.reactor.http.is_empty() {
             // Flush what was submitted last: without the end of their streams clients would take them for broken.
             self.take_completions(Duration::ZERO);
-            self.close_http();
+            self.leave_all(self.reactor.clock.now(), |_| true);
         }
         self.settle();
         if self.reactor.log.is_busy() {
@@ -298,11 +296,11 @@ impl<I: Io> Shell<I> {
             self.reactor.cancel(Operation::Log, 0);
             self.settle();
         }
-        self.forget_http();
         self.log_requests();
         let reactor = &mut self.reactor;
         reactor.log.requests.tell_lost(reactor.clock.now(), Duration::ZERO);
-        // Connections that the kernel may still write to are leaked until the process ends.
+        // Connections that the kernel may still use are leaked until the process ends.
+        std::mem::forget(std::mem::take(&mut reactor.http.connections));
         let connections = std::mem::take(&mut *reactor.connections);
         for (_, connection) in connections.into_iter().filter(|(_, connection)| !connection.in_flight.is_empty()) {
             if connection.ends.is_stdio() {

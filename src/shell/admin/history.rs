@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::bus::port::Moment;
 use crate::bus::stats::Stats;
 
 /// The interval of samples.
@@ -28,22 +27,11 @@ pub(super) struct History {
     samples: VecDeque<Sample>,
     /// The counters at the last sample.
     last: (u64, u64, Duration),
-    /// When the next sample is due.
-    due: Moment,
 }
 
 impl History {
-    /// When [`History::take`] has to be called.
-    pub(super) fn due(&self) -> Moment {
-        self.due
-    }
-
-    /// Takes a sample if one is due.
-    pub(super) fn take(&mut self, now: Moment, stats: &Stats, busy: Duration) {
-        if self.due > now {
-            return;
-        }
-        self.due = now.after(EVERY);
+    /// Takes a sample.
+    pub(super) fn take(&mut self, stats: &Stats, busy: Duration) {
         let counted = (stats.client_side.lines_in, stats.worker_side.lines_in, busy);
         let last = std::mem::replace(&mut self.last, counted);
         if self.samples.len() == MOST {
@@ -72,9 +60,9 @@ mod tests {
     fn a_sample_covers_the_time_since_the_previous_one_and_the_oldest_are_dropped() {
         let mut history = History::default();
         let mut stats = Stats { clients: 3, ..Stats::default() };
-        for second in 0..5 * (MOST as u64 + 10) {
-            stats.client_side.lines_in += 2;
-            history.take(Moment(second * 1_000_000_000), &stats, Duration::from_millis(second));
+        for sample in 0..MOST as u64 + 10 {
+            stats.client_side.lines_in += 10;
+            history.take(&stats, Duration::from_millis(5 * sample));
         }
         assert_eq!(history.iter().count(), MOST);
         let busy = Duration::from_millis(5);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::Admin;
 use super::access::Origin;
+use super::history::EVERY;
 use super::operator::{Operator, Rest};
 use super::request::{LIMITS, Request};
 use super::response::{Body, Response};
@@ -165,8 +166,8 @@ impl<I: Io> Shell<I> {
 
     /// Takes a sample for the chart.
     pub(in crate::shell) fn sample_history(&mut self, now: Moment) {
-        self.admin.history.take(now, &self.bus.stats(), self.admin.turns.sum());
-        self.admin.start(&mut self.reactor.timers, self.admin.history.due());
+        self.admin.history.take(&self.bus.stats(), self.admin.turns.sum());
+        self.admin.start(&mut self.reactor.timers, now.after(EVERY));
     }
 
     /// Closes everything.

@@ -43,9 +43,6 @@ pub(super) const MOST_HANDSHAKES: usize = 256;
 /// Default idle timeout of a session.
 const SESSION_IDLE: Duration = Duration::from_secs(1800);
 
-/// Size of the first receive on a new connection: most requests are shorter.
-const FIRST: usize = 4096;
-
 /// See the module documentation.
 #[derive(Default)]
 pub(super) struct Http {
@@ -60,8 +57,6 @@ pub(super) struct Http {
     lines: LineReader,
     /// A line from the core, with padding for the scanner.
     padded: Vec<u8>,
-    /// The buffer for the first receive on new connections.
-    first: Box<[u8]>,
     /// The number of connections of each purpose, and its maximum.
     counts: [usize; 3],
     most: [usize; 3],
@@ -189,12 +184,6 @@ impl Http {
     /// Whether there is work that can be done at once.
     pub(super) fn is_busy(&self) -> bool {
         !self.members.resumed.is_empty() || self.has_discovered || !self.dirty.is_empty()
-    }
-
-    /// Whether a turn has work here besides completions.
-    pub(super) fn has_work(&self) -> bool {
-        let members = &self.members;
-        !members.resumed.is_empty() || !members.answered.is_empty() || self.has_discovered || !self.starved.is_empty()
     }
 
     /// Memory used by data queued for workers and clients, in bytes.

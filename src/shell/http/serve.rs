@@ -4,11 +4,10 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::net::{Shutdown, shutdown, sockopt};
 
-use super::FIRST;
 use super::connection::{Accepted, Connection, KEEP_ALIVE, LINGER, Purpose, REQUEST_TIME, SEND_TIME, State, limits};
 use super::members::Role;
 use crate::bus::port::{Input, Moment, Peer};
-use crate::http1::{CONTINUE, Event, LONGEST_HEAD, Method, Status};
+use crate::http1::{CONTINUE, Event, LONGEST_HEAD, Method, Request, Status};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
 use crate::mcp::asked::Verb;
@@ -20,6 +19,9 @@ use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
 use crate::websocket::answer::Refusal;
+
+/// Size of the first receive on a new connection: most requests are shorter.
+const FIRST: usize = 4096;
 
 impl<I: Io> Shell<I> {
     /// A connection to an MCP listener was accepted.
@@ -37,13 +39,9 @@ impl<I: Io> Shell<I> {
     /// Receives the first bytes: usually the request has arrived by now.
     pub(in crate::shell) fn receive_first(&mut self, now: Moment, slot: usize) {
         let Reactor { io, http, .. } = &mut self.reactor;
-        let mut first = std::mem::take(&mut http.first);
-        if first.is_empty() {
-            first = vec![0; FIRST].into();
-        }
+        let mut first = [0; FIRST];
         let received = io.receive_now(http.connections[slot].socket.as_fd(), &mut first);
         self.read_http(now, slot, &first[..received]);
-        self.reactor.http.first = first;
     }
 
     /// A receive has completed.
@@ -139,23 +137,7 @@ impl<I: Io> Shell<I> {
                 }
                 Event::Head(head) => {
                     at += head.length;
-                    let incoming = &mut connection.incoming;
-                    (incoming.is_old, incoming.keeps_alive) = (head.is_old, head.keeps_alive);
-                    incoming.is_head = head.method == Method::Head;
-                    let result = match connection.purpose {
-                        Purpose::Handshake => self.upgrade(now, slot, &head, &bytes[at..]),
-                        _ => self.http_head(slot, &head),
-                    };
-                    // The head alone answers some requests.
-                    if head.expects_continue()
-                        && result.is_ok()
-                        && let Some(connection) = self.reactor.http.connections.get_mut(slot)
-                        && connection.state == State::Reading
-                    {
-                        connection.outgoing.queue().extend_from_slice(CONTINUE);
-                        self.reactor.http.mark_dirty(slot);
-                    }
-                    result
+                    self.take_head(now, slot, &head, &bytes[at..])
                 }
                 Event::Data { data, length } => {
                     at += length;
@@ -190,6 +172,27 @@ impl<I: Io> Shell<I> {
         }
         self.reactor.http.weigh(slot);
         self.reactor.arm_http_receive(slot);
+    }
+
+    /// Takes the head of a request; `begun` follows it.
+    fn take_head(&mut self, now: Moment, slot: usize, head: &Request<'_>, begun: &[u8]) -> Result<(), Fault> {
+        let connection = &mut self.reactor.http.connections[slot];
+        let incoming = &mut connection.incoming;
+        (incoming.is_old, incoming.keeps_alive) = (head.is_old, head.keeps_alive);
+        incoming.is_head = head.method == Method::Head;
+        if connection.purpose == Purpose::Handshake {
+            return self.upgrade(now, slot, head, begun);
+        }
+        self.http_head(slot, head)?;
+        // The head alone answers some requests.
+        if head.expects_continue()
+            && let Some(connection) = self.reactor.http.connections.get_mut(slot)
+            && connection.state == State::Reading
+        {
+            connection.outgoing.queue().extend_from_slice(CONTINUE);
+            self.reactor.http.mark_dirty(slot);
+        }
+        Ok(())
     }
 
     /// Refuses a request after which nothing can be read.
@@ -335,22 +338,11 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Closes everything.
-    pub(in crate::shell) fn close_http(&mut self) {
-        let now = self.reactor.clock.now();
-        self.leave_all(now, |_| true);
-    }
-
     /// Ends the connections that `goes` selects.
     pub(in crate::shell) fn leave_all(&mut self, now: Moment, goes: impl Fn(&Connection) -> bool) {
         let all = self.reactor.http.connections.iter().filter(|(_, connection)| goes(connection));
         let slots: Vec<usize> = all.map(|(slot, _)| slot).collect();
         slots.into_iter().for_each(|slot| self.reactor.leave_http(now, slot));
-    }
-
-    /// Leaks what the kernel still holds until the process ends.
-    pub(in crate::shell) fn forget_http(&mut self) {
-        std::mem::forget(std::mem::take(&mut self.reactor.http.connections));
     }
 }
 

@@ -62,7 +62,8 @@ fn unix(path: &Path, limit: Duration) -> io::Result<OwnedFd> {
     // connect(2) blocks while the listener's queue is full, such as that of a stopped daemon; the send timeout limits
     // it.
     set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
-    match connect(&socket, &address) {
+    // A process that was stopped and continues goes on waiting.
+    match rustix::io::retry_on_intr(|| connect(&socket, &address)) {
         Err(rustix::io::Errno::AGAIN) => {
             return Err(io::Error::new(ErrorKind::TimedOut, "its queue of connections stays full"));
         }

@@ -136,7 +136,13 @@ fn read(stream: &mut impl Read) -> io::Result<Answer> {
             Event::More(length) => {
                 at += length;
                 let mut piece = [0; 16 << 10];
-                let read = stream.read(&mut piece)?;
+                let read = loop {
+                    match stream.read(&mut piece) {
+                        // The process was stopped, and continues (signal(7)).
+                        Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                        read => break read?,
+                    }
+                };
                 has_ended = read == 0;
                 bytes.extend_from_slice(&piece[..read]);
             }
@@ -189,6 +195,25 @@ mod tests {
         ] {
             assert!(told(kind).contains(remedy), "{}", told(kind));
         }
+    }
+
+    /// What comes after the process was stopped and continues.
+    struct Continued<'b>(&'b [u8], bool);
+
+    impl Read for Continued<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            if std::mem::replace(&mut self.1, false) {
+                Err(io::ErrorKind::Interrupted.into())
+            } else {
+                self.0.read(into)
+            }
+        }
+    }
+
+    #[test]
+    fn a_command_that_was_stopped_and_continues_takes_the_answer() {
+        let answer = read(&mut Continued(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", true));
+        assert_eq!(answer.ok(), Some(Answer { status: 200, body: "abc".to_owned() }));
     }
 
     #[test]

@@ -150,9 +150,13 @@ fn a_header_that_is_late_is_not_waited_for() {
 #[test]
 fn connections_without_a_header_keep_no_client_out_and_are_limited() {
     let daemon = behind(json!({}), json!({}));
+    daemon.address();
     let before = daemon.descriptors();
     // As many as there are slots, and 256 more.
+    daemon.stand_still();
     let silent: Vec<Client> = (0..1500).map(|_| begins(&daemon, b"")).collect();
+    // It sees all of them at once, and none is late before the last has come.
+    daemon.signal(Signal::CONT);
     begins(&daemon, TEXT).request(1, "m", json!({}));
     daemon.logs(&["WARN", "proxy_header", "more connections wait than there is room for"]);
     daemon.until("the others are closed", || daemon.descriptors() < before + 1380);

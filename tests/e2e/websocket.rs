@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tungstenite::client::IntoClientRequest;
 use tungstenite::protocol::WebSocket;
@@ -356,10 +357,14 @@ fn silent_connections_from_one_address_do_not_keep_out_slow_clients_of_another()
     let daemon = door([echo("echo", 1)], json!({}));
     let silent =
         |count: usize| -> Vec<Client> { (0..count).map(|_| Client::over_tcp_from(FAR, daemon.address())).collect() };
+    // It sees all of them at once, so that the time of none is over before the last has come.
+    daemon.address();
+    daemon.stand_still();
     let mut crowd = silent(SLOTS + BEYOND + 1);
     let mut slow: Vec<Client> = (0..15).map(|_| Client::over_tcp_from(NEAR, daemon.address())).collect();
     // Twice as many as fit connect before they send their requests.
     let _more = silent(SLOTS + BEYOND);
+    daemon.signal(Signal::CONT);
     let refused = crowd[0].rest();
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("\r\nRetry-After: 1\r\n"), "{refused}");
     assert!(refused.contains("it is one of the source that has most of them"), "{refused}");
@@ -379,7 +384,11 @@ fn of_one_source_silent_connections_are_evicted_first() {
     let mut begun = Client::over_tcp(daemon.address());
     let (first, rest) = UPGRADE.split_at(20);
     begun.send_bytes(first.as_bytes());
+    // That was read when what came behind it is answered.
+    told(&daemon, "GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n");
+    daemon.stand_still();
     let mut silent: Vec<Client> = (0..SLOTS + BEYOND).map(|_| Client::over_tcp(daemon.address())).collect();
+    daemon.signal(Signal::CONT);
     let refused = silent[0].rest();
     assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
     begun.send_bytes(format!("{rest}\r\n").as_bytes());
@@ -426,7 +435,7 @@ fn nine_hundred_clients_come_back_after_a_restart_at_the_first_try() {
             assert!(line.starts_with("HTTP/1.1 101 "), "{number}: {line}");
         }
         // The daemon closes them: the closing side keeps the port for a while (tcp(7), TIME-WAIT).
-        daemon.signal(rustix::process::Signal::TERM);
+        daemon.signal(Signal::TERM);
         daemon.logs_times("client_closed", 900);
         drop(clients);
         daemon.ends_well();
@@ -610,7 +619,7 @@ fn a_drain_lets_answers_out_and_says_1001() {
     let mut client = web(&daemon, &[]);
     ask(&mut client, 1, "echo", json!({}));
     assert_eq!(message(&mut client)["id"], 1);
-    daemon.signal(rustix::process::Signal::TERM);
+    daemon.signal(Signal::TERM);
     assert_eq!(close(&mut client), (CloseCode::Away, "shutting_down".to_owned()));
     drop(client);
     daemon.ends_well();

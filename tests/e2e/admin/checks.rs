@@ -134,6 +134,8 @@ fn half_closed_stalled_clients_cost_no_kernel_thread() {
 fn clients_that_do_not_read_their_responses_keep_no_health_check_out() {
     let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
     let page = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1000);
+    // It sees all of them at once: none has taken nothing for ten seconds before the first check.
+    daemon.stand_still();
     let silent: Vec<UnixStream> = (0..64)
         .map(|_| {
             let mut stream = UnixStream::connect(daemon.path("admin")).expect("the admin socket is there");
@@ -143,6 +145,7 @@ fn clients_that_do_not_read_their_responses_keep_no_health_check_out() {
             stream
         })
         .collect();
+    daemon.signal(Signal::CONT);
     for _ in 0..3 {
         answers(&daemon, "/healthz", 200, "alive\n");
     }

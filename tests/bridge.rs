@@ -8,6 +8,8 @@ mod files;
 mod harness;
 #[path = "bridge/http.rs"]
 mod http;
+#[path = "support/ports.rs"]
+mod ports;
 #[path = "support/seccomp.rs"]
 mod seccomp;
 #[path = "support/steady.rs"]
@@ -24,7 +26,7 @@ mod websocket;
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -35,6 +37,7 @@ use harness::{
     Bridge, Daemon, PATIENCE, Reader, SECOND_TIME, fill, filled, flags, ids, is_second_time, lines, patient, pipe,
     ready, resident_kilobytes, rest, send_all,
 };
+use ports::unheard;
 use seccomp::forbid;
 use serde_json::{Value, json};
 use terminal::terminal;
@@ -258,8 +261,7 @@ fn a_daemon_that_stops_reading_but_stays_connected_is_given_up() {
 }
 
 /// Addresses where nothing listens, each with a word of the remedy.
-fn dead_addresses(directory: &tempfile::TempDir) -> Vec<(String, &'static str)> {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("it is bound");
+fn dead_addresses(directory: &tempfile::TempDir, free: SocketAddr) -> Vec<(String, &'static str)> {
     let stale = directory.path().join("stale");
     drop(UnixListener::bind(&stale).expect("a socket"));
     // The resolver rejects this name without a query: one label exceeds 63 bytes (RFC 1035 2.3.4).
@@ -275,7 +277,8 @@ fn dead_addresses(directory: &tempfile::TempDir) -> Vec<(String, &'static str)> 
 #[test]
 fn each_request_gets_an_error_when_the_daemon_cannot_be_reached() {
     let directory = tempfile::tempdir().expect("a directory");
-    for (address, remedy) in dead_addresses(&directory) {
+    let (free, _keeps_it) = unheard();
+    for (address, remedy) in dead_addresses(&directory, free) {
         let (mut bridge, mut stdout) = Bridge::start(&address);
         bridge.send(b"{\"id\":0,\"method\":\"initialize\"}\n{\"method\":\"n\"}\n");
         let error = stdout.message();

@@ -396,8 +396,11 @@ fn meaning(code: u16) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{SocketAddr, TcpListener};
     use std::os::unix::net::UnixListener;
     use std::time::Duration;
+
+    use rustix::net::{AddressFamily, SocketType, bind, socket};
 
     use super::super::daemon::User;
     use super::*;
@@ -501,7 +504,11 @@ mod tests {
         assert!(undialed(&url).1.contains("--unix"), "{:?}", undialed(&url));
         drop(UnixListener::bind(&path).expect("a listener"));
         assert!(undialed(&url).1.contains("does not run any more"));
-        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
+        // It does not listen: a free port may be that of another test's listener a moment later.
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+        bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).expect("a port");
+        let silent = TcpListener::from(socket);
+        let free = silent.local_addr().expect("its address");
         assert!(undialed(&format!("tcp://{free}")).1.contains("nothing listens there"));
         assert!(undialed(&format!("ws://{free}/acp")).1.contains("\"ws\" in listeners[]"));
         assert!(undialed(&format!("http://{free}/mcp")).1.contains("\"http\" in listeners[]"));

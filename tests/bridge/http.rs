@@ -619,7 +619,7 @@ fn a_modern_client_learns_that_a_server_is_of_the_older_era_and_falls_back() {
 
 #[test]
 fn an_unreachable_daemon_is_an_error_for_each_request() {
-    let free = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its address");
+    let (free, _keeps_it) = super::unheard();
     let (mut bridge, mut stdout) = Bridge::start(&format!("http://{free}/mcp"));
     bridge.ask(tool(1));
     let line = stdout.message();

@@ -436,7 +436,8 @@ fn is_replaced_when_its_queue_stays_full(stop_reading: impl FnOnce(&mut Client, 
     let old = pid(&mut client);
     stop_reading(&mut client, old);
     let mut sent = 0;
-    let line = json!({ "id": "x", "method": "m", "params": "x".repeat(10_000) }).to_string();
+    // The next worker's answers are short: they fit into the sockets while this client does not read.
+    let line = json!({ "id": "x", "method": "who", "params": "x".repeat(10_000) }).to_string();
     // Its pipe and its queue are full after fewer than this.
     for id in 0..80 {
         client.send_line(&line.replacen("\"x\"", &id.to_string(), 1));

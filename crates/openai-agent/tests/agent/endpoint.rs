@@ -121,10 +121,14 @@ impl Conn {
         self.closes = true;
         let mut byte = [0];
         self.stream.set_read_timeout(Some(super::client::PATIENCE)).unwrap();
-        match self.stream.read(&mut byte) {
-            Ok(0) => {}
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
-            other => panic!("not closed: {other:?}"),
+        loop {
+            match self.stream.read(&mut byte) {
+                Ok(0) => return,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return,
+                // The process was stopped, and continues (signal(7)).
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => panic!("not closed: {other:?}"),
+            }
         }
     }
 }

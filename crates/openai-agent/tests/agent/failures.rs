@@ -50,7 +50,7 @@ fn the_failure_texts_are_those_of_the_rfd() {
 
 #[test]
 fn a_refused_connection_is_a_network_error() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (free, _keeps_it) = crate::ports::unheard();
     let mut client = Client::start(&[("OPENAI_BASE_URL", &format!("http://{free}/v1")), ("OPENAI_MAX_RETRIES", "0")]);
     let session = client.session();
     let text = client.prompt(&session, "hi").text();

@@ -18,6 +18,8 @@ mod large;
 mod many;
 mod methods;
 mod network;
+#[path = "../../../../tests/support/ports.rs"]
+mod ports;
 mod row;
 mod secrets;
 mod streaming;

@@ -1,5 +1,7 @@
 //! Health checks of load balancers and others, in all their forms.
 
+use std::time::{Duration, Instant};
+
 use super::*;
 
 #[test]
@@ -134,7 +136,7 @@ fn half_closed_stalled_clients_cost_no_kernel_thread() {
 fn clients_that_do_not_read_their_responses_keep_no_health_check_out() {
     let daemon = start_ready(Setup::new([worker("agents", 1, &[])]));
     let page = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1000);
-    // It sees all of them at once: none has taken nothing for ten seconds before the first check.
+    // It sees all of them at once.
     daemon.stand_still();
     let silent: Vec<UnixStream> = (0..64)
         .map(|_| {
@@ -145,11 +147,15 @@ fn clients_that_do_not_read_their_responses_keep_no_health_check_out() {
             stream
         })
         .collect();
+    let since = Instant::now();
     daemon.signal(Signal::CONT);
     for _ in 0..3 {
         answers(&daemon, "/healthz", 200, "alive\n");
     }
-    daemon.logs(&["WARN", "accept_paused", "all 64 connections of the admin listener are in use"]);
+    // On a slower machine there may be room: who takes nothing for ten seconds is given up.
+    if since.elapsed() < Duration::from_secs(10) {
+        daemon.logs(&["WARN", "accept_paused", "all 64 connections of the admin listener are in use"]);
+    }
     drop(silent);
     daemon.stop();
 }

@@ -214,3 +214,34 @@ fn an_idle_session_is_evicted_when_all_slots_are_taken() {
     drop(stream_of_first);
     daemon.stop();
 }
+
+#[test]
+fn a_client_of_2026_07_28_that_leaves_amid_an_answer_keeps_no_slot() {
+    let setup = Setup::new([with(worker("tools", 1, &[]), "assignment", "client")]).limit("drain_timeout_sec", 3600);
+    let daemon = door_of(with_admin(setup), json!({}));
+    let mut client = Http::connect(daemon.address()).with_little_room();
+    post_modern(&mut client, &modern(1, "big", json!({ "size": 4_000_000 })));
+    assert_eq!(client.head().status, 200);
+    client.reset();
+    daemon.until("it is gone", || gauge(&daemon, "stdio_bus_clients") == 0);
+    let log = daemon.stop().stderr;
+    assert!(!log.contains("client_overdue"), "{log}");
+}
+
+#[test]
+fn sessions_that_no_worker_takes_do_not_push_out_others() {
+    let pool = with(with(worker("tools", 1, &[]), "assignment", "dedicated"), "max_instances", 1);
+    let daemon = door(pool, json!({}));
+    let client = Http::session(daemon.address(), VERSION);
+    let mut refused = Http::connect(daemon.address());
+    for _ in 0..55 {
+        (0..20).for_each(|_| refused.post(&request(0, "initialize", json!({ "protocolVersion": VERSION }))));
+        for _ in 0..20 {
+            let answer = refused.answer();
+            assert_eq!(answer.json()["error"]["data"]["reason"], "no_worker", "{answer:?}");
+        }
+    }
+    assert!(client.again().call(1, "a", json!({}))["result"].is_object(), "its session is still there");
+    let log = daemon.stop().stderr;
+    assert!(!log.contains("session_evicted") && !log.contains("connection_limit"), "{log}");
+}

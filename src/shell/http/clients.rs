@@ -8,7 +8,7 @@ use super::members::{Member, Role};
 use super::requests::era;
 use crate::bus::id::Id;
 use crate::bus::origin::Names;
-use crate::bus::port::{ClientKey, Input, Moment, Reason};
+use crate::bus::port::{ClientKey, Input, Moment, Peer, Reason};
 use crate::io::Io;
 use crate::mcp::{Fault, Session};
 use crate::shell::handshakes::upgrade::turned_away;
@@ -62,9 +62,20 @@ impl<I: Io> Shell<I> {
         let (client, effects) = self.bus.connect_mcp(now, listener, sender.origin, pool, era(&role));
         if let Some(client) = client {
             let (inbox, bearer) = (VecDeque::new(), sender.bearer);
-            let (is_paused, is_closing) = (false, false);
-            let member =
-                Member { client, role, pool, listener, names, bearer, inbox, is_paused, is_closing, since: now };
+            let (is_paused, is_closing, is_flushing, since) = (false, false, false, now);
+            let member = Member {
+                client,
+                role,
+                pool,
+                listener,
+                names,
+                bearer,
+                inbox,
+                is_paused,
+                is_closing,
+                is_flushing,
+                since,
+            };
             self.reactor.notify.changed();
             self.reactor.http.members.add(member);
         }
@@ -137,8 +148,8 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
         let Some(client) = connection.member.take() else { return };
         let most = self.http.most_kept();
         let Some(member) = self.http.members.get_mut(client) else { return };
-        match &mut member.role {
-            Role::Modern { .. } => self.tell(now, Input::Left(client)),
+        let (has_left, lost) = match &mut member.role {
+            Role::Modern { .. } => (true, 0),
             Role::Session(session) => {
                 session.detach(slot, &events);
                 // No client knows its id, nor ever will.
@@ -148,15 +159,27 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
                 let lost = whole.map_or(0, |(id, body)| session.keep_untaken(id, &body, true, most));
                 self.http.memory.keep(before, session.weight());
                 member.since = now;
-                if is_unknown {
-                    self.tell(now, Input::Left(client));
-                }
-                self.count_lost_events(client, lost);
-                if owed > 0 {
-                    let peer = crate::bus::port::Peer::Client(client);
-                    self.tell(now, Input::Sent { peer, bytes: owed });
-                }
+                (is_unknown, lost)
             }
+        };
+        self.count_lost_events(client, lost);
+        // First, or the core would wait for it to be sent.
+        self.tell_sent(now, client, owed);
+        if has_left {
+            self.tell(now, Input::Left(client));
+        }
+    }
+
+    /// Tells the core that bytes of its lines for a member are off its hands. One that it is closing will send nothing,
+    /// and is closed once there are no more of them.
+    pub(super) fn tell_sent(&mut self, now: Moment, client: ClientKey, bytes: usize) {
+        let peer = Peer::Client(client);
+        if bytes == 0 {
+            return;
+        }
+        self.tell(now, Input::Sent { peer, bytes });
+        if self.http.members.get(client).is_some_and(|member| member.is_flushing) {
+            self.tell(now, Input::Ended { peer, partial: 0 });
         }
     }
 }

@@ -141,7 +141,7 @@ impl<I: Io> Reactor<I> {
             Role::Session(_) => self.deliver_to_session(now, to, &said),
         });
         if is_taken != Some(true) {
-            self.tell(now, Input::Sent { peer: Peer::Client(to), bytes });
+            self.tell_sent(now, to, bytes);
         }
     }
 
@@ -363,7 +363,7 @@ impl<I: Io> Reactor<I> {
                 self.pause_member(client.into(), false);
             }
             Close::Flush => {
-                member.is_closing = true;
+                (member.is_closing, member.is_flushing) = (true, true);
                 self.http.memory.held -= member.waiting();
                 let untold = std::mem::take(&mut member.inbox).into_iter().filter_map(|waiting| waiting.tells);
                 untold.for_each(|(connection, _)| self.lose_member(now, connection, client, &[]));

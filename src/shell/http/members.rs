@@ -42,6 +42,8 @@ pub(super) struct Member {
     pub is_paused: bool,
     /// The core is closing it.
     pub is_closing: bool,
+    /// The core closes it as soon as its last lines were sent.
+    pub is_flushing: bool,
     /// When it was last active.
     pub since: Moment,
 }

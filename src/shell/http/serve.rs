@@ -6,7 +6,7 @@ use rustix::net::{Shutdown, shutdown, sockopt};
 
 use super::connection::{Accepted, Connection, KEEP_ALIVE, LINGER, Purpose, REQUEST_TIME, SEND_TIME, State, limits};
 use super::members::Role;
-use crate::bus::port::{Input, Moment, Peer};
+use crate::bus::port::{Input, Moment};
 use crate::http1::{CONTINUE, Event, LONGEST_HEAD, Method, Request, Status};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
@@ -225,8 +225,8 @@ impl<I: Io> Shell<I> {
                 let owed = connection.outgoing.sent(result as usize);
                 connection.since = now;
                 let client = connection.member.filter(|client| reactor.http.members.get(*client).is_some());
-                if let Some(client) = client.filter(|_| owed > 0) {
-                    reactor.tell(now, Input::Sent { peer: Peer::Client(client), bytes: owed });
+                if let Some(client) = client {
+                    reactor.tell_sent(now, client, owed);
                 }
             }
             (_, error) if error == -libc::EAGAIN => return reactor.await_http_room(slot, false),

@@ -13,7 +13,7 @@ use crate::error::{StartError, exit};
 /// What to write, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The file; none is stdout.
+    /// The file; none and `-` are stdout.
     pub output: Option<PathBuf>,
     /// Overwrite an existing file.
     pub force: bool,
@@ -60,7 +60,7 @@ pub fn run(options: &Options) -> Result<u8, StartError> {
     let pools = if options.command.is_empty() { found()? } else { vec![given(&options.command)?] };
     let text = text(&pools);
     Config::from_bytes(text.as_bytes(), "what init has made")?;
-    let Some(path) = &options.output else {
+    let Some(path) = options.output.as_deref().filter(|path| *path != "-") else {
         io::stdout().write_all(text.as_bytes()).map_err(StartError::io("write stdout"))?;
         return Ok(exit::OK);
     };

@@ -131,7 +131,7 @@ pub(super) enum Verb {
     /// It knows agents for ACP (claude-agent-acp, codex-acp, opencode, gemini, qwen, openai-agent), and example servers of
     /// MCP by npx or uvx. What it writes passes `check`.
     Init {
-        /// Write it to this file, and not to stdout
+        /// The file to write; without it, or with -, it goes to stdout
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
         /// Write over a file that is there

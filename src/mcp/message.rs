@@ -52,7 +52,7 @@ impl LineReader {
         let scanner = self.scanner.get_or_insert_with(Scanner::new);
         match (scanner.scan(&mut partial, window, &mut self.lines), &self.lines[..]) {
             (Outcome::More, [line]) => Ok(Some(*line)),
-            (Outcome::Malformed { at, fault, .. }, _) => Err(format!("{fault:?} at byte {at}")),
+            (Outcome::Malformed { at, fault, .. }, _) => Err(format!("{}, at byte {at}", fault.what())),
             _ => Ok(None),
         }
     }
@@ -216,6 +216,15 @@ mod tests {
         }
         for text in ["[]", "{\"id\":{},\"method\":\"a\"}", "{}", "{\"id\":1}", "[{}]", "{\"method\":7}"] {
             assert_eq!(code(text), Err(INVALID_REQUEST), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_body_is_said_in_words() {
+        for (text, why) in
+            [("7", "not a JSON object, at byte 0"), ("{\"id\":1,\"id\":2}", "a routing key stands twice, at byte 11")]
+        {
+            assert_eq!(body(text).map(|_| ()).map_err(|fault| fault.why), Err(format!("Parse error: {why}").into()));
         }
     }
 

@@ -303,8 +303,10 @@ fn init_writes_what_check_accepts_and_overwrites_nothing() {
     assert_eq!(code, Some(2));
     assert!(told.contains("is there already; --force writes over it"), "{told}");
     assert_eq!(init(&["--force"]).0, Some(0));
-    let (code, said, _) = run(&["init", "--", "sh", &script], "");
-    assert_eq!((code, said), (Some(0), fs::read_to_string(&file).expect("it was written")));
+    for to_stdout in [&["init"][..], &["init", "--output", "-"]] {
+        let (code, said, _) = run(&[to_stdout, &["--", "sh", &script]].concat(), "");
+        assert_eq!((code, said), (Some(0), fs::read_to_string(&file).expect("it was written")));
+    }
     let (code, _, told) = run(&["init", "--output", &setup.text_path("no/x.json"), "--", "sh", &script], "");
     assert!(code == Some(2) && told.contains("its directory does not exist"), "{told}");
     let (code, _, told) = run(&["init", "--", "no-such-program"], "");

@@ -262,6 +262,19 @@ pub enum Fault {
     DuplicateKey,
 }
 
+impl Fault {
+    /// What is wrong, for people.
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::Syntax => "not JSON",
+            Self::Utf8 => "not UTF-8",
+            Self::Depth => "nested too deeply",
+            Self::NotAnObject => "not a JSON object",
+            Self::DuplicateKey => "a routing key stands twice",
+        }
+    }
+}
+
 /// The result of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {

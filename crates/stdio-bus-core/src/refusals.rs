@@ -147,17 +147,10 @@ impl Bus {
         let bytes = &data[line..];
         let is_cut = fault == Fault::Syntax && bytes.starts_with(b"{") && data.get(at) == Some(&b'\n');
         let foreign = foreign::protocol(bytes);
-        let wrong = match fault {
-            Fault::Syntax => "not JSON",
-            Fault::Utf8 => "not UTF-8",
-            Fault::Depth => "nested too deeply",
-            Fault::NotAnObject => "not a JSON object",
-            Fault::DuplicateKey => "a routing key stands twice",
-        };
         let what = match foreign {
             Some(name) => format!("{name}, not JSON; the line begins \"{}\"", foreign::begin(bytes)),
             None if is_cut => format!("not JSON: the line ends within a message, at byte {}", at - line),
-            None => format!("{wrong}, at byte {} of the line", at - line),
+            None => format!("{}, at byte {} of the line", fault.what(), at - line),
         };
         let text = match from {
             Peer::Client(_) => match foreign {

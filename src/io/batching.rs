@@ -29,8 +29,8 @@ const ENOUGH_LINES: u64 = 7;
 const ENOUGH_BYTES: u64 = 16 * 1024;
 /// The number of turns that the moving average covers.
 const AVERAGE: u64 = 16;
-/// The smallest batch worth waiting for, and the largest: a quarter of sixty clients that talk in lockstep.
-const FEWEST: u32 = 2;
+/// The batch tried first, and the largest: a quarter of sixty clients that talk in lockstep.
+const FIRST: u32 = 2;
 const MOST: u32 = 16;
 /// Turns before batching is retried after a failure: doubled up to the maximum, reset to the minimum by a success.
 const FEWEST_SKIPPED: u32 = 64;
@@ -40,6 +40,8 @@ const MOST_SKIPPED: u32 = 4096;
 #[derive(Default)]
 pub struct Batching {
     wanted: u32,
+    /// The smallest batch that goes on.
+    fewest: u32,
     /// The average lines and bytes of a turn, times [`AVERAGE`].
     lines: u64,
     bytes: u64,
@@ -64,6 +66,11 @@ impl Load {
 }
 
 impl Batching {
+    /// Goes on while at least so many completions arrive.
+    pub fn at_least(fewest: u32) -> Self {
+        Self { fewest, ..Self::default() }
+    }
+
     /// Returns how many completions to wait for in the turn that starts now, beyond those that are ready.
     pub fn wanted(&mut self) -> u32 {
         self.turns += 1;
@@ -73,7 +80,7 @@ impl Batching {
         if self.wanted == 0 && self.is_busy {
             self.skip = self.skip.saturating_sub(1);
             if self.skip == 0 && self.lines < ENOUGH_LINES * AVERAGE && self.bytes < ENOUGH_BYTES * AVERAGE {
-                self.wanted = FEWEST;
+                self.wanted = FIRST;
             }
         }
         self.wanted
@@ -101,7 +108,7 @@ impl Batching {
             self.skip_next = FEWEST_SKIPPED;
         } else if 4 * completions < 3 * self.wanted {
             self.wanted /= 2;
-            if self.wanted < FEWEST {
+            if self.wanted < self.fewest {
                 self.wanted = 0;
                 self.skip = self.skip_next;
                 self.skip_next = (2 * self.skip_next).clamp(FEWEST_SKIPPED, MOST_SKIPPED);
@@ -137,7 +144,7 @@ mod tests {
     }
 
     fn busy() -> Batching {
-        let mut batching = Batching::default();
+        let mut batching = Batching::at_least(2);
         works(&mut batching, 50);
         batching
     }
@@ -180,8 +187,17 @@ mod tests {
     }
 
     #[test]
+    fn batches_that_stay_below_the_smallest_are_tried_now_and_then() {
+        let mut batching = Batching::at_least(4);
+        works(&mut batching, 50);
+        let waited = waits(&mut batching, 100_000, |_| 2);
+        assert!((2_000..=4_000).contains(&waited), "{waited} turns of 100,000");
+        assert!(waits(&mut batching, 1000, |wanted| wanted) > 800, "more arrive now");
+    }
+
+    #[test]
     fn there_is_no_wait_before_the_load_is_high_nor_after_it() {
-        let mut batching = Batching::default();
+        let mut batching = Batching::at_least(2);
         works(&mut batching, 30);
         assert_eq!(waits(&mut batching, 1000, |wanted| wanted), 0);
         works(&mut batching, 40);

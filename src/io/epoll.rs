@@ -10,12 +10,17 @@
 //! polls.
 
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
-use std::time::{Duration, Instant};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 
 use super::aside::{Aside, Task};
 use super::batching::Batching;
 use super::buffers::{Buffers, RECEIVE, RECEIVE_BUFFERS};
+use super::clocks::monotonic;
 use super::instance::{GONE, Instance, WRITABLE};
 use super::ring::Completion;
 use super::{Io, Submission, result_of};
@@ -23,8 +28,10 @@ use crate::error::StartError;
 
 /// Interval of retries after a failed registration.
 const ARM_AGAIN: Duration = Duration::from_millis(100);
-/// The first of the sleeps during which events accumulate.
-const FIRST_SLEEP: Duration = Duration::from_micros(48);
+/// The shortest of the sleeps during which events accumulate.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(48);
+/// A sleep costs more than it saves if fewer events arrive meanwhile, such as those of one client and its worker.
+const FEWEST: u32 = 4;
 /// The sleep after a wake-up by closed descriptors alone, which recur until a process that is being spawned has
 /// started.
 const STALE_SLEEP: Duration = Duration::from_millis(1);
@@ -35,6 +42,8 @@ const NOWAIT: libc::c_int = libc::RWF_NOWAIT;
 const READABLE: u32 = libc::EPOLLIN as u32;
 /// The token of the wake-up by helper threads.
 const ASIDE: u64 = u64::MAX;
+/// The token of the alarm.
+const ALARM: u64 = ASIDE - 1;
 
 /// A pending operation.
 type Waiting = Option<(u64, Submission)>;
@@ -93,8 +102,15 @@ pub struct Epoll {
     /// Descriptors that could not be registered, for lack of memory or because of the user's watch limit.
     unarmed: Vec<RawFd>,
     batching: Batching,
+    /// How long the last batch slept for each event.
+    pace: Duration,
     events: Vec<libc::epoll_event>,
-    origin: Instant,
+    timer: OwnedFd,
+    /// When the timer expires ([`monotonic`]), if it is set. It may expire when nothing is due any more.
+    alarm: Option<Duration>,
+    /// When the last turn ended: timeouts count from then.
+    turned_at: Duration,
+    origin: Duration,
 }
 
 impl Epoll {
@@ -107,6 +123,11 @@ impl Epoll {
         let aside = Aside::new().map_err(StartError::io("make an eventfd"))?;
         poll.control(libc::EPOLL_CTL_ADD, aside.wakes().as_raw_fd(), READABLE, ASIDE)
             .map_err(StartError::io("wait for an eventfd"))?;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
+            .map_err(|error| StartError::io("make a timer")(error.into()))?;
+        poll.control(libc::EPOLL_CTL_ADD, timer.as_raw_fd(), READABLE, ALARM)
+            .map_err(StartError::io("wait for a timer"))?;
+        let origin = monotonic();
         // Short sleeps are intended: see [`Batching`]. SAFETY: the call takes no memory. A failure matters little.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
         Ok(Self {
@@ -118,9 +139,13 @@ impl Epoll {
             done: Vec::new(),
             aside,
             unarmed: Vec::new(),
-            batching: Batching::default(),
+            batching: Batching::at_least(FEWEST),
+            pace: SHORTEST_SLEEP,
             events: Vec::new(),
-            origin: Instant::now(),
+            timer,
+            alarm: None,
+            turned_at: origin,
+            origin,
         })
     }
 
@@ -341,7 +366,7 @@ impl Epoll {
         let waits = timeout != Some(Duration::ZERO);
         let several = if waits { self.batching.wanted() } else { 0 };
         if several > 0 {
-            self.gather(several as usize, timeout)?;
+            self.gather(several, timeout)?;
             self.batching.came(self.events.len() as u32);
         }
         if self.events.is_empty() {
@@ -355,6 +380,10 @@ impl Epoll {
                     let done = &mut self.done;
                     self.aside.finished(|token, result| done.push(Completion::of(token, result, None, false)));
                 }
+                ALARM => {
+                    let _ = rustix::io::read(&self.timer, &mut [0; 8]);
+                    self.alarm = None;
+                }
                 _ if self.waiters(&event).is_none() => continue,
                 _ => self.ready(event.u64 as RawFd, event.events),
             }
@@ -367,21 +396,35 @@ impl Epoll {
         Ok(())
     }
 
-    /// Sleeps, for longer and longer, while more events arrive and until there are `several`.
-    fn gather(&mut self, several: usize, timeout: Option<Duration>) -> io::Result<()> {
-        let patience = Batching::patience(several as u32);
+    /// Sleeps as long as `several` events take at the last pace, and longer while more arrive, until there are as many.
+    fn gather(&mut self, several: u32, timeout: Option<Duration>) -> io::Result<()> {
+        let patience = Batching::patience(several);
         let patience = timeout.map_or(patience, |timeout| timeout.min(patience));
-        let (mut slept, mut slice, mut known) = (Duration::ZERO, FIRST_SLEEP, 0);
+        let (mut slept, mut known) = (Duration::ZERO, 0);
         while slept < patience {
-            let sleep = slice.min(patience - slept);
+            let sleep = (self.pace * several).max(SHORTEST_SLEEP).max(slept).min(patience - slept);
             std::thread::sleep(sleep);
-            (slept, slice) = (slept + sleep, 2 * slice);
+            slept += sleep;
             self.look(Some(Duration::ZERO))?;
-            let came = self.events.len();
+            let came = self.events.len() as u32;
             if came >= several || came == known {
                 break;
             }
             known = came;
+        }
+        self.pace = slept / several.max(self.events.len() as u32);
+        Ok(())
+    }
+
+    /// Sets the timer, unless it expires within this time already. If each wait had its own timeout, the kernel would
+    /// arm and cancel a timer on every sleep.
+    fn set_alarm(&mut self, timeout: Duration) -> io::Result<()> {
+        let due = self.turned_at + timeout;
+        if self.alarm.is_none_or(|alarm| alarm > due) {
+            let it_value = Timespec { tv_sec: due.as_secs() as i64, tv_nsec: due.subsec_nanos().into() };
+            let once = Itimerspec { it_interval: Timespec::default(), it_value };
+            timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &once)?;
+            self.alarm = Some(due);
         }
         Ok(())
     }
@@ -389,11 +432,13 @@ impl Epoll {
     /// Takes the events that are ready, or waits for one. Events taken earlier but not handled are reported again,
     /// except one-shot ones.
     fn look(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        // Rounds up to whole milliseconds.
-        let timeout = timeout.map_or(-1, |timeout| timeout.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32);
+        let waits = timeout != Some(Duration::ZERO);
+        if let Some(timeout) = timeout.filter(|_| waits) {
+            self.set_alarm(timeout)?;
+        }
         let mut events = std::mem::take(&mut self.events);
         events.retain(|event| self.waiters(event).is_some_and(|waiters| waiters.registered.is_none()));
-        let result = self.poll.wait(&mut events, timeout);
+        let result = self.poll.wait(&mut events, if waits { -1 } else { 0 });
         self.events = events;
         result
     }
@@ -435,6 +480,7 @@ impl Io for Epoll {
         self.new = new;
         let again = (!self.unarmed.is_empty()).then_some(ARM_AGAIN);
         let turned = self.poll([timeout, again].into_iter().flatten().min());
+        self.turned_at = monotonic();
         let moved = self.done.iter().map(|completion| completion.result.max(0) as u64).sum();
         self.batching.moved(moved);
         completions.append(&mut self.done);
@@ -454,7 +500,11 @@ impl Io for Epoll {
     }
 
     fn elapsed(&self) -> Duration {
-        self.origin.elapsed()
+        monotonic().saturating_sub(self.origin)
+    }
+
+    fn turned_at(&self) -> Duration {
+        self.turned_at.saturating_sub(self.origin)
     }
 
     #[inline]

@@ -191,7 +191,7 @@ impl Ring {
             wait,
             alarms: Box::new(Alarms { turned_at: monotonic(), ..Alarms::default() }),
             can_batch,
-            batching: Batching::default(),
+            batching: Batching::at_least(2),
             waiting: VecDeque::new(),
             prompt: 0,
             was_roused: false,

@@ -1,6 +1,7 @@
 //! The epoll backend: which operation is woken by which event, and that no operation blocks another.
 
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Instant;
 
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -38,6 +39,54 @@ fn wait(epoll: &mut Epoll) -> Vec<(u64, i32)> {
 
 fn receive(socket: &UnixStream) -> Submission {
     Submission::Receive { socket: socket.as_raw_fd(), was_empty: true }
+}
+
+#[test]
+fn one_timer_ends_all_waits_in_time() {
+    let mut epoll = epoll();
+    let (ours, theirs) = UnixStream::pair().expect("a pair");
+    let (hour, moment) = (Duration::from_secs(3600), Duration::from_millis(1));
+    let mut turn = |submission: Option<Submission>, timeout| {
+        submission.into_iter().for_each(|submission| submit(&mut epoll, submission, 1));
+        let mut completions = Vec::new();
+        epoll.turn(Some(timeout), &mut completions).expect("it works");
+        (completions.len(), epoll.alarm)
+    };
+    assert_eq!(turn(None, Duration::ZERO), (0, None), "nothing is waited for");
+    rustix::io::write(&theirs, b"abc").expect("there is room");
+    let (1, Some(alarm)) = turn(Some(receive(&ours)), hour) else { panic!("there is something to read") };
+    assert!(alarm > monotonic());
+    rustix::io::write(&theirs, b"abc").expect("there is room");
+    assert_eq!(turn(Some(receive(&ours)), 2 * hour), (1, Some(alarm)), "it is in time for what is due later");
+    for _ in 0..2 {
+        assert!((0..9).any(|_| turn(None, moment) == (0, None)), "it is set again for what is due sooner");
+    }
+}
+
+#[test]
+fn a_timer_that_expires_while_events_accumulate_is_not_forgotten() {
+    let mut epoll = epoll();
+    epoll.set_alarm(Duration::ZERO).expect("there are timers");
+    for _ in 0..2 {
+        epoll.look(None).expect("it works");
+        assert!(matches!(epoll.events[..], [libc::epoll_event { u64: ALARM, .. }]));
+    }
+    assert_eq!((turn(&mut epoll), epoll.alarm), (vec![], None));
+}
+
+#[test]
+fn a_batch_sleeps_for_as_long_as_its_events_took_the_last_time() {
+    let mut epoll = epoll();
+    let pairs: Vec<_> = (0..8).map(|_| UnixStream::pair().expect("a pair")).collect();
+    for (number, (ours, theirs)) in pairs.iter().enumerate() {
+        rustix::io::write(theirs, b"a").expect("there is room");
+        epoll.wait(number as u64, receive(ours));
+    }
+    epoll.pace = SHORTEST_SLEEP;
+    for slept in [Batching::patience(4), SHORTEST_SLEEP] {
+        epoll.gather(4, None).expect("it works");
+        assert_eq!(epoll.pace, slept / 8);
+    }
 }
 
 #[test]

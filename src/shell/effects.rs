@@ -33,7 +33,11 @@ impl<I: Io> Reactor<I> {
                 Effect::Pause(peer) => self.pause(peer, true),
                 Effect::Resume(peer) => self.pause(peer, false),
                 Effect::Spawn { worker, name, generation } => self.spawn(worker, name, generation),
-                Effect::CloseStdin(worker) => self.with(Peer::Worker(worker), Self::close_after_flush),
+                Effect::CloseStdin(worker) => {
+                    if let Some(slot) = self.connections.slot(Peer::Worker(worker)) {
+                        self.close_after_flush(slot);
+                    }
+                }
                 Effect::Signal { worker, signal } => self.workers.processes.signal(worker, signal),
                 Effect::Probe(worker) => self.tell_unread(worker),
                 Effect::Release(worker) => {
@@ -57,13 +61,6 @@ impl<I: Io> Reactor<I> {
                 Effect::Report(report) => self.log.report(report, &self.workers.pools),
                 Effect::Done => self.is_done = true,
             }
-        }
-    }
-
-    /// Runs `act` on a peer's connection, if it still exists.
-    fn with(&mut self, peer: Peer, act: impl FnOnce(&mut Self, usize)) {
-        if let Some(slot) = self.connections.slot(peer) {
-            act(self, slot);
         }
     }
 

@@ -55,14 +55,6 @@ impl<I: Io> Reactor<I> {
         true
     }
 
-    /// Starts pings for a WebSocket when it is silent.
-    pub(super) fn begin_pings(&mut self, now: Moment, slot: usize, number: u64) {
-        if let Some(web) = &mut self.connections[slot].web {
-            web.heartbeat.begin(now, number);
-            self.schedule(slot);
-        }
-    }
-
     /// Pings a silent connection, and closes one that did not answer.
     pub(super) fn ping(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];

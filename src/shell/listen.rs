@@ -234,14 +234,25 @@ pub(super) struct Opening<'a> {
     used: Vec<bool>,
     /// How long to wait for other daemons that are starting.
     others_until: Instant,
-    leaving: Leaving,
+    /// TCP sockets that a reload is about to close. Until then new ones may overlap with them (SO_REUSEPORT), as 0.0.0.0
+    /// does with 127.0.0.1: they listen until all new ones are open, and stay if one cannot be opened.
+    leaving: Vec<OwnedFd>,
 }
 
 impl<'a> Opening<'a> {
     /// `inherited` were passed to us; `leaving` are our TCP sockets that are closed once the new ones are open.
     pub(super) fn new(inherited: &'a [Inherited], leaving: Vec<OwnedFd>) -> Self {
         let others_until = Instant::now() + OTHER_STARTS;
-        Self { inherited, used: vec![false; inherited.len()], others_until, leaving: Leaving::new(leaving) }
+        let opening = Self { inherited, used: vec![false; inherited.len()], others_until, leaving };
+        opening.may_be_shared(true);
+        opening
+    }
+
+    /// Whether the addresses of leaving sockets may be shared. If this fails, they stay in use, which is reported.
+    fn may_be_shared(&self, may_be: bool) {
+        for socket in &self.leaving {
+            let _ = sockopt::set_socket_reuseport(socket, may_be);
+        }
     }
 
     /// An inherited socket that is not used.
@@ -292,7 +303,7 @@ impl<'a> Opening<'a> {
         };
         match listen {
             Listen::Stdio => Ok(Vec::new()),
-            Listen::Tcp { host, port } => open_tcp(host, *port, listener, self.leaving.shares(), |address| {
+            Listen::Tcp { host, port } => open_tcp(host, *port, listener, !self.leaving.is_empty(), |address| {
                 passed_on(Address::Tcp { host: address.ip().to_string(), port: *port }, Place::Tcp(address))
             }),
             Listen::Unix { path, mode, owner } => {
@@ -312,40 +323,16 @@ impl<'a> Opening<'a> {
     }
 }
 
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.may_be_shared(false);
+    }
+}
+
 /// Whether a socket at `one` accepts all connections to `other`: `[::]` is all interfaces, including IPv4.
 fn covers(one: SocketAddr, other: SocketAddr) -> bool {
     let is_every = one.ip().is_unspecified() && (one.is_ipv6() || other.is_ipv4());
     one.port() == other.port() && (is_every || one.ip() == other.ip())
-}
-
-/// TCP sockets that a reload is about to close. Until then new ones may overlap with them (SO_REUSEPORT), as 0.0.0.0
-/// does with 127.0.0.1: they listen until all new ones are open, and stay if one cannot be opened.
-struct Leaving(Vec<OwnedFd>);
-
-impl Leaving {
-    fn new(sockets: Vec<OwnedFd>) -> Self {
-        let leaving = Self(sockets);
-        leaving.may_be_shared(true);
-        leaving
-    }
-
-    /// Whether a new socket may have to share an address with one of them.
-    fn shares(&self) -> bool {
-        !self.0.is_empty()
-    }
-
-    /// If this fails, the address stays in use, which is reported.
-    fn may_be_shared(&self, may_be: bool) {
-        for socket in &self.0 {
-            let _ = sockopt::set_socket_reuseport(socket, may_be);
-        }
-    }
-}
-
-impl Drop for Leaving {
-    fn drop(&mut self) {
-        self.may_be_shared(false);
-    }
 }
 
 fn is_in_use(error: &StartError) -> bool {

@@ -10,8 +10,7 @@ use rustix::net::{Shutdown, shutdown};
 use super::handshakes::upgrade::UpgradePolicy;
 use super::listen::{KEEPALIVE, Listening, OwnSocket};
 use crate::bus::port::Moment;
-use crate::config::{Config, Listen, Listener, Owner, WebProtocol};
-use crate::error::StartError;
+use crate::config::{Config, Listen, Listener, WebProtocol};
 
 /// Interval of messages that nothing can be accepted.
 const TELL_EVERY: Duration = Duration::from_secs(10);
@@ -40,7 +39,7 @@ impl Throttle {
 
 /// The state of a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     Open,
     /// It was shut down, and is replaced.
     Ended,
@@ -53,7 +52,7 @@ enum State {
 /// A listening socket and its accept state.
 pub(super) struct Acceptor {
     /// None once the daemon accepts no more connections.
-    listening: Option<Listening>,
+    pub listening: Option<Listening>,
     /// Its display name.
     pub address: String,
     /// It is for operators rather than clients.
@@ -62,7 +61,7 @@ pub(super) struct Acceptor {
     is_gone: bool,
     /// A wait for a connection is in flight.
     pub is_busy: bool,
-    state: State,
+    pub state: State,
     /// The delay after the next failure.
     delay: Duration,
     /// Limits the message that nothing can be accepted.
@@ -99,17 +98,6 @@ impl Acceptor {
         }
     }
 
-    /// The first of these sockets that would accept each of its connections instead.
-    pub(super) fn covered_by<'l>(&self, others: &'l [Listening]) -> Option<&'l Listening> {
-        let own = self.listening.as_ref()?;
-        others.iter().find(|other| other.covers(own))
-    }
-
-    /// Sets the permissions of its file, if it has one.
-    pub(super) fn set_access(&mut self, mode: u32, owner: Owner) -> Result<(), StartError> {
-        self.listening.as_mut().map_or(Ok(()), |listening| listening.set_access(mode, owner))
-    }
-
     /// Whether its slot is free.
     fn is_free(&self) -> bool {
         self.is_gone && self.listening.is_none() && !self.is_busy
@@ -127,11 +115,6 @@ impl Acceptor {
     /// Its socket.
     pub(super) fn socket(&self) -> Option<BorrowedFd<'_>> {
         self.listening.as_ref().map(|listening| listening.socket.as_fd())
-    }
-
-    /// Whether its pending connections would be lost with us.
-    pub(super) fn is_own(&self) -> bool {
-        self.listening.as_ref().is_some_and(|listening| !listening.is_inherited)
     }
 
     /// Begins a wait for a connection, if it should. Returns the socket.
@@ -154,11 +137,6 @@ impl Acceptor {
         self.listening.is_none() || self.state == State::Shut
     }
 
-    /// Whether only operations in flight keep it from listening again.
-    pub(super) fn is_reopening(&self) -> bool {
-        self.state == State::Reopening
-    }
-
     /// Records a failed accept. Returns the delay.
     pub(super) fn fail(&mut self, error: Errno) -> Duration {
         let is_ended = matches!(error, Errno::INVAL | Errno::BADF | Errno::NOTSOCK | Errno::OPNOTSUPP);
@@ -175,15 +153,6 @@ impl Acceptor {
             // A wait in flight completes after this. The socket has to be replaced afterwards.
             let _ = shutdown(&listening.socket, Shutdown::Both);
         }
-    }
-
-    /// Listens again once the old socket has nothing in flight. False if it was not shut.
-    pub(super) fn reopen(&mut self) -> bool {
-        let was_shut = self.state == State::Shut;
-        if was_shut {
-            self.state = State::Reopening;
-        }
-        was_shut
     }
 
     /// Closes its socket, or only stops accepting if something is in flight on it. True if that has to be cancelled.

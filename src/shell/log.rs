@@ -51,10 +51,8 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 
 pub(super) struct Buffered {
     bytes: Vec<u8>,
-    /// Lines dropped after these, and how many of them were from workers and requests.
-    dropped: u64,
-    of_workers: u64,
-    of_requests: u64,
+    /// Lines dropped after these, by their source.
+    dropped: [u64; 3],
     /// They have to be written without waiting for more.
     are_due: bool,
 }
@@ -69,7 +67,7 @@ pub(super) enum LineSource {
 }
 
 impl Buffered {
-    const EMPTY: Self = Self { bytes: Vec::new(), dropped: 0, of_workers: 0, of_requests: 0, are_due: false };
+    const EMPTY: Self = Self { bytes: Vec::new(), dropped: [0; 3], are_due: false };
 
     fn push(&mut self, line: &[u8], source: LineSource) {
         self.push_with(source, || line);
@@ -81,7 +79,7 @@ impl Buffered {
         // lines.
         let is_own = source == LineSource::Daemon;
         let room = if is_own { BUFFER } else { OTHERS_PART };
-        let missed = if is_own { self.dropped - self.of_workers - self.of_requests } else { self.dropped };
+        let missed = if is_own { self.dropped[source as usize] } else { self.dropped.iter().sum() };
         if missed == 0 && self.bytes.len() < room {
             let line = line();
             if self.bytes.len() + line.len() <= room {
@@ -93,10 +91,8 @@ impl Buffered {
                 return;
             }
         }
-        self.dropped += 1;
+        self.dropped[source as usize] += 1;
         LOST.fetch_add(1, Ordering::Relaxed);
-        self.of_workers += u64::from(source == LineSource::Workers);
-        self.of_requests += u64::from(source == LineSource::Requests);
     }
 }
 
@@ -152,16 +148,16 @@ impl Batch {
 
     /// Takes the buffered lines, with notes of what was lost.
     fn fill(&mut self, buffer: &mut Buffered) {
-        (self.written, self.dropped) = (0, std::mem::take(&mut buffer.dropped));
+        let dropped = std::mem::take(&mut buffer.dropped);
+        (self.written, self.dropped) = (0, dropped.iter().sum());
         buffer.are_due = false;
-        let of = [std::mem::take(&mut buffer.of_workers), std::mem::take(&mut buffer.of_requests)];
         self.bytes.clear();
         if self.torn {
             self.bytes.push(b'\n');
         }
         if self.failed > 0 {
             let why = io::Error::from_raw_os_error(self.errno);
-            self.note(self.failed, [0, 0], &format!("stderr could not be written ({why})"));
+            self.note(self.failed, &[], &format!("stderr could not be written ({why})"));
         }
         self.lines.start = self.bytes.len();
         if self.bytes.is_empty() {
@@ -171,11 +167,11 @@ impl Batch {
         }
         self.lines.end = self.bytes.len();
         if self.dropped > 0 {
-            self.note(self.dropped, of, "stderr was full");
+            self.note(self.dropped, &dropped[1..], "stderr was full");
         }
     }
 
-    fn note(&mut self, lines: u64, of: [u64; 2], why: &str) {
+    fn note(&mut self, lines: u64, of: &[u64], why: &str) {
         let told = of.iter().zip(["workers", "requests"]).filter(|(lines, _)| **lines > 0);
         let source: String = told.map(|(lines, source)| format!(", {lines} of them of {source}")).collect();
         let why = format_args!("{why}: {lines} lines of the log were dropped{source}");
@@ -461,7 +457,7 @@ mod tests {
     use super::*;
 
     fn filled(batch: &mut Batch, lines: &str, dropped: u64) -> String {
-        batch.fill(&mut Buffered { bytes: lines.into(), dropped, ..Buffered::EMPTY });
+        batch.fill(&mut Buffered { bytes: lines.into(), dropped: [dropped, 0, 0], ..Buffered::EMPTY });
         String::from_utf8(batch.rest().to_vec()).expect("UTF-8")
     }
 
@@ -516,12 +512,13 @@ mod tests {
         for _ in 0..2 * BUFFER / noise.len() {
             buffer.push(&noise, LineSource::Workers);
         }
-        assert!(buffer.bytes.len() <= OTHERS_PART && buffer.of_workers > 0 && buffer.dropped == buffer.of_workers);
+        let [own, dropped, of_requests] = buffer.dropped;
+        assert!(buffer.bytes.len() <= OTHERS_PART && dropped > 0 && (own, of_requests) == (0, 0));
         for _ in 0..100 {
             buffer.push(b"own\n", LineSource::Daemon);
             buffer.push(&noise, LineSource::Workers);
         }
-        let dropped = buffer.dropped;
+        let dropped = buffer.dropped[1];
         let mut batch = Batch::default();
         batch.fill(&mut buffer);
         let text = String::from_utf8(batch.rest().to_vec()).expect("UTF-8");
@@ -529,6 +526,10 @@ mod tests {
         let note = format!("stderr was full: {dropped} lines of the log were dropped, {dropped} of them of workers");
         assert!(text.lines().last().is_some_and(|line| line.contains(&note)), "{note}");
         buffer.push(&noise, LineSource::Workers);
-        assert_eq!((buffer.bytes.len(), buffer.dropped), (noise.len(), 0), "once that was told, there is room again");
+        assert_eq!(
+            (buffer.bytes.len(), buffer.dropped),
+            (noise.len(), [0; 3]),
+            "once that was told, there is room again"
+        );
     }
 }

@@ -238,7 +238,9 @@ impl<I: Io> Reactor<I> {
     pub(super) fn cancel(&mut self, operation: Operation, slot: usize) {
         let descriptor = match operation {
             Operation::Accept => self.listeners.acceptor(slot).socket().map(|socket| socket.as_raw_fd()),
-            Operation::HttpReceive | Operation::HttpSend | Operation::HttpWatch => Some(self.http.socket(slot)),
+            Operation::HttpReceive | Operation::HttpSend | Operation::HttpWatch => {
+                Some(self.http.connections[slot].socket.as_raw_fd())
+            }
             Operation::Log => Some(rustix::stdio::stderr().as_raw_fd()),
             Operation::Read => self.connections[slot].ends.input().map(|input| input.as_raw_fd()),
             Operation::ReadStderr => self.connections[slot].stderr.as_ref().map(|stderr| stderr.pipe.as_raw_fd()),

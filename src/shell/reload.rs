@@ -36,7 +36,7 @@ impl<I: Io> Shell<I> {
             return self.reactor.tell(now, Input::Shutdown);
         }
         tracing::info!("SIGHUP: the configuration is read again");
-        self.reloads.is_wanted = self.reloads.is_under_way();
+        self.reloads.is_wanted = self.reloads.outcomes.last.is_under_way;
         if let Err(why) = self.begin_reload(false) {
             tracing::warn!("{why}");
         }
@@ -56,7 +56,7 @@ impl<I: Io> Shell<I> {
         if self.bus.stage() > Stage::Running {
             return Err("the daemon shuts down, and reads no configuration any more".to_owned());
         }
-        if self.reloads.is_under_way() {
+        if self.reloads.outcomes.last.is_under_way {
             return Err("another reload is under way".to_owned());
         }
         let running = &self.reloads.running;
@@ -171,7 +171,8 @@ impl<I: Io> Shell<I> {
             if listener.is_gone {
                 tracing::info!("stopped listening on {}", self.reactor.listeners.address(index));
                 let acceptor = self.reactor.listeners.acceptor(index);
-                let to = acceptor.covered_by(opened).map(|listening| listening.listener);
+                let covers = |own: &Listening| opened.iter().find(|other| other.covers(own));
+                let to = acceptor.listening.as_ref().and_then(covers).map(|listening| listening.listener);
                 if let Some(to) = to.filter(|to| *to < plan.config.listeners.len()) {
                     moved.push((index, to));
                     continue;
@@ -182,7 +183,7 @@ impl<I: Io> Shell<I> {
                 let acceptor = self.reactor.listeners.acceptor(index);
                 acceptor.belong_to(after, listener);
                 if let Listen::Unix { mode, owner, .. } = &listener.listen
-                    && let Err(error) = acceptor.set_access(*mode, *owner)
+                    && let Some(Err(error)) = acceptor.listening.as_mut().map(|own| own.set_access(*mode, *owner))
                 {
                     tracing::error!("{error}");
                 }

@@ -50,11 +50,6 @@ impl Reloads {
         self.source.again.is_some()
     }
 
-    /// Whether a reload is in progress.
-    pub(super) fn is_under_way(&self) -> bool {
-        !self.outcomes.last.is_over
-    }
-
     pub(super) fn begin(
         &mut self,
         teller: &Teller,

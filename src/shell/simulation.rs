@@ -514,7 +514,7 @@ impl Simulation {
             (0, 0),
             "something is left"
         );
-        assert!(self.machine.shell.reactor.http.is_empty(), "a handshake is pending");
+        assert!(self.machine.shell.reactor.http.connections.is_empty(), "a handshake is pending");
         let now = self.now();
         let Self { machine: Machine { shell, wires, children, .. }, clients, operators, stdio, .. } = self;
         drop(shell);

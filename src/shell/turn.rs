@@ -285,7 +285,7 @@ impl<I: Io> Shell<I> {
             self.reactor.leave(slot);
         }
         self.close_admin();
-        if !self.reactor.http.is_empty() {
+        if !self.reactor.http.connections.is_empty() {
             // Flush what was submitted last: without the end of their streams clients would take them for broken.
             self.take_completions(Duration::ZERO);
             self.leave_all(self.reactor.clock.now(), |_| true);
@@ -331,7 +331,7 @@ impl<I: Io> Shell<I> {
         let until = self.reactor.io.elapsed() + LAST_COMPLETIONS;
         loop {
             let reactor = &self.reactor;
-            let is_empty = reactor.connections.is_empty() && reactor.http.is_empty();
+            let is_empty = reactor.connections.is_empty() && reactor.http.connections.is_empty();
             let is_settled = is_empty && !reactor.log.is_busy();
             let left = until.saturating_sub(reactor.io.elapsed());
             if is_settled || left.is_zero() || !self.take_completions(left) {

@@ -135,11 +135,6 @@ impl WebSocket {
         self.heartbeat.stop();
         Some(frame)
     }
-
-    /// When its timer is due.
-    pub(super) fn due(&self) -> Option<Moment> {
-        self.heartbeat.due
-    }
 }
 
 /// The pings of a silent connection: once in each period, at a moment of its own.
@@ -153,7 +148,7 @@ pub(super) struct Heartbeat {
     /// When it was pinged, if it has been silent since.
     pinged: Option<Moment>,
     /// When it has to be checked, if it is pinged at all.
-    due: Option<Moment>,
+    pub due: Option<Moment>,
 }
 
 /// What to do about a connection now.

@@ -122,7 +122,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
         };
     gauge "stdio_bus_last_reload_successful" as "last_reload_successful" of All:
         "1 if the last reload succeeded, or there was none.";
-        One |it, _| Value::from(it.view.reloads.last_succeeded());
+        One |it, _| Value::from(!it.view.reloads.last_failed);
     gauge "stdio_bus_draining" of All: "1 while the daemon drains.";
         One |it, _| Value::from(it.view.bus.readiness() == Readiness::Draining);
     gauge "stdio_bus_listener_ready" as "ready" of Listeners: "1 if /readyz?listener=N says 200.";

@@ -34,6 +34,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::handshakes::tokens;
 use super::listeners::{Acceptor, Throttle};
 use crate::bus::histogram::Histogram;
 use crate::config::{Config, Listen, Token};
@@ -103,20 +104,11 @@ impl Admin {
         self.places = config.listeners.iter().enumerate().map(place).collect();
     }
 
-    /// Takes the reread token file. If it is invalid that is logged, and the last token stays valid.
+    /// Takes the reread token file.
     pub(super) fn take_token(&mut self, content: io::Result<Vec<u8>>) {
-        let path = self.token_file.display();
-        let content = content.map_err(|error| error.to_string());
-        match content.and_then(|bytes| Token::new(&bytes).map_err(|why| format!("it {why}"))) {
-            Ok(token) if self.token.as_ref() == Some(&token) => {}
-            Ok(token) => {
-                tracing::info!("the token file {path} of the admin listener was read again");
-                self.token = Some(token);
-            }
-            Err(why) => tracing::error!(
-                "the token file {path} of the admin listener cannot be used, and the last token stays valid: {why}"
-            ),
-        }
+        let what = format!("the token file {} of the admin listener", self.token_file.display());
+        let parse = |bytes: &[u8]| Token::new(bytes).map(Some).map_err(|why| format!("it {why}"));
+        tokens::take(&mut self.token, &what, content, parse);
     }
 
     /// The state of an operator's connection.

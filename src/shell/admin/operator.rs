@@ -13,16 +13,8 @@ pub(super) struct Operator {
     /// The request whose body is incomplete.
     pub request: Option<Request>,
     pub rest: Option<Rest>,
-    /// It is queued for its next piece.
-    pub is_busy: bool,
     /// When it was accepted, or its last answer began.
     pub since: Moment,
-}
-
-impl Operator {
-    pub(super) fn new(now: Moment, origin: Origin) -> Self {
-        Self { origin, request: None, rest: None, is_busy: false, since: now }
-    }
 }
 
 /// The rest of an answer that is produced in pieces.

@@ -118,11 +118,11 @@ fn show_table(_: &View<'_>, request: &Request) -> Response {
 
 /// The state of the last reload.
 fn reloaded(view: &View<'_>) -> Vec<u8> {
-    let Outcome { number, is_dry_run, is_over, code, lines } = &view.reloads.last;
+    let Outcome { number, is_dry_run, is_under_way, code, lines } = &view.reloads.last;
     let outcome = json!({
         "number": number,
         "dry_run": is_dry_run,
-        "over": is_over,
+        "over": !is_under_way,
         "code": code,
         "lines": lines,
     });

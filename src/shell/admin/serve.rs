@@ -35,7 +35,7 @@ impl<I: Io> Shell<I> {
         let origin = Origin::of(&accepted.socket, accepted.place, is_unix, self.admin.is_abstract);
         let http = &mut self.reactor.http;
         let slot = http.add(now, accepted, Purpose::Admin, LIMITS);
-        self.admin.operators.insert(slot, Operator::new(now, origin));
+        self.admin.operators.insert(slot, Operator { origin, request: None, rest: None, since: now });
         self.receive_first(now, slot);
     }
 
@@ -123,7 +123,7 @@ impl<I: Io> Shell<I> {
         if has_enough || connection.state != State::Answering || operator.rest.is_none() {
             return false;
         }
-        if !std::mem::replace(&mut operator.is_busy, true) {
+        if !self.admin.busy.contains(&slot) {
             self.admin.busy.push_back(slot);
         }
         true
@@ -139,9 +139,7 @@ impl<I: Io> Shell<I> {
         let is_there = |it: &&mut Connection| it.is_operators() && it.state == State::Answering;
         let Some(connection) = self.reactor.http.connections.get_mut(slot).filter(is_there) else { return };
         let mut out = std::mem::take(connection.outgoing.queue());
-        let operator = self.admin.operator(slot);
-        operator.is_busy = false;
-        let mut rest = operator.rest.take();
+        let mut rest = self.admin.operator(slot).rest.take();
         let goes_on = rest.as_mut().is_some_and(|rest| rest.make_piece(&self.view(now), &mut out));
         let connection = &mut self.reactor.http.connections[slot];
         *connection.outgoing.queue() = out;

@@ -5,7 +5,7 @@
 //! There may be as many as there are free client slots, and some more, which ask for health or are told that the daemon
 //! is full. A new one replaces one of the source with most of them ([`Http::first_to_go`](super::http)).
 
-mod tokens;
+pub(super) mod tokens;
 pub(super) mod upgrade;
 
 use std::os::fd::OwnedFd;
@@ -24,7 +24,6 @@ use crate::mcp::Fault;
 use crate::proxy::{self, Reading};
 use crate::websocket::answer::Refusal;
 use crate::websocket::request;
-use upgrade::Decision;
 
 /// Time limit for a PROXY header. A proxy sends it in the first packet; one packet may be lost.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
@@ -111,36 +110,27 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Answers the request of a WebSocket; `begun` follows its head.
+    /// Makes a connection the client that its request of a WebSocket asks for; `begun` follows its head.
     ///
     /// # Errors
     /// It is refused.
     pub(super) fn upgrade(&mut self, now: Moment, slot: usize, head: &Request<'_>, begun: &[u8]) -> Result<(), Fault> {
         let reactor = &mut self.reactor;
-        let connection = &mut reactor.http.connections[slot];
+        let connection = &reactor.http.connections[slot];
         let listener = connection.listener;
         let request = request::Request::of(head)?;
         let policy = reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
-        match policy.answer(&self.bus, listener, connection.origin.clone(), &request) {
-            Decision::Refuse(refusal) => return Err(refusal.into()),
-            Decision::Answer(answer) => {
-                connection.incoming.keeps_alive = false;
-                connection.outgoing.queue().extend_from_slice(answer.as_bytes());
-                reactor.begin_http_answer(now, slot);
-            }
-            Decision::Accept { origin, answer, bearer } => {
-                let longest = reactor.connections.longest_client_line;
-                let bearer = bearer.map(|bearer| (listener, bearer));
-                let mut web = WebSocket::new(&policy.terms, longest, now, bearer);
-                let mut framing = Framing::default();
-                framing.queue_control(answer.as_bytes());
-                // Its first frames may have arrived with the request. The newline of one may need a byte more.
-                let mut frames = [begun, b"\0"].concat();
-                let lines = web.decode(&mut framing, now, &mut frames, begun.len());
-                let socket = reactor.http.remove(slot).socket;
-                self.let_in(socket, listener, *origin, &frames[..lines], Some((web, framing)));
-            }
-        }
+        let (origin, answer, bearer) = policy.admit(&self.bus, listener, connection.origin.clone(), &request)?;
+        let longest = reactor.connections.longest_client_line;
+        let bearer = bearer.map(|bearer| (listener, bearer));
+        let mut web = WebSocket::new(&policy.terms, longest, now, bearer);
+        let mut framing = Framing::default();
+        framing.queue_control(answer.as_bytes());
+        // Its first frames may have arrived with the request. The newline of one may need a byte more.
+        let mut frames = [begun, b"\0"].concat();
+        let lines = web.decode(&mut framing, now, &mut frames, begun.len());
+        let socket = reactor.http.remove(slot).socket;
+        self.let_in(socket, listener, origin, &frames[..lines], Some((web, framing)));
         Ok(())
     }
 

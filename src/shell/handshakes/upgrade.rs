@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::tokens::TokensFile;
+use super::tokens;
 use crate::address::is_loopback;
 use crate::bus::Bus;
 use crate::bus::admission::TurnedAway;
@@ -17,7 +17,7 @@ use crate::bus::settings::Proxies;
 use crate::config::{Config, Listen, Listener, Web, WebProtocol};
 use crate::http1::{Head, Status};
 use crate::shell::ids;
-use crate::tokens::Bearer;
+use crate::tokens::{Bearer, Tokens};
 use crate::websocket::answer::{Accepted, Refusal};
 use crate::websocket::request::{Caller, Method, Request};
 use crate::websocket::{HEALTH, forwarded};
@@ -43,73 +43,56 @@ pub(in crate::shell) struct UpgradePolicy {
     pub terms: Web,
     /// The prefix of its ids.
     node: Arc<str>,
-    tokens: Option<TokensFile>,
+    /// The ids of the pools that a line of its tokens file may name.
+    pools: Vec<String>,
     /// It is bound to loopback, so that a name that resolves here is one of this machine.
     is_loopback: bool,
-}
-
-/// The decision on a request.
-pub(in crate::shell) enum Decision {
-    /// Make its connection a client.
-    Accept {
-        /// Its origin.
-        origin: Box<Origin>,
-        /// The response to send first.
-        answer: String,
-        /// The bearer of its token.
-        bearer: Option<Bearer>,
-    },
-    /// Send this response and close.
-    Answer(String),
-    /// Refuse it.
-    Refuse(Refusal),
 }
 
 impl UpgradePolicy {
     /// The policy of a listener, if it speaks WebSocket or MCP.
     pub(in crate::shell) fn of(listener: &Listener, config: &Config) -> Option<Self> {
         let terms = listener.web.clone()?;
-        let ids = || config.pools.iter().map(|pool| pool.core.id.clone()).collect();
-        let tokens = terms.tokens_file.clone().map(|path| TokensFile::new(path, ids(), terms.tokens.clone()));
+        let pools = config.pools.iter().map(|pool| pool.core.id.clone()).collect();
         let is_loopback = match &listener.listen {
             Listen::Tcp { host, .. } => is_loopback(&host.to_ascii_lowercase()),
             Listen::Unix { .. } | Listen::Stdio => false,
         };
-        Some(Self { terms, node: Arc::clone(&config.node), tokens, is_loopback })
+        Some(Self { terms, node: Arc::clone(&config.node), pools, is_loopback })
     }
 
     /// Takes the reread token file. True if the tokens have changed.
     pub(in crate::shell) fn take_tokens(&mut self, content: io::Result<Vec<u8>>) -> bool {
-        self.tokens.as_mut().is_some_and(|tokens| tokens.take(content))
+        let Web { tokens_file: Some(path), tokens: last, .. } = &mut self.terms else { return false };
+        let pools: Vec<&str> = self.pools.iter().map(String::as_str).collect();
+        let what = format!("the tokens file {}", path.display());
+        let has_changed = tokens::take(last, &what, content, |bytes| {
+            let text = str::from_utf8(bytes).map_err(|_| "it is not UTF-8".to_owned())?;
+            Tokens::parse(text, &pools)
+        });
+        if has_changed && last.is_empty() {
+            tracing::warn!("{what} has no token: every client is refused");
+        }
+        has_changed
     }
 
     /// Whether this bearer would still be admitted.
     pub(in crate::shell) fn knows(&self, bearer: &Bearer) -> bool {
-        self.tokens.as_ref().is_some_and(|tokens| tokens.tokens.has(bearer))
+        self.terms.tokens.has(bearer)
     }
 
-    /// Decides on a request. `origin` is the origin before any of the request's claims is believed.
-    pub(in crate::shell) fn answer(
-        &self,
-        bus: &Bus,
-        listener: usize,
-        origin: Origin,
-        request: &Request<'_>,
-    ) -> Decision {
-        if request.path == HEALTH && matches!(request.method, Method::Get | Method::Head) && request.upgrade().is_err()
-        {
-            return Decision::Answer(health(bus, listener, request.method));
-        }
-        self.admit(bus, listener, origin, request).unwrap_or_else(Decision::Refuse)
-    }
-
-    fn admit(
+    /// Admits the request of a WebSocket: the origin of its client, the response to send first, and the bearer of its
+    /// token. `origin` is the origin before any of the request's claims is believed.
+    ///
+    /// # Errors
+    /// It is refused.
+    pub(in crate::shell) fn admit(
         &self,
         bus: &Bus,
         listener: usize,
         mut origin: Origin,
         request: &Request<'_>,
-    ) -> Result<Decision, Refusal> {
+    ) -> Result<(Origin, String, Option<Bearer>), Refusal> {
         if request.path != self.terms.path {
             let why = format!("there is nothing here but {} and {HEALTH}", self.terms.path);
             return Err(Refusal::new(Status::NotFound, why));
@@ -120,7 +103,7 @@ impl UpgradePolicy {
         let connection_id = self.new_id().map_err(|why| Refusal::unavailable(why, RETRY_AFTER))?;
         let answer = Accepted { key, connection_id: &connection_id, protocol: request.protocol }.to_string();
         origin.names.connection_id = Some(connection_id.into());
-        Ok(Decision::Accept { origin: Box::new(origin), answer, bearer })
+        Ok((origin, answer, bearer))
     }
 
     /// Whether a request may name this host, and come from this page. `origin` is its source.
@@ -177,12 +160,12 @@ impl UpgradePolicy {
             }
         }
         let mut bearer = None;
-        if let Some(tokens) = &self.tokens {
+        if self.terms.tokens_file.is_some() {
             let refused = |why: &'static str| Refusal::new(Status::Unauthorized, why);
             let token = caller.token.ok_or_else(|| {
                 refused("a token is needed: Authorization: Bearer TOKEN, or the subprotocols acp and bearer.TOKEN")
             })?;
-            let found = tokens.tokens.find(token.0).ok_or_else(|| refused("this token is not valid"))?;
+            let found = self.terms.tokens.find(token.0).ok_or_else(|| refused("this token is not valid"))?;
             (origin.names.token, origin.pools) = (Some(found.name.clone()), found.pools.clone());
             bearer = Some(found.clone());
         }
@@ -203,7 +186,7 @@ impl UpgradePolicy {
 
     /// Whether a connection from this address may name another source: by a token, or for its client.
     pub(in crate::shell) fn names_sources(&self, place: Place) -> bool {
-        self.tokens.is_some() || self.trusts(place)
+        self.terms.tokens_file.is_some() || self.trusts(place)
     }
 
     /// Whether the name in `Host` is listed in `hosts`.

@@ -17,10 +17,9 @@ mod requests;
 mod serve;
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
-use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use slab::Slab;
 
 use super::listeners::Throttle;
@@ -107,16 +106,6 @@ impl Http {
     pub(super) fn configure(&mut self, config: &Config) {
         self.memory.most = config.limits.max_memory / 4;
         self.session_idle = config.limits.session_idle.unwrap_or(SESSION_IDLE);
-    }
-
-    /// The socket of a connection.
-    pub(super) fn socket(&self, slot: usize) -> RawFd {
-        self.connections[slot].socket.as_raw_fd()
-    }
-
-    /// Whether everything is closed.
-    pub(super) fn is_empty(&self) -> bool {
-        self.connections.is_empty()
     }
 
     /// The number of connections of this purpose.

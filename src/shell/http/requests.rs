@@ -15,9 +15,8 @@ use crate::mcp::fault::INVALID_REQUEST;
 use crate::mcp::session::MOST_REQUESTS;
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, message, modern};
-use crate::shell::handshakes::upgrade::{health, turned_away};
+use crate::shell::handshakes::upgrade::turned_away;
 use crate::shell::turn::Shell;
-use crate::websocket::HEALTH;
 use crate::websocket::request::Caller;
 
 impl<I: Io> Shell<I> {
@@ -29,13 +28,6 @@ impl<I: Io> Shell<I> {
         }
         let listener = connection.listener;
         let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
-        if head.path == HEALTH && matches!(head.method, Method::Get | Method::Head) {
-            connection.incoming.keeps_alive = false;
-            let answer = health(&self.bus, listener, head.method);
-            connection.outgoing.queue().extend_from_slice(answer.as_bytes());
-            self.reactor.begin_http_answer(self.reactor.clock.now(), slot);
-            return Ok(());
-        }
         let caller = Caller::of(head, None)?;
         let mut origin = connection.origin.clone();
         let page = caller.origin.map(Rc::from);

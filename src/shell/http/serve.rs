@@ -14,10 +14,12 @@ use crate::mcp::asked::Verb;
 use crate::mcp::write::Manner;
 use crate::mcp::{Fault, message, write};
 use crate::shell::connection::Flight;
+use crate::shell::handshakes::upgrade::health;
 use crate::shell::operation::Operation;
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 use crate::shell::turn::Shell;
+use crate::websocket::HEALTH;
 use crate::websocket::answer::Refusal;
 
 /// Size of the first receive on a new connection: most requests are shorter.
@@ -180,10 +182,18 @@ impl<I: Io> Shell<I> {
         let incoming = &mut connection.incoming;
         (incoming.is_old, incoming.keeps_alive) = (head.is_old, head.keeps_alive);
         incoming.is_head = head.method == Method::Head;
-        if connection.purpose == Purpose::Handshake {
-            return self.upgrade(now, slot, head, begun);
+        let is_check = head.path == HEALTH && matches!(head.method, Method::Get | Method::Head);
+        match connection.purpose {
+            Purpose::Mcp | Purpose::Handshake if is_check && !head.fields.has("upgrade", "websocket") => {
+                incoming.keeps_alive = false;
+                let answer = health(&self.bus, connection.listener, head.method);
+                connection.outgoing.queue().extend_from_slice(answer.as_bytes());
+                self.reactor.begin_http_answer(now, slot);
+                return Ok(());
+            }
+            Purpose::Handshake => return self.upgrade(now, slot, head, begun),
+            _ => self.http_head(slot, head)?,
         }
-        self.http_head(slot, head)?;
         // The head alone answers some requests.
         if head.expects_continue()
             && let Some(connection) = self.reactor.http.connections.get_mut(slot)

@@ -64,8 +64,11 @@ impl Reaper {
 
     /// Collects the results of finished starts.
     fn take_started(&mut self) {
-        let taken: Vec<Started> =
-            self.starters.values_mut().flat_map(|starter| std::iter::from_fn(|| starter.take())).collect();
+        let taken: Vec<Started> = self
+            .starters
+            .values_mut()
+            .flat_map(|starter| std::iter::from_fn(|| starter.take(Duration::ZERO)))
+            .collect();
         taken.into_iter().for_each(|started| self.note(started));
     }
 
@@ -159,7 +162,7 @@ impl Processes for Reaper {
         // Earlier requests finish first, and their processes are killed.
         while let Some(starter) = self.starters.values_mut().find(|starter| starter.under_way > 0) {
             let left = until.saturating_duration_since(Instant::now());
-            let Some(started) = starter.wait(left) else { break };
+            let Some(started) = starter.take(left) else { break };
             self.note(started);
         }
         loop {

@@ -56,15 +56,8 @@ impl Starter {
         Ok(())
     }
 
-    /// The result of a start, if one is there.
-    pub(crate) fn take(&mut self) -> Option<Started> {
-        let started = self.results.try_recv()?;
-        self.under_way -= 1;
-        Some(started)
-    }
-
-    /// The same; waits up to `patience` for one.
-    pub(crate) fn wait(&mut self, patience: Duration) -> Option<Started> {
+    /// The result of a start, if one comes in this time.
+    pub(crate) fn take(&mut self, patience: Duration) -> Option<Started> {
         let started = self.results.recv_timeout(patience)?;
         self.under_way -= 1;
         Some(started)

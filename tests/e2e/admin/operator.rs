@@ -130,7 +130,7 @@ fn an_action_over_tcp_needs_the_token() {
         fs::rename(format!("{file}.new"), &file).expect("the same directory");
     };
     put("short\n");
-    daemon.logs(&["ERROR", "the last token stays valid: it has 5 bytes, and 16 is the least"]);
+    daemon.logs(&["ERROR", "its last content stays valid: it has 5 bytes, and 16 is the least"]);
     assert_eq!(post("Authorization: Bearer 0123456789abcdef\r\n"), 202);
     put("another token of 16\n");
     daemon.until("the new token is good", || post("Authorization: Bearer another token of 16\r\n") == 202);

@@ -157,9 +157,8 @@ impl<I: Io> Reactor<I> {
 
     /// Whether another connection needs no eviction: the descriptor of an evicted one is free only in the next turn.
     fn has_room(&mut self, index: usize) -> bool {
-        !self.listeners.acceptor(index).for_admin
-            && self.http.has_room(Purpose::Mcp)
-            && self.http.has_room(Purpose::Handshake)
+        let has_room = |purpose| self.http.has_room(purpose) || self.http.never_has(purpose);
+        !self.listeners.acceptor(index).for_admin && has_room(Purpose::Mcp) && has_room(Purpose::Handshake)
     }
 
     /// Arms the wait for a connection unless the listener is paused or has no room.

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::client::Client;
 use crate::harness::{Daemon, Setup, complaints, echo, with, worker};
+use crate::websocket::UPGRADE;
 
 /// The proxy.
 const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -176,6 +177,19 @@ fn the_source_of_a_client_behind_a_proxy_is_its_own() {
     daemon.logs(&["WARN", "connection_limit", "from 192.0.2.7 is rejected"]);
     begins(&daemon, &binary("192.0.2.8:1", "alice")).request(1, "m", json!({}));
     first.request(2, "m", json!({}));
+    daemon.stop();
+}
+
+#[test]
+fn a_whole_request_behind_a_header_is_not_refused_for_slower_ones_of_its_source() {
+    let listener = json!({
+        "ws": "127.0.0.1:0", "proxy": { "from": ["127.0.0.1"] }, "max_connections": { "per_source": 1 }
+    });
+    let daemon = Setup::new([echo("echo", 1)]).no_listener().set("listeners", json!([listener])).start();
+    let _slow = begins(&daemon, &[TEXT, &UPGRADE.as_bytes()[..20]].concat());
+    let mut whole = begins(&daemon, &[TEXT, UPGRADE.as_bytes(), b"\r\n"].concat());
+    let answer = whole.line();
+    assert!(answer.starts_with("HTTP/1.1 101 "), "{answer}");
     daemon.stop();
 }
 

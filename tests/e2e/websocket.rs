@@ -76,7 +76,7 @@ fn close(socket: &mut WebSocket<Steady<TcpStream>>) -> (CloseCode, String) {
     }
 }
 
-const UPGRADE: &str = "GET /acp HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+pub const UPGRADE: &str = "GET /acp HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n";
 
 /// The response to a connection that starts with these bytes: the status, and the message in the body.

@@ -18,7 +18,7 @@ use super::reactor::Reactor;
 use super::turn::Shell;
 use super::websocket::WebSocket;
 use crate::bus::port::{Input, Moment, Names, Origin, Place, Reason, Source};
-use crate::http1::{Limits, Request, RequestReader};
+use crate::http1::{Limits, Request, RequestReader, Status};
 use crate::io::Io;
 use crate::mcp::Fault;
 use crate::proxy::{self, Reading};
@@ -58,8 +58,8 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Limits the handshakes of a source when one more starts.
-    fn share_out(&mut self, now: Moment, listener: usize, place: Place) {
+    /// Limits the handshakes of a source when one more has started.
+    pub(super) fn share_out(&mut self, now: Moment, listener: usize, place: Place) {
         let Some(policy) = self.reactor.listeners.policy(listener) else { return };
         // A source named by a token or a trusted proxy is counted once it is known.
         if !policy.names_sources(place)
@@ -92,7 +92,7 @@ impl<I: Io> Shell<I> {
     fn introduced(&mut self, now: Moment, slot: usize, begun: &[u8]) {
         let reactor = &mut self.reactor;
         let connection = &mut reactor.http.connections[slot];
-        let (listener, place) = (connection.listener, connection.origin.place);
+        let listener = connection.listener;
         if !reactor.listeners.speaks_web(listener) {
             let gone = reactor.http.remove(slot);
             return self.let_in(gone.socket, listener, gone.origin, begun, None);
@@ -100,7 +100,7 @@ impl<I: Io> Shell<I> {
         connection.state = State::Reading;
         if !reactor.listeners.speaks_mcp(listener) {
             connection.incoming.reader = RequestReader::new(now, LIMITS);
-            return self.share_out(now, listener, place);
+            return;
         }
         let limits = limits(reactor.connections.longest_client_line);
         (connection.since, connection.incoming.reader) = (now, RequestReader::new(now, limits));
@@ -119,7 +119,7 @@ impl<I: Io> Shell<I> {
         let connection = &reactor.http.connections[slot];
         let listener = connection.listener;
         let request = request::Request::of(head)?;
-        let policy = reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
+        let policy = reactor.listeners.policy(listener).ok_or_else(|| Fault::busy("the listener is closed"))?;
         let (origin, answer, bearer) = policy.admit(&self.bus, listener, connection.origin.clone(), &request)?;
         let longest = reactor.connections.longest_client_line;
         let bearer = bearer.map(|bearer| (listener, bearer));
@@ -168,13 +168,13 @@ impl<I: Io> Reactor<I> {
     /// Evicts handshakes of a known source beyond the number of connections that a listener accepts from it. One is
     /// always heard, so that it can be told why it is refused.
     fn keep_share(&mut self, now: Moment, listener: usize, source: Source, room: usize) {
-        loop {
-            let is_of = |it: &super::http::connection::Connection| {
-                let asks = it.purpose == Purpose::Handshake && it.state == State::Reading;
-                asks && it.listener == listener && it.origin.source() == source
-            };
-            let waiting = self.http.connections.iter().filter(|(_, it)| is_of(it)).count();
-            let Some(slot) = self.http.first_to_go(is_of).filter(|_| waiting > room.max(1)) else { return };
+        let is_of = |it: &super::http::connection::Connection| {
+            let asks = it.purpose == Purpose::Handshake && it.state == State::Reading;
+            asks && it.listener == listener && it.origin.source() == source
+        };
+        let waiting = self.http.connections.iter().filter(|(_, it)| is_of(it)).count();
+        for _ in room.max(1)..waiting {
+            let Some(slot) = self.http.first_to_go(is_of) else { return };
             self.evict_handshake(now, slot, SHARE);
         }
     }
@@ -202,9 +202,14 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// No whole PROXY header has come in time.
-    pub(super) fn header_is_late(&mut self, now: Moment, slot: usize) {
-        self.turn_away(now, slot, &format!("no whole PROXY header came within {} s", HEADER_TIMEOUT.as_secs()));
+    /// No whole PROXY header, or no whole request, has come in time.
+    pub(super) fn handshake_is_late(&mut self, now: Moment, slot: usize) {
+        if self.http.connections[slot].state == State::Header {
+            let why = format!("no whole PROXY header came within {} s", HEADER_TIMEOUT.as_secs());
+            return self.turn_away(now, slot, &why);
+        }
+        let why = format!("no whole request came within {} s", LIMITS.head_time.as_secs());
+        self.refuse_handshake(now, slot, &Fault::new(Status::RequestTimeout, why));
     }
 
     /// Closes a connection that cannot be told why.

@@ -118,6 +118,11 @@ impl Http {
         self.count(purpose) < self.most[purpose as usize]
     }
 
+    /// Whether no listener has connections of this purpose.
+    pub(super) fn never_has(&self, purpose: Purpose) -> bool {
+        self.most[purpose as usize] == 0
+    }
+
     /// How many handshakes exceed the limit, with this many free slots of clients.
     pub(super) fn surplus_handshakes(&self, free: usize) -> usize {
         let most = free + self.most[Purpose::Handshake as usize];
@@ -158,14 +163,15 @@ impl Http {
     pub(super) fn first_to_go(&self, is_chosen: impl Fn(&Connection) -> bool) -> Option<usize> {
         let chosen = || self.connections.iter().filter(|(_, connection)| is_chosen(connection));
         let idle = chosen().filter(|(_, connection)| connection.is_idle());
-        let idle = idle.min_by_key(|(_, connection)| connection.since).map(|(slot, _)| slot);
+        let age = |it: &Connection| (it.since, it.serial);
+        let idle = idle.min_by_key(|(_, connection)| age(connection)).map(|(slot, _)| slot);
         idle.or_else(|| {
             let mut counts: HashMap<Source, usize> = HashMap::new();
             for (_, connection) in chosen() {
                 *counts.entry(connection.origin.source()).or_default() += 1;
             }
             let reading = chosen().filter(|(_, it)| matches!(it.state, State::Header | State::Reading));
-            let rank = |it: &Connection| (counts[&it.origin.source()], it.is_silent(), Reverse(it.since));
+            let rank = |it: &Connection| (counts[&it.origin.source()], it.is_silent(), Reverse(age(it)));
             reading.max_by_key(|(_, connection)| rank(connection)).map(|(slot, _)| slot)
         })
     }

@@ -125,10 +125,8 @@ impl<I: Io> Shell<I> {
             kept.extend_from_slice(new);
         }
         let bytes = if kept.is_empty() { new } else { &kept };
-        let mut at = match self.reactor.http.connections[slot].state {
-            State::Header => self.read_header(now, slot, bytes),
-            _ => 0,
-        };
+        let awaited_header = self.reactor.http.connections[slot].state == State::Header;
+        let mut at = if awaited_header { self.read_header(now, slot, bytes) } else { 0 };
         while let Some(connection) = self.reactor.http.connections.get_mut(slot)
             && connection.state == State::Reading
         {
@@ -150,8 +148,13 @@ impl<I: Io> Shell<I> {
                     self.http_request(now, slot);
                     Ok(())
                 }
-                Event::Wrong(error) if connection.purpose == Purpose::Handshake => Err(Refusal::from(error).into()),
-                Event::Wrong(error) => Err(Fault::new(error.status, error.why)),
+                Event::Wrong(error) => {
+                    connection.incoming.is_head = false;
+                    match connection.purpose {
+                        Purpose::Handshake => Err(Refusal::from(error).into()),
+                        _ => Err(Fault::new(error.status, error.why)),
+                    }
+                }
             };
             if let Err(fault) = result {
                 self.fail_http(now, slot, &fault);
@@ -174,6 +177,10 @@ impl<I: Io> Shell<I> {
         }
         self.reactor.http.weigh(slot);
         self.reactor.arm_http_receive(slot);
+        let connection = &self.reactor.http.connections[slot];
+        if awaited_header && connection.state == State::Reading {
+            self.share_out(now, connection.listener, connection.origin.place);
+        }
     }
 
     /// Takes the head of a request; `begun` follows it.
@@ -295,13 +302,14 @@ impl<I: Io> Shell<I> {
         self.reactor.release_http(slot);
         let connection = &mut self.reactor.http.connections[slot];
         if !connection.incoming.keeps_alive {
-            connection.parts &= connection.incoming.bytes.is_empty();
-            if connection.parts && connection.in_flight.has(Flight::Read) {
+            let sends_more = !connection.incoming.bytes.is_empty();
+            if connection.parts && !sends_more && connection.in_flight.has(Flight::Read) {
                 // It is cancelled, and the connection closed as soon as that has completed.
                 connection.state = State::Lingering;
             } else if connection.incoming.has_ended && !connection.parts {
                 self.reactor.leave_http(now, slot);
             } else {
+                connection.parts &= !sends_more;
                 self.reactor.linger_http(now, slot);
             }
             return;
@@ -323,7 +331,8 @@ impl<I: Io> Shell<I> {
             return self.reactor.set_http_due(slot, due);
         }
         match connection.state {
-            State::Header => self.reactor.header_is_late(now, slot),
+            State::Header => self.reactor.handshake_is_late(now, slot),
+            State::Reading if connection.purpose == Purpose::Handshake => self.reactor.handshake_is_late(now, slot),
             State::Reading if !connection.is_idle() => {
                 let fault = Fault::new(Status::RequestTimeout, "the request took too long to come");
                 self.fail_http(now, slot, &fault);
@@ -368,7 +377,8 @@ impl<I: Io> Reactor<I> {
         if parts && self.io.receive_now(connection.socket.as_fd(), &mut [0; 512]) == 0 {
             return self.leave_http(now, slot);
         }
-        connection.incoming.has_ended = false;
+        (connection.incoming.has_ended, connection.incoming.bytes) = (false, Vec::new());
+        self.http.weigh(slot);
         self.set_http_due(slot, now.after(LINGER));
         self.arm_http_receive(slot);
     }

@@ -91,7 +91,10 @@ impl RequestLines {
         if let Some(reason) = ended.ending.reason {
             entry.word("reason", reason);
         }
-        entry.milliseconds("ms", ended.took).number("bytes_in", ended.bytes_in).number("bytes_out", ended.bytes_out);
+        entry
+            .milliseconds("ms", ended.took)
+            .number("bytes_in", ended.bytes_in)
+            .number("bytes_out", ended.ending.bytes_out);
         self.line = entry.into_fields();
         self.line.push_str(entry::end(look));
     }

@@ -4,10 +4,10 @@ use alloc::borrow::ToOwned;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use ndjson_scan::{Line, Window, decoded};
+use ndjson_scan::decoded;
 
 use super::Bus;
-use super::message::Refusal;
+use super::message::{Parsed, Refusal};
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, WorkerKey};
 use super::report::Reason;
@@ -145,9 +145,9 @@ impl Balancer {
 
 impl Bus {
     /// The group that a client's line asks for (decision 7).
-    pub(super) fn group_of_line(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Result<usize, Refusal> {
+    pub(super) fn group_of_line(&self, client: ClientKey, line: Parsed<'_>) -> Result<usize, Refusal> {
         if line.pool.is_some() && self.mcp(client).era.is_none() {
-            return self.named_pool(client, &decoded(window.get(line.pool)));
+            return self.named_pool(client, &decoded(line.get(line.pool)));
         }
         Ok(self.client(client).map_or(0, |client| client.group))
     }
@@ -157,13 +157,12 @@ impl Bus {
         &mut self,
         client: ClientKey,
         group: usize,
-        window: Window<'_>,
-        line: &Line,
+        line: Parsed<'_>,
     ) -> Result<WorkerKey, Refusal> {
         // No worker is picked or started for a client that uses a denied method.
         if self.balancer.denies_methods
             && let Some(pool) = self.balancer.groups[group].only_pool()
-            && let Some(denied) = self.denied_in(pool, window, line)
+            && let Some(denied) = self.denied_in(pool, line)
         {
             return Err(denied);
         }
@@ -238,7 +237,7 @@ impl Bus {
 
     /// Why no worker of a group is available for a client's message.
     fn no_worker(&self, client: ClientKey, group: usize) -> Refusal {
-        if self.supervisor.queue.is_refused(client) {
+        if self.gets_no_worker(client) {
             let text = "no worker is free: too many clients wait for one of their own; try again later";
             return Refusal(Reason::NoWorker, text.into());
         }

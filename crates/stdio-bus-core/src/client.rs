@@ -149,6 +149,8 @@ pub(super) struct SeldomOfClient {
     pub lists_told: ListsTold,
     /// The MCP servers that it offers.
     pub offers: Offers,
+    /// Its next line gets no worker of its own: it has waited for too long, or with too many (`supervisor/queue.rs`).
+    pub gets_no_worker: bool,
 }
 
 blank!(
@@ -160,6 +162,7 @@ blank!(
         lost: LostNames::NONE,
         lists_told: ListsTold::NONE,
         offers: Offers::NONE,
+        gets_no_worker: false,
     }
 );
 

@@ -234,13 +234,10 @@ impl Bus {
     fn detach_client(&mut self, key: ClientKey) {
         self.tell_workers(key);
         for request in self.asked_by(key.into()) {
-            let Some(pending) = self.pending.get(request) else { continue };
             // A cancelled request is no loss for its client.
-            let reason = if pending.cancelled().is_some() { Reason::Cancelled } else { Reason::RequestDiscarded };
-            let id = self.pending.asker_text(request);
-            self.report_request(reason, [Some(key.into()), None], || (Some(id), CLOSED_BEFORE.into()));
-            self.count_outcome(request, reason, None);
-            self.orphan_request(request);
+            let is_cancelled = self.pending.get(request).is_some_and(|request| request.cancelled().is_some());
+            let reason = if is_cancelled { Reason::Cancelled } else { Reason::RequestDiscarded };
+            self.fail_request(request, reason, CLOSED_BEFORE);
         }
         self.fail_requests_to_client(key, |_, _| true);
         while let Some(session) = self.clients.get(key).and_then(|client| client.end.sessions.first().copied()) {
@@ -381,10 +378,9 @@ impl Bus {
     pub(super) fn tick_client(&mut self, key: ClientKey) {
         let now = self.time.now();
         let Limits { backpressure_timeout: timeout, drain_timeout, .. } = self.settings.limits;
-        self.tick_pace(key);
         let Some(client) = self.clients.get(key) else { return };
-        if client.end.gate.penalised_until().is_some_and(|until| until <= now) {
-            self.end_penalty(key);
+        if client.end.gate.throttled_until().is_some_and(|until| until <= now) {
+            self.end_throttle(key);
         }
         let Some(client) = self.clients.get_mut(key) else { return };
         let stalls_at = client.end.output.stalls_at(timeout).filter(|_| client.phase < Phase::Closing);
@@ -417,7 +413,7 @@ impl Bus {
         let due = [self.tick_idle(key), self.tick_refusing(key)];
         let Some(client) = self.clients.get(key).filter(|client| client.phase < Phase::Closing) else { return };
         let (end, deadline) = (&client.end, client.seldom.closing.deadline);
-        let own = [deadline, end.output.stalls_at(timeout), end.gate.penalised_until(), end.seldom.pace.until()];
+        let own = [deadline, end.output.stalls_at(timeout), end.gate.throttled_until()];
         if let Some(next) = due.into_iter().chain(own).flatten().min() {
             self.wake_at(key.into(), next);
         }

@@ -55,7 +55,7 @@ impl Bus {
         let end = &mut client.end;
         end.gate = Default::default();
         if let Some(seldom) = end.seldom.get_mut() {
-            (seldom.turn, seldom.pace, seldom.penalty) = Default::default();
+            (seldom.turn, seldom.throttle) = Default::default();
         }
         self.wake_at(key.into(), self.time.now().after(SILENCE));
     }

@@ -2,18 +2,19 @@
 //! one, and every answer finds its asker or is discarded (spec 6.2; decisions 4, 5).
 use alloc::vec::Vec;
 
-use ndjson_scan::{Line, Span, Window};
+use ndjson_scan::Span;
 
 use super::Bus;
 use super::client::end;
-use super::ended::Said;
+use super::ended::{Ending, Said};
 use super::id::{Id, Spelled};
-use super::message::{Cancel, Edit, Edits, Refusal, UNCHANGED, Verb, is_response, print_of};
+use super::message::{Cancel, Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, print_of, session_name};
 use super::peer::{Moment, Peer, RequestKey, Text, WorkerKey};
 use super::pending::{Direction, NewRequest, Request, Wire};
 use super::reply::Delivered;
 use super::report::Reason;
 use super::request::Flags;
+use super::router::message::Message;
 use super::session::state::Event;
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::tally::Outcome;
@@ -22,16 +23,15 @@ use super::timers::Timer;
 impl Bus {
     /// Records a request line, with its progress token if it has one. Id and token are replaced if the answerer may not
     /// see the asker's (decision 4).
-    pub(super) fn ask(
+    pub(super) fn ask<From>(
         &mut self,
         new: &NewRequest,
-        asked: &Spelled,
-        (window, line, progress): (Window<'_>, &Line, Span),
+        message: &Message<'_, From>,
         edits: &mut Edits,
     ) -> Result<(), Refusal> {
-        let &Spelled { ref id, is_plain, is_escaped } = asked;
+        let &Message { line, id: Some(Spelled { ref id, is_plain, is_escaped }), .. } = message else { return Ok(()) };
         self.make_room(new)?;
-        let token = window.get(line.id);
+        let token = line.get(line.id);
         let found = self.pending.find_or_place(new.answerer, id);
         let mut wire = Wire::AsItIs;
         let made;
@@ -49,10 +49,10 @@ impl Bus {
         let key = inserted.ok_or_else(too_many)?;
         from.traffic.asked += 1;
         if let (Some(records), Peer::Client(_)) = (self.out.records(), new.asker) {
-            records.begin(self.time.now(), &mut self.pending, key, (window, line));
+            records.begin(self.time.now(), &mut self.pending, key, line);
         }
-        if progress.is_some() {
-            self.note_progress(key, new.answerer, id, (window, line, progress), edits);
+        if message.progress.is_some() {
+            self.note_progress(key, new.answerer, id, line, edits);
         }
         let is_first = self.endpoint(new.answerer).is_some_and(|to| to.unanswered.begin());
         if let Peer::Worker(key) = new.answerer
@@ -72,17 +72,11 @@ impl Bus {
 
     /// Records the token that progress of the request will arrive under: its own, unless the answerer may confuse it
     /// with another one's. A token that equals the request's id follows that.
-    fn note_progress(
-        &mut self,
-        key: RequestKey,
-        answerer: Peer,
-        id: &Id,
-        (window, line, at): (Window<'_>, &Line, Span),
-        edits: &mut Edits,
-    ) {
-        let token = window.get(at);
+    fn note_progress(&mut self, key: RequestKey, answerer: Peer, id: &Id, line: Parsed<'_>, edits: &mut Edits) {
+        let at = line.meta.progress;
+        let token = line.get(at);
         // The TypeScript and Python SDKs use the id.
-        let is_the_same = token == window.get(line.id);
+        let is_the_same = token == line.get(line.id);
         let Ok(spelled) = (!is_the_same).then(|| Spelled::parse(token)).transpose() else { return };
         let other = spelled.as_ref().map(|spelled| &spelled.id).filter(|progress| *progress != id);
         if let (None, Some(Edit { with, .. })) = (other, &edits[0]) {
@@ -159,27 +153,20 @@ impl Bus {
     }
 
     /// The pending request that a response of `from` answers.
-    pub(super) fn answered(&self, from: Peer, window: Window<'_>, line: &Line) -> Option<RequestKey> {
-        let id = Id::parse(line.id.is_some().then(|| window.get(line.id))?).ok()?;
+    pub(super) fn answered(&self, from: Peer, line: Parsed<'_>) -> Option<RequestKey> {
+        let id = Id::parse(line.id.is_some().then(|| line.get(line.id))?).ok()?;
         self.pending.find(from, &id)
     }
 
     /// The pending request that a worker's line echoes. The worker's own requests have ids of the same kind, so a line
     /// that it may have written itself is never taken for an echo: it must match the request in length and method, from
     /// a worker that has sent no real answer yet.
-    pub(super) fn echoed(
-        &self,
-        worker: WorkerKey,
-        id: &Id,
-        window: Window<'_>,
-        line: &Line,
-        progress: Span,
-    ) -> Option<RequestKey> {
+    pub(super) fn echoed(&self, worker: WorkerKey, id: &Id, line: Parsed<'_>, progress: Span) -> Option<RequestKey> {
         if self.workers.get(worker).is_none_or(|worker| worker.answering.responds()) {
             return None;
         }
         let key = self.pending.find(Peer::Worker(worker), id)?;
-        self.pending.get(key).filter(|request| request.print == print_of(window, line, progress)).map(|_| key)
+        self.pending.get(key).filter(|request| request.print == print_of(line, progress)).map(|_| key)
     }
 
     /// The pending request that `asker` made under the id `token`.
@@ -190,21 +177,21 @@ impl Bus {
     }
 
     /// Removes an answered request, and sends its answer to the asker, with the original id restored everywhere.
-    pub(super) fn deliver_answer(&mut self, key: RequestKey, to: Peer, window: Window<'_>, line: &Line) {
+    pub(super) fn deliver_answer(&mut self, key: RequestKey, to: Peer, line: Parsed<'_>) {
         let Some(request) = self.pending.get(key) else { return };
         let (answerer, since) = (request.answerer(), request.since());
         let mut edits = UNCHANGED;
         edits[0] = self.pending.replaced_token(key).map(|with| Edit { at: line.id, with });
-        edits[1] = if line.meta.is_empty() { None } else { self.edit_in_meta(key, window, line) };
+        edits[1] = if line.meta.is_empty() { None } else { self.edit_in_meta(key, line) };
         if self.out.keeps_records() {
-            self.record_answer(key, window, line, edits[0].as_ref());
+            self.record_end(key, Ending::of_answer(line), session_name(line, line.result_session).as_deref());
         }
         self.forget_request(key);
         if let Peer::Worker(worker) = answerer
             && let Some(worker) = self.workers.get_mut(worker)
         {
-            self.supervisor.has_changed |= worker.answering.answers(is_response(line));
-            self.supervisor.pools[worker.name.pool].tally.answered(Outcome::of_answer(line), self.time.lasted(since));
+            self.supervisor.has_changed |= worker.answering.answers(is_response(&line));
+            self.supervisor.pools[worker.name.pool].tally.answered(Outcome::of_answer(&line), self.time.lasted(since));
         }
         if let (Peer::Client(client), Peer::Worker(worker)) = (to, answerer)
             && let Some(client) = self.client_mut(client)
@@ -215,10 +202,10 @@ impl Bus {
     }
 
     /// The edit in the `_meta` of an answer: a result may repeat the id of the request, and an echo repeats its token.
-    fn edit_in_meta(&self, key: RequestKey, window: Window<'_>, line: &Line) -> Option<Edit> {
+    fn edit_in_meta(&self, key: RequestKey, line: Parsed<'_>) -> Option<Edit> {
         let meta = &line.meta;
         let answerer = self.pending.get(key)?.answerer();
-        let names = |span: Span| Id::parse(window.get(span)).ok().filter(|_| span.is_some());
+        let names = |span: Span| Id::parse(line.get(span)).ok().filter(|_| span.is_some());
         if names(meta.subscription).is_some_and(|id| self.pending.find(answerer, &id) == Some(key)) {
             return self.pending.replaced_token(key).map(|with| Edit { at: meta.subscription, with });
         }
@@ -320,7 +307,7 @@ impl Bus {
     /// A client's request ends without an answer: its client gets the error `said`, or nothing.
     pub(super) fn count_outcome(&mut self, request: RequestKey, reason: Reason, said: Option<&Said>) {
         if self.out.keeps_records() {
-            self.record_failure(request, reason, said);
+            self.record_end(request, Ending::of(Outcome::of(reason).name(), reason, said), None);
         }
         let Some(Peer::Worker(worker)) = self.pending.get(request).map(Request::answerer) else { return };
         if let Some(worker) = self.worker_name(worker) {
@@ -367,7 +354,9 @@ impl Bus {
         let cause = cause.filter(|_| reason == Reason::RequestLost);
         let said = self.error_for(client.into(), &token, session, (reason, cause), text, Delivered::Yes);
         self.count_outcome(key, reason, said.as_ref());
-        self.count_error(pool, reason);
+        if said.is_some() {
+            self.count_error(pool, reason);
+        }
         self.orphan_request(key);
         self.say(client.into(), said);
         self.wake_after_answer(client);

@@ -8,17 +8,16 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use ndjson_scan::{Line, Window, member};
+use ndjson_scan::{Line, member};
 
 use super::Bus;
 use super::client::Identity;
-use super::message::{Edit, session_name, session_named};
+use super::message::{Parsed, session_name, session_named};
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, Text};
 use super::pending::Pending;
 use super::report::{Reason, WorkerName};
 use super::request::Flags;
-use super::session::table::Session;
 use super::settings::{MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN};
 use super::tally::Outcome;
 
@@ -39,6 +38,8 @@ pub struct Ending {
     pub code: Option<i64>,
     /// Why the daemon has ended it: `error.data.reason`, if its client got an error.
     pub reason: Option<&'static str>,
+    /// Bytes of the answer, or of the error.
+    pub bytes_out: u64,
 }
 
 /// The outcome of a request that reached no worker.
@@ -53,17 +54,16 @@ pub(super) struct Said {
 
 impl Ending {
     /// The ending of a request that a worker has answered with this line.
-    #[inline]
-    pub(super) fn of_answer(window: Window<'_>, line: &Line) -> Self {
-        let outcome = Outcome::of_answer(line);
-        let code = if outcome == Outcome::Error { code_of(window.get(line.span)) } else { None };
-        Self { outcome: outcome.name(), code, reason: None }
+    pub(super) fn of_answer(line: Parsed<'_>) -> Self {
+        let outcome = Outcome::of_answer(&line);
+        let code = if outcome == Outcome::Error { code_of(line.get(line.span)) } else { None };
+        Self { outcome: outcome.name(), code, reason: None, bytes_out: bytes_of(&line) }
     }
 
     /// The ending of a request that the daemon has ended for this reason, with or without an error.
     pub(super) fn of(outcome: &'static str, reason: Reason, said: Option<&Said>) -> Self {
-        let code = said.map(|said| said.code.into());
-        Self { outcome, code, reason: Some(said.map_or(reason.told(), |said| said.reason)) }
+        let (code, bytes_out) = said.map_or((None, 0), |said| (Some(said.code.into()), said.line.len() as u64));
+        Self { outcome, code, reason: Some(said.map_or(reason.told(), |said| said.reason)), bytes_out }
     }
 }
 
@@ -86,8 +86,6 @@ pub struct Ended {
     pub took: Duration,
     /// Bytes of its line.
     pub bytes_in: u64,
-    /// Bytes of the answer.
-    pub bytes_out: u64,
     /// The id as its client wrote it: a token of JSON, or its beginning.
     pub id: Text,
     /// The beginning of the method, decoded.
@@ -119,13 +117,7 @@ impl Records {
     }
 
     /// A request was recorded, and waits for its answer.
-    pub(super) fn begin(
-        &mut self,
-        now: Moment,
-        pending: &mut Pending,
-        key: RequestKey,
-        (window, line): (Window<'_>, &Line),
-    ) {
+    pub(super) fn begin(&mut self, now: Moment, pending: &mut Pending, key: RequestKey, line: Parsed<'_>) {
         if !self.admit(now) {
             return;
         }
@@ -133,25 +125,13 @@ impl Records {
         if self.begun.len() <= key.index() {
             self.begun.resize(key.index() + 1, None);
         }
-        self.begun[key.index()] = Some((method_of(window, line), bytes_of(line)));
+        self.begun[key.index()] = Some((method_of(line), bytes_of(&line)));
     }
 
     /// A request with a record has ended.
-    fn end(&mut self, key: RequestKey, ended: Ended) {
+    pub(super) fn end(&mut self, key: RequestKey, ended: Ended) {
         let Some((method, bytes_in)) = self.begun.get_mut(key.index()).and_then(Option::take) else { return };
         self.add(Ended { method, bytes_in, ..ended });
-    }
-
-    /// A request was answered with this line, which is forwarded unchanged.
-    pub(super) fn answer(
-        &mut self,
-        key: RequestKey,
-        session: Option<&Session>,
-        (window, line): (Window<'_>, &Line),
-        ended: Ended,
-    ) {
-        let session = session.map(|session| session.name.clone()).unwrap_or_default();
-        self.end(key, Ended { bytes_out: bytes_of(line), id: window.get(line.id).into(), session, ..ended });
     }
 
     fn add(&mut self, ended: Ended) {
@@ -172,8 +152,8 @@ fn begin_of(text: &[u8], most: usize) -> &[u8] {
     &text[..(0..=most).rev().find(is_cut).unwrap_or(most)]
 }
 
-fn method_of(window: Window<'_>, line: &Line) -> Text {
-    begin_of(&session_name(window, line.method).unwrap_or_default(), LONGEST_METHOD).into()
+fn method_of(line: Parsed<'_>) -> Text {
+    begin_of(&session_name(line, line.method).unwrap_or_default(), LONGEST_METHOD).into()
 }
 
 fn bytes_of(line: &Line) -> u64 {
@@ -206,24 +186,9 @@ impl Bus {
         }
     }
 
-    /// A pending request is answered with this line, whose first edit is that of the id.
+    /// A pending request has ended like this; `named` is the session that its answer names.
     #[cold]
-    pub(super) fn record_answer(&mut self, key: RequestKey, window: Window<'_>, line: &Line, edit: Option<&Edit>) {
-        let id = edit.map_or(window.get(line.id), |edit| edit.with.as_bytes());
-        let named = session_name(window, line.result_session);
-        let ending = Ending::of_answer(window, line);
-        self.record_end(key, ending, (id, named.as_deref()), bytes_of(line));
-    }
-
-    /// A pending request gets no answer from its worker, but the error `said`, or nothing.
-    #[cold]
-    pub(super) fn record_failure(&mut self, key: RequestKey, reason: Reason, said: Option<&Said>) {
-        let ending = Ending::of(Outcome::of(reason).name(), reason, said);
-        let bytes = said.map_or(0, |said| said.line.len() as u64);
-        self.record_end(key, ending, (&self.pending.asker_token(key), None), bytes);
-    }
-
-    fn record_end(&mut self, key: RequestKey, ending: Ending, (id, named): (&[u8], Option<&[u8]>), bytes_out: u64) {
+    pub(super) fn record_end(&mut self, key: RequestKey, ending: Ending, named: Option<&[u8]>) {
         let Some(request) = self.pending.get(key).filter(|request| request.flags.has(Flags::TOLD)) else { return };
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
         let Some(identity) = self.identity(client) else { return };
@@ -232,45 +197,35 @@ impl Bus {
         let ended = Ended {
             worker: self.worker_name(worker),
             took: self.time.lasted(request.since()),
-            bytes_out,
-            id: id.into(),
+            id: self.pending.asker_token(key).as_slice().into(),
             session: begin_of(session, MAX_SESSION_ID_LEN).into(),
             ..Ended::of(client, identity, ending)
         };
-        if let Some(records) = self.out.records() {
-            records.end(key, ended);
-        }
+        let Some(records) = self.out.records() else { return };
+        records.end(key, ended);
     }
 
     /// A client's request was not forwarded; its client got the error `said`, or nothing.
     #[cold]
-    pub(super) fn record_refusal(
-        &mut self,
-        from: ClientKey,
-        (window, line): (Window<'_>, &Line),
-        reason: Reason,
-        said: Option<&Said>,
-    ) {
-        let pool = self.pool_meant(from, window, line);
+    pub(super) fn record_refusal(&mut self, from: ClientKey, line: Parsed<'_>, reason: Reason, said: Option<&Said>) {
+        let pool = self.pool_meant(from, line);
         let pool = pool.map(|pool| self.supervisor.pools[pool].side.shown_as);
         let now = self.time.now();
         if !self.out.records().is_some_and(|records| records.admit(now)) {
             return;
         }
         let Some(identity) = self.identity(from) else { return };
-        let id = window.get(line.id);
+        let id = line.get(line.id);
         let ended = Ended {
             pool,
-            bytes_in: bytes_of(line),
-            bytes_out: said.map_or(0, |said| said.line.len() as u64),
+            bytes_in: bytes_of(&line),
             id: id[..id.len().min(2 * MAX_REQUEST_ID_LEN)].into(),
-            method: method_of(window, line),
-            session: begin_of(&session_named(window, line).unwrap_or_default(), MAX_SESSION_ID_LEN).into(),
+            method: method_of(line),
+            session: begin_of(&session_named(line).unwrap_or_default(), MAX_SESSION_ID_LEN).into(),
             ..Ended::of(from, identity, Ending::of(REFUSED, reason, said))
         };
-        if let Some(records) = self.out.records() {
-            records.add(ended);
-        }
+        let Some(records) = self.out.records() else { return };
+        records.add(ended);
     }
 }
 
@@ -285,7 +240,6 @@ impl Ended {
             ending,
             took: Duration::ZERO,
             bytes_in: 0,
-            bytes_out: 0,
             id: Text::default(),
             method: Text::default(),
             session: Text::default(),

@@ -5,9 +5,8 @@ use alloc::vec::Vec;
 use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 
 use super::flow::gate::ReadGate;
-use super::flow::pace::Pace;
-use super::flow::penalty::Penalty;
 use super::flow::queue::Output;
+use super::flow::throttle::Throttle;
 use super::flow::turn::Turn;
 use super::peer::{Moment, Peer, SessionKey};
 use super::pending::Asked;
@@ -51,10 +50,8 @@ blank!(
 
 /// State that few endpoints have, or only for a while.
 pub(super) struct SeldomOfEndpoint {
-    /// The record for its penalties, if it is a client.
-    pub penalty: Penalty,
-    /// Whether it yields to others, if it is a client.
-    pub pace: Pace,
+    /// Why it is throttled, if it is a client.
+    pub throttle: Throttle,
     /// Its turn for a shared worker, if it is a client.
     pub turn: Turn,
     /// The output that it waits for, and since when.
@@ -63,10 +60,7 @@ pub(super) struct SeldomOfEndpoint {
     pub retired: Retired,
 }
 
-blank!(
-    SeldomOfEndpoint,
-    Self { penalty: Penalty::NONE, pace: Pace::NONE, turn: Turn::NONE, blocked_on: None, retired: Retired::NONE }
-);
+blank!(SeldomOfEndpoint, Self { throttle: Throttle::NONE, turn: Turn::NONE, blocked_on: None, retired: Retired::NONE });
 
 /// The input of a peer so far.
 pub(super) struct Stream {
@@ -129,7 +123,7 @@ impl Seldom<SeldomOfEndpoint> {
     /// A worker lives and answers, so no request of the client has crashed it.
     pub(super) fn forget_crashes(&mut self) {
         if let Some(seldom) = self.get_mut() {
-            seldom.penalty.forget_crashes();
+            seldom.throttle.forget_crashes();
         }
     }
 }

@@ -10,6 +10,7 @@ use super::Bus;
 use super::balancer::Group;
 use super::client::{Client, Identity, McpState, Phase, SeldomOfClient};
 use super::endpoint::{Endpoint, Stream};
+use super::message::Parsed;
 use super::out::Out;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::pending::Pending;
@@ -107,7 +108,6 @@ fn take_lines(end: &mut Endpoint, now: Moment, lines: &[Line]) {
 /// The parts of the bus that a line on the fast path may need, besides its sender (`intake/fast_path.rs`).
 struct FastPath<'a> {
     time: &'a Time,
-    window: Window<'a>,
     settings: &'a Settings,
     sessions: &'a mut Sessions,
     pending: &'a mut Pending,
@@ -132,10 +132,9 @@ struct Sender<'a> {
 
 /// The parts of the bus that the fast path needs while one peer is already borrowed.
 macro_rules! fast_path {
-    ($bus:ident, $window:ident, $clients:ident) => {
+    ($bus:ident, $clients:ident) => {
         FastPath {
             time: &$bus.time,
-            window: $window,
             settings: &$bus.settings,
             sessions: &mut $bus.sessions,
             pending: &mut $bus.pending,
@@ -178,7 +177,7 @@ impl Bus {
             return self.receive_otherwise(key, window);
         }
         let is_far_ahead = count > 1 && end.outstanding.len() >= self.settings.limits.requests_ahead;
-        if is_far_ahead && !end.seldom.pace.take_turn() {
+        if is_far_ahead && !end.seldom.throttle.take_turn() {
             self.yield_to_others(key);
             return Received { consumed: 0, next: Next::Wait };
         }
@@ -189,10 +188,12 @@ impl Bus {
         let found = self.intake.find_lines(&mut end.stream, window);
         let mut lines = 0;
         if takes_fast_path {
-            let mut path = fast_path!(self, window, count);
+            let mut path = fast_path!(self, count);
             let sender = Sender { key, identity, group: *group, mcp, seldom: seldom.get() };
             let workers = &mut self.workers;
-            lines = self.intake.count_while(limit, |line| path.client_line(&sender, end, workers, line));
+            lines = self
+                .intake
+                .count_while(limit, |line| path.client_line(&sender, end, workers, Parsed { window: &window, line }));
             self.out.stats().client_side.lines_in += lines as u64;
             let bytes = window.data().len();
             if let Some(received) = self.intake.finish(end, now, bytes, found, lines, limit) {
@@ -216,9 +217,11 @@ impl Bus {
         let found = self.intake.find_lines(&mut worker.end.stream, window);
         let mut lines = 0;
         if takes_fast_path && !worker.tenure.is_leaving() {
-            let mut path = fast_path!(self, window, count);
+            let mut path = fast_path!(self, count);
             let clients = &mut self.clients;
-            lines = self.intake.count_while(limit, |line| path.worker_line(key, worker, clients, line));
+            lines = self
+                .intake
+                .count_while(limit, |line| path.worker_line(key, worker, clients, Parsed { window: &window, line }));
             self.supervisor.has_changed |= path.workers_changed;
             self.out.stats().worker_side.lines_in += lines as u64;
             if let Some(received) = self.intake.finish(&mut worker.end, now, bytes, found, lines, limit) {
@@ -250,7 +253,7 @@ impl Bus {
     #[cold]
     fn receive_otherwise(&mut self, key: ClientKey, window: Window<'_>) -> Received {
         if self.phase(key) == Some(Phase::Open) {
-            self.is_penalised(key);
+            self.is_throttled(key);
             return Received { consumed: 0, next: Next::Wait };
         }
         self.refuse_lines(key, window)
@@ -272,9 +275,10 @@ impl Bus {
             flow = if line.span.len() > limit {
                 self.line_too_long(from)
             } else {
+                let line = Parsed { window: &window, line };
                 match from {
-                    Peer::Client(client) => self.client_line(client, window, line),
-                    Peer::Worker(worker) => self.worker_line(worker, window, line),
+                    Peer::Client(client) => self.client_line(client, line),
+                    Peer::Worker(worker) => self.worker_line(worker, line),
                 }
             };
             if flow != Flow::Next {
@@ -283,7 +287,7 @@ impl Bus {
             lines += 1;
             if lines < batch.len()
                 && let Peer::Client(client) = from
-                && self.is_penalised(client)
+                && self.is_throttled(client)
             {
                 flow = Flow::Blocked;
                 break;

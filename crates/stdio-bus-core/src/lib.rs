@@ -277,7 +277,7 @@ impl Bus {
                 Timer::Pool(pool) => self.tick_pool(pool),
                 Timer::WorkerQueue => self.tick_worker_queue(),
                 Timer::Listeners => self.tick_listeners(),
-                Timer::Drain => self.tick_shutdown(),
+                Timer::Drain => self.advance_shutdown(),
             }
         }
     }
@@ -324,7 +324,6 @@ impl Bus {
         self.check_ownership();
         self.check_correlation();
         self.check_waiting();
-        self.check_pace();
         self.check_pools();
         self.check_rolls();
         self.check_questions();

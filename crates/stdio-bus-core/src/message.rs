@@ -3,6 +3,7 @@
 use alloc::borrow::Cow;
 use alloc::string::String;
 use core::cmp::Ordering;
+use core::ops::Deref;
 
 use ndjson_scan::{Line, Span, Window, decoded};
 
@@ -13,6 +14,30 @@ use super::settings::MAX_REQUEST_ID_LEN;
 
 /// A longer id is not repeated in the error that refuses it.
 const LONGEST_ECHOED_ID: usize = 1024;
+
+/// A line, with the window that it was found in.
+#[derive(Clone, Copy)]
+pub(super) struct Parsed<'a> {
+    pub window: &'a Window<'a>,
+    pub line: &'a Line,
+}
+
+impl Deref for Parsed<'_> {
+    type Target = Line;
+
+    #[inline(always)]
+    fn deref(&self) -> &Line {
+        self.line
+    }
+}
+
+impl<'a> Parsed<'a> {
+    /// The bytes of one of its spans.
+    #[inline(always)]
+    pub(super) fn get(&self, span: Span) -> &'a [u8] {
+        self.window.get(span)
+    }
+}
 
 /// A piece of a line that is replaced in transit.
 pub(super) struct Edit {
@@ -81,11 +106,11 @@ pub(super) enum Cancel {
 }
 
 /// What the method of a line means.
-pub(super) fn verb(window: Window<'_>, line: &Line) -> Verb {
+pub(super) fn verb(line: Parsed<'_>) -> Verb {
     if !line.method.is_some() {
         return Verb::Other;
     }
-    let token = window.get(line.method);
+    let token = line.get(line.method);
     let may_mean = may_mean_something(&token[1..]);
     debug_assert!(may_mean || verb_of(token) == Verb::Other, "a method that means something is passed over");
     if may_mean { verb_of(token) } else { Verb::Other }
@@ -139,11 +164,11 @@ fn verb_named(name: &[u8]) -> Verb {
 
 /// A hash of a line without its id and `progress` token: of its length and its method. A line that a worker echoes has
 /// the same hash, however those were replaced in transit.
-pub(super) fn print_of(window: Window<'_>, line: &Line, progress: Span) -> u32 {
+pub(super) fn print_of(line: Parsed<'_>, progress: Span) -> u32 {
     const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |print: u64, bytes: u64| (print ^ bytes).wrapping_mul(FACTOR).rotate_left(29);
     let start = (line.span.len() - line.id.len() - progress.len()) as u64;
-    let method = if line.method.is_some() { window.get(line.method) } else { b"" };
+    let method = if line.method.is_some() { line.get(line.method) } else { b"" };
     let print = match method.last_chunk() {
         // The last chunk overlaps the one before it.
         Some(last) => {
@@ -157,8 +182,8 @@ pub(super) fn print_of(window: Window<'_>, line: &Line, progress: Span) -> u32 {
 }
 
 /// Whether the method of a line is this one.
-pub(super) fn has_method(window: Window<'_>, line: &Line, name: &[u8]) -> bool {
-    let token = window.get(line.method);
+pub(super) fn has_method(line: Parsed<'_>, name: &[u8]) -> bool {
+    let token = line.get(line.method);
     // No spelling of it is shorter, and only an escaped one is longer.
     match token.len().cmp(&(name.len() + 2)) {
         Ordering::Less => false,
@@ -168,37 +193,37 @@ pub(super) fn has_method(window: Window<'_>, line: &Line, name: &[u8]) -> bool {
 }
 
 /// The id of a line, if it has one.
-pub(super) fn request_id(window: Window<'_>, line: &Line) -> Result<Option<Spelled>, Refusal> {
+pub(super) fn request_id(line: Parsed<'_>) -> Result<Option<Spelled>, Refusal> {
     line.id
         .is_some()
-        .then(|| Spelled::parse(window.get(line.id)))
+        .then(|| Spelled::parse(line.get(line.id)))
         .transpose()
         .map_err(|_| Refusal(Reason::IdTooLong, format!("the id is longer than {MAX_REQUEST_ID_LEN} bytes")))
 }
 
 /// The session in a span, decoded; an empty name is none.
-pub(super) fn session_name<'a>(window: Window<'a>, span: Span) -> Option<Cow<'a, [u8]>> {
+pub(super) fn session_name<'a>(line: Parsed<'a>, span: Span) -> Option<Cow<'a, [u8]>> {
     // Quotes with nothing between them.
     if span.len() <= 2 {
         return None;
     }
-    let token = window.get(span);
+    let token = line.get(span);
     Some(if has_escape(token) { decoded(token) } else { Cow::Borrowed(&token[1..token.len() - 1]) })
 }
 
 /// The session that a line names: at top level, or else in its params.
-pub(super) fn session_named<'a>(window: Window<'a>, line: &Line) -> Option<Cow<'a, [u8]>> {
-    session_name(window, line.session).or_else(|| session_name(window, line.params_session))
+pub(super) fn session_named<'a>(line: Parsed<'a>) -> Option<Cow<'a, [u8]>> {
+    session_name(line, line.session).or_else(|| session_name(line, line.params_session))
 }
 
 /// The id for the answer to a refused request: the client's own token.
-pub(super) fn echoed_id<'a>(window: Window<'a>, line: &Line) -> &'a [u8] {
-    if line.id.len() <= LONGEST_ECHOED_ID { window.get(line.id) } else { b"null" }
+pub(super) fn echoed_id<'a>(line: Parsed<'a>) -> &'a [u8] {
+    if line.id.len() <= LONGEST_ECHOED_ID { line.get(line.id) } else { b"null" }
 }
 
 /// The sessionId at top level, if an error reply repeats it (spec 5.2.2).
-pub(super) fn echoed_session<'a>(window: Window<'a>, line: &Line) -> Option<Cow<'a, [u8]>> {
-    if line.session.len() <= LONGEST_ECHOED_ID { session_name(window, line.session) } else { None }
+pub(super) fn echoed_session<'a>(line: Parsed<'a>) -> Option<Cow<'a, [u8]>> {
+    if line.session.len() <= LONGEST_ECHOED_ID { session_name(line, line.session) } else { None }
 }
 
 #[cfg(test)]
@@ -216,7 +241,7 @@ mod tests {
         let window = Window::new(&bytes, ndjson_scan::PAD, end);
         let whole = Span { start: 0, end: (end - ndjson_scan::PAD) as u32 };
         let line = Line { span: whole, method: whole, ..Line::default() };
-        assert_eq!(verb(window, &line), Verb::Cancel(Cancel::Answered));
+        assert_eq!(verb(Parsed { window: &window, line: &line }), Verb::Cancel(Cancel::Answered));
     }
 
     #[test]

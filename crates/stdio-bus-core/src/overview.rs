@@ -15,7 +15,7 @@ use super::report::{Reason, WorkerName};
 use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS, Pool};
 use super::stats::Account;
 pub use super::supervisor::tenure::Role;
-use super::tally::{Errors, Tally};
+use super::tally::{Counts, Tally};
 use super::worker::{State, Worker};
 
 /// The name of a peer, for people.
@@ -294,7 +294,7 @@ impl Bus {
     }
 
     /// Errors to requests that were for no pool, or for one of several.
-    pub fn errors_of_no_pool(&self) -> &Errors {
+    pub fn errors_of_no_pool(&self) -> &Counts {
         &self.supervisor.errors_of_no_pool
     }
 

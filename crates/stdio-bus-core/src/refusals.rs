@@ -2,12 +2,12 @@
 //! decisions 8, 9).
 use alloc::string::String;
 
-use ndjson_scan::{Fault, Line, Window};
+use ndjson_scan::{Fault, Window};
 
 use super::client::Phase;
 use super::clients::CLOSED_BEFORE;
 use super::ended::Said;
-use super::message::{Refusal, echoed_id, echoed_session, is_response, session_name, session_named};
+use super::message::{Parsed, Refusal, echoed_id, echoed_session, is_response, session_name, session_named};
 use super::peer::{ClientKey, Peer};
 use super::port::Close;
 use super::reply::Delivered;
@@ -17,8 +17,8 @@ use super::{Bus, Flow, foreign, length_of_line, reply};
 
 impl Bus {
     /// Reports that a line of `from` was dropped, with its id.
-    pub(super) fn report_line(&mut self, reason: Reason, from: Peer, window: Window<'_>, line: &Line, text: &str) {
-        let id = line.id.is_some().then(|| window.get(line.id));
+    pub(super) fn report_line(&mut self, reason: Reason, from: Peer, line: Parsed<'_>, text: &str) {
+        let id = line.id.is_some().then(|| line.get(line.id));
         self.report_request(reason, [Some(from), None], || {
             let id =
                 id.map(|token| String::from_utf8_lossy(&token[..token.len().min(2 * MAX_REQUEST_ID_LEN)]).into_owned());
@@ -27,7 +27,7 @@ impl Bus {
     }
 
     /// Refuses a message of `from`: the asker gets an error, and the loss is reported.
-    pub(super) fn refuse(&mut self, from: Peer, window: Window<'_>, line: &Line, refusal: Refusal) -> Flow {
+    pub(super) fn refuse(&mut self, from: Peer, line: Parsed<'_>, refusal: Refusal) -> Flow {
         let Refusal(reason, text) = refusal;
         let has_id = line.id.is_some();
         let answer = has_id && self.takes_errors(from);
@@ -35,12 +35,12 @@ impl Bus {
         if answer && self.block_on_itself(from) {
             return Flow::Blocked;
         }
-        self.report_line(reason, from, window, line, &text);
+        self.report_line(reason, from, line, &text);
         if let Some(end) = self.endpoint(from).filter(|_| has_id) {
             end.traffic.refused += 1;
         }
         let error = |session: Option<&[u8]>, cause| {
-            let id = echoed_id(window, line);
+            let id = echoed_id(line);
             answer.then(|| self.error_for(from, id, session, (reason, cause), &text, Delivered::No)).flatten()
         };
         let Peer::Client(client) = from else {
@@ -48,13 +48,13 @@ impl Bus {
             self.say(from, said);
             return Flow::Next;
         };
-        let cause = if reason == Reason::RequestLost { self.cause_of_loss(client, window, line) } else { None };
-        let said = error(echoed_session(window, line).as_deref(), cause);
+        let cause = if reason == Reason::RequestLost { self.cause_of_loss(client, line) } else { None };
+        let said = error(echoed_session(line).as_deref(), cause);
         if has_id {
-            let pool = self.pool_meant(client, window, line);
+            let pool = self.pool_meant(client, line);
             self.count_error(pool, reason);
-            if self.out.keeps_records() && !is_response(line) {
-                self.record_refusal(client, (window, line), reason, said.as_ref());
+            if self.out.keeps_records() && !is_response(&line) {
+                self.record_refusal(client, line, reason, said.as_ref());
             }
         }
         self.say(from, said);
@@ -74,17 +74,17 @@ impl Bus {
 
     /// The pool that a refused message was for, if known: that of its session, the one that it names, or the only one
     /// of its listener.
-    pub(super) fn pool_meant(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Option<usize> {
-        let session = session_named(window, line).and_then(|name| self.sessions.of_client(client, &name));
+    pub(super) fn pool_meant(&self, client: ClientKey, line: Parsed<'_>) -> Option<usize> {
+        let session = session_named(line).and_then(|name| self.sessions.of_client(client, &name));
         if let Some(session) = session.and_then(|session| self.sessions.get(session)) {
             return self.pool_of(session.worker);
         }
-        self.balancer.groups[self.group_of_line(client, window, line).ok()?].only_pool()
+        self.balancer.groups[self.group_of_line(client, line).ok()?].only_pool()
     }
 
     /// Why the worker for a client's message is being replaced: that of the session it names, or of the connection.
-    fn cause_of_loss(&self, client: ClientKey, window: Window<'_>, line: &Line) -> Option<Reason> {
-        let session = session_name(window, line.session).and_then(|name| self.sessions.of_client(client, &name));
+    fn cause_of_loss(&self, client: ClientKey, line: Parsed<'_>) -> Option<Reason> {
+        let session = session_name(line, line.session).and_then(|name| self.sessions.of_client(client, &name));
         let of_session = session.and_then(|session| self.sessions.get(session)).map(|session| session.worker);
         let own = self.workers_of(client);
         of_session.into_iter().chain(own).find_map(|worker| self.workers.get(worker)?.process.cause())
@@ -213,8 +213,8 @@ impl Bus {
     }
 
     /// A name occurs twice where the scanner does not check: the line is malformed, as one with two ids is.
-    pub(super) fn name_stands_twice(&mut self, from: Peer, window: Window<'_>, line: &Line, at: usize) -> Flow {
-        self.malformed(from, window, line.span.start as usize, at, Fault::DuplicateKey)
+    pub(super) fn name_stands_twice(&mut self, from: Peer, line: Parsed<'_>, at: usize) -> Flow {
+        self.malformed(from, *line.window, line.span.start as usize, at, Fault::DuplicateKey)
     }
 
     /// A line of `from` is longer than max_input_buffer (spec 7.3.2), or four times that.

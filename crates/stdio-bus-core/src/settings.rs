@@ -80,7 +80,7 @@ pub struct Limits {
     pub hold: Duration,
     /// A session that is unused for this long is forgotten; none if never.
     pub session_idle: Option<Duration>,
-    /// Unanswered requests of a client before it yields to others (`flow/pace.rs`). Not in the configuration.
+    /// Unanswered requests of a client before it yields to others (`flow/throttle.rs`). Not in the configuration.
     pub requests_ahead: usize,
     /// How long a worker that is replaced may take for its requests and sessions.
     pub replace_timeout: Duration,

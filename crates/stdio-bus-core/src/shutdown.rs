@@ -201,6 +201,8 @@ impl Bus {
         if self.shutdown.stage == Stage::Flushing && !self.has_clients() {
             self.shutdown.stage = Stage::Done;
             self.out.push(Effect::Done);
+        } else {
+            self.await_deadline();
         }
     }
 
@@ -209,7 +211,7 @@ impl Bus {
         self.enter(Stage::Terminating, deadline);
         self.shutdown.ends = deadline;
         for client in self.client_keys() {
-            self.end_penalty(client);
+            self.end_throttle(client);
         }
         let left = self.workers.len();
         self.report(Reason::Draining, None, || format!("{left} workers are told to stop"));
@@ -282,10 +284,5 @@ impl Bus {
             let grace = self.settings.limits.drain_grace.max(Duration::from_nanos(1));
             self.timers.arm(Timer::Drain, self.time.now().after(grace));
         }
-    }
-
-    pub(super) fn tick_shutdown(&mut self) {
-        self.advance_shutdown();
-        self.await_deadline();
     }
 }

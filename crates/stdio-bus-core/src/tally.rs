@@ -68,14 +68,19 @@ pub const ENDS: [Reason; 7] = [
     Reason::WorkerClosedStdin,
 ];
 
-/// Client requests that the bus has answered with an error of its own, by reason.
+/// Counts by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Errors(Vec<(Reason, u64)>);
+pub struct Counts(Vec<(Reason, u64)>);
 
-impl Errors {
+impl Counts {
     /// Each reason that occurred, with its count.
     pub fn iter(&self) -> impl Iterator<Item = (Reason, u64)> {
         self.0.iter().copied()
+    }
+
+    /// How often this one occurred.
+    pub fn of(&self, reason: Reason) -> u64 {
+        self.iter().find(|(known, _)| *known == reason).map_or(0, |(_, count)| count)
     }
 
     /// Counts one more.
@@ -91,28 +96,13 @@ impl Errors {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     outcomes: [u64; Outcome::ALL.len()],
-    /// Errors of the bus instead of answers, including requests that reached no worker.
-    errors: Errors,
     /// How long the worker took to answer, with a result or an error.
     durations: Histogram,
-    changes: [u64; Change::GivenUp as usize + 1],
-    /// Processes that ended without being asked to, by [`ENDS`].
-    exits: [u64; ENDS.len()],
-}
-
-/// Events of the workers of a pool, besides [`ENDS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// A process was started.
-    Started,
-    /// A process could not be started.
-    NotStarted,
-    /// A process ended as requested, by the operator, its client or the shutdown.
-    Stopped,
-    /// A process is to be restarted after an exit.
-    Restarted,
-    /// A slot was given up.
-    GivenUp,
+    /// Errors of the bus instead of answers, including requests that reached no worker.
+    errors: Counts,
+    /// What happened to its workers: each start, failed start, scheduled restart, slot given up, and end, by [`ENDS`] or
+    /// as requested ([`Reason::WorkerStopped`]).
+    workers: Counts,
 }
 
 impl Tally {
@@ -122,8 +112,13 @@ impl Tally {
     }
 
     /// Errors of the bus instead of answers, including requests that reached no worker.
-    pub fn errors(&self) -> &Errors {
+    pub fn errors(&self) -> &Counts {
         &self.errors
+    }
+
+    /// How often that has happened to its workers.
+    pub fn events(&self, reason: Reason) -> u64 {
+        self.workers.of(reason)
     }
 
     /// How long the worker took to answer, with a result or an error.
@@ -131,14 +126,9 @@ impl Tally {
         &self.durations
     }
 
-    /// How often that has happened.
-    pub fn changes(&self, change: Change) -> u64 {
-        self.changes[change as usize]
-    }
-
-    /// Counts the event.
-    pub(super) fn change(&mut self, change: Change) {
-        self.changes[change as usize] += 1;
+    /// How many processes have ended without being asked to.
+    pub fn all_exits(&self) -> u64 {
+        ENDS.iter().map(|end| self.events(*end)).sum()
     }
 
     /// A request gets an error of the bus.
@@ -146,21 +136,9 @@ impl Tally {
         self.errors.count(reason);
     }
 
-    /// How many processes have ended this way, of [`ENDS`].
-    pub fn exits(&self, reason: Reason) -> u64 {
-        ENDS.iter().zip(self.exits).filter(|(end, _)| **end == reason).map(|(_, count)| count).sum()
-    }
-
-    /// How many have ended without being asked to.
-    pub fn all_exits(&self) -> u64 {
-        self.exits.iter().sum()
-    }
-
-    /// A process has ended without being asked to.
-    pub(super) fn ended(&mut self, reason: Reason) {
-        let at = ENDS.iter().position(|end| *end == reason);
-        debug_assert!(at.is_some(), "{reason:?} is no way to end");
-        self.exits[at.unwrap_or_default()] += 1;
+    /// That has happened to a worker.
+    pub(super) fn note(&mut self, reason: Reason) {
+        self.workers.count(reason);
     }
 
     /// A request has ended without an answer.

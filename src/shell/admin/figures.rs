@@ -7,8 +7,9 @@ use super::samples::{Gathered, STATES, Samples};
 use super::view::View;
 use crate::bus::overview::{Level, Levels, PoolRow};
 use crate::bus::readiness::Readiness;
+use crate::bus::report::Reason;
 use crate::bus::stats::Stats;
-use crate::bus::tally::{Change, ENDS, Outcome};
+use crate::bus::tally::{ENDS, Outcome};
 use crate::shell::log;
 use Write::{Many, One};
 
@@ -184,23 +185,23 @@ pub(super) const FIGURES: &[Figure] = figures! {
             }
         };
     counter "stdio_bus_worker_starts_total" as "starts" of Pools: "Worker processes started.";
-        One |it, at| Value::from(it.pool(at).tally.changes(Change::Started));
+        One |it, at| Value::from(it.pool(at).tally.events(Reason::WorkerStarted));
     counter "stdio_bus_worker_start_failures_total" as "start_failures" of Pools: "Workers that could not be started.";
-        One |it, at| Value::from(it.pool(at).tally.changes(Change::NotStarted));
+        One |it, at| Value::from(it.pool(at).tally.events(Reason::SpawnFailed));
     counter "stdio_bus_worker_exits_total" of Pools:
         "Workers that ended unexpectedly or were restarted for a fault, by reason.";
         Many |out, it, at| {
             for reason in ENDS {
-                out.labelled(&[("reason", reason.name())], it.pool(at).tally.exits(reason) as f64);
+                out.labelled(&[("reason", reason.name())], it.pool(at).tally.events(reason) as f64);
             }
         };
     counter "stdio_bus_worker_stops_total" of Pools:
         "Workers that ended as requested.";
-        One |it, at| Value::from(it.pool(at).tally.changes(Change::Stopped));
+        One |it, at| Value::from(it.pool(at).tally.events(Reason::WorkerStopped));
     counter "stdio_bus_worker_restarts_total" as "restarts" of Pools: "Restarts after an unasked exit.";
-        One |it, at| Value::from(it.pool(at).tally.changes(Change::Restarted));
+        One |it, at| Value::from(it.pool(at).tally.events(Reason::RestartScheduled));
     counter "stdio_bus_worker_seats_given_up_total" of Pools: "Workers given up after too many restarts.";
-        One |it, at| Value::from(it.pool(at).tally.changes(Change::GivenUp));
+        One |it, at| Value::from(it.pool(at).tally.events(Reason::PoolDegraded));
     counter "stdio_bus_client_lines_received_total" as "totals/client_lines_received" of All:
         "Lines received from clients.";
         One |it, _| Value::from(it.stats.client_side.lines_in);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::bus::histogram::Histogram;
-use crate::bus::tally::Errors;
+use crate::bus::tally::Counts;
 use crate::shell::workers::usage::Usage;
 
 /// The states of a worker, by number.
@@ -81,7 +81,7 @@ impl Samples<'_> {
         }
     }
 
-    pub(super) fn errors(&mut self, errors: &Errors) {
+    pub(super) fn errors(&mut self, errors: &Counts) {
         for (reason, count) in errors.iter() {
             self.labelled(&[("reason", reason.name())], count as f64);
         }

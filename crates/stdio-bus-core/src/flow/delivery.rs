@@ -4,12 +4,10 @@
 //! Invariant: a peer waits for one output at a time, and is in the list of that output once.
 use alloc::vec::Vec;
 
-use ndjson_scan::Line;
-
 use super::gate::Hold;
 use crate::Bus;
 use crate::client::end;
-use crate::message::{Edit, Edits};
+use crate::message::{Edit, Edits, Parsed};
 use crate::peer::{ClientKey, Peer, PeerBits, WorkerKey};
 use crate::port::{Close, Effect};
 use crate::report::Reason;
@@ -164,7 +162,7 @@ impl Bus {
     }
 
     /// Queues a line with its newline, with these pieces replaced.
-    pub(crate) fn forward(&mut self, to: Peer, line: &Line, edits: &mut Edits) {
+    pub(crate) fn forward(&mut self, to: Peer, line: Parsed<'_>, edits: &mut Edits) {
         let (mut from, end) = (line.span.start, line.span.end + 1);
         let mut bytes = (end - from) as usize;
         if edits[1..].iter().any(Option::is_some) {
@@ -263,6 +261,10 @@ impl Bus {
             let may_let_wait = end.output.is_full() || in_turns || !end.output.has_waiters();
             assert!(may_let_wait, "{peer:?} lets others wait for nothing");
             assert!(end.blocker().is_none() || end.gate.has(Hold::Output), "{peer:?} is read and waits");
+            assert!(
+                !end.gate.has(Hold::Throttle) || end.gate.throttled_until().is_some(),
+                "{peer:?} is throttled forever"
+            );
             let pair = |blocker, waiter| [blocker, waiter].map(|peer| PeerBits::from(peer).get());
             waiters.extend(end.output.waiters().map(|waiter| pair(peer, *waiter)));
             waiting.extend(end.blocker().map(|blocker| pair(blocker, peer)));

@@ -11,25 +11,23 @@ pub(crate) enum Hold {
     Worker = 2,
     /// It holds much while memory is short (`eviction.rs`).
     Memory = 4,
-    /// It has a penalty (`penalty.rs`).
-    Penalty = 8,
-    /// It yields to others (`pace.rs`).
-    Pace = 16,
+    /// It is throttled (`throttle.rs`).
+    Throttle = 8,
     /// Its lines are ignored from now on.
-    Over = 32,
+    Over = 16,
 }
 
 /// See the module's documentation. It is closed by the first hold and opened by removing the last one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReadGate {
     holds: u8,
-    /// When its penalty ends, if it has one: the gate closes with its next line. Otherwise the beginning of time.
-    penalty_ends: Moment,
+    /// Until when it is throttled, if it is: the gate closes with its next line. Otherwise the beginning of time.
+    throttled_until: Moment,
 }
 
 impl ReadGate {
     /// No hold.
-    pub(crate) const OPEN: Self = Self { holds: 0, penalty_ends: Moment(0) };
+    pub(crate) const OPEN: Self = Self { holds: 0, throttled_until: Moment(0) };
 
     /// Whether the peer is read.
     pub(crate) fn is_open(self) -> bool {
@@ -38,7 +36,7 @@ impl ReadGate {
 
     /// Whether its next line may be handled at once.
     pub(crate) fn lets_through(self) -> bool {
-        self.holds == 0 && self.penalty_ends == Moment::default()
+        self.holds == 0 && self.throttled_until == Moment::default()
     }
 
     /// Whether its next line waits for others: it cannot influence when it continues.
@@ -65,18 +63,18 @@ impl ReadGate {
         !was_open && self.is_open()
     }
 
-    /// When its penalty ends, if it has one.
-    pub(crate) fn penalised_until(self) -> Option<Moment> {
-        Some(self.penalty_ends).filter(|ends| *ends > Moment::default())
+    /// Until when it is throttled, if it is.
+    pub(crate) fn throttled_until(self) -> Option<Moment> {
+        Some(self.throttled_until).filter(|ends| *ends > Moment::default())
     }
 
-    /// Ends its penalty.
-    pub(crate) fn clear_penalty(&mut self) {
-        self.penalty_ends = Moment::default();
+    /// It was throttled for long enough.
+    pub(crate) fn end_throttle(&mut self) {
+        self.throttled_until = Moment::default();
     }
 
-    /// Gives it a penalty until this moment at least.
-    pub(crate) fn penalise(&mut self, until: Moment) {
-        self.penalty_ends = self.penalty_ends.max(until);
+    /// It is throttled until this moment at least.
+    pub(crate) fn throttle(&mut self, until: Moment) {
+        self.throttled_until = self.throttled_until.max(until);
     }
 }

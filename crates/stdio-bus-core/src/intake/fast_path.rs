@@ -2,7 +2,7 @@
 //! answer to it, and a notification in such a session or about the progress of a request. Anything unusual about a
 //! line, its sender, its receiver or the tables sends it down the slow path (`router`), which has the same result.
 
-use ndjson_scan::{Line, Window};
+use ndjson_scan::Line;
 
 use super::{FastPath, Sender};
 use crate::client::{Client, Clients, Phase, Workers};
@@ -10,7 +10,7 @@ use crate::ended::{Ended, Ending};
 use crate::endpoint::Endpoint;
 use crate::flow::gate::Hold;
 use crate::id::{Id, Spelled};
-use crate::message::{Verb, has_method, print_of, verb};
+use crate::message::{Parsed, Verb, has_method, print_of, verb};
 use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey};
 use crate::pending::{Direction, NewRequest, Wire};
 use crate::request::Flags;
@@ -25,7 +25,7 @@ impl FastPath<'_> {
     /// The session of a line, if any, as written. None if it names one in two places, or any name other than a progress
     /// token.
     #[inline(always)]
-    fn only_name<'w>(window: Window<'w>, line: &Line) -> Option<Option<&'w [u8]>> {
+    fn only_name<'w>(line: Parsed<'w>) -> Option<Option<&'w [u8]>> {
         let others = line.request_id.end | line.params_id.end | line.pool.end | line.flags;
         if others | line.meta.subscription.end | line.meta.twice != 0 {
             return None;
@@ -36,7 +36,7 @@ impl FastPath<'_> {
             (true, true) => return None,
             (false, false) => return Some(None),
         };
-        let token = window.get(span);
+        let token = line.get(span);
         Some(Some(&token[1..token.len() - 1])).filter(|_| token.len() > 2)
     }
 
@@ -68,9 +68,9 @@ impl FastPath<'_> {
         client: &Sender<'_>,
         own: &[SessionKey],
         workers: &'w mut Workers,
-        line: &Line,
+        line: Parsed<'_>,
     ) -> Option<(WorkerKey, &'w mut Worker, Option<SessionKey>, bool)> {
-        let Some(name) = Self::only_name(self.window, line)? else {
+        let Some(name) = Self::only_name(line)? else {
             let (worker_key, is_its_own) = self.worker_for(client)?;
             let worker = workers.get_mut(worker_key)?;
             let is_assigned = || self.groups[client.group].assignment() == Assignment::Client;
@@ -92,9 +92,9 @@ impl FastPath<'_> {
         client: &Sender<'_>,
         from: &mut Endpoint,
         workers: &mut Workers,
-        line: &Line,
+        line: Parsed<'_>,
     ) -> Option<()> {
-        if !line.method.is_some() || line.token.is_some() || verb(self.window, line) != Verb::Other {
+        if !line.method.is_some() || line.token.is_some() || verb(line) != Verb::Other {
             return None;
         }
         let (worker_key, worker, session, takes_turn) = self.destination(client, &from.sessions, workers, line)?;
@@ -140,9 +140,9 @@ impl FastPath<'_> {
         from: &mut Endpoint,
         (worker_key, worker): (WorkerKey, &mut Worker),
         session: Option<SessionKey>,
-        line: &Line,
+        line: Parsed<'_>,
     ) -> Option<()> {
-        let id = self.passing_id(self.window, worker, line)?;
+        let id = self.passing_id(worker, line)?;
         let place = self.pending.find_or_place(worker_key.into(), &id).err()?;
         if !self.pending.has_room(Direction::ToWorkers, self.clients, from.outstanding.len()) {
             return None;
@@ -157,12 +157,12 @@ impl FastPath<'_> {
             flags: if progress.is_some() { on_top | Flags::TOKEN_IS_ID } else { on_top },
             verb: Verb::Other,
             expires: worker.answering.expires(self.time.now()),
-            print: if worker.answering.responds() { 0 } else { print_of(self.window, line, progress) },
+            print: if worker.answering.responds() { 0 } else { print_of(line, progress) },
         };
         let came_at = self.time.came_at();
         let request = self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut from.outstanding)?;
         if let Some(records) = self.out.records() {
-            records.begin(self.time.now(), self.pending, request, (self.window, line));
+            records.begin(self.time.now(), self.pending, request, line);
         }
         self.timers.arm(Timer::Requests, new.expires);
         from.traffic.asked += 1;
@@ -177,19 +177,19 @@ impl FastPath<'_> {
 
     /// The id of a request, if it may pass unchanged, with its progress token, if any: clients use the id for it.
     #[inline(always)]
-    fn passing_id(&self, window: Window<'_>, worker: &Worker, line: &Line) -> Option<Id> {
-        let (token, progress) = (window.get(line.id), line.meta.progress);
+    fn passing_id(&self, worker: &Worker, line: Parsed<'_>) -> Option<Id> {
+        let (token, progress) = (line.get(line.id), line.meta.progress);
         let Spelled { id, is_plain, is_escaped } = Spelled::parse(token).ok()?;
         let is_replaced = worker.end.seldom.get().is_some_and(|seldom| !seldom.retired.doubts_nothing())
             || self.settings.routing.id_collision == IdCollision::Always
-            || progress.is_some() && (self.pending.has_other_tokens() || window.get(progress) != token)
+            || progress.is_some() && (self.pending.has_other_tokens() || line.get(progress) != token)
             || !is_plain;
         (!is_replaced && !is_escaped).then_some(id)
     }
 
     /// Queues an unchanged line for a peer whose output is not full.
     #[inline(always)]
-    fn forward(&mut self, to: Peer, end: &mut Endpoint, line: &Line, bytes: usize) {
+    fn forward(&mut self, to: Peer, end: &mut Endpoint, line: Parsed<'_>, bytes: usize) {
         self.out.copy(to, line.span.start, line.span.end + 1);
         if self.out.count_queued(self.time.now(), to, end, bytes, self.settings.limits.max_output_queue) {
             self.timers.arm(to.into(), self.time.now().after(self.settings.limits.backpressure_timeout));
@@ -203,7 +203,7 @@ impl FastPath<'_> {
         key: WorkerKey,
         worker: &mut Worker,
         clients: &mut Clients,
-        line: &Line,
+        line: Parsed<'_>,
     ) -> Option<()> {
         match line.id.is_some() {
             true => self.pass_answer(key, worker, clients, line),
@@ -213,23 +213,28 @@ impl FastPath<'_> {
 
     /// An ordinary answer to an ordinary request.
     #[inline(always)]
-    fn pass_answer(&mut self, key: WorkerKey, worker: &mut Worker, clients: &mut Clients, line: &Line) -> Option<()> {
+    fn pass_answer(
+        &mut self,
+        key: WorkerKey,
+        worker: &mut Worker,
+        clients: &mut Clients,
+        line: Parsed<'_>,
+    ) -> Option<()> {
         let other = line.method.end | line.result_session.end;
         if other != 0 || !matches!(line.flags, Line::RESULT | Line::ERROR) {
             return None;
         }
-        let id = Id::parse(self.window.get(line.id)).ok()?;
+        let id = Id::parse(line.get(line.id)).ok()?;
         let (request_key, place) = self.pending.find_or_place(key.into(), &id).ok()?;
         let request = self.pending.get(request_key).filter(|request| request.is_simple())?;
         let Some(Peer::Client(client_key)) = request.asker() else { return None };
-        let (session, since) = (request.session, request.since());
-        let is_told = request.flags.has(Flags::TOLD);
+        let (session, since, is_told) = (request.session, request.since(), request.flags.has(Flags::TOLD));
         let Client { identity, mcp, phase, seldom, end, .. } = clients.get_mut(client_key)?;
         let end = end.get_mut()?;
         if *phase != Phase::Open
             || end.output.is_full()
             || seldom.get().is_some_and(|seldom| !seldom.lost.is_empty())
-            || end.gate.has(Hold::Pace)
+            || end.gate.has(Hold::Throttle)
             || mcp.borrows
         {
             return None;
@@ -245,12 +250,13 @@ impl FastPath<'_> {
         worker.end.unanswered.orphan();
         worker.end.unanswered.end();
         self.workers_changed |= worker.answering.answers(true);
-        self.pools[worker.name.pool].tally.answered(Outcome::of_answer(line), took);
+        self.pools[worker.name.pool].tally.answered(Outcome::of_answer(&line), took);
         if is_told && let Some(records) = self.out.records() {
-            let ending = Ending::of_answer(self.window, line);
-            let ended = Ended { worker: Some(worker.name), took, ..Ended::of(client_key, identity, ending) };
             let session = session.and_then(|session| self.sessions.get(session));
-            records.answer(request_key, session, (self.window, line), ended);
+            let session = session.map(|session| session.name.clone()).unwrap_or_default();
+            let ended = Ended::of(client_key, identity, Ending::of_answer(line));
+            let id = line.get(line.id).into();
+            records.end(request_key, Ended { worker: Some(worker.name), took, id, session, ..ended });
         }
         self.forward(client_key.into(), end, line, line.span.len() + 1);
         Some(())
@@ -258,11 +264,11 @@ impl FastPath<'_> {
 
     /// The client that has made the request of a progress notification, under its id.
     #[inline(always)]
-    fn asker_told(&self, worker: WorkerKey, line: &Line) -> Option<ClientKey> {
-        if !has_method(self.window, line, b"notifications/progress") {
+    fn asker_told(&self, worker: WorkerKey, line: Parsed<'_>) -> Option<ClientKey> {
+        if !has_method(line, b"notifications/progress") {
             return None;
         }
-        let id = Id::parse(self.window.get(line.token)).ok()?;
+        let id = Id::parse(line.get(line.token)).ok()?;
         let request = self.pending.get(self.pending.find(worker.into(), &id)?)?;
         match request.asker().filter(|_| request.flags.has(Flags::TOKEN_IS_ID) && !request.flags.has(Flags::UNUSUAL)) {
             Some(Peer::Client(client)) => Some(client),
@@ -272,17 +278,23 @@ impl FastPath<'_> {
 
     /// The only client of a worker, for messages that name no client.
     #[inline(always)]
-    fn only_client(&self, worker: &Worker, line: &Line) -> Option<ClientKey> {
+    fn only_client(&self, worker: &Worker, line: Parsed<'_>) -> Option<ClientKey> {
         let is_its_own = self.settings.pools[worker.pool].assignment == Assignment::Dedicated;
-        let names_none = is_its_own && worker.elicitations.is_empty() && verb(self.window, line) == Verb::Other;
+        let names_none = is_its_own && worker.elicitations.is_empty() && verb(line) == Verb::Other;
         worker.owner.filter(|_| names_none)
     }
 
     /// A notification in a session that the worker has given out, of a request's progress, or for its only client.
     #[inline(always)]
-    fn pass_notification(&mut self, key: WorkerKey, worker: &Worker, clients: &mut Clients, line: &Line) -> Option<()> {
-        let name = Self::only_name(self.window, line)?;
-        if worker.facts.tells_states && told_idle(self.window.get(line.span)).is_some() {
+    fn pass_notification(
+        &mut self,
+        key: WorkerKey,
+        worker: &Worker,
+        clients: &mut Clients,
+        line: Parsed<'_>,
+    ) -> Option<()> {
+        let name = Self::only_name(line)?;
+        if worker.facts.tells_states && told_idle(line.get(line.span)).is_some() {
             return None;
         }
         let (session, client_key) = match (name, line.token.is_some()) {

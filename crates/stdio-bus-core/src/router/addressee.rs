@@ -5,14 +5,14 @@
 //! client that has left may have left something behind (a subscription, work in progress), so the next client does not
 //! take its place.
 
-use ndjson_scan::{Span, Window};
+use ndjson_scan::Span;
 
 use super::audience::Size;
 use super::message::{By, Said};
 use crate::Bus;
 use crate::client::{Client, Phase};
 use crate::id::{Id, Spelled};
-use crate::message::{Refusal, session_named};
+use crate::message::{Parsed, Refusal, session_named};
 use crate::peer::{ClientKey, Peer, SessionKey, Text, WorkerKey};
 use crate::report::Reason;
 use crate::settings::{Assignment, Era};
@@ -91,7 +91,7 @@ impl Bus {
     pub(super) fn request_of_worker_message(&mut self, said: &Said<'_>) -> NamedRequest {
         let Some((at, by)) = said.about() else { return NamedRequest::default() };
         let from = Peer::Worker(said.from);
-        let token = said.window.get(at);
+        let token = said.line.get(at);
         let found = match by {
             By::OwnId => self.request_named(from, token),
             By::Id => Id::parse(token).ok().and_then(|id| self.pending.find(from, &id)),
@@ -114,10 +114,10 @@ impl Bus {
         said: &Said<'_>,
         named: &NamedRequest,
     ) -> Result<(ClientKey, Option<SessionKey>), Refusal> {
-        let &Said { from: worker, window, line, ref id, .. } = said;
+        let &Said { from: worker, line, ref id, .. } = said;
         let only = || self.only_client(worker).map(Peer::Client);
         let unknown = |reason: Reason| Refusal(reason, reason.help().into());
-        let name = session_named(window, line);
+        let name = session_named(line);
         let session = name.as_ref().and_then(|name| self.sessions.of_worker(worker, name));
         let to = if name.is_some() {
             let at = self.workers.get(worker);
@@ -128,7 +128,7 @@ impl Bus {
         } else if named.by == Some(By::Token) || named.by == Some(By::Id) && id.is_none() {
             // It belongs to a request of one client, and goes to no other one, unless there can be none. A replaced
             // name means nothing to any other client.
-            let is_plain = || Spelled::parse(window.get(named.at)).is_ok_and(|it| it.is_plain);
+            let is_plain = || Spelled::parse(line.get(named.at)).is_ok_and(|it| it.is_plain);
             // A previous client of a lent worker may have left the work that this is about.
             let is_its_own = |owner: &ClientKey| !self.mcp(*owner).borrows && is_plain();
             let owner = || self.owner(worker).filter(is_its_own).map(Peer::Client);
@@ -147,7 +147,7 @@ impl Bus {
         let Some(client) = client else {
             return Err(Refusal(Reason::UnknownSession, "the client that owns it is leaving".into()));
         };
-        if named.by == Some(By::OwnId) && named.client != Some(to) && self.may_name_anothers(client, window, named.at) {
+        if named.by == Some(By::OwnId) && named.client != Some(to) && self.may_name_anothers(client, line, named.at) {
             let text = "it names no pending request of this worker, and may name another one's";
             return Err(Refusal(Reason::UnknownRequest, text.into()));
         }
@@ -156,12 +156,12 @@ impl Bus {
 
     /// Whether a client may mistake the id in a worker's notification, which is no pending request of that worker, for
     /// another worker's request that it has still to answer: a late cancellation must not hit that one.
-    fn may_name_anothers(&self, client: ClientKey, window: Window<'_>, at: Span) -> bool {
+    fn may_name_anothers(&self, client: ClientKey, line: Parsed<'_>, at: Span) -> bool {
         if !at.is_some() || self.peer_end(client.into()).is_none_or(|client| client.unanswered.count() == 0) {
             return false;
         }
         // A token that is too long is not an id.
-        let Ok(Spelled { id, is_plain, .. }) = Spelled::parse(window.get(at)) else { return false };
+        let Ok(Spelled { id, is_plain, .. }) = Spelled::parse(line.get(at)) else { return false };
         !is_plain || self.pending.find(Peer::Client(client), &id).is_some()
     }
 }

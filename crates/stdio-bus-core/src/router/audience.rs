@@ -6,12 +6,10 @@
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 
-use ndjson_scan::{Line, Window};
-
 use super::message::Said;
 use crate::client::{Client, Identity, Phase};
 use crate::flow::delivery::Room;
-use crate::message::{UNCHANGED, session_name};
+use crate::message::{Parsed, UNCHANGED, session_name};
 use crate::origin::Origin;
 use crate::peer::{ClientKey, Peer, WorkerKey};
 use crate::{Bus, Flow};
@@ -96,8 +94,8 @@ enum ForAll {
 }
 
 impl ForAll {
-    fn of(window: Window<'_>, line: &Line) -> Option<Self> {
-        let kind = match &*session_name(window, line.method)? {
+    fn of(line: Parsed<'_>) -> Option<Self> {
+        let kind = match &*session_name(line, line.method)? {
             b"notifications/tools/list_changed" => Self::List(0),
             b"notifications/prompts/list_changed" => Self::List(1),
             b"notifications/resources/list_changed" => Self::List(2),
@@ -112,8 +110,8 @@ impl Bus {
     /// Broadcasts a worker's message that names no client, if it is of that kind. None if it is not, or no client is
     /// connected.
     pub(super) fn tell_all(&mut self, said: &Said<'_>) -> Option<Flow> {
-        let &Said { from: worker, window, line, ref id, .. } = said;
-        let kind = ForAll::of(window, line).filter(|_| id.is_none())?;
+        let &Said { from: worker, line, ref id, .. } = said;
+        let kind = ForAll::of(line).filter(|_| id.is_none())?;
         let audience = &self.workers.get(worker)?.audience;
         if audience.size != Size::Several || kind == ForAll::Login && !audience.is_one_user() {
             return None;

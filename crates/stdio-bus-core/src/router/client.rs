@@ -6,16 +6,16 @@
 //! session or request that a line names belongs to its sender, or has no owner.
 use alloc::borrow::Cow;
 
-use ndjson_scan::{Line, Span, Window, wrapped_message};
+use ndjson_scan::{Line, Span, wrapped_message};
 
 use super::message::{Message, is_of_server, is_wrapped, tells_progress};
 use crate::id::{Id, Spelled};
-use crate::message::{Edit, Edits, Refusal, UNCHANGED, Verb, is_response, print_of, session_name};
+use crate::message::{Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, print_of, session_name};
 use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::{NewRequest, Request};
 use crate::report::Reason;
 use crate::request::Flags;
-use crate::session::access::{Access, Naming, Place, Use, denied};
+use crate::session::access::{Naming, Place, Use, denied};
 use crate::session::state::{Event, State};
 use crate::session::table::FULL;
 use crate::timers::Timer;
@@ -24,7 +24,7 @@ use crate::{Bus, Flow};
 /// A session that a message names, and how it uses it.
 struct Named<'a> {
     name: Cow<'a, [u8]>,
-    access: Access,
+    how: Use,
 }
 
 /// The destination of a message, and its sessions.
@@ -46,15 +46,15 @@ struct Entered {
 
 impl Bus {
     /// A line from a client.
-    pub(crate) fn client_line(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
+    pub(crate) fn client_line(&mut self, client: ClientKey, line: Parsed<'_>) -> Flow {
         if line.has(Line::ID_INVALID) {
             return self.malformed_text(Peer::Client(client), "the id is neither a string, a number nor null");
         }
-        let flow = if is_response(line) {
-            self.client_response(client, window, line)
+        let flow = if is_response(&line) {
+            self.client_response(client, line)
         } else {
-            let flow = self.client_message(client, window, line);
-            flow.unwrap_or_else(|refusal| self.refuse(client.into(), window, line, refusal))
+            let flow = self.client_message(client, line);
+            flow.unwrap_or_else(|refusal| self.refuse(client.into(), line, refusal))
         };
         if flow == Flow::Next {
             self.out.stats().client_side.lines_in += 1;
@@ -65,7 +65,7 @@ impl Bus {
         flow
     }
 
-    fn client_message(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
+    fn client_message(&mut self, client: ClientKey, line: Parsed<'_>) -> Result<Flow, Refusal> {
         if let Some(refusal) = self.client(client).and_then(|client| client.seldom.closing.refusal.clone()) {
             return Err(refusal);
         }
@@ -73,16 +73,16 @@ impl Bus {
         if self.shutdown.refuses_requests() && (self.shutdown.stops_workers() || line.id.is_some()) {
             return Err(Refusal(Reason::ShuttingDown, "the daemon is shutting down".into()));
         }
-        if !is_wrapped(window, line) {
-            return self.send_message(client, window, line, None);
+        if !is_wrapped(line) {
+            return self.send_message(client, line, None);
         }
-        match wrapped_message(window, line) {
+        match wrapped_message(*line.window, line.line) {
             // The names in it are in a place that the bus does not read.
-            Ok(inner) if is_wrapped(window, &inner) => {
+            Ok(inner) if is_wrapped(Parsed { line: &inner, ..line }) => {
                 Err(Refusal(Reason::MethodDenied, "Method not found: a proxy/successor within another one".into()))
             }
-            Ok(inner) => self.send_message(client, window, &inner, Some(line)),
-            Err(at) => Ok(self.name_stands_twice(client.into(), window, line, at)),
+            Ok(inner) => self.send_message(client, Parsed { line: &inner, ..line }, Some(line)),
+            Err(at) => Ok(self.name_stands_twice(client.into(), line, at)),
         }
     }
 
@@ -90,19 +90,18 @@ impl Bus {
     fn send_message(
         &mut self,
         client: ClientKey,
-        window: Window<'_>,
-        line: &Line,
-        envelope: Option<&Line>,
+        line: Parsed<'_>,
+        envelope: Option<Parsed<'_>>,
     ) -> Result<Flow, Refusal> {
         if line.meta.twice != 0 {
-            return Ok(self.name_stands_twice(client.into(), window, line, line.meta.twice as usize));
+            return Ok(self.name_stands_twice(client.into(), line, line.meta.twice as usize));
         }
-        let message = Message::decode(client, window, line)?;
+        let message = Message::decode(client, line)?;
         let route = match self.route_of(&message) {
             Ok(route) => route,
-            Err(Refusal(Reason::NoWorker, _)) if self.await_worker(client, window, line) => return Ok(Flow::Blocked),
+            Err(Refusal(Reason::NoWorker, _)) if self.await_worker(client, line) => return Ok(Flow::Blocked),
             Err(refusal @ Refusal(Reason::UnknownRequest, _)) if matches!(message.verb, Verb::Cancel(_)) => {
-                let flow = self.refuse(client.into(), window, line, refusal);
+                let flow = self.refuse(client.into(), line, refusal);
                 if flow == Flow::Next {
                     self.penalise_refusal(client);
                 }
@@ -111,7 +110,7 @@ impl Bus {
             Err(refusal) => return Err(refusal),
         };
         for line in [Some(line), envelope].into_iter().flatten() {
-            if let Some(denied) = self.denied_at(route.worker, window, line) {
+            if let Some(denied) = self.denied_at(route.worker, line) {
                 return Err(denied);
             }
         }
@@ -128,12 +127,12 @@ impl Bus {
         self.name_requests(message, &route, &mut edits)?;
         let entered = self.use_sessions(message.from, &route)?;
         self.record(message, route.worker, entered, &mut edits)?;
-        if let Some(Named { access: Access { how: Use::Take(session), .. }, .. }) = route.first {
+        if let Some(Named { how: Use::Take(session), .. }) = route.first {
             self.take_session_over(session, message.from);
         }
         self.note_servers(message, route.worker);
         if message.verb == Verb::Initialize {
-            self.note_version(route.worker, message.window, message.line);
+            self.note_version(route.worker, message.line);
         }
         if self.serves_mcp() {
             self.open_worker(message, route.worker);
@@ -158,9 +157,9 @@ impl Bus {
         entered: [Entered; 2],
         edits: &mut Edits,
     ) -> Result<(), Refusal> {
-        let &Message { from: client, window, line, ref id, verb, progress } = message;
+        let &Message { from: client, line, ref id, verb, progress } = message;
         let recorded = match id {
-            Some(id) => {
+            Some(_) => {
                 let answering = self.workers.get(worker).map(|worker| &worker.answering);
                 let expires = answering.filter(|_| verb != Verb::Listen).map(|it| it.expires(self.time.now()));
                 let may_echo = answering.is_some_and(|answering| !answering.responds());
@@ -172,9 +171,9 @@ impl Bus {
                     flags: if line.session.len() > 2 { Flags::ON_TOP } else { 0 },
                     verb,
                     expires: expires.unwrap_or(Moment::NEVER),
-                    print: if may_echo { print_of(window, line, progress) } else { 0 },
+                    print: if may_echo { print_of(line, progress) } else { 0 },
                 };
-                self.ask(&request, id, (window, line, progress), edits)
+                self.ask(&request, message, edits)
             }
             None => Ok(()),
         };
@@ -187,7 +186,7 @@ impl Bus {
 
     /// The destination of a message.
     fn route_of<'a>(&mut self, message: &Message<'a>) -> Result<Route<'a>, Refusal> {
-        let &Message { from: client, window, line, verb, .. } = message;
+        let &Message { from: client, line, verb, .. } = message;
         // A cancellation goes to the worker of the request, and nowhere when the answer is out already, or it is another
         // client's; what is told of the progress of a worker's request, to the worker that has made it.
         if matches!(verb, Verb::Cancel(_)) {
@@ -195,8 +194,8 @@ impl Bus {
             let worker = key.and_then(|key| Some((key, self.pending.get(key)?.answerer())));
             return self.route_to_request(message, worker, "it names no pending request of this connection");
         }
-        if let Some(at) = tells_progress(window, line) {
-            let token = Id::parse(window.get(at)).ok();
+        if let Some(at) = tells_progress(line) {
+            let token = Id::parse(line.get(at)).ok();
             let key = token.and_then(|token| self.pending.find_by_token(client.into(), &token));
             let worker = key.and_then(|key| Some((key, self.pending.get(key)?.asker()?)));
             return self.route_to_request(message, worker, "its progressToken names no pending request");
@@ -205,22 +204,19 @@ impl Bus {
             if let Some(worker) = self.worker_of_server(message) {
                 return Ok(Route { worker, first: None, second: None, about: None });
             }
-            let group = self.group_of_line(client, window, line)?;
-            let worker = self.pick_worker_for_line(client, group, window, line)?;
+            let group = self.group_of_line(client, line)?;
+            let worker = self.pick_worker_for_line(client, group, line)?;
             return Ok(Route { worker, first: None, second: None, about: None });
         };
-        let (worker, access) = self.first_session(message, &message.naming(&name, place), inner.as_deref())?;
-        let first = Some(Named { name, access });
+        let (worker, how) = self.first_session(message, &message.naming(&name, place), inner.as_deref())?;
+        let first = Some(Named { name, how });
         let second = match inner {
             Some(name) => {
-                let access = self.second_session(worker, &message.naming(&name, Place::Second))?;
-                Some(Named { name, access })
+                let how = self.second_session(worker, &message.naming(&name, Place::Second))?;
+                Some(Named { name, how })
             }
             None => None,
         };
-        if ![&first, &second].into_iter().flatten().all(|named| named.access.is_open) {
-            return Err(denied());
-        }
         Ok(Route { worker, first, second, about: None })
     }
 
@@ -236,20 +232,18 @@ impl Bus {
             return Err(Refusal(Reason::UnknownRequest, unknown.into()));
         };
         for (span, place) in [(message.line.session, Place::Alone), (message.line.params_session, Place::Params)] {
-            let Some(name) = session_name(message.window, span) else { continue };
+            let Some(name) = session_name(message.line, span) else { continue };
             let session = self.sessions.of_worker(worker, &name);
-            if !self.access(&message.naming(&name, place), worker, session).is_open {
-                return Err(denied());
-            }
+            self.access(&message.naming(&name, place), worker, session)?;
         }
         Ok(Route { worker, first: None, second: None, about: Some(key) })
     }
 
     /// The sender's request that a cancellation names.
     fn request_cancelled(&mut self, message: &Message<'_>) -> Option<RequestKey> {
-        let &Message { from: client, window, line, .. } = message;
+        let &Message { from: client, line, .. } = message;
         let mut named = [line.request_id, line.params_id].into_iter().filter(|span| span.is_some());
-        let mut target = |span: Span| self.request_named(Peer::Client(client), window.get(span));
+        let mut target = |span: Span| self.request_named(Peer::Client(client), line.get(span));
         let key = named.next().and_then(&mut target)?;
         named.all(|span| target(span) == Some(key)).then_some(key)
     }
@@ -261,40 +255,40 @@ impl Bus {
         message: &Message<'_>,
         of: &Naming<'_>,
         inner: Option<&[u8]>,
-    ) -> Result<(WorkerKey, Access), Refusal> {
-        let &Message { from: client, window, line, .. } = message;
+    ) -> Result<(WorkerKey, Use), Refusal> {
+        let &Message { from: client, line, .. } = message;
         let names_pool = line.pool.is_some();
         if !names_pool
             && let Some(key) = self.session_of_client(client, of.name)
             && let Some(worker) = self.sessions.get(key).map(|session| session.worker)
         {
             self.sessions.hear(key, self.time.now());
-            return self.usable(worker, self.access(of, worker, Some(key)));
+            return Ok((worker, self.access(of, worker, Some(key))?));
         }
         self.refuse_lost(of)?;
-        let group = self.group_of_line(client, window, line)?;
+        let group = self.group_of_line(client, line)?;
         if self.balancer.groups[group].is_dedicated() {
             // Its process serves no other client, so no other client's sessions are in reach.
-            let worker = self.pick_worker_for_line(client, group, window, line)?;
-            return Ok((worker, self.access(of, worker, self.sessions.of_worker(worker, of.name))));
+            let worker = self.pick_worker_for_line(client, group, line)?;
+            return Ok((worker, self.access(of, worker, self.sessions.of_worker(worker, of.name))?));
         }
         if let Some((worker, key)) = self.session_in_group(client, group, of.name) {
-            return self.usable(worker, self.access(of, worker, Some(key)));
+            return Ok((worker, self.access(of, worker, Some(key))?));
         }
         // A new name at top level joins the session in the params.
         let joined = inner.filter(|_| !names_pool).and_then(|inner| self.session_of_client(client, inner));
         let Some(worker) = joined.and_then(|key| self.sessions.get(key)).map(|session| session.worker) else {
-            let worker = self.pick_worker_for_line(client, group, window, line)?;
+            let worker = self.pick_worker_for_line(client, group, line)?;
             // It may have been the client's before it changed groups.
-            return self.usable(worker, self.access(of, worker, self.sessions.of_worker(worker, of.name)));
+            return Ok((worker, self.access(of, worker, self.sessions.of_worker(worker, of.name))?));
         };
         // It may be outside of the group, which was not searched yet.
-        let access = match self.sessions.of_worker(worker, of.name) {
-            Some(key) if self.shares_sessions() => Access { how: Use::Share(key), is_open: true },
+        let how = match self.sessions.of_worker(worker, of.name) {
+            Some(key) if self.shares_sessions() => Use::Share(key),
             Some(_) => return Err(denied()),
-            None => self.access(of, worker, None),
+            None => self.access(of, worker, None)?,
         };
-        self.usable(worker, access)
+        Ok((worker, how))
     }
 
     /// The session `name` on the workers of a group: the client's own first, then one of another client, then a
@@ -312,14 +306,13 @@ impl Bus {
     }
 
     /// The session in the params of a message with another one at top level: its sender's own, or without an owner.
-    fn second_session(&mut self, worker: WorkerKey, of: &Naming<'_>) -> Result<Access, Refusal> {
+    fn second_session(&mut self, worker: WorkerKey, of: &Naming<'_>) -> Result<Use, Refusal> {
         let key = self.sessions.of_worker(worker, of.name);
         let session = key.and_then(|key| self.sessions.get(key));
         if session.is_none_or(|session| session.client != Some(of.client)) {
             self.refuse_lost(of)?;
         }
-        let access = self.access(of, worker, key);
-        if access.how == Use::Denied { Err(denied()) } else { Ok(access) }
+        self.access(of, worker, key)
     }
 
     /// A session that was lost with its worker is an error for its old owner, unless it asks a worker for it.
@@ -334,17 +327,6 @@ impl Bus {
         let text = "this session is gone: its worker has ended, or it was not used for long; session/load or session/resume \
                     asks for it again";
         Err(Refusal(Reason::SessionLost, text.into()))
-    }
-
-    /// A session that is closed to a client does not even reveal whether its worker is there.
-    fn usable(&self, worker: WorkerKey, access: Access) -> Result<(WorkerKey, Access), Refusal> {
-        if access.how == Use::Denied {
-            Err(denied())
-        } else if self.worker_takes_messages(worker) {
-            Ok((worker, access))
-        } else {
-            Err(Refusal(Reason::RequestLost, "the worker of this session has exited or is stopping".into()))
-        }
     }
 
     /// Creates the sessions of a message that is about to be delivered.
@@ -363,7 +345,7 @@ impl Bus {
         worker: WorkerKey,
         named: Option<&Named<'_>>,
     ) -> Result<Entered, Refusal> {
-        let Some(Named { name, access: Access { how, .. } }) = named else { return Ok(Entered::default()) };
+        let Some(Named { name, how }) = named else { return Ok(Entered::default()) };
         let (session, is_new) = match *how {
             Use::None | Use::Denied => return Ok(Entered::default()),
             // A session that is taken over changes hands when the message is recorded.
@@ -402,7 +384,7 @@ impl Bus {
     /// Replaces a message's references to other requests by those the worker knows. A reference that would hit another
     /// client's request is refused.
     fn name_requests(&mut self, message: &Message<'_>, route: &Route<'_>, edits: &mut Edits) -> Result<(), Refusal> {
-        let &Message { from: client, window, line, .. } = message;
+        let &Message { from: client, line, .. } = message;
         let edit = |bus: &Self, request: RequestKey, at: Span| {
             let with = bus.pending.wire_token(request).filter(|_| at.is_some());
             with.map(|with| Edit { at, with })
@@ -415,10 +397,10 @@ impl Bus {
         if let Some(request) = route.about {
             edits[2] = self.pending.replaced_progress(request).map(|with| Edit { at: line.token, with });
         }
-        if !line.request_id.is_some() || is_of_server(window, line) {
+        if !line.request_id.is_some() || is_of_server(line) {
             return Ok(());
         }
-        let token = window.get(line.request_id);
+        let token = line.get(line.request_id);
         let answerer = Peer::Worker(route.worker);
         let own = self.request_named(Peer::Client(client), token);
         let is_there = |key: &RequestKey| self.pending.get(*key).is_some_and(|it| it.answerer() == answerer);
@@ -437,24 +419,24 @@ impl Bus {
     }
 
     /// The answer of a client to a worker's request (decision 5).
-    pub(crate) fn client_response(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> Flow {
+    pub(crate) fn client_response(&mut self, client: ClientKey, line: Parsed<'_>) -> Flow {
         let from = Peer::Client(client);
-        let Some(key) = self.answered(from, window, line) else {
+        let Some(key) = self.answered(from, line) else {
             let text = "no request of a worker is pending under this id";
-            self.report_line(Reason::UnknownId, from, window, line, text);
+            self.report_line(Reason::UnknownId, from, line, text);
             return Flow::Next;
         };
         let asker = self.pending.get(key).and_then(Request::asker);
         let Some(Peer::Worker(worker)) = asker.filter(|asker| self.takes_messages(*asker)) else {
             self.forget_request(key);
-            self.report_line(Reason::LateAnswer, from, window, line, "the worker that asked has ended");
+            self.report_line(Reason::LateAnswer, from, line, "the worker that asked has ended");
             return Flow::Next;
         };
         if self.block_on_worker(client, worker, line.span.len() + 1) {
             return Flow::Blocked;
         }
         self.note_audience(worker, client);
-        self.deliver_answer(key, Peer::Worker(worker), window, line);
+        self.deliver_answer(key, Peer::Worker(worker), line);
         Flow::Next
     }
 }

@@ -5,11 +5,11 @@
 //! over takes its elicitations along.
 use alloc::collections::VecDeque;
 
-use ndjson_scan::{Line, Window, string_in_params};
+use ndjson_scan::string_in_params;
 
 use super::message::Said;
 use crate::Bus;
-use crate::message::has_method;
+use crate::message::{Parsed, has_method};
 use crate::peer::{ClientKey, SessionKey, Text, WorkerKey};
 
 /// Maximum number per worker; beyond it the oldest one is dropped.
@@ -46,12 +46,12 @@ impl Elicitations {
 impl Bus {
     /// A worker's request was forwarded to a client: remembers its elicitation, if it is one that ends elsewhere.
     pub(super) fn note_elicitation(&mut self, said: &Said<'_>, client: ClientKey, session: Option<SessionKey>) {
-        let &Said { from: worker, window, line, .. } = said;
-        if !has_method(window, line, b"elicitation/create") {
+        let &Said { from: worker, line, .. } = said;
+        if !has_method(line, b"elicitation/create") {
             return;
         }
         let Some(worker) = self.workers.get_mut(worker) else { return };
-        let Some(id) = elicitation_id(window, line).filter(|id| id.as_bytes().len() <= LONGEST_ID) else { return };
+        let Some(id) = elicitation_id(line).filter(|id| id.as_bytes().len() <= LONGEST_ID) else { return };
         let sent = &mut worker.elicitations.sent;
         let known = sent.iter().position(|known| known.id == id).and_then(|at| sent.remove(at));
         let room = MOST_BYTES - id.as_bytes().len();
@@ -87,20 +87,18 @@ impl Bus {
 
     /// The index of the elicitation that a worker's notification completes.
     fn elicitation_of(&self, said: &Said<'_>) -> Option<usize> {
-        let &Said { from: worker, window, line, .. } = said;
+        let &Said { from: worker, line, .. } = said;
         let sent = &self.workers.get(worker)?.elicitations.sent;
-        let completes = || {
-            has_method(window, line, b"elicitation/complete")
-                || has_method(window, line, b"notifications/elicitation/complete")
-        };
+        let completes =
+            || has_method(line, b"elicitation/complete") || has_method(line, b"notifications/elicitation/complete");
         if sent.is_empty() || line.id.is_some() || !completes() {
             return None;
         }
-        let id = elicitation_id(window, line)?;
+        let id = elicitation_id(line)?;
         sent.iter().position(|known| known.id == id)
     }
 }
 
-fn elicitation_id(window: Window<'_>, line: &Line) -> Option<Text> {
-    string_in_params(window.get(line.span), b"elicitationId").map(|id| (&*id).into())
+fn elicitation_id(line: Parsed<'_>) -> Option<Text> {
+    string_in_params(line.get(line.span), b"elicitationId").map(|id| (&*id).into())
 }

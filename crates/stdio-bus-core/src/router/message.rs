@@ -3,20 +3,19 @@
 //! these places too. Nothing here knows the bus.
 use alloc::borrow::Cow;
 
-use ndjson_scan::{Line, Span, Window};
+use ndjson_scan::Span;
 
 use crate::id::Spelled;
-use crate::message::{Cancel, Refusal, Verb, has_method, request_id, session_name, verb};
+use crate::message::{Cancel, Parsed, Refusal, Verb, has_method, request_id, session_name, verb};
 use crate::peer::{ClientKey, WorkerKey};
 use crate::report::Reason;
 use crate::session::access::{Naming, Place};
 use crate::settings::{MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN};
 
 /// A request or notification, decoded: a client's, or a worker's ([`Said`]).
-pub(super) struct Message<'a, From = ClientKey> {
+pub(crate) struct Message<'a, From = ClientKey> {
     pub from: From,
-    pub window: Window<'a>,
-    pub line: &'a Line,
+    pub line: Parsed<'a>,
     pub id: Option<Spelled>,
     pub verb: Verb,
     /// The span of its progress token, if it is a request and has one.
@@ -42,24 +41,24 @@ pub(super) enum By {
 type Names<'a> = (Cow<'a, [u8]>, Place, Option<Cow<'a, [u8]>>);
 
 impl<'a, From> Message<'a, From> {
-    pub(super) fn decode(from: From, window: Window<'a>, line: &'a Line) -> Result<Self, Refusal> {
-        let id = request_id(window, line)?;
-        let verb = match verb(window, line) {
+    pub(super) fn decode(from: From, line: Parsed<'a>) -> Result<Self, Refusal> {
+        let id = request_id(line)?;
+        let verb = match verb(line) {
             // Without an answer nothing is given out.
             verb if verb.asks_for_session() && id.is_none() => Verb::Other,
             Verb::Successor => Verb::Other,
             verb => verb,
         };
-        let progress = progress_of(line, window)?;
-        Ok(Self { from, window, line, id, verb, progress })
+        let progress = progress_of(line)?;
+        Ok(Self { from, line, id, verb, progress })
     }
 }
 
 impl<'a> Message<'a> {
     /// The sessions that it names.
     pub(super) fn names(&self) -> Result<Option<Names<'a>>, Refusal> {
-        let top = session_name(self.window, self.line.session);
-        let inner = session_name(self.window, self.line.params_session);
+        let top = session_name(self.line, self.line.session);
+        let inner = session_name(self.line, self.line.params_session);
         if [&top, &inner].into_iter().flatten().any(|name| name.len() > MAX_SESSION_ID_LEN) {
             let text = format!("the sessionId is longer than {MAX_SESSION_ID_LEN} bytes");
             return Err(Refusal(Reason::SessionIdTooLong, text));
@@ -82,9 +81,9 @@ impl Said<'_> {
     /// worker's own (a cancellation), a request one of the client's (`elicitation/create`), and some notifications belong
     /// to one that the client has made.
     pub(super) fn about(&self) -> Option<(Span, By)> {
-        let &Self { window, line, verb, .. } = self;
+        let &Self { line, verb, .. } = self;
         let is_request = line.id.is_some();
-        if line.request_id.is_some() && is_of_server(window, line) {
+        if line.request_id.is_some() && is_of_server(line) {
             return None;
         }
         if line.request_id.is_some() {
@@ -93,7 +92,7 @@ impl Said<'_> {
         if line.params_id.is_some() && verb == Verb::Cancel(Cancel::Answered) {
             return Some((line.params_id, if is_request { By::Id } else { By::OwnId }));
         }
-        if let Some(at) = tells_progress(window, line) {
+        if let Some(at) = tells_progress(line) {
             return Some((at, By::Token));
         }
         let at = line.meta.subscription;
@@ -102,24 +101,24 @@ impl Said<'_> {
 }
 
 /// Whether a line is one that a proxy forwards for its successor (`proxy/successor`): one level is unwrapped.
-pub(super) fn is_wrapped(window: Window<'_>, line: &Line) -> bool {
+pub(super) fn is_wrapped(line: Parsed<'_>) -> bool {
     // No spelling of its method is shorter.
-    line.method.len() >= "\"proxy/successor\"".len() && verb(window, line) == Verb::Successor
+    line.method.len() >= "\"proxy/successor\"".len() && verb(line) == Verb::Successor
 }
 
 /// Whether a line belongs to an MCP server over ACP. Its `requestId` is the server's business.
-pub(super) fn is_of_server(window: Window<'_>, line: &Line) -> bool {
-    has_method(window, line, b"mcp/message")
+pub(super) fn is_of_server(line: Parsed<'_>) -> bool {
+    has_method(line, b"mcp/message")
 }
 
 /// The span of the progress token of a request.
-fn progress_of(line: &Line, window: Window<'_>) -> Result<Span, Refusal> {
+fn progress_of(line: Parsed<'_>) -> Result<Span, Refusal> {
     let at = line.meta.progress;
     if !at.is_some() || !line.id.is_some() {
         return Ok(Span::default());
     }
     // As written, since that is what is stored beside the request.
-    let quotes = if window.get(at).starts_with(b"\"") { 2 } else { 0 };
+    let quotes = if line.get(at).starts_with(b"\"") { 2 } else { 0 };
     if at.len() > MAX_REQUEST_ID_LEN + quotes {
         let text = format!("the progress token is longer than {MAX_REQUEST_ID_LEN} bytes");
         return Err(Refusal(Reason::IdTooLong, text));
@@ -128,6 +127,6 @@ fn progress_of(line: &Line, window: Window<'_>) -> Result<Span, Refusal> {
 }
 
 /// The progress token of a message.
-pub(super) fn tells_progress(window: Window<'_>, line: &Line) -> Option<Span> {
-    (line.token.is_some() && has_method(window, line, b"notifications/progress")).then_some(line.token)
+pub(super) fn tells_progress(line: Parsed<'_>) -> Option<Span> {
+    (line.token.is_some() && has_method(line, b"notifications/progress")).then_some(line.token)
 }

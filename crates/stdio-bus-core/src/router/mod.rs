@@ -5,7 +5,7 @@ pub(crate) mod addressee;
 pub(crate) mod audience;
 mod client;
 pub(crate) mod elicitations;
-mod message;
+pub(crate) mod message;
 mod opening;
 mod servers;
 mod worker;

@@ -26,7 +26,7 @@ impl Bus {
 
     /// A client's message goes to a worker: first sends it the session's opening, if it needs that.
     pub(super) fn open_worker(&mut self, message: &Message<'_>, key: WorkerKey) {
-        let &Message { from: client, window, line, verb, .. } = message;
+        let &Message { from: client, line, verb, .. } = message;
         let begins = verb == Verb::Initialize && line.id.is_some();
         let Some(worker) = self.workers.get(key) else { return };
         let (is_opened, is_shared) = (worker.facts.opened != Opened::No, worker.owner.is_none());
@@ -35,13 +35,13 @@ impl Bus {
         }
         let Some(opening) = self.client_mut(client).map(|client| &mut client.seldom.opening) else { return };
         if begins {
-            let text = window.get(line.span);
+            let text = line.get(line.span);
             let (start, end) = (line.id.start - line.span.start, line.id.end - line.span.start);
             let (before, behind) = (&text[..start as usize], &text[end as usize..]);
             let kept = (text.len() <= LONGEST).then(|| [before, ID.as_bytes(), behind, b"\n"].concat().into());
             *opening = Opening { line: kept, at: Some(key) };
         } else if opening.at == Some(key) {
-            if has_method(window, line, INITIALIZED.as_bytes()) {
+            if has_method(line, INITIALIZED.as_bytes()) {
                 self.set_opened(key, Opened::Yes);
             }
         } else if let Some(line) = opening.line.clone() {

@@ -12,12 +12,12 @@ use crate::peer::{ClientKey, WorkerKey};
 impl Bus {
     /// A client's request goes to a worker: remembers the servers that it offers.
     pub(super) fn note_servers(&mut self, message: &Message<'_>, worker: WorkerKey) {
-        let &Message { from: client, window, line, verb, .. } = message;
+        let &Message { from: client, line, verb, .. } = message;
         // A dedicated worker has no other client to ask.
         if self.has_owner(worker) || !matches!(verb, Verb::New | Verb::Load | Verb::Fork) {
             return;
         }
-        for server in objects_in_params(window.get(line.span), b"mcpServers") {
+        for server in objects_in_params(line.get(line.span), b"mcpServers") {
             if string_in(server, b"type").is_some_and(|kind| &*kind == b"acp")
                 && let Some(id) = string_in(server, b"id").filter(|id| id.len() <= LONGEST_NAME)
                 && let Some(client) = self.client_mut(client)
@@ -29,11 +29,11 @@ impl Bus {
 
     /// The client that offers the server named in a worker's message.
     pub(super) fn client_of_server(&self, said: &Said<'_>) -> Option<ClientKey> {
-        let &Said { from: worker, window, line, .. } = said;
-        if !is_of_server(window, line) {
+        let &Said { from: worker, line, .. } = said;
+        if !is_of_server(line) {
             return None;
         }
-        let server = string_in_params(window.get(line.span), b"serverId")?;
+        let server = string_in_params(line.get(line.span), b"serverId")?;
         let offers = |(_, client): &(ClientKey, &Client)| client.seldom.offers.has(worker, &server);
         let mut found = self.all_clients().filter(offers);
         let (mut newest, first) = found.next()?;
@@ -50,12 +50,12 @@ impl Bus {
 
     /// The worker to which a client has offered the server that its message is from.
     pub(super) fn worker_of_server(&self, message: &Message<'_>) -> Option<WorkerKey> {
-        let &Message { from: client, window, line, .. } = message;
+        let &Message { from: client, line, .. } = message;
         let offers = &self.client(client)?.seldom.offers;
-        if offers.is_empty() || !is_of_server(window, line) {
+        if offers.is_empty() || !is_of_server(line) {
             return None;
         }
-        let server = string_in_params(window.get(line.span), b"serverId")?;
+        let server = string_in_params(line.get(line.span), b"serverId")?;
         offers.workers_of(&server).find(|worker| self.worker_takes_messages(*worker))
     }
 }

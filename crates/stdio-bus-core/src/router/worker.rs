@@ -4,13 +4,13 @@
 //! Invariant: a line is queued for exactly one client (except broadcasts, `audience.rs`), or its loss is reported, and
 //! a lost request is answered.
 
-use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, Window, wrapped_message};
+use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, wrapped_message};
 
 use super::addressee::NamedRequest;
 use super::message::{Said, is_wrapped};
 use crate::flow::delivery::Room;
 use crate::id::Id;
-use crate::message::{Edit, Refusal, UNCHANGED, Verb, session_name};
+use crate::message::{Edit, Parsed, Refusal, UNCHANGED, Verb, session_name};
 use crate::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use crate::pending::NewRequest;
 use crate::report::Reason;
@@ -20,16 +20,16 @@ use crate::{Bus, Flow};
 
 impl Bus {
     /// A line from a worker.
-    pub(crate) fn worker_line(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
+    pub(crate) fn worker_line(&mut self, worker: WorkerKey, line: Parsed<'_>) -> Flow {
         // Some workers echo the request with a result in it: the spec calls that a response (6.3.1).
         let answers = line.flags & (Line::RESULT | Line::ERROR) != 0;
         let flow = if line.has(Line::TOO_DEEP) {
-            self.too_deep(worker, window, line, answers)
+            self.too_deep(worker, line, answers)
         } else if answers {
-            self.worker_response(worker, window, line)
+            self.worker_response(worker, line)
         } else {
-            let flow = self.worker_message(worker, window, line);
-            flow.unwrap_or_else(|refusal| self.refuse(worker.into(), window, line, refusal))
+            let flow = self.worker_message(worker, line);
+            flow.unwrap_or_else(|refusal| self.refuse(worker.into(), line, refusal))
         };
         if flow == Flow::Next {
             self.out.stats().worker_side.lines_in += 1;
@@ -38,10 +38,10 @@ impl Bus {
     }
 
     /// An answer to a client's request (spec 6.3.1), or that request itself, which the worker has sent back.
-    fn worker_response(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
+    fn worker_response(&mut self, worker: WorkerKey, line: Parsed<'_>) -> Flow {
         let from = Peer::Worker(worker);
-        let Some(key) = self.answered(from, window, line) else {
-            return self.unexpected_answer(worker, window, line);
+        let Some(key) = self.answered(from, line) else {
+            return self.unexpected_answer(worker, line);
         };
         let Some(request) = self.pending.get(key) else { return Flow::Next };
         let (verb, sessions) = (request.verb, self.pending.sessions(key));
@@ -50,22 +50,22 @@ impl Bus {
                 self.sessions.step_all(sessions, Event::LoadedLate);
             }
             let asked_in = if verb.creates() { [None; 2] } else { sessions };
-            self.learn_from_late_answer(worker, window, line, asked_in);
+            self.learn_from_late_answer(worker, line, asked_in);
             self.forget_request(key);
             if verb.creates() {
                 self.drop_early(worker);
             }
-            self.report_line(Reason::LateAnswer, from, window, line, "the client no longer waits");
+            self.report_line(Reason::LateAnswer, from, line, "the client no longer waits");
             return Flow::Next;
         };
         match self.make_room_at_client(worker, client, true) {
             Room::Free => {}
             Room::Wait => return Flow::Blocked,
             // The client was closed, so this answer has no asker now.
-            Room::Closed => return self.worker_response(worker, window, line),
+            Room::Closed => return self.worker_response(worker, line),
         }
         let succeeds = line.has(Line::RESULT);
-        let named = session_name(window, line.result_session).filter(|_| succeeds);
+        let named = session_name(line, line.result_session).filter(|_| succeeds);
         // A session that is only echoed was not loaded.
         if succeeds || !line.has(Line::ERROR) && verb != Verb::Load {
             self.succeed(verb == Verb::Load, sessions);
@@ -78,7 +78,7 @@ impl Bus {
                 return Flow::Next;
             }
         }
-        self.deliver_answer(key, Peer::Client(client), window, line);
+        self.deliver_answer(key, Peer::Client(client), line);
         self.end_sessions(verb, succeeds, sessions);
         // Any answer may name a session that was not known before.
         if let Some(name) = &named {
@@ -97,18 +97,18 @@ impl Bus {
     }
 
     /// A line that few parsers could read. It fails the request that it belongs to, but not the worker.
-    fn too_deep(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line, answers: bool) -> Flow {
+    fn too_deep(&mut self, worker: WorkerKey, line: Parsed<'_>, answers: bool) -> Flow {
         let from = Peer::Worker(worker);
         let text = format!("nested deeper than {MAX_WRAPPED_DEPTH}");
         if !answers {
-            return self.refuse(from, window, line, Refusal(Reason::TooDeep, text));
+            return self.refuse(from, line, Refusal(Reason::TooDeep, text));
         }
-        let key = self.answered(from, window, line);
+        let key = self.answered(from, line);
         let request = key.and_then(|key| self.pending.get(key));
         let creates = request.is_some_and(|request| request.verb.creates());
         match key.filter(|_| request.is_some_and(|request| request.asker().is_some())) {
             Some(key) => self.fail_request(key, Reason::TooDeep, &format!("the answer is {text}")),
-            None => self.report_line(Reason::TooDeep, from, window, line, &text),
+            None => self.report_line(Reason::TooDeep, from, line, &text),
         }
         if let Some(key) = key {
             self.forget_request(key);
@@ -149,9 +149,9 @@ impl Bus {
 
     /// An unsolicited answer: it is late, or the worker has answered twice. Then the next such answer may hit another
     /// client's request, unless ids are never reused.
-    fn unexpected_answer(&mut self, key: WorkerKey, window: Window<'_>, line: &Line) -> Flow {
+    fn unexpected_answer(&mut self, key: WorkerKey, line: Parsed<'_>) -> Flow {
         let from = Peer::Worker(key);
-        let id = line.id.is_some().then(|| Id::parse(window.get(line.id)).ok()).flatten();
+        let id = line.id.is_some().then(|| Id::parse(line.get(line.id)).ok()).flatten();
         let is_result = line.has(Line::RESULT) && !line.has(Line::ERROR);
         if id.as_ref().is_some_and(|id| self.take_era(key, id, is_result) || self.take_opening(key, id, is_result)) {
             return Flow::Next;
@@ -159,8 +159,8 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(key) else { return Flow::Next };
         let fingerprint = id.as_ref().map(|id| self.pending.fingerprint(id));
         if fingerprint.is_some_and(|fingerprint| worker.end.seldom.retired.take(fingerprint)) {
-            self.learn_from_late_answer(key, window, line, [None; 2]);
-            self.report_line(Reason::LateAnswer, from, window, line, "the request was given up before");
+            self.learn_from_late_answer(key, line, [None; 2]);
+            self.report_line(Reason::LateAnswer, from, line, "the request was given up before");
             return Flow::Next;
         }
         worker.end.seldom.retired.distrust();
@@ -173,26 +173,20 @@ impl Bus {
                 "no request is pending under this id, but {id} ({kind}) is; a worker answers with the id as it came"
             )
         });
-        self.report_line(Reason::UnknownId, from, window, line, &text);
+        self.report_line(Reason::UnknownId, from, line, &text);
         if is_first {
             let text =
                 "a worker sent an answer that nothing waits for; every id of a request to it is replaced from now on";
-            self.report_line(Reason::WorkerAnswersTwice, from, window, line, text);
+            self.report_line(Reason::WorkerAnswersTwice, from, line, text);
         }
         Flow::Next
     }
 
     /// A session that was created for a client that stopped waiting has no owner. An answer that repeats the name of
     /// its own session has created none: that session keeps its owner.
-    fn learn_from_late_answer(
-        &mut self,
-        worker: WorkerKey,
-        window: Window<'_>,
-        line: &Line,
-        asked_in: [Option<SessionKey>; 2],
-    ) {
+    fn learn_from_late_answer(&mut self, worker: WorkerKey, line: Parsed<'_>, asked_in: [Option<SessionKey>; 2]) {
         if line.has(Line::RESULT)
-            && let Some(name) = session_name(window, line.result_session)
+            && let Some(name) = session_name(line, line.result_session)
             && self.sessions.of_worker(worker, &name).is_none_or(|key| !asked_in.contains(&Some(key)))
         {
             self.learn_unowned_session(worker, &name);
@@ -200,28 +194,28 @@ impl Bus {
     }
 
     /// A worker's request or notification (spec 6.3.2, decision 5).
-    fn worker_message(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
+    fn worker_message(&mut self, worker: WorkerKey, line: Parsed<'_>) -> Result<Flow, Refusal> {
         if line.has(Line::ID_INVALID) {
             let text = "a request's id is a string or a number; any other id cannot be answered";
             return Err(Refusal(Reason::UnknownId, text.into()));
         }
-        if !is_wrapped(window, line) {
-            return self.send_said(worker, window, line);
+        if !is_wrapped(line) {
+            return self.send_said(worker, line);
         }
-        match wrapped_message(window, line) {
-            Ok(inner) => self.send_said(worker, window, &inner),
-            Err(at) => Ok(self.name_stands_twice(worker.into(), window, line, at)),
+        match wrapped_message(*line.window, line.line) {
+            Ok(inner) => self.send_said(worker, Parsed { line: &inner, ..line }),
+            Err(at) => Ok(self.name_stands_twice(worker.into(), line, at)),
         }
     }
 
     /// Routes a worker's message.
-    fn send_said(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Result<Flow, Refusal> {
+    fn send_said(&mut self, worker: WorkerKey, line: Parsed<'_>) -> Result<Flow, Refusal> {
         if line.meta.twice != 0 {
-            return Ok(self.name_stands_twice(worker.into(), window, line, line.meta.twice as usize));
+            return Ok(self.name_stands_twice(worker.into(), line, line.meta.twice as usize));
         }
-        let said = Said::decode(worker, window, line)?;
-        if said.id.as_ref().is_some_and(|it| self.echoed(worker, &it.id, window, line, line.meta.progress).is_some()) {
-            return Ok(self.worker_response(worker, window, line));
+        let said = Said::decode(worker, line)?;
+        if said.id.as_ref().is_some_and(|it| self.echoed(worker, &it.id, line, line.meta.progress).is_some()) {
+            return Ok(self.worker_response(worker, line));
         }
         if said
             .id
@@ -230,11 +224,11 @@ impl Bus {
         {
             return Ok(Flow::Next);
         }
-        self.note_activity(worker, window, line);
+        self.note_activity(worker, line);
         let named = self.request_of_worker_message(&said);
         let (to, session) = match self.client_for_worker_message(&said, &named) {
             Err(Refusal(Reason::UnknownSession, _))
-                if said.id.is_none() && !named.at.is_some() && self.wait_for_session(worker, window, line) =>
+                if said.id.is_none() && !named.at.is_some() && self.wait_for_session(worker, line) =>
             {
                 return Ok(Flow::Next);
             }
@@ -248,7 +242,7 @@ impl Bus {
         match self.make_room_at_client(worker, to, session.is_some() || named.client.is_some()) {
             Room::Free => {}
             Room::Wait => return Ok(Flow::Blocked),
-            Room::Closed => return self.send_said(worker, window, line),
+            Room::Closed => return self.send_said(worker, line),
         }
         self.pass(&said, named, to, session).map(|()| Flow::Next)
     }
@@ -261,7 +255,7 @@ impl Bus {
         to: ClientKey,
         session: Option<SessionKey>,
     ) -> Result<(), Refusal> {
-        let &Said { from: worker, window, line, ref id, progress, .. } = said;
+        let &Said { from: worker, line, ref id, .. } = said;
         if let Some(session) = session.filter(|_| self.settings.limits.session_idle.is_some()) {
             self.sessions.hear(session, self.time.now());
         }
@@ -272,7 +266,7 @@ impl Bus {
         let token = named.token.filter(|_| named.client == Some(Peer::Client(to)));
         let mut edits = UNCHANGED;
         edits[1] = token.map(|with| Edit { at: named.at, with });
-        if let Some(id) = id {
+        if id.is_some() {
             let request = NewRequest {
                 asker: worker.into(),
                 answerer: to.into(),
@@ -283,7 +277,7 @@ impl Bus {
                 expires: Moment::NEVER,
                 print: 0,
             };
-            self.ask(&request, id, (window, line, progress), &mut edits)?;
+            self.ask(&request, said, &mut edits)?;
             self.note_elicitation(said, to, session);
         }
         self.forward(Peer::Client(to), line, &mut edits);

@@ -3,12 +3,12 @@
 //!
 //! A client without access learns nothing of others: every reason has the same text.
 
-use ndjson_scan::{Line, Window, decoded};
+use ndjson_scan::decoded;
 
 use super::state::State;
 use super::table::Session;
 use crate::Bus;
-use crate::message::{Refusal, Verb};
+use crate::message::{Parsed, Refusal, Verb};
 use crate::peer::{ClientKey, SessionKey, WorkerKey};
 use crate::report::Reason;
 use crate::settings::SessionAccess;
@@ -55,14 +55,6 @@ pub(crate) enum Use {
     Denied,
 }
 
-/// What a client may do with a session that it names.
-#[derive(Clone, Copy)]
-pub(crate) struct Access {
-    pub how: Use,
-    /// Whether this method may use it now.
-    pub is_open: bool,
-}
-
 /// Why a client cannot use a name.
 pub(crate) fn denied() -> Refusal {
     Refusal(Reason::SessionDenied, "this session is not available to this connection".into())
@@ -93,12 +85,18 @@ impl Session {
 }
 
 impl Bus {
-    /// What a client may do with the session that it names, which is `key` on this worker if it exists.
-    pub(crate) fn access(&self, of: &Naming<'_>, worker: WorkerKey, key: Option<SessionKey>) -> Access {
+    /// How a client may use the session that it names, which is `key` on this worker if it exists. A session that is
+    /// closed to a client does not even reveal whether its worker is there.
+    pub(crate) fn access(&self, of: &Naming<'_>, worker: WorkerKey, key: Option<SessionKey>) -> Result<Use, Refusal> {
         let found = key.and_then(|key| Some((key, self.sessions.get(key)?)));
-        let how = self.use_of(of, worker, found);
-        let is_open = how != Use::Denied && self.is_open(of, worker, found.map(|(_, session)| session), how);
-        Access { how, is_open }
+        match self.use_of(of, worker, found) {
+            Use::Denied => Err(denied()),
+            _ if !self.worker_takes_messages(worker) => {
+                Err(Refusal(Reason::RequestLost, "the worker of this session has exited or is stopping".into()))
+            }
+            how if self.is_open(of, worker, found.map(|(_, session)| session), how) => Ok(how),
+            _ => Err(denied()),
+        }
     }
 
     fn use_of(&self, of: &Naming<'_>, worker: WorkerKey, found: Option<(SessionKey, &Session)>) -> Use {
@@ -200,20 +198,20 @@ impl Bus {
 
     /// Why a client's line may not go to this worker: its pool denies the method to clients, since the answer would
     /// reveal other clients. None if it may.
-    pub(crate) fn denied_at(&self, worker: WorkerKey, window: Window<'_>, line: &Line) -> Option<Refusal> {
+    pub(crate) fn denied_at(&self, worker: WorkerKey, line: Parsed<'_>) -> Option<Refusal> {
         if !self.balancer.denies_methods {
             return None;
         }
-        self.denied_in(self.pool_of(worker)?, window, line)
+        self.denied_in(self.pool_of(worker)?, line)
     }
 
     /// Why a client's line may not go to any worker of this pool; none if it may.
-    pub(crate) fn denied_in(&self, pool: usize, window: Window<'_>, line: &Line) -> Option<Refusal> {
+    pub(crate) fn denied_in(&self, pool: usize, line: Parsed<'_>) -> Option<Refusal> {
         let pool = &self.settings.pools[pool];
         if pool.deny_methods.is_empty() || !line.method.is_some() {
             return None;
         }
-        let method = decoded(window.get(line.method));
+        let method = decoded(line.get(line.method));
         let denied = pool.deny_methods.iter().find(|denied| denied.as_bytes() == &*method)?;
         let text = format!("Method not found: {denied:?} is not for clients of this pool (pools[].deny_methods)");
         Some(Refusal(Reason::MethodDenied, text))

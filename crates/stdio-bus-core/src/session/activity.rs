@@ -5,10 +5,9 @@
 //! version 2 are watched. A line is only searched for these words as keys and values.
 
 use memchr::memmem;
-use ndjson_scan::{Line, Window};
 
 use crate::Bus;
-use crate::message::session_named;
+use crate::message::{Parsed, session_named};
 use crate::peer::WorkerKey;
 
 /// The text after a key, if the line has that key.
@@ -36,8 +35,8 @@ fn asks_for_version_2(line: &[u8]) -> bool {
 impl Bus {
     /// A client sends a worker this `initialize`.
     #[cold]
-    pub(crate) fn note_version(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) {
-        if asks_for_version_2(window.get(line.span))
+    pub(crate) fn note_version(&mut self, worker: WorkerKey, line: Parsed<'_>) {
+        if asks_for_version_2(line.get(line.span))
             && let Some(worker) = self.workers.get_mut(worker)
         {
             worker.facts.tells_states = true;
@@ -45,12 +44,12 @@ impl Bus {
     }
 
     /// A worker sends this line, whether its session has an owner or not.
-    pub(crate) fn note_activity(&mut self, worker: WorkerKey, window: Window<'_>, line: &Line) {
+    pub(crate) fn note_activity(&mut self, worker: WorkerKey, line: Parsed<'_>) {
         if self.workers.get(worker).is_none_or(|worker| !worker.facts.tells_states) {
             return;
         }
-        let session = session_named(window, line).and_then(|name| self.sessions.of_worker(worker, &name));
-        let Some((session, is_idle)) = session.zip(told_idle(window.get(line.span))) else { return };
+        let session = session_named(line).and_then(|name| self.sessions.of_worker(worker, &name));
+        let Some((session, is_idle)) = session.zip(told_idle(line.get(line.span))) else { return };
         self.sessions.set_working(session, !is_idle);
         if is_idle {
             self.notice_leaving(worker);

@@ -9,10 +9,10 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use ndjson_scan::{Line, Span, Window};
+use ndjson_scan::Span;
 
 use crate::Bus;
-use crate::message::session_named;
+use crate::message::{Parsed, session_named};
 use crate::peer::{ClientKey, Moment, Peer, SessionKey, Text, WorkerKey};
 use crate::report::Reason;
 use crate::settings::MAX_SESSION_ID_LEN;
@@ -47,14 +47,14 @@ fn bytes_of(lines: &[EarlyLine]) -> usize {
 impl Bus {
     /// Bytes of waiting lines.
     pub fn bytes_waiting(&self) -> usize {
-        self.supervisor.early_bytes
+        self.workers.iter().map(|(_, worker)| bytes_of(&worker.early.0)).sum()
     }
 
     /// Makes a notification wait if it names a session which the worker may be creating. Returns whether it waits.
-    pub(crate) fn wait_for_session(&mut self, key: WorkerKey, window: Window<'_>, line: &Line) -> bool {
+    pub(crate) fn wait_for_session(&mut self, key: WorkerKey, line: Parsed<'_>) -> bool {
         let most = MOST_BYTES.min(self.settings.limits.max_memory / MEMORY_PART);
         let bytes = line.span.len() + 1;
-        let Some(name) = session_named(window, line).filter(|name| name.len() <= MAX_SESSION_ID_LEN) else {
+        let Some(name) = session_named(line).filter(|name| name.len() <= MAX_SESSION_ID_LEN) else {
             return false;
         };
         let is_known = self.sessions.of_worker(key, &name).is_some();
@@ -69,8 +69,7 @@ impl Bus {
         }
         let whole = Span { start: line.span.start, end: line.span.end + 1 };
         let until = self.time.now().after(LONGEST);
-        self.supervisor.early_bytes += bytes;
-        worker.early.0.push(EarlyLine { session: (&*name).into(), line: window.get(whole).into(), until });
+        worker.early.0.push(EarlyLine { session: (&*name).into(), line: line.get(whole).into(), until });
         self.wake_at(key.into(), until);
         true
     }
@@ -118,17 +117,13 @@ impl Bus {
 
     fn take_early(&mut self, key: WorkerKey, wanted: impl Fn(&EarlyLine) -> bool) -> Vec<EarlyLine> {
         let Some(worker) = self.workers.get_mut(key) else { return Vec::new() };
-        let taken: Vec<EarlyLine> = worker.early.0.extract_if(.., |early| wanted(early)).collect();
-        self.supervisor.early_bytes -= bytes_of(&taken);
-        taken
+        worker.early.0.extract_if(.., |early| wanted(early)).collect()
     }
 
-    /// Panics if more waits than may, or the count is wrong.
+    /// Panics if more waits than may.
     pub(crate) fn check_early(&self) {
         for (_, worker) in self.workers.iter() {
             assert!(worker.early.0.len() <= MOST_LINES && bytes_of(&worker.early.0) <= MOST_BYTES);
         }
-        let all: usize = self.workers.iter().map(|(_, worker)| bytes_of(&worker.early.0)).sum();
-        assert_eq!(all, self.supervisor.early_bytes);
     }
 }

@@ -12,7 +12,6 @@ use crate::peer::{ClientKey, Moment, Peer, WorkerKey};
 use crate::port::{Effect, Exit, Signal};
 use crate::report::{Reason, WorkerName};
 use crate::shutdown::Stage;
-use crate::tally::Change;
 use crate::timers::Timer;
 
 impl Bus {
@@ -44,7 +43,7 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let pool = worker.pool;
         (worker.facts.pid, worker.facts.started) = (pid, self.time.now());
-        self.supervisor.pools[worker.name.pool].tally.change(Change::Started);
+        self.supervisor.pools[worker.name.pool].tally.note(Reason::WorkerStarted);
         self.report(Reason::WorkerStarted, Some(Peer::Worker(key)), || format!("a worker runs as process {pid}"));
         self.step(key, Event::Spawned);
         self.ask_era(key);
@@ -60,7 +59,7 @@ impl Bus {
         self.report(Reason::SpawnFailed, Some(Peer::Worker(key)), || why.to_owned());
         if let Some(worker) = self.workers.get_mut(key) {
             worker.facts.was_short = short;
-            self.supervisor.pools[worker.name.pool].tally.change(Change::NotStarted);
+            self.supervisor.pools[worker.name.pool].tally.note(Reason::SpawnFailed);
         }
         self.step(key, Event::SpawnFailed);
         self.give_turns();
@@ -76,11 +75,7 @@ impl Bus {
         let was_asked = worker.has_ended_asked();
         let unwanted = unwanted.filter(|_| !was_asked);
         let cause = unwanted.filter(|_| !worker.process.ended_by_itself());
-        let tally = &mut self.supervisor.pools[worker.name.pool].tally;
-        match unwanted {
-            Some(reason) => tally.ended(reason),
-            None => tally.change(Change::Stopped),
-        }
+        self.supervisor.pools[worker.name.pool].tally.note(unwanted.unwrap_or(Reason::WorkerStopped));
         let (pending, sessions) = (worker.end.unanswered.count(), worker.end.sessions.len());
         let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };
         self.report(reason, Some(Peer::Worker(key)), || match cause {

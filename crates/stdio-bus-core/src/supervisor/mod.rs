@@ -22,7 +22,7 @@ pub mod worker;
 use alloc::vec::Vec;
 
 use crate::settings::{Era, Pool};
-use crate::tally::Errors;
+use crate::tally::Counts;
 
 /// The pools, and the clients that wait for workers.
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub(crate) struct Supervisor {
     pub shown: usize,
     pub queue: queue::WorkerQueue,
     /// Errors to requests that were for no pool, or for one of several.
-    pub errors_of_no_pool: Errors,
+    pub errors_of_no_pool: Counts,
     /// The number of the next worker.
     pub next_number: u32,
     /// Readiness and replacements must be checked after this call: a worker has started or ceased to run, or to be
@@ -41,8 +41,6 @@ pub(crate) struct Supervisor {
     pub has_changed: bool,
     /// A worker may have to be replaced.
     pub rolls_due: bool,
-    /// Bytes of early lines of all workers (`session/early.rs`).
-    pub early_bytes: usize,
 }
 
 impl Supervisor {

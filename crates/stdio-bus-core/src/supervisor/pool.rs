@@ -17,7 +17,7 @@ use crate::peer::{ClientKey, Moment, WorkerKey};
 use crate::port::Effect;
 use crate::report::{Reason, Report, WorkerName};
 use crate::settings::{self, Assignment, Era};
-use crate::tally::{Change, Tally};
+use crate::tally::Tally;
 use crate::timers::Timer;
 
 /// A worker that lives this long with its client is not a failure, however it ends then.
@@ -256,14 +256,9 @@ impl Bus {
         let pool = &mut self.supervisor.pools[worker.pool];
         let delay = pool.slots[slot].restarts.fail(self.time.now(), worker.facts.started, limits);
         let left = pool.slots[..kept].iter().filter(|slot| !slot.restarts.is_given_up()).count();
-        let tally = &mut self.supervisor.pools[worker.name.pool].tally;
         let (reason, text) = match delay {
-            Some(delay) => {
-                tally.change(Change::Restarted);
-                (Reason::RestartScheduled, format!("the next one starts in {} ms", delay.as_millis()))
-            }
+            Some(delay) => (Reason::RestartScheduled, format!("the next one starts in {} ms", delay.as_millis())),
             None => {
-                tally.change(Change::GivenUp);
                 let text = format!(
                     "given up after {} restarts within {} s; pool \"{}\" has {} of {} workers left. Correct the command; \
                      `stdio_bus restart pool {}` tries it at once{}",
@@ -281,6 +276,7 @@ impl Bus {
                 (Reason::PoolDegraded, text)
             }
         };
+        self.supervisor.pools[worker.name.pool].tally.note(reason);
         self.tell(reason, || Report { worker: Some(worker.name), ..Report::new(reason, text) });
     }
 

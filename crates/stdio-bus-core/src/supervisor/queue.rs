@@ -15,11 +15,10 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use ndjson_scan::{Line, Window};
-
 use super::answering::FIRST_ANSWER;
 use crate::Bus;
 use crate::flow::gate::Hold;
+use crate::message::Parsed;
 use crate::peer::{ClientKey, Moment, Source, WorkerKey};
 use crate::settings::Assignment;
 use crate::timers::Timer;
@@ -52,8 +51,6 @@ struct Waiting {
 #[derive(Default)]
 pub(crate) struct WorkerQueue {
     waiting: Vec<Waiting>,
-    /// Clients whose next line gets no worker of their own: they have waited for too long, or with too many.
-    refused: Vec<ClientKey>,
     /// Rate-limited sources, and when they got their last workers.
     paced: BTreeMap<Source, Moment>,
 }
@@ -71,21 +68,6 @@ impl WorkerQueue {
     /// The index of a client that waits for its turn.
     fn turn_of(&self, client: ClientKey) -> Option<usize> {
         self.turns().find(|(_, waiting)| waiting.client == client).map(|(at, _)| at)
-    }
-
-    /// Whether the next line of a client gets no worker of its own.
-    pub(crate) fn is_refused(&self, client: ClientKey) -> bool {
-        self.refused.contains(&client)
-    }
-
-    /// Its next line gets none.
-    pub(crate) fn refuse(&mut self, client: ClientKey) {
-        self.refused.push(client);
-    }
-
-    /// Its next line may get one again. Returns whether it might not before.
-    fn end_refusal(&mut self, client: ClientKey) -> bool {
-        self.refused.extract_if(.., |refused| *refused == client).next().is_some()
     }
 
     /// When the next worker may be started for a client of this source, if not now.
@@ -111,11 +93,11 @@ impl WorkerQueue {
 
 impl Bus {
     /// Makes a client wait with this line, without a worker, if one is about to start. Returns whether it waits.
-    pub(crate) fn await_worker(&mut self, client: ClientKey, window: Window<'_>, line: &Line) -> bool {
+    pub(crate) fn await_worker(&mut self, client: ClientKey, line: Parsed<'_>) -> bool {
         let now = self.time.now();
-        let Ok(group) = self.group_of_line(client, window, line) else { return false };
+        let Ok(group) = self.group_of_line(client, line) else { return false };
         let Some(source) = self.identity(client).map(|client| client.source()) else { return false };
-        if self.supervisor.queue.end_refusal(client) || self.shutdown.refuses_requests() {
+        if self.refuse_worker(client, false) || self.shutdown.refuses_requests() {
             return false;
         }
         let for_turn = self.unused_pool(group).is_none() && self.may_wait_for_turn(client, group);
@@ -167,14 +149,22 @@ impl Bus {
         group.slots().iter().any(is_coming) || group.pools().any(rests)
     }
 
+    /// Whether the next line of a client gets no worker of its own.
+    pub(crate) fn gets_no_worker(&self, key: ClientKey) -> bool {
+        self.client(key).is_some_and(|client| client.seldom.gets_no_worker)
+    }
+
+    /// The next line of a client gets no worker of its own, or may get one again. Returns whether it might not before.
+    pub(crate) fn refuse_worker(&mut self, key: ClientKey, is_refused: bool) -> bool {
+        let client = self.client_mut(key).filter(|client| is_refused || client.seldom.gets_no_worker);
+        client.is_some_and(|client| core::mem::replace(&mut client.seldom.gets_no_worker, is_refused))
+    }
+
     /// Removes waiting clients, and reads them again: to continue, or to be refused.
     fn stop_awaiting(&mut self, is_refused: bool, is_over: impl Fn(&Waiting) -> bool) {
         let over: Vec<Waiting> = self.supervisor.queue.waiting.extract_if(.., |waiting| is_over(waiting)).collect();
         for Waiting { client, for_turn, .. } in over {
-            self.supervisor.queue.end_refusal(client);
-            if is_refused && for_turn {
-                self.supervisor.queue.refuse(client);
-            }
+            self.refuse_worker(client, is_refused && for_turn);
             self.open_gate(client.into(), Hold::Worker);
         }
     }
@@ -206,7 +196,7 @@ impl Bus {
             self.supervisor.queue.slow_down(self.time.now(), source, self.time.now());
         }
         self.stop_awaiting(false, |waiting| waiting.client == key);
-        self.supervisor.queue.end_refusal(key);
+        self.refuse_worker(key, false);
     }
 
     /// A worker for a client of a dedicated group: a spare one, or one that is started for it. None if that is not its
@@ -220,9 +210,9 @@ impl Bus {
         // A worker may have started between the end of its wait and its line. One that it may not get yet would make it
         // wait again, and be refused again.
         if has_spare && !is_paced {
-            self.supervisor.queue.end_refusal(client);
+            self.refuse_worker(client, false);
         }
-        if is_paced || self.supervisor.queue.is_refused(client) {
+        if is_paced || self.gets_no_worker(client) {
             return None;
         }
         let pool = self.balancer.groups[group].pools().next()?;
@@ -353,6 +343,5 @@ impl Bus {
         let mut listed: Vec<ClientKey> = self.supervisor.queue.waiting.iter().map(|waiting| waiting.client).collect();
         listed.sort_unstable();
         assert!(held.eq(listed), "a client that awaits a worker is listed");
-        assert!(self.supervisor.queue.refused.iter().all(|client| self.identity(*client).is_some()));
     }
 }

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::settings::Era;
-use crate::tally::Change;
 
 /// The settings of a bus with an MCP listener and one for lines, and this pool.
 pub(super) fn with_mcp_listener(pool: Pool) -> Settings {
@@ -175,7 +174,7 @@ fn operators_see_one_pool_and_no_unneeded_worker() {
     let names: Vec<(usize, usize)> = rows.map(|row| (row.name.pool, row.name.place)).collect();
     assert_eq!(names, [(0, 0), (0, 1), (0, 2), (0, 3)]);
     assert!(bench.bus.pool_row(1).is_none() && bench.bus.pool_readiness(1).is_none());
-    assert_eq!(bench.bus.pool_row(0).map(|row| row.tally.changes(Change::Started)), Some(4));
+    assert_eq!(bench.bus.pool_row(0).map(|row| row.tally.events(Reason::WorkerStarted)), Some(4));
     let (first, third) = (bench.worker(0), bench.worker(2));
     bench.answers(first);
     bench.answers(third);

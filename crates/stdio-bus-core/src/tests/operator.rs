@@ -1,7 +1,6 @@
 //! An operator's actions on one client or worker.
 
 use super::*;
-use crate::tally::Change;
 
 fn key(peer: Peer) -> ClientKey {
     let Peer::Client(client) = peer else { panic!("{peer:?} is no client") };
@@ -104,8 +103,8 @@ fn a_worker_that_the_operator_has_replaced_counts_as_no_failure() {
     assert!(bench.is_released(old));
     assert_eq!(bench.workers.len(), 2, "another one is there at once, though none is restarted");
     let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
-    let changes = [Change::Stopped, Change::Restarted, Change::GivenUp];
-    assert_eq!((tally.all_exits(), changes.map(|change| tally.changes(change))), (0, [1, 0, 0]));
+    let changes = [Reason::WorkerStopped, Reason::RestartScheduled, Reason::PoolDegraded];
+    assert_eq!((tally.all_exits(), changes.map(|change| tally.events(change))), (0, [1, 0, 0]));
     assert_eq!((bench.count(Reason::WorkerReplaced), bench.count(Reason::WorkerExited)), (1, 0));
     bench.handle(Input::RestartWorker { worker, at_once: true });
     assert_eq!(bench.count(Reason::WorkerReplaced), 1, "a peer that has left is ignored");

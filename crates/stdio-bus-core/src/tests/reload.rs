@@ -3,7 +3,6 @@
 mod replaced;
 
 use super::*;
-use crate::tally::Change;
 
 fn key(peer: Peer) -> WorkerKey {
     let Peer::Worker(worker) = peer else { panic!("{peer:?} is no worker") };
@@ -79,7 +78,7 @@ fn a_worker_with_an_old_command_gets_no_more_once_its_successor_has_settled_and_
     assert_eq!(bench.read(client).len(), 1);
     assert_eq!((bench.workers.len(), bench.count(Reason::PoolRolled)), (1, 1));
     let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
-    assert_eq!((tally.all_exits(), tally.changes(Change::Stopped)), (0, 1));
+    assert_eq!((tally.all_exits(), tally.events(Reason::WorkerStopped)), (0, 1));
 }
 
 #[test]

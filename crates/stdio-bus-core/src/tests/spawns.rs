@@ -1,7 +1,6 @@
 //! One worker of each dedicated pool is started at a time, and sources take turns.
 
 use super::*;
-use crate::tally::Change;
 
 const ASK: &str = r#"{"id":1,"method":"initialize"}"#;
 
@@ -113,7 +112,7 @@ fn spares_are_started_after_waiting_clients() {
 #[test]
 fn a_source_whose_clients_leave_without_their_answers_gets_workers_at_a_limited_rate() {
     let mut bench = Bench::new(settings(vec![Pool { max_instances: 1000, ..pool(2, Assignment::Dedicated) }]));
-    let begun = |bench: &Bench| bench.bus.pool_row(0).map_or(0, |pool| pool.tally.changes(Change::Started));
+    let begun = |bench: &Bench| bench.bus.pool_row(0).map_or(0, |pool| pool.tally.events(Reason::WorkerStarted));
     for _ in 0..500 {
         let client = asks_from(&mut bench, 1);
         bench.breaks(client);
@@ -172,7 +171,7 @@ fn a_client_that_waits_half_a_minute_for_a_worker_gets_an_error() {
 fn a_client_that_has_waited_in_vain_gets_a_worker_that_came_before_its_line_was_read() {
     let mut bench = dedicated(1);
     let client = bench.connect(0, Source::User(1)).expect("there is room");
-    bench.bus.supervisor.queue.refuse(client);
+    bench.bus.refuse_worker(client, true);
     bench.write(client.into(), ASK);
     assert_eq!(bench.bus.owner(bench.workers[0]), Some(client));
 }

@@ -1,7 +1,7 @@
 //! Counters of requests, workers, bytes and waits.
 
 use super::*;
-use crate::tally::{Change, Outcome, Tally};
+use crate::tally::{Outcome, Tally};
 
 fn tally(bench: &Bench) -> Tally {
     bench.bus.pool_row(0).expect("there is a pool").tally.clone()
@@ -132,8 +132,8 @@ fn starts_exits_restarts_and_slots_given_up_are_counted() {
         bench.pass(seconds(2));
     }
     let tally = tally(&bench);
-    let changes = [Change::Started, Change::Stopped, Change::Restarted, Change::GivenUp];
-    assert_eq!((tally.all_exits(), changes.map(|change| tally.changes(change))), (2, [2, 0, 1, 1]));
+    let changes = [Reason::WorkerStarted, Reason::WorkerStopped, Reason::RestartScheduled, Reason::PoolDegraded];
+    assert_eq!((tally.all_exits(), changes.map(|change| tally.events(change))), (2, [2, 0, 1, 1]));
 }
 
 #[test]

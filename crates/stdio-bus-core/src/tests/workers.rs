@@ -1,7 +1,7 @@
 //! Workers that start, exit, misbehave and are restarted (spec 5.3, 7.1; decision 13).
 
 use super::*;
-use crate::tally::{Change, ENDS};
+use crate::tally::ENDS;
 
 #[test]
 fn the_last_lines_of_a_worker_are_read_even_if_a_slow_client_held_them_up() {
@@ -386,13 +386,13 @@ fn told_of(breaks: impl Fn(&mut Bench, Peer)) -> (Value, String, Vec<(&'static s
     bench.dies(worker);
     let error = bench.read_json(bystander)["error"].clone();
     let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
-    let ends = ENDS.iter().map(|reason| (reason.name(), tally.exits(*reason))).filter(|(_, count)| *count > 0);
+    let ends = ENDS.iter().map(|reason| (reason.name(), tally.events(*reason))).filter(|(_, count)| *count > 0);
     let logged = bench.reports.iter().find(|report| report.reason == Reason::WorkerExited);
     (
         error,
         logged.map(|report| report.text.clone()).unwrap_or_default(),
         ends.collect(),
-        tally.changes(Change::Stopped),
+        tally.events(Reason::WorkerStopped),
     )
 }
 
@@ -469,7 +469,7 @@ fn a_worker_that_was_to_end_anyway_counts_as_stopped_whatever_it_writes_then() {
     bench.write(worker, "bye");
     bench.dies(worker);
     let tally = bench.bus.pool_row(0).expect("there is a pool").tally;
-    assert_eq!((tally.all_exits(), tally.changes(Change::Stopped)), (0, 1));
+    assert_eq!((tally.all_exits(), tally.events(Reason::WorkerStopped)), (0, 1));
 }
 
 #[test]

@@ -1,5 +1,10 @@
 //! Clients that are not read for a while because of their requests: one whose requests keep crashing workers, one that
-//! was refused because it fills a table, and one whose cancellations name nothing.
+//! was refused because it fills a table, and one whose cancellations name nothing, from their next line on.
+//!
+//! And one with many unanswered requests while there are others: its lines share the pipes with theirs, and it would
+//! fill the table of pending requests, getting errors for requests that its worker could well answer. It never waits
+//! for answers alone, because a worker may need its next line to give them: after [`YIELDS_FOR`] it gets one turn,
+//! however many are unanswered.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -22,20 +27,32 @@ const LONGEST_REST: Duration = Duration::from_millis(32);
 const REFUSALS_COUNT_FOR: Duration = Duration::from_secs(1);
 /// The ends of such pauses are rounded up to this, in nanoseconds.
 const REST_ROUND: u64 = 4_000_000;
+/// How long a client with many unanswered requests waits at most for its next turn.
+const YIELDS_FOR: Duration = Duration::from_millis(1);
 
-/// The record for a client's penalties.
+/// Why a client is throttled.
 #[derive(Debug, Default)]
-pub(crate) struct Penalty {
+pub(crate) struct Throttle {
     /// Number of workers in a row that ended while they had a request of the client.
     crashes: u32,
     /// Number of refusals in a row.
     refusals: u32,
     /// Time of the last one.
     refused_at: Moment,
+    /// It is throttled only because it is far ahead.
+    yields: bool,
+    /// It is, or was: its next lines are taken however far ahead it is.
+    has_turn: bool,
 }
 
-impl Penalty {
-    pub(crate) const NONE: Self = Self { crashes: 0, refusals: 0, refused_at: Moment(0) };
+impl Throttle {
+    pub(crate) const NONE: Self =
+        Self { crashes: 0, refusals: 0, refused_at: Moment(0), yields: false, has_turn: false };
+
+    /// The next lines of a client that is far ahead arrive: returns whether they are its turn, which ends with them.
+    pub(crate) fn take_turn(&mut self) -> bool {
+        core::mem::take(&mut self.has_turn)
+    }
 
     /// A worker lives and answers, so no request of the client has crashed it.
     pub(crate) fn forget_crashes(&mut self) {
@@ -79,9 +96,8 @@ impl Bus {
             askers.push(asker);
             let now = self.time.now();
             let Some(client) = self.endpoint(asker.into()) else { continue };
-            let Some((crashes, pause)) = client.seldom.penalty.count_crash() else { continue };
-            client.gate.penalise(now.after(pause));
-            self.wake_at(asker.into(), now.after(pause));
+            let Some((crashes, pause)) = client.seldom.throttle.count_crash() else { continue };
+            self.throttle(asker, now.after(pause), false);
             let id = Some(self.pending.asker_text(request));
             self.report_request(Reason::CrashSuspect, [Some(asker.into()), Some(key.into())], || {
                 let text = format!(
@@ -98,25 +114,51 @@ impl Bus {
     pub(crate) fn penalise_refusal(&mut self, key: ClientKey) {
         let (now, is_alone) = (self.time.now(), self.client_count() == 1);
         let Some(client) = self.endpoint(key.into()).filter(|_| !is_alone) else { return };
-        let ends = client.seldom.penalty.count_refusal(now);
-        client.gate.penalise(ends);
-        self.wake_at(key.into(), ends);
+        let ends = client.seldom.throttle.count_refusal(now);
+        self.throttle(key, ends, false);
     }
 
-    /// A client with a penalty has sent something: it is paused.
-    pub(crate) fn is_penalised(&mut self, key: ClientKey) -> bool {
-        let has_penalty = self.peer_end(key.into()).is_some_and(|client| client.gate.penalised_until().is_some());
-        if has_penalty {
-            self.close_gate(key.into(), Hold::Penalty);
-        }
-        has_penalty
+    /// Makes a client that is far ahead wait.
+    #[cold]
+    pub(crate) fn yield_to_others(&mut self, key: ClientKey) {
+        self.throttle(key, self.time.now().after(YIELDS_FOR), true);
+        self.close_gate(key.into(), Hold::Throttle);
     }
 
-    /// Ends a client's penalty.
-    pub(crate) fn end_penalty(&mut self, key: ClientKey) {
-        if let Some(client) = self.endpoint(key.into()) {
-            client.gate.clear_penalty();
-            self.open_gate(key.into(), Hold::Penalty);
+    /// A client has one unanswered request less: one that yields is read again once it has few.
+    pub(crate) fn resume_if_caught_up(&mut self, key: ClientKey) {
+        let few = self.settings.limits.requests_ahead.div_ceil(2);
+        let Some(client) = self.endpoint(key.into()) else { return };
+        if client.gate.has(Hold::Throttle) && client.seldom.throttle.yields && client.outstanding.len() < few {
+            client.seldom.throttle.has_turn = false;
+            self.end_throttle(key);
         }
+    }
+
+    fn throttle(&mut self, key: ClientKey, until: Moment, yields: bool) {
+        let Some(client) = self.endpoint(key.into()) else { return };
+        client.seldom.throttle.yields = yields;
+        client.seldom.throttle.has_turn |= yields;
+        client.gate.throttle(until);
+        self.wake_at(key.into(), until);
+    }
+
+    /// A client that is throttled has sent something: it is paused.
+    pub(crate) fn is_throttled(&mut self, key: ClientKey) -> bool {
+        let is_throttled = self.peer_end(key.into()).is_some_and(|client| client.gate.throttled_until().is_some());
+        if is_throttled {
+            self.close_gate(key.into(), Hold::Throttle);
+        }
+        is_throttled
+    }
+
+    /// A client was throttled for long enough.
+    pub(crate) fn end_throttle(&mut self, key: ClientKey) {
+        let Some(client) = self.endpoint(key.into()).filter(|client| client.gate.throttled_until().is_some()) else {
+            return;
+        };
+        client.seldom.throttle.yields = false;
+        client.gate.end_throttle();
+        self.open_gate(key.into(), Hold::Throttle);
     }
 }

@@ -1,12 +1,26 @@
-//! A WebSocket connection as frames: in pieces to our decoder, and as read by tungstenite.
+//! A WebSocket connection as frames: in pieces to our decoder, and as read by tungstenite; and the head of its request.
 
 use std::io::{Cursor, ErrorKind, Read, Write};
 
 use tungstenite::Message;
 use tungstenite::protocol::{CloseFrame, Role as Theirs, WebSocket, WebSocketConfig};
 
+use crate::http1::HeadReader;
 use crate::websocket::Role;
+use crate::websocket::answer::Refusal;
 use crate::websocket::frame::{Decoder, Event, Received};
+use crate::websocket::request::Request;
+
+/// What is asked for; nothing while the head is incomplete.
+pub(crate) type Asked<'b> = Result<Option<Request<'b>>, Refusal>;
+
+/// Reads the request of a WebSocket from all bytes received so far.
+///
+/// # Errors
+/// It is refused.
+pub(crate) fn read_request<'b>(reader: &mut HeadReader, bytes: &'b [u8]) -> Asked<'b> {
+    reader.read(bytes)?.map(|head| Request::of(&head)).transpose()
+}
 
 /// Maximum length of a message in bytes.
 pub(crate) const LONGEST: u64 = 1 << 20;

@@ -6,8 +6,8 @@
 //!
 //! # A connection of a server
 //!
-//! 1. **The head of the request.** The received bytes are passed to [`request::Reader::read`] until it returns a
-//!    [`request::Request`] or a [`answer::Refusal`]. Bytes after [`request::Request::length`] are the first frames.
+//! 1. **The head of the request.** [`request::Request::of`] makes a [`request::Request`] or an [`answer::Refusal`] of a
+//!    head that [`crate::http1`] has read. The bytes after it are the first frames.
 //! 2. **The answer.** Path, origin, host and token are there for the caller's decision; [`request::Request::upgrade`]
 //!    checks that it is a WebSocket handshake. [`answer::Accepted`] or [`answer::Refusal`] writes the response; after a
 //!    refusal the connection is closed.

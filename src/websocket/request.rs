@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::answer::Refusal;
 use super::key::Key;
-use crate::http1::{self, Fields, Framing, HeadReader, Status, ascii};
+use crate::http1::{self, Fields, Framing, Status, ascii};
 
 pub use crate::http1::{LONGEST_HEAD, Method};
 
@@ -18,22 +18,9 @@ pub const PROTOCOLS: [&str; 2] = ["acp", "mcp"];
 /// The prefix of a token that is sent as a subprotocol: a browser page cannot set `Authorization`.
 const BEARER_PROTOCOL: &str = "bearer.";
 
-/// What the bytes so far contain.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Reading<'b> {
-    /// An incomplete head, to be read again when more has arrived.
-    More,
-    /// A request.
-    Request(Request<'b>),
-    /// An invalid or unsupported request.
-    Refused(Refusal),
-}
-
 /// A parsed request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Request<'b> {
-    /// Length of the head; the bytes after it are frames.
-    pub length: usize,
     /// The method.
     pub method: Method,
     /// The path as it was written: ASCII, without the query. It begins with a slash, except for `*` and CONNECT.
@@ -155,23 +142,6 @@ impl<'b> Request<'b> {
     }
 }
 
-/// Reads one head, in pieces of any size.
-#[derive(Default)]
-pub struct Reader {
-    head: HeadReader,
-}
-
-impl Reader {
-    /// Reads all bytes received so far, on each call.
-    pub fn read<'b>(&mut self, bytes: &'b [u8]) -> Reading<'b> {
-        match self.head.read(bytes) {
-            Ok(None) => Reading::More,
-            Ok(Some(head)) => Request::of(&head).map_or_else(Reading::Refused, Reading::Request),
-            Err(error) => Reading::Refused(error.into()),
-        }
-    }
-}
-
 impl<'b> Request<'b> {
     /// Reads a head.
     ///
@@ -203,7 +173,6 @@ impl<'b> Request<'b> {
             offers_token_alone: token_of_protocol.is_some() && protocol.is_none(),
         };
         Ok(Self {
-            length: head.length,
             method: head.method,
             path: head.path,
             has_query: !head.query.is_empty(),
@@ -249,6 +218,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::http1::HeadReader;
+    use crate::testing::frames::{Asked, read_request};
 
     const KEY: &str = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
@@ -262,13 +233,13 @@ mod tests {
     }
     use Is::{Other, Refused, Upgrade};
 
-    fn read(bytes: &[u8]) -> Reading<'_> {
-        Reader::default().read(bytes)
+    fn read(bytes: &[u8]) -> Asked<'_> {
+        read_request(&mut HeadReader::default(), bytes)
     }
 
     fn request(bytes: &[u8]) -> Request<'_> {
         match read(bytes) {
-            Reading::Request(request) => request,
+            Ok(Some(request)) => request,
             other => panic!("{}: {other:?}", bytes.escape_ascii()),
         }
     }
@@ -455,25 +426,25 @@ mod tests {
         ]
     }
 
-    fn what(reading: Reading<'_>, expected: &Is) -> Is {
+    fn what(asked: Asked<'_>, expected: &Is) -> Is {
         let told = |refusal: Refusal| {
             let (Other(_, word) | Refused(_, word)) = expected else { panic!("{refusal:?}") };
             assert!(refusal.why.contains(word), "{refusal:?} does not say {word:?}");
             (refusal.status.code(), *word)
         };
-        match reading {
-            Reading::Request(request) => match request.upgrade() {
+        match asked {
+            Ok(Some(request)) => match request.upgrade() {
                 Ok(_) => Upgrade,
                 Err(refusal) => {
                     let (status, word) = told(refusal);
                     Other(status, word)
                 }
             },
-            Reading::Refused(refusal) => {
+            Err(refusal) => {
                 let (status, word) = told(refusal);
                 Refused(status, word)
             }
-            Reading::More => panic!("more is waited for"),
+            Ok(None) => panic!("more is waited for"),
         }
     }
 
@@ -483,14 +454,14 @@ mod tests {
         for (text, expected) in table() {
             let bytes = text.as_bytes();
             assert_eq!(what(read(bytes), &expected), expected, "{text:?}");
-            let mut reader = Reader::default();
-            let mut byte_by_byte = (0..=bytes.len()).map(|end| reader.read(&bytes[..end]));
-            let first = byte_by_byte.find(|reading| *reading != Reading::More);
+            let mut reader = HeadReader::default();
+            let mut byte_by_byte = (0..=bytes.len()).map(|end| read_request(&mut reader, &bytes[..end]));
+            let first = byte_by_byte.find(|reading| *reading != Ok(None));
             assert_eq!(first, Some(read(bytes)), "{text:?}, byte by byte");
             for cut in (0..bytes.len()).step_by(if bytes.len() > 1000 { 97 } else { 1 }) {
-                let mut reader = Reader::default();
-                let first = reader.read(&bytes[..cut]);
-                let all = if first == Reading::More { reader.read(bytes) } else { first };
+                let mut reader = HeadReader::default();
+                let first = read_request(&mut reader, &bytes[..cut]);
+                let all = if first == Ok(None) { read_request(&mut reader, bytes) } else { first };
                 assert_eq!(all, read(bytes), "{text:?}, cut at {cut}");
             }
         }
@@ -501,7 +472,6 @@ mod tests {
         for (text, expected) in table().into_iter().filter(|(_, expected)| *expected == Upgrade) {
             for rest in [&b"\x81\x85\0\0\0\0Hello"[..], b"\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n", &[0; 9000]] {
                 let bytes = [text.as_bytes(), rest].concat();
-                assert_eq!(request(&bytes).length, text.len(), "{text:?}");
                 assert_eq!(what(read(&bytes), &expected), expected);
             }
         }
@@ -578,8 +548,8 @@ mod tests {
             text.extend_from_slice(&bytes);
             for bytes in [&bytes, &text, &b"GET ".iter().copied().cycle().take(length).collect::<Vec<_>>()] {
                 let reading = read(bytes);
-                prop_assert!(reading != Reading::More || bytes.len() < LONGEST_HEAD);
-                if let Reading::Request(request) = reading {
+                prop_assert!(reading != Ok(None) || bytes.len() < LONGEST_HEAD);
+                if let Ok(Some(request)) = reading {
                     let _ = request.upgrade();
                 }
             }

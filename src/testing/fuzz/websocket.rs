@@ -5,9 +5,9 @@
 //! The first byte chooses the role.
 
 use super::Cut;
-use crate::testing::frames::{LONGEST, Seen, meant, read, read_by_them};
+use crate::http1::{HeadReader, LONGEST_HEAD};
+use crate::testing::frames::{LONGEST, Seen, meant, read, read_by_them, read_request};
 use crate::websocket::frame::Decoder;
-use crate::websocket::request::{LONGEST_HEAD, Reader, Reading as Asked};
 use crate::websocket::{Mask, Role, client, encode};
 
 /// Decodes them with all these cuts.
@@ -77,23 +77,22 @@ fn send_again(role: Role, seen: &[Seen]) {
 
 /// The heads of both sides of the handshake.
 fn check_heads(stream: &[u8], cuts: &[usize]) {
-    let asked = Reader::default().read(stream);
+    let asked = read_request(&mut HeadReader::default(), stream);
     let answered = client::read(stream, [0; 16], false);
     for cuts in [cuts, &(1..stream.len()).collect::<Vec<_>>()] {
-        let (reader, ends) = (&mut Reader::default(), || cuts.iter().copied().chain([stream.len()]));
-        let first = ends().map(|end| reader.read(&stream[..end])).find(|reading| *reading != Asked::More);
-        assert_eq!(first.as_ref().unwrap_or(&Asked::More), &asked, "cut at {cuts:?}");
+        let (reader, ends) = (&mut HeadReader::default(), || cuts.iter().copied().chain([stream.len()]));
+        let first = ends().map(|end| read_request(reader, &stream[..end])).find(|reading| *reading != Ok(None));
+        assert_eq!(first.as_ref().unwrap_or(&Ok(None)), &asked, "cut at {cuts:?}");
         let readings = ends().map(|end| client::read(&stream[..end], [0; 16], false));
         let first = readings.into_iter().find(|reading| *reading != client::Reading::More);
         assert_eq!(first.as_ref().unwrap_or(&client::Reading::More), &answered, "cut at {cuts:?}");
     }
     assert_ne!(client::read(stream, [0; 16], true), client::Reading::More, "nothing more comes");
     match asked {
-        Asked::Request(request) => {
-            assert!(request.length <= stream.len().min(LONGEST_HEAD));
+        Ok(Some(request)) => {
             let _ = request.upgrade();
         }
-        Asked::More => assert!(stream.len() < LONGEST_HEAD, "{} bytes are waited for", stream.len()),
-        Asked::Refused(_) => {}
+        Ok(None) => assert!(stream.len() < LONGEST_HEAD, "{} bytes are waited for", stream.len()),
+        Err(_) => {}
     }
 }

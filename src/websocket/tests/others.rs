@@ -8,10 +8,10 @@ use tungstenite::{HandshakeError, Message};
 
 use super::super::answer::Accepted;
 use super::super::frame::Decoder;
-use super::super::request::{Reader, Reading};
 use super::super::{Mask, client, encode};
 use super::{LONGEST, Role, Seen, Sent, encoded, read, role, sent, shown};
-use crate::testing::frames::{Pipe, read_by_them, theirs};
+use crate::http1::HeadReader;
+use crate::testing::frames::{Pipe, read_by_them, read_request, theirs};
 
 fn other_end(role: Role) -> Role {
     match role {
@@ -78,7 +78,8 @@ proptest! {
 
 /// Our server's answer to a request.
 fn answered(bytes: &[u8]) -> Vec<u8> {
-    let Reading::Request(request) = Reader::default().read(bytes) else { panic!("{}", bytes.escape_ascii()) };
+    let asked = read_request(&mut HeadReader::default(), bytes);
+    let Ok(Some(request)) = asked else { panic!("{}", bytes.escape_ascii()) };
     assert_eq!(request.caller.token.map(|token| token.0), Some("s3cret"));
     let key = request.upgrade().unwrap();
     let answer = Accepted { key, connection_id: "a1", protocol: request.protocol };

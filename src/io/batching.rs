@@ -104,8 +104,10 @@ impl Batching {
     /// Records how many of the awaited completions arrived.
     pub fn came(&mut self, completions: u32) {
         if completions >= self.wanted {
+            if self.wanted >= self.fewest {
+                self.skip_next = FEWEST_SKIPPED;
+            }
             self.wanted = (2 * self.wanted).min(MOST);
-            self.skip_next = FEWEST_SKIPPED;
         } else if 4 * completions < 3 * self.wanted {
             self.wanted /= 2;
             if self.wanted < self.fewest {
@@ -187,12 +189,12 @@ mod tests {
     }
 
     #[test]
-    fn batches_that_stay_below_the_smallest_are_tried_now_and_then() {
+    fn batches_that_stay_below_the_smallest_are_tried_ever_more_rarely() {
         let mut batching = Batching::at_least(4);
         works(&mut batching, 50);
         let waited = waits(&mut batching, 100_000, |_| 2);
-        assert!((2_000..=4_000).contains(&waited), "{waited} turns of 100,000");
-        assert!(waits(&mut batching, 1000, |wanted| wanted) > 800, "more arrive now");
+        assert!((20..=100).contains(&waited), "{waited} turns of 100,000");
+        assert!(waits(&mut batching, 10_000, |wanted| wanted) > 5_000, "more arrive now");
     }
 
     #[test]

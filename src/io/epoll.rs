@@ -397,22 +397,27 @@ impl Epoll {
     }
 
     /// Sleeps as long as `several` events take at the last pace, and longer while more arrive, until there are as many.
+    /// If they are there at once, the next batch tries a shorter sleep.
     fn gather(&mut self, several: u32, timeout: Option<Duration>) -> io::Result<()> {
         let patience = Batching::patience(several);
         let patience = timeout.map_or(patience, |timeout| timeout.min(patience));
-        let (mut slept, mut known) = (Duration::ZERO, 0);
+        let (mut slept, mut pays, mut known) = (Duration::ZERO, Duration::ZERO, 0);
         while slept < patience {
             let sleep = (self.pace * several).max(SHORTEST_SLEEP).max(slept).min(patience - slept);
             std::thread::sleep(sleep);
             slept += sleep;
             self.look(Some(Duration::ZERO))?;
             let came = self.events.len() as u32;
-            if came >= several || came == known {
+            if came == known {
                 break;
             }
+            pays = if came >= several && known == 0 { slept * 7 / 8 } else { slept };
             known = came;
+            if came >= several {
+                break;
+            }
         }
-        self.pace = slept / several.max(self.events.len() as u32);
+        self.pace = pays / several.max(known);
         Ok(())
     }
 

@@ -354,6 +354,7 @@ impl Bus {
         let cause = cause.filter(|_| reason == Reason::RequestLost);
         let said = self.error_for(client.into(), &token, session, (reason, cause), text, Delivered::Yes);
         self.count_outcome(key, reason, said.as_ref());
+        // A client that leaves is told nothing.
         if said.is_some() {
             self.count_error(pool, reason);
         }

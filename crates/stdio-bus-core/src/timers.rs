@@ -16,7 +16,7 @@ pub(super) enum Timer {
     Requests,
     /// Claims that expire, and sessions that are idle for too long.
     Sessions,
-    /// One client: its closing, its queue, its penalty, its silence.
+    /// One client: its closing, its queue, its throttle, its silence.
     Client(ClientKey),
     /// Clients that may be closed while all slots are taken.
     Slots,

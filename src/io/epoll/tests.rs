@@ -85,7 +85,13 @@ fn a_batch_sleeps_for_as_long_as_its_events_took_the_last_time() {
     epoll.pace = SHORTEST_SLEEP;
     for slept in [Batching::patience(4), SHORTEST_SLEEP] {
         epoll.gather(4, None).expect("it works");
-        assert_eq!(epoll.pace, slept / 8);
+        assert_eq!(epoll.pace, slept * 7 / 8 / 8);
+    }
+    epoll.pace = SHORTEST_SLEEP / 10;
+    // A sleep in which nothing arrives tells nothing about the pace.
+    for _ in 0..3 {
+        epoll.gather(10, None).expect("it works");
+        assert_eq!(epoll.pace, SHORTEST_SLEEP / 10);
     }
 }
 

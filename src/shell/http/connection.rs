@@ -295,9 +295,10 @@ impl Connection {
         self.purpose == Purpose::Admin
     }
 
-    /// Bytes of output, and of a client's requests behind the current one.
+    /// Bytes of output, and of requests behind the current one.
     pub(super) fn queued(&self) -> usize {
-        self.outgoing.weight() + if self.member.is_some() { self.incoming.bytes.len() } else { 0 }
+        let is_behind = !matches!(self.state, State::Header | State::Reading);
+        self.outgoing.weight() + if is_behind { self.incoming.bytes.len() } else { 0 }
     }
 
     /// Its maximum time without progress of sending.

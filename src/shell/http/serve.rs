@@ -189,9 +189,10 @@ impl<I: Io> Shell<I> {
         let incoming = &mut connection.incoming;
         (incoming.is_old, incoming.keeps_alive) = (head.is_old, head.keeps_alive);
         incoming.is_head = head.method == Method::Head;
-        let is_check = head.path == HEALTH && matches!(head.method, Method::Get | Method::Head);
+        let is_upgrade = connection.purpose == Purpose::Handshake && head.fields.has("upgrade", "websocket");
+        let is_check = head.path == HEALTH && matches!(head.method, Method::Get | Method::Head) && !is_upgrade;
         match connection.purpose {
-            Purpose::Mcp | Purpose::Handshake if is_check && !head.fields.has("upgrade", "websocket") => {
+            Purpose::Mcp | Purpose::Handshake if is_check => {
                 incoming.keeps_alive = false;
                 let answer = health(&self.bus, connection.listener, head.method);
                 connection.outgoing.queue().extend_from_slice(answer.as_bytes());

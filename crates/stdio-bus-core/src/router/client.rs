@@ -347,7 +347,7 @@ impl Bus {
     ) -> Result<Entered, Refusal> {
         let Some(Named { name, how }) = named else { return Ok(Entered::default()) };
         let (session, is_new) = match *how {
-            Use::None | Use::Denied => return Ok(Entered::default()),
+            Use::None => return Ok(Entered::default()),
             // A session that is taken over changes hands when the message is recorded.
             Use::Own(key) | Use::Take(key) => {
                 self.sessions.hear(key, self.time.now());

@@ -51,8 +51,6 @@ pub(crate) enum Use {
     Take(SessionKey),
     /// It belongs to another client, or has no owner, and all clients may use every session.
     Share(SessionKey),
-    /// The sender has no access.
-    Denied,
 }
 
 /// Why a client cannot use a name.
@@ -89,34 +87,33 @@ impl Bus {
     /// closed to a client does not even reveal whether its worker is there.
     pub(crate) fn access(&self, of: &Naming<'_>, worker: WorkerKey, key: Option<SessionKey>) -> Result<Use, Refusal> {
         let found = key.and_then(|key| Some((key, self.sessions.get(key)?)));
-        match self.use_of(of, worker, found) {
-            Use::Denied => Err(denied()),
-            _ if !self.worker_takes_messages(worker) => {
-                Err(Refusal(Reason::RequestLost, "the worker of this session has exited or is stopping".into()))
-            }
-            how if self.is_open(of, worker, found.map(|(_, session)| session), how) => Ok(how),
-            _ => Err(denied()),
+        let how = self.use_of(of, worker, found).ok_or_else(denied)?;
+        if !self.worker_takes_messages(worker) {
+            return Err(Refusal(Reason::RequestLost, "the worker of this session has exited or is stopping".into()));
         }
+        let is_open = self.is_open(of, worker, found.map(|(_, session)| session), how);
+        if is_open { Ok(how) } else { Err(denied()) }
     }
 
-    fn use_of(&self, of: &Naming<'_>, worker: WorkerKey, found: Option<(SessionKey, &Session)>) -> Use {
+    /// How it may be used as far as its owner is concerned; none if not at all.
+    fn use_of(&self, of: &Naming<'_>, worker: WorkerKey, found: Option<(SessionKey, &Session)>) -> Option<Use> {
         let (is_alone, is_shared, loads) = (self.has_owner(worker), self.shares_sessions(), of.verb == Verb::Load);
         let is_second = of.place == Place::Second;
         // The session to load or fork is the one in the params.
         let is_meant = of.place != Place::Leading;
         let Some((key, session)) = found else {
-            return match of.verb {
+            return Some(match of.verb {
                 Verb::Cancel(_) | Verb::Fork => Use::None,
                 _ if is_second && is_alone => Use::None,
                 Verb::Load if is_meant => Use::Ask,
                 _ => Use::Claim,
-            };
+            });
         };
         let is_held = session.client.is_none();
-        match of.verb {
+        Some(match of.verb {
             _ if session.client == Some(of.client) => Use::Own(key),
             Verb::Cancel(_) if is_alone || is_shared => Use::None,
-            Verb::Cancel(_) => Use::Denied,
+            Verb::Cancel(_) => return None,
             // A late answer gave it out: there is no other client to protect.
             _ if is_alone && !is_second => {
                 if loads && is_held {
@@ -129,10 +126,10 @@ impl Bus {
             _ if is_alone => Use::Own(key),
             Verb::Load if is_held && is_meant => Use::Lend(key),
             Verb::Fork if is_held && is_meant => Use::None,
-            Verb::Fork => Use::Denied,
+            Verb::Fork => return None,
             _ if !is_held && !is_second && self.may_take_over(session, of.client, loads) => Use::Take(key),
-            _ => Use::Denied,
-        }
+            _ => return None,
+        })
     }
 
     fn is_open(&self, of: &Naming<'_>, worker: WorkerKey, session: Option<&Session>, how: Use) -> bool {

@@ -47,7 +47,7 @@ fn bytes_of(lines: &[EarlyLine]) -> usize {
 impl Bus {
     /// Bytes of waiting lines.
     pub fn bytes_waiting(&self) -> usize {
-        self.workers.iter().map(|(_, worker)| bytes_of(&worker.early.0)).sum()
+        self.supervisor.early_bytes
     }
 
     /// Makes a notification wait if it names a session which the worker may be creating. Returns whether it waits.
@@ -69,6 +69,7 @@ impl Bus {
         }
         let whole = Span { start: line.span.start, end: line.span.end + 1 };
         let until = self.time.now().after(LONGEST);
+        self.supervisor.early_bytes += bytes;
         worker.early.0.push(EarlyLine { session: (&*name).into(), line: line.get(whole).into(), until });
         self.wake_at(key.into(), until);
         true
@@ -117,13 +118,17 @@ impl Bus {
 
     fn take_early(&mut self, key: WorkerKey, wanted: impl Fn(&EarlyLine) -> bool) -> Vec<EarlyLine> {
         let Some(worker) = self.workers.get_mut(key) else { return Vec::new() };
-        worker.early.0.extract_if(.., |early| wanted(early)).collect()
+        let taken: Vec<EarlyLine> = worker.early.0.extract_if(.., |early| wanted(early)).collect();
+        self.supervisor.early_bytes -= bytes_of(&taken);
+        taken
     }
 
-    /// Panics if more waits than may.
+    /// Panics if more waits than may, or the count is wrong.
     pub(crate) fn check_early(&self) {
         for (_, worker) in self.workers.iter() {
             assert!(worker.early.0.len() <= MOST_LINES && bytes_of(&worker.early.0) <= MOST_BYTES);
         }
+        let all: usize = self.workers.iter().map(|(_, worker)| bytes_of(&worker.early.0)).sum();
+        assert_eq!(all, self.supervisor.early_bytes);
     }
 }

@@ -12,6 +12,7 @@ use crate::peer::{ClientKey, Moment, Peer, WorkerKey};
 use crate::port::{Effect, Exit, Signal};
 use crate::report::{Reason, WorkerName};
 use crate::shutdown::Stage;
+use crate::tally::ENDS;
 use crate::timers::Timer;
 
 impl Bus {
@@ -75,6 +76,7 @@ impl Bus {
         let was_asked = worker.has_ended_asked();
         let unwanted = unwanted.filter(|_| !was_asked);
         let cause = unwanted.filter(|_| !worker.process.ended_by_itself());
+        debug_assert!(unwanted.is_none_or(|reason| ENDS.contains(&reason)), "no metric shows {unwanted:?}");
         self.supervisor.pools[worker.name.pool].tally.note(unwanted.unwrap_or(Reason::WorkerStopped));
         let (pending, sessions) = (worker.end.unanswered.count(), worker.end.sessions.len());
         let reason = if unwanted.is_some() { Reason::WorkerExited } else { Reason::WorkerStopped };

@@ -41,6 +41,8 @@ pub(crate) struct Supervisor {
     pub has_changed: bool,
     /// A worker may have to be replaced.
     pub rolls_due: bool,
+    /// Bytes of early lines of all workers (`session/early.rs`), which the shell asks for in each turn.
+    pub early_bytes: usize,
 }
 
 impl Supervisor {

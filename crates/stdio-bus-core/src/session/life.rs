@@ -172,6 +172,11 @@ impl Bus {
             if self.sessions.get(key).is_some_and(|session| session.is_known) {
                 return;
             }
+            // A client that asks the worker for it is as one that asks for a held name.
+            if self.sessions.get(key).is_some_and(|session| session.state() == State::Asked) {
+                self.sessions.step(key, Event::Unseen);
+                return;
+            }
             self.drop_session(key);
         }
         let Some(at) = self.workers.get_mut(worker) else { return };

@@ -61,7 +61,7 @@ pub(crate) enum Event {
     Made,
     /// The worker has loaded it for a client that stopped waiting, or beside another one.
     LoadedLate,
-    /// The answer to a request that loads it will not be seen.
+    /// The answer to a request that loads it will not be seen, or a late answer has named it meanwhile.
     Unseen,
     /// The worker did not load it, or was never asked.
     Refused(Rest),

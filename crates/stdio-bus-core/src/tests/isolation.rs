@@ -330,6 +330,31 @@ fn a_late_answer_that_repeats_its_session_name_takes_the_session_from_no_client(
 }
 
 #[test]
+fn a_session_that_a_late_answer_names_stays_with_the_client_that_asks_for_it_then() {
+    for answer in [r#""result":null"#, r#""error":{"code":-32002}"#] {
+        let mut bench = hurried();
+        let (maker, asker, worker) = (bench.client(), bench.client(), bench.worker(0));
+        let stranger = bench.client();
+        bench.write(maker, r#"{"id":1,"method":"session/new"}"#);
+        bench.pass(seconds(1));
+        assert_eq!(bench.read_error(maker).0, "timeout");
+        bench.write(asker, &load(2, "s"));
+        bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+        bench.write(stranger, &load(3, "s"));
+        assert_eq!(bench.read_error(stranger).0, "session_denied");
+        bench.write(worker, &format!(r#"{{"id":2,{answer}}}"#));
+        bench.read(asker);
+        bench.read(worker);
+        bench.write(stranger, &prompt(4, "s"));
+        assert_eq!(bench.read_error(stranger).0, "session_denied", "{answer}");
+        if answer.contains("result") {
+            bench.write(asker, &prompt(5, "s"));
+            assert_eq!(bench.read_one(worker), prompt(5, "s"));
+        }
+    }
+}
+
+#[test]
 fn an_answer_for_an_owner_that_has_left_does_not_take_the_session_from_its_loader() {
     let mut bench = bench(1);
     let (owner, loader, worker) = (bench.client(), bench.client(), bench.worker(0));

@@ -176,6 +176,14 @@ impl Model {
             return;
         }
         self.names.issue(self.workers[worker].pool);
+        // A client that asks for it is as one that asks for a reserved name.
+        let is_asked_for = |at: &&mut Session| at.asked && !at.lent && !at.was_issued && at.rank == Rank::Claimed;
+        let mut named = self.sessions.iter_mut().filter(|at| is_it(at.worker, &at.name));
+        if let Some(session) = named.find(is_asked_for) {
+            (session.lent, session.was_issued) = (true, true);
+            return;
+        }
+        let owned = self.sessions.iter().find(|at| is_it(at.worker, &at.name));
         if owned.is_none_or(|at| at.rank < Rank::Issued && !at.was_issued) && held.is_none_or(|held| !held.is_issued) {
             self.sessions.retain(|at| !is_it(at.worker, &at.name));
             self.gives_out(worker, &name);

@@ -402,7 +402,7 @@ impl Epoll {
         let patience = Batching::patience(several);
         let patience = timeout.map_or(patience, |timeout| timeout.min(patience));
         let (mut slept, mut pays, mut known) = (Duration::ZERO, Duration::ZERO, 0);
-        while slept < patience {
+        while slept < patience && known < several {
             let sleep = (self.pace * several).max(SHORTEST_SLEEP).max(slept).min(patience - slept);
             std::thread::sleep(sleep);
             slept += sleep;
@@ -413,9 +413,6 @@ impl Epoll {
             }
             pays = if came >= several && known == 0 { slept * 7 / 8 } else { slept };
             known = came;
-            if came >= several {
-                break;
-            }
         }
         self.pace = pays / several.max(known);
         Ok(())

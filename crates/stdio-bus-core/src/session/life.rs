@@ -167,17 +167,17 @@ impl Bus {
             return;
         }
         self.mark_issuing(worker);
-        if let Some(key) = self.sessions.of_worker(worker, name) {
+        let named = self.sessions.of_worker(worker, name).and_then(|key| Some((key, self.sessions.get(key)?)));
+        match named {
             // A name that the worker knew before is not newly given out: a client may have loaded it.
-            if self.sessions.get(key).is_some_and(|session| session.is_known) {
-                return;
-            }
+            Some((_, session)) if session.is_known => return,
             // A client that asks the worker for it is as one that asks for a held name.
-            if self.sessions.get(key).is_some_and(|session| session.state() == State::Asked) {
+            Some((key, session)) if session.state() == State::Asked => {
                 self.sessions.step(key, Event::Unseen);
                 return;
             }
-            self.drop_session(key);
+            Some((key, _)) => self.drop_session(key),
+            None => {}
         }
         let Some(at) = self.workers.get_mut(worker) else { return };
         let made = self.sessions.insert(Moment::default(), worker, &mut at.end.sessions, name, State::Held);

@@ -169,21 +169,23 @@ impl Model {
             return;
         };
         let is_it = |of: usize, called: &str| of == worker && called == name;
-        let owned = self.sessions.iter().find(|at| is_it(at.worker, &at.name));
+        let mut owned = self.sessions.iter_mut().find(|at| is_it(at.worker, &at.name));
         let held = self.held.iter().find(|held| is_it(held.worker, &held.name));
-        let serial = owned.map(|at| at.serial).or(held.map(|held| held.serial));
+        let serial = owned.as_ref().map(|at| at.serial).or(held.map(|held| held.serial));
         if serial.is_some_and(|serial| asked_in.contains(&serial)) {
             return;
         }
         self.names.issue(self.workers[worker].pool);
         // A client that asks for it is as one that asks for a reserved name.
-        let is_asked_for = |at: &&mut Session| at.asked && !at.lent && !at.was_issued && at.rank == Rank::Claimed;
-        let mut named = self.sessions.iter_mut().filter(|at| is_it(at.worker, &at.name));
-        if let Some(session) = named.find(is_asked_for) {
-            (session.lent, session.was_issued) = (true, true);
+        if let Some(at) = &mut owned
+            && at.asked
+            && !at.lent
+            && !at.was_issued
+            && at.rank == Rank::Claimed
+        {
+            (at.lent, at.was_issued) = (true, true);
             return;
         }
-        let owned = self.sessions.iter().find(|at| is_it(at.worker, &at.name));
         if owned.is_none_or(|at| at.rank < Rank::Issued && !at.was_issued) && held.is_none_or(|held| !held.is_issued) {
             self.sessions.retain(|at| !is_it(at.worker, &at.name));
             self.gives_out(worker, &name);

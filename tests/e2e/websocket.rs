@@ -244,7 +244,9 @@ fn health_checks_fail_when_no_worker_runs() {
 #[test]
 fn a_full_daemon_says_so_to_websocket_requests_and_health_checks() {
     let listeners = json!([{ "tcp": "127.0.0.1:0" }, { "ws": "127.0.0.1:0" }]);
-    let mut daemon = Setup::new([worker("w", 1, &[])]).no_listener().set("listeners", listeners).start();
+    let setup = Setup::new([worker("w", 1, &[])]).no_listener().set("listeners", listeners);
+    // The clients leave with a request pending, whose answer would be waited for.
+    let mut daemon = setup.limit("drain_timeout_sec", 1).start();
     let door = daemon.addresses(2)[1];
     let clients = on_all_slots(&mut daemon);
     daemon.logs(&["connection_limit", "all 1024 connections are in use"]);

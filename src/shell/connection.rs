@@ -111,8 +111,8 @@ pub(super) struct Connection {
     pub room: Room,
     /// Its WebSocket state, if it speaks that.
     pub web: Option<Box<WebSocket>>,
-    /// When the network last showed signs of the client, if that is monitored.
-    pub liveness: Option<Liveness>,
+    /// When to look for signs of the client's network, if that is monitored.
+    pub look_at: Option<Moment>,
 }
 
 /// A thousand of them may be idle.
@@ -225,13 +225,6 @@ impl Room {
     pub(super) fn take_due(&mut self, now: Moment) -> bool {
         self.retry.as_mut().is_some_and(|retry| retry.at.take_if(|at| *at <= now).is_some())
     }
-}
-
-/// How long the network may show no sign of a client, and when that is checked next.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Liveness {
-    pub allowed: Duration,
-    pub look_at: Moment,
 }
 
 /// How far a connection is closed.
@@ -368,7 +361,7 @@ impl Connection {
             closing: Closing::Open,
             room: Room::default(),
             web: None,
-            liveness: None,
+            look_at: None,
         }
     }
 
@@ -428,6 +421,6 @@ impl Connection {
     pub(super) fn due(&self) -> Option<Moment> {
         let left_out = self.stderr.as_ref().and_then(|stderr| stderr.left_out_due());
         let ping = self.web.as_ref().and_then(|web| web.heartbeat.due);
-        [self.room.due(), self.liveness.map(|liveness| liveness.look_at), ping, left_out].into_iter().flatten().min()
+        [self.room.due(), self.look_at, ping, left_out].into_iter().flatten().min()
     }
 }

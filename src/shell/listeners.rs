@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
 use super::handshakes::upgrade::UpgradePolicy;
-use super::listen::{KEEPALIVE, Listening, OwnSocket};
+use super::listen::{Listening, OwnSocket};
 use crate::bus::port::Moment;
 use crate::config::{Config, Listen, Listener, WebProtocol};
 
@@ -17,8 +17,6 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 /// The first delay after accept(2) failed; doubled up to the maximum.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
-/// How long a TCP client may show no sign of life: it is probed three times.
-const SILENCE: Duration = Duration::from_secs(3 * KEEPALIVE.as_secs());
 
 /// Limits a repeated message to one in ten seconds.
 #[derive(Default)]
@@ -189,8 +187,8 @@ impl Acceptor {
 
 /// The terms of a listener's clients.
 pub(super) struct Terms {
-    /// How long they may show no sign of life, if that is monitored.
-    silence_allowed: Option<Duration>,
+    /// They come over a network, which may fail silently.
+    pub is_tcp: bool,
     /// Their access policy, if they speak WebSocket or MCP.
     policy: Option<UpgradePolicy>,
 }
@@ -198,7 +196,7 @@ pub(super) struct Terms {
 impl Terms {
     pub(super) fn of(listener: &Listener, config: &Config) -> Self {
         let is_tcp = matches!(listener.listen, Listen::Tcp { .. });
-        Self { silence_allowed: is_tcp.then_some(SILENCE), policy: UpgradePolicy::of(listener, config) }
+        Self { is_tcp, policy: UpgradePolicy::of(listener, config) }
     }
 }
 
@@ -249,11 +247,6 @@ impl Listeners {
     /// A socket's display name.
     pub(super) fn address(&self, index: usize) -> &str {
         &self.acceptors[index].address
-    }
-
-    /// How long clients of a listener may show no sign of life, if that is monitored.
-    pub(super) fn silence_allowed(&self, listener: usize) -> Option<Duration> {
-        self.terms.get(listener)?.silence_allowed
     }
 
     /// Whether a listener's clients speak WebSocket.

@@ -8,13 +8,15 @@
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use super::connection::Liveness;
+use super::listen::KEEPALIVE;
 use super::reactor::Reactor;
 use crate::bus::port::Moment;
 use crate::io::Io;
 
-/// Number of checks in that time; but at most one a second.
-const LOOKS: u32 = 6;
+/// How long a client may show no sign of life: it is probed three times.
+const SILENCE: Duration = Duration::from_secs(3 * KEEPALIVE.as_secs());
+/// The interval of checks.
+const LOOK_EVERY: Duration = Duration::from_secs(SILENCE.as_secs() / 6);
 
 /// How long nothing was received on a TCP connection, including acknowledgements.
 fn silence_of(socket: impl AsFd) -> Option<Duration> {
@@ -36,35 +38,28 @@ fn silence_of(socket: impl AsFd) -> Option<Duration> {
     Some(Duration::from_millis(last.into()))
 }
 
-/// The interval of checks for a given limit.
-fn period(allowed: Duration) -> Duration {
-    (allowed / LOOKS).max(Duration::from_secs(1))
-}
-
-/// The next check: at a moment shared by all connections with this limit, so that the loop wakes once for all.
-fn next_look(now: Moment, allowed: Duration) -> Moment {
-    let period = period(allowed).as_nanos() as u64;
+/// The next check: at a moment shared by all connections, so that the loop wakes once for all.
+fn next_look(now: Moment) -> Moment {
+    let period = LOOK_EVERY.as_nanos() as u64;
     Moment((now.0 / period + 1) * period)
 }
 
 impl<I: Io> Reactor<I> {
     /// Starts monitoring a client of this listener.
     pub(super) fn track_liveness(&mut self, now: Moment, listener: usize, slot: usize) {
-        let allowed = self.listeners.silence_allowed(listener);
-        self.connections[slot].liveness = allowed.map(|allowed| Liveness { allowed, look_at: next_look(now, allowed) });
+        let is_tcp = self.listeners.terms.get(listener).is_some_and(|terms| terms.is_tcp);
+        self.connections[slot].look_at = is_tcp.then(|| next_look(now));
         self.schedule(slot);
     }
 
     /// Checks a connection, and closes it if it has shown no sign of life for too long.
     pub(super) fn close_if_dead(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.connections[slot];
-        let Some(liveness) = connection.liveness.as_mut().filter(|liveness| liveness.look_at <= now) else { return };
-        let allowed = liveness.allowed;
-        liveness.look_at = next_look(now, allowed);
-        let silence = connection.ends.input().and_then(silence_of);
-        if silence.is_some_and(|silence| silence >= allowed) {
-            connection.liveness = None;
-            let (peer, seconds) = (connection.peer, allowed.as_secs());
+        let Some(look_at) = connection.look_at.as_mut().filter(|at| **at <= now) else { return };
+        *look_at = next_look(now);
+        if connection.ends.input().and_then(silence_of).is_some_and(|silence| silence >= SILENCE) {
+            connection.look_at = None;
+            let (peer, seconds) = (connection.peer, SILENCE.as_secs());
             self.broken(now, slot, peer, format!("the network has given no sign of it for {seconds} s"));
         }
     }
@@ -90,11 +85,10 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_checked_six_times_and_at_most_once_a_second() {
-        assert_eq!(period(Duration::from_secs(30)), Duration::from_secs(5));
-        assert_eq!(period(Duration::from_secs(3)), Duration::from_secs(1));
+    fn silence_is_checked_six_times_at_moments_that_all_connections_share() {
+        assert_eq!(LOOK_EVERY * 6, SILENCE);
         for now in [10, 12, 14] {
-            let look = next_look(Moment(now * 1_000_000_000), Duration::from_secs(30));
+            let look = next_look(Moment(now * 1_000_000_000));
             assert_eq!(look, Moment(15_000_000_000), "connections of different times are checked together");
         }
     }

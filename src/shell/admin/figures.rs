@@ -116,11 +116,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
     gauge "stdio_bus_ready" of All: "1 if /readyz says 200.";
         One |it, _| Value::from(is_ready(Some(it.view.bus.readiness())));
     counter "stdio_bus_reloads_total" of All: "Reloads by result: ok, failed.";
-        Many |out, it, _| {
-            for (result, count) in [("ok", it.view.reloads.succeeded), ("failed", it.view.reloads.failed)] {
-                out.labelled(&[("result", result)], count as f64);
-            }
-        };
+        Many |out, it, _| out.each("result", [("ok", it.view.reloads.succeeded), ("failed", it.view.reloads.failed)]);
     gauge "stdio_bus_last_reload_successful" as "last_reload_successful" of All:
         "1 if the last reload succeeded, or there was none.";
         One |it, _| Value::from(!it.view.reloads.last_failed);
@@ -154,35 +150,28 @@ pub(super) const FIGURES: &[Figure] = figures! {
         One |it, _| Value::from(it.view.bus.levels().worker_requests.used);
     counter "stdio_bus_requests_total" of Pools: "Requests passed on to a worker, by outcome.";
         Many |out, it, at| {
-            for outcome in Outcome::ALL {
-                let count = it.pool(at).tally.requests(*outcome);
-                out.labelled(&[("outcome", outcome.name())], count as f64);
-            }
+            let tally = it.pool(at).tally;
+            out.each("outcome", Outcome::ALL.iter().map(|outcome| (outcome.name(), tally.requests(*outcome))));
         };
     counter "stdio_bus_request_errors_total" of Pools:
         "Client requests failed by the daemon, by reason; pool is empty if none or several were meant.";
         Many |out, it, at| {
-            out.errors(it.pool(at).tally.errors());
+            out.reasons(it.pool(at).tally.errors().iter());
             if at + 1 == it.gathered.pools.len() {
                 out.part = Some(("pool", String::new()));
-                out.errors(it.view.bus.errors_of_no_pool());
+                out.reasons(it.view.bus.errors_of_no_pool().iter());
             }
         };
     histogram "stdio_bus_request_duration_seconds" of Pools: "Time from passing a request on to its answer.";
         Many |out, it, at| out.histogram(it.pool(at).tally.durations());
     gauge "stdio_bus_workers" of Pools: "Worker processes by state.";
-        Many |out, it, at| {
-            for (state, count) in STATES.iter().zip(it.gathered.pools[at].states) {
-                out.labelled(&[("state", state)], count as f64);
-            }
-        };
+        Many |out, it, at| out.each("state", STATES.into_iter().zip(it.gathered.pools[at].states));
     gauge "stdio_bus_worker_seats" of Pools: "Workers wanted, by state: filled, waiting for a restart, given_up.";
         Many |out, it, at| {
             let pool = it.pool(at);
             let there = pool.settings.instances - pool.waiting - pool.given_up;
-            for (state, count) in [("filled", there), ("waiting", pool.waiting), ("given_up", pool.given_up)] {
-                out.labelled(&[("state", state)], count as f64);
-            }
+            let seats = [("filled", there), ("waiting", pool.waiting), ("given_up", pool.given_up)];
+            out.each("state", seats.map(|(state, count)| (state, count as u64)));
         };
     counter "stdio_bus_worker_starts_total" as "starts" of Pools: "Worker processes started.";
         One |it, at| Value::from(it.pool(at).tally.events(Reason::WorkerStarted));
@@ -191,9 +180,8 @@ pub(super) const FIGURES: &[Figure] = figures! {
     counter "stdio_bus_worker_exits_total" of Pools:
         "Workers that ended unexpectedly or were restarted for a fault, by reason.";
         Many |out, it, at| {
-            for reason in ENDS {
-                out.labelled(&[("reason", reason.name())], it.pool(at).tally.events(reason) as f64);
-            }
+            let tally = it.pool(at).tally;
+            out.reasons(ENDS.into_iter().map(|reason| (reason, tally.events(reason))));
         };
     counter "stdio_bus_worker_stops_total" of Pools:
         "Workers that ended as requested.";
@@ -250,11 +238,7 @@ pub(super) const FIGURES: &[Figure] = figures! {
     gauge "stdio_bus_memory_limit_bytes" as "memory/most" of All: "limits.max_memory.";
         One |it, _| Value::from(it.view.max_memory);
     counter "stdio_bus_events_total" of All: "Everything dropped, closed or changed, by reason.";
-        Many |out, it, _| {
-            for (reason, count) in it.view.bus.reasons() {
-                out.labelled(&[("reason", reason.name())], count as f64);
-            }
-        };
+        Many |out, it, _| out.reasons(it.view.bus.reasons());
     histogram "stdio_bus_turn_duration_seconds" of All: "Work of each turn of the loop, without waiting.";
         Many |out, it, _| out.histogram(it.view.turns);
     counter "stdio_bus_log_lines_lost_total" as "log/lines_lost" of All:

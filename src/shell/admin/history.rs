@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::samples::seconds;
 use crate::bus::stats::Stats;
 
 /// The interval of samples.
@@ -10,21 +11,15 @@ pub(super) const EVERY: Duration = Duration::from_secs(5);
 /// The number of samples kept.
 const MOST: usize = 120;
 
-/// Counts since the previous sample, and current values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sample {
-    pub client_lines: u64,
-    pub worker_lines: u64,
-    pub clients: usize,
-    pub pending: usize,
-    /// How long the loop was busy.
-    pub busy: Duration,
-}
+/// What a sample has: counts since the previous one, current values, and how long the loop was busy.
+pub(super) const COLUMNS: [&str; 5] = ["client_lines", "worker_lines", "clients", "pending", "busy_seconds"];
+type Sample = (u64, u64, usize, usize, f64);
 
 /// See the module documentation.
 #[derive(Default)]
 pub(super) struct History {
-    samples: VecDeque<Sample>,
+    /// The oldest first.
+    pub samples: VecDeque<Sample>,
     /// The counters at the last sample.
     last: (u64, u64, Duration),
 }
@@ -37,18 +32,9 @@ impl History {
         if self.samples.len() == MOST {
             self.samples.pop_front();
         }
-        self.samples.push_back(Sample {
-            client_lines: counted.0 - last.0,
-            worker_lines: counted.1 - last.1,
-            clients: stats.clients,
-            pending: stats.pending,
-            busy: counted.2.saturating_sub(last.2),
-        });
-    }
-
-    /// The samples, oldest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Sample> {
-        self.samples.iter()
+        let lines = (counted.0 - last.0, counted.1 - last.1);
+        let busy = seconds(busy.saturating_sub(last.2));
+        self.samples.push_back((lines.0, lines.1, stats.clients, stats.pending, busy));
     }
 }
 
@@ -64,9 +50,7 @@ mod tests {
             stats.client_side.lines_in += 10;
             history.take(&stats, Duration::from_millis(5 * sample));
         }
-        assert_eq!(history.iter().count(), MOST);
-        let busy = Duration::from_millis(5);
-        let expected = Sample { client_lines: 10, worker_lines: 0, clients: 3, pending: 0, busy };
-        assert!(history.iter().all(|sample| *sample == expected));
+        assert_eq!(history.samples.len(), MOST);
+        assert!(history.samples.iter().all(|sample| *sample == (10, 0, 3, 0, 0.005)));
     }
 }

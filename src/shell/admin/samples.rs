@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::bus::histogram::Histogram;
-use crate::bus::tally::Counts;
+use crate::bus::report::Reason;
 use crate::shell::workers::usage::Usage;
 
 /// The states of a worker, by number.
@@ -33,7 +33,7 @@ pub(super) struct Gathered {
 
 #[derive(Clone, Default)]
 pub(super) struct OfPool {
-    pub states: [usize; STATES.len()],
+    pub states: [u64; STATES.len()],
     pub queued: usize,
     pub paused: usize,
     pub pending: usize,
@@ -81,10 +81,13 @@ impl Samples<'_> {
         }
     }
 
-    pub(super) fn errors(&mut self, errors: &Counts) {
-        for (reason, count) in errors.iter() {
-            self.labelled(&[("reason", reason.name())], count as f64);
-        }
+    /// A sample for each of these values of a label.
+    pub(super) fn each(&mut self, label: &str, counts: impl IntoIterator<Item = (&'static str, u64)>) {
+        counts.into_iter().for_each(|(value, count)| self.labelled(&[(label, value)], count as f64));
+    }
+
+    pub(super) fn reasons(&mut self, counts: impl Iterator<Item = (Reason, u64)>) {
+        self.each("reason", counts.map(|(reason, count)| (reason.name(), count)));
     }
 
     pub(super) fn histogram(&mut self, histogram: &Histogram) {

@@ -37,9 +37,6 @@ fn figures(view: &View<'_>) -> serde_json::Value {
         Readiness::NotReady(why) => ("not ready", Some(why)),
         Readiness::Draining => ("draining", None),
     };
-    let sample = |sample: &history::Sample| {
-        json!([sample.client_lines, sample.worker_lines, sample.clients, sample.pending, seconds(sample.busy)])
-    };
     let mut status = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
@@ -54,8 +51,8 @@ fn figures(view: &View<'_>) -> serde_json::Value {
         "loop": { "turns": view.turns.count(), "busy_seconds": view.turns.sum().as_secs_f64() },
         "history": {
             "every_seconds": history::EVERY.as_secs(),
-            "columns": ["client_lines", "worker_lines", "clients", "pending", "busy_seconds"],
-            "samples": view.history.iter().map(sample).collect::<Vec<_>>(),
+            "columns": history::COLUMNS,
+            "samples": view.history.samples,
         },
     });
     for table in figures::TABLES {

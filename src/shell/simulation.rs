@@ -17,7 +17,6 @@ mod workers;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -32,11 +31,10 @@ use crate::bus::settings::Proxies;
 use crate::bus::shutdown::Stage;
 use crate::config::{Config, Listen, Listener, Web};
 use crate::io::Io;
-use crate::testing::kernel::inode;
 use crate::testing::{Random, shrink};
 use crate::tokens::Tokens;
 use clients::{BROKEN_HEADERS, BROKEN_UPGRADES, Client, Frames, REQUEST_TIMEOUT, TOKEN, UPGRADE, Verdict};
-use lines::{Pulled, lines, pull, push};
+use lines::{Pulled, pull};
 use machine::Machine;
 use operators::Operator;
 use workers::pipe;
@@ -200,13 +198,10 @@ impl Simulation {
     }
 
     fn connects(&mut self) {
-        let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
-        ours.set_nonblocking(true).expect("it is a socket");
-        let inode = Some(inode(&theirs));
-        self.machine.wires.borrow_mut().connecting.entry(self.machine.door).or_default().push_back(theirs.into());
+        let (ours, inode) = self.machine.connects(self.machine.door);
         let speaks = ours.try_clone().expect("there are descriptors");
         let mut client = Client::new(self.clients.len(), self.seed, ours.into(), speaks.into());
-        (client.wire.inode, client.came_in, client.empty_at) = (inode, self.turns, self.now());
+        (client.wire.inode, client.came_in, client.empty_at) = (Some(inode), self.turns, self.now());
         let is_broken = self.random.one_in(8);
         if self.needs_header {
             if is_broken && self.random.one_in(2) {
@@ -338,9 +333,7 @@ impl Simulation {
     fn operator_acts(&mut self, asks: bool) -> bool {
         let Some(door) = self.machine.admin_door else { return false };
         if asks && self.operators.len() < 8 && self.random.one_in(20) {
-            let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
-            ours.set_nonblocking(true).expect("it is a socket");
-            self.machine.wires.borrow_mut().connecting.entry(door).or_default().push_back(theirs.into());
+            let (ours, _) = self.machine.connects(door);
             self.operators.push(Operator { end: Some(ours.into()), asks: VecDeque::new(), came: Vec::new() });
         }
         if self.operators.is_empty() {
@@ -370,23 +363,15 @@ impl Simulation {
     fn worker_works(&mut self, at: usize) -> bool {
         let mut children = self.machine.children.borrow_mut();
         let (most_in, most_out) = (self.random.range(1..70_000), self.random.range(1..70_000));
+        let (pulled, read) = children.reads(at, most_in);
         let worker = &mut children.workers[at];
-        let pulled = pull(&worker.stdin, &mut worker.came, most_in);
-        let mut moved = pulled == Pulled::Something;
-        for line in lines(&mut worker.came) {
+        for line in read {
             if let (Some(stderr), true) = (&worker.stderr, self.random.one_in(10)) {
                 let _ = write(stderr, b"working\nstill ");
             }
             worker.answer(self.seed, at, &line);
         }
-        if let Some(stdout) = &worker.stdout {
-            moved |= push(stdout, &mut worker.goes, most_out) > 0;
-        }
-        if pulled == Pulled::End && worker.goes.is_empty() {
-            children.ends(at, Exit::Code(0));
-            moved = true;
-        }
-        moved
+        children.writes(at, most_out, pulled)
     }
 
     fn client_acts(&mut self, asks: bool) -> bool {
@@ -558,32 +543,34 @@ const REST: usize = 30;
 const STEPS: usize = 1500;
 
 /// Prints how to repeat a failing seed.
-struct Repeat {
-    seed: u64,
-    steps: usize,
-    test: &'static str,
-}
+struct Repeat(String);
 
 impl Drop for Repeat {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let Self { seed, steps, test } = self;
-            eprintln!("repeat it: STDIO_BUS_SHELL_SEED={seed} STDIO_BUS_SHELL_STEPS={steps} cargo test --lib {test}");
+            eprintln!("repeat it: {}", self.0);
         }
     }
 }
 
-#[test]
-fn every_request_is_answered_and_everything_is_closed_whatever_the_kernel_does() {
+/// Runs a simulation with the seed that the environment names, or with as many as it says, `usual` if it is silent.
+fn for_each_seed<T>(test: &str, usual: u64, lives: impl Fn(u64, usize) -> T) -> Vec<T> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
     let seed = number("STDIO_BUS_SHELL_SEED");
-    let seeds = number("STDIO_BUS_SHELL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { 48 });
+    let seeds = number("STDIO_BUS_SHELL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { usual });
     let steps = number("STDIO_BUS_SHELL_STEPS").map_or(STEPS, |steps| steps as usize);
     let first = seed.unwrap_or(1);
-    for seed in first..first + seeds {
+    let run = |seed| {
         shrink::run(steps, |steps, _| {
-            let _repeat = Repeat { seed, steps, test: "shell::simulation::every" };
-            Simulation::new(seed).lives(steps);
-        });
-    }
+            let seeded = format!("STDIO_BUS_SHELL_SEED={seed} STDIO_BUS_SHELL_STEPS={steps}");
+            let _repeat = Repeat(format!("{seeded} cargo test --lib shell::simulation::{test}"));
+            lives(seed, steps)
+        })
+    };
+    (first..first + seeds).map(run).collect()
+}
+
+#[test]
+fn every_request_is_answered_and_everything_is_closed_whatever_the_kernel_does() {
+    for_each_seed("every", 48, |seed, steps| Simulation::new(seed).lives(steps));
 }

@@ -184,6 +184,7 @@ impl Frames {
     }
 }
 
+#[derive(Default)]
 pub(super) struct Client {
     pub(super) name: usize,
     pub(super) seed: u64,
@@ -207,6 +208,7 @@ pub(super) struct Client {
 }
 
 /// Its end of the connection.
+#[derive(Default)]
 pub(super) struct Wire {
     /// None once it has left, or its connection has ended.
     pub(super) hears: Option<OwnedFd>,
@@ -226,27 +228,8 @@ impl Client {
         Self {
             name,
             seed,
-            wire: Wire {
-                hears: Some(hears),
-                speaks: Some(speaks),
-                inode: None,
-                todo: VecDeque::new(),
-                sent: 0,
-                came: Vec::new(),
-                frames: None,
-            },
-            is_stdio: false,
-            came_in: 0,
-            asked_in_peace: None,
-            is_well: false,
-            asked: BTreeMap::new(),
-            next: 0,
-            answers: 0,
-            heard: BTreeMap::new(),
-            last_word: None,
-            verdict: None,
-            empty_at: Duration::ZERO,
-            behind: Duration::ZERO,
+            wire: Wire { hears: Some(hears), speaks: Some(speaks), ..Wire::default() },
+            ..Self::default()
         }
     }
 

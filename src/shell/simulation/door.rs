@@ -7,24 +7,22 @@
 //! sessions that no client knows.
 
 use std::collections::BTreeSet;
-use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::io::write;
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
 
-use super::lines::{Pulled, lines, pull, push};
+use super::lines::Pulled;
 use super::machine::Machine;
 use super::visitors::Visitor;
-use super::{LAST_TURN, Repeat};
+use super::{LAST_TURN, STEPS, for_each_seed};
 use crate::bus::port::Exit;
 use crate::config::Config;
 use crate::io::Io;
 use crate::shell::descriptors::Allowance;
 use crate::shell::http::MOST_CONNECTIONS;
-use crate::testing::kernel::inode;
-use crate::testing::{Random, shrink};
+use crate::testing::Random;
 
 /// What the pool's command does when asked for its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,11 +86,7 @@ impl Door {
     }
 
     fn connects(&mut self, visitor: usize) {
-        let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
-        ours.set_nonblocking(true).expect("it is a socket");
-        let inode = inode(&theirs);
-        let Machine { wires, door, .. } = &self.machine;
-        wires.borrow_mut().connecting.entry(*door).or_default().push_back(theirs.into());
+        let (ours, inode) = self.machine.connects(self.machine.door);
         self.visitors[visitor].connects(ours.into(), inode, &mut self.random);
     }
 
@@ -138,37 +132,22 @@ impl Door {
         while self.desks.len() <= at {
             self.desks.push(Desk::default());
         }
-        let (pulled, read) = {
-            let worker = &mut self.machine.children.borrow_mut().workers[at];
-            if worker.is_dead {
-                return false;
-            }
-            let pulled = pull(&worker.stdin, &mut worker.came, most);
-            (pulled, lines(&mut worker.came))
-        };
+        if self.machine.children.borrow().workers[at].is_dead {
+            return false;
+        }
+        let (pulled, read) = self.machine.children.borrow_mut().reads(at, most);
         for line in read {
             if !self.takes_in(at, &serde_json::from_slice(&line).expect("a worker reads JSON")) {
                 self.machine.children.borrow_mut().ends(at, Exit::Code(1));
                 return true;
             }
         }
-        let mut moved = pulled == Pulled::Something;
         let does = !self.desks[at].work.is_empty() && (self.is_kind || self.random.one_in(2));
         let line = does.then(|| self.does_some(at));
         let mut children = self.machine.children.borrow_mut();
-        let worker = &mut children.workers[at];
-        if let Some(line) = line {
-            moved = true;
-            worker.goes.extend(format!("{line}\n").into_bytes());
-        }
-        if let Some(stdout) = &worker.stdout {
-            moved |= push(stdout, &mut worker.goes, most) > 0;
-        }
-        if pulled == Pulled::End && worker.goes.is_empty() {
-            children.ends(at, Exit::Code(0));
-            moved = true;
-        }
-        moved
+        let goes = &mut children.workers[at].goes;
+        line.into_iter().for_each(|line| goes.extend(format!("{line}\n").into_bytes()));
+        children.writes(at, most, pulled) || does
     }
 
     /// A worker has read a line; returns whether it lives on.
@@ -281,7 +260,7 @@ impl Door {
             let is_modern = self.random.one_in(2);
             self.visitors.push(Visitor::new(name, is_modern, &mut self.random));
         }
-        let mut steps = self.random.range(200..1500).min(most_steps).max(1);
+        let mut steps = self.random.range(200..STEPS).min(most_steps).max(1);
         self.runs("the beginning", true, |_| {
             steps -= 1;
             steps == 0
@@ -340,20 +319,9 @@ impl Door {
 
 #[test]
 fn mcp_visitors_get_their_own_answers_whatever_the_kernel_does() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect(name));
-    let seed = number("STDIO_BUS_SHELL_SEED");
-    let seeds = number("STDIO_BUS_SHELL_SEEDS").unwrap_or(if seed.is_some() { 1 } else { 12 });
-    let steps = number("STDIO_BUS_SHELL_STEPS").map_or(1500, |steps| steps as usize);
-    let first = seed.unwrap_or(1);
-    let (mut results, mut fetched) = (0, 0);
-    for seed in first..first + seeds {
-        let (more, again, _) = shrink::run(steps, |steps, _| {
-            let _repeat = Repeat { seed, steps, test: "shell::simulation::door" };
-            Door::new(seed, "p").lives(steps)
-        });
-        (results, fetched) = (results + more, fetched + again);
-    }
-    assert!(seeds < 48 || results > 400 && fetched > 4, "{results} answers, {fetched} fetched");
+    let lived = for_each_seed("door", 12, |seed, steps| Door::new(seed, "p").lives(steps));
+    let (results, fetched) = lived.iter().fold((0, 0), |sum, (more, again, _)| (sum.0 + more, sum.1 + again));
+    assert!(lived.len() < 48 || results > 400 && fetched > 4, "{results} answers, {fetched} fetched");
 }
 
 #[test]

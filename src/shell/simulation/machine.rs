@@ -20,7 +20,7 @@ use crate::shell::reloads::{Reloads, Source};
 use crate::shell::signals::{Bell, Signals};
 use crate::shell::turn::Shell;
 use crate::testing::Random;
-use crate::testing::kernel::{Kernel, Wires};
+use crate::testing::kernel::{Kernel, Wires, inode};
 
 /// A daemon on a seeded kernel, and the peers' ends.
 pub(super) struct Machine {
@@ -83,5 +83,14 @@ impl Machine {
         let mut shell = Shell::new(reloads, kernel, children_of_shell, signals, allowance, acceptors, admin);
         shell.start_listening(None);
         Self { shell, wires, children, door, admin_door, stop }
+    }
+
+    /// Connects to a listening socket: the peer's end, and the inode of the daemon's.
+    pub(super) fn connects(&self, door: i32) -> (UnixStream, u64) {
+        let (ours, theirs) = UnixStream::pair().expect("there are descriptors");
+        ours.set_nonblocking(true).expect("it is a socket");
+        let inode = inode(&theirs);
+        self.wires.borrow_mut().connecting.entry(door).or_default().push_back(theirs.into());
+        (ours, inode)
     }
 }

@@ -78,22 +78,25 @@ struct Answer {
     is_whole: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stage {
+    #[default]
     Outside,
     Begins,
     Inside,
 }
 
 /// How a visitor uses its connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Habit {
+    #[default]
     Keeps,
     /// It opens one for each request.
     OpensEach,
     Both,
 }
 
+#[derive(Default)]
 pub(super) struct Visitor {
     pub(super) name: usize,
     version: &'static str,
@@ -132,18 +135,9 @@ impl Visitor {
             name,
             version,
             habit: *random.pick(&[Habit::Keeps, Habit::OpensEach, Habit::Both]),
-            session: None,
             stage: if is_modern { Stage::Inside } else { Stage::Outside },
-            wires: Vec::new(),
-            asked: BTreeMap::new(),
-            answered: BTreeMap::new(),
             next: 1,
-            count: 0,
-            sessions: 0,
-            results: 0,
-            fetched: 0,
-            last: None,
-            has_legacy_server: false,
+            ..Self::default()
         }
     }
 

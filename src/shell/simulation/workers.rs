@@ -11,7 +11,7 @@ use rustix::io::write;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Rlimit;
 
-use super::lines::{LONGEST_TEXT, Request, number, shown, token};
+use super::lines::{LONGEST_TEXT, Pulled, Request, lines, number, pull, push, shown, token};
 use crate::bus::port::{Exit, Signal, WorkerKey};
 use crate::config::Pool;
 use crate::shell::workers::processes::Processes;
@@ -65,6 +65,23 @@ pub(super) struct Children {
 }
 
 impl Children {
+    /// A worker reads: what came of it, and the complete lines.
+    pub(super) fn reads(&mut self, at: usize, most: usize) -> (Pulled, Vec<Vec<u8>>) {
+        let worker = &mut self.workers[at];
+        (pull(&worker.stdin, &mut worker.came, most), lines(&mut worker.came))
+    }
+
+    /// A worker writes, and ends if it has read and written everything. False if there was nothing to do.
+    pub(super) fn writes(&mut self, at: usize, most: usize, pulled: Pulled) -> bool {
+        let worker = &mut self.workers[at];
+        let moved = worker.stdout.as_ref().is_some_and(|stdout| push(stdout, &mut worker.goes, most) > 0);
+        let is_over = pulled == Pulled::End && worker.goes.is_empty();
+        if is_over {
+            self.ends(at, Exit::Code(0));
+        }
+        moved || is_over || pulled == Pulled::Something
+    }
+
     pub(super) fn ends(&mut self, at: usize, exit: Exit) {
         let worker = &mut self.workers[at];
         if !std::mem::replace(&mut worker.is_dead, true) {
@@ -73,9 +90,7 @@ impl Children {
             let _ = write(&self.bell, b"!");
         }
     }
-}
 
-impl Children {
     pub(super) fn start(&mut self, worker: WorkerKey) -> io::Result<Spawned> {
         if !self.is_kind && self.random.one_in(6) {
             return Err(io::Error::from_raw_os_error(*self.random.pick(&[libc::EAGAIN, libc::EMFILE])));

@@ -9,35 +9,30 @@ use crate::http1::Status;
 
 /// `/readyz`, optionally for a pool or a listener.
 pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
-    let unknown = request.query.iter().find(|(name, _)| name != "pool" && name != "listener");
-    let readiness = match (unknown, request.parameter("pool"), request.parameter("listener")) {
-        (Some((name, _)), ..) => {
-            let text = format!("{name:?} is not known here; write ?pool=ID, ?listener=N or ?listener=ADDRESS");
-            return Response::text(Status::BadRequest, &text);
-        }
-        (None, Some(_), Some(_)) => {
-            return Response::text(Status::BadRequest, "name a pool or a listener, and not both");
-        }
-        (None, None, None) => view.bus.readiness(),
-        (None, Some(id), None) => {
+    match asked(view, request) {
+        Ok(Readiness::Ready) => Response::text(Status::Ok, &ready_but(view)),
+        Ok(Readiness::NotReady(why)) => Response::text(Status::Unavailable, &format!("not ready: {why}")),
+        Ok(Readiness::Draining) => Response::text(Status::NotFound, "draining: the daemon shuts down"),
+        Err(why) => Response::text(Status::BadRequest, &why),
+    }
+}
+
+/// The readiness that is asked for, or what is wrong with the question.
+fn asked(view: &View<'_>, request: &Request) -> Result<Readiness, String> {
+    if let Some((name, _)) = request.query.iter().find(|(name, _)| name != "pool" && name != "listener") {
+        return Err(format!("{name:?} is not known here; write ?pool=ID, ?listener=N or ?listener=ADDRESS"));
+    }
+    match (request.parameter("pool"), request.parameter("listener")) {
+        (Some(_), Some(_)) => Err("name a pool or a listener, and not both".to_owned()),
+        (None, None) => Ok(view.bus.readiness()),
+        (Some(id), None) => {
             let pool = view.workers.pools.iter().position(|pool| pool.core.id == id);
-            match pool.and_then(|pool| view.bus.pool_readiness(pool)) {
-                Some(readiness) => readiness,
-                None => return Response::text(Status::BadRequest, &no_pool(view, id)),
-            }
+            pool.and_then(|pool| view.bus.pool_readiness(pool)).ok_or_else(|| no_pool(view, id))
         }
-        (None, None, Some(name)) => {
+        (None, Some(name)) => {
             let listener = view.places.iter().position(|place| place.is_called(name)).or_else(|| name.parse().ok());
-            match listener.and_then(|listener| view.bus.listener_readiness(listener)) {
-                Some(readiness) => readiness,
-                None => return Response::text(Status::BadRequest, &no_listener(view, name)),
-            }
+            listener.and_then(|at| view.bus.listener_readiness(at)).ok_or_else(|| no_listener(view, name))
         }
-    };
-    match readiness {
-        Readiness::Ready => Response::text(Status::Ok, &ready_but(view)),
-        Readiness::NotReady(why) => Response::text(Status::Unavailable, &format!("not ready: {why}")),
-        Readiness::Draining => Response::text(Status::NotFound, "draining: the daemon shuts down"),
     }
 }
 

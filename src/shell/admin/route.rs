@@ -72,16 +72,20 @@ fn route_of(path: &str) -> Option<Route> {
     found.or_else(|| table(path).map(|_| Route::Read(show_table)))
 }
 
-/// Routes a request: the answer, and the action.
-pub(super) fn route(view: &View<'_>, request: &Request, origin: Origin, token: Option<&Token>) -> (Response, Act) {
-    match grant(request, origin, token) {
-        Ok(Grant::Read(read)) => (read(view, request), Act::Nothing),
-        Ok(Grant::Act(act, right)) => match act(view, request, right) {
-            Ok((act, text)) => (Response::text(Status::Accepted, &text), act),
-            Err(refused) => (refused, Act::Nothing),
-        },
-        Err(refused) => (refused, Act::Nothing),
-    }
+/// Routes a request: the answer, and the action; or its refusal.
+pub(super) fn route(
+    view: &View<'_>,
+    request: &Request,
+    origin: Origin,
+    token: Option<&Token>,
+) -> Result<(Response, Act), Response> {
+    Ok(match grant(request, origin, token)? {
+        Grant::Read(read) => (read(view, request), Act::Nothing),
+        Grant::Act(act, right) => {
+            let (act, text) = act(view, request, right)?;
+            (Response::text(Status::Accepted, &text), act)
+        }
+    })
 }
 
 /// What a request is granted by its path, method and origin; or its refusal.
@@ -91,7 +95,7 @@ fn grant(request: &Request, origin: Origin, token: Option<&Token>) -> Result<Gra
     let allowed = if matches!(route, Some(Route::Act(_))) { ACT } else { READ };
     match (request.method, route) {
         (_, None) if request.path != "*" => {
-            Err(Response::text(Status::NotFound, "there is nothing here; try /, /status.json, /metrics or /readyz"))
+            Err(not_found("there is nothing here; try /, /status.json, /metrics or /readyz"))
         }
         (Method::Get | Method::Head, Some(Route::Read(read))) => Ok(Grant::Read(read)),
         (Method::Post, Some(Route::Act(act))) => Ok(Grant::Act(act, may_act(origin, request, token)?)),
@@ -112,8 +116,12 @@ fn table(path: &str) -> Option<&'static Table> {
 fn show_table(_: &View<'_>, request: &Request) -> Response {
     match table(&request.path) {
         Some(table) => Response::pieces(JSON, Object::of(table)),
-        None => Response::text(Status::NotFound, "there is no such table"),
+        None => not_found("there is no such table"),
     }
+}
+
+fn not_found(why: &str) -> Response {
+    Response::text(Status::NotFound, why)
 }
 
 /// The state of the last reload.
@@ -138,13 +146,11 @@ fn reload(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Respons
 
 fn drain(view: &View<'_>, _: &Request, _: MayAct) -> Result<Done, Response> {
     // A second shutdown request would end everything at once.
-    match view.bus.readiness() {
-        Readiness::Draining => Err(Response::text(Status::Ok, "the daemon drains already")),
-        _ => {
-            tracing::info!("the operator drains the daemon");
-            Ok((Act::Tell(Input::Drain), "the daemon drains".to_owned()))
-        }
+    if view.bus.readiness() == Readiness::Draining {
+        return Err(Response::text(Status::Ok, "the daemon drains already"));
     }
+    tracing::info!("the operator drains the daemon");
+    Ok((Act::Tell(Input::Drain), "the daemon drains".to_owned()))
 }
 
 fn required<'r>(request: &'r Request, name: &str) -> Result<&'r str, Response> {
@@ -155,19 +161,15 @@ fn required<'r>(request: &'r Request, name: &str) -> Result<&'r str, Response> {
 fn kill_client(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
     let number = required(request, "client")?;
     let client = number.parse().ok().and_then(|number| view.bus.client_numbered(number));
-    match client {
-        Some(client) => Ok((Act::Tell(Input::CloseClient(client)), format!("client {number} is closed"))),
-        None => Err(Response::text(Status::NotFound, &format!("there is no client {number:?}; see show clients"))),
-    }
+    let unknown = || not_found(&format!("there is no client {number:?}; see show clients"));
+    Ok((Act::Tell(Input::CloseClient(client.ok_or_else(unknown)?)), format!("client {number} is closed")))
 }
 
 /// Refuses while the daemon shuts down, when workers are not replaced.
 fn starts_workers(view: &View<'_>) -> Result<(), Response> {
-    match view.bus.readiness() {
-        Readiness::Draining => {
-            Err(Response::text(Status::Conflict, "the daemon shuts down, and starts no workers any more"))
-        }
-        _ => Ok(()),
+    match view.bus.readiness() == Readiness::Draining {
+        true => Err(Response::text(Status::Conflict, "the daemon shuts down, and starts no workers any more")),
+        false => Ok(()),
     }
 }
 
@@ -177,18 +179,13 @@ fn restart_worker(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done,
         let pool = view.workers.pools.iter().position(|pool| pool.core.id == id)?;
         view.bus.worker_at(pool, number.parse().ok()?)
     });
-    match found {
-        Some(worker) => {
-            let at_once = request.parameter("now").is_some();
-            if !at_once {
-                starts_workers(view)?;
-            }
-            let how =
-                if at_once { "told to stop" } else { "replaced: first another one runs, then it ends with its work" };
-            Ok((Act::Tell(Input::RestartWorker { worker, at_once }), format!("worker {name} is {how}")))
-        }
-        None => Err(Response::text(Status::NotFound, &no_worker(view, name))),
+    let worker = found.ok_or_else(|| not_found(&no_worker(view, name)))?;
+    let at_once = request.parameter("now").is_some();
+    let how = if at_once { "told to stop" } else { "replaced: first another one runs, then it ends with its work" };
+    if !at_once {
+        starts_workers(view)?;
     }
+    Ok((Act::Tell(Input::RestartWorker { worker, at_once }), format!("worker {name} is {how}")))
 }
 
 /// Maximum number of workers named in a refusal.
@@ -210,23 +207,17 @@ fn no_worker(view: &View<'_>, name: &str) -> String {
 fn restart_pool(view: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
     let id = required(request, "pool")?;
     let found = view.workers.pools.iter().position(|pool| pool.core.id == id && !pool.core.is_gone);
-    match found {
-        Some(pool) => {
-            starts_workers(view)?;
-            let done = format!("the workers of pool {id} are replaced in turn, and those that are missing started");
-            Ok((Act::Tell(Input::RestartPool(pool)), done))
-        }
-        None => Err(Response::text(Status::NotFound, &format!("there is no pool {id:?}; see show pools"))),
-    }
+    let pool = found.ok_or_else(|| not_found(&format!("there is no pool {id:?}; see show pools")))?;
+    starts_workers(view)?;
+    let done = format!("the workers of pool {id} are replaced in turn, and those that are missing started");
+    Ok((Act::Tell(Input::RestartPool(pool)), done))
 }
 
 fn set_log_level(_: &View<'_>, request: &Request, _: MayAct) -> Result<Done, Response> {
     let name = required(request, "level")?;
     let unknown = || format!("{name:?} is no level; write debug, info, warn or error");
-    let level = LEVELS
-        .iter()
-        .find(|(known, _)| *known == name)
-        .ok_or_else(|| Response::text(Status::BadRequest, &unknown()))?;
+    let level = LEVELS.iter().find(|(known, _)| *known == name);
+    let level = level.ok_or_else(|| Response::text(Status::BadRequest, &unknown()))?;
     Ok((Act::SetLogLevel(level), format!("the log has level {name} now")))
 }
 

@@ -49,14 +49,14 @@ impl<I: Io> Shell<I> {
     /// Answers a complete request.
     pub(in crate::shell) fn answer_operator(&mut self, now: Moment, slot: usize) {
         let Some(request) = self.admin.operator(slot).request.take() else { return };
-        let response = self.answer_admin(now, slot, &request);
+        let response = self.answer_admin(now, slot, &request).unwrap_or_else(|refused| refused);
         tracing::debug!("{} is asked for, and answered with {}", request.path, response.status.code());
         self.begin_admin_answer(now, slot, response);
     }
 
-    fn answer_admin(&mut self, now: Moment, slot: usize, request: &Request) -> Response {
+    fn answer_admin(&mut self, now: Moment, slot: usize, request: &Request) -> Result<Response, Response> {
         let origin = self.admin.operator(slot).origin;
-        let (response, act) = route(&self.view(now), request, origin, self.admin.token.as_ref());
+        let (response, act) = route(&self.view(now), request, origin, self.admin.token.as_ref())?;
         match act {
             Act::Nothing => {}
             Act::Tell(input) => self.reactor.tell(now, input),
@@ -65,12 +65,10 @@ impl<I: Io> Shell<I> {
                 tracing::info!("the operator sets the level of the log to {name}");
             }
             Act::Reload { is_dry_run } => {
-                if let Err(why) = self.begin_reload(is_dry_run) {
-                    return Response::text(Status::Conflict, &why);
-                }
+                self.begin_reload(is_dry_run).map_err(|why| Response::text(Status::Conflict, &why))?;
             }
         }
-        response
+        Ok(response)
     }
 
     fn view(&self, now: Moment) -> View<'_> {

@@ -52,19 +52,12 @@ fn watch(owner: FileOwner, mut file: File, watched: &Weak<u64>, teller: &Teller)
     }
 }
 
-/// The identity and times of a file: rewriting it changes one of them.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Stamp {
-    inode: u64,
-    length: u64,
-    modified: (i64, i64),
-}
+/// The inode, the length and the time of the last change of a file, if it is there: rewriting it changes one of them.
+type Stamp = Option<(u64, u64, i64, i64)>;
 
-impl Stamp {
-    fn of(path: &Path) -> Self {
-        let Ok(metadata) = metadata(path) else { return Self::default() };
-        Self { inode: metadata.ino(), length: metadata.len(), modified: (metadata.mtime(), metadata.mtime_nsec()) }
-    }
+fn stamp(path: &Path) -> Stamp {
+    let file = metadata(path).ok()?;
+    Some((file.ino(), file.len(), file.mtime(), file.mtime_nsec()))
 }
 
 /// A watched file.
@@ -84,7 +77,7 @@ impl File {
     /// Reads it if it differs from what was read, and is unchanged since the last check: it may be only half written
     /// before.
     fn look(&mut self) -> Option<io::Result<Vec<u8>>> {
-        let stamp = Some(Stamp::of(&self.path));
+        let stamp = Some(stamp(&self.path));
         let is_settled = std::mem::replace(&mut self.seen, stamp) == stamp;
         if !is_settled || self.read == stamp {
             return None;

@@ -60,13 +60,29 @@ pub(super) struct Listening {
 /// The address that a socket is bound to.
 enum Place {
     Tcp(SocketAddr),
-    /// The file is removed when the daemon ends, if it is still ours; an abstract name has none.
+    /// `file` has the device and the inode of our file, which is removed when the daemon ends, if it is still ours; an
+    /// abstract name has none.
     Unix {
         path: PathBuf,
         mode: u32,
         owner: Owner,
-        _file: Option<SocketFile>,
+        file: Option<(u64, u64)>,
     },
+}
+
+/// The device and the inode of a file.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Self::Unix { path, file: Some(file), .. } = self
+            && identity(path).is_ok_and(|there| there == *file)
+        {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 impl Place {
@@ -83,13 +99,13 @@ impl Listening {
     /// An unbound socket; its clients are local.
     #[cfg(test)]
     pub(super) fn nowhere(socket: OwnedFd, address: &str, listener: usize) -> Self {
-        let place = Place::Unix { path: address.into(), mode: 0o600, owner: Owner::default(), _file: None };
+        let place = Place::Unix { path: address.into(), mode: 0o600, owner: Owner::default(), file: None };
         Self { socket, address: address.to_owned(), listener, is_inherited: false, place }
     }
 
     /// Sets the permissions of its file, if it has one.
     pub(super) fn set_access(&mut self, mode: u32, owner: Owner) -> Result<(), StartError> {
-        let Place::Unix { path, mode: before, owner: owned, _file: Some(_) } = &mut self.place else { return Ok(()) };
+        let Place::Unix { path, mode: before, owner: owned, file: Some(_) } = &mut self.place else { return Ok(()) };
         if (*before, *owned) == (mode, owner) {
             return Ok(());
         }
@@ -122,17 +138,20 @@ impl Listening {
     pub(super) fn open_anew(&self) -> Result<Self, StartError> {
         let failed = |source| StartError::Bind { address: self.place.address(), source };
         match &self.place {
-            Place::Tcp(address) if self.is_inherited => self.listen_again(*address).map_err(failed),
+            // The same socket, which we cannot replace because another process holds it, too.
+            Place::Tcp(address) if self.is_inherited => {
+                listen(&self.socket, BACKLOG).map_err(|error| failed(error.into()))?;
+                let socket = self.socket.try_clone().map_err(failed)?;
+                let (address, place) = (self.address.clone(), Place::Tcp(*address));
+                Ok(Self { socket, address, listener: self.listener, is_inherited: true, place })
+            }
             // Only TCP sockets can listen again (unix(7)).
             Place::Unix { .. } if self.is_inherited => Err(failed(io::ErrorKind::Unsupported.into())),
             Place::Tcp(address) => {
                 let (socket, _) = tcp_socket(*address, false).map_err(failed)?;
                 Ok(Self::tcp(socket, *address, self.listener))
             }
-            Place::Unix { path, mode, owner, .. } => {
-                let _lock = DirectoryLock::of(path, Instant::now());
-                open_unix(path, *mode, *owner, self.listener)
-            }
+            Place::Unix { path, mode, owner, .. } => open_unix(path, *mode, *owner, self.listener, Instant::now()),
         }
     }
 
@@ -154,74 +173,37 @@ impl Listening {
         let address = format!("{} (passed on by the service manager)", inherited.address);
         Ok(Self { socket, address, listener, is_inherited: true, place })
     }
-
-    /// The same socket, listening again, which we cannot replace because another process holds it, too.
-    fn listen_again(&self, address: SocketAddr) -> io::Result<Self> {
-        listen(&self.socket, BACKLOG)?;
-        let (socket, place) = (self.socket.try_clone()?, Place::Tcp(address));
-        Ok(Self { socket, address: self.address.clone(), listener: self.listener, is_inherited: true, place })
-    }
 }
 
-struct SocketFile {
-    path: PathBuf,
-    device: u64,
-    inode: u64,
-}
-
-impl SocketFile {
-    /// The file that bind(2) has just created.
-    fn made(path: &Path) -> io::Result<Self> {
-        let metadata = std::fs::symlink_metadata(path)?;
-        Ok(Self { path: path.to_owned(), device: metadata.dev(), inode: metadata.ino() })
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == (self.device, self.inode));
-        if ours {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// Held while a socket file is created. A file without a listener may be one that another daemon has just created and
-/// is about to listen on: if two start at the same path, one gets it, and the other an error.
+/// Locks the directory of a socket file that is created, if possible before `until`: any program may lock a directory
+/// for as long as it likes. A file without a listener may be one that another daemon has just created and is about to
+/// listen on: if two start at the same path, one gets it, and the other an error.
 ///
 /// It is a flock(2) of the directory, which leaves no trace. If the directory is not readable, there is no lock.
-struct DirectoryLock {
-    _directory: OwnedFd,
-}
-
-impl DirectoryLock {
-    /// Locks the directory of this path, if possible before `until`: any program may lock a directory for as long as it
-    /// likes.
-    fn of(path: &Path, until: Instant) -> Option<Self> {
-        if address::is_abstract(path) {
-            return None;
+fn lock_directory(path: &Path, until: Instant) -> Option<OwnedFd> {
+    if address::is_abstract(path) {
+        return None;
+    }
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let lock = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Some(lock),
+            Err(rustix::io::Errno::WOULDBLOCK) if !left.is_zero() => {}
+            Err(_) => return None,
         }
-        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let file = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
-        let mut pause = FIRST_PAUSE;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Some(Self { _directory: file }),
-                Err(rustix::io::Errno::WOULDBLOCK) if !left.is_zero() => {}
-                Err(_) => return None,
-            }
-            if pause == FIRST_PAUSE {
-                tracing::info!(
-                    "another program holds a lock (flock) of {}; it may be a daemon that starts, and has {} s to finish",
-                    directory.display(),
-                    left.as_secs_f32().ceil()
-                );
-            }
-            std::thread::sleep(pause.min(left));
-            pause *= 2;
+        if pause == FIRST_PAUSE {
+            tracing::info!(
+                "another program holds a lock (flock) of {}; it may be a daemon that starts, and has {} s to finish",
+                directory.display(),
+                left.as_secs_f32().ceil()
+            );
         }
+        std::thread::sleep(pause.min(left));
+        pause *= 2;
     }
 }
 
@@ -310,13 +292,10 @@ impl<'a> Opening<'a> {
                 let is_abstract = address::is_abstract(path);
                 // The service manager's is absolute.
                 let whole = std::path::absolute(path).ok().filter(|_| !is_abstract).unwrap_or_else(|| path.clone());
-                let place = Place::Unix { path: path.clone(), mode: *mode, owner: *owner, _file: None };
+                let place = Place::Unix { path: path.clone(), mode: *mode, owner: *owner, file: None };
                 match passed_on(Address::Unix { path: whole }, place) {
                     Some(listening) => Ok(vec![listening?]),
-                    None => {
-                        let _lock = DirectoryLock::of(path, self.others_until);
-                        Ok(vec![open_unix(path, *mode, *owner, listener)?])
-                    }
+                    None => Ok(vec![open_unix(path, *mode, *owner, listener, self.others_until)?]),
                 }
             }
         }
@@ -432,7 +411,15 @@ fn set_unsent_bytes(socket: &OwnedFd) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn open_unix(path: &Path, mode: u32, owner: Owner, listener: usize) -> Result<Listening, StartError> {
+/// Waits until then for other daemons that create a file there.
+fn open_unix(
+    path: &Path,
+    mode: u32,
+    owner: Owner,
+    listener: usize,
+    others_until: Instant,
+) -> Result<Listening, StartError> {
+    let _lock = lock_directory(path, others_until);
     let failed = |source: io::Error| StartError::Bind { address: Address::Unix { path: path.to_owned() }, source };
     let address = address::of_unix_socket(path).map_err(failed)?;
     let is_file = address.path().is_some();
@@ -446,13 +433,14 @@ fn open_unix(path: &Path, mode: u32, owner: Owner, listener: usize) -> Result<Li
     // threads.
     fchmod(&socket, Mode::from_raw_mode(0o600)).map_err(|error| failed(error.into()))?;
     bind(&socket, &address).map_err(|error| failed(error.into()))?;
-    let file = if is_file { Some(SocketFile::made(path).map_err(failed)?) } else { None };
+    // The file that bind(2) has just created.
+    let file = is_file.then(|| identity(path)).transpose().map_err(failed)?;
+    let place = Place::Unix { path: path.to_owned(), mode, owner, file };
     if is_file {
         give_away(path, owner)?;
         chmod(path, Mode::from_raw_mode(mode)).map_err(|error| failed(error.into()))?;
     }
     listen(&socket, BACKLOG).map_err(|error| failed(error.into()))?;
-    let place = Place::Unix { path: path.to_owned(), mode, owner, _file: file };
     Ok(Listening { socket, address: format!("unix:{}", path.display()), listener, is_inherited: false, place })
 }
 

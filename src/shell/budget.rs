@@ -5,6 +5,9 @@ use std::time::Duration;
 use super::timers::earlier;
 use crate::bus::port::Moment;
 
+/// Interval of reports to the core while memory stays short.
+pub(super) const AGAIN: Duration = Duration::from_millis(10);
+
 /// The stage of memory pressure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
@@ -41,21 +44,18 @@ impl Budget {
         Self { most, ..Self::default() }
     }
 
-    /// Whether to report this stage to the core now.
-    pub(super) fn is_to_be_told(&self, now: Moment, stage: Stage) -> bool {
-        match stage {
+    /// Whether to report this stage to the core now. If so, it counts as reported.
+    pub(super) fn may_tell(&mut self, now: Moment, stage: Stage) -> bool {
+        let is_due = match stage {
             Stage::Enough => self.told > Stage::Enough,
             Stage::Short => self.again_at <= now,
             Stage::Over => self.again_at <= now || self.told == Stage::Short,
+        };
+        if is_due {
+            self.told = stage;
+            self.again_at = if stage > Stage::Enough { now.after(AGAIN) } else { self.again_at };
         }
-    }
-
-    /// Records a report, which may be repeated after `again`.
-    pub(super) fn told(&mut self, now: Moment, stage: Stage, again: Duration) {
-        self.told = stage;
-        if stage > Stage::Enough {
-            self.again_at = now.after(again);
-        }
+        is_due
     }
 
     /// Whether there is nothing to do, with `lent` bytes lent. `has_spares` if spares may be trimmed later.

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::budget::Stage;
+use super::budget::{AGAIN, Stage};
 use super::reactor::Reactor;
 use super::timers::Timer;
 use super::turn::Shell;
@@ -14,8 +14,6 @@ use crate::bus::port::{Input, Moment, Peer};
 use crate::io::Io;
 use crate::reserve;
 
-/// Interval of reports to the core while memory stays short.
-const AGAIN: Duration = Duration::from_millis(10);
 /// Lines may keep growing while at most this part of max_memory is lent; others wait until there is more room.
 const ROOM_TO_GROW: (usize, usize) = (15, 16);
 /// Spares unused for this long are returned to the system.
@@ -46,9 +44,8 @@ impl<I: Io> Shell<I> {
         let used = self.lent();
         let reactor = &mut self.reactor;
         let stage = reactor.memory.stage(used);
-        if reactor.memory.is_to_be_told(now, stage) {
+        if reactor.memory.may_tell(now, stage) {
             let (mut held, mut waiting) = (Vec::new(), Vec::new());
-            reactor.memory.told(now, stage, AGAIN);
             if stage > Stage::Enough {
                 reactor.io.buffers().drop_spares();
                 held = reactor.holders();

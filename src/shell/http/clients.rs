@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 
 use super::connection::{State, Unsent};
 use super::members::{Member, Role};
-use super::requests::era;
 use crate::bus::id::Id;
 use crate::bus::origin::Names;
 use crate::bus::port::{ClientKey, Input, Moment, Peer, Reason};
+use crate::bus::settings::Era;
 use crate::io::Io;
 use crate::mcp::{Fault, Session};
 use crate::shell::handshakes::upgrade::turned_away;
@@ -59,25 +59,23 @@ impl<I: Io> Shell<I> {
         }
         self.bus.would_take(listener, &sender.origin).map_err(turned_away)?;
         let names = Names::clone(&sender.origin.names);
-        let (client, effects) = self.bus.connect_mcp(now, listener, sender.origin, pool, era(&role));
+        let era = if let Role::Session(_) = role { Era::Legacy } else { Era::Modern };
+        let (client, effects) = self.bus.connect_mcp(now, listener, sender.origin, pool, era);
         if let Some(client) = client {
-            let (inbox, bearer) = (VecDeque::new(), sender.bearer);
-            let (is_paused, is_closing, is_flushing, since) = (false, false, false, now);
-            let member = Member {
+            self.reactor.notify.changed();
+            self.reactor.http.members.add(Member {
                 client,
                 role,
                 pool,
                 listener,
                 names,
-                bearer,
-                inbox,
-                is_paused,
-                is_closing,
-                is_flushing,
-                since,
-            };
-            self.reactor.notify.changed();
-            self.reactor.http.members.add(member);
+                bearer: sender.bearer,
+                inbox: VecDeque::new(),
+                is_paused: false,
+                is_closing: false,
+                is_flushing: false,
+                since: now,
+            });
         }
         self.reactor.carry_out(effects, None);
         self.reactor.limit_handshakes(now, self.bus.free_slots());

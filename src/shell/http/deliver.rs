@@ -175,7 +175,8 @@ impl<I: Io> Reactor<I> {
         let most = self.http.most_kept();
         let session = self.http.members.get_mut(client)?.session()?;
         let kind = said.kind();
-        let is_first = is_first_answer(session, said);
+        let answered = said.id.filter(|_| said.answers).and_then(|id| Id::parse(id).ok());
+        let is_first = answered.is_some() && session.initialize == answered;
         let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind);
         // A half-closed client may have gone, or wait for this.
         let may_be_gone = connection.is_some_and(|at| self.http.connections[at].incoming.has_ended);
@@ -424,10 +425,4 @@ impl<I: Io> Reactor<I> {
             self.tell(self.clock.now(), Input::EventsLost { client, lost });
         }
     }
-}
-
-/// Whether a line answers the session's initialize request.
-fn is_first_answer(session: &Session, said: &Said<'_>) -> bool {
-    let id = said.id.filter(|_| said.answers).and_then(|id| Id::parse(id).ok());
-    id.is_some() && session.initialize == id
 }

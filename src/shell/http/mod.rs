@@ -113,14 +113,11 @@ impl Http {
         self.counts[purpose as usize]
     }
 
-    /// Whether another connection of this purpose fits; of handshakes, without any free slot of clients.
+    /// Whether another connection of this purpose fits, or no listener has any; of handshakes, without any free slot of
+    /// clients.
     pub(super) fn has_room(&self, purpose: Purpose) -> bool {
-        self.count(purpose) < self.most[purpose as usize]
-    }
-
-    /// Whether no listener has connections of this purpose.
-    pub(super) fn never_has(&self, purpose: Purpose) -> bool {
-        self.most[purpose as usize] == 0
+        let most = self.most[purpose as usize];
+        most == 0 || self.count(purpose) < most
     }
 
     /// How many handshakes exceed the limit, with this many free slots of clients.

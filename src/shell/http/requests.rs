@@ -3,11 +3,10 @@
 use std::rc::Rc;
 
 use super::connection::{KEEP_ALIVE, PARKED, Sender, State};
-use super::members::{Role, Waiting};
+use super::members::Waiting;
 use crate::bus::eras::PoolEra;
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Input, Moment, Peer};
-use crate::bus::settings::Era;
 use crate::http1::{Framing, Method, Request, Status};
 use crate::io::Io;
 use crate::mcp::asked::Verb;
@@ -168,7 +167,9 @@ impl<I: Io> Shell<I> {
             }
         }
         self.go_on_parked(now);
-        self.retry_http();
+        for slot in std::mem::take(&mut self.reactor.http.starved) {
+            self.reactor.arm_http_receive(slot);
+        }
     }
 
     /// The era of a pool's workers has become known: requests that were parked for it continue.
@@ -375,12 +376,4 @@ fn requests_of<'a>(session: &Session, messages: &'a [Message]) -> Result<(Option
 
 fn too_long() -> Fault {
     Fault::bad(INVALID_REQUEST, "the id is longer than 128 bytes")
-}
-
-/// The era of a member.
-pub(super) fn era(role: &Role) -> Era {
-    match role {
-        Role::Session(_) => Era::Legacy,
-        Role::Modern { .. } => Era::Modern,
-    }
 }

@@ -351,13 +351,6 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Retries a connection that found no buffer.
-    pub(in crate::shell) fn retry_http(&mut self) {
-        for slot in std::mem::take(&mut self.reactor.http.starved) {
-            self.reactor.arm_http_receive(slot);
-        }
-    }
-
     /// Ends the connections that `goes` selects.
     pub(in crate::shell) fn leave_all(&mut self, now: Moment, goes: impl Fn(&Connection) -> bool) {
         let all = self.reactor.http.connections.iter().filter(|(_, connection)| goes(connection));

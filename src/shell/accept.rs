@@ -157,8 +157,8 @@ impl<I: Io> Reactor<I> {
 
     /// Whether another connection needs no eviction: the descriptor of an evicted one is free only in the next turn.
     fn has_room(&mut self, index: usize) -> bool {
-        let has_room = |purpose| self.http.has_room(purpose) || self.http.never_has(purpose);
-        !self.listeners.acceptor(index).for_admin && has_room(Purpose::Mcp) && has_room(Purpose::Handshake)
+        let http = &self.http;
+        !self.listeners.acceptor(index).for_admin && http.has_room(Purpose::Mcp) && http.has_room(Purpose::Handshake)
     }
 
     /// Arms the wait for a connection unless the listener is paused or has no room.
@@ -175,7 +175,7 @@ impl<I: Io> Reactor<I> {
     /// Accepting from a socket failed: schedules a retry, unless it is closed.
     fn cannot_accept(&mut self, now: Moment, index: usize, error: Errno) {
         let acceptor = self.listeners.acceptor(index);
-        if acceptor.is_shut() {
+        if acceptor.listening.is_none() || acceptor.state == State::Shut {
             return;
         }
         if acceptor.state == State::Reopening {

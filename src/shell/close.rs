@@ -94,7 +94,7 @@ impl<I: Io> Reactor<I> {
         let connection = &mut self.connections[slot];
         let is_busy = connection.in_flight.has(Flight::Write) || connection.in_flight.has(Flight::Watch);
         if connection.ends.is_worker() && connection.closing == Closing::ShutDown && !is_busy {
-            connection.ends.close_output();
+            connection.ends.output = None;
         }
     }
 
@@ -107,10 +107,11 @@ impl<I: Io> Reactor<I> {
         if let Some(web) = &mut connection.web {
             web.set_close_frame(why);
         }
-        connection.incoming.discard();
-        connection.release_inbox(self.io.buffers());
-        if connection.in_flight.has(Flight::Read) && connection.inbox.weight() > 0 {
-            // It continues without the buffer of its line.
+        // What is discarded need not be paused, and reading continues without the buffer of a line.
+        (connection.incoming.is_discarded, connection.incoming.is_paused) = (true, false);
+        if !connection.in_flight.has(Flight::Read) {
+            connection.inbox.release(self.io.buffers());
+        } else if connection.inbox.weight() > 0 {
             self.cancel(Operation::Read, slot);
         }
         match how {

@@ -15,7 +15,6 @@ use super::outbox::Outbox;
 use super::stderr::Stderr;
 use super::websocket::WebSocket;
 use crate::bus::port::{Moment, Peer, WorkerKey, WorkerName};
-use crate::io::buffers::Buffers;
 
 /// The kind of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,11 +158,6 @@ impl Incoming {
     pub(super) fn is_wanted(self) -> bool {
         (!self.is_paused || self.is_discarded) && !self.has_ended()
     }
-
-    /// Discards further input, which need not be paused then.
-    pub(super) fn discard(&mut self) {
-        (self.is_discarded, self.is_paused) = (true, false);
-    }
 }
 
 /// The first delay before a socket without room is tried again; doubled until it has room.
@@ -174,7 +168,7 @@ const LONGEST_BACKOFF: Duration = Duration::from_millis(640);
 #[derive(Default)]
 pub(super) struct Room {
     /// The size in bytes of the write in flight, or of the last one.
-    asked: usize,
+    pub asked: usize,
     /// Set if there was no room for the last one.
     retry: Option<Box<Retry>>,
 }
@@ -189,11 +183,6 @@ struct Retry {
 }
 
 impl Room {
-    /// Records the size of a write.
-    pub(super) fn ask(&mut self, bytes: usize) {
-        self.asked = bytes;
-    }
-
     /// Records how many bytes were written. True if that is all of them.
     pub(super) fn took(&mut self, bytes: usize) -> bool {
         if self.retry.as_ref().is_some_and(|retry| retry.at.is_none()) {
@@ -262,7 +251,7 @@ pub(super) struct Ends {
     kind: Kind,
     input: Option<Descriptor>,
     /// None for a socket, which has one descriptor for both.
-    output: Option<Descriptor>,
+    pub output: Option<Descriptor>,
     /// Writing may block the thread ([`inherited::may_block`]).
     pub writes_aside: bool,
 }
@@ -308,11 +297,6 @@ impl Ends {
     /// The number of the output descriptor.
     pub(super) fn raw_output(&self) -> Option<RawFd> {
         self.output().map(|output| output.as_raw_fd())
-    }
-
-    /// Closes a worker's stdin.
-    pub(super) fn close_output(&mut self) {
-        self.output = None;
     }
 }
 
@@ -373,7 +357,9 @@ impl Connection {
     /// Whether it should be read now.
     pub(super) fn is_to_be_read(&self) -> bool {
         let is_busy = self.in_flight.has(Flight::Read) || self.in_flight.has(Flight::Presentation);
-        let is_closed = self.closing == Closing::Leaving || self.has_said_its_last();
+        // The end of a WebSocket's input that the core was not told of.
+        let is_over = self.web.as_ref().is_some_and(|web| web.has_ended());
+        let is_closed = self.closing == Closing::Leaving || is_over;
         self.incoming.is_wanted() && !is_busy && !self.queued.resumed && !is_closed
     }
 
@@ -385,18 +371,6 @@ impl Connection {
     /// Whether there is input that the core has not seen, and is not processing.
     pub(super) fn is_waiting_to_be_read(&self) -> bool {
         self.incoming.is_paused || self.queued.resumed
-    }
-
-    /// Whether its input has ended, with the end not yet reported to the core.
-    pub(super) fn has_said_its_last(&self) -> bool {
-        self.web.as_ref().is_some_and(|web| web.has_ended())
-    }
-
-    /// Frees the input buffer, whose contents are not needed any more.
-    pub(super) fn release_inbox(&mut self, buffers: &mut Buffers) {
-        if !self.in_flight.has(Flight::Read) {
-            self.inbox.release(buffers);
-        }
     }
 
     /// Decodes the first `received` of `bytes`, which has room for one more, to lines in place. Returns the length of

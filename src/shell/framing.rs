@@ -34,7 +34,7 @@ pub(super) struct Framing {
     /// The answer to the last ping that did not fit.
     last_pong: Option<Box<encode::Control>>,
     /// How many queued bytes precede the urgent ones in the write in flight, if it contains any.
-    in_flight: Option<usize>,
+    pub in_flight: Option<usize>,
 }
 
 /// How many bytes of a line, including its newline, correspond to `sent` bytes of its frame.
@@ -110,11 +110,6 @@ impl Framing {
         (!rest.is_empty()).then_some((before, rest))
     }
 
-    /// Records that a write contains the urgent bytes, after `before` queued ones; none if it does not.
-    pub(super) fn mark_in_flight(&mut self, before: Option<usize>) {
-        self.in_flight = before;
-    }
-
     /// Records sent bytes of a write. Returns how many of them are from the queue.
     pub(super) fn sent(&mut self, bytes: usize) -> usize {
         let Some(before) = self.in_flight.take() else { return bytes };
@@ -180,11 +175,11 @@ mod tests {
         assert_eq!((framing.sent(5), framing.lines_sent(5)), (5, 3));
         framing.answer(b"x");
         assert_eq!(framing.control(), Some((7, &b"\x8a\x01x"[..])));
-        framing.mark_in_flight(Some(7));
+        framing.in_flight = Some(7);
         assert_eq!(framing.sent(8), 7, "the eighth byte is of a control frame");
         assert_eq!(framing.lines_sent(7), 8);
         assert_eq!(framing.control(), Some((0, &b"\x01x"[..])), "it has begun");
-        framing.mark_in_flight(Some(0));
+        framing.in_flight = Some(0);
         assert_eq!(framing.sent(14), 12);
         assert_eq!((framing.lines_sent(12), framing.control()), (11, None));
         framing.queued(12);
@@ -203,7 +198,7 @@ mod tests {
         assert!(framing.weight() <= 3 * MOST_URGENT);
         let control = framing.control().map(|(_, rest)| rest.to_vec()).unwrap_or_default();
         assert!(control.starts_with(b"HTTP/1.1 101\x8a\x04\0\0\0\0"));
-        framing.mark_in_flight(Some(0));
+        framing.in_flight = Some(0);
         framing.sent(control.len());
         let last =
             framing.control().map_or_else(|| control[control.len() - 4..].to_vec(), |(_, rest)| rest[2..].to_vec());

@@ -56,7 +56,7 @@ pub(super) struct Acceptor {
     /// It is for operators rather than clients.
     pub for_admin: bool,
     /// Its listener is no longer in the configuration.
-    is_gone: bool,
+    pub is_gone: bool,
     /// A wait for a connection is in flight.
     pub is_busy: bool,
     pub state: State,
@@ -96,11 +96,6 @@ impl Acceptor {
         }
     }
 
-    /// Whether its slot is free.
-    fn is_free(&self) -> bool {
-        self.is_gone && self.listening.is_none() && !self.is_busy
-    }
-
     /// The index of its client listener, while it listens.
     pub(super) fn listener(&self) -> Option<usize> {
         self.listening.as_ref().filter(|_| !self.for_admin).map(|listening| listening.listener)
@@ -128,11 +123,6 @@ impl Acceptor {
     /// Records a successful accept.
     pub(super) fn works(&mut self) {
         self.delay = FIRST_DELAY;
-    }
-
-    /// Whether it does not accept, at least for now.
-    pub(super) fn is_shut(&self) -> bool {
-        self.listening.is_none() || self.state == State::Shut
     }
 
     /// Records a failed accept. Returns the delay.
@@ -223,7 +213,8 @@ impl Listeners {
 
     /// Adds an acceptor in a free slot, and returns the index.
     pub(super) fn add(&mut self, acceptor: Acceptor) -> usize {
-        match self.acceptors.iter().position(Acceptor::is_free) {
+        let is_free = |old: &Acceptor| old.is_gone && old.listening.is_none() && !old.is_busy;
+        match self.acceptors.iter().position(is_free) {
             Some(free) => {
                 self.acceptors[free] = acceptor;
                 free
@@ -233,11 +224,6 @@ impl Listeners {
                 self.acceptors.len() - 1
             }
         }
-    }
-
-    /// Closes an acceptor once nothing is in flight on it.
-    pub(super) fn give_up(&mut self, index: usize) {
-        self.acceptors[index].is_gone = true;
     }
 
     pub(super) fn acceptor(&mut self, index: usize) -> &mut Acceptor {

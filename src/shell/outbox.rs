@@ -377,9 +377,9 @@ impl Outbox {
         let behind = stretches(segments, before..usize::MAX);
         let pieces = stretches(segments, 0..before).chain([control]).chain(behind);
         let next = Gather::of(gather).fill(pieces);
-        let mark_in_flight = stretches(segments, 0..before).count() < GATHER;
+        let has_control = stretches(segments, 0..before).count() < GATHER;
         if let Some(framing) = self.framing.as_deref_mut() {
-            framing.mark_in_flight(mark_in_flight.then_some(before));
+            framing.in_flight = has_control.then_some(before);
         }
         next
     }

@@ -32,7 +32,7 @@ impl<I: Io> Shell<I> {
         if let Some(hangup) = &mut self.reactor.signals.hangup {
             hangup.arm(&mut self.reactor.io, Operation::Hangup);
         }
-        if !self.reloads.has_source() || self.reactor.signals.terminal_has_gone() {
+        if self.reloads.source.again.is_none() || self.reactor.signals.terminal_has_gone() {
             return self.reactor.tell(now, Input::Shutdown);
         }
         tracing::info!("SIGHUP: the configuration is read again");
@@ -47,7 +47,7 @@ impl<I: Io> Shell<I> {
     /// # Errors
     /// There is nothing to reload, another reload is in progress, or the daemon shuts down.
     pub(super) fn begin_reload(&mut self, is_dry_run: bool) -> Result<(), String> {
-        if !self.reloads.has_source() {
+        if self.reloads.source.again.is_none() {
             return Err(
                 "there is no file that could be read again: restart the daemon with --config PATH, a file and no pipe"
                     .to_owned(),
@@ -192,8 +192,9 @@ impl<I: Io> Shell<I> {
         moved
     }
 
+    /// Closes an acceptor once nothing is in flight on it.
     fn give_up_acceptor(&mut self, index: usize) {
-        self.reactor.listeners.give_up(index);
+        self.reactor.listeners.acceptor(index).is_gone = true;
         self.reactor.close_acceptor(index);
     }
 

@@ -28,7 +28,7 @@ pub struct Source {
 
 /// See the module documentation.
 pub(super) struct Reloads {
-    source: Source,
+    pub source: Source,
     /// The current configuration.
     pub running: Arc<Config>,
     /// A reload was requested during another one.
@@ -43,11 +43,6 @@ impl Reloads {
     /// `running` is the current configuration.
     pub(super) fn new(source: Source, running: Arc<Config>) -> Self {
         Self { source, running, is_wanted: false, outcomes: Outcomes::default(), settles_by: None }
-    }
-
-    /// Whether there is a file to read again.
-    pub(super) fn has_source(&self) -> bool {
-        self.source.again.is_some()
     }
 
     pub(super) fn begin(

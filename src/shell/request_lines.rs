@@ -25,7 +25,8 @@ pub(super) struct RequestLines {
     line: String,
     /// The beginning of all lines with this format and time.
     begin: (Moment, Look, String),
-    lost: u64,
+    /// Requests without a line that have to be reported.
+    pub lost: u64,
     told: Moment,
 }
 
@@ -42,11 +43,6 @@ impl RequestLines {
         });
         drop(output);
         self.tell_lost(now, TELL_EVERY);
-    }
-
-    /// Whether requests without a line have to be reported.
-    pub(super) fn has_lost(&self) -> bool {
-        self.lost > 0
     }
 
     /// Reports how many have no line, at this interval.

@@ -14,7 +14,7 @@ pub(super) struct Stdio {
     pub reader_gone: bool,
     /// Unwritten lines that a reader may miss.
     pub unwritten: usize,
-    told_of_no_thread: bool,
+    pub told_of_no_thread: bool,
 }
 
 impl Stdio {
@@ -23,16 +23,6 @@ impl Stdio {
         if lines > 0 && !self.reader_gone {
             tracing::error!("{lines} lines for stdout could not be written");
             self.unwritten += lines;
-        }
-    }
-
-    /// Logs once that threads are missing.
-    pub(super) fn tell_of_no_thread(&mut self) {
-        if !std::mem::replace(&mut self.told_of_no_thread, true) {
-            tracing::warn!(
-                "the kernel can make no thread to write to stdout or stderr; allow this user or service more processes \
-                 (RLIMIT_NPROC, TasksMax)"
-            );
         }
     }
 }

@@ -256,7 +256,7 @@ impl<I: Io> Shell<I> {
     /// Logs finished requests.
     #[inline]
     fn log_requests(&mut self) {
-        if !self.bus.records_requests() && !self.reactor.log.requests.has_lost() {
+        if !self.bus.records_requests() && self.reactor.log.requests.lost == 0 {
             return;
         }
         let Reactor { log, workers, clock, .. } = &mut self.reactor;

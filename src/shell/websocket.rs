@@ -203,7 +203,10 @@ impl Heartbeat {
             self.due = Some(self.turn);
             return Beat::Nothing;
         }
-        self.next_turn(now, period);
+        // The next ping is one period later, regardless of what is received meanwhile. Otherwise connections that are
+        // active at the same time, as all are after a restart, would be pinged at the same time from then on.
+        let next = self.turn.after(period);
+        self.turn = if next > now { next } else { now.after(period) };
         if !is_read || has_output || self.heard.after(period / 2) > now {
             self.due = Some(self.turn);
             return Beat::Nothing;
@@ -211,15 +214,6 @@ impl Heartbeat {
         self.pinged = Some(now);
         self.due = Some(now.after(self.pong_timeout));
         Beat::Ping
-    }
-
-    /// Schedules the next ping one period later, regardless of what is received meanwhile. Otherwise connections that
-    /// are active at the same time, as all are after a restart, would be pinged at the same time from then on.
-    fn next_turn(&mut self, now: Moment, period: Duration) {
-        self.turn = self.turn.after(period);
-        if self.turn <= now {
-            self.turn = now.after(period);
-        }
     }
 }
 

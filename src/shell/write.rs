@@ -39,7 +39,7 @@ impl<I: Io> Reactor<I> {
         };
         let socket = connection.ends.is_socket();
         let (Next::One { bytes, .. } | Next::Many { bytes, .. }) = next;
-        connection.room.ask(bytes);
+        connection.room.asked = bytes;
         let submission = match next {
             _ if connection.ends.writes_aside => {
                 let Some((from, bytes)) = connection.outbox.first() else { return };

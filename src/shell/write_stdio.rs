@@ -20,7 +20,12 @@ const WAITS: Duration = Duration::from_millis(100);
 impl<I: Io> Reactor<I> {
     /// The kernel could create no thread for a write: retries until it can.
     pub(super) fn retry_writing_later(&mut self, now: Moment) {
-        self.stdio.tell_of_no_thread();
+        if !std::mem::replace(&mut self.stdio.told_of_no_thread, true) {
+            tracing::warn!(
+                "the kernel can make no thread to write to stdout or stderr; allow this user or service more processes \
+                 (RLIMIT_NPROC, TasksMax)"
+            );
+        }
         self.timers.set(Timer::Output, Some(now.after(TRY_AGAIN)));
     }
 

@@ -10,7 +10,11 @@ use crate::http1::Status;
 /// `/readyz`, optionally for a pool or a listener.
 pub(super) fn ready(view: &View<'_>, request: &Request) -> Response {
     match asked(view, request) {
-        Ok(Readiness::Ready) => Response::text(Status::Ok, &ready_but(view)),
+        Ok(Readiness::Ready) => {
+            let failures = (0..view.workers.pools.len()).filter_map(|pool| view.bus.roll_failure(pool));
+            // Clients are served, but an operator should look at these.
+            Response::text(Status::Ok, &std::iter::once("ready").chain(failures).collect::<Vec<_>>().join("; "))
+        }
         Ok(Readiness::NotReady(why)) => Response::text(Status::Unavailable, &format!("not ready: {why}")),
         Ok(Readiness::Draining) => Response::text(Status::NotFound, "draining: the daemon shuts down"),
         Err(why) => Response::text(Status::BadRequest, &why),
@@ -34,12 +38,6 @@ fn asked(view: &View<'_>, request: &Request) -> Result<Readiness, String> {
             listener.and_then(|at| view.bus.listener_readiness(at)).ok_or_else(|| no_listener(view, name))
         }
     }
-}
-
-/// The answer if clients are served, with anything that an operator should look at.
-fn ready_but(view: &View<'_>) -> String {
-    let failures = (0..view.workers.pools.len()).filter_map(|pool| view.bus.roll_failure(pool));
-    std::iter::once("ready").chain(failures).collect::<Vec<_>>().join("; ")
 }
 
 fn no_pool(view: &View<'_>, id: &str) -> String {

@@ -2,7 +2,7 @@
 
 use rustix::net::{Shutdown, shutdown};
 
-use super::connection::{Closing, Flight};
+use super::connection::{Closing, Ends, Flight};
 use super::operation::Operation;
 use super::reactor::Reactor;
 use super::timers::Timer;
@@ -93,8 +93,11 @@ impl<I: Io> Reactor<I> {
     pub(super) fn close_stdin_when_idle(&mut self, slot: usize) {
         let connection = &mut self.connections[slot];
         let is_busy = connection.in_flight.has(Flight::Write) || connection.in_flight.has(Flight::Watch);
-        if connection.ends.is_worker() && connection.closing == Closing::ShutDown && !is_busy {
-            connection.ends.output = None;
+        if let Ends::Worker { stdin, .. } = &mut connection.ends
+            && connection.closing == Closing::ShutDown
+            && !is_busy
+        {
+            *stdin = None;
         }
     }
 

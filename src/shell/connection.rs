@@ -16,18 +16,6 @@ use super::stderr::Stderr;
 use super::websocket::WebSocket;
 use crate::bus::port::{Moment, Peer, WorkerKey, WorkerName};
 
-/// The kind of a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// A client accepted from a listening socket.
-    Socket,
-    /// The client of `--stdio`. Its descriptors belong to the parent process: they are never closed, and never set to
-    /// O_NONBLOCK.
-    Stdio,
-    /// A worker, with three pipes.
-    Worker,
-}
-
 /// An operation that uses a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flight {
@@ -229,69 +217,56 @@ pub(super) enum Closing {
     Leaving,
 }
 
-/// A descriptor that we own or borrow.
-pub(super) enum Descriptor {
-    /// Closed when dropped.
-    Owned(OwnedFd),
-    /// Left open: the process's stdin and stdout.
-    Lent(BorrowedFd<'static>),
-}
-
-impl AsFd for Descriptor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Owned(descriptor) => descriptor.as_fd(),
-            Self::Lent(descriptor) => *descriptor,
-        }
-    }
-}
-
 /// The descriptors to read from and write to.
-pub(super) struct Ends {
-    kind: Kind,
-    input: Option<Descriptor>,
-    /// None for a socket, which has one descriptor for both.
-    pub output: Option<Descriptor>,
-    /// Writing may block the thread ([`inherited::may_block`]).
-    pub writes_aside: bool,
+pub(super) enum Ends {
+    /// A client accepted from a listening socket.
+    Socket(OwnedFd),
+    /// The client of `--stdio`. Its descriptors belong to the parent process: they are never closed, and never set to
+    /// O_NONBLOCK.
+    Stdio {
+        stdin: BorrowedFd<'static>,
+        stdout: BorrowedFd<'static>,
+        /// Writing may block the thread ([`inherited::may_block`]).
+        writes_aside: bool,
+    },
+    /// A worker, whose pipes come when it is spawned. Its stdin is closed first.
+    Worker { stdin: Option<OwnedFd>, stdout: Option<OwnedFd> },
 }
 
 impl Ends {
-    fn new(kind: Kind, input: Option<Descriptor>, output: Option<Descriptor>) -> Self {
-        Self { kind, input, output, writes_aside: false }
-    }
-
     pub(super) fn is_socket(&self) -> bool {
-        self.kind == Kind::Socket
+        matches!(self, Self::Socket(_))
     }
 
     pub(super) fn is_stdio(&self) -> bool {
-        self.kind == Kind::Stdio
+        matches!(self, Self::Stdio { .. })
     }
 
     pub(super) fn is_worker(&self) -> bool {
-        self.kind == Kind::Worker
+        matches!(self, Self::Worker { .. })
     }
 
     /// Whether it is a worker that is being spawned.
     pub(super) fn are_to_come(&self) -> bool {
-        self.is_worker() && self.input.is_none()
-    }
-
-    /// Sets the pipes of a spawned worker.
-    pub(super) fn have_come(&mut self, stdin: OwnedFd, stdout: OwnedFd) {
-        (self.input, self.output) = (Some(Descriptor::Owned(stdout)), Some(Descriptor::Owned(stdin)));
+        matches!(self, Self::Worker { stdout: None, .. })
     }
 
     /// The descriptor to read from.
     pub(super) fn input(&self) -> Option<BorrowedFd<'_>> {
-        self.input.as_ref().map(AsFd::as_fd)
+        match self {
+            Self::Socket(socket) => Some(socket.as_fd()),
+            Self::Stdio { stdin, .. } => Some(*stdin),
+            Self::Worker { stdout, .. } => stdout.as_ref().map(AsFd::as_fd),
+        }
     }
 
     /// The descriptor to write to.
     pub(super) fn output(&self) -> Option<BorrowedFd<'_>> {
-        let output = if self.is_socket() { &self.input } else { &self.output };
-        output.as_ref().map(AsFd::as_fd)
+        match self {
+            Self::Socket(socket) => Some(socket.as_fd()),
+            Self::Stdio { stdout, .. } => Some(*stdout),
+            Self::Worker { stdin, .. } => stdin.as_ref().map(AsFd::as_fd),
+        }
     }
 
     /// The number of the output descriptor.
@@ -303,24 +278,26 @@ impl Ends {
 impl Connection {
     /// A worker that is being spawned: its pipes do not exist yet.
     pub(super) fn starting(worker: WorkerKey, name: WorkerName) -> Self {
-        Self { name: Some(Box::new(name)), ..Self::blank(Peer::Worker(worker), Ends::new(Kind::Worker, None, None)) }
+        let ends = Ends::Worker { stdin: None, stdout: None };
+        Self { name: Some(Box::new(name)), ..Self::blank(Peer::Worker(worker), ends) }
     }
 
     /// An accepted client.
     pub(super) fn socket(peer: Peer, socket: OwnedFd) -> Self {
-        Self::blank(peer, Ends::new(Kind::Socket, Some(Descriptor::Owned(socket)), None))
+        Self::blank(peer, Ends::Socket(socket))
     }
 
     /// The client on the process's own stdin and stdout.
     pub(super) fn stdio(peer: Peer, stdin: BorrowedFd<'static>, stdout: BorrowedFd<'static>) -> Self {
-        let ends = Ends::new(Kind::Stdio, Some(Descriptor::Lent(stdin)), Some(Descriptor::Lent(stdout)));
-        Self::blank(peer, Ends { writes_aside: inherited::may_block(stdout), ..ends })
+        Self::blank(peer, Ends::Stdio { stdin, stdout, writes_aside: inherited::may_block(stdout) })
     }
 
     /// The same, where a test decides whether writing may block.
     #[cfg(test)]
     pub(super) fn writing_aside(mut self, aside: bool) -> Self {
-        self.ends.writes_aside = aside;
+        if let Ends::Stdio { writes_aside, .. } = &mut self.ends {
+            *writes_aside = aside;
+        }
         self
     }
 

@@ -3,10 +3,12 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::os::fd::RawFd;
 use std::rc::Rc;
 
 use super::framing::Framing;
 use crate::bus::seldom::{Blank, Seldom};
+use crate::io::Submission;
 use crate::io::buffers::{Block, Buffers};
 use crate::websocket::encode;
 
@@ -103,8 +105,8 @@ impl Gather {
         })
     }
 
-    /// Takes the first pieces.
-    fn fill(&mut self, pieces: impl Iterator<Item = *const [u8]>) -> Next {
+    /// Takes the first pieces to write there.
+    fn fill(&mut self, to: RawFd, is_socket: bool, pieces: impl Iterator<Item = *const [u8]>) -> (Submission, usize) {
         let (mut count, mut bytes) = (0, 0);
         for (vector, piece) in self.vectors.iter_mut().zip(pieces) {
             *vector = libc::iovec { iov_base: piece.cast_mut().cast(), iov_len: piece.len() };
@@ -113,7 +115,11 @@ impl Gather {
         }
         self.message.msg_iov = self.vectors.as_mut_ptr();
         self.message.msg_iovlen = count as _;
-        Next::Many { vectors: self.vectors.as_ptr(), count, message: &raw const self.message, bytes }
+        let submission = match is_socket {
+            true => Submission::SendMany { socket: to, message: &raw const self.message, more: false },
+            false => Submission::WriteMany { to, vectors: self.vectors.as_ptr(), count },
+        };
+        (submission, bytes)
     }
 }
 
@@ -124,30 +130,6 @@ enum Room {
     Ample,
     /// Little: for a frame's header, whose line may be held elsewhere.
     Scant,
-}
-
-/// The next bytes to write.
-pub(super) enum Next {
-    /// One contiguous range, possibly in registered memory.
-    One {
-        /// The index of the registered buffer.
-        registered: Option<u16>,
-        /// Its address.
-        address: *const u8,
-        /// Its length.
-        bytes: usize,
-    },
-    /// Several ranges.
-    Many {
-        /// For writev(2).
-        vectors: *const libc::iovec,
-        /// Their number.
-        count: usize,
-        /// For sendmsg(2).
-        message: *const libc::msghdr,
-        /// Their total length.
-        bytes: usize,
-    },
 }
 
 impl Outbox {
@@ -351,11 +333,12 @@ impl Outbox {
         weights.sum::<usize>() + self.framing.as_ref().map_or(0, |framing| framing.weight())
     }
 
-    /// The next bytes to write; valid until the next call of [`Outbox::advance`] or [`Outbox::clear`].
-    pub(super) fn next(&mut self) -> Option<Next> {
+    /// The write of the next bytes there, and their number; valid until the next call of [`Outbox::advance`] or
+    /// [`Outbox::clear`].
+    pub(super) fn next(&mut self, to: RawFd, is_socket: bool) -> Option<(Submission, usize)> {
         if let Some((before, control)) = self.framing.as_deref_mut().and_then(Framing::control) {
             let control = std::ptr::from_ref(control);
-            return Some(self.next_with(control, before));
+            return Some(self.next_with(to, is_socket, control, before));
         }
         if self.queue.segments.is_empty() && self.framing.is_some() {
             // The response to the handshake needed it, but most connections are idle most of the time.
@@ -363,20 +346,23 @@ impl Outbox {
         }
         if self.queue.segments.len() <= 1 {
             let segment = self.queue.segments.front()?;
-            let registered = segment.block().registered();
-            let bytes = segment.bytes();
-            return Some(Next::One { registered, address: bytes.as_ptr(), bytes: bytes.len() });
+            let (from, bytes) = (segment.bytes().as_ptr(), segment.bytes().len() as u32);
+            let submission = match is_socket {
+                true => Submission::Send { socket: to, from, bytes, now_or_never: true, more: false },
+                false => Submission::Write { to, from, bytes, registered: segment.block().registered() },
+            };
+            return Some((submission, bytes as usize));
         }
         let Queue { segments, gather } = &mut *self.queue;
-        Some(Gather::of(gather).fill(segments.iter().map(Segment::bytes).map(std::ptr::from_ref)))
+        Some(Gather::of(gather).fill(to, is_socket, segments.iter().map(Segment::bytes).map(std::ptr::from_ref)))
     }
 
     /// The next bytes to write, with urgent ones after `before` bytes of the queue, if those fit into one write.
-    fn next_with(&mut self, control: *const [u8], before: usize) -> Next {
+    fn next_with(&mut self, to: RawFd, is_socket: bool, control: *const [u8], before: usize) -> (Submission, usize) {
         let Queue { segments, gather } = &mut *self.queue;
         let behind = stretches(segments, before..usize::MAX);
         let pieces = stretches(segments, 0..before).chain([control]).chain(behind);
-        let next = Gather::of(gather).fill(pieces);
+        let next = Gather::of(gather).fill(to, is_socket, pieces);
         let has_control = stretches(segments, 0..before).count() < GATHER;
         if let Some(framing) = self.framing.as_deref_mut() {
             framing.in_flight = has_control.then_some(before);
@@ -477,19 +463,22 @@ mod tests {
 
     /// What the next write would write, at most `most` bytes.
     fn write(outbox: &mut Outbox, most: usize) -> Vec<u8> {
-        let mut written = match outbox.next() {
+        let mut written = match outbox.next(0, false) {
             None => Vec::new(),
-            // SAFETY: the outbox is not touched before the bytes are copied.
-            Some(Next::One { address, bytes, .. }) => unsafe { std::slice::from_raw_parts(address, bytes) }.to_vec(),
-            Some(Next::Many { vectors, count, .. }) => {
+            Some((Submission::Write { from, bytes, .. }, _)) => {
+                // SAFETY: the outbox is not touched before the bytes are copied.
+                unsafe { std::slice::from_raw_parts(from, bytes as usize) }.to_vec()
+            }
+            Some((Submission::WriteMany { vectors, count, .. }, _)) => {
                 // SAFETY: the same.
-                let vectors = unsafe { std::slice::from_raw_parts(vectors, count) };
+                let vectors = unsafe { std::slice::from_raw_parts(vectors, count as usize) };
                 let bytes = |vector: &libc::iovec| {
                     // SAFETY: the same.
                     unsafe { std::slice::from_raw_parts(vector.iov_base.cast::<u8>(), vector.iov_len) }.to_vec()
                 };
                 vectors.iter().flat_map(bytes).collect()
             }
+            Some(other) => panic!("{other:?}"),
         };
         written.truncate(most);
         written

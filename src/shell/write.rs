@@ -1,13 +1,13 @@
 //! Writing: one write at a time for each output.
 
 use std::io;
+use std::os::fd::AsRawFd;
 
 use rustix::io::ioctl_fionread;
 
-use super::connection::{Closing, Flight};
+use super::connection::{Closing, Ends, Flight};
 use super::inherited;
 use super::operation::Operation;
-use super::outbox::Next;
 use super::reactor::Reactor;
 use super::timers::Timer;
 use crate::bus::port::{Input, Moment, Peer, WorkerKey};
@@ -28,7 +28,9 @@ impl<I: Io> Reactor<I> {
         {
             return;
         }
-        let (Some(out), Some(next)) = (connection.ends.raw_output(), connection.outbox.next()) else {
+        let socket = connection.ends.is_socket();
+        let next = connection.ends.raw_output().and_then(|out| connection.outbox.next(out, socket));
+        let Some((mut submission, bytes)) = next else {
             if connection.closing == Closing::AfterFlush {
                 match self.queue_close_frame(slot) {
                     true => self.write(now, slot),
@@ -37,27 +39,14 @@ impl<I: Io> Reactor<I> {
             }
             return;
         };
-        let socket = connection.ends.is_socket();
-        let (Next::One { bytes, .. } | Next::Many { bytes, .. }) = next;
         connection.room.asked = bytes;
-        let submission = match next {
-            _ if connection.ends.writes_aside => {
-                let Some((from, bytes)) = connection.outbox.first() else { return };
-                Submission::WriteAside { to: out, from, bytes: bytes as u32 }
-            }
-            Next::One { address, bytes, .. } if socket => {
-                Submission::Send { socket: out, from: address, bytes: bytes as u32, now_or_never: true, more: false }
-            }
-            Next::One { registered, address, bytes } => {
-                Submission::Write { to: out, from: address, bytes: bytes as u32, registered }
-            }
-            Next::Many { message, .. } if socket => {
-                // The close frame and the FIN go in one packet.
-                let more = connection.web.as_ref().is_some_and(|web| web.close_frame_queued);
-                Submission::SendMany { socket: out, message, more }
-            }
-            Next::Many { vectors, count, .. } => Submission::WriteMany { to: out, vectors, count: count as u32 },
-        };
+        if let Submission::SendMany { more, .. } = &mut submission {
+            // The close frame and the FIN go in one packet.
+            *more = connection.web.as_ref().is_some_and(|web| web.close_frame_queued);
+        } else if let Ends::Stdio { stdout, writes_aside: true, .. } = &connection.ends {
+            let Some((from, bytes)) = connection.outbox.first() else { return };
+            submission = Submission::WriteAside { to: stdout.as_raw_fd(), from, bytes: bytes as u32 };
+        }
         connection.in_flight.add(Flight::Write);
         // SAFETY: the outbox keeps the segments and the descriptor stays open while the write is in flight.
         unsafe { self.io.submit(submission, Operation::Write.token(slot)) };

@@ -9,7 +9,7 @@ pub(super) mod usage;
 
 use std::os::fd::AsRawFd;
 
-use super::connection::{Closing, Connection, Flight};
+use super::connection::{Closing, Connection, Ends, Flight};
 use super::log;
 use super::operation::Operation;
 use super::reactor::Reactor;
@@ -43,7 +43,7 @@ impl<I: Io> Reactor<I> {
             for pipe in [&spawned.stdin, &spawned.stdout, &spawned.stderr] {
                 self.io.opened(pipe.as_raw_fd());
             }
-            connection.ends.have_come(spawned.stdin, spawned.stdout);
+            connection.ends = Ends::Worker { stdin: Some(spawned.stdin), stdout: Some(spawned.stdout) };
             connection.stderr = Some(Box::new(Stderr::new(spawned.stderr)));
             self.tell(now, Input::Spawned { worker, pid: spawned.pid });
             self.notify.changed();

@@ -83,6 +83,7 @@ impl Workers {
 }
 
 /// The connections of clients and workers, and the lists of those that wait for something.
+#[derive(Default)]
 pub(super) struct Connections {
     slab: Slab<Connection>,
     /// Slots by the index of their key.
@@ -101,16 +102,9 @@ pub(super) struct Connections {
 
 impl Connections {
     pub(super) fn new(config: &Config) -> Self {
-        Self {
-            slab: Slab::new(),
-            clients: vec![None; MAX_CONNECTIONS],
-            workers: Vec::new(),
-            dirty: Vec::new(),
-            resumed: VecDeque::new(),
-            starved: Vec::new(),
-            longest_client_line: config.limits.max_input_buffer,
-            longest_worker_line: config.limits.max_worker_line(),
-        }
+        let mut connections = Self { clients: vec![None; MAX_CONNECTIONS], ..Self::default() };
+        connections.configure(config);
+        connections
     }
 
     /// Adds a connection, and returns its slot.

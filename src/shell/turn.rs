@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::admin::Admin;
+use super::admin::wall::WallClock;
 use super::budget::Budget;
 use super::clock::{Clock, Gap};
 use super::connection::Connection;
@@ -54,6 +55,7 @@ pub(super) struct Shell<I: Io> {
     pub admin: Admin,
     pub reloads: Reloads,
     pub token_files: TokenFiles,
+    pub started_at: WallClock,
     /// Lines that the core had handled before this turn.
     lines: u64,
     /// Completions of the last turn.
@@ -103,6 +105,7 @@ impl<I: Io> Shell<I> {
             admin,
             reloads,
             token_files: TokenFiles::default(),
+            started_at: WallClock::now(),
             lines: 0,
             completions: Vec::with_capacity(256),
         }

@@ -5,7 +5,7 @@
 //! never block the loop: a request is limited in size and time, an answer is produced in pieces, one per turn of the
 //! loop, and dropped when its reader leaves.
 //!
-//! Reading order: `serve.rs` handles requests, `operator.rs` is the state of a connection, `request.rs` and `response.rs`
+//! Reading order: `serve.rs` handles requests, `request.rs` and `response.rs`
 //! are requests and answers, `access.rs` decides about access, `route.rs` maps paths. Answers are made from a view
 //! (`view.rs`): `health.rs`, `metrics.rs` and `status.rs` with `tables.rs`, whose figures are declared in `figures.rs`,
 //! and the status page, `page.html`.
@@ -15,7 +15,6 @@ mod figures;
 mod health;
 mod history;
 mod metrics;
-mod operator;
 mod page;
 mod place;
 pub(super) mod recent;
@@ -27,7 +26,7 @@ mod serve;
 mod status;
 pub(crate) mod tables;
 mod view;
-mod wall;
+pub(super) mod wall;
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -37,13 +36,26 @@ use std::time::Duration;
 use super::handshakes::tokens;
 use super::listeners::{Acceptor, Throttle};
 use crate::bus::histogram::Histogram;
+use crate::bus::port::Moment;
 use crate::config::{Config, Listen, Token};
+use access::Origin;
 use history::History;
-use operator::Operator;
 use place::Place;
-use wall::WallClock;
+use request::Request;
+use response::Rest;
+
+/// The state of an operator's connection.
+struct Operator {
+    origin: Origin,
+    /// The request whose body is incomplete.
+    request: Option<Request>,
+    rest: Option<Rest>,
+    /// When it was accepted, or its last answer began.
+    since: Moment,
+}
 
 /// See the module documentation. Empty without an admin listener.
+#[derive(Default)]
 pub(super) struct Admin {
     pub is_on: bool,
     /// Every user of this machine may connect.
@@ -62,27 +74,12 @@ pub(super) struct Admin {
     /// How long each turn of the loop was busy, and when the current one began.
     pub turns: Histogram,
     pub turned_at: Option<Duration>,
-    started_at: WallClock,
 }
 
 impl Admin {
     /// Serves those of these sockets that are for operators, as `config` says.
     pub(super) fn new(config: &Config, acceptors: &[Acceptor]) -> Self {
-        let mut admin = Self {
-            is_on: false,
-            is_abstract: false,
-            token: None,
-            token_file: PathBuf::new(),
-            operators: HashMap::new(),
-            busy: VecDeque::new(),
-            places: Vec::new(),
-            closed: false,
-            throttle: Throttle::default(),
-            history: History::default(),
-            turns: Histogram::default(),
-            turned_at: None,
-            started_at: WallClock::now(),
-        };
+        let mut admin = Self::default();
         admin.configure(config, acceptors.iter());
         admin
     }

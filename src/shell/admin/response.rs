@@ -2,7 +2,7 @@
 
 use super::view::View;
 use super::wall::WallClock;
-use crate::http1::{Framing, Head, Status};
+use crate::http1::{Framing, Head, Status, chunk};
 
 /// Plain text.
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
@@ -18,6 +18,25 @@ pub(super) trait Pieces {
 pub(super) enum Body {
     Whole(Vec<u8>),
     Pieces(Box<dyn Pieces>),
+}
+
+/// The rest of an answer that is produced in pieces.
+pub(super) struct Rest {
+    pub pieces: Box<dyn Pieces>,
+    /// How its end is marked.
+    pub framing: Framing,
+    /// The connection stays open for another request.
+    pub stays: bool,
+}
+
+impl Rest {
+    /// Produces the next piece. False if it is the last one.
+    pub(super) fn make_piece(&mut self, view: &View<'_>, out: &mut Vec<u8>) -> bool {
+        match self.framing {
+            Framing::Chunked => chunk(out, |out| self.pieces.next(view, out)),
+            Framing::Length(_) | Framing::UntilEnd => self.pieces.next(view, out),
+        }
+    }
 }
 
 /// A response that is not sent yet.

@@ -3,14 +3,13 @@
 
 use std::time::Duration;
 
-use super::Admin;
 use super::access::Origin;
 use super::history::EVERY;
-use super::operator::{Operator, Rest};
 use super::request::{LIMITS, Request};
-use super::response::{Body, Response};
+use super::response::{Body, Response, Rest};
 use super::route::{Act, route};
 use super::view::View;
+use super::{Admin, Operator};
 use crate::bus::port::Moment;
 use crate::http1::{self, Error, Framing, Status};
 use crate::io::Io;
@@ -80,7 +79,7 @@ impl<I: Io> Shell<I> {
             recent: &self.reactor.log.recent,
             history: &self.admin.history,
             turns: &self.admin.turns,
-            started_at: self.admin.started_at,
+            started_at: self.started_at,
             memory: self.lent(),
             max_memory: self.reactor.memory.most,
             io: self.reactor.io.name(),

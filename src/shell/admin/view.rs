@@ -7,8 +7,8 @@ use super::wall::WallClock;
 use crate::bus::Bus;
 use crate::bus::histogram::Histogram;
 use crate::bus::port::Moment;
-use crate::shell::outcomes::Outcomes;
 use crate::shell::reactor::Workers;
+use crate::shell::reloads::Outcomes;
 
 /// See the module documentation.
 pub(super) struct View<'a> {

@@ -16,7 +16,7 @@ use crate::bus::readiness::Readiness;
 use crate::bus::settings::Proxies;
 use crate::config::{Config, Listen, Listener, Web, WebProtocol};
 use crate::http1::{Head, Status};
-use crate::shell::ids;
+use crate::random;
 use crate::tokens::{Bearer, Tokens};
 use crate::websocket::answer::{Accepted, Refusal};
 use crate::websocket::request::{Caller, Method, Request};
@@ -24,6 +24,8 @@ use crate::websocket::{HEALTH, forwarded};
 
 /// Seconds after which to retry at a daemon that drains or is full.
 pub(in crate::shell) const RETRY_AFTER: u32 = 1;
+/// Of ids: six bits per character, all of them valid in fields, paths and cookies (RFC 4648, section 5).
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 fn forbidden(why: String) -> Refusal {
     Refusal::new(Status::Forbidden, why)
@@ -176,7 +178,7 @@ impl UpgradePolicy {
 
     /// A new id for a client, or why there is none.
     pub(in crate::shell) fn new_id(&self) -> Result<String, &'static str> {
-        ids::new(&self.node).map_err(|_| "the system has no random numbers yet")
+        new_id(&self.node)
     }
 
     /// Whether an id has another node's prefix.
@@ -202,6 +204,15 @@ impl UpgradePolicy {
             None => false,
         }
     }
+}
+
+/// The daemon's name, a dot, and 128 random bits.
+fn new_id(node: &str) -> Result<String, &'static str> {
+    let mut bytes = [0; 16];
+    random::fill(&mut bytes, random::Flags::NONBLOCK).map_err(|_| "the system has no random numbers yet")?;
+    let number = u128::from_ne_bytes(bytes);
+    let digits = (0..u128::BITS).step_by(6).map(|at| char::from(DIGITS[(number >> at & 63) as usize]));
+    Ok(format!("{node}.{}", digits.collect::<String>()))
 }
 
 /// The response to a listener's health check, after which the connection is closed.
@@ -259,6 +270,17 @@ fn is_page_of(origin: &str, field: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_are_unique_and_begin_with_the_node() {
+        let node = "n".repeat(32);
+        let ids: Vec<String> = (0..100).map(|_| new_id(&node).expect("random numbers")).collect();
+        for (at, id) in ids.iter().enumerate() {
+            let (before, rest) = id.split_once('.').expect("a dot");
+            assert!(before == node && rest.len() == 22 && id.len() <= 64, "{id}");
+            assert!(!ids[..at].contains(id));
+        }
+    }
 
     #[test]
     fn only_names_of_this_machine_are_loopback() {

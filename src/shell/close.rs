@@ -26,8 +26,7 @@ impl<I: Io> Reactor<I> {
     }
 
     pub(super) fn watched(&mut self, now: Moment, slot: usize, result: i32) {
-        let was_watching = self.connections[slot].in_flight.remove(Flight::Watch);
-        debug_assert!(was_watching);
+        self.connections[slot].in_flight.end(Flight::Watch);
         if self.remove_if_idle(slot) {
             return;
         }

@@ -52,6 +52,12 @@ impl InFlight {
         was_there
     }
 
+    /// An operation has completed.
+    pub(super) fn end(&mut self, operation: Flight) {
+        let was_there = self.remove(operation);
+        debug_assert!(was_there, "{operation:?} is in flight");
+    }
+
     /// Whether an element is in the set.
     pub(super) fn has(self, element: Flight) -> bool {
         self.0 & 1 << element as u8 != 0

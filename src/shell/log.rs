@@ -179,7 +179,8 @@ impl Batch {
     }
 }
 
-fn buffered() -> MutexGuard<'static, Buffered> {
+/// The buffer. Nothing else may be logged meanwhile.
+pub(super) fn buffered() -> MutexGuard<'static, Buffered> {
     #[cfg(not(test))]
     let buffered = &BUFFERED;
     #[cfg(test)]
@@ -191,11 +192,6 @@ fn buffered() -> MutexGuard<'static, Buffered> {
 #[cfg(test)]
 pub(super) fn forget() {
     *buffered() = Buffered::EMPTY;
-}
-
-/// The buffer, to add several lines at once. Nothing else may be logged meanwhile.
-pub(super) fn lines() -> impl std::ops::DerefMut<Target = Buffered> {
-    buffered()
 }
 
 /// Counts and reports requests without a line (`log.requests`).

@@ -24,8 +24,7 @@ impl<I: Io> Shell<I> {
     /// A read into the inbox has completed.
     pub(super) fn read(&mut self, now: Moment, slot: usize, result: i32) {
         let connection = &mut self.reactor.connections[slot];
-        let was_reading = connection.in_flight.remove(Flight::Read);
-        debug_assert!(was_reading);
+        connection.in_flight.end(Flight::Read);
         if result > 0 {
             connection.filled(now, result as usize);
             self.present(now, slot);
@@ -44,8 +43,7 @@ impl<I: Io> Shell<I> {
     /// A receive into a provided buffer has completed.
     pub(super) fn received(&mut self, now: Moment, slot: usize, completion: &Completion) {
         let connection = &mut self.reactor.connections[slot];
-        let was_reading = connection.in_flight.remove(Flight::Read);
-        debug_assert!(was_reading);
+        connection.in_flight.end(Flight::Read);
         connection.incoming.has_more = completion.more_to_read();
         let buffer = completion.buffer();
         if completion.result > 0

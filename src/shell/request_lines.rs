@@ -35,7 +35,7 @@ impl RequestLines {
     pub(super) fn write(&mut self, now: Moment, bus: &mut Bus, pools: &[Pool]) {
         let mut output = None;
         self.lost += bus.take_ended(|ended| {
-            let (output, look) = output.get_or_insert_with(|| (log::lines(), self.begin(now)));
+            let (output, look) = output.get_or_insert_with(|| (log::buffered(), self.begin(now)));
             output.push_with(LineSource::Requests, || {
                 self.write_one(*look, &ended, pools);
                 self.line.as_bytes()

@@ -54,8 +54,8 @@ impl<I: Io> Reactor<I> {
 
     pub(super) fn written(&mut self, now: Moment, slot: usize, result: i32) {
         let connection = &mut self.connections[slot];
-        let was_writing = connection.in_flight.remove(Flight::Write);
-        debug_assert!(was_writing && connection.ends.output().is_some(), "it was closed under the kernel");
+        connection.in_flight.end(Flight::Write);
+        debug_assert!(connection.ends.output().is_some(), "it was closed under the kernel");
         if connection.in_flight.remove(Flight::Room) {
             return self.awaited_room(now, slot, result);
         }

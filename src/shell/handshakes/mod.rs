@@ -17,7 +17,7 @@ use super::http::connection::{Accepted, Purpose, State, limits};
 use super::reactor::Reactor;
 use super::turn::Shell;
 use super::websocket::WebSocket;
-use crate::bus::port::{Input, Moment, Names, Origin, Place, Reason, Source};
+use crate::bus::port::{Input, Moment, Names, Origin, Place, Reason};
 use crate::http1::{Limits, Request, RequestReader, Status};
 use crate::io::Io;
 use crate::mcp::Fault;
@@ -58,14 +58,23 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Limits the handshakes of a source when one more has started.
+    /// When one more handshake of a source has started, evicts those beyond the number of connections that a listener
+    /// accepts from it. One is always heard, so that it can be told why it is refused.
     pub(super) fn share_out(&mut self, now: Moment, listener: usize, place: Place) {
-        let Some(policy) = self.reactor.listeners.policy(listener) else { return };
+        let (reactor, source) = (&mut self.reactor, place.source());
         // A source named by a token or a trusted proxy is counted once it is known.
-        if !policy.names_sources(place)
-            && let Some(room) = self.bus.room_of_source(listener, place.source())
-        {
-            self.reactor.keep_share(now, listener, place.source(), room);
+        if reactor.listeners.policy(listener).is_none_or(|policy| policy.names_sources(place)) {
+            return;
+        }
+        let Some(room) = self.bus.room_of_source(listener, source) else { return };
+        let is_of = |it: &super::http::connection::Connection| {
+            let asks = it.purpose == Purpose::Handshake && it.state == State::Reading;
+            asks && it.listener == listener && it.origin.source() == source
+        };
+        let waiting = reactor.http.connections.iter().filter(|(_, it)| is_of(it)).count();
+        for _ in room.max(1)..waiting {
+            let Some(slot) = reactor.http.first_to_go(is_of) else { return };
+            reactor.evict_handshake(now, slot, SHARE);
         }
     }
 
@@ -162,20 +171,6 @@ impl<I: Io> Reactor<I> {
         for _ in 0..self.http.surplus_handshakes(free) {
             let goes = self.http.first_to_go(|connection| connection.purpose == Purpose::Handshake);
             goes.into_iter().for_each(|slot| self.evict_handshake(now, slot, CROWDED));
-        }
-    }
-
-    /// Evicts handshakes of a known source beyond the number of connections that a listener accepts from it. One is
-    /// always heard, so that it can be told why it is refused.
-    fn keep_share(&mut self, now: Moment, listener: usize, source: Source, room: usize) {
-        let is_of = |it: &super::http::connection::Connection| {
-            let asks = it.purpose == Purpose::Handshake && it.state == State::Reading;
-            asks && it.listener == listener && it.origin.source() == source
-        };
-        let waiting = self.http.connections.iter().filter(|(_, it)| is_of(it)).count();
-        for _ in room.max(1)..waiting {
-            let Some(slot) = self.http.first_to_go(is_of) else { return };
-            self.evict_handshake(now, slot, SHARE);
         }
     }
 

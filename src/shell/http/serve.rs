@@ -50,8 +50,7 @@ impl<I: Io> Shell<I> {
     pub(in crate::shell) fn http_received(&mut self, now: Moment, slot: usize, completion: &Completion) {
         let reactor = &mut self.reactor;
         let connection = &mut reactor.http.connections[slot];
-        let was_reading = connection.in_flight.remove(Flight::Read);
-        debug_assert!(was_reading);
+        connection.in_flight.end(Flight::Read);
         if let Some(buffer) = completion.buffer() {
             if completion.result > 0 {
                 // SAFETY: the buffer is returned after the last use of the window.
@@ -228,8 +227,7 @@ impl<I: Io> Shell<I> {
     pub(in crate::shell) fn http_sent(&mut self, now: Moment, slot: usize, result: i32) {
         let reactor = &mut self.reactor;
         let connection = &mut reactor.http.connections[slot];
-        let was_sending = connection.in_flight.remove(Flight::Write);
-        debug_assert!(was_sending);
+        connection.in_flight.end(Flight::Write);
         let had_to_wait = connection.in_flight.remove(Flight::Room);
         match (connection.state, result) {
             (State::Leaving, _) => return reactor.remove_http_if_idle(slot),
@@ -409,8 +407,7 @@ impl<I: Io> Reactor<I> {
     /// The client has gone, or half-closed.
     pub(in crate::shell) fn http_watched(&mut self, now: Moment, slot: usize, result: i32) {
         let connection = &mut self.http.connections[slot];
-        let was_watching = connection.in_flight.remove(Flight::Watch);
-        debug_assert!(was_watching);
+        connection.in_flight.end(Flight::Watch);
         if connection.state == State::Leaving {
             return self.remove_http_if_idle(slot);
         }

@@ -87,8 +87,7 @@ impl<I: Io> Reactor<I> {
 
     pub(super) fn stderr_read(&mut self, slot: usize, result: i32) {
         let connection = &mut self.connections[slot];
-        let was_reading = connection.in_flight.remove(Flight::Stderr);
-        debug_assert!(was_reading);
+        connection.in_flight.end(Flight::Stderr);
         if let (Some(stderr), Some(name)) = (&mut connection.stderr, connection.name.as_deref().copied()) {
             let now = self.clock.now();
             let pool = &self.workers.pools[name.pool];

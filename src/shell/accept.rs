@@ -107,32 +107,28 @@ impl<I: Io> Shell<I> {
     /// Makes an accepted socket a client, unless the core refuses it, or a PROXY header is expected first.
     fn take_in(&mut self, now: Moment, index: usize, socket: OwnedFd, address: Option<SocketAddr>) {
         let acceptor = self.reactor.listeners.acceptor(index);
-        let place = source::of(&socket, address, acceptor.is_unix());
-        let Some(listener) = acceptor.listener() else {
-            let is_unix = acceptor.is_unix();
-            return self.admin_connected(
-                now,
-                Accepted { socket, acceptor: index, listener: OPERATORS, place },
-                is_unix,
-            );
-        };
+        let (is_unix, listener) = (acceptor.is_unix(), acceptor.listener().unwrap_or(OPERATORS));
+        let place = source::of(&socket, address, is_unix);
+        let accepted = Accepted { socket, acceptor: index, listener, place };
+        if listener == OPERATORS {
+            return self.admin_connected(now, accepted, is_unix);
+        }
         if place == Place::Inherited && self.bus.is_behind_proxies(listener) {
             // It is unknown whether its header would have been trusted: usually a proxy's health check.
             let address = &acceptor.address;
             tracing::debug!("a connection to {address} was reset before its address was known");
-            drop(socket);
+            drop(accepted);
             return self.reactor.free_descriptor();
         }
         let awaits_header = self.bus.awaits_header(listener, place);
         if awaits_header || self.reactor.listeners.speaks_web(listener) {
-            let accepted = Accepted { socket, acceptor: index, listener, place };
             return match !awaits_header && self.reactor.listeners.speaks_mcp(listener) {
                 true => self.http_connected(now, accepted),
                 false => self.begin_handshake(now, accepted, awaits_header),
             };
         }
-        let descriptor = socket.as_raw_fd();
-        let client = self.add_client(listener, place.into(), &[], |peer| Connection::socket(peer, socket));
+        let descriptor = accepted.socket.as_raw_fd();
+        let client = self.add_client(listener, place.into(), &[], |peer| Connection::socket(peer, accepted.socket));
         if let Some(number) = client.and_then(|client| self.bus.client_number(client)) {
             let address = self.reactor.listeners.address(index);
             tracing::debug!(client = number, descriptor, "accepted on {address} from {place}");

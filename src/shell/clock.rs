@@ -31,15 +31,6 @@ pub(super) struct Clock {
     hears_until: Duration,
 }
 
-/// A period in which the daemon did not run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gap {
-    /// How long it was delayed while the machine ran; zero if it was not.
-    pub held_up: Duration,
-    /// How long the machine was suspended.
-    pub suspended: Duration,
-}
-
 impl Clock {
     /// A clock that starts now, on a machine with this total suspension.
     pub(super) fn new(asleep: Duration) -> Self {
@@ -63,13 +54,14 @@ impl Clock {
         Moment(self.hears_until.as_nanos() as u64)
     }
 
-    /// Records the time since the start, after a wait of at most `planned`, and the machine's total suspension.
+    /// Records the time since the start, after a wait of at most `planned`, and the machine's total suspension. Returns
+    /// how long the daemon was delayed while the machine ran, and how long the machine was suspended, if either happened.
     pub(super) fn read(
         &mut self,
         elapsed: Duration,
         asleep: impl FnOnce() -> Duration,
         planned: Option<Duration>,
-    ) -> Option<Gap> {
+    ) -> Option<(Duration, Duration)> {
         let before = self.now;
         self.now = before.max(elapsed);
         let waited = self.now - before;
@@ -77,20 +69,20 @@ impl Clock {
             return None;
         }
         let asleep = asleep();
-        let mut gap = Gap { held_up: Duration::ZERO, suspended: asleep.saturating_sub(self.asleep) };
-        if gap.suspended < TOLERANCE {
-            gap.suspended = Duration::ZERO;
+        let (mut held_up, mut suspended) = (Duration::ZERO, asleep.saturating_sub(self.asleep));
+        if suspended < TOLERANCE {
+            suspended = Duration::ZERO;
         } else {
             self.asleep = asleep;
         }
         if let Some(planned) = planned.filter(|planned| waited > *planned + TOLERANCE) {
-            gap.held_up = waited - planned;
+            held_up = waited - planned;
             // A loop that is always late acts every other time.
             if self.hears_until <= before {
                 self.hears_until = self.now + HEARING;
             }
         }
-        (!gap.held_up.is_zero() || !gap.suspended.is_zero()).then_some(gap)
+        (!held_up.is_zero() || !suspended.is_zero()).then_some((held_up, suspended))
     }
 }
 
@@ -115,7 +107,7 @@ mod tests {
     fn a_suspension_expires_no_timers_and_is_reported() {
         let mut clock = clock();
         let gap = clock.read(2 * SECOND, || 607 * SECOND, Some(SECOND));
-        assert_eq!(gap, Some(Gap { held_up: Duration::ZERO, suspended: 600 * SECOND }));
+        assert_eq!(gap, Some((Duration::ZERO, 600 * SECOND)));
         assert_eq!((clock.now(), clock.hears_until()), (at(2), at(0)));
         assert_eq!(clock.read(3 * SECOND, || 607 * SECOND, Some(SECOND)), None, "it is told once");
     }
@@ -124,7 +116,7 @@ mod tests {
     fn time_passes_for_a_stopped_process_but_input_is_processed_before_deadlines() {
         let mut clock = clock();
         let gap = clock.read(62 * SECOND, || 7 * SECOND, Some(SECOND));
-        assert_eq!(gap, Some(Gap { held_up: 60 * SECOND, suspended: Duration::ZERO }));
+        assert_eq!(gap, Some((60 * SECOND, Duration::ZERO)));
         assert_eq!((clock.now(), clock.hears_until()), (at(62), at(63)));
     }
 

@@ -18,7 +18,8 @@ impl<I: Io> Reactor<I> {
         }
         let connection = &mut self.connections[slot];
         if let (Some(web), Peer::Client(client)) = (&mut connection.web, connection.peer)
-            && web.take_binary()
+            && web.saw_binary
+            && !std::mem::replace(&mut web.told_of_binary, true)
         {
             self.tell(now, Input::BinaryIgnored(client));
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::admin::Admin;
 use super::admin::wall::WallClock;
 use super::budget::Budget;
-use super::clock::{Clock, Gap};
+use super::clock::Clock;
 use super::connection::Connection;
 use super::descriptors::Allowance;
 use super::http::Http;
@@ -171,7 +171,7 @@ impl<I: Io> Shell<I> {
         completions.clear();
         let gap = self.enter(&mut completions)?;
         let now = self.reactor.clock.now();
-        if let Some(Gap { held_up, suspended }) = gap {
+        if let Some((held_up, suspended)) = gap {
             // A signal may have ended the wait before the completion it caused: those available by now belong to this
             // moment.
             self.reactor.io.turn(Some(Duration::ZERO), &mut completions)?;
@@ -202,8 +202,9 @@ impl<I: Io> Shell<I> {
         Ok(false)
     }
 
-    /// Waits for completions, at most until the next deadline. Returns whether the daemon did not run for a while.
-    fn enter(&mut self, completions: &mut Vec<Completion>) -> io::Result<Option<Gap>> {
+    /// Waits for completions, at most until the next deadline. Returns for how long the daemon did not run
+    /// ([`Clock::read`]).
+    fn enter(&mut self, completions: &mut Vec<Completion>) -> io::Result<Option<(Duration, Duration)>> {
         let planned = Clock::wait_for(self.poll_timeout(), self.bus.has_clients());
         let reactor = &mut self.reactor;
         let so_far = self.bus.lines_taken();

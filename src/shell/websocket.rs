@@ -15,7 +15,9 @@ pub(super) struct WebSocket {
     decoder: Decoder,
     /// The bearer of its token, and its listener's index.
     bearer: Option<(usize, Bearer)>,
-    binary: Binary,
+    /// A binary message was received, and the core was told of it.
+    pub saw_binary: bool,
+    pub told_of_binary: bool,
     /// Why its input is no longer processed.
     ending: Option<Ending>,
     /// The core was told.
@@ -26,14 +28,6 @@ pub(super) struct WebSocket {
     pub close_frame_queued: bool,
     /// Its pings and pongs.
     pub heartbeat: Heartbeat,
-}
-
-/// Whether a binary message was received, and the core was told.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Binary {
-    Never,
-    Seen,
-    Told,
 }
 
 /// Why a connection's input is no longer processed.
@@ -56,7 +50,8 @@ impl WebSocket {
         Self {
             decoder: Decoder::new(Role::Server, longest as u64),
             bearer,
-            binary: Binary::Never,
+            saw_binary: false,
+            told_of_binary: false,
             ending: None,
             is_told: false,
             close_frame: None,
@@ -81,20 +76,11 @@ impl WebSocket {
                 Event::Close { code, .. } => self.ending = Some(Ending::Left(code)),
                 Event::Fault(fault) => self.ending = Some(Ending::Fault(fault)),
                 // Binary messages are ignored (ACP's remote transport).
-                Event::Binary { .. } if self.binary == Binary::Never => self.binary = Binary::Seen,
-                Event::Text { .. } | Event::Pong(_) | Event::Binary { .. } => {}
+                Event::Binary { .. } => self.saw_binary = true,
+                Event::Text { .. } | Event::Pong(_) => {}
             }
         }
         received.text()
-    }
-
-    /// Whether a binary message was received and the core was not told. Returns true only once.
-    pub(super) fn take_binary(&mut self) -> bool {
-        let is_new = self.binary == Binary::Seen;
-        if is_new {
-            self.binary = Binary::Told;
-        }
-        is_new
     }
 
     /// Its ending, if the core was not told. Returns it only once.

@@ -61,7 +61,7 @@ impl<I: Io> Shell<I> {
 
     /// A listening socket has a pending connection, or failed.
     pub(super) fn connected(&mut self, now: Moment, index: usize, result: i32) {
-        let acceptor = self.reactor.listeners.acceptor(index);
+        let acceptor = &mut self.reactor.listeners.acceptors[index];
         debug_assert!(acceptor.is_busy);
         acceptor.is_busy = false;
         if self.reactor.listeners.is_closed(index) {
@@ -91,10 +91,10 @@ impl<I: Io> Shell<I> {
     /// Accepts the next pending connection of a socket.
     fn accept_next(&mut self, now: Moment, index: usize) -> Result<(), Errno> {
         let reactor = &mut self.reactor;
-        let listening = reactor.listeners.acceptor(index).socket().ok_or(Errno::AGAIN)?;
+        let listening = reactor.listeners.acceptors[index].socket().ok_or(Errno::AGAIN)?;
         match reactor.io.accept_now(listening) {
             Ok((socket, address)) => {
-                reactor.listeners.acceptor(index).works();
+                reactor.listeners.acceptors[index].works();
                 self.step(|shell| shell.take_in(now, index, socket, address));
                 Ok(())
             }
@@ -106,7 +106,7 @@ impl<I: Io> Shell<I> {
 
     /// Makes an accepted socket a client, unless the core refuses it, or a PROXY header is expected first.
     fn take_in(&mut self, now: Moment, index: usize, socket: OwnedFd, address: Option<SocketAddr>) {
-        let acceptor = self.reactor.listeners.acceptor(index);
+        let acceptor = &mut self.reactor.listeners.acceptors[index];
         let (is_unix, listener) = (acceptor.is_unix(), acceptor.listener().unwrap_or(OPERATORS));
         let place = source::of(&socket, address, is_unix);
         let accepted = Accepted { socket, acceptor: index, listener, place };
@@ -130,7 +130,7 @@ impl<I: Io> Shell<I> {
         let descriptor = accepted.socket.as_raw_fd();
         let client = self.add_client(listener, place.into(), &[], |peer| Connection::socket(peer, accepted.socket));
         if let Some(number) = client.and_then(|client| self.bus.client_number(client)) {
-            let address = self.reactor.listeners.address(index);
+            let address = &self.reactor.listeners.acceptors[index].address;
             tracing::debug!(client = number, descriptor, "accepted on {address} from {place}");
         }
     }
@@ -138,7 +138,7 @@ impl<I: Io> Shell<I> {
     /// Accepts the pending connections before a socket is closed for good: closing it would reset them, although they
     /// are connected as far as the peers know. Those of an inherited socket wait for the next daemon.
     pub(super) fn empty_backlog(&mut self, now: Moment, index: usize) {
-        let listening = self.reactor.listeners.acceptor(index).listening.as_ref();
+        let listening = self.reactor.listeners.acceptors[index].listening.as_ref();
         if listening.is_some_and(|listening| !listening.is_inherited) {
             let _ = (0..BACKLOG).try_for_each(|_| self.accept_next(now, index));
         }
@@ -154,7 +154,7 @@ impl<I: Io> Reactor<I> {
     /// Whether another connection needs no eviction: the descriptor of an evicted one is free only in the next turn.
     fn has_room(&mut self, index: usize) -> bool {
         let http = &self.http;
-        !self.listeners.acceptor(index).for_admin && http.has_room(Purpose::Mcp) && http.has_room(Purpose::Handshake)
+        !self.listeners.acceptors[index].for_admin && http.has_room(Purpose::Mcp) && http.has_room(Purpose::Handshake)
     }
 
     /// Arms the wait for a connection unless the listener is paused or has no room.
@@ -162,7 +162,7 @@ impl<I: Io> Reactor<I> {
         if !self.is_accepting(index) {
             return;
         }
-        let Some(socket) = self.listeners.acceptor(index).begin() else { return };
+        let Some(socket) = self.listeners.acceptors[index].begin() else { return };
         let socket = socket.as_raw_fd();
         // SAFETY: the socket stays open while this is in flight.
         unsafe { self.io.submit(Submission::AwaitConnection { socket }, Operation::Accept.token(index)) };
@@ -170,7 +170,7 @@ impl<I: Io> Reactor<I> {
 
     /// Accepting from a socket failed: schedules a retry, unless it is closed.
     fn cannot_accept(&mut self, now: Moment, index: usize, error: Errno) {
-        let acceptor = self.listeners.acceptor(index);
+        let acceptor = &mut self.listeners.acceptors[index];
         if acceptor.listening.is_none() || acceptor.state == State::Shut {
             return;
         }
@@ -196,7 +196,7 @@ impl<I: Io> Reactor<I> {
     /// Retries a socket from which accepting failed.
     pub(super) fn retry_accepting(&mut self, now: Moment, index: usize) {
         self.timers.set(Timer::Accept(index), None);
-        match self.listeners.acceptor(index).open_anew_if_ended(now) {
+        match self.listeners.acceptors[index].open_anew_if_ended(now) {
             Ok(()) => self.arm_accept(index),
             Err(delay) => self.timers.set(Timer::Accept(index), Some(now.after(delay))),
         }
@@ -204,7 +204,7 @@ impl<I: Io> Reactor<I> {
 
     /// A descriptor was closed: accepting may work again.
     pub(super) fn free_descriptor(&mut self) {
-        for index in 0..self.listeners.len() {
+        for index in 0..self.listeners.acceptors.len() {
             if self.timers.is_set(Timer::Accept(index)) {
                 self.timers.set(Timer::Accept(index), Some(self.clock.now()));
             }
@@ -213,14 +213,14 @@ impl<I: Io> Reactor<I> {
 
     /// Arms the wait at every socket that may accept.
     pub(super) fn start_accepting(&mut self) {
-        (0..self.listeners.len()).for_each(|index| self.arm_accept(index));
+        (0..self.listeners.acceptors.len()).for_each(|index| self.arm_accept(index));
     }
 
     /// Listens again at a listener that was closed.
     pub(super) fn open_listener(&mut self, listener: usize) {
         let now = self.clock.now();
-        for index in 0..self.listeners.len() {
-            let acceptor = self.listeners.acceptor(index);
+        for index in 0..self.listeners.acceptors.len() {
+            let acceptor = &mut self.listeners.acceptors[index];
             if acceptor.listener() != Some(listener) || acceptor.state != State::Shut {
                 continue;
             }
@@ -235,7 +235,7 @@ impl<I: Io> Reactor<I> {
     /// The core takes no more clients. Operators are still admitted.
     pub(super) fn stop_accepting(&mut self) {
         self.listeners.is_closed = true;
-        for index in 0..self.listeners.len() {
+        for index in 0..self.listeners.acceptors.len() {
             if self.listeners.is_closed(index) {
                 self.close_acceptor(index);
             }
@@ -245,7 +245,7 @@ impl<I: Io> Reactor<I> {
     /// Closes a listening socket for good (spec 10.2.1).
     pub(super) fn close_acceptor(&mut self, index: usize) {
         self.timers.set(Timer::Accept(index), None);
-        if self.listeners.acceptor(index).close() {
+        if self.listeners.acceptors[index].close() {
             self.cancel(Operation::Accept, index);
         }
     }

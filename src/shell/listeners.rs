@@ -192,7 +192,7 @@ impl Terms {
 
 /// All listening sockets.
 pub(super) struct Listeners {
-    acceptors: Vec<Acceptor>,
+    pub acceptors: Vec<Acceptor>,
     /// The terms of each listener.
     pub terms: Vec<Terms>,
     /// The core admits no more clients for now.
@@ -204,11 +204,6 @@ pub(super) struct Listeners {
 impl Listeners {
     pub(super) fn new(acceptors: Vec<Acceptor>, terms: Vec<Terms>) -> Self {
         Self { acceptors, terms, is_paused: false, is_closed: false }
-    }
-
-    /// The number of slots.
-    pub(super) fn len(&self) -> usize {
-        self.acceptors.len()
     }
 
     /// Adds an acceptor in a free slot, and returns the index.
@@ -224,15 +219,6 @@ impl Listeners {
                 self.acceptors.len() - 1
             }
         }
-    }
-
-    pub(super) fn acceptor(&mut self, index: usize) -> &mut Acceptor {
-        &mut self.acceptors[index]
-    }
-
-    /// A socket's display name.
-    pub(super) fn address(&self, index: usize) -> &str {
-        &self.acceptors[index].address
     }
 
     /// Whether a listener's clients speak WebSocket.

@@ -231,7 +231,7 @@ impl<I: Io> Reactor<I> {
     /// Cancels an operation in flight.
     pub(super) fn cancel(&mut self, operation: Operation, slot: usize) {
         let descriptor = match operation {
-            Operation::Accept => self.listeners.acceptor(slot).socket().map(|socket| socket.as_raw_fd()),
+            Operation::Accept => self.listeners.acceptors[slot].socket().map(|socket| socket.as_raw_fd()),
             Operation::HttpReceive | Operation::HttpSend | Operation::HttpWatch => {
                 Some(self.http.connections[slot].socket.as_raw_fd())
             }

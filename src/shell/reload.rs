@@ -138,7 +138,7 @@ impl<I: Io> Shell<I> {
             self.reactor.arm_accept(index);
         }
         for (index, to) in moved {
-            self.reactor.listeners.acceptor(index).belong_to(to, &config.listeners[to]);
+            self.reactor.listeners.acceptors[index].belong_to(to, &config.listeners[to]);
             self.step(|shell| shell.empty_backlog(now, index));
             self.give_up_acceptor(index);
         }
@@ -158,8 +158,8 @@ impl<I: Io> Shell<I> {
     /// replaces, with its listener: their pending connections are to be accepted there.
     fn leave_listeners(&mut self, now: Moment, plan: &Plan, opened: &[Listening]) -> Vec<(usize, usize)> {
         let mut moved = Vec::new();
-        for index in 0..self.reactor.listeners.len() {
-            let acceptor = self.reactor.listeners.acceptor(index);
+        for index in 0..self.reactor.listeners.acceptors.len() {
+            let acceptor = &mut self.reactor.listeners.acceptors[index];
             let Some(before) = acceptor.listener() else {
                 if acceptor.for_admin && plan.moves_admin {
                     self.give_up_acceptor(index);
@@ -169,8 +169,8 @@ impl<I: Io> Shell<I> {
             let after = plan.place_of(before);
             let listener = &plan.config.listeners[after];
             if listener.is_gone {
-                tracing::info!("stopped listening on {}", self.reactor.listeners.address(index));
-                let acceptor = self.reactor.listeners.acceptor(index);
+                tracing::info!("stopped listening on {}", self.reactor.listeners.acceptors[index].address);
+                let acceptor = &mut self.reactor.listeners.acceptors[index];
                 let covers = |own: &Listening| opened.iter().find(|other| other.covers(own));
                 let to = acceptor.listening.as_ref().and_then(covers).map(|listening| listening.listener);
                 if let Some(to) = to.filter(|to| *to < plan.config.listeners.len()) {
@@ -180,7 +180,7 @@ impl<I: Io> Shell<I> {
                 self.step(|shell| shell.empty_backlog(now, index));
                 self.give_up_acceptor(index);
             } else {
-                let acceptor = self.reactor.listeners.acceptor(index);
+                let acceptor = &mut self.reactor.listeners.acceptors[index];
                 acceptor.belong_to(after, listener);
                 if let Listen::Unix { mode, owner, .. } = &listener.listen
                     && let Some(Err(error)) = acceptor.listening.as_mut().map(|own| own.set_access(*mode, *owner))
@@ -194,7 +194,7 @@ impl<I: Io> Shell<I> {
 
     /// Closes an acceptor once nothing is in flight on it.
     fn give_up_acceptor(&mut self, index: usize) {
-        self.reactor.listeners.acceptor(index).is_gone = true;
+        self.reactor.listeners.acceptors[index].is_gone = true;
         self.reactor.close_acceptor(index);
     }
 

@@ -168,8 +168,8 @@ impl<I: Io> Shell<I> {
     /// Closes everything.
     pub(in crate::shell) fn close_admin(&mut self) {
         self.admin.closed = true;
-        for index in 0..self.reactor.listeners.len() {
-            if self.reactor.listeners.acceptor(index).for_admin {
+        for index in 0..self.reactor.listeners.acceptors.len() {
+            if self.reactor.listeners.acceptors[index].for_admin {
                 self.reactor.close_acceptor(index);
             }
         }

@@ -188,7 +188,7 @@ impl<I: Io> Reactor<I> {
         let connection = &self.http.connections[slot];
         match connection.state {
             _ if connection.incoming.bytes.is_empty() => {
-                let address = self.listeners.address(connection.acceptor);
+                let address = &self.listeners.acceptors[connection.acceptor].address;
                 tracing::debug!("{} left {address} before its handshake was complete", connection.origin.place);
                 self.leave_http(now, slot);
             }
@@ -214,7 +214,7 @@ impl<I: Io> Reactor<I> {
             State::Header => (Reason::ProxyHeader, "a connection is closed"),
             _ => (Reason::HandshakeRefused, "a WebSocket is refused"),
         };
-        let text = format!("{what}: on {} {why}", self.listeners.address(connection.acceptor));
+        let text = format!("{what}: on {} {why}", self.listeners.acceptors[connection.acceptor].address);
         self.tell(now, Input::Stranger { place: connection.origin.place, reason, text });
         self.leave_http(now, slot);
     }
@@ -225,7 +225,7 @@ impl<I: Io> Reactor<I> {
         let refusal = Refusal { status: fault.status, why: fault.why.clone(), retry_after: fault.retry_after };
         connection.incoming.keeps_alive = false;
         connection.outgoing.queue().extend_from_slice(refusal.to_string().as_bytes());
-        let (place, address) = (connection.origin.place, self.listeners.address(connection.acceptor));
+        let (place, address) = (connection.origin.place, &self.listeners.acceptors[connection.acceptor].address);
         let text = format!("a WebSocket is refused: on {address} {} ({})", fault.why, fault.status.code());
         self.tell(now, Input::Stranger { place, reason: Reason::HandshakeRefused, text });
         self.begin_http_answer(now, slot);

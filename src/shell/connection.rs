@@ -341,7 +341,7 @@ impl Connection {
     pub(super) fn is_to_be_read(&self) -> bool {
         let is_busy = self.in_flight.has(Flight::Read) || self.in_flight.has(Flight::Presentation);
         // The end of a WebSocket's input that the core was not told of.
-        let is_over = self.web.as_ref().is_some_and(|web| web.has_ended());
+        let is_over = self.web.as_ref().is_some_and(|web| web.ending.is_some() && !web.is_told);
         let is_closed = self.closing == Closing::Leaving || is_over;
         self.incoming.is_wanted() && !is_busy && !self.queued.resumed && !is_closed
     }

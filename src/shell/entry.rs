@@ -43,18 +43,13 @@ pub(super) struct Entry {
     level: Level,
     message: String,
     /// The formatted fields.
-    fields: String,
+    pub fields: String,
 }
 
 impl Entry {
     /// An empty entry.
     pub(super) fn new(look: Look, level: Level) -> Self {
         Self { look, level, message: String::new(), fields: String::new() }
-    }
-
-    /// An entry that adds fields to the beginning of a line.
-    pub(super) fn going_on(look: Look, line: String) -> Self {
-        Self { look, level: Level::INFO, message: String::new(), fields: line }
     }
 
     /// Sets the message.
@@ -155,11 +150,6 @@ impl Entry {
             Ok(_) if self.look.json => self.plain(name, visible::json(token.trim())),
             _ => self.text(name, token),
         }
-    }
-
-    /// The formatted fields alone.
-    pub(super) fn into_fields(self) -> String {
-        self.fields
     }
 
     /// The complete line, with its newline.

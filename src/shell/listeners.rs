@@ -180,7 +180,7 @@ pub(super) struct Terms {
     /// They come over a network, which may fail silently.
     pub is_tcp: bool,
     /// Their access policy, if they speak WebSocket or MCP.
-    policy: Option<UpgradePolicy>,
+    pub policy: Option<UpgradePolicy>,
 }
 
 impl Terms {
@@ -234,11 +234,6 @@ impl Listeners {
     /// The access policy of a WebSocket or MCP listener.
     pub(super) fn policy(&self, listener: usize) -> Option<&UpgradePolicy> {
         self.terms.get(listener)?.policy.as_ref()
-    }
-
-    /// The same, mutable for new tokens.
-    pub(super) fn policy_mut(&mut self, listener: usize) -> Option<&mut UpgradePolicy> {
-        self.terms.get_mut(listener)?.policy.as_mut()
     }
 
     /// Whether accepting from a socket is paused. WebSocket listeners still answer that they are full, and health

@@ -70,7 +70,8 @@ impl RequestLines {
         line.clear();
         line.push_str(&self.begin.2);
         line.push_str(&self.clients[ended.client.index()].2);
-        let mut entry = Entry::going_on(look, line);
+        let mut entry = Entry::new(look, Level::INFO);
+        entry.fields = line;
         add_chosen(&mut entry, "method", ended.method.as_bytes());
         entry.token("id", &text(ended.id.as_bytes()));
         if let Some(pool) = ended.worker.map(|worker| worker.pool).or(ended.pool).and_then(|pool| pools.get(pool)) {
@@ -91,7 +92,7 @@ impl RequestLines {
             .milliseconds("ms", ended.took)
             .number("bytes_in", ended.bytes_in)
             .number("bytes_out", ended.ending.bytes_out);
-        self.line = entry.into_fields();
+        self.line = entry.fields;
         self.line.push_str(entry::end(look));
     }
 
@@ -105,7 +106,7 @@ impl RequestLines {
         if known.2.is_empty() || (known.0, known.1) != (ended.number, look) {
             let mut entry = Entry::new(look, Level::INFO);
             log::add_origin(entry.number("client", ended.number), &ended.origin);
-            *known = (ended.number, look, entry.into_fields());
+            *known = (ended.number, look, entry.fields);
         }
     }
 }

@@ -14,7 +14,7 @@ impl<I: Io> Shell<I> {
             match news {
                 News::Prepared(prepared) => self.take_prepared(now, *prepared),
                 News::Grown(worker, mib) => self.reactor.tell(now, Input::Grown { worker, mib }),
-                News::Tokens(list, ..) if !self.token_files.has(list) => {}
+                News::Tokens(list, ..) if list != *self.token_files.watched => {}
                 News::Tokens(_, FileOwner::Listener(listener), content) => self.take_tokens(now, listener, content),
                 News::Tokens(_, FileOwner::Admin, content) => self.admin.take_token(content),
             }
@@ -23,8 +23,8 @@ impl<I: Io> Shell<I> {
 
     /// Replaces the tokens of a listener, and closes clients whose tokens were revoked.
     fn take_tokens(&mut self, now: Moment, listener: usize, content: io::Result<Vec<u8>>) {
-        let reactor = &mut self.reactor;
-        let Some(policy) = reactor.listeners.policy_mut(listener) else { return };
+        let terms = self.reactor.listeners.terms.get_mut(listener);
+        let Some(policy) = terms.and_then(|terms| terms.policy.as_mut()) else { return };
         if policy.take_tokens(content) {
             self.end_unknown_bearers(now, listener);
         }
@@ -33,17 +33,17 @@ impl<I: Io> Shell<I> {
     /// Closes clients of a listener whose tokens are no longer valid.
     pub(super) fn end_unknown_bearers(&mut self, now: Moment, listener: usize) {
         let reactor = &mut self.reactor;
-        let Some(policy) = reactor.listeners.policy_mut(listener) else { return };
+        let Some(policy) = reactor.listeners.policy(listener) else { return };
         for (_, connection) in reactor.connections.iter() {
             let bearer = connection.web.as_ref().and_then(|web| web.bearer_of(listener));
             if let (Some(bearer), Peer::Client(client)) = (bearer, connection.peer)
-                && !policy.knows(bearer)
+                && !policy.terms.tokens.has(bearer)
             {
                 reactor.inputs.push_back((now, Input::TokenRemoved(client)));
             }
         }
         for (client, bearer) in reactor.http.members.bearers_of(listener) {
-            if !policy.knows(bearer) {
+            if !policy.terms.tokens.has(bearer) {
                 reactor.inputs.push_back((now, Input::TokenRemoved(client)));
             }
         }

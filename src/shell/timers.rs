@@ -42,7 +42,7 @@ pub(super) struct Timers {
     /// The deadline of each.
     at: HashMap<Timer, Moment>,
     /// The first deadline of the queue, which each turn needs.
-    next: Option<Moment>,
+    pub next: Option<Moment>,
 }
 
 /// The earlier of two optional moments. Each turn needs several of these, and an iterator over both would cost ten
@@ -91,14 +91,9 @@ impl Timers {
         self.at.contains_key(&timer)
     }
 
-    /// The next deadline.
-    pub(super) fn next(&self) -> Option<Moment> {
-        self.next
-    }
-
     /// Takes an expired timer.
     pub(super) fn take_due(&mut self, now: Moment) -> Option<Timer> {
-        self.next().filter(|at| *at <= now)?;
+        self.next.filter(|at| *at <= now)?;
         let (_, timer) = self.queue.pop_first()?;
         self.at.remove(&timer);
         self.find_next();
@@ -118,14 +113,14 @@ mod tests {
         timers.set(one, Some(Moment(10)));
         timers.set(other, Some(Moment(5)));
         timers.set(other, Some(Moment(15)));
-        assert_eq!((timers.next(), timers.take_due(Moment(9))), (Some(Moment(10)), None));
+        assert_eq!((timers.next, timers.take_due(Moment(9))), (Some(Moment(10)), None));
         assert_eq!(timers.take_due(Moment(99)), Some(one));
         timers.set_at_latest(one, Moment(30));
         timers.set_at_latest(one, Moment(40));
         assert_eq!((timers.take_due(Moment(29)), timers.take_due(Moment(30))), (Some(other), Some(one)));
         timers.set(other, Some(Moment(15)));
         timers.set_at_latest(other, Moment(14));
-        assert_eq!(timers.next(), Some(Moment(14)));
+        assert_eq!(timers.next, Some(Moment(14)));
         timers.set(other, None);
         assert_eq!((timers.take_due(Moment(99)), timers.is_set(one), timers.is_set(other)), (None, false, false));
     }

@@ -17,8 +17,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// See the module documentation.
 #[derive(Default)]
 pub(super) struct TokenFiles {
-    /// The number of the list of files. Its threads end when it is dropped.
-    watched: Arc<u64>,
+    /// The number of the list of files: what is told of earlier ones may be of other paths. Its threads end when it is
+    /// dropped.
+    pub watched: Arc<u64>,
 }
 
 impl TokenFiles {
@@ -32,11 +33,6 @@ impl TokenFiles {
             let watched = Arc::downgrade(&self.watched);
             teller.spawn("tokens", move |teller| watch(owner, File::at(path), &watched, teller))
         })
-    }
-
-    /// Whether the files of this list are still watched: earlier ones may have been for other paths.
-    pub(super) fn has(&self, list: u64) -> bool {
-        list == *self.watched
     }
 }
 

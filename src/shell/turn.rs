@@ -224,7 +224,7 @@ impl<I: Io> Shell<I> {
         if !reactor.connections.resumed.is_empty() || !self.admin.busy.is_empty() || reactor.http.is_busy() {
             return Some(Duration::ZERO);
         }
-        let deadline = earlier(self.bus.next_deadline(), reactor.timers.next());
+        let deadline = earlier(self.bus.next_deadline(), reactor.timers.next);
         let wait = deadline.map(|deadline| deadline.max(reactor.clock.hears_until()).since(reactor.clock.now()));
         let notice = reactor.notify.due().map(|due| due.saturating_sub(reactor.io.turned_at()));
         earlier(wait, notice)

@@ -19,7 +19,7 @@ pub(super) struct WebSocket {
     pub saw_binary: bool,
     pub told_of_binary: bool,
     /// Why its input is no longer processed.
-    ending: Option<Ending>,
+    pub ending: Option<Ending>,
     /// The core was told.
     pub is_told: bool,
     /// The code and reason of its close frame, once the core closes it.
@@ -88,11 +88,6 @@ impl WebSocket {
         let ending = self.ending.filter(|_| !self.is_told)?;
         self.is_told = true;
         Some(ending)
-    }
-
-    /// Whether its input is no longer processed, and the core was not told yet.
-    pub(super) fn has_ended(&self) -> bool {
-        self.ending.is_some() && !self.is_told
     }
 
     /// The core closes it for this reason: sets its close frame.

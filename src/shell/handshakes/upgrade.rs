@@ -78,11 +78,6 @@ impl UpgradePolicy {
         has_changed
     }
 
-    /// Whether this bearer would still be admitted.
-    pub(in crate::shell) fn knows(&self, bearer: &Bearer) -> bool {
-        self.terms.tokens.has(bearer)
-    }
-
     /// Admits the request of a WebSocket: the origin of its client, the response to send first, and the bearer of its
     /// token. `origin` is the origin before any of the request's claims is believed.
     ///

@@ -33,7 +33,7 @@ struct Said<'a> {
 impl Http {
     /// How many bytes of events each session may keep.
     pub(super) fn most_kept(&self) -> usize {
-        MOST_KEPT.min(self.memory.most / self.members.sessions().max(1))
+        MOST_KEPT.min(self.memory.most / self.members.sessions.len().max(1))
     }
 
     /// Scans a line that the core has made or forwarded.

@@ -92,11 +92,11 @@ pub(in crate::shell) struct Members {
     /// By the index of their key.
     table: Vec<Option<Box<Member>>>,
     /// Sessions by id. We choose the ids, so clients cannot make them collide.
-    sessions: Table<Box<str>, ClientKey>,
+    pub(super) sessions: Table<Box<str>, ClientKey>,
     /// Members with messages for the core, which it accepts again.
     pub resumed: VecDeque<ClientKey>,
     /// Workers of answers, by a hash of the state that a client returns; oldest first in the queue.
-    states: Table<u64, WorkerKey>,
+    pub(super) states: Table<u64, WorkerKey>,
     order: VecDeque<u64>,
     hasher: RandomState,
     /// Answers whose workers are to be looked up in the core: their clients, and hashes of their states.
@@ -107,9 +107,9 @@ pub(in crate::shell) struct Members {
 
 impl Members {
     pub(super) fn add(&mut self, member: Member) {
-        let (client, id) = (member.client, session_id(&member));
-        if let Some(id) = id {
-            self.sessions.insert(id, client);
+        let client = member.client;
+        if let Role::Session(session) = &member.role {
+            self.sessions.insert(session.id.clone(), client);
         }
         if self.table.len() <= client.index() {
             self.table.resize_with(client.index() + 1, || None);
@@ -130,26 +130,16 @@ impl Members {
         self.table.iter().filter_map(Option::as_deref)
     }
 
-    /// The session with this id.
-    pub(super) fn session(&self, id: &str) -> Option<ClientKey> {
-        self.sessions.get(id).copied()
-    }
-
     /// Members admitted by a token at this listener.
     pub(in crate::shell) fn bearers_of(&self, listener: usize) -> impl Iterator<Item = (ClientKey, &Bearer)> {
         let of_listener = self.iter().filter(move |member| member.listener == listener);
         of_listener.filter_map(|member| Some((member.client, member.bearer.as_ref()?)))
     }
 
-    /// The number of sessions.
-    pub(super) fn sessions(&self) -> usize {
-        self.sessions.len()
-    }
-
     pub(super) fn remove(&mut self, client: ClientKey) -> Option<Box<Member>> {
         let member = self.table.get_mut(client.index())?.take_if(|member| member.client == client)?;
-        if let Some(id) = session_id(&member) {
-            self.sessions.remove(&id);
+        if let Role::Session(session) = &member.role {
+            self.sessions.remove(&session.id);
         }
         Some(member)
     }
@@ -166,20 +156,8 @@ impl Members {
         }
     }
 
-    /// The worker that a state belongs to.
-    pub(super) fn worker_of(&self, state: u64) -> Option<WorkerKey> {
-        self.states.get(&state).copied()
-    }
-
     /// An unpredictable hash of a state.
     pub(super) fn hash_of(&self, state: &[u8]) -> u64 {
         self.hasher.hash_one(state)
-    }
-}
-
-fn session_id(member: &Member) -> Option<Box<str>> {
-    match &member.role {
-        Role::Session(session) => Some(session.id.clone()),
-        Role::Modern { .. } => None,
     }
 }

@@ -78,11 +78,6 @@ struct Memory {
 }
 
 impl Memory {
-    /// Whether this many more bytes may be held.
-    fn has_room_for(&self, bytes: usize) -> bool {
-        self.held + bytes <= self.most
-    }
-
     /// Updates what is kept from `before` to `now`.
     fn keep(&mut self, before: usize, now: usize) {
         self.kept = self.kept - before + now;

@@ -146,7 +146,7 @@ impl<I: Io> Shell<I> {
         let client = self.modern_member(now, slot, pool)?;
         let http = &mut self.reactor.http;
         let state = modern::request_state(&message);
-        let worker = state.and_then(|state| http.members.worker_of(http.members.hash_of(&state)));
+        let worker = state.and_then(|state| http.members.states.get(&http.members.hash_of(&state)).copied());
         self.bus.prefer_worker(client, worker);
         let is_request = message.kind() == Kind::Request;
         self.await_answer(now, slot);
@@ -267,7 +267,7 @@ impl<I: Io> Shell<I> {
             true => Fault::session_of_another_node(),
             false => Fault::no_session(),
         };
-        let client = http.members.session(id).ok_or_else(unknown)?;
+        let client = http.members.sessions.get(id).copied().ok_or_else(unknown)?;
         let at = http.members.get(client).filter(|at| {
             let is_there = !at.is_closing && at.listener == connection.listener;
             is_there && at.is_of(&connection.incoming.sender.origin.names)

@@ -441,7 +441,7 @@ impl<I: Io> Reactor<I> {
             // The head has all that is asked for.
             return Ok(());
         }
-        if !self.http.memory.has_room_for(data.len()) {
+        if self.http.memory.held + data.len() > self.http.memory.most {
             return Err(Fault::busy("memory is short; try again later"));
         }
         let connection = &mut self.http.connections[slot];

@@ -74,23 +74,21 @@ impl Notify {
     }
 
     fn new(to: Option<(OwnedFd, SocketAddrUnix)>, beat_every: Option<Duration>) -> Self {
-        Self { look_at: to.as_ref().map(|_| Duration::ZERO), to, beat_every, ..Self::default() }
+        Self { look_at: Some(Duration::ZERO), to, beat_every, ..Self::default() }
     }
 
     /// Something has changed that may have to be reported.
     pub(super) fn changed(&mut self) {
-        if self.to.is_some() {
-            if self.was_ready {
-                self.look_at.get_or_insert(self.looked_at + STATUS_EVERY);
-            } else {
-                self.look_at = Some(self.looked_at);
-            }
+        if self.was_ready {
+            self.look_at.get_or_insert(self.looked_at + STATUS_EVERY);
+        } else {
+            self.look_at = Some(self.looked_at);
         }
     }
 
     /// The daemon is stopping.
     pub(super) fn stops(&mut self) {
-        if !std::mem::replace(&mut self.stops, true) && self.to.is_some() {
+        if !std::mem::replace(&mut self.stops, true) {
             self.look_at = Some(Duration::ZERO);
         }
     }
@@ -98,7 +96,7 @@ impl Notify {
     /// The daemon is reloading its configuration.
     pub(super) fn reloads(&mut self) {
         // A start that is not over is reported as ready later anyway.
-        if self.to.is_some() && self.was_ready {
+        if self.was_ready {
             let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
             self.reload_begins = Some(now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000);
             self.look_at = Some(Duration::ZERO);
@@ -107,7 +105,7 @@ impl Notify {
 
     /// The reload has ended, with the new or the old configuration.
     pub(super) fn reloaded(&mut self) {
-        if self.to.is_some() && self.was_ready {
+        if self.was_ready {
             self.reload_ends = true;
             self.look_at = Some(Duration::ZERO);
         }

@@ -274,7 +274,11 @@ impl<I: Io> Shell<I> {
             notify.stops();
         }
         if notify.due().is_some() {
-            notify.tell(io.turned_at(), || condition(&self.bus, clock.now()));
+            notify.tell(io.turned_at(), || {
+                let (running, wanted) = self.bus.staffing();
+                let is_ready = self.bus.has_started(clock.now());
+                Condition { is_ready, running, wanted, clients: self.bus.levels().clients.used }
+            });
         }
     }
 
@@ -389,9 +393,4 @@ impl<I: Io> Shell<I> {
             Operation::Log => self.reactor.log_written(now, completion.result),
         }
     }
-}
-
-fn condition(bus: &Bus, now: Moment) -> Condition {
-    let (running, wanted) = bus.staffing();
-    Condition { is_ready: bus.has_started(now), running, wanted, clients: bus.levels().clients.used }
 }

@@ -75,7 +75,7 @@ tables! {
     {
         "client": client.number,
         "source": client.origin.place.to_string(),
-        "listener": place(view, client.listener),
+        "listener": view.places.get(client.listener).map_or("", |place| place.label()),
         "state": client.state,
         "age_seconds": seconds(client.account.lasted),
         "idle_seconds": seconds(client.link.idle),
@@ -128,7 +128,7 @@ tables! {
     {
         "pool": pool.settings.id,
         "why": why(view.bus.pool_readiness(at)),
-        "requests": outcomes(pool.tally),
+        "requests": Outcome::ALL.iter().map(|one| (one.name(), pool.tally.requests(*one))).collect::<Value>(),
         "answer_seconds_half_below" as "p50": quantile(pool.tally, 0.5),
         "answer_seconds_99_percent_below" as "p99": quantile(pool.tally, 0.99),
         "instances": pool.settings.instances,
@@ -314,10 +314,6 @@ fn name(view: &View<'_>, name: Name) -> String {
     }
 }
 
-fn place<'v>(view: &'v View<'_>, listener: usize) -> &'v str {
-    view.places.get(listener).map_or("", |place| place.label())
-}
-
 /// Why it is not ready, if it is not.
 fn why(readiness: Option<Readiness>) -> Value {
     match readiness {
@@ -325,11 +321,6 @@ fn why(readiness: Option<Readiness>) -> Value {
         Some(Readiness::NotReady(why)) => why.into(),
         Some(Readiness::Draining) | None => "draining".into(),
     }
-}
-
-/// Requests by outcome.
-fn outcomes(tally: &Tally) -> Value {
-    Outcome::ALL.iter().map(|outcome| (outcome.name(), tally.requests(*outcome))).collect()
 }
 
 /// A quantile of answer times.

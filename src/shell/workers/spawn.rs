@@ -233,9 +233,7 @@ impl Job {
             }
         }
     }
-}
 
-impl Job {
     /// Three pipes that the worker's user owns: opening /dev/stderr opens the pipe again, which checks its permissions.
     fn pipes(&self) -> io::Result<[(OwnedFd, OwnedFd); 3]> {
         let make = || -> io::Result<_> {
@@ -425,10 +423,6 @@ fn was_killed(child: libc::pid_t) -> bool {
 
 /// Converts the result of a C library call.
 fn done(step: &'static str, result: c_int) -> Result<(), Failure> {
-    if result < 0 { Err((step, Errno::from_raw_os_error(errno()))) } else { Ok(()) }
-}
-
-fn errno() -> c_int {
     // SAFETY: the C library's errno of this thread, which waits while its child uses it.
-    unsafe { *libc::__errno_location() }
+    if result < 0 { Err((step, Errno::from_raw_os_error(unsafe { *libc::__errno_location() }))) } else { Ok(()) }
 }

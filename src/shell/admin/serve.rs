@@ -98,7 +98,7 @@ impl<I: Io> Shell<I> {
         let operator = self.admin.operator(slot);
         let connection = &mut self.reactor.http.connections[slot];
         let framing = response.framing(connection.incoming.is_old);
-        let stays = connection.incoming.keeps_alive && framing != Framing::UntilEnd;
+        let stays = !connection.incoming.is_last && framing != Framing::UntilEnd;
         let out = connection.outgoing.queue();
         out.extend_from_slice(response.head(framing, stays).as_bytes());
         match response.body {
@@ -108,7 +108,7 @@ impl<I: Io> Shell<I> {
         }
         operator.since = now;
         // The last piece decides whether the connection ends.
-        connection.incoming.keeps_alive = stays || operator.rest.is_some();
+        connection.incoming.is_last = !stays && operator.rest.is_none();
         self.reactor.begin_http_answer(now, slot);
     }
 
@@ -141,7 +141,7 @@ impl<I: Io> Shell<I> {
         let connection = &mut self.reactor.http.connections[slot];
         *connection.outgoing.queue() = out;
         match rest {
-            Some(rest) if !goes_on => connection.incoming.keeps_alive = rest.stays,
+            Some(rest) if !goes_on => connection.incoming.is_last = !rest.stays,
             rest => self.admin.operator(slot).rest = rest,
         }
         self.send_http(now, slot);

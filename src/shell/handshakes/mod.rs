@@ -108,11 +108,11 @@ impl<I: Io> Shell<I> {
         }
         connection.state = State::Reading;
         if !reactor.listeners.speaks_mcp(listener) {
-            connection.incoming.reader = RequestReader::new(now, LIMITS);
+            connection.reader = RequestReader::new(now, LIMITS);
             return;
         }
         let limits = limits(reactor.connections.longest_client_line);
-        (connection.since, connection.incoming.reader) = (now, RequestReader::new(now, limits));
+        (connection.since, connection.reader) = (now, RequestReader::new(now, limits));
         match reactor.make_room_for_http(now) {
             true => reactor.http.becomes_mcp(slot),
             false => reactor.leave_http(now, slot),
@@ -223,7 +223,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn refuse_handshake(&mut self, now: Moment, slot: usize, fault: &Fault) {
         let connection = &mut self.http.connections[slot];
         let refusal = Refusal { status: fault.status, why: fault.why.clone(), retry_after: fault.retry_after };
-        connection.incoming.keeps_alive = false;
+        connection.incoming.is_last = true;
         connection.outgoing.queue().extend_from_slice(refusal.to_string().as_bytes());
         let (place, address) = (connection.origin.place, &self.listeners.acceptors[connection.acceptor].address);
         let text = format!("a WebSocket is refused: on {address} {} ({})", fault.why, fault.status.code());

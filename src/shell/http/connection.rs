@@ -94,8 +94,8 @@ pub(in crate::shell) struct Sender {
 }
 
 /// The incoming request.
+#[derive(Default)]
 pub(in crate::shell) struct Incoming {
-    pub reader: RequestReader,
     /// Received bytes that are not consumed.
     pub bytes: Vec<u8>,
     /// The parsed head.
@@ -109,28 +109,13 @@ pub(in crate::shell) struct Incoming {
     pub is_head: bool,
     /// It is of HTTP/1.0, where the close of the connection ends a stream.
     pub is_old: bool,
-    /// The connection may carry another request.
-    pub keeps_alive: bool,
+    /// The connection carries no other request.
+    pub is_last: bool,
     /// The client has half-closed.
     pub has_ended: bool,
 }
 
 impl Incoming {
-    fn new(now: Moment, limits: Limits) -> Self {
-        Self {
-            reader: RequestReader::new(now, limits),
-            bytes: Vec::new(),
-            asked: None,
-            sender: Sender::default(),
-            body: Vec::new(),
-            parked: None,
-            is_head: false,
-            is_old: false,
-            keeps_alive: true,
-            has_ended: false,
-        }
-    }
-
     /// Bytes of the body so far, or of the parked message.
     pub(super) fn weight(&self) -> usize {
         message::received(&self.body) + self.parked.as_ref().map_or(0, Message::weight)
@@ -176,6 +161,8 @@ pub(in crate::shell) struct Outgoing {
     pub whole: Option<(EventId, usize)>,
     /// It is in the list of outputs with something to send.
     pub is_dirty: bool,
+    /// The connection is closed after what is being sent, and its receive is cancelled.
+    pub parts: bool,
     /// How many queued bytes, also of requests behind the current one, are accounted for.
     pub weighed: usize,
 }
@@ -253,6 +240,7 @@ pub(in crate::shell) struct Connection {
     /// Distinguishes it from others in its slot.
     pub serial: u64,
     pub state: State,
+    pub reader: RequestReader,
     pub incoming: Incoming,
     pub outgoing: Outgoing,
     pub in_flight: InFlight,
@@ -264,8 +252,6 @@ pub(in crate::shell) struct Connection {
     pub since: Moment,
     /// Its deadline. Its timer may expire earlier, and is then set again.
     pub due: Moment,
-    /// It is closed after what is being sent, and its receive is cancelled.
-    pub parts: bool,
 }
 
 impl Connection {
@@ -279,14 +265,14 @@ impl Connection {
             origin: place.into(),
             serial,
             state: State::Reading,
-            incoming: Incoming::new(now, limits),
+            reader: RequestReader::new(now, limits),
+            incoming: Incoming::default(),
             outgoing: Outgoing::default(),
             in_flight: InFlight::default(),
             member: None,
             stream: 0,
             since: now,
             due: now,
-            parts: false,
         }
     }
 
@@ -308,8 +294,8 @@ impl Connection {
 
     /// How its responses have to be sent.
     pub(super) fn manner<'a>(&self, session: Option<&'a str>) -> Manner<'a> {
-        let Incoming { is_head, is_old, keeps_alive, .. } = self.incoming;
-        Manner { session, is_last: !keeps_alive, is_old, is_head, page: self.incoming.sender.page.clone() }
+        let Incoming { is_head, is_old, is_last, .. } = self.incoming;
+        Manner { session, is_last, is_old, is_head, page: self.incoming.sender.page.clone() }
     }
 
     /// Queues an event.
@@ -320,7 +306,7 @@ impl Connection {
     /// Whether it can be closed after what is queued: its last request is complete, and nothing follows it.
     pub(super) fn may_part(&self) -> bool {
         let incoming = &self.incoming;
-        let is_last = self.state == State::Answering && !incoming.keeps_alive && incoming.reader.is_over();
+        let is_last = self.state == State::Answering && incoming.is_last && self.reader.is_over();
         is_last && incoming.bytes.is_empty() && !incoming.has_ended && !self.in_flight.has(Flight::Watch)
     }
 
@@ -335,7 +321,7 @@ impl Connection {
 
     /// Whether nothing of its next request has arrived.
     pub(super) fn is_silent(&self) -> bool {
-        self.incoming.reader.awaits_head() && self.incoming.bytes.is_empty()
+        self.reader.awaits_head() && self.incoming.bytes.is_empty()
     }
 }
 

@@ -229,7 +229,7 @@ impl<I: Io> Reactor<I> {
     pub(super) fn begin_http_events(&mut self, now: Moment, slot: usize, place: u32) {
         let connection = &mut self.http.connections[slot];
         if connection.incoming.is_old {
-            connection.incoming.keeps_alive = false;
+            connection.incoming.is_last = true;
         }
         let member = connection.member.and_then(|client| self.http.members.get_mut(client));
         let session = member.and_then(Member::session);

@@ -63,8 +63,8 @@ impl<I: Io> Shell<I> {
         let connection = &reactor.http.connections[slot];
         match (connection.state, completion.result) {
             (State::Leaving, _) => reactor.remove_http_if_idle(slot),
-            (State::Lingering, _) if connection.parts => self.reactor.linger_http(now, slot),
-            (State::Answering, ..0) if connection.parts => {}
+            (State::Lingering, _) if connection.outgoing.parts => self.reactor.linger_http(now, slot),
+            (State::Answering, ..0) if connection.outgoing.parts => {}
             (_, error) if error == -libc::ENOBUFS => reactor.http.starved.push(slot),
             (_, error) if error == -libc::EAGAIN || error == -libc::EINTR => reactor.arm_http_receive(slot),
             (State::Header | State::Reading, _) if connection.purpose == Purpose::Handshake => {
@@ -81,8 +81,8 @@ impl<I: Io> Shell<I> {
         let connection = &mut reactor.http.connections[slot];
         match connection.state {
             State::Leaving => reactor.remove_http_if_idle(slot),
-            State::Lingering if connection.parts => {
-                connection.parts = false;
+            State::Lingering if connection.outgoing.parts => {
+                connection.outgoing.parts = false;
                 reactor.linger_http(now, slot);
             }
             State::Lingering => reactor.arm_http_receive(slot),
@@ -129,7 +129,7 @@ impl<I: Io> Shell<I> {
         while let Some(connection) = self.reactor.http.connections.get_mut(slot)
             && connection.state == State::Reading
         {
-            let result = match connection.incoming.reader.next(now, &bytes[at..]) {
+            let result = match connection.reader.next(now, &bytes[at..]) {
                 Event::More(length) => {
                     at += length;
                     break;
@@ -170,7 +170,7 @@ impl<I: Io> Shell<I> {
             }
         };
         if connection.state == State::Reading {
-            let deadline = connection.incoming.reader.deadline();
+            let deadline = connection.reader.deadline();
             let latest = if connection.is_idle() { deadline } else { connection.since.after(REQUEST_TIME) };
             self.reactor.set_http_due(slot, deadline.min(latest));
         }
@@ -186,13 +186,13 @@ impl<I: Io> Shell<I> {
     fn take_head(&mut self, now: Moment, slot: usize, head: &Request<'_>, begun: &[u8]) -> Result<(), Fault> {
         let connection = &mut self.reactor.http.connections[slot];
         let incoming = &mut connection.incoming;
-        (incoming.is_old, incoming.keeps_alive) = (head.is_old, head.keeps_alive);
+        (incoming.is_old, incoming.is_last) = (head.is_old, !head.keeps_alive);
         incoming.is_head = head.method == Method::Head;
         let is_upgrade = connection.purpose == Purpose::Handshake && head.fields.has("upgrade", "websocket");
         let is_check = head.path == HEALTH && matches!(head.method, Method::Get | Method::Head) && !is_upgrade;
         match connection.purpose {
             Purpose::Mcp | Purpose::Handshake if is_check => {
-                incoming.keeps_alive = false;
+                incoming.is_last = true;
                 let answer = health(&self.bus, connection.listener, head.method);
                 connection.outgoing.queue().extend_from_slice(answer.as_bytes());
                 self.reactor.begin_http_answer(now, slot);
@@ -215,7 +215,7 @@ impl<I: Io> Shell<I> {
     /// Refuses a request after which nothing can be read.
     fn fail_http(&mut self, now: Moment, slot: usize, fault: &Fault) {
         let connection = &mut self.reactor.http.connections[slot];
-        connection.incoming.keeps_alive = false;
+        connection.incoming.is_last = true;
         match connection.purpose {
             Purpose::Admin => self.fail_operator(now, slot, fault.status, &fault.why),
             Purpose::Handshake => self.reactor.refuse_handshake(now, slot, fault),
@@ -233,7 +233,7 @@ impl<I: Io> Shell<I> {
             (State::Leaving, _) => return reactor.remove_http_if_idle(slot),
             (_, 1..) if had_to_wait && tells_half_closed(result) => {
                 // Nothing else would show it if nothing is received any more.
-                connection.incoming.has_ended |= connection.parts;
+                connection.incoming.has_ended |= connection.outgoing.parts;
                 return reactor.await_http_room(slot, true);
             }
             (_, 1..) if had_to_wait => {}
@@ -277,7 +277,7 @@ impl<I: Io> Shell<I> {
             };
             connection.in_flight.add(Flight::Write);
             let is_received = connection.in_flight.has(Flight::Read);
-            let cancels = parts && !std::mem::replace(&mut connection.parts, parts) && is_received;
+            let cancels = parts && !std::mem::replace(&mut connection.outgoing.parts, parts) && is_received;
             // SAFETY: what is sent is not touched and the socket stays open while this is in flight.
             unsafe { reactor.io.submit(send, Operation::HttpSend.token(slot)) };
             if cancels {
@@ -300,22 +300,22 @@ impl<I: Io> Shell<I> {
         connection.incoming.clear();
         self.reactor.release_http(slot);
         let connection = &mut self.reactor.http.connections[slot];
-        if !connection.incoming.keeps_alive {
+        if connection.incoming.is_last {
             let sends_more = !connection.incoming.bytes.is_empty();
-            if connection.parts && !sends_more && connection.in_flight.has(Flight::Read) {
+            if connection.outgoing.parts && !sends_more && connection.in_flight.has(Flight::Read) {
                 // It is cancelled, and the connection closed as soon as that has completed.
                 connection.state = State::Lingering;
-            } else if connection.incoming.has_ended && !connection.parts {
+            } else if connection.incoming.has_ended && !connection.outgoing.parts {
                 self.reactor.leave_http(now, slot);
             } else {
-                connection.parts &= !sends_more;
+                connection.outgoing.parts &= !sends_more;
                 self.reactor.linger_http(now, slot);
             }
             return;
         }
         let waiting = connection.incoming.bytes.len();
         connection.state = State::Reading;
-        connection.incoming.reader.answered(now, waiting);
+        connection.reader.answered(now, waiting);
         if connection.incoming.has_ended && waiting == 0 {
             return self.reactor.leave_http(now, slot);
         }
@@ -365,7 +365,7 @@ impl<I: Io> Reactor<I> {
         let connection = &mut self.http.connections[slot];
         connection.state = State::Lingering;
         let _ = shutdown(&connection.socket, Shutdown::Write);
-        let parts = std::mem::take(&mut connection.parts);
+        let parts = std::mem::take(&mut connection.outgoing.parts);
         if parts && self.io.receive_now(connection.socket.as_fd(), &mut [0; 512]) == 0 {
             return self.leave_http(now, slot);
         }
@@ -378,7 +378,7 @@ impl<I: Io> Reactor<I> {
     /// Arms a receive, if input is of interest: during a response, only its end.
     pub(super) fn arm_http_receive(&mut self, slot: usize) {
         let Some(connection) = self.http.connections.get_mut(slot) else { return };
-        if connection.state == State::Leaving || connection.incoming.has_ended || connection.parts {
+        if connection.state == State::Leaving || connection.incoming.has_ended || connection.outgoing.parts {
             return;
         }
         if connection.state != State::Reading && connection.incoming.bytes.len() >= LONGEST_HEAD {

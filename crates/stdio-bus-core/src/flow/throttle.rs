@@ -1,5 +1,6 @@
 //! Clients that are not read for a while because of their requests: one whose requests keep crashing workers, one that
-//! was refused because it fills a table, and one whose cancellations name nothing, from their next line on.
+//! was refused because it fills a table, and one whose cancellations name nothing, from their next line on. Not one
+//! whose cancellation has crossed the answer: that is nobody's fault, so each request excuses one.
 //!
 //! And one with many unanswered requests while there are others: its lines share the pipes with theirs, and it would
 //! fill the table of pending requests, getting errors for requests that its worker could well answer. It never waits
@@ -27,6 +28,8 @@ const LONGEST_REST: Duration = Duration::from_millis(32);
 const REFUSALS_COUNT_FOR: Duration = Duration::from_secs(1);
 /// The ends of such pauses are rounded up to this, in nanoseconds.
 const REST_ROUND: u64 = 4_000_000;
+/// This many of a client's newest requests excuse a cancellation each.
+const CROSSINGS: u64 = 64;
 /// How long a client with many unanswered requests waits at most for its next turn.
 const YIELDS_FOR: Duration = Duration::from_millis(1);
 
@@ -39,6 +42,8 @@ pub(crate) struct Throttle {
     refusals: u32,
     /// Time of the last one.
     refused_at: Moment,
+    /// Number of the client's requests that excuse no cancellation any more.
+    excused: u64,
     /// It is throttled only because it is far ahead.
     yields: bool,
     /// It is, or was: its next lines are taken however far ahead it is.
@@ -47,7 +52,7 @@ pub(crate) struct Throttle {
 
 impl Throttle {
     pub(crate) const NONE: Self =
-        Self { crashes: 0, refusals: 0, refused_at: Moment(0), yields: false, has_turn: false };
+        Self { crashes: 0, refusals: 0, refused_at: Moment(0), excused: 0, yields: false, has_turn: false };
 
     /// The next lines of a client that is far ahead arrive: returns whether they are its turn, which ends with them.
     pub(crate) fn take_turn(&mut self) -> bool {
@@ -65,6 +70,15 @@ impl Throttle {
         self.crashes += 1;
         let more = self.crashes.checked_sub(SUSPECT_AFTER)?;
         Some((self.crashes, FIRST_PENALTY.saturating_mul(1 << more.min(16)).min(LONGEST_PENALTY)))
+    }
+
+    /// A cancellation of the client, which has made so many requests, named nothing. Returns whether it may have crossed
+    /// an answer.
+    fn excuse(&mut self, asked: u64) -> bool {
+        self.excused = self.excused.max(asked.saturating_sub(CROSSINGS));
+        let crossed = self.excused < asked;
+        self.excused += u64::from(crossed);
+        crossed
     }
 
     /// The client was refused. Returns until when it is not read.
@@ -106,6 +120,14 @@ impl Bus {
                 );
                 (id, text)
             });
+        }
+    }
+
+    /// A cancellation of this client named nothing.
+    pub(crate) fn penalise_cancellation(&mut self, key: ClientKey) {
+        let Some(client) = self.endpoint(key.into()) else { return };
+        if !client.seldom.throttle.excuse(client.traffic.asked) {
+            self.penalise_refusal(key);
         }
     }
 

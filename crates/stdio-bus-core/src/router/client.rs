@@ -103,7 +103,7 @@ impl Bus {
             Err(refusal @ Refusal(Reason::UnknownRequest, _)) if matches!(message.verb, Verb::Cancel(_)) => {
                 let flow = self.refuse(client.into(), line, refusal);
                 if flow == Flow::Next {
-                    self.penalise_refusal(client);
+                    self.penalise_cancellation(client);
                 }
                 return Ok(flow);
             }

@@ -290,6 +290,37 @@ fn a_client_whose_cancellation_names_nothing_is_paused_unless_it_is_alone() {
     }
 }
 
+#[test]
+fn a_client_whose_cancellations_cross_the_answers_is_not_paused() {
+    let mut bench = bench(1);
+    let (client, worker, _other) = (bench.client(), bench.worker(0), bench.client());
+    for _ in 0..100 {
+        bench.write(client, r#"{"id":5,"method":"x"}"#);
+        assert_eq!(bench.read(worker).len(), 1, "it is read at once");
+        bench.write(worker, r#"{"id":5,"result":1}"#);
+        bench.write(client, &cancel("5"));
+    }
+    bench.write(client, &cancel("5"));
+    bench.write(client, r#"{"method":"x"}"#);
+    assert_eq!(bench.read(worker).len(), 0, "a request excuses one cancellation");
+}
+
+#[test]
+fn many_answered_requests_excuse_no_flood_of_cancellations() {
+    let mut bench = bench(1);
+    let (client, worker, _other) = (bench.client(), bench.worker(0), bench.client());
+    for _ in 0..1000 {
+        bench.write(client, r#"{"id":5,"method":"x"}"#);
+        bench.write(worker, r#"{"id":5,"result":1}"#);
+    }
+    bench.read(worker);
+    for id in 0..65 {
+        bench.write(client, &cancel(&id.to_string()));
+    }
+    bench.write(client, r#"{"method":"x"}"#);
+    assert_eq!(bench.read(worker).len(), 0);
+}
+
 /// A client with a worker of its own that has cancelled its request 1. The worker was silent for so long that its
 /// answer is not awaited any more.
 fn given_up() -> (Bench, Peer, Peer) {

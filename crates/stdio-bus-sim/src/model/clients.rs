@@ -226,10 +226,11 @@ impl Model {
 
     /// A client's cancellation named nothing. A client that is alone keeps no other waiting.
     pub(super) fn rests(&mut self, now: Moment, client: usize) {
-        if self.clients.iter().filter(|client| !client.gone).count() == 1 {
-            return;
+        let is_late = self.clients[client].penalty.is_late();
+        let is_alone = self.clients.iter().filter(|client| !client.gone).count() == 1;
+        if !is_late && !is_alone {
+            self.clients[client].penalty.refused(now);
         }
-        self.clients[client].penalty.refused(now);
     }
 
     /// The effects that a client's line may have had before it was refused.

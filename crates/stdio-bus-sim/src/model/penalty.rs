@@ -17,6 +17,8 @@ const REST: Duration = Duration::from_millis(1);
 const LONGEST_REST: Duration = Duration::from_millis(32);
 
 const REFUSALS_COUNT_FOR: Duration = Duration::from_secs(1);
+/// Each request may be cancelled once after its answer; so many at most at once.
+const LATE: usize = 64;
 const REST_ROUND: u64 = 4_000_000;
 
 /// A client's record, and for how long it is not read.
@@ -27,6 +29,8 @@ pub(super) struct Penalty {
     /// Number of its cancellations in a row that named nothing, and the time of the last one.
     refusals: usize,
     refused_at: Moment,
+    /// How many cancellations that name nothing cost nothing.
+    free: usize,
     /// It is not read before this moment.
     until: Option<Moment>,
 }
@@ -46,7 +50,19 @@ impl Penalty {
         self.crashes = 0;
     }
 
-    /// A cancellation of the client named nothing.
+    /// The client has asked something.
+    pub(super) fn asked(&mut self) {
+        self.free = LATE.min(self.free + 1);
+    }
+
+    /// A cancellation of the client named nothing. Returns whether it costs nothing.
+    pub(super) fn is_late(&mut self) -> bool {
+        let is_late = self.free > 0;
+        self.free -= usize::from(is_late);
+        is_late
+    }
+
+    /// A cancellation of the client named nothing, and it was not late.
     pub(super) fn refused(&mut self, now: Moment) {
         if now.since(self.refused_at) > REFUSALS_COUNT_FOR {
             self.refusals = 0;

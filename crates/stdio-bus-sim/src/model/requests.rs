@@ -69,6 +69,7 @@ impl Model {
             }
             return;
         }
+        self.clients[client].penalty.asked();
         // A subscription is not answered before it is cancelled.
         let timeout = self.settings.pools[self.workers[worker].pool].request_timeout.filter(|_| !line.listens());
         let request = Request {

@@ -150,9 +150,10 @@ impl Session {
                 let id = Id::parse(id).ok();
                 self.exchanges.iter().position(|exchange| Some(&exchange.id) == id.as_ref())
             }
-            Line::Progress(token) => {
-                self.exchanges.iter().position(|exchange| exchange.token.as_deref() == Some(token))
-            }
+            Line::Progress(token) => self
+                .exchanges
+                .iter()
+                .position(|exchange| exchange.token.as_deref().is_some_and(|own| is_same(own, token))),
             Line::Unrelated | Line::Other => None,
         };
         let number = match exchange {
@@ -290,6 +291,11 @@ impl Session {
     }
 }
 
+/// Whether two progress tokens are one: a worker may spell a client's in another way.
+fn is_same(own: &[u8], told: &[u8]) -> bool {
+    own == told || matches!((Id::parse(own), Id::parse(told)), (Ok(own), Ok(told)) if own == told)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -314,6 +320,17 @@ mod tests {
         let last = session.deliver(&Line::Answer(b"2"));
         assert!(!last.is_whole && last.is_last && last.connection == Some(11));
         assert!(!session.goes_on(1) && !session.goes_on(2));
+    }
+
+    #[test]
+    fn progress_goes_to_its_request_however_the_worker_spells_the_token() {
+        let mut session = session();
+        post(&mut session, 10, 1, Some("\"\u{e9}\"".as_bytes()));
+        post(&mut session, 11, 2, Some(b"2"));
+        post(&mut session, 12, 3, None);
+        assert_eq!(session.deliver(&Line::Progress(br#""\u00e9""#)).connection, Some(10));
+        assert_eq!(session.deliver(&Line::Progress(b"2.0")).connection, Some(11));
+        assert_eq!(session.deliver(&Line::Progress(br#""2""#)).connection, Some(12), "that is nobody's");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Access to the admin listener. Every client that can connect may read; an action needs a Unix socket, whose
-//! permissions decide, or the token. A browser page of another origin may neither act nor read: it cannot reach a Unix
-//! socket, and over TCP its requests name the page, or a host other than ours.
+//! permissions decide, or the token. A browser page of another origin may neither act nor read: over TCP its requests
+//! name the page, or a host other than ours. It reaches a Unix socket only through an operator's tunnel (`ssh -L`), and
+//! may not act there either.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -58,10 +59,13 @@ pub(super) struct MayAct(());
 
 /// Permission for a request to act, or the refusal.
 pub(super) fn may_act(origin: Origin, request: &Request, token: Option<&Token>) -> Result<MayAct, Response> {
-    if let Some(page) = &request.origin
-        && page.split_once("://").map(|(_, host)| host) != request.host.as_deref()
-    {
-        return Err(Response::text(Status::Forbidden, "a page of another origin may not act here"));
+    if let Some(page) = &request.origin {
+        let host = page.split_once("://").map(|(_, host)| host);
+        // Its own name leads it through a tunnel to the socket, too, once it has pointed it at this machine.
+        let is_ours = origin == Origin::Network || host.is_some_and(names_this_machine);
+        if !is_ours || host != request.host.as_deref() {
+            return Err(Response::text(Status::Forbidden, "a page of another origin may not act here"));
+        }
     }
     if request.fetch_site.as_deref().is_some_and(|site| site != "same-origin" && site != "none") {
         return Err(Response::text(Status::Forbidden, "a page of another site may not act here"));
@@ -132,5 +136,19 @@ mod tests {
         assert_eq!((act("\r\nOrigin: http://h:1"), act("\r\nSec-Fetch-Site: same-origin")), (200, 200));
         assert_eq!((act("\r\nOrigin: http://h:2"), act("\r\nOrigin: null")), (403, 403));
         assert_eq!((act("\r\nSec-Fetch-Site: cross-site"), act("\r\nSec-Fetch-Site: same-site")), (403, 403));
+    }
+    #[test]
+    fn a_page_whose_name_leads_to_a_tunnel_may_not_act_on_a_unix_socket() {
+        let act = |host: &str, origin| {
+            let fields = format!("Host: {host}\r\nOrigin: http://{host}");
+            code(may_act(origin, &request(&fields), None))
+        };
+        for ours in ["localhost:9001", "127.0.0.1:9001", "[::1]:9001"] {
+            assert_eq!(act(ours, Origin::Trusted), 200, "{ours}");
+        }
+        for rebound in ["evil.example:9001", "192.0.2.1:9001"] {
+            assert_eq!(act(rebound, Origin::Trusted), 403, "{rebound}");
+            assert_eq!(act(rebound, Origin::AnyUser), 403, "{rebound}");
+        }
     }
 }

@@ -62,7 +62,10 @@ impl<I: Io> Shell<I> {
         let running = &self.reloads.running;
         let in_use = InUse {
             pools: (0..running.pools.len()).map(|pool| self.bus.pool_in_use(pool)).collect(),
-            listeners: (0..running.listeners.len()).map(|listener| self.bus.listener_in_use(listener)).collect(),
+            // Connections without a client would pass on to the listener that gets the place next.
+            listeners: (0..running.listeners.len())
+                .map(|listener| self.bus.listener_in_use(listener) || self.reactor.http.is_connected_to(listener))
+                .collect(),
         };
         let begun = self.reactor.listeners.own_tcp().and_then(|own| {
             let teller = &self.reactor.signals.teller;

@@ -276,6 +276,46 @@ fn mcp_sessions_go_on_over_a_reload_and_new_ones_meet_the_new_command() {
 }
 
 #[test]
+fn sessions_of_a_removed_http_listener_go_on_over_their_connections_for_the_time_of_a_drain() {
+    let setup = Setup::new([with(worker("agents", 1, &[]), "assignment", "client")]).no_listener();
+    let setup = setup.set("listeners", json!([{ "http": "127.0.0.1:0" }])).limit("drain_timeout_sec", 2);
+    let daemon = start_ready(setup);
+    let mut client = Http::session(daemon.address(), "2025-11-25");
+    let mut kept = client.again();
+    assert_eq!(kept.call(1, "m", json!({}))["id"], 1);
+    let path = daemon.path("other").display().to_string();
+    reload(&daemon, |config| config["listeners"] = json!([{ "unix": path }]));
+    assert_eq!(client.call(2, "m", json!({}))["id"], 2);
+    assert_eq!(kept.open(None).status, 200, "its stream, too");
+    let begins = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
+    let refused = client.ask(&request(3, "initialize", begins));
+    assert_eq!(refused.status, 503);
+    assert!(refused.body.contains("this listener was removed"), "{refused:?}");
+    let last = kept.message().expect("it is told");
+    assert!(last.data.contains("listener_removed"), "{last:?}");
+    daemon.stop();
+}
+
+#[test]
+fn a_connection_to_a_removed_listener_is_none_to_the_one_that_comes_after_it() {
+    let pool = with(worker("agents", 1, &[]), "assignment", "client");
+    let setup = Setup::new([pool]).no_listener().limit("drain_timeout_sec", 0);
+    let path = setup.text_path("stays");
+    let listeners = json!([{ "http": "127.0.0.1:0" }, { "unix": path }]);
+    let daemon = start_ready(setup.set("listeners", listeners));
+    let mut stranger = Http::connect(daemon.address());
+    let unknown = stranger.ask(&request(1, "m", json!({})));
+    assert_eq!(unknown.status, 400, "it has no session, and stays");
+    reload(&daemon, |config| config["listeners"] = json!([{ "unix": path }]));
+    let private = daemon.path("private").display().to_string();
+    reload(&daemon, |config| config["listeners"] = json!([{ "http": format!("unix:{private}") }, { "unix": path }]));
+    let begins = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
+    let refused = stranger.ask(&request(2, "initialize", begins));
+    assert_eq!(refused.status, 503, "{refused:?}");
+    daemon.stop();
+}
+
+#[test]
 fn the_operator_has_workers_replaced_in_turn_or_at_once() {
     let mut daemon = start_ready(Setup::new([named("a", 2)]));
     let mut client = daemon.connect();

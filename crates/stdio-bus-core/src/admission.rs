@@ -24,6 +24,8 @@ const EXPLAINED_REFUSALS: usize = 16;
 pub enum TurnedAway {
     /// The daemon shuts down.
     Draining,
+    /// The listener is gone from the configuration.
+    Removed,
     /// It is not allowed.
     NotAllowed(String),
     /// There is no room for it now.
@@ -172,20 +174,23 @@ impl Bus {
     /// # Errors
     /// Why not.
     pub fn would_take(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
-        self.may_enter(listener, origin)?;
+        self.may_ask(listener, origin)?;
+        if self.settings.listeners[listener].is_gone {
+            return Err(TurnedAway::Removed);
+        }
         if self.free_slots() == 0 {
             return Err(TurnedAway::NoRoom(format!("all {} connections are in use", self.most_clients())));
         }
         self.no_room(listener, origin.source()).map_or(Ok(()), |text| Err(TurnedAway::NoRoom(text)))
     }
 
-    /// Whether a client of this origin is allowed at all.
+    /// Whether a client of this origin is allowed at all, one that was here before the listener was removed included.
     ///
     /// # Errors
     /// Why not.
-    pub fn may_enter(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
-        let Some(settings) = self.settings.listeners.get(listener) else { return Err(TurnedAway::Draining) };
-        if self.shutdown.stops_workers() || settings.is_gone {
+    pub fn may_ask(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
+        let Some(settings) = self.settings.listeners.get(listener) else { return Err(TurnedAway::Removed) };
+        if self.shutdown.stops_workers() {
             return Err(TurnedAway::Draining);
         }
         if let Err(key) = settings.entry.lets_in(origin) {

@@ -35,6 +35,10 @@ fn forbidden(why: String) -> Refusal {
 pub(in crate::shell) fn turned_away(why: TurnedAway) -> Refusal {
     match why {
         TurnedAway::Draining => Refusal::unavailable("the daemon shuts down", RETRY_AFTER),
+        TurnedAway::Removed => Refusal::unavailable(
+            "this listener was removed from the configuration: connect to another one",
+            RETRY_AFTER,
+        ),
         TurnedAway::NoRoom(why) => Refusal::unavailable(why, RETRY_AFTER),
         TurnedAway::NotAllowed(why) => forbidden(why),
     }

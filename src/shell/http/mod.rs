@@ -108,6 +108,11 @@ impl Http {
         self.counts[purpose as usize]
     }
 
+    /// Whether a listener has accepted one of the connections.
+    pub(super) fn is_connected_to(&self, listener: usize) -> bool {
+        self.connections.iter().any(|(_, it)| !it.is_operators() && it.listener == listener)
+    }
+
     /// Whether another connection of this purpose fits, or no listener has any; of handshakes, without any free slot of
     /// clients.
     pub(super) fn has_room(&self, purpose: Purpose) -> bool {

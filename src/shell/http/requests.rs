@@ -39,7 +39,7 @@ impl<I: Io> Shell<I> {
             return Ok(());
         }
         let bearer = policy.identify(&mut origin, &caller)?;
-        self.bus.may_enter(listener, &origin).map_err(turned_away)?;
+        self.bus.may_ask(listener, &origin).map_err(turned_away)?;
         let asked = Asked::of(head, &policy.terms.path)?;
         if asked.verb != Verb::Post && head.body != Framing::Length(0) {
             return Err(Fault::new(Status::BadRequest, "only POST has a body"));

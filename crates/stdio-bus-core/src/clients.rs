@@ -9,7 +9,6 @@ use super::pending::Request;
 use super::port::{Close, Effect, Effects};
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
-use super::session::state::Event;
 use super::settings::{Era, Limits};
 use super::shutdown::Stage;
 use super::timers::Timer;
@@ -241,7 +240,7 @@ impl Bus {
         }
         self.fail_requests_to_client(key, |_, _| true);
         while let Some(session) = self.clients.get(key).and_then(|client| client.end.sessions.first().copied()) {
-            self.give_up_session(session, Event::OwnerLeft);
+            self.give_up_session(session, false);
         }
         if self.balancer.lends {
             self.give_back(key);

@@ -250,7 +250,7 @@ impl Bus {
             name: session.name.as_bytes(),
             client: session.client.and_then(|client| self.client_number(client)),
             worker: self.name(Peer::Worker(session.worker)),
-            rank: session.state().rank(),
+            rank: session.rank(),
             pending: session.pending,
             idle: now.since(session.used),
         })

@@ -16,7 +16,7 @@ use crate::pending::{NewRequest, Request};
 use crate::report::Reason;
 use crate::request::Flags;
 use crate::session::access::{Naming, Place, Use, denied};
-use crate::session::state::{Event, State};
+use crate::session::state::State;
 use crate::session::table::FULL;
 use crate::timers::Timer;
 use crate::{Bus, Flow};
@@ -374,11 +374,9 @@ impl Bus {
 
     /// A message that was the first to name a session was not delivered.
     fn leave(&mut self, entered: Entered) {
-        entered
-            .session
-            .filter(|_| entered.is_new)
-            .into_iter()
-            .for_each(|session| self.give_up_session(session, Event::Refused));
+        if let Some(session) = entered.session.filter(|_| entered.is_new) {
+            self.give_up_session(session, true);
+        }
     }
 
     /// Replaces a message's references to other requests by those the worker knows. A reference that would hit another

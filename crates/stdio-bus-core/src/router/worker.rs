@@ -142,7 +142,7 @@ impl Bus {
             if verb == Verb::Close && succeeded {
                 self.drop_session(session);
             } else if verb == Verb::Load && !succeeded && self.sessions.get(session).is_some_and(may_go) {
-                self.give_up_session(session, Event::Refused);
+                self.give_up_session(session, true);
             }
         }
     }

@@ -5,7 +5,7 @@ use alloc::rc::Rc;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
-use super::state::{Event, Rest, State};
+use super::state::{Event, State};
 use crate::Bus;
 use crate::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use crate::pending::Request;
@@ -50,26 +50,28 @@ impl Bus {
         if self.sessions.is_full() && !self.evict_session_for(client) || !self.give_session(key, client) {
             return false;
         }
-        self.sessions.step(key, Event::AskedAgain);
         self.sessions.hear(key, self.time.now());
         self.watch_sessions(false);
         true
     }
 
-    /// A session is refused to its owner, which restores its previous state, or its owner leaves: that may cost it its
-    /// owner, and its place in the table.
-    pub(crate) fn give_up_session(&mut self, key: SessionKey, event: impl FnOnce(Rest) -> Event) {
-        let Some(session) = self.sessions.get(key) else { return };
-        let (event, is_owned) = (event(session.rest()), session.client.is_some());
-        match self.sessions.step(key, event) {
-            Some(State::Gone) => self.drop_session(key),
-            Some(State::Held | State::Lingering) if is_owned => {
-                self.leave_owner(key);
-                if let Some(oldest) = self.sessions.hold(key) {
-                    self.drop_session(oldest);
-                }
-            }
-            _ => {}
+    /// The owner of a session leaves, or `is_refused` it before it had an answer. The name stays reserved as long as
+    /// the worker may speak of it.
+    pub(crate) fn give_up_session(&mut self, key: SessionKey, is_refused: bool) {
+        let Some(session) = self.sessions.get(key).filter(|session| session.client.is_some()) else { return };
+        if is_refused && session.state() >= State::Used {
+            return;
+        }
+        if !session.is_known && session.pending == 0 {
+            return self.drop_session(key);
+        }
+        self.leave_owner(key);
+        self.reserve(key);
+    }
+
+    fn reserve(&mut self, key: SessionKey) {
+        if let Some(oldest) = self.sessions.hold(key) {
+            self.drop_session(oldest);
         }
     }
 
@@ -180,9 +182,10 @@ impl Bus {
             None => {}
         }
         let Some(at) = self.workers.get_mut(worker) else { return };
-        let made = self.sessions.insert(Moment::default(), worker, &mut at.end.sessions, name, State::Held);
-        if let Some(oldest) = made.and_then(|key| self.sessions.hold(key)) {
-            self.drop_session(oldest);
+        let made = self.sessions.insert(Moment::default(), worker, &mut at.end.sessions, name, State::Lent);
+        if let Some(key) = made {
+            self.sessions.step(key, Event::Unseen);
+            self.reserve(key);
         }
     }
 
@@ -299,7 +302,7 @@ impl Bus {
         if is_known {
             self.note_lost(owner, name.as_bytes());
         }
-        self.give_up_session(key, Event::OwnerLeft);
+        self.give_up_session(key, false);
     }
 
     /// Panics if sessions, their owners, their workers and their requests disagree.

@@ -1,15 +1,15 @@
 //! The table of sessions: the owner of each name on each worker, reserved names, and expired claims (spec 3.4, decision
 //! 3). Owners and workers list their sessions, and the positions in these lists are kept here.
 //!
-//! Invariants: every index entry points at a live slot; a session has a live worker, and a live owner if its state says
-//! that it has one (`state.rs`).
+//! Invariants: every index entry points at a live slot; a session has a live worker, and a live owner or none; a name
+//! without one is [`State::Lent`].
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Deref;
 use core::time::Duration;
 
-use super::state::{Event, Rest, State, step};
+use super::state::{Event, State, step};
 use super::tombstones::Bonds;
 use crate::peer::{ClientKey, Moment, SessionKey, Text, WorkerKey};
 use crate::settings::MAX_SESSIONS;
@@ -61,9 +61,14 @@ impl Session {
         self.is_working
     }
 
-    /// Its state besides the owner.
-    pub(super) fn rest(&self) -> Rest {
-        Rest { is_known: self.is_known, is_pending: self.pending > 0 }
+    /// How certain its ownership is, for people; of a reserved name, how certain it was.
+    pub(crate) fn rank(&self) -> &'static str {
+        match self.state {
+            _ if self.client.is_none() && self.is_known => "issued",
+            State::Claimed | State::Asked | State::Lent => "claimed",
+            State::Used | State::Attested => "confirmed",
+            State::Loaded | State::Given => "issued",
+        }
     }
 }
 
@@ -214,7 +219,7 @@ impl Sessions {
             name: name.into(),
             has_plain_name: !name.contains(&b'\\'),
             state,
-            is_known: state >= State::Given,
+            is_known: state == State::Given,
             is_working: false,
             pending: 0,
             used: now,
@@ -251,18 +256,18 @@ impl Sessions {
         leave(at_worker, key);
     }
 
-    /// Applies an event to a session. Returns the new state; its consequences for the owner and the table are up to the
-    /// caller.
-    pub(crate) fn step(&mut self, key: SessionKey, event: Event) -> Option<State> {
-        let session = self.table.get_mut(key)?;
-        session.is_known |= event.makes_known();
-        session.state = step(session.state, event);
-        Some(session.state)
+    /// Applies an event to a session. A reserved name has no owner to prove anything.
+    pub(crate) fn step(&mut self, key: SessionKey, event: Event) {
+        let Some(session) = self.table.get_mut(key) else { return };
+        session.is_known |= event != Event::Answered;
+        if session.client.is_some() {
+            session.state = step(session.state, event);
+        }
     }
 
     /// Applies an event to all of these.
     pub(crate) fn step_all(&mut self, keys: [Option<SessionKey>; 2], event: Event) {
-        keys.into_iter().flatten().for_each(|key| _ = self.step(key, event));
+        keys.into_iter().flatten().for_each(|key| self.step(key, event));
     }
 
     /// A request of its owner, which does not change the session, is answered. None if more has to be checked, and then
@@ -293,7 +298,7 @@ impl Sessions {
     pub(super) fn end_request(&mut self, key: SessionKey) -> bool {
         let Some(session) = self.table.get_mut(key) else { return false };
         session.pending -= 1;
-        session.pending == 0 && step(session.state, Event::LastAnswer) == State::Gone
+        session.pending == 0 && session.client.is_none() && !session.is_known
     }
 
     /// The one of these sessions to evict first: nothing is pending in it; first those without an answer, then those
@@ -328,7 +333,8 @@ impl Sessions {
     /// Reserves a name, behind the others; returns the oldest one if there are too many.
     pub(super) fn hold(&mut self, key: SessionKey) -> Option<SessionKey> {
         self.holds += 1;
-        self.table.get_mut(key)?.held_as = self.holds;
+        let session = self.table.get_mut(key)?;
+        (session.held_as, session.state) = (self.holds, State::Lent);
         self.held.insert(self.holds, key);
         let (_, oldest) = self.held.first_key_value()?;
         (self.held.len() > MAX_HELD).then_some(*oldest)
@@ -346,7 +352,7 @@ impl Sessions {
         assert_eq!(self.table.iter().filter(|(_, session)| session.client.is_some()).count(), self.owned());
         for (key, session) in self.table.iter() {
             assert_eq!(self.of_worker(session.worker, session.name.as_bytes()), Some(key));
-            assert_eq!(session.client.is_some(), session.state.is_owned());
+            assert!(session.client.is_some() || session.state == State::Lent);
             assert!(session.client.is_some() || session.is_known || session.pending > 0, "a name is held for nothing");
             if let Some(client) = session.client {
                 assert!(self.of_client(client, session.name.as_bytes()).is_some());

@@ -138,7 +138,7 @@ impl Bus {
     /// The sessions that an answer ends: one that was closed, or one that was not loaded.
     fn end_sessions(&mut self, verb: Verb, succeeded: bool, sessions: [Option<SessionKey>; 2]) {
         for session in sessions.into_iter().flatten() {
-            let may_go = |at: &Session| at.pending == 0 && at.state().is_asked_for();
+            let may_go = |at: &Session| at.pending == 0 && at.state.is_asked_for();
             if verb == Verb::Close && succeeded {
                 self.drop_session(session);
             } else if verb == Verb::Load && !succeeded && self.sessions.get(session).is_some_and(may_go) {

@@ -63,8 +63,8 @@ impl Session {
     /// session is bound to a user name, `gives_out_names` whether a name not given out is a guess.
     #[inline]
     pub(crate) fn is_open_at_once(&self, has_bonds: bool, gives_out_names: impl FnOnce() -> bool) -> bool {
-        let is_claim = || matches!(self.state(), State::Claimed | State::Used) && !gives_out_names();
-        self.state() == State::Given || !has_bonds && (self.state() == State::Loaded || is_claim())
+        let is_claim = || matches!(self.state, State::Claimed | State::Used) && !gives_out_names();
+        self.state == State::Given || !has_bonds && (self.state == State::Loaded || is_claim())
     }
 
     /// The client that its worker means by its name. It may mean another client by a name that was not given to its
@@ -73,7 +73,7 @@ impl Session {
     /// request is pending. An answer proves nothing: the worker may have read another name in that request, or none.
     #[inline]
     pub(crate) fn addressee(&self, is_one_made: bool) -> Option<ClientKey> {
-        let may_be_anothers = match self.state() {
+        let may_be_anothers = match self.state {
             State::Lent => self.pending != 1,
             State::Claimed | State::Used => is_one_made,
             _ => false,
@@ -144,18 +144,18 @@ impl Bus {
         }
         // If workers give out names, one that was not given to this client is a guess. A claim determines where a
         // message goes, but is not a session that the worker may read in the params.
-        let is_given = own.is_some_and(|session| session.state().is_issued()) || matches!(how, Use::Take(_));
+        let is_given = own.is_some_and(|session| session.state.is_issued()) || matches!(how, Use::Take(_));
         if is_read && !asks && !is_given && self.issues_names(worker) {
             return false;
         }
         // A session that a client has asked a shared worker for is not its own before the worker has answered.
-        let waits = |session: &&Session| session.state().is_asked_for();
+        let waits = |session: &&Session| session.state.is_asked_for();
         if !asks && matches!(how, Use::Own(_)) && session.filter(waits).is_some() && !self.has_owner(worker) {
             return false;
         }
         // A session that the worker has created for the client may be used, even if another client has one of that
         // name: some agents count from one in each process. Only loading it would reach the other one.
-        let is_made = own.is_some_and(|session| session.state() == State::Given);
+        let is_made = own.is_some_and(|session| session.state == State::Given);
         is_made && !asks || !self.is_bound_to_another(of.client, worker, of.name)
     }
 
@@ -178,7 +178,7 @@ impl Bus {
         let (Some(new), Some(old)) = (self.identity(by), old) else { return false };
         // A name on one listener may be another user's on another listener, which has other tokens or authorities.
         let has_name = new.listener == old.listener && new.origin.names.are_the_same_owner(&old.origin.names);
-        let state = session.state();
+        let state = session.state;
         let is_settled = state.is_issued() || !state.is_asked_for() && !self.issues_names(session.worker);
         has_name && is_settled && (asks || new.number > old.number)
     }

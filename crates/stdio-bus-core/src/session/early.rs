@@ -95,7 +95,7 @@ impl Bus {
     /// A worker has loaded a session for the client that asked for it by name: lines that wait for that name may have
     /// been for a client that asked for a new one.
     pub(crate) fn drop_early_of(&mut self, key: WorkerKey, session: SessionKey) {
-        let Some(session) = self.sessions.get(session).filter(|session| session.state().is_issued()) else { return };
+        let Some(session) = self.sessions.get(session).filter(|session| session.state.is_issued()) else { return };
         let name = session.name.clone();
         self.drop_early_lines(key, |early| early.session == name);
     }

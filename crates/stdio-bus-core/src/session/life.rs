@@ -59,7 +59,7 @@ impl Bus {
     /// the worker may speak of it.
     pub(crate) fn give_up_session(&mut self, key: SessionKey, is_refused: bool) {
         let Some(session) = self.sessions.get(key).filter(|session| session.client.is_some()) else { return };
-        if is_refused && session.state() >= State::Used {
+        if is_refused && session.state >= State::Used {
             return;
         }
         if !session.is_known && session.pending == 0 {
@@ -86,7 +86,7 @@ impl Bus {
     /// The worker has answered a request in this session with a result.
     pub(crate) fn confirm_session(&mut self, key: SessionKey, event: Event) {
         self.sessions.step(key, event);
-        let Some(session) = self.sessions.get(key).filter(|session| session.state().is_issued()) else { return };
+        let Some(session) = self.sessions.get(key).filter(|session| session.state.is_issued()) else { return };
         let name = session.name.clone();
         session.client.into_iter().for_each(|owner| self.forget_lost(owner, name.as_bytes()));
     }
@@ -95,7 +95,7 @@ impl Bus {
     pub(crate) fn issue_session(&mut self, key: SessionKey, is_made: bool) {
         let Some(session) = self.sessions.get(key) else { return };
         let mut event = if is_made { Event::Made } else { Event::Loaded };
-        if let (false, Some(owner)) = (session.state().is_issued(), session.client) {
+        if let (false, Some(owner)) = (session.state.is_issued(), session.client) {
             let (worker, name) = (session.worker, session.name.clone());
             self.bind_session(owner, worker, name.as_bytes());
             if !is_made && self.is_bound_to_another(owner, worker, name.as_bytes()) {
@@ -123,7 +123,7 @@ impl Bus {
                 }
                 return true;
             }
-            Some((_, session)) if session.state().is_issued() => {
+            Some((_, session)) if session.state.is_issued() => {
                 self.report(Reason::SessionReused, Some(Peer::Worker(worker)), || {
                     format!("session \"{}\" belongs to another client already", name.escape_ascii())
                 });
@@ -174,7 +174,7 @@ impl Bus {
             // A name that the worker knew before is not newly given out: a client may have loaded it.
             Some((_, session)) if session.is_known => return,
             // A client that asks the worker for it is as one that asks for a held name.
-            Some((key, session)) if session.state() == State::Asked => {
+            Some((key, session)) if session.state == State::Asked => {
                 self.sessions.step(key, Event::Unseen);
                 return;
             }

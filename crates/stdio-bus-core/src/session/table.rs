@@ -34,13 +34,13 @@ pub(crate) struct Session {
     /// The decoded sessionId.
     pub(crate) name: Text,
     /// Its state.
-    state: State,
+    pub(crate) state: State,
     /// Its name has no backslash: a token with the same bytes between its quotes is that name, and has no escape.
     pub(crate) has_plain_name: bool,
     /// The worker may know the name for good, so that it outlives its owner.
     pub(super) is_known: bool,
     /// The worker has reported that it is active, whether requests are pending or not.
-    is_working: bool,
+    pub(crate) is_working: bool,
     /// Requests in it that the worker has not answered.
     pub(crate) pending: u32,
     /// When its owner used it last.
@@ -50,17 +50,6 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Its state.
-    #[inline]
-    pub(crate) fn state(&self) -> State {
-        self.state
-    }
-
-    /// Whether its worker has reported that it is active.
-    pub(crate) fn is_working(&self) -> bool {
-        self.is_working
-    }
-
     /// How certain its ownership is, for people; of a reserved name, how certain it was.
     pub(crate) fn rank(&self) -> &'static str {
         match self.state {

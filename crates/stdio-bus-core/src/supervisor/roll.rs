@@ -389,7 +389,7 @@ impl Bus {
 
     /// Whether a worker that gets no new work is still needed.
     fn has_work(&self, key: WorkerKey, worker: &Worker) -> bool {
-        let is_in_use = |session: &Session| session.client.is_some() || session.is_working();
+        let is_in_use = |session: &Session| session.client.is_some() || session.is_working;
         worker.end.unanswered.awaited() > 0
             || worker.owner.is_some()
             || worker.end.output.queued() > 0

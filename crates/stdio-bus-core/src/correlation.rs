@@ -49,7 +49,7 @@ impl Bus {
         let key = inserted.ok_or_else(too_many)?;
         from.traffic.asked += 1;
         if let (Some(records), Peer::Client(_)) = (self.out.records(), new.asker) {
-            records.begin(self.time.now(), &mut self.pending, key, line);
+            records.begin(self.time.now(), key, line);
         }
         if message.progress.is_some() {
             self.note_progress(key, new.answerer, id, line, edits);

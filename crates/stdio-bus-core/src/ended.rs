@@ -15,9 +15,7 @@ use super::client::Identity;
 use super::message::{Parsed, session_name, session_named};
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, RequestKey, Text};
-use super::pending::Pending;
 use super::report::{Reason, WorkerName};
-use super::request::Flags;
 use super::settings::{MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN};
 use super::tally::Outcome;
 
@@ -117,15 +115,16 @@ impl Records {
     }
 
     /// A request was recorded, and waits for its answer.
-    pub(super) fn begin(&mut self, now: Moment, pending: &mut Pending, key: RequestKey, line: Parsed<'_>) {
-        if !self.admit(now) {
-            return;
-        }
-        pending.mark_told(key);
+    pub(super) fn begin(&mut self, now: Moment, key: RequestKey, line: Parsed<'_>) {
         if self.begun.len() <= key.index() {
             self.begun.resize(key.index() + 1, None);
         }
-        self.begun[key.index()] = Some((method_of(line), bytes_of(&line)));
+        self.begun[key.index()] = self.admit(now).then(|| (method_of(line), bytes_of(&line)));
+    }
+
+    /// Whether a request has a record.
+    pub(super) fn has(&self, key: RequestKey) -> bool {
+        self.begun.get(key.index()).is_some_and(Option::is_some)
     }
 
     /// A request with a record has ended.
@@ -189,7 +188,10 @@ impl Bus {
     /// A pending request has ended like this; `named` is the session that its answer names.
     #[cold]
     pub(super) fn record_end(&mut self, key: RequestKey, ending: Ending, named: Option<&[u8]>) {
-        let Some(request) = self.pending.get(key).filter(|request| request.flags.has(Flags::TOLD)) else { return };
+        if !self.out.records().is_some_and(|records| records.has(key)) {
+            return;
+        }
+        let Some(request) = self.pending.get(key) else { return };
         let (Some(Peer::Client(client)), Peer::Worker(worker)) = (request.asker(), request.answerer()) else { return };
         let Some(identity) = self.identity(client) else { return };
         let session = request.session.and_then(|session| self.sessions.get(session));

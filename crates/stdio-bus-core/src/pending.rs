@@ -506,13 +506,6 @@ impl Pending {
         self.remove_at(key, Place(place));
     }
 
-    /// A log line is written when the request ends.
-    pub(super) fn mark_told(&mut self, key: RequestKey) {
-        if let Some(request) = self.table.get_mut(key) {
-            request.flags.0 |= Flags::TOLD;
-        }
-    }
-
     /// The asker of a request stops waiting. The id stays reserved until the answer arrives.
     pub(super) fn orphan(&mut self, key: RequestKey) {
         let Some(request) = self.table.get_mut(key) else { return };

@@ -48,10 +48,8 @@ impl Flags {
     pub(super) const CANCELLED_SILENTLY: u8 = 8;
     /// Its progress token is the wire id.
     pub(super) const TOKEN_IS_ID: u8 = 32;
-    /// A log line is written when it ends (`ended.rs`).
-    pub(super) const TOLD: u8 = 64;
     /// The wire id is not a number.
-    pub(super) const TEXT: u8 = 128;
+    pub(super) const TEXT: u8 = 64;
 
     pub(super) fn has(self, flag: u8) -> bool {
         self.0 & flag != 0

@@ -162,7 +162,7 @@ impl FastPath<'_> {
         let came_at = self.time.came_at();
         let request = self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut from.outstanding)?;
         if let Some(records) = self.out.records() {
-            records.begin(self.time.now(), self.pending, request, line);
+            records.begin(self.time.now(), request, line);
         }
         self.timers.arm(Timer::Requests, new.expires);
         from.traffic.asked += 1;
@@ -228,7 +228,7 @@ impl FastPath<'_> {
         let (request_key, place) = self.pending.find_or_place(key.into(), &id).ok()?;
         let request = self.pending.get(request_key).filter(|request| request.is_simple())?;
         let Some(Peer::Client(client_key)) = request.asker() else { return None };
-        let (session, since, is_told) = (request.session, request.since(), request.flags.has(Flags::TOLD));
+        let (session, since) = (request.session, request.since());
         let Client { identity, mcp, phase, seldom, end, .. } = clients.get_mut(client_key)?;
         let end = end.get_mut()?;
         if *phase != Phase::Open
@@ -251,7 +251,9 @@ impl FastPath<'_> {
         worker.end.unanswered.end();
         self.workers_changed |= worker.answering.answers(true);
         self.pools[worker.name.pool].tally.answered(Outcome::of_answer(&line), took);
-        if is_told && let Some(records) = self.out.records() {
+        if let Some(records) = self.out.records()
+            && records.has(request_key)
+        {
             let session = session.and_then(|session| self.sessions.get(session));
             let session = session.map(|session| session.name.clone()).unwrap_or_default();
             let ended = Ended::of(client_key, identity, Ending::of_answer(line));

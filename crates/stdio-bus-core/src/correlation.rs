@@ -10,7 +10,7 @@ use super::ended::{Ending, Said};
 use super::id::{Id, Spelled};
 use super::message::{Cancel, Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, print_of, session_name};
 use super::peer::{Moment, Peer, RequestKey, Text, WorkerKey};
-use super::pending::{Direction, NewRequest, Request, Wire};
+use super::pending::{Direction, NewRequest, Original, Request};
 use super::reply::Delivered;
 use super::report::Reason;
 use super::request::Flags;
@@ -33,19 +33,17 @@ impl Bus {
         self.make_room(new)?;
         let token = line.get(line.id);
         let found = self.pending.find_or_place(new.answerer, id);
-        let mut wire = Wire::AsItIs;
-        let made;
-        if found.is_ok() || !is_plain || self.wants_fresh_id(new.answerer, id) {
-            made = self.pending.make_id(id.is_string());
-            edits[0] = Some(Edit { at: line.id, with: made.token().as_slice().into() });
-            wire = Wire::Replaced(&made, token);
-        } else if is_escaped {
-            wire = Wire::Spelled(token);
-        }
+        let is_replaced = found.is_ok() || !is_plain || self.wants_fresh_id(new.answerer, id);
+        let made = is_replaced.then(|| self.pending.make_id(id.is_string()));
+        edits[0] = made.as_ref().map(|made| Edit { at: line.id, with: made.token().as_slice().into() });
+        // An error in place of the answer repeats the spelling.
+        let original =
+            (is_replaced || is_escaped).then(|| Original { id: id.clone(), token: token.into(), is_replaced });
         let came_at = self.time.came_at();
         let (Err(place) | Ok((_, place))) = found;
         let Some(from) = end!(self, new.asker) else { return Err(too_many()) };
-        let inserted = self.pending.insert(came_at, place, new, id, wire, &mut from.outstanding);
+        let wire = made.as_ref().unwrap_or(id);
+        let inserted = self.pending.insert(came_at, place, new, wire, original.as_ref(), &mut from.outstanding);
         let key = inserted.ok_or_else(too_many)?;
         from.traffic.asked += 1;
         if let (Some(records), Peer::Client(_)) = (self.out.records(), new.asker) {

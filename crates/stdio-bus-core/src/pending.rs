@@ -18,8 +18,8 @@ use core::time::Duration;
 use super::id::Id;
 use super::message::{Cancel, Verb};
 use super::peer::{Moment, Peer, PeerBits, RequestKey, SessionKey, Text, WorkerKey};
-pub(super) use super::request::{Direction, NewRequest, Request, Wire};
-use super::request::{Flags, NONE, Original, Rare, SINCE_SHIFT};
+pub(super) use super::request::{Direction, NewRequest, Original, Request};
+use super::request::{Flags, NONE, Rare, SINCE_SHIFT};
 use super::settings::MAX_PENDING_REQUESTS;
 use super::table::{Fingerprints, Table};
 
@@ -234,14 +234,14 @@ impl Pending {
         String::from_utf8_lossy(&self.asker_token(key)).into_owned()
     }
 
-    /// The token known to its asker, if it differs from the answerer's.
+    /// The token known to its asker, if the answerer sees another id.
     pub(super) fn replaced_token(&self, key: RequestKey) -> Option<Text> {
         self.original(key).filter(|original| original.is_replaced).map(|original| original.token.clone())
     }
 
-    /// The token known to the answerer, if it differs from the asker's.
+    /// The token known to the answerer, if its asker knows another id.
     pub(super) fn wire_token(&self, key: RequestKey) -> Option<Text> {
-        self.original(key).filter(|original| original.is_replaced)?;
+        self.replaced_token(key)?;
         Some(self.wire_id(key, self.get(key)?).token().as_slice().into())
     }
 
@@ -300,7 +300,8 @@ impl Pending {
         self.by_asker.len()
     }
 
-    /// Adds a request: `place` was found for its asker's id, and nothing has changed since. There must be room.
+    /// Adds a request, whose answerer sees the id `wire`: `place` was found for its asker's id, and nothing has changed
+    /// since. There must be room.
     #[inline]
     #[allow(clippy::too_many_arguments)]
     pub(super) fn insert(
@@ -308,12 +309,12 @@ impl Pending {
         since: Moment,
         place: Place,
         new: &NewRequest,
-        id: &Id,
-        wire: Wire<'_>,
+        wire: &Id,
+        original: Option<&Original>,
         asked: &mut Asked,
     ) -> Option<RequestKey> {
-        let is_other = !matches!((id, &wire), (Id::Number(_), Wire::AsItIs)) || new.second_session.is_some();
-        let number = if let Id::Number(number) = id { *number } else { 0 };
+        let (is_number, number) = if let Id::Number(number) = wire { (true, *number) } else { (false, 0) };
+        let is_plain = is_number && original.is_none() && new.second_session.is_none();
         let before = asked.last;
         let since = since.0 >> SINCE_SHIFT;
         let key = self.table.insert(Request {
@@ -338,7 +339,7 @@ impl Pending {
         asked.last = slot;
         asked.count += 1;
         self.counts[Direction::from(new.answerer) as usize] += 1;
-        let place = if is_other { self.keep_beside(key, new, id, wire) } else { place };
+        let place = if is_plain { place } else { self.keep_beside(key, new, wire, original) };
         self.index[place.0] = slot;
         if asked.lists_ids {
             self.by_asker.extend(self.entry_by_id(key));
@@ -348,22 +349,16 @@ impl Pending {
 
     /// Stores what does not fit into a request, and returns its place in the index.
     #[cold]
-    fn keep_beside(&mut self, key: RequestKey, new: &NewRequest, id: &Id, wire: Wire<'_>) -> Place {
-        let original = |token: &[u8], is_replaced| Some(Original { id: id.clone(), token: token.into(), is_replaced });
-        let (wire, original) = match wire {
-            Wire::AsItIs => (id.clone(), None),
-            Wire::Spelled(token) => (id.clone(), original(token, false)),
-            Wire::Replaced(made, token) => (made.clone(), original(token, true)),
-        };
-        let bits = self.wire(&wire);
-        let wire = Some(wire).filter(|wire| !matches!(wire, Id::Number(_)));
+    fn keep_beside(&mut self, key: RequestKey, new: &NewRequest, wire: &Id, original: Option<&Original>) -> Place {
+        let bits = self.wire(wire);
+        let wire = Some(wire.clone()).filter(|wire| !matches!(wire, Id::Number(_)));
         let Some(request) = self.table.get_mut(key) else { return Place(0) };
         request.wire = bits;
         let is_unusual = original.is_some() || new.second_session.is_some();
         let unusual = if is_unusual { Flags::UNUSUAL } else { 0 };
         request.flags.0 |= Flags::RARE | unusual | if wire.is_some() { Flags::TEXT } else { 0 };
         let second_session = new.second_session;
-        *self.beside(key) = Rare { wire, original, second_session, ..Rare::default() };
+        *self.beside(key) = Rare { wire, original: original.cloned(), second_session, ..Rare::default() };
         let mut place = self.home(new.answerer.into(), bits);
         while self.index[place] != NONE {
             place = (place + 1) % PLACES;

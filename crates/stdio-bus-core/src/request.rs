@@ -99,6 +99,7 @@ pub(super) struct Rare {
 }
 
 /// The id as its asker wrote it.
+#[derive(Clone)]
 pub(super) struct Original {
     pub id: Id,
     pub token: Text,
@@ -119,17 +120,6 @@ pub(super) struct NewRequest {
     pub expires: Moment,
     /// See [`print_of`](super::message::print_of).
     pub print: u32,
-}
-
-/// The id of a request on the wire.
-#[derive(Clone, Copy)]
-pub(super) enum Wire<'a> {
-    /// As its asker wrote it.
-    AsItIs,
-    /// The same, but an error in place of the answer has to repeat the spelling of this token.
-    Spelled(&'a [u8]),
-    /// Another one instead of this token.
-    Replaced(&'a Id, &'a [u8]),
 }
 
 impl Request {

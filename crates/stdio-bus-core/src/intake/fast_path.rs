@@ -12,7 +12,7 @@ use crate::flow::gate::Hold;
 use crate::id::{Id, Spelled};
 use crate::message::{Parsed, Verb, has_method, print_of, verb};
 use crate::peer::{ClientKey, Peer, SessionKey, WorkerKey};
-use crate::pending::{Direction, NewRequest, Wire};
+use crate::pending::{Direction, NewRequest};
 use crate::request::Flags;
 use crate::session::activity::told_idle;
 use crate::settings::{Assignment, Era, IdCollision};
@@ -160,7 +160,7 @@ impl FastPath<'_> {
             print: if worker.answering.responds() { 0 } else { print_of(line, progress) },
         };
         let came_at = self.time.came_at();
-        let request = self.pending.insert(came_at, place, &new, &id, Wire::AsItIs, &mut from.outstanding)?;
+        let request = self.pending.insert(came_at, place, &new, &id, None, &mut from.outstanding)?;
         if let Some(records) = self.out.records() {
             records.begin(self.time.now(), request, line);
         }

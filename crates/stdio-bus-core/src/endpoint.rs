@@ -141,6 +141,7 @@ impl Stream {
     /// Finds the lines of a window. Waiting lines were found before.
     #[inline(always)]
     pub(super) fn find_lines(&mut self, scanner: &mut Scanner, window: Window<'_>, lines: &mut Vec<Line>) -> Outcome {
+        lines.clear();
         if self.waiting.get().is_none_or(Vec::is_empty) {
             scanner.scan(&mut self.partial, window, lines)
         } else {

@@ -1,5 +1,5 @@
 //! Two buses as one: the second routes every line by the slow path, where the first takes the fast path if it can
-//! (`intake/fast_path.rs`). Both get the same input, and must do the same at the same moment.
+//! (`intake.rs`). Both get the same input, and must do the same at the same moment.
 
 use std::ops::Deref;
 

@@ -25,7 +25,7 @@ fn only_the_client_files_and_the_intake_use_the_table_of_clients() {
     let knows =
         |code: &str| ["self.clients", "bus.clients", "Table<Client", "&mut Clients"].iter().any(|it| code.contains(it));
     let found: Vec<_> = sources().into_iter().filter(|(_, code)| knows(code)).map(|(file, _)| file).collect();
-    assert_eq!(found, ["client.rs", "clients.rs", "intake.rs", "intake/fast_path.rs"]);
+    assert_eq!(found, ["client.rs", "clients.rs", "intake.rs"]);
 }
 
 /// A type whose fields others can change cannot keep an invariant. Rows of plain data have no such methods.

@@ -106,27 +106,6 @@ impl McpState {
 /// Kinds of lists.
 pub(super) const LISTS: usize = 3;
 
-/// Pending notifications of changed lists: a client needs no second one while the first is still in its output, since
-/// it fetches the list only after reading that.
-#[derive(Default)]
-pub(super) struct ListsTold(
-    /// For each kind, the number of bytes sent to the client once it has the newest such line.
-    [u64; LISTS],
-);
-
-impl ListsTold {
-    pub(super) const NONE: Self = Self([0; LISTS]);
-
-    /// Whether a client that was sent `left` bytes must be notified; the line will end `behind` bytes later.
-    pub(super) fn is_due(&mut self, list: usize, left: u64, behind: usize) -> bool {
-        let is_due = self.0[list] <= left;
-        if is_due {
-            self.0[list] = left + behind as u64;
-        }
-        is_due
-    }
-}
-
 /// The opening of an MCP session (`router/opening.rs`): its `initialize`, with the id of the bus, and the last worker
 /// that got it.
 #[derive(Default)]
@@ -145,8 +124,8 @@ pub(super) struct SeldomOfClient {
     pub assigned: Vec<(usize, WorkerKey)>,
     /// Names of sessions that were lost with their workers.
     pub lost: LostNames,
-    /// Its pending notifications of changed lists.
-    pub lists_told: ListsTold,
+    /// For each kind of list, the number of bytes sent to the client once it has the newest notification of a change.
+    pub lists_told: [u64; LISTS],
     /// The MCP servers that it offers.
     pub offers: Offers,
     /// Its next line gets no worker of its own: it has waited for too long, or with too many (`supervisor/queue.rs`).
@@ -160,7 +139,7 @@ blank!(
         closing: Closing { why: None, deadline: None, since: Moment(0), bytes: 0, skips: false, refusal: None },
         assigned: Vec::new(),
         lost: LostNames::NONE,
-        lists_told: ListsTold::NONE,
+        lists_told: [0; LISTS],
         offers: Offers::NONE,
         gets_no_worker: false,
     }
@@ -353,11 +332,16 @@ impl Bus {
         client.map(|client| core::mem::take(&mut client.assigned)).unwrap_or_default()
     }
 
-    /// Whether a client of a worker must be notified that this list has changed, in a line of `bytes` bytes.
+    /// Whether a client of a worker must be notified that this list has changed, in a line of `bytes` bytes. It needs no
+    /// second notification while the first is still in its output, since it fetches the list only after reading that.
     pub(super) fn owes_list(&mut self, client: ClientKey, list: usize, bytes: usize) -> bool {
-        self.clients.get_mut(client).is_some_and(|Client { seldom, end, .. }| {
-            seldom.lists_told.is_due(list, end.traffic.bytes_out, end.output.queued() + bytes)
-        })
+        let Some(Client { seldom, end, .. }) = self.clients.get_mut(client) else { return false };
+        let sent = end.traffic.bytes_out;
+        let is_due = seldom.lists_told[list] <= sent;
+        if is_due {
+            seldom.lists_told[list] = sent + (end.output.queued() + bytes) as u64;
+        }
+        is_due
     }
 
     /// The worker that has answered a client last.

@@ -7,7 +7,6 @@
 
 use ndjson_scan::Span;
 
-use super::audience::Size;
 use super::message::{By, Said};
 use crate::Bus;
 use crate::client::{Client, Phase};
@@ -35,12 +34,12 @@ impl Bus {
     /// that could use it if it has served none. A spare of a dedicated pool has none: each client there has its own.
     pub(crate) fn only_client(&self, worker: WorkerKey) -> Option<ClientKey> {
         let worker = self.workers.get(worker)?;
-        match worker.audience.size() {
+        match worker.audience.first() {
             _ if self.settings.pools[worker.pool].assignment == Assignment::Dedicated => {
                 worker.owner.filter(|owner| !self.may_work_for_others(worker, *owner))
             }
-            Size::One(client) => Some(client),
-            Size::Zero => {
+            Some(client) => Some(client).filter(|_| !worker.audience.has_others()),
+            None => {
                 let era = self.supervisor.pools[worker.pool].side.era;
                 let may_use = |client: &Client| match client.mcp.era {
                     Some(_) => client.group == worker.pool,
@@ -53,7 +52,6 @@ impl Bus {
                 let mut users = self.all_clients().filter(|(_, client)| may_use(client)).map(|(client, _)| client);
                 users.next().filter(|_| users.next().is_none())
             }
-            Size::Several => None,
         }
     }
 
@@ -69,7 +67,7 @@ impl Bus {
             return Refusal(Reason::Unroutable, Reason::Unroutable.help().into());
         };
         let pool = &self.settings.pools[worker.pool];
-        let why = match (pool.assignment, worker.audience.size()) {
+        let why = match (pool.assignment, worker.audience.has_others()) {
             (Assignment::Dedicated, _) if worker.owner.is_some() => {
                 let text = "it names no request, and the worker may still work on one that another client has given up";
                 return Refusal(Reason::Unroutable, text.into());
@@ -77,7 +75,7 @@ impl Bus {
             (Assignment::Dedicated, _) => {
                 return Refusal(Reason::Unroutable, "it names no session, and no client has this worker yet".into());
             }
-            (_, Size::Several) => "this worker has served several clients",
+            (_, true) => "this worker has served several clients",
             _ => "its client is ambiguous",
         };
         let text = format!(

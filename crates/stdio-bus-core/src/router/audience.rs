@@ -20,32 +20,25 @@ const LONGEST: usize = 1024;
 /// The clients whose lines a worker has received since its start.
 #[derive(Default)]
 pub(crate) struct Audience {
-    /// Their number.
-    size: Size,
     /// A bit for each slot of a connected client that has sent it a line.
     served: Vec<u64>,
-    /// The origin of the first one.
-    first: Option<Rc<Origin>>,
+    /// The first one, which may have left, and its origin.
+    first: Option<(ClientKey, Rc<Origin>)>,
+    /// It was not the only one.
+    has_others: bool,
     /// Not all of them have the verified name of the first one.
     is_mixed: bool,
 }
 
-/// The number of clients that a worker has served.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Size {
-    /// None.
-    #[default]
-    Zero,
-    /// One, which may have left.
-    One(ClientKey),
-    /// Several.
-    Several,
-}
-
 impl Audience {
-    /// Their number.
-    pub(super) fn size(&self) -> Size {
-        self.size
+    /// The first one, which may have left.
+    pub(super) fn first(&self) -> Option<ClientKey> {
+        self.first.as_ref().map(|(client, _)| *client)
+    }
+
+    /// Whether there were several.
+    pub(super) fn has_others(&self) -> bool {
+        self.has_others
     }
 
     /// The worker receives a line of this client.
@@ -66,9 +59,9 @@ impl Audience {
         let (word, bit) = (key.index() / 64, key.index() % 64);
         self.served.resize(self.served.len().max(word + 1), 0);
         self.served[word] |= 1 << bit;
-        let first = self.first.get_or_insert_with(|| Rc::clone(origin));
+        self.has_others = self.first.is_some();
+        let (_, first) = self.first.get_or_insert_with(|| (key, Rc::clone(origin)));
         self.is_mixed |= !first.names.are_the_same_owner(&origin.names);
-        self.size = if self.size == Size::Zero { Size::One(key) } else { Size::Several };
     }
 
     /// This client has left: another one may get its slot.
@@ -80,7 +73,7 @@ impl Audience {
 
     /// Whether all clients that it has ever served are known to be one user.
     fn is_one_user(&self) -> bool {
-        !self.is_mixed && self.first.as_ref().is_some_and(|first| first.names.owner().is_some())
+        !self.is_mixed && self.first.as_ref().is_some_and(|(_, first)| first.names.owner().is_some())
     }
 }
 
@@ -113,7 +106,7 @@ impl Bus {
         let &Said { from: worker, line, ref id, .. } = said;
         let kind = ForAll::of(line).filter(|_| id.is_none())?;
         let audience = &self.workers.get(worker)?.audience;
-        if audience.size != Size::Several || kind == ForAll::Login && !audience.is_one_user() {
+        if !audience.has_others || kind == ForAll::Login && !audience.is_one_user() {
             return None;
         }
         let all = self.served_by(worker);

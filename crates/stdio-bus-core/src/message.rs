@@ -8,7 +8,7 @@ use core::ops::Deref;
 use ndjson_scan::{Line, Span, Window, decoded};
 
 use super::id::Spelled;
-use super::peer::Text;
+use super::peer::{Text, hash_of_name};
 use super::report::Reason;
 use super::settings::MAX_REQUEST_ID_LEN;
 
@@ -111,9 +111,8 @@ pub(super) fn verb(line: Parsed<'_>) -> Verb {
         return Verb::Other;
     }
     let token = line.get(line.method);
-    let may_mean = may_mean_something(&token[1..]);
-    debug_assert!(may_mean || verb_of(token) == Verb::Other, "a method that means something is passed over");
-    if may_mean { verb_of(token) } else { Verb::Other }
+    // A method with an escaped letter means the same.
+    if may_mean_something(&token[1..]) { verb_named(&decoded(token)) } else { Verb::Other }
 }
 
 /// Whether a method may be one with a meaning, by the first letter that distinguishes most of them from others. An
@@ -122,28 +121,6 @@ fn may_mean_something(method: &[u8]) -> bool {
     match method.strip_prefix(b"session/") {
         Some([next, ..]) => matches!(next, b'n' | b'l' | b'r' | b'f' | b'c' | b'd' | b'\\'),
         _ => matches!(method, [b'i' | b's' | b'n' | b'p' | b'_' | b'$' | b'\\', ..]),
-    }
-}
-
-fn verb_of(token: &[u8]) -> Verb {
-    match verb_named(&token[1..token.len() - 1]) {
-        // A method with an escaped letter means the same.
-        Verb::Other if has_escape(token) => verb_named(&decoded(token)),
-        verb => verb,
-    }
-}
-
-/// Whether a string is written with an escape.
-pub(super) fn has_escape(token: &[u8]) -> bool {
-    // Eight bytes at a time: most of these strings are short.
-    const ONES: u64 = u64::MAX / 255;
-    let escapes = |bytes: [u8; 8]| {
-        let differs = u64::from_ne_bytes(bytes) ^ (ONES * u64::from(b'\\'));
-        differs.wrapping_sub(ONES) & !differs & (ONES << 7) != 0
-    };
-    match token.last_chunk() {
-        Some(last) => token.as_chunks().0.iter().any(|chunk| escapes(*chunk)) || escapes(*last),
-        None => token.contains(&b'\\'),
     }
 }
 
@@ -165,20 +142,9 @@ fn verb_named(name: &[u8]) -> Verb {
 /// A hash of a line without its id and `progress` token: of its length and its method. A line that a worker echoes has
 /// the same hash, however those were replaced in transit.
 pub(super) fn print_of(line: Parsed<'_>, progress: Span) -> u32 {
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |print: u64, bytes: u64| (print ^ bytes).wrapping_mul(FACTOR).rotate_left(29);
-    let start = (line.span.len() - line.id.len() - progress.len()) as u64;
+    let length = line.span.len() - line.id.len() - progress.len();
     let method = if line.method.is_some() { line.get(line.method) } else { b"" };
-    let print = match method.last_chunk() {
-        // The last chunk overlaps the one before it.
-        Some(last) => {
-            let (chunks, _) = method.as_chunks();
-            let print = chunks.iter().fold(start, |print, chunk| mix(print, u64::from_le_bytes(*chunk)));
-            mix(print, u64::from_le_bytes(*last))
-        }
-        None => method.iter().fold(start, |print, byte| mix(print, u64::from(*byte))),
-    };
-    (print ^ print >> 32) as u32
+    hash_of_name(method).wrapping_add(length as u64) as u32
 }
 
 /// Whether the method of a line is this one.
@@ -188,7 +154,7 @@ pub(super) fn has_method(line: Parsed<'_>, name: &[u8]) -> bool {
     match token.len().cmp(&(name.len() + 2)) {
         Ordering::Less => false,
         Ordering::Equal => token[1..=name.len()] == *name,
-        Ordering::Greater => has_escape(token) && *decoded(token) == *name,
+        Ordering::Greater => *decoded(token) == *name,
     }
 }
 
@@ -207,8 +173,7 @@ pub(super) fn session_name<'a>(line: Parsed<'a>, span: Span) -> Option<Cow<'a, [
     if span.len() <= 2 {
         return None;
     }
-    let token = line.get(span);
-    Some(if has_escape(token) { decoded(token) } else { Cow::Borrowed(&token[1..token.len() - 1]) })
+    Some(decoded(line.get(span)))
 }
 
 /// The session that a line names: at top level, or else in its params.

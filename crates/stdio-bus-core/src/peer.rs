@@ -153,24 +153,13 @@ impl Text {
     }
 }
 
-/// Eight to sixteen bytes as a number, the first lowest.
-fn word(bytes: &[u8]) -> Option<u128> {
-    let above = bytes.len().checked_sub(8).filter(|above| *above <= 8)?;
-    let (low, high) = (u64::from_le_bytes(*bytes.first_chunk()?), u64::from_le_bytes(*bytes.last_chunk()?));
-    Some(u128::from(low) | u128::from(high) << (8 * above))
-}
-
 impl From<&[u8]> for Text {
     fn from(bytes: &[u8]) -> Self {
         if bytes.len() > Self::INLINE {
             return Self(Repr::Boxed(bytes.into()));
         }
         let mut inline = [0; Self::INLINE];
-        match word(bytes) {
-            // Written at once, it can be read at once: most ids are short, and are moved right after this.
-            Some(word) => inline[..16].copy_from_slice(&word.to_le_bytes()),
-            None => inline[..bytes.len()].copy_from_slice(bytes),
-        }
+        inline[..bytes.len()].copy_from_slice(bytes);
         Self(Repr::Inline(bytes.len() as u8, inline))
     }
 }

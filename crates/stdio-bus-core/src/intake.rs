@@ -433,7 +433,9 @@ impl FastPath<'_> {
         if line.id.is_some() {
             self.ask(key, from, (worker_key, worker), session, line)?;
         }
-        worker.audience.note(key, &client.identity);
+        if !worker.audience.has(key) {
+            worker.audience.add(key, &client.identity.origin);
+        }
         if let Some(session) = session {
             self.sessions.hear(session, self.time.now());
         }

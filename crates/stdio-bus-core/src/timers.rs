@@ -54,12 +54,7 @@ pub(super) struct Timers {
 impl Timers {
     /// Arms a timer for `at`, unless it is due before.
     pub(super) fn arm(&mut self, timer: Timer, at: impl Into<Option<Moment>>) {
-        if let Some(at) = at.into().filter(|at| *at != Moment::NEVER) {
-            self.arm_at(timer, at);
-        }
-    }
-
-    fn arm_at(&mut self, timer: Timer, at: Moment) {
+        let Some(at) = at.into().filter(|at| *at != Moment::NEVER) else { return };
         let armed = self.armed.entry(timer).or_insert(Moment::NEVER);
         if at < *armed {
             self.queue.remove(&(*armed, timer));

@@ -7,7 +7,7 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 
 use super::message::Said;
-use crate::client::{Client, Identity, Phase};
+use crate::client::{Client, Phase};
 use crate::flow::delivery::Room;
 use crate::message::{Parsed, UNCHANGED, session_name};
 use crate::origin::Origin;
@@ -41,21 +41,15 @@ impl Audience {
         self.has_others
     }
 
-    /// The worker receives a line of this client.
-    pub(crate) fn note(&mut self, key: ClientKey, client: &Identity) {
-        if !self.has(key) {
-            self.add(key, &client.origin);
-        }
-    }
-
     /// Whether it has received a line of this client, which is connected.
-    fn has(&self, client: ClientKey) -> bool {
+    pub(crate) fn has(&self, client: ClientKey) -> bool {
         let (word, bit) = (client.index() / 64, client.index() % 64);
         self.served.get(word).is_some_and(|served| served >> bit & 1 != 0)
     }
 
+    /// It receives the first line of this client.
     #[cold]
-    fn add(&mut self, key: ClientKey, origin: &Rc<Origin>) {
+    pub(crate) fn add(&mut self, key: ClientKey, origin: &Rc<Origin>) {
         let (word, bit) = (key.index() / 64, key.index() % 64);
         self.served.resize(self.served.len().max(word + 1), 0);
         self.served[word] |= 1 << bit;

@@ -251,7 +251,9 @@ impl Bus {
             self.notice_leaving(key);
         }
         for session in sessions.into_iter().flatten() {
-            self.end_session_request(session);
+            if self.sessions.end_request(session) {
+                self.drop_session(session);
+            }
         }
     }
 

@@ -110,7 +110,7 @@ impl Bus {
             Err(refusal) => return Err(refusal),
         };
         for line in [Some(line), envelope].into_iter().flatten() {
-            if let Some(denied) = self.denied_at(route.worker, line) {
+            if let Some(denied) = self.pool_of(route.worker).and_then(|pool| self.denied_in(pool, line)) {
                 return Err(denied);
             }
         }

@@ -193,16 +193,8 @@ impl Bus {
         self.workers.get(worker).is_some_and(|worker| self.supervisor.pools[worker.pool].gives_out_names(worker))
     }
 
-    /// Why a client's line may not go to this worker: its pool denies the method to clients, since the answer would
-    /// reveal other clients. None if it may.
-    pub(crate) fn denied_at(&self, worker: WorkerKey, line: Parsed<'_>) -> Option<Refusal> {
-        if !self.balancer.denies_methods {
-            return None;
-        }
-        self.denied_in(self.pool_of(worker)?, line)
-    }
-
-    /// Why a client's line may not go to any worker of this pool; none if it may.
+    /// Why a client's line may not go to any worker of this pool, which denies the method to clients, since the answer
+    /// would reveal other clients. None if it may.
     pub(crate) fn denied_in(&self, pool: usize, line: Parsed<'_>) -> Option<Refusal> {
         let pool = &self.settings.pools[pool];
         if pool.deny_methods.is_empty() || !line.method.is_some() {

@@ -195,13 +195,6 @@ impl Bus {
         }
     }
 
-    /// One request less is pending in a session; a name that was reserved only for it is free again.
-    pub(crate) fn end_session_request(&mut self, key: SessionKey) {
-        if self.sessions.end_request(key) {
-            self.drop_session(key);
-        }
-    }
-
     /// Forgets a session.
     pub(crate) fn drop_session(&mut self, key: SessionKey) {
         self.leave_owner(key);
@@ -257,12 +250,10 @@ impl Bus {
     /// Forgets claims that have expired, and sessions that were idle for too long.
     pub(crate) fn tick_sessions(&mut self) {
         let now = self.time.now();
-        if let Some(idle) = self.sessions.looks_for_idle(now, self.settings.limits.session_idle) {
-            // A request that has timed out may never be answered.
-            let awaited = self.pending_in(|request| request.asker().is_some());
-            for key in self.sessions.take_idle(now, idle, &awaited) {
-                self.forget_idle_session(key);
-            }
+        // A request that has timed out may never be answered.
+        let awaited = self.pending_in(|request| request.asker().is_some());
+        for key in self.sessions.take_idle(now, self.settings.limits.session_idle, &awaited) {
+            self.forget_idle_session(key);
         }
         for (key, owner) in self.sessions.take_expired_claims(now) {
             self.report(Reason::ClaimExpired, Some(Peer::Client(owner)), || {

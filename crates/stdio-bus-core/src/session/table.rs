@@ -161,14 +161,11 @@ impl Sessions {
         self.next_deadline()
     }
 
-    /// After how long an unused session expires, if it is time to check.
-    pub(crate) fn looks_for_idle(&self, now: Moment, idle: Option<Duration>) -> Option<Duration> {
-        idle.filter(|_| self.idle_due <= now)
-    }
-
-    /// Sessions that were unused for this long. One in whose slot, by `awaited`, a client waits is in use.
-    pub(crate) fn take_idle(&mut self, now: Moment, idle: Duration, awaited: &[u32]) -> Vec<SessionKey> {
+    /// Sessions that were unused for this long, if it is time to check. One in whose slot, by `awaited`, a client waits
+    /// is in use.
+    pub(crate) fn take_idle(&mut self, now: Moment, idle: Option<Duration>, awaited: &[u32]) -> Vec<SessionKey> {
         let mut found = Vec::new();
+        let Some(idle) = idle.filter(|_| self.idle_due <= now) else { return found };
         for (slot, awaited) in awaited.iter().enumerate() {
             match self.table.at(slot).filter(|(_, session)| session.client.is_some()) {
                 Some((key, session)) if session.pending > 0 && *awaited > 0 => self.hear(key, now),
@@ -284,7 +281,7 @@ impl Sessions {
 
     /// One request less is pending in a session. True if the name was reserved only for it, and is free again.
     #[inline]
-    pub(super) fn end_request(&mut self, key: SessionKey) -> bool {
+    pub(crate) fn end_request(&mut self, key: SessionKey) -> bool {
         let Some(session) = self.table.get_mut(key) else { return false };
         session.pending -= 1;
         session.pending == 0 && session.client.is_none() && !session.is_known

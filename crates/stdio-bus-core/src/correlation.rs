@@ -10,7 +10,7 @@ use super::ended::{Ending, Said};
 use super::id::{Id, Spelled};
 use super::message::{Cancel, Edit, Edits, Parsed, Refusal, UNCHANGED, Verb, is_response, print_of, session_name};
 use super::peer::{Moment, Peer, RequestKey, Text, WorkerKey};
-use super::pending::{Direction, NewRequest, Original, Request};
+use super::pending::{NewRequest, Original, Request};
 use super::reply::Delivered;
 use super::report::Reason;
 use super::request::Flags;
@@ -121,17 +121,16 @@ impl Bus {
 
     /// Makes sure that one more request fits. Orphaned requests go first, then one of the client that holds most.
     fn make_room(&mut self, &NewRequest { asker, answerer, .. }: &NewRequest) -> Result<(), Refusal> {
-        let direction = Direction::from(answerer);
-        let askers = match direction {
-            Direction::ToWorkers => self.client_count(),
-            Direction::ToClients => self.workers.len(),
+        let askers = match answerer {
+            Peer::Worker(_) => self.client_count(),
+            Peer::Client(_) => self.workers.len(),
         };
         let holds = self.peer_end(asker).map_or(0, |end| end.outstanding.len());
-        if self.pending.has_room(direction, askers, holds) {
+        if self.pending.has_room(answerer, askers, holds) {
             return Ok(());
         }
-        let is_full = self.pending.count(direction) >= MAX_PENDING_REQUESTS;
-        if let Some(unwanted) = self.pending.take_oldest_unwanted(direction) {
+        let is_full = self.pending.free(answerer) == 0;
+        if let Some(unwanted) = self.pending.take_oldest_unwanted(answerer) {
             self.discard_unwanted(unwanted);
             return Ok(());
         }

@@ -19,7 +19,7 @@ use super::id::{Id, Spelled};
 use super::message::{Parsed, Verb, has_method, print_of, verb};
 use super::out::Out;
 use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
-use super::pending::{Direction, NewRequest, Pending};
+use super::pending::{NewRequest, Pending};
 use super::port::{Effects, Next, Received};
 use super::request::Flags;
 use super::session::activity::told_idle;
@@ -472,7 +472,7 @@ impl FastPath<'_> {
             return None;
         }
         let place = self.pending.find_or_place(worker_key.into(), &id).err()?;
-        if !self.pending.has_room(Direction::ToWorkers, self.clients, from.outstanding.len()) {
+        if !self.pending.has_room(worker_key.into(), self.clients, from.outstanding.len()) {
             return None;
         }
         let on_top = if line.session.is_some() { Flags::ON_TOP } else { 0 };

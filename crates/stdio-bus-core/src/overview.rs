@@ -10,7 +10,6 @@ use super::client::{Client, Phase};
 use super::endpoint::Endpoint;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, WorkerKey};
-use super::pending::Direction;
 use super::report::{Reason, WorkerName};
 use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS, Pool};
 use super::stats::Account;
@@ -161,12 +160,13 @@ impl Bus {
     /// How full the tables are.
     pub fn levels(&self) -> Levels {
         let requests = |used| Level { used, most: MAX_PENDING_REQUESTS };
+        let [to_workers, to_clients] = self.pending.counts();
         Levels {
             clients: Level { used: self.client_count(), most: self.most_clients() },
             sessions: Level { used: self.sessions.owned(), most: MAX_SESSIONS },
             held: self.sessions.held(),
-            requests: requests(self.pending.count(Direction::ToWorkers)),
-            worker_requests: requests(self.pending.count(Direction::ToClients)),
+            requests: requests(to_workers),
+            worker_requests: requests(to_clients),
         }
     }
 

@@ -18,8 +18,8 @@ use core::time::Duration;
 use super::id::Id;
 use super::message::{Cancel, Verb};
 use super::peer::{Moment, Peer, PeerBits, RequestKey, SessionKey, Text, WorkerKey};
-pub(super) use super::request::{Direction, NewRequest, Original, Request};
 use super::request::{Flags, NONE, Rare, SINCE_SHIFT};
+pub(super) use super::request::{NewRequest, Original, Request};
 use super::settings::MAX_PENDING_REQUESTS;
 use super::table::{Fingerprints, Table};
 
@@ -44,7 +44,7 @@ pub(super) struct Place(usize);
 /// The pending requests.
 pub(super) struct Pending {
     table: Table<Request, 'r'>,
-    /// Number of requests in each direction.
+    /// Number of requests to workers, and to clients.
     counts: [usize; 2],
     /// Table slots by answerer and wire id: each at its home, or behind it if that is taken.
     index: Box<[u16; PLACES]>,
@@ -94,6 +94,12 @@ impl Asked {
     }
 }
 
+/// The index of the counts and lists of those who have to answer.
+#[inline]
+fn side(answerer: Peer) -> usize {
+    usize::from(matches!(answerer, Peer::Client(_)))
+}
+
 /// Index size: four slots for each possible request of one direction, so that collisions are rare.
 const PLACES: usize = (4 * MAX_PENDING_REQUESTS).next_power_of_two();
 
@@ -112,17 +118,22 @@ impl Pending {
         }
     }
 
-    /// Number of requests in a direction.
+    /// Number of requests to workers, and to clients.
+    pub(super) fn counts(&self) -> [usize; 2] {
+        self.counts
+    }
+
+    /// Number of requests more that such a peer can have to answer.
     #[inline]
-    pub(super) fn count(&self, direction: Direction) -> usize {
-        self.counts[direction as usize]
+    pub(super) fn free(&self, answerer: Peer) -> usize {
+        MAX_PENDING_REQUESTS - self.counts[side(answerer)]
     }
 
     /// Whether there is room for one more request of an asker that has `holds` unanswered, among `askers` possible
     /// askers. The last slots are reserved for those that hold few.
     #[inline]
-    pub(super) fn has_room(&self, direction: Direction, askers: usize, holds: usize) -> bool {
-        let free = MAX_PENDING_REQUESTS - self.count(direction);
+    pub(super) fn has_room(&self, answerer: Peer, askers: usize, holds: usize) -> bool {
+        let free = self.free(answerer);
         let kept = KEPT.min(KEPT_FOR_EACH * askers.saturating_sub(1));
         free > 0 && (free > kept || holds < MAX_PENDING_REQUESTS / askers.max(1))
     }
@@ -338,7 +349,7 @@ impl Pending {
         }
         asked.last = slot;
         asked.count += 1;
-        self.counts[Direction::from(new.answerer) as usize] += 1;
+        self.counts[side(new.answerer)] += 1;
         let place = if is_plain { place } else { self.keep_beside(key, new, wire, original) };
         self.index[place.0] = slot;
         if asked.lists_ids {
@@ -483,7 +494,7 @@ impl Pending {
     #[inline]
     pub(super) fn remove_at(&mut self, key: RequestKey, place: Place) {
         let (_, request) = self.table.in_slot(key.index());
-        self.counts[request.direction() as usize] -= 1;
+        self.counts[side(request.answerer())] -= 1;
         if request.flags.has(Flags::RARE) {
             self.forget_beside(key);
         }
@@ -504,11 +515,11 @@ impl Pending {
     /// The asker of a request stops waiting. The id stays reserved until the answer arrives.
     pub(super) fn orphan(&mut self, key: RequestKey) {
         let Some(request) = self.table.get_mut(key) else { return };
-        let direction = request.direction();
+        let answerer = request.answerer();
         if request.cancelled().is_none() {
             request.expires = Moment::NEVER;
         }
-        self.mark_unwanted(direction, key);
+        self.mark_unwanted(answerer, key);
     }
 
     /// The asker cancels the request: its answer is awaited a little longer, until the moment returned.
@@ -520,25 +531,25 @@ impl Pending {
             Cancel::Silent => Flags::CANCELLED_SILENTLY,
         };
         request.expires = request.expires.min(due);
-        let (expires, direction) = (request.expires, request.direction());
-        self.mark_unwanted(direction, key);
+        let (expires, answerer) = (request.expires, request.answerer());
+        self.mark_unwanted(answerer, key);
         Some(expires)
     }
 
     /// The answer to this request is not wanted any more. Its id stays reserved until the answer arrives, so that a
     /// late answer cannot be mistaken for another one's.
-    fn mark_unwanted(&mut self, direction: Direction, key: RequestKey) {
-        let unwanted = &mut self.unwanted[direction as usize];
+    fn mark_unwanted(&mut self, answerer: Peer, key: RequestKey) {
+        let unwanted = &mut self.unwanted[side(answerer)];
         unwanted.push_back(key);
-        if unwanted.len() > 2 * self.counts[direction as usize] + 64 {
+        if unwanted.len() > 2 * self.counts[side(answerer)] + 64 {
             let table = &self.table;
             unwanted.retain(|unwanted| table.get(*unwanted).is_some());
         }
     }
 
     /// The request that has been unwanted for longest; a full table drops it first.
-    pub(super) fn take_oldest_unwanted(&mut self, direction: Direction) -> Option<RequestKey> {
-        let unwanted = &mut self.unwanted[direction as usize];
+    pub(super) fn take_oldest_unwanted(&mut self, answerer: Peer) -> Option<RequestKey> {
+        let unwanted = &mut self.unwanted[side(answerer)];
         core::iter::from_fn(|| unwanted.pop_front()).find(|key| self.table.get(*key).is_some())
     }
 

@@ -14,23 +14,6 @@ pub(super) const SINCE_SHIFT: u32 = 10;
 /// No request, as a slot number.
 pub(super) const NONE: u16 = u16::MAX;
 
-/// The direction of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
-    ToWorkers,
-    ToClients,
-}
-
-/// The direction of a request that this peer has to answer.
-impl From<Peer> for Direction {
-    fn from(answerer: Peer) -> Self {
-        match answerer {
-            Peer::Worker(_) => Self::ToWorkers,
-            Peer::Client(_) => Self::ToClients,
-        }
-    }
-}
-
 /// Facts about a request.
 #[derive(Clone, Copy)]
 pub(super) struct Flags(pub u8);
@@ -154,9 +137,5 @@ impl Request {
     #[inline]
     pub(super) fn is_simple(&self) -> bool {
         self.asker.is_some() && self.verb == Verb::Other && !self.flags.has(Flags::UNUSUAL)
-    }
-
-    pub(super) fn direction(&self) -> Direction {
-        self.answerer().into()
     }
 }

@@ -75,7 +75,7 @@ impl Bus {
     /// The pool that a refused message was for, if known: that of its session, the one that it names, or the only one
     /// of its listener.
     pub(super) fn pool_meant(&self, client: ClientKey, line: Parsed<'_>) -> Option<usize> {
-        let session = session_named(line).and_then(|name| self.sessions.of_client(client, &name));
+        let session = session_named(line).and_then(|name| self.session_of_client(client, &name));
         if let Some(session) = session.and_then(|session| self.sessions.get(session)) {
             return self.pool_of(session.worker);
         }
@@ -84,7 +84,7 @@ impl Bus {
 
     /// Why the worker for a client's message is being replaced: that of the session it names, or of the connection.
     fn cause_of_loss(&self, client: ClientKey, line: Parsed<'_>) -> Option<Reason> {
-        let session = session_name(line, line.session).and_then(|name| self.sessions.of_client(client, &name));
+        let session = session_name(line, line.session).and_then(|name| self.session_of_client(client, &name));
         let of_session = session.and_then(|session| self.sessions.get(session)).map(|session| session.worker);
         let own = self.workers_of(client);
         of_session.into_iter().chain(own).find_map(|worker| self.workers.get(worker)?.process.cause())

@@ -300,9 +300,10 @@ impl Bus {
     pub(crate) fn check_ownership(&self) {
         let pending = self.pending_in(|_| true);
         for (key, session) in self.sessions.iter() {
-            if let Some(owner) = session.client {
-                let owner = self.peer_end(owner.into()).expect("a session has a live owner, or none");
+            if let Some(client) = session.client {
+                let owner = self.peer_end(client.into()).expect("a session has a live owner, or none");
                 assert!(owner.sessions.contains(&key));
+                assert!(self.sessions.named_by(client, &owner.sessions, session.name.as_bytes()).is_some());
             }
             assert_eq!(pending[key.index()], session.pending, "requests in a session are counted");
             let worker = self.peer_end(session.worker.into()).expect("a session has a live worker");

@@ -7,10 +7,8 @@ use core::ops::Deref;
 
 use ndjson_scan::{Line, Span, Window, decoded};
 
-use super::id::Spelled;
 use super::peer::{Text, hash_of_name};
 use super::report::Reason;
-use super::settings::MAX_REQUEST_ID_LEN;
 
 /// A longer id is not repeated in the error that refuses it.
 const LONGEST_ECHOED_ID: usize = 1024;
@@ -156,15 +154,6 @@ pub(super) fn has_method(line: Parsed<'_>, name: &[u8]) -> bool {
         Ordering::Equal => token[1..=name.len()] == *name,
         Ordering::Greater => *decoded(token) == *name,
     }
-}
-
-/// The id of a line, if it has one.
-pub(super) fn request_id(line: Parsed<'_>) -> Result<Option<Spelled>, Refusal> {
-    line.id
-        .is_some()
-        .then(|| Spelled::parse(line.get(line.id)))
-        .transpose()
-        .map_err(|_| Refusal(Reason::IdTooLong, format!("the id is longer than {MAX_REQUEST_ID_LEN} bytes")))
 }
 
 /// The session in a span, decoded; an empty name is none.

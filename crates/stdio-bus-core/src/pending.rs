@@ -428,9 +428,6 @@ impl Pending {
 
     /// The same, if it is not the id of that request.
     pub(super) fn find_by_other_token(&self, answerer: Peer, token: &Id) -> Option<RequestKey> {
-        if !self.has_other_tokens() {
-            return None;
-        }
         let key = *self.by_token.get(&self.fingerprint_at(answerer.into(), token))?;
         let is_it = self.get(key)?.answerer() == answerer && self.rare(key)?.token.as_ref() == Some(token);
         is_it.then_some(key)

@@ -6,7 +6,7 @@ use alloc::borrow::Cow;
 use ndjson_scan::Span;
 
 use crate::id::Spelled;
-use crate::message::{Cancel, Parsed, Refusal, Verb, has_method, request_id, session_name, verb};
+use crate::message::{Cancel, Parsed, Refusal, Verb, has_method, session_name, verb};
 use crate::peer::{ClientKey, WorkerKey};
 use crate::report::Reason;
 use crate::session::access::{Naming, Place};
@@ -42,7 +42,8 @@ type Names<'a> = (Cow<'a, [u8]>, Place, Option<Cow<'a, [u8]>>);
 
 impl<'a, From> Message<'a, From> {
     pub(super) fn decode(from: From, line: Parsed<'a>) -> Result<Self, Refusal> {
-        let id = request_id(line)?;
+        let too_long = |_| Refusal(Reason::IdTooLong, format!("the id is longer than {MAX_REQUEST_ID_LEN} bytes"));
+        let id = line.id.is_some().then(|| Spelled::parse(line.get(line.id))).transpose().map_err(too_long)?;
         let verb = match verb(line) {
             // Without an answer nothing is given out.
             verb if verb.asks_for_session() && id.is_none() => Verb::Other,

@@ -212,7 +212,7 @@ impl Bus {
     pub(super) fn let_in(&self, listener: Option<usize>, source: Option<Source>) -> usize {
         let let_in =
             self.all_clients().map(|(_, client)| &client.identity).filter(|client| client.let_in() == listener);
-        let_in.filter(|client| source.is_none_or(|source| client.source() == source)).count()
+        let_in.filter(|client| source.is_none_or(|source| client.origin.source() == source)).count()
     }
 
     /// How many more connections of this source a listener takes, if that is limited.
@@ -262,7 +262,7 @@ impl Bus {
         let mut all = 0;
         for (key, uses) in self.admission.sources.table.iter() {
             let of_it = self.all_clients().filter(|(_, client)| client.identity.source_use == key);
-            let is_listed = of_it.map(|(_, client)| client.identity.source() == uses.source).collect::<Vec<_>>();
+            let is_listed = of_it.map(|(_, client)| client.identity.origin.source() == uses.source).collect::<Vec<_>>();
             assert_eq!(is_listed, vec![true; uses.connections], "every connection is listed with its source");
             all += uses.connections;
         }

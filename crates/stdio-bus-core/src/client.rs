@@ -11,8 +11,9 @@ use super::endpoint::Endpoint;
 use super::message::Refusal;
 use super::offers::Offers;
 use super::origin::Origin;
-use super::peer::{ClientKey, Moment, Peer, SessionKey, Source, WorkerKey};
+use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use super::report::Reason;
+
 use super::seldom::{Seldom, blank};
 use super::session::tombstones::LostNames;
 use super::settings::Era;
@@ -72,11 +73,6 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// The source that its shares are counted by.
-    pub(super) fn source(&self) -> Source {
-        self.origin.source()
-    }
-
     /// The listener that has admitted it, if any did.
     pub(super) fn let_in(&self) -> Option<usize> {
         (!self.turned_away).then_some(self.listener)
@@ -166,12 +162,6 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// A new connection.
-    pub(super) fn new(identity: Identity, group: usize, mcp: McpState) -> Self {
-        let (heard, phase) = (Moment::default(), Phase::Open);
-        Self { identity, group, mcp, phase, seldom: Seldom::default(), heard, end: Seldom::default() }
-    }
-
     /// When it last sent or received something.
     pub(super) fn active_at(&self) -> Moment {
         self.heard.max(self.progress_at())

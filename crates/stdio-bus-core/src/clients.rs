@@ -9,6 +9,7 @@ use super::pending::Request;
 use super::port::{Close, Effect, Effects};
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
+use super::seldom::Seldom;
 use super::settings::{Era, Limits};
 use super::shutdown::Stage;
 use super::timers::Timer;
@@ -69,7 +70,9 @@ impl Bus {
         let source_use = self.admission.sources.enter(source)?;
         let (turned_away, opened, origin) = (no_room.is_some(), self.time.now(), Rc::new(origin));
         let identity = Identity { number, stdio, source_use, listener, origin, turned_away, opened };
-        let key = self.clients.insert(Client::new(identity, group, mcp))?;
+        let (heard, phase) = (Moment::default(), Phase::Open);
+        let client = Client { identity, group, mcp, phase, seldom: Seldom::default(), heard, end: Seldom::default() };
+        let key = self.clients.insert(client)?;
         self.admission.next_number += 1;
         self.report_client(Reason::ClientOpened, key);
         if self.clients.is_full() {
@@ -223,12 +226,6 @@ impl Bus {
         }
     }
 
-    /// Tells workers that the answers to a client's requests are no longer wanted, if that is configured.
-    fn tell_workers(&mut self, key: ClientKey) {
-        self.send_cancellations(key);
-        self.cancel_requests(key);
-    }
-
     /// Ends the requests of a client that leaves, and holds or drops its sessions.
     fn detach_client(&mut self, key: ClientKey) {
         self.tell_workers(key);
@@ -256,8 +253,9 @@ impl Bus {
         }
     }
 
-    /// `cancel_on_disconnect`: tells workers to stop working for a client that leaves (decision 11).
-    fn send_cancellations(&mut self, key: ClientKey) {
+    /// Tells workers that the answers to a client's requests are no longer wanted, if that is configured
+    /// (`cancel_on_disconnect`; decision 11).
+    fn tell_workers(&mut self, key: ClientKey) {
         let mut cancelled = Vec::new();
         for request in self.asked_by(key.into()) {
             let session = self.pending.get(request).and_then(|request| request.session);
@@ -266,6 +264,7 @@ impl Bus {
                 self.send_cancellation(session);
             }
         }
+        self.cancel_requests(key);
     }
 
     fn send_cancellation(&mut self, session: SessionKey) {

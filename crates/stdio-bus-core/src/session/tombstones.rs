@@ -97,10 +97,8 @@ impl LostNames {
 
     /// It has a session of this name again.
     pub(crate) fn forget(&mut self, name: &[u8]) {
-        if !self.names.is_empty() {
-            let hash = hash_of_name(name);
-            self.names.retain(|lost| *lost != hash);
-        }
+        let hash = hash_of_name(name);
+        self.names.retain(|lost| *lost != hash);
     }
 }
 

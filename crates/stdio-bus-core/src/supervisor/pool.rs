@@ -287,7 +287,7 @@ impl Bus {
         let process = &worker.process;
         let is_unexpected = worker.owner.is_some() && process.ended_by_itself() && !worker.facts.is_unwanted;
         let is_failure = is_unexpected && self.time.now().since(worker.facts.claimed) < LASTS;
-        let source = worker.owner.and_then(|owner| self.identity(owner)).map(|owner| owner.source());
+        let source = worker.owner.and_then(|owner| self.identity(owner)).map(|owner| owner.origin.source());
         let restarts = &mut self.supervisor.pools[worker.pool].restarts;
         if !is_failure {
             if worker.answering.has_answered() {

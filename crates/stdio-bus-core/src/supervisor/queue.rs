@@ -96,7 +96,7 @@ impl Bus {
     pub(crate) fn await_worker(&mut self, client: ClientKey, line: Parsed<'_>) -> bool {
         let now = self.time.now();
         let Ok(group) = self.group_of_line(client, line) else { return false };
-        let Some(source) = self.identity(client).map(|client| client.source()) else { return false };
+        let Some(source) = self.identity(client).map(|client| client.origin.source()) else { return false };
         if self.refuse_worker(client, false) || self.shutdown.refuses_requests() {
             return false;
         }
@@ -203,7 +203,7 @@ impl Bus {
     /// turn, or not possible.
     pub(crate) fn take_in_turn(&mut self, client: ClientKey, group: usize) -> Option<WorkerKey> {
         let has_spare = self.has_spare_for(client, group);
-        let source = self.identity(client)?.source();
+        let source = self.identity(client)?.origin.source();
         // A lent worker was started before.
         let is_paced = !(has_spare && self.mcp(client).borrows)
             && self.supervisor.queue.waits_until(self.time.now(), source).is_some();
@@ -237,7 +237,7 @@ impl Bus {
 
     /// A client leaves, or sends no more. If its own worker has answered nothing yet, its source is rate-limited.
     pub(crate) fn judge_source(&mut self, key: ClientKey) {
-        let Some(source) = self.identity(key).map(|client| client.source()) else { return };
+        let Some(source) = self.identity(key).map(|client| client.origin.source()) else { return };
         let claimed = |worker: WorkerKey| {
             let worker = self.workers.get(worker).filter(|worker| worker.owner == Some(key))?;
             (!worker.answering.has_answered()).then_some(worker.facts.claimed)
@@ -249,7 +249,8 @@ impl Bus {
 
     /// A worker was taken or started for a client.
     pub(super) fn count_turn(&mut self, key: ClientKey, worker: WorkerKey) {
-        let Some((source_use, source)) = self.identity(key).map(|client| (client.source_use, client.source())) else {
+        let Some((source_use, source)) = self.identity(key).map(|client| (client.source_use, client.origin.source()))
+        else {
             return;
         };
         self.admission.sources.count_turn(source_use);

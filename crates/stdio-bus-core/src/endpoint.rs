@@ -1,14 +1,18 @@
 //! What a client connection and a worker's pipes have in common: the current line, the output queue, and their requests
 //! and sessions.
+//!
+//! Backpressure (spec 7.3): an output counts the bytes that it holds, which others store, and lists the peers that wait
+//! for it to drain. Invariant: a peer waits for one output at a time.
+
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 
 use super::flow::gate::ReadGate;
-use super::flow::queue::Output;
 use super::flow::throttle::Throttle;
-use super::flow::turn::Turn;
-use super::peer::{Moment, Peer, SessionKey};
+use super::peer::{Moment, Peer, SessionKey, WorkerKey};
 use super::pending::Asked;
 use super::port::{Next, Received};
 use super::seldom::{Seldom, blank};
@@ -223,6 +227,182 @@ impl Stream {
     }
 }
 
+/// A full output must lose this part of the limit within the timeout, or it counts as stalled. Otherwise a reader that
+/// takes one byte a minute could hold up a worker forever; this way a slow one still receives everything.
+const PROGRESS_PARTS: usize = 16;
+
+/// The output queue of one connection.
+pub(crate) struct Output {
+    /// Bytes queued and not sent yet.
+    queued: usize,
+    seldom: Seldom<SeldomOfOutput>,
+}
+
+/// State that few outputs have.
+struct SeldomOfOutput {
+    /// More than the limit was queued, and less than half of it has been drained since.
+    full: Option<Full>,
+    flush: Option<Flush>,
+    /// The peers that wait for this output, in order of arrival.
+    waiters: VecDeque<Peer>,
+}
+
+blank!(SeldomOfOutput, Self { full: None, flush: None, waiters: VecDeque::new() });
+
+/// It is only drained from now on.
+#[derive(Clone, Copy, Debug)]
+struct Flush {
+    /// This many bytes at a time count as progress.
+    step: usize,
+    queued_then: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Full {
+    /// Since when (spec 7.3.1).
+    since: Moment,
+    progress_at: Moment,
+    queued_then: usize,
+}
+
+impl Output {
+    /// An empty queue.
+    pub(crate) const NOTHING: Self = Self { queued: 0, seldom: Seldom::unchanged() };
+
+    /// Whether more than the limit was queued and less than half of it has been drained since.
+    pub(crate) fn is_full(&self) -> bool {
+        self.seldom.get().is_some_and(|seldom| seldom.full.is_some())
+    }
+
+    /// Bytes queued and not sent yet.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued
+    }
+
+    /// Since when it has been full (spec 7.3.1).
+    pub(crate) fn full_since(&self) -> Option<Moment> {
+        self.seldom.full.map(|full| full.since)
+    }
+
+    /// Whether any peer waits for it.
+    pub(crate) fn has_waiters(&self) -> bool {
+        self.seldom.get().is_some_and(|seldom| !seldom.waiters.is_empty())
+    }
+
+    /// The peers that wait for it, in order of arrival.
+    pub(crate) fn waiters(&self) -> impl Iterator<Item = &Peer> {
+        self.seldom.waiters.iter()
+    }
+
+    /// A peer waits for it, behind the others.
+    pub(crate) fn wait(&mut self, peer: Peer) {
+        self.seldom.waiters.push_back(peer);
+    }
+
+    /// A peer stops waiting for it.
+    pub(crate) fn forget(&mut self, peer: Peer) {
+        self.seldom.get_mut().into_iter().for_each(|seldom| seldom.waiters.retain(|waiter| *waiter != peer));
+    }
+
+    /// Removes and returns the first waiting peer.
+    pub(crate) fn next_waiter(&mut self) -> Option<Peer> {
+        self.seldom.get_mut()?.waiters.pop_front()
+    }
+
+    /// Removes and returns all waiting peers.
+    pub(crate) fn take_waiters(&mut self) -> VecDeque<Peer> {
+        self.seldom.get_mut().map(|seldom| core::mem::take(&mut seldom.waiters)).unwrap_or_default()
+    }
+
+    /// Adds bytes; `limit` is max_output_queue.
+    pub(crate) fn push(&mut self, bytes: usize, limit: usize, now: Moment) {
+        self.queued += bytes;
+        if self.queued > limit && !self.is_full() {
+            self.seldom.full = Some(Full { since: now, progress_at: now, queued_then: self.queued });
+        }
+    }
+
+    /// Bytes were sent. True if the queue fell below half of `limit` and the waiting peers may continue (spec 7.3.1).
+    pub(crate) fn pop(&mut self, bytes: usize, limit: usize, now: Moment) -> bool {
+        debug_assert!(bytes <= self.queued);
+        self.queued = self.queued.saturating_sub(bytes);
+        let Some(seldom) = self.seldom.get_mut() else { return false };
+        let Some(full) = &mut seldom.full else { return false };
+        if self.queued < limit.div_ceil(2) {
+            seldom.full = None;
+            return true;
+        }
+        if self.queued + limit / PROGRESS_PARTS < full.queued_then {
+            full.progress_at = now;
+            full.queued_then = self.queued;
+        }
+        false
+    }
+
+    /// The queue is drained from now on, and nothing is added.
+    pub(crate) fn begin_flush(&mut self) {
+        self.seldom.flush = Some(Flush { step: self.queued.div_ceil(PROGRESS_PARTS), queued_then: self.queued });
+    }
+
+    /// Whether another part of the queue at the start of the flush was sent since the last true.
+    pub(crate) fn flush_goes_on(&mut self) -> bool {
+        let queued = self.queued;
+        let flush = self.seldom.get_mut().and_then(|seldom| seldom.flush.as_mut());
+        let Some(flush) = flush.filter(|flush| queued + flush.step <= flush.queued_then) else { return false };
+        flush.queued_then = queued;
+        true
+    }
+
+    /// When the connection is closed unless it takes bytes before (spec 7.3.1).
+    pub(crate) fn stalls_at(&self, timeout: Duration) -> Option<Moment> {
+        self.seldom.full.map(|full| full.progress_at.after(timeout))
+    }
+}
+
+/// Bytes that a client may send in one turn.
+const QUANTUM: usize = 64 * 1024;
+
+/// A client's turn for a shared worker, a number of bytes: a long line waits for as many turns as it needs.
+#[derive(Debug, Default)]
+pub(crate) struct Turn {
+    /// Bytes of the line that it waits with.
+    waiting: usize,
+    /// Bytes that it may send in its turn.
+    credit: usize,
+    /// The worker for which it has its turn.
+    granted: Option<WorkerKey>,
+}
+
+impl Turn {
+    pub(crate) const NONE: Self = Self { waiting: 0, credit: 0, granted: None };
+
+    /// It waits with a line of `bytes` bytes.
+    pub(crate) fn wait(&mut self, bytes: usize) {
+        self.waiting = bytes;
+    }
+
+    /// Whether it has its turn, and has not sent its line yet.
+    pub(crate) fn is_granted(&self) -> bool {
+        self.granted.is_some()
+    }
+
+    /// Gives it one more turn for a worker. If its line may be sent then, or no other client waits, returns its bytes.
+    pub(crate) fn grant(&mut self, worker: WorkerKey, is_last: bool) -> Option<u64> {
+        self.credit += QUANTUM;
+        if self.waiting > self.credit && !is_last {
+            return None;
+        }
+        self.credit = 0;
+        self.granted = Some(worker);
+        Some(self.waiting.max(1) as u64)
+    }
+
+    /// It sends its line to this worker, or to another one. Returns whether it has its turn there.
+    pub(crate) fn take(&mut self, worker: WorkerKey) -> bool {
+        self.granted.take() == Some(worker)
+    }
+}
+
 /// The ids of requests that a peer may still answer although they were forgotten, as fingerprints
 /// (`Pending::fingerprint`).
 #[derive(Default)]
@@ -305,5 +485,38 @@ impl Retired {
         let is_counted = self.more > 0;
         self.more -= u64::from(is_counted);
         is_counted || found.is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(60);
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn an_output_is_full_above_the_limit_and_released_below_half_of_it() {
+        let mut output = Output::NOTHING;
+        output.push(100, 100, Moment(0));
+        assert!(!output.is_full());
+        output.push(1, 100, Moment(5));
+        assert_eq!(output.full_since(), Some(Moment(5)));
+        assert!(!output.pop(51, 100, Moment(6)));
+        assert!(output.is_full());
+        assert!(output.pop(1, 100, Moment(7)));
+        assert!(!output.is_full());
+        assert_eq!(output.queued, 49);
+    }
+
+    #[test]
+    fn the_stall_clock_restarts_with_real_progress_only() {
+        let mut output = Output::NOTHING;
+        output.push(2000, 1600, Moment(0));
+        assert_eq!(output.stalls_at(TIMEOUT), Some(Moment(60 * SECOND)));
+        output.pop(100, 1600, Moment(30 * SECOND));
+        assert_eq!(output.stalls_at(TIMEOUT), Some(Moment(60 * SECOND)), "100 bytes are no sixteenth of the limit");
+        output.pop(1, 1600, Moment(40 * SECOND));
+        assert_eq!(output.stalls_at(TIMEOUT), Some(Moment(100 * SECOND)));
     }
 }

@@ -122,7 +122,7 @@ struct FastPath<'a> {
     /// Number of clients.
     clients: usize,
     /// A worker's health has improved.
-    workers_changed: bool,
+    workers_changed: &'a mut bool,
 }
 
 /// The parts of the bus that the fast path needs while one peer is already borrowed.
@@ -138,7 +138,7 @@ macro_rules! fast_path {
             timers: &mut $bus.timers,
             out: &mut $bus.out,
             clients: $clients,
-            workers_changed: false,
+            workers_changed: &mut $bus.supervisor.has_changed,
         }
     };
 }
@@ -166,8 +166,12 @@ impl Bus {
         let Some(client) = self.clients.get_mut(key) else {
             return Received { consumed: bytes, next: Next::Wait };
         };
-        if client.phase != Phase::Open || !client.end.gate.lets_through() {
-            return self.receive_otherwise(key, window);
+        if client.phase != Phase::Open {
+            return self.refuse_lines(key, window);
+        }
+        if !client.end.gate.lets_through() {
+            self.is_throttled(key);
+            return Received { consumed: 0, next: Next::Wait };
         }
         let is_far_ahead = count > 1 && client.end.outstanding.len() >= self.settings.limits.requests_ahead;
         if is_far_ahead && !client.end.seldom.throttle.take_turn() {
@@ -216,7 +220,6 @@ impl Bus {
                     false => path.pass_notification(key, worker, clients, parsed),
                 }
             });
-            self.supervisor.has_changed |= path.workers_changed;
             self.out.stats().worker_side.lines_in += lines as u64;
             if let Some(received) = self.intake.finish(&mut worker.end, now, bytes, found, lines, limit) {
                 return received;
@@ -243,16 +246,6 @@ impl Bus {
         }
     }
 
-    /// Bytes of a client that is not read, or whose lines are refused.
-    #[cold]
-    fn receive_otherwise(&mut self, key: ClientKey, window: Window<'_>) -> Received {
-        if self.phase(key) == Some(Phase::Open) {
-            self.is_throttled(key);
-            return Received { consumed: 0, next: Next::Wait };
-        }
-        self.refuse_lines(key, window)
-    }
-
     /// Routes lines one after the other, until one of them has to wait or is the last of its sender. The first `lines`
     /// are already routed.
     pub(super) fn route_lines(
@@ -262,7 +255,7 @@ impl Bus {
         outcome: Outcome,
         mut lines: usize,
     ) -> Received {
-        let batch = core::mem::take(&mut self.intake.batch);
+        let (batch, first) = (core::mem::take(&mut self.intake.batch), lines);
         let limit = self.longest_line(from);
         let mut flow = Flow::Next;
         for line in &batch[lines..] {
@@ -299,6 +292,7 @@ impl Bus {
                 Outcome::More | Outcome::Full => Flow::Next,
             };
         }
+        self.out.side(from).lines_in += (lines - first) as u64;
         // The scan state of the unhandled bytes is kept.
         let (now, (done, waiting)) = (self.time.now(), batch.split_at(lines));
         let received = self.endpoint(from).map(|end| {
@@ -549,7 +543,7 @@ impl FastPath<'_> {
         self.pending.remove_at(request_key, place);
         worker.end.unanswered.orphan();
         worker.end.unanswered.end();
-        self.workers_changed |= worker.answering.answers(true);
+        *self.workers_changed |= worker.answering.answers(true);
         self.pools[worker.name.pool].tally.answered(tally::Outcome::of_answer(&line), took);
         if let Some(records) = self.out.records()
             && records.has(request_key)

@@ -56,11 +56,8 @@ impl Bus {
             let flow = self.client_message(client, line);
             flow.unwrap_or_else(|refusal| self.refuse(client.into(), line, refusal))
         };
-        if flow == Flow::Next {
-            self.out.stats().client_side.lines_in += 1;
-            if self.balancer.lends {
-                self.give_back(client);
-            }
+        if flow == Flow::Next && self.balancer.lends {
+            self.give_back(client);
         }
         flow
     }

@@ -23,18 +23,14 @@ impl Bus {
     pub(crate) fn worker_line(&mut self, worker: WorkerKey, line: Parsed<'_>) -> Flow {
         // Some workers echo the request with a result in it: the spec calls that a response (6.3.1).
         let answers = line.flags & (Line::RESULT | Line::ERROR) != 0;
-        let flow = if line.has(Line::TOO_DEEP) {
+        if line.has(Line::TOO_DEEP) {
             self.too_deep(worker, line, answers)
         } else if answers {
             self.worker_response(worker, line)
         } else {
             let flow = self.worker_message(worker, line);
             flow.unwrap_or_else(|refusal| self.refuse(worker.into(), line, refusal))
-        };
-        if flow == Flow::Next {
-            self.out.stats().worker_side.lines_in += 1;
         }
-        flow
     }
 
     /// An answer to a client's request (spec 6.3.1), or that request itself, which the worker has sent back.

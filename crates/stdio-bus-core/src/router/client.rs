@@ -154,26 +154,21 @@ impl Bus {
         entered: [Entered; 2],
         edits: &mut Edits,
     ) -> Result<(), Refusal> {
-        let &Message { from: client, line, ref id, verb, progress } = message;
-        let recorded = match id {
-            Some(_) => {
-                let answering = self.workers.get(worker).map(|worker| &worker.answering);
-                let expires = answering.filter(|_| verb != Verb::Listen).map(|it| it.expires(self.time.now()));
-                let may_echo = answering.is_some_and(|answering| !answering.responds());
-                let request = NewRequest {
-                    asker: client.into(),
-                    answerer: worker.into(),
-                    session: entered[0].session,
-                    second_session: entered[1].session,
-                    flags: if line.session.len() > 2 { Flags::ON_TOP } else { 0 },
-                    verb,
-                    expires: expires.unwrap_or(Moment::NEVER),
-                    print: if may_echo { print_of(line, progress) } else { 0 },
-                };
-                self.ask(&request, message, edits)
-            }
-            None => Ok(()),
+        let &Message { from: client, line, verb, progress, .. } = message;
+        let answering = self.workers.get(worker).map(|worker| &worker.answering);
+        let expires = answering.filter(|_| verb != Verb::Listen).map(|it| it.expires(self.time.now()));
+        let may_echo = answering.is_some_and(|answering| !answering.responds());
+        let request = NewRequest {
+            asker: client.into(),
+            answerer: worker.into(),
+            session: entered[0].session,
+            second_session: entered[1].session,
+            flags: if line.session.len() > 2 { Flags::ON_TOP } else { 0 },
+            verb,
+            expires: expires.unwrap_or(Moment::NEVER),
+            print: if may_echo { print_of(line, progress) } else { 0 },
         };
+        let recorded = self.ask(&request, message, edits);
         match recorded {
             Ok(_) => self.note_audience(worker, client),
             Err(_) => entered.into_iter().for_each(|entered| self.leave(entered)),
@@ -198,11 +193,10 @@ impl Bus {
             return self.route_to_request(message, worker, "its progressToken names no pending request");
         }
         let Some((name, place, inner)) = message.names()? else {
-            if let Some(worker) = self.worker_of_server(message) {
-                return Ok(Route { worker, first: None, second: None, about: None });
-            }
-            let group = self.group_of_line(client, line)?;
-            let worker = self.pick_worker_for_line(client, group, line)?;
+            let worker = match self.worker_of_server(message) {
+                Some(worker) => worker,
+                None => self.pick_worker_for_line(client, self.group_of_line(client, line)?, line)?,
+            };
             return Ok(Route { worker, first: None, second: None, about: None });
         };
         let (worker, how) = self.first_session(message, &message.naming(&name, place), inner.as_deref())?;

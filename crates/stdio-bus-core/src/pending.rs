@@ -496,7 +496,7 @@ impl Pending {
             self.forget_beside(key);
         }
         self.free_place(place);
-        self.table.drop(key);
+        self.table.remove(key);
     }
 
     /// Removes a request without an asker.

@@ -128,13 +128,6 @@ impl<T, const KIND: char> Table<T, KIND> {
         self.slots.get_mut(slot).map(|entry| &mut entry.value)
     }
 
-    /// Drops an entry in place.
-    pub(super) fn drop(&mut self, key: Key<KIND>) {
-        if self.get(key).is_some() {
-            drop(self.slots.remove(key.index()));
-        }
-    }
-
     /// Entries in slot order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Key<KIND>, &T)> {
         self.slots.iter().map(|(_, entry)| (entry.key, &entry.value))

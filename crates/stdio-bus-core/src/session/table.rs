@@ -119,12 +119,20 @@ impl Sessions {
     /// different workers. Most clients have one session, which is found without hashing.
     #[inline]
     pub(crate) fn named_by(&self, client: ClientKey, own: &[SessionKey], name: &[u8]) -> Option<SessionKey> {
-        let is_it = |session: &Session| session.client == Some(client) && session.name.as_bytes() == name;
-        if let [] | [_] = own {
-            return own.first().copied().filter(|only| self.get(*only).is_some_and(is_it));
+        let is_it = |key: &SessionKey| self.get(*key).is_some_and(|session| session.name.as_bytes() == name);
+        match own {
+            [] => None,
+            [only] => Some(*only).filter(is_it),
+            _ => self.of_client(client, name),
         }
-        let alike = self.index.alike(&self.table, self.index.hash(client, name));
-        alike.filter(|(_, session)| is_it(session)).map(|(key, _)| key).min_by_key(|key| key.serial())
+    }
+
+    /// The same by hash.
+    fn of_client(&self, client: ClientKey, name: &[u8]) -> Option<SessionKey> {
+        let hash = self.index.hash(client, name);
+        let is_it = |session: &Session| session.client == Some(client) && session.name.as_bytes() == name;
+        let found = self.index.alike(&self.table, hash).filter(|(_, session)| is_it(session));
+        found.map(|(key, _)| key).min_by_key(|key| key.serial())
     }
 
     /// The session of this name on a worker, owned or reserved.

@@ -110,11 +110,12 @@ impl Bus {
             };
             if is_minor || client.mcp.is_modern() { report.at(Level::Debug) } else { report }
         };
-        match client.mcp.is_modern() {
-            // It may connect anew for each of its requests.
-            true => self.out.tell_quietly(reason, make),
-            false => self.out.tell(self.time.now(), reason, make),
+        // It may connect anew for each of its requests.
+        if client.mcp.is_modern() {
+            return self.out.tell_quietly(reason, make);
         }
+        let summary = self.out.tell(self.time.now(), reason, make);
+        self.timers.arm(Timer::Reports, summary);
     }
 
     /// It has ended its input. It is closed when it has its answers (decision 10).

@@ -225,7 +225,6 @@ impl Bus {
                 self.check_invariants();
             }
         }
-        self.timers.arm(Timer::Reports, self.out.sums_up_at());
         Effects(self.out.effects())
     }
 
@@ -268,7 +267,10 @@ impl Bus {
         for timer in self.timers.take_due(self.time.now()) {
             self.timers.disarm(timer);
             match timer {
-                Timer::Reports => self.out.sum_up(self.time.now()),
+                Timer::Reports => {
+                    let next = self.out.sum_up(self.time.now());
+                    self.timers.arm(timer, next);
+                }
                 Timer::Requests => self.tick_requests(),
                 Timer::Sessions => self.tick_sessions(),
                 Timer::Client(client) => self.tick_client(client),
@@ -284,7 +286,8 @@ impl Bus {
 
     /// Counts an event and reports it, within the rate limit.
     fn tell(&mut self, reason: Reason, report: impl FnOnce() -> Report) {
-        self.out.tell(self.time.now(), reason, report);
+        let summary = self.out.tell(self.time.now(), reason, report);
+        self.timers.arm(Timer::Reports, summary);
     }
 
     /// Counts and reports an event of `peer`.
@@ -310,7 +313,7 @@ impl Bus {
                 Peer::Worker(worker) => report.worker = self.worker_name(worker),
             }
         }
-        self.out.tell(self.time.now(), reason, || {
+        self.tell(reason, || {
             let (id, text) = tell();
             Report { id, text, ..report }
         });

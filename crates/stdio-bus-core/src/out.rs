@@ -1,7 +1,9 @@
-//! The effects of the bus, and its counters.
+//! The effects of the bus, and its counters. Every reason for a report is counted, but reports are rate-limited: a few at
+//! once, then one summary every ten seconds, so that no peer can flood the log.
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
+use core::time::Duration;
 
 use ndjson_scan::Span;
 
@@ -9,15 +11,43 @@ use super::ended::Records;
 use super::endpoint::Endpoint;
 use super::peer::{Moment, Peer};
 use super::port::Effect;
-use super::report::{Reason, Report, Reporter};
+use super::report::{Reason, Report};
 use super::stats::{Side, Stats};
+
+/// Number of reports with one reason that pass at once before the rest is summed up.
+const BURST: u32 = 10;
+/// Number of starts and ends of workers that are reported at once: operators of many want to see each of them.
+const LIFE_BURST: u32 = 100;
+/// Number of clients whose connects and disconnects are reported at once: as many as can be connected.
+const CLIENT_BURST: u32 = 1024;
+/// Interval of the summaries while a reason keeps occurring.
+const SUMMARY_EVERY: Duration = Duration::from_secs(10);
+
+/// The reports with one reason.
+#[derive(Clone, Copy, Default)]
+struct Bucket {
+    count: u64,
+    window_from: Moment,
+    passed: u32,
+    suppressed: u64,
+}
+
+impl Reason {
+    fn burst(self) -> u32 {
+        match self {
+            Self::ClientOpened | Self::ClientClosed => CLIENT_BURST,
+            Self::WorkerStarted | Self::WorkerExited | Self::WorkerStopped | Self::RestartScheduled => LIFE_BURST,
+            _ => BURST,
+        }
+    }
+}
 
 /// See the module's documentation.
 #[derive(Default)]
 pub(super) struct Out {
     effects: VecDeque<Effect>,
     stats: Stats,
-    reporter: Reporter,
+    buckets: BTreeMap<Reason, Bucket>,
     /// Requests that have ended, if records are enabled.
     records: Option<Box<Records>>,
     /// Number of calls of the bus.
@@ -54,32 +84,51 @@ impl Out {
         &self.stats
     }
 
-    /// Counts an event and reports it, within the rate limit.
-    pub(super) fn tell(&mut self, now: Moment, reason: Reason, make: impl FnOnce() -> Report) {
-        let report = self.reporter.report(now, reason, make);
-        self.effects.extend(report.map(Effect::Report));
+    /// Counts an event, and reports it within the rate limit; only then the report is made. Returns when a summary is
+    /// due instead.
+    pub(super) fn tell(&mut self, now: Moment, reason: Reason, make: impl FnOnce() -> Report) -> Option<Moment> {
+        let bucket = self.buckets.entry(reason).or_default();
+        if now.since(bucket.window_from) >= SUMMARY_EVERY && bucket.suppressed == 0 {
+            (bucket.window_from, bucket.passed) = (now, 0);
+        }
+        if bucket.passed < reason.burst() {
+            bucket.passed += 1;
+            self.tell_quietly(reason, make);
+            return None;
+        }
+        bucket.count += 1;
+        bucket.suppressed += 1;
+        Some(bucket.window_from.after(SUMMARY_EVERY))
     }
 
-    /// Counts an event and reports it regardless of the rate limit, for debugging.
+    /// Counts an event and reports it regardless of the rate limit, without using it up.
     pub(super) fn tell_quietly(&mut self, reason: Reason, make: impl FnOnce() -> Report) {
-        let report = self.reporter.report_quietly(reason, make);
-        self.push(Effect::Report(report));
+        self.buckets.entry(reason).or_default().count += 1;
+        self.effects.push_back(Effect::Report(Box::new(make())));
     }
 
-    /// Sums up suppressed reports.
-    pub(super) fn sum_up(&mut self, now: Moment) {
-        let summaries = self.reporter.summaries(now);
-        self.effects.extend(summaries.into_iter().map(|summary| Effect::Report(Box::new(summary))));
-    }
-
-    /// When the next summary is due.
-    pub(super) fn sums_up_at(&self) -> Moment {
-        self.reporter.next_deadline()
+    /// Sums up suppressed reports. Returns when the next summary is due.
+    pub(super) fn sum_up(&mut self, now: Moment) -> Option<Moment> {
+        let mut next = None;
+        for (reason, bucket) in self.buckets.iter_mut().filter(|(_, bucket)| bucket.suppressed > 0) {
+            let due = bucket.window_from.after(SUMMARY_EVERY);
+            if due > now {
+                next = Some(next.map_or(due, |next: Moment| next.min(due)));
+                continue;
+            }
+            let metric =
+                if reason.failure().is_some() { "stdio_bus_request_errors_total" } else { "stdio_bus_events_total" };
+            let text = format!("the same {} times more; /metrics has all of them ({metric})", bucket.suppressed);
+            bucket.window_from = now;
+            let suppressed = core::mem::take(&mut bucket.suppressed);
+            self.effects.push_back(Effect::Report(Box::new(Report { suppressed, ..Report::new(*reason, text) })));
+        }
+        next
     }
 
     /// How often an event with this reason has happened.
     pub(super) fn count(&self, reason: Reason) -> u64 {
-        self.reporter.count(reason)
+        self.buckets.get(&reason).map_or(0, |bucket| bucket.count)
     }
 
     /// Starts or stops keeping records of ended requests.
@@ -132,5 +181,21 @@ impl Out {
         let was_full = end.output.is_full();
         end.output.push(bytes, limit, now);
         !was_full && end.output.is_full()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_of_one_reason_is_counted_and_summed_up() {
+        let mut out = Out::default();
+        let mut tell = || out.tell(Moment(1), Reason::Unroutable, || Report::new(Reason::Unroutable, "x"));
+        let due = (0..1000).filter_map(|_| tell()).min().expect("a summary is due");
+        assert_eq!((out.count(Reason::Unroutable), out.effects.len()), (1000, BURST as usize));
+        assert_eq!(out.sum_up(due), None);
+        let Some(Effect::Report(summary)) = out.effects.back() else { panic!("no summary") };
+        assert_eq!(summary.suppressed, 1000 - u64::from(BURST));
     }
 }

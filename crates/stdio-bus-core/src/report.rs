@@ -1,14 +1,9 @@
-//! Reports for people: every drop, close and change of state, with peer and reason. Reasons are always counted, but
-//! reports are rate-limited: a few at once, then one summary every ten seconds, so that no peer can flood the log.
+//! Reports for people: every drop, close and change of state, with peer and reason.
 
-use alloc::boxed::Box;
 use alloc::rc::Rc;
 use alloc::string::String;
-use alloc::vec::Vec;
-use core::time::Duration;
 
 use super::origin::Origin;
-use super::peer::Moment;
 use super::stats::Account;
 
 /// The level of a report (spec, appendix C).
@@ -33,7 +28,7 @@ pub enum Level {
 macro_rules! reasons {
     ($($variant:ident $name:literal $level:ident $(fails $failure:literal)? $(says $error:literal)? $help:literal,)*) => {
         /// Why something was dropped, closed or changed.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum Reason { $(#[doc = $help] $variant,)* }
 
         impl Reason {
@@ -61,7 +56,7 @@ macro_rules! reasons {
             }
 
             /// The code, if what is told is for the most part that requests fail.
-            fn failure(self) -> Option<i32> {
+            pub(super) fn failure(self) -> Option<i32> {
                 match self { $($(Self::$variant => Some($failure),)?)* _ => None }
             }
         }
@@ -158,14 +153,6 @@ impl Reason {
             other => other.name(),
         }
     }
-
-    fn burst(self) -> u32 {
-        match self {
-            Self::ClientOpened | Self::ClientClosed => CLIENT_BURST,
-            Self::WorkerStarted | Self::WorkerExited | Self::WorkerStopped | Self::RestartScheduled => LIFE_BURST,
-            _ => BURST,
-        }
-    }
 }
 
 /// The name of a worker for people: `claude/0`, and its incarnation.
@@ -225,115 +212,9 @@ impl Report {
     }
 }
 
-/// Number of reports with one reason that pass at once before the rest is summed up.
-const BURST: u32 = 10;
-/// Number of starts and ends of workers that are reported at once: operators of many want to see each of them.
-const LIFE_BURST: u32 = 100;
-/// Number of clients whose connects and disconnects are reported at once: as many as can be connected.
-const CLIENT_BURST: u32 = 1024;
-/// Interval of the summaries while a reason keeps occurring.
-const SUMMARY_EVERY: Duration = Duration::from_secs(10);
-
-#[derive(Clone, Copy, Default)]
-struct Bucket {
-    count: u64,
-    window_from: Moment,
-    passed: u32,
-    suppressed: u64,
-}
-
-/// Counts every reason and lets as many reports through as a person can read.
-pub struct Reporter {
-    buckets: Vec<Bucket>,
-    next_summary: Moment,
-}
-
-impl Default for Reporter {
-    fn default() -> Self {
-        Self { buckets: vec![Bucket::default(); Reason::ALL.len()], next_summary: Moment::NEVER }
-    }
-}
-
-impl Reporter {
-    /// Counts `reason`, and returns the report if it is let through; only then it is made.
-    #[must_use]
-    pub fn report(&mut self, now: Moment, reason: Reason, make: impl FnOnce() -> Report) -> Option<Box<Report>> {
-        let bucket = &mut self.buckets[reason as usize];
-        bucket.count += 1;
-        if now.since(bucket.window_from) >= SUMMARY_EVERY && bucket.suppressed == 0 {
-            bucket.window_from = now;
-            bucket.passed = 0;
-        }
-        if bucket.passed < reason.burst() {
-            bucket.passed += 1;
-            return Some(Box::new(make()));
-        }
-        bucket.suppressed += 1;
-        self.next_summary = self.next_summary.min(bucket.window_from.after(SUMMARY_EVERY));
-        None
-    }
-
-    /// Counts `reason` and returns the report for debugging: it is neither suppressed nor summed up, and does not use
-    /// up the rate limit.
-    #[must_use]
-    pub fn report_quietly(&mut self, reason: Reason, make: impl FnOnce() -> Report) -> Box<Report> {
-        self.buckets[reason as usize].count += 1;
-        Box::new(make())
-    }
-
-    /// When [`Reporter::summaries`] is due; perhaps never.
-    pub fn next_deadline(&self) -> Moment {
-        self.next_summary
-    }
-
-    /// The summaries that are due.
-    #[must_use]
-    pub fn summaries(&mut self, now: Moment) -> Vec<Report> {
-        let mut summaries = Vec::new();
-        if self.next_summary > now {
-            return summaries;
-        }
-        self.next_summary = Moment::NEVER;
-        for (bucket, reason) in self.buckets.iter_mut().zip(Reason::ALL) {
-            if bucket.suppressed == 0 {
-                continue;
-            }
-            let due = bucket.window_from.after(SUMMARY_EVERY);
-            if due > now {
-                self.next_summary = self.next_summary.min(due);
-                continue;
-            }
-            let metric =
-                if reason.failure().is_some() { "stdio_bus_request_errors_total" } else { "stdio_bus_events_total" };
-            let text = format!("the same {} times more; /metrics has all of them ({metric})", bucket.suppressed);
-            let mut report = Report::new(*reason, text);
-            report.suppressed = core::mem::take(&mut bucket.suppressed);
-            bucket.window_from = now;
-            summaries.push(report);
-        }
-        summaries
-    }
-
-    /// How often a reason has occurred.
-    pub fn count(&self, reason: Reason) -> u64 {
-        self.buckets[reason as usize].count
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_flood_of_one_reason_is_counted_and_summed_up() {
-        let mut reporter = Reporter::default();
-        let mut report = || reporter.report(Moment(1), Reason::Unroutable, || Report::new(Reason::Unroutable, "x"));
-        assert_eq!((0..1000).filter_map(|_| report()).count(), BURST as usize);
-        assert_eq!(reporter.count(Reason::Unroutable), 1000);
-        let [summary] = &reporter.summaries(reporter.next_deadline())[..] else { panic!("no summary") };
-        assert_eq!(summary.suppressed, 1000 - u64::from(BURST));
-        assert_eq!(reporter.next_deadline(), Moment::NEVER);
-    }
 
     #[test]
     fn names_are_unique() {

@@ -1,5 +1,5 @@
 //! Which client is closed, or gives something up, when something is short: connections, slots for sessions and
-//! requests, or memory. One order decides: [`Standing`].
+//! requests, or memory.
 //!
 //! Slots for sessions and requests: when a table is full, the source that holds most, and within it the connection that
 //! holds most, has to give something up, no matter which came first.
@@ -49,19 +49,6 @@ const CLOSE_EVERY: Duration = Duration::from_millis(100);
 /// At least this part of the memory in use is freed when the system refuses more.
 const FREED_PART: usize = 8;
 
-/// The one order in which clients are closed: the least goes first. Criteria that do not apply are left out.
-#[derive(Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Standing {
-    /// It makes progress.
-    moves: bool,
-    /// What its source holds. Among equals, the asker goes first, then the lowest slot.
-    source: (Reverse<usize>, bool, usize),
-    /// What it holds itself.
-    holds: Reverse<usize>,
-    /// Time of its last activity.
-    since: Moment,
-}
-
 /// State of a memory shortage.
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
@@ -102,11 +89,6 @@ struct Holder {
     heard: Moment,
 }
 
-/// Sorts by the order of closing. One sort serves every resource.
-fn in_order(holders: &mut [Holder], standing: fn(&Holder) -> Standing) {
-    holders.sort_by_key(standing);
-}
-
 /// How much one client may hold before it is held back or closed.
 fn share(max_memory: usize, clients: usize, least: usize) -> usize {
     (max_memory / (SHARE_PART * clients.max(1))).max(least)
@@ -142,12 +124,12 @@ impl Bus {
         for (_, client) in self.all_clients() {
             together[client.identity.source_use.index()] += of(client);
         }
-        let standing = |client: &Client| {
+        // Among equal sources the asker's goes first, then the one with the lowest slot.
+        let order = |client: &Client| {
             let (source, index) = (client.identity.source_use, client.identity.source_use.index());
-            let source = (Reverse(together[index]), source != own.identity.source_use, index);
-            Standing { source, holds: Reverse(of(client)), ..Standing::default() }
+            (Reverse(together[index]), source != own.identity.source_use, index, Reverse(of(client)))
         };
-        let (key, heaviest) = self.all_clients().min_by_key(|(_, client)| standing(client))?;
+        let (key, heaviest) = self.all_clients().min_by_key(|(_, client)| order(client))?;
         // If the asker held as many afterwards as the other one, nothing would be gained.
         (heaviest.identity.source_use != own.identity.source_use || of(heaviest) > of(own) + 1).then_some(key)
     }
@@ -204,17 +186,17 @@ impl Bus {
             let idle = self.all_clients().filter(|(_, client)| client.does_nothing());
             idle.filter_map(|(key, client)| {
                 let (since, due) = self.idle_since(client)?;
-                Some((Standing { moves: client.has_spoken(), since, ..Standing::default() }, due, key))
+                Some((client.has_spoken(), since, due, key))
             })
         };
-        let goes = idle().filter(|(_, due, _)| *due <= now).min_by(|(one, ..), (other, ..)| one.cmp(other));
-        let Some((Standing { moves, since, .. }, _, key)) = goes else {
+        let goes = idle().filter(|(_, _, due, _)| *due <= now).min_by_key(|(spoke, since, ..)| (*spoke, *since));
+        let Some((spoke, since, _, key)) = goes else {
             // Another may become idle before.
-            let next = idle().map(|(_, due, _)| due).min().unwrap_or(Moment::NEVER);
+            let next = idle().map(|(_, _, due, _)| due).min().unwrap_or(Moment::NEVER);
             return self.timers.arm(Timer::Slots, next.min(now.after(FIRST_LINE)));
         };
         let slots = self.most_clients();
-        let what = if moves { "has been idle" } else { "has sent no line" };
+        let what = if spoke { "has been idle" } else { "has sent no line" };
         self.report(Reason::ClientIdle, Some(Peer::Client(key)), || {
             let seconds = now.since(since).as_secs_f32();
             format!("a client that {what} for {seconds:.1} s is closed, since all {slots} slots are taken")
@@ -251,11 +233,7 @@ impl Bus {
         // their lines: they need larger blocks for it. The one that was silent for longest goes first.
         let one_goes = used <= most && due;
         if one_goes {
-            in_order(&mut holders, |holder| Standing {
-                moves: holder.moves,
-                since: holder.heard,
-                ..Standing::default()
-            });
+            holders.sort_by_key(|holder| (holder.moves, holder.heard));
         }
         holders.retain(|holder| holder.bytes > share_to_keep && (used > most || due && !holder.moves));
         let too_much = used.saturating_sub(leaving + most / 8 * 7);
@@ -354,11 +332,7 @@ impl Bus {
             let moves = self.time.now().since(client.progress_at()) < PATIENCE || client.end.gate.waits();
             holders.push(Holder { client: *key, bytes: *bytes, moves, heard: client.heard });
         }
-        in_order(&mut holders, |holder| Standing {
-            moves: holder.moves,
-            holds: Reverse(holder.bytes),
-            ..Standing::default()
-        });
+        holders.sort_by_key(|holder| (holder.moves, Reverse(holder.bytes)));
         (holders, leaving)
     }
 

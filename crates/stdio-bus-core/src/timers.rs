@@ -47,8 +47,6 @@ pub(super) struct Timers {
     queue: BTreeSet<(Moment, Timer)>,
     /// The deadline of each timer, to find its entry in the queue.
     armed: HashMap<Timer, Moment>,
-    /// The first deadline of the queue: each turn asks for it.
-    next: Option<Moment>,
 }
 
 impl Timers {
@@ -60,25 +58,19 @@ impl Timers {
             self.queue.remove(&(*armed, timer));
             *armed = at;
             self.queue.insert((at, timer));
-            self.find_next();
         }
-    }
-
-    fn find_next(&mut self) {
-        self.next = self.queue.first().map(|(at, _)| *at);
     }
 
     /// Cancels a timer.
     pub(super) fn disarm(&mut self, timer: Timer) {
         if let Some(at) = self.armed.remove(&timer) {
             self.queue.remove(&(at, timer));
-            self.find_next();
         }
     }
 
     /// The next deadline.
     pub(super) fn next(&self) -> Option<Moment> {
-        self.next
+        self.queue.first().map(|(at, _)| *at)
     }
 
     /// Takes the timers that are due. Each is disarmed when its turn has come, and is not armed again before.
@@ -88,7 +80,6 @@ impl Timers {
             due.push(*timer);
             self.queue.pop_first();
         }
-        self.find_next();
         due.sort_unstable();
         due
     }

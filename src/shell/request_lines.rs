@@ -69,7 +69,7 @@ impl RequestLines {
         let mut line = std::mem::take(&mut self.line);
         line.clear();
         line.push_str(&self.begin.2);
-        line.push_str(&self.clients[ended.client.index()].2);
+        line.push_str(&self.clients[ended.slot].2);
         let mut entry = Entry::new(look, Level::INFO);
         entry.fields = line;
         add_chosen(&mut entry, "method", ended.method.as_bytes());
@@ -98,11 +98,10 @@ impl RequestLines {
 
     /// Prepares the fields of the request's client.
     fn know(&mut self, look: Look, ended: &Ended) {
-        let index = ended.client.index();
-        if self.clients.len() <= index {
-            self.clients.resize_with(index + 1, Default::default);
+        if self.clients.len() <= ended.slot {
+            self.clients.resize_with(ended.slot + 1, Default::default);
         }
-        let known = &mut self.clients[index];
+        let known = &mut self.clients[ended.slot];
         if known.2.is_empty() || (known.0, known.1) != (ended.number, look) {
             let mut entry = Entry::new(look, Level::INFO);
             log::add_origin(entry.number("client", ended.number), &ended.origin);

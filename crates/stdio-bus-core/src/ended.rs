@@ -28,7 +28,7 @@ const MOST_OF_EACH: u32 = 1_000;
 const EVERY: Duration = Duration::from_millis(100);
 
 /// How a client's request has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ending {
     /// The name of its [`Outcome`]; [`REFUSED`] if it reached no worker.
     pub outcome: &'static str,
@@ -66,10 +66,10 @@ impl Ending {
 }
 
 /// A client's request that has ended.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Ended {
-    /// The client; it may have left since.
-    pub client: ClientKey,
+    /// The slot of the client; it may have left since.
+    pub slot: usize,
     /// The client's number.
     pub number: u32,
     /// The client's origin.
@@ -233,18 +233,7 @@ impl Bus {
 
 impl Ended {
     pub(super) fn of(client: ClientKey, identity: &Identity, ending: Ending) -> Self {
-        Self {
-            client,
-            number: identity.number,
-            origin: Rc::clone(&identity.origin),
-            pool: None,
-            worker: None,
-            ending,
-            took: Duration::ZERO,
-            bytes_in: 0,
-            id: Text::default(),
-            method: Text::default(),
-            session: Text::default(),
-        }
+        let origin = Rc::clone(&identity.origin);
+        Self { slot: client.index(), number: identity.number, origin, ending, ..Self::default() }
     }
 }

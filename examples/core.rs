@@ -4,7 +4,7 @@
 //! [`Bus::handle`]; what comes out are effects, which whoever has the pipes carries out in their order.
 
 use stdio_bus::bus::Bus;
-use stdio_bus::bus::port::{ClientKey, Effect, Effects, Input, Moment, Next, Peer, Source, WorkerKey};
+use stdio_bus::bus::port::{ClientKey, Effect, Effects, Input, Moment, Next, Peer, Place, WorkerKey};
 use stdio_bus::config::Config;
 use stdio_bus::scan::{PAD, Window};
 
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut clients: Vec<ClientKey> = Vec::new();
     for _ in 0..2 {
-        let (client, effects) = bus.connect(now(), 0, Source::Inherited);
+        let (client, effects) = bus.connect(now(), 0, Place::Inherited);
         carry_out(effects, None, &mut queues);
         clients.push(client.ok_or("there is room for two")?);
     }

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use stdio_bus::bus::Bus;
-use stdio_bus::bus::port::{ClientKey, Effect, Input, Moment, Next, Peer, Source, WorkerKey};
+use stdio_bus::bus::port::{ClientKey, Effect, Input, Moment, Next, Peer, Place, WorkerKey};
 use stdio_bus::bus::settings::{Assignment, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, Settings};
 use stdio_bus::scan::{PAD, Window};
 
@@ -73,7 +73,7 @@ impl Core {
             bus.handle(Moment(1), Input::Spawned { worker: *worker, pid: pid as u32 + 1 }).for_each(drop);
         }
         let connected = (0..clients).map(|_| {
-            let (client, effects) = bus.connect(Moment(1), 0, Source::Inherited);
+            let (client, effects) = bus.connect(Moment(1), 0, Place::Inherited);
             effects.for_each(drop);
             client.expect("there is room")
         });

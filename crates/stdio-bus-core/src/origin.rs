@@ -72,18 +72,6 @@ impl core::fmt::Display for Place {
     }
 }
 
-impl From<Source> for Place {
-    /// Some place of this source.
-    fn from(source: Source) -> Self {
-        match source {
-            Source::Inherited => Self::Inherited,
-            Source::Address(octets) => Self::Address(SocketAddr::new(octets.into(), 0)),
-            Source::User(user) => Self::Process { pid: 0, user },
-            Source::Name(_) => Self::Inherited,
-        }
-    }
-}
-
 /// See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
@@ -169,6 +157,6 @@ mod tests {
         assert_eq!(shown("[::ffff:192.0.2.7]:80"), "192.0.2.7:80");
         assert_eq!(shown("[2001:db8::1]:80"), "[2001:db8::1]:80");
         assert_eq!(Place::Process { pid: 12, user: 1000 }.to_string(), "process 12 of user 1000");
-        assert_eq!(Place::from(Source::User(7)).source(), Source::User(7));
+        assert_eq!(Place::Process { pid: 12, user: 7 }.source(), Source::User(7));
     }
 }

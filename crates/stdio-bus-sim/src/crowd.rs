@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::bus::Bus;
-use crate::bus::port::{ClientKey, Close, Effect, Input, Moment, Next, Peer, PeerBits, Source, WorkerKey};
+use crate::bus::port::{ClientKey, Close, Effect, Input, Moment, Next, Peer, PeerBits, Place, WorkerKey};
 use crate::bus::settings::{Assignment, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, Settings};
 use crate::scan::{PAD, Window};
 
@@ -83,7 +83,7 @@ impl Crowd {
 
     /// Connects a client of this user.
     pub(super) fn client(&mut self, user: u32) -> Peer {
-        let (key, effects) = self.bus.connect(self.now, 0, Source::User(user));
+        let (key, effects) = self.bus.connect(self.now, 0, Place::Process { pid: 0, user });
         let (key, effects): (ClientKey, _) = (key.expect("there is room"), effects.collect());
         let peer = Peer::Client(key);
         self.wires.insert(number_of(peer), Wire::default());

@@ -38,6 +38,7 @@ mod turns;
 mod vacancy;
 mod workers;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ndjson_scan::{PAD, Window};
@@ -120,6 +121,17 @@ fn bench(workers: usize) -> Bench {
 
 fn wire_of(peer: Peer) -> u64 {
     PeerBits::from(peer).get()
+}
+
+/// Some place of this source.
+impl From<Source> for Place {
+    fn from(source: Source) -> Self {
+        match source {
+            Source::Inherited | Source::Name(_) => Self::Inherited,
+            Source::Address(octets) => Self::Address(SocketAddr::new(octets.into(), 0)),
+            Source::User(user) => Self::Process { pid: 0, user },
+        }
+    }
 }
 
 impl Bench {

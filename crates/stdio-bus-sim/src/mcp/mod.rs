@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::Random;
 use super::twins::Twins;
 use crate::bus::eras::PoolEra;
-use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Origin, Peer, Signal, Source, WorkerKey};
+use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Origin, Peer, Place, Signal, WorkerKey};
 use crate::bus::report::Reason;
 use crate::bus::settings::{
     Assignment, Era, IdCollision, Limits, Listener, MAX_CONNECTIONS, Pool, Routing, SessionAccess, Settings,
@@ -232,7 +232,7 @@ impl World {
     fn connect(&mut self) {
         let pool = self.random.range(0..self.settings.pools.len());
         let era = *self.random.pick(&[None, Some(Era::Legacy), Some(Era::Modern), Some(Era::Modern)]);
-        let origin = Origin::from(Source::User(self.random.range(0..3) as u32));
+        let origin = Origin::from(Place::Process { pid: 0, user: self.random.range(0..3) as u32 });
         let (key, effects) = match era {
             Some(era) => self.bus.connect_mcp(self.now, MCP, &origin, pool, era),
             None => self.bus.connect(self.now, LINES, &origin),

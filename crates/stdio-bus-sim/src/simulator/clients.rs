@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::wires::any_token;
 use super::{End, SimClient, World};
-use crate::bus::port::{Close, Input, Origin, Peer, Source};
+use crate::bus::port::{Close, Input, Origin, Peer, Place};
 use crate::bus::shutdown::Stage;
 use crate::line::{Draft, Ids, Kind, Line, Party, is_cancellation, meaning, spell_id};
 
@@ -162,16 +162,16 @@ impl World {
         if self.settings.listeners[listener].stdio && !self.clients.is_empty() {
             return;
         }
-        let source = Source::User(self.random.range(0..4) as u32);
+        let place = Place::Process { pid: 0, user: self.random.range(0..4) as u32 };
         let is_gone = self.settings.listeners[listener].is_gone;
         let refuses = is_gone || self.bus.stage() >= Stage::Terminating;
-        let mut origin = Origin::from(source);
+        let mut origin = Origin::from(place);
         let name = self.free_name();
         origin.names.token = name.map(Into::into);
         let (key, effects) = self.bus.connect(self.now, listener, &origin);
         assert_eq!(key.is_none(), refuses, "a connection was refused or taken wrongly");
         if let Some(key) = key {
-            self.model.connected(listener, source, name);
+            self.model.connected(listener, place.source(), name);
             let end = End { pace: Self::any_pace(&mut self.random), ..End::default() };
             self.clients.push(SimClient {
                 key,

@@ -13,7 +13,6 @@ use super::peer::{ClientKey, Moment, Peer, WorkerKey};
 use super::report::{Reason, WorkerName};
 use super::settings::{Limits, MAX_PENDING_REQUESTS, MAX_SESSIONS, Pool};
 use super::stats::Account;
-pub use super::supervisor::tenure::Role;
 use super::tally::{Counts, Tally};
 use super::worker::{State, Worker};
 
@@ -73,8 +72,8 @@ pub struct WorkerRow {
     pub pid: u32,
     /// Its state.
     pub state: State,
-    /// Its role.
-    pub role: Role,
+    /// `serves`, `candidate` or `leaves`.
+    pub role: &'static str,
     /// Time since it was started.
     pub age: Duration,
     /// The client that it belongs to alone.

@@ -149,8 +149,9 @@ impl Bus {
         for worker in self.workers.values_mut().filter(|worker| worker.pool == pool) {
             worker.answering.renew(is.request_timeout);
             if changes_tenure {
-                let (of, number) = (worker.tenure.generation(), worker.name.incarnation);
-                worker.tenure.renew(Tenure::new(worker.facts.started, is, of, number));
+                let Tenure { generation, worn, leaves_by, .. } = worker.tenure;
+                let limits = Tenure::new(worker.facts.started, is, generation, worker.name.incarnation);
+                worker.tenure = Tenure { worn, leaves_by, ..limits };
             }
         }
         if has_another_command {

@@ -106,7 +106,7 @@ tables! {
         "worker": worker_name(view, worker.name),
         "pool": view.workers.pools.get(worker.name.pool).map(|pool| &pool.core.id),
         "state": STATES[worker.state as usize],
-        "role": worker.role.name(),
+        "role": worker.role,
         "pid": worker.pid,
         "incarnation": worker.name.incarnation,
         "age_seconds": seconds(worker.age),

@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use super::tenure::Tenure;
+use super::tenure::{Tenure, Wear};
 use crate::Bus;
 use crate::peer::{Moment, Peer, WorkerKey};
 use crate::report::Reason;
@@ -69,14 +69,20 @@ impl Answering {
     }
 
     /// It has got a request to answer; `is_first` means that it has no other one. Returns when it must be checked, if
-    /// that is not scheduled yet.
+    /// that is not scheduled yet: at once, if that was the last one it may get.
     pub(crate) fn begin(&mut self, now: Moment, is_first: bool, tenure: &mut Tenure) -> Option<Moment> {
         let mut is_new = false;
         if is_first {
             self.waits_since = now;
             is_new = !core::mem::replace(&mut self.is_watched, true);
         }
-        if tenure.count_request() { Some(now) } else { is_new.then(|| now.after(SILENT_FOR)) }
+        let is_last = tenure.requests_left == 1;
+        tenure.requests_left = tenure.requests_left.saturating_sub(1);
+        if is_last {
+            tenure.worn.get_or_insert(Wear::Requests);
+            return Some(now);
+        }
+        is_new.then(|| now.after(SILENT_FOR))
     }
 
     /// Whether it has answered a request.

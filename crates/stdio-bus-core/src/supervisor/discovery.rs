@@ -105,7 +105,7 @@ impl Bus {
         };
         let (discovery, worker) = (&self.supervisor.pools[pool].discovery, self.workers.get_mut(key));
         if let (Some(discovery), Some(worker)) = (discovery, worker)
-            && discovery.wants_to_know(worker.tenure.generation())
+            && discovery.wants_to_know(worker.tenure.generation)
         {
             worker.facts.question = Question::Open;
         }
@@ -163,7 +163,7 @@ impl Bus {
     fn stop_asking(&mut self, key: WorkerKey, question: Question, era: PoolEra) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.facts.question = question;
-        let (pool, of) = (worker.name.pool, worker.tenure.generation());
+        let (pool, of) = (worker.name.pool, worker.tenure.generation);
         if let Some(discovery) = &mut self.supervisor.pools[pool].discovery {
             discovery.ends = match (question, discovery.ends_of(of)) {
                 (Question::Late, 1..) => (MOST_ENDS, of),
@@ -176,7 +176,7 @@ impl Bus {
     /// A worker has ended. If it was asked and has not answered, the next one may be asked; if it was not asked, and has
     /// answered nothing, its command also exits without the request.
     pub(super) fn end_question(&mut self, worker: &Worker) {
-        let (pool, of) = (worker.name.pool, worker.tenure.generation());
+        let (pool, of) = (worker.name.pool, worker.tenure.generation);
         let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
         let ends = discovery.ends_of(of);
         let was_in_vain = match worker.facts.question {

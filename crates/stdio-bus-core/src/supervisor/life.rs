@@ -115,7 +115,7 @@ impl Bus {
         let Some(worker) = self.workers.get_mut(key) else { return };
         let pending = worker.end.unanswered.count();
         worker.process.replace_for(Reason::WorkerReplaced);
-        worker.tenure.replace_at_once();
+        worker.tenure.worn = Some(Wear::Operator);
         self.report(Reason::WorkerReplaced, Some(Peer::Worker(key)), || {
             format!("the operator replaces a worker with {pending} requests pending")
         });
@@ -323,7 +323,7 @@ fn lost(cause: Option<Reason>, tenure: &Tenure) -> &'static str {
         Some(Reason::WorkerLineTooLong) => "the worker was replaced before it answered: its line was too long",
         Some(Reason::WorkerHangs) => "the worker was replaced before it answered: requests to it timed out",
         Some(Reason::WorkerStalled) => "the worker was replaced before it answered: it did not read",
-        Some(Reason::WorkerReplaced) if tenure.worn() == Some(Wear::Operator) => {
+        Some(Reason::WorkerReplaced) if tenure.worn == Some(Wear::Operator) => {
             "the operator had the worker replaced before it answered"
         }
         Some(Reason::WorkerReplaced) => "the worker was replaced before it answered",

@@ -213,7 +213,7 @@ impl Bus {
         let answering = Answering::new(settings.request_timeout);
         let worker = self.workers.insert(Worker::new(facts, pool, name, tenure, answering))?;
         self.supervisor.next_number += 1;
-        self.wake_at(worker.into(), tenure.ages_at());
+        self.wake_at(worker.into(), tenure.ages_at);
         self.out.push(Effect::Spawn { worker, name, generation });
         Some(worker)
     }

@@ -15,7 +15,7 @@ use core::time::Duration;
 
 use super::discovery::Question;
 use super::restart::{Restarts, SHORTAGE, does_well};
-use super::tenure::{Role, Wear};
+use super::tenure::Wear;
 use super::worker::{State, Worker};
 use crate::Bus;
 use crate::peer::{Moment, Peer, WorkerKey};
@@ -136,7 +136,7 @@ impl Bus {
     }
 
     pub(crate) fn is_outdated(&self, worker: &Worker) -> bool {
-        worker.tenure.generation() != self.settings.pools[worker.pool].generation || worker.tenure.worn().is_some()
+        worker.tenure.generation != self.settings.pools[worker.pool].generation || worker.tenure.worn.is_some()
     }
 
     /// Whether the slots of a pool are filled by the roll: its new command has not settled yet.
@@ -209,7 +209,7 @@ impl Bus {
     fn is_proved(&self, pool: usize) -> bool {
         let settled = self.supervisor.pools[pool].settled;
         let proves = |worker: &Worker| {
-            worker.pool == pool && worker.tenure.generation() == settled && worker.answering.has_answered()
+            worker.pool == pool && worker.tenure.generation == settled && worker.answering.has_answered()
         };
         self.workers.iter().any(|(_, worker)| proves(worker))
     }
@@ -219,7 +219,7 @@ impl Bus {
         let (now, pool) = (self.time.now(), worker.pool);
         let here = &self.supervisor.pools[pool];
         let newest = self.settings.pools[pool].generation;
-        let is_newest = worker.tenure.generation() == newest && here.settled == newest;
+        let is_newest = worker.tenure.generation == newest && here.settled == newest;
         let is_excused = worker.is_excused() || worker.facts.was_short;
         let Some(mut fallback) = here.fallback.filter(|_| is_newest && !is_excused) else { return };
         let is_proved = worker.answering.has_answered()
@@ -269,7 +269,7 @@ impl Bus {
     /// A worker is to be replaced. A dedicated one ends with its client.
     pub(crate) fn wear_out(&mut self, key: WorkerKey, wear: Wear) {
         let Some(worker) = self.workers.get_mut(key).filter(|worker| worker.takes_messages()) else { return };
-        worker.tenure.wear(wear);
+        worker.tenure.worn.get_or_insert(wear);
         let pool = worker.pool;
         let here = &mut self.supervisor.pools[pool];
         if here.slot_of(key).is_some() {
@@ -282,8 +282,7 @@ impl Bus {
 
     /// The operator has all workers of a pool replaced, and started where they are in backoff or were given up.
     pub(crate) fn on_restart_pool(&mut self, pool: usize) {
-        let sides: Vec<usize> = self.sides_of(pool).collect();
-        for side in sides {
+        for side in self.sides_of(pool) {
             self.forget_ends(side);
             self.roll_soon();
             let slots = self.supervisor.pools[side].slots.iter();
@@ -298,7 +297,9 @@ impl Bus {
         let is_meant = |key: &WorkerKey| self.workers.get(*key).is_some_and(|worker| is_meant(self, worker));
         let meant: Vec<_> = workers.filter(is_meant).collect();
         for key in meant {
-            self.workers.get_mut(key).zip(why).into_iter().for_each(|(worker, why)| worker.tenure.wear(why));
+            if let Some((worker, why)) = self.workers.get_mut(key).zip(why) {
+                worker.tenure.worn.get_or_insert(why);
+            }
             self.retire_worker(key);
         }
     }
@@ -323,7 +324,7 @@ impl Bus {
         self.leave_slot(key);
         let by = self.time.now().after(self.settings.limits.replace_timeout);
         let Some(worker) = self.workers.get_mut(key).filter(|worker| !worker.tenure.is_leaving()) else { return };
-        worker.tenure.leave(by);
+        worker.tenure.leaves_by = Some(by);
         let (why, name) = (worker.tenure.why(), worker.name);
         let (pending, sessions) = (worker.end.unanswered.awaited(), worker.end.sessions.len());
         self.tell(Reason::WorkerReplaced, || {
@@ -361,11 +362,11 @@ impl Bus {
         let lives = |worker: &&Worker| matches!(worker.process.state(), State::Starting | State::Running);
         let worker = self.workers.get(key).filter(lives)?;
         let tenure = worker.tenure;
-        let Some(by) = tenure.leaves_by() else {
-            if tenure.worn().is_some() || tenure.ages_at() <= now {
-                self.wear_out(key, tenure.worn().unwrap_or(Wear::Age));
+        let Some(by) = tenure.leaves_by else {
+            if tenure.worn.is_some() || tenure.ages_at <= now {
+                self.wear_out(key, tenure.worn.unwrap_or(Wear::Age));
             }
-            return Some(tenure.ages_at()).filter(|at| *at > now && tenure.worn().is_none());
+            return Some(tenure.ages_at).filter(|at| *at > now && tenure.worn.is_none());
         };
         let is_over = by <= now;
         let listens = (worker.facts.question == Question::Late).then(|| worker.facts.started.after(LISTENED_FOR));
@@ -403,13 +404,14 @@ impl Bus {
         self.workers.iter().filter(move |(_, worker)| leaves(worker)).map(|(key, _)| key)
     }
 
-    /// The role of a worker.
-    pub fn role(&self, key: WorkerKey) -> Option<Role> {
+    /// The role of a worker: it `serves`, or is a `candidate` that must settle before it replaces another one, or
+    /// `leaves` when its work is done.
+    pub fn role(&self, key: WorkerKey) -> Option<&'static str> {
         let worker = self.workers.get(key)?;
         Some(match () {
-            () if worker.tenure.is_leaving() => Role::Leaves,
-            () if self.supervisor.pools[worker.pool].roll.is_candidate(key) => Role::Candidate,
-            () => Role::Serves,
+            () if worker.tenure.is_leaving() => "leaves",
+            () if self.supervisor.pools[worker.pool].roll.is_candidate(key) => "candidate",
+            () => "serves",
         })
     }
 

@@ -20,41 +20,19 @@ pub(crate) enum Wear {
     Asked,
 }
 
-/// The role of a worker, in a pool whose workers are replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// It gets new work, or belongs to a client.
-    Serves,
-    /// It must settle before it replaces another one.
-    Candidate,
-    /// It gets no new work, and ends when its work is done.
-    Leaves,
-}
-
-impl Role {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Serves => "serves",
-            Self::Candidate => "candidate",
-            Self::Leaves => "leaves",
-        }
-    }
-}
-
 /// The tenure of a worker.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tenure {
     /// The generation of its command.
-    generation: u32,
+    pub generation: u32,
     /// Why it is to be replaced, unless its command is the reason.
-    worn: Option<Wear>,
+    pub worn: Option<Wear>,
     /// When it reaches its maximum age.
-    ages_at: Moment,
+    pub ages_at: Moment,
     /// Requests that it may get before it is replaced; 0 means no limit.
-    requests_left: u32,
+    pub requests_left: u32,
     /// It gets no new work, and ends at this moment at the latest.
-    leaves_by: Option<Moment>,
+    pub leaves_by: Option<Moment>,
 }
 
 impl Tenure {
@@ -66,57 +44,6 @@ impl Tenure {
         let requests = pool.max_requests.unwrap_or(0);
         let less = (u64::from(requests) * u64::from(part) / 2560) as u32;
         Self { generation, worn: None, ages_at, requests_left: requests - less, leaves_by: None }
-    }
-
-    /// The generation of the worker's command.
-    pub(crate) fn generation(&self) -> u32 {
-        self.generation
-    }
-
-    /// It is to be replaced, unless it was before.
-    pub(super) fn wear(&mut self, why: Wear) {
-        self.worn.get_or_insert(why);
-    }
-
-    /// The operator wants it replaced at once, whatever the earlier reason.
-    pub(super) fn replace_at_once(&mut self) {
-        self.worn = Some(Wear::Operator);
-    }
-
-    /// Why it is to be replaced, unless its command is the reason.
-    pub(super) fn worn(&self) -> Option<Wear> {
-        self.worn
-    }
-
-    /// When it reaches its maximum age.
-    pub(super) fn ages_at(&self) -> Moment {
-        self.ages_at
-    }
-
-    /// It gets no new work, and ends at this moment at the latest.
-    pub(super) fn leave(&mut self, by: Moment) {
-        self.leaves_by = Some(by);
-    }
-
-    /// When it ends at the latest, if it gets no new work.
-    pub(super) fn leaves_by(&self) -> Option<Moment> {
-        self.leaves_by
-    }
-
-    /// One more request has reached the worker. Returns whether it must be checked, since that was the last one.
-    #[inline(always)]
-    pub(crate) fn count_request(&mut self) -> bool {
-        let is_last = self.requests_left == 1;
-        self.requests_left = self.requests_left.saturating_sub(1);
-        if is_last {
-            self.wear(Wear::Requests);
-        }
-        is_last
-    }
-
-    /// Takes the limits of another tenure.
-    pub(crate) fn renew(&mut self, other: Self) {
-        (self.ages_at, self.requests_left) = (other.ages_at, other.requests_left);
     }
 
     /// Whether it gets no new work.

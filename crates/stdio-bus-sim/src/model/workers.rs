@@ -3,16 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{BELIEVED, LOST_NAMES, Model, Rank, Request, Retired, Worker};
-use crate::bus::overview::Role;
 use crate::bus::port::Moment;
 use crate::bus::settings::{Assignment, Pool};
 use crate::line::Party;
 
 impl Model {
     /// The role of a worker: whether it gets what any worker of its pool may get.
-    pub fn has_role(&mut self, worker: usize, role: Role) {
-        let did = std::mem::replace(&mut self.workers[worker].serves, role == Role::Serves);
-        if did && role == Role::Leaves {
+    pub fn has_role(&mut self, worker: usize, role: &str) {
+        let did = std::mem::replace(&mut self.workers[worker].serves, role == "serves");
+        if did && role == "leaves" {
             self.may_be_kept(worker);
         }
     }

@@ -1,7 +1,6 @@
 //! All peers heal and leave, and nothing may be left over.
 
 use super::{SimWorker, World};
-use crate::bus::overview::Role;
 use crate::bus::port::Input;
 use crate::bus::report::Reason;
 use crate::bus::shutdown::Stage;
@@ -36,7 +35,7 @@ impl World {
     fn all_are_renewed(&self) -> bool {
         let is_renewed = |worker: &SimWorker| {
             let pool = &self.settings.pools[worker.name.pool];
-            let stays = self.bus.role(worker.key) == Some(Role::Serves) && self.bus.owner(worker.key).is_none();
+            let stays = self.bus.role(worker.key) == Some("serves") && self.bus.owner(worker.key).is_none();
             !stays
                 || pool.is_gone
                 || worker.generation == pool.generation
@@ -104,7 +103,7 @@ impl World {
         if !self.drain.has_ended() {
             assert!(self.clients.iter().all(|client| client.closed), "clients never go");
             assert_eq!((self.bus.stats().clients, self.bus.stats().sessions), (0, 0));
-            let leaves = |at: &usize| self.bus.role(self.workers[*at].key) == Some(Role::Leaves);
+            let leaves = |at: &usize| self.bus.role(self.workers[*at].key) == Some("leaves");
             let leaving: Vec<usize> = (0..self.workers.len()).filter(leaves).collect();
             let have_ended = |world: &Self| leaving.iter().all(|at| world.workers[*at].released);
             for _ in 0..100 {

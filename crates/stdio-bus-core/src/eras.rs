@@ -15,7 +15,6 @@ use super::pending::Request;
 use super::port::Effects;
 use super::report::Reason;
 use super::settings::Era;
-pub use super::supervisor::discovery::PoolEra;
 use super::timers::Timer;
 use super::worker::Worker;
 
@@ -76,12 +75,12 @@ impl Bus {
     fn expect_modern(&self, pool: usize) -> Result<(), Refusal> {
         let id = &self.settings.pools[pool].id;
         match self.pool_era(pool) {
-            PoolEra::Modern => Ok(()),
-            PoolEra::Unknown => {
+            Some(Era::Modern) => Ok(()),
+            None => {
                 let text = format!("no worker of pool \"{id}\" has said yet whether it serves 2026-07-28");
                 Err(Refusal(Reason::NoWorker, text))
             }
-            PoolEra::Legacy => {
+            Some(Era::Legacy) => {
                 let text =
                     format!("the command of pool \"{id}\" serves no clients of 2026-07-28; begin with initialize");
                 Err(Refusal(Reason::EraUnsupported, text))

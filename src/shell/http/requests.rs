@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use super::connection::{KEEP_ALIVE, PARKED, Sender, State};
 use super::members::Waiting;
-use crate::bus::eras::PoolEra;
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Input, Moment, Peer};
+use crate::bus::settings::Era;
 use crate::http1::{Framing, Method, Request, Status};
 use crate::io::Io;
 use crate::mcp::asked::Verb;
@@ -124,14 +124,14 @@ impl<I: Io> Shell<I> {
     fn post_modern(&mut self, now: Moment, slot: usize, message: Message) -> Result<(), Fault> {
         let pool = self.pool_asked(slot)?;
         let era = self.bus.pool_era(pool);
-        if era == PoolEra::Legacy {
+        if era == Some(Era::Legacy) {
             return Err(Fault::legacy_server());
         }
         let http = &mut self.reactor.http;
         let connection = &mut http.connections[slot];
         let asked = connection.incoming.asked.as_ref().ok_or_else(Fault::no_session)?;
         modern::check(asked, &message)?;
-        if era == PoolEra::Unknown {
+        if era.is_none() {
             connection.state = State::Parked;
             http.memory.held += message.weight();
             connection.incoming.parked = Some(message);
@@ -181,7 +181,7 @@ impl<I: Io> Shell<I> {
         let parked = connections.filter(|(_, it)| it.state == State::Parked).map(|(slot, _)| slot);
         for slot in parked.collect::<Vec<_>>() {
             // An unknown pool is refused.
-            if self.pool_asked(slot).map(|pool| self.bus.pool_era(pool)) != Ok(PoolEra::Unknown) {
+            if self.pool_asked(slot).map(|pool| self.bus.pool_era(pool)) != Ok(None) {
                 self.unpark(now, slot);
             }
         }
@@ -204,7 +204,7 @@ impl<I: Io> Shell<I> {
         http.memory.held -= message.weight();
         let id = message.id().map(<[u8]>::to_vec);
         let result = self.pool_asked(slot).and_then(|pool| match self.bus.pool_era(pool) {
-            PoolEra::Legacy => Err(Fault::legacy_server()),
+            Some(Era::Legacy) => Err(Fault::legacy_server()),
             _ => self.give_modern(now, slot, pool, message),
         });
         if let Err(fault) = result {

@@ -29,22 +29,12 @@ const SILENT_FOR: Duration = Duration::from_secs(5);
 /// If this many workers in a row exit when asked, their command does not serve 2026-07-28.
 const MOST_ENDS: u32 = 2;
 
-/// The era of a pool's command, as far as known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PoolEra {
-    /// It was not asked yet, or has not answered.
-    #[default]
-    Unknown,
-    /// It does not answer `server/discover`: it is for clients that begin with `initialize`.
-    Legacy,
-    /// It answers `server/discover`: it serves clients of 2026-07-28, and usually others.
-    Modern,
-}
-
 /// The state of a pool's discovery.
 #[derive(Debug, Default)]
 pub(crate) struct Discovery {
-    pub era: PoolEra,
+    /// The era of the command: [`Era::Modern`] if it answers `server/discover`, and then it usually serves clients of
+    /// either, else [`Era::Legacy`]; none if it was not asked yet, or has not answered.
+    pub era: Option<Era>,
     /// The command that it is known of ([`Pool::generation`](crate::settings::Pool::generation)).
     of: u32,
     /// How many workers in a row have exited when asked, or late after others, and with which command.
@@ -55,7 +45,7 @@ impl Discovery {
     /// Whether a worker with this command is to be asked.
     fn wants_to_know(&self, command: u32) -> bool {
         match self.ends_of(command) {
-            0 => self.era == PoolEra::Unknown || self.of != command,
+            0 => self.era.is_none() || self.of != command,
             ends => ends < MOST_ENDS,
         }
     }
@@ -130,8 +120,8 @@ impl Bus {
         }
         self.supervisor.has_changed |= worker.answering.answers(false);
         let (answered, era) = match is_result {
-            true => (Question::Answered, PoolEra::Modern),
-            false => (Question::None, PoolEra::Legacy),
+            true => (Question::Answered, Era::Modern),
+            false => (Question::None, Era::Legacy),
         };
         self.stop_asking(key, answered, era);
         self.notice_leaving(key);
@@ -145,7 +135,7 @@ impl Bus {
         if due > self.time.now() {
             return Some(due);
         }
-        self.stop_asking(key, Question::Late, PoolEra::Legacy);
+        self.stop_asking(key, Question::Late, Era::Legacy);
         None
     }
 
@@ -160,7 +150,7 @@ impl Bus {
     }
 
     /// A worker has answered, or is late.
-    fn stop_asking(&mut self, key: WorkerKey, question: Question, era: PoolEra) {
+    fn stop_asking(&mut self, key: WorkerKey, question: Question, era: Era) {
         let Some(worker) = self.workers.get_mut(key) else { return };
         worker.facts.question = question;
         let (pool, of) = (worker.name.pool, worker.tenure.generation);
@@ -181,13 +171,13 @@ impl Bus {
         let ends = discovery.ends_of(of);
         let was_in_vain = match worker.facts.question {
             Question::Open => !worker.facts.was_killed,
-            Question::Late => discovery.era == PoolEra::Legacy,
+            Question::Late => discovery.era == Some(Era::Legacy),
             Question::None | Question::Answered => false,
         };
         if was_in_vain {
             discovery.ends = (ends + 1, of);
             // A new command has no effect on running workers before it has settled.
-            if discovery.era == PoolEra::Unknown || discovery.of == of {
+            if discovery.era.is_none() || discovery.of == of {
                 self.judge_ends(pool, of);
             }
         } else if ends == MOST_ENDS && !worker.answering.has_answered() {
@@ -198,31 +188,33 @@ impl Bus {
     /// If its workers have exited whenever they were asked, a command serves no clients of 2026-07-28.
     pub(super) fn judge_ends(&mut self, pool: usize, of: u32) {
         if self.discovery(pool).is_some_and(|discovery| discovery.ends_of(of) >= MOST_ENDS) {
-            self.learn_era(pool, of, PoolEra::Legacy);
+            self.learn_era(pool, of, Era::Legacy);
         }
     }
 
     /// The era of a pool's command is known. Only a late answer changes it again.
-    fn learn_era(&mut self, pool: usize, of: u32, era: PoolEra) {
+    fn learn_era(&mut self, pool: usize, of: u32, era: Era) {
         // Its workers take lines now, or clients of 2026-07-28 are known to get none.
         self.roll_soon();
         let Some(discovery) = &mut self.supervisor.pools[pool].discovery else { return };
         let is_another = core::mem::replace(&mut discovery.of, of) != of;
-        let is_news = discovery.era != era && (discovery.era != PoolEra::Modern || is_another);
-        let before = if is_news { core::mem::replace(&mut discovery.era, era) } else { era };
+        let is_news = discovery.era != Some(era) && (discovery.era != Some(Era::Modern) || is_another);
+        let before = if is_news { discovery.era.replace(era) } else { Some(era) };
         // Before the waiting clients are given workers that were asked.
         self.dismiss_asked(pool);
         if !is_news {
             return;
         }
-        if before == PoolEra::Modern {
+        if before == Some(Era::Modern) {
             self.end_modern_side(pool);
         }
         self.out.push(Effect::Discovered { pool });
         let id = &self.settings.pools[pool].id;
         let text = match era {
-            PoolEra::Modern => format!("the command of pool \"{id}\" serves clients of MCP 2026-07-28"),
-            _ => format!("the command of pool \"{id}\" serves no clients of MCP 2026-07-28, but earlier ones"),
+            Era::Modern => format!("the command of pool \"{id}\" serves clients of MCP 2026-07-28"),
+            Era::Legacy => {
+                format!("the command of pool \"{id}\" serves no clients of MCP 2026-07-28, but earlier ones")
+            }
         };
         self.report(Reason::EraKnown, None, || text);
         for side in self.sides_of(pool) {
@@ -255,9 +247,10 @@ impl Bus {
         self.supervisor.pools.get(pool)?.discovery.as_ref()
     }
 
-    /// The era of a pool's command, as far as known.
-    pub fn pool_era(&self, pool: usize) -> PoolEra {
-        self.discovery(pool).map_or(PoolEra::Unknown, |discovery| discovery.era)
+    /// The era of a pool's command, if known: [`Era::Modern`] if it answers `server/discover`, and serves clients of
+    /// 2026-07-28, and usually others.
+    pub fn pool_era(&self, pool: usize) -> Option<Era> {
+        self.discovery(pool)?.era
     }
 
     /// Panics if more than one worker of a pool is asked, or one that somebody uses.

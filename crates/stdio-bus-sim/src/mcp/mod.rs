@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 
 use super::Random;
 use super::twins::Twins;
-use crate::bus::eras::PoolEra;
 use crate::bus::port::{ClientKey, Close, Effect, Exit, Input, Moment, Next, Origin, Peer, Place, Signal, WorkerKey};
 use crate::bus::report::Reason;
 use crate::bus::settings::{
@@ -82,7 +81,7 @@ struct World {
     clients: Vec<SimClient>,
     workers: Vec<SimWorker>,
     /// The known era of each pool.
-    eras: Vec<PoolEra>,
+    eras: Vec<Option<Era>>,
     /// How many workers of each pool in a row have exited on `server/discover`.
     ends: Vec<usize>,
     /// Number of answered requests.
@@ -149,7 +148,7 @@ impl World {
         let manners: Vec<Manner> = settings.pools.iter().map(manner).collect();
         Self {
             seed,
-            eras: vec![PoolEra::Unknown; settings.pools.len()],
+            eras: vec![None; settings.pools.len()],
             ends: vec![0; settings.pools.len()],
             bus: Twins::new(settings.clone()),
             settings,
@@ -346,10 +345,10 @@ impl World {
         let (key, pool) = (worker.key, worker.pool);
         // A kill says nothing of the command.
         let was_asked = worker.asked.is_some() && (worker.is_late || exit != Exit::Signal(9));
-        if was_asked && !worker.terminated && (!worker.is_late || self.eras[pool] == PoolEra::Legacy) {
+        if was_asked && !worker.terminated && (!worker.is_late || self.eras[pool] == Some(Era::Legacy)) {
             self.ends[pool] += 1;
-            if self.ends[pool] == MOST_ENDS && self.eras[pool] == PoolEra::Unknown {
-                self.eras[pool] = PoolEra::Legacy;
+            if self.ends[pool] == MOST_ENDS && self.eras[pool].is_none() {
+                self.eras[pool] = Some(Era::Legacy);
             }
         } else if !worker.terminated && !worker.has_answered && self.ends[pool] == MOST_ENDS {
             self.ends[pool] -= 1;
@@ -408,23 +407,24 @@ impl World {
         let (line, era) = match manner {
             Manner::Silent if !is_late || !self.random.one_in(40) => return,
             Manner::Dies => return self.exits(at),
-            Manner::Answers | Manner::Silent => {
-                (json!({"jsonrpc": "2.0", "id": id, "result": {"supportedVersions": ["2026-07-28"]}}), PoolEra::Modern)
-            }
+            Manner::Answers | Manner::Silent => (
+                json!({"jsonrpc": "2.0", "id": id, "result": {"supportedVersions": ["2026-07-28"]}}),
+                Some(Era::Modern),
+            ),
             Manner::Refuses => {
                 let error = json!({"code": -32601, "message": "no such method"});
-                (json!({"jsonrpc": "2.0", "id": id, "error": error}), PoolEra::Legacy)
+                (json!({"jsonrpc": "2.0", "id": id, "error": error}), Some(Era::Legacy))
             }
-            Manner::Echoes => (json!({"jsonrpc": "2.0", "id": id, "method": "server/discover"}), PoolEra::Legacy),
+            Manner::Echoes => (json!({"jsonrpc": "2.0", "id": id, "method": "server/discover"}), Some(Era::Legacy)),
         };
         self.workers[at].asked = None;
         if self.workers[at].terminated {
             return;
         }
         self.workers[at].has_answered = true;
-        self.workers[at].may_be_pinned = era == PoolEra::Modern;
+        self.workers[at].may_be_pinned = era == Some(Era::Modern);
         self.ends[pool] = 0;
-        if self.eras[pool] != PoolEra::Modern {
+        if self.eras[pool] != Some(Era::Modern) {
             self.eras[pool] = era;
         }
         self.note(format!("worker {at} answers the question {line}"));
@@ -442,8 +442,8 @@ impl World {
                     let ends = &mut self.ends[worker.pool];
                     *ends = if *ends > 0 { MOST_ENDS } else { 0 };
                     worker.may_be_pinned = true;
-                    if self.eras[worker.pool] == PoolEra::Unknown {
-                        self.eras[worker.pool] = PoolEra::Legacy;
+                    if self.eras[worker.pool].is_none() {
+                        self.eras[worker.pool] = Some(Era::Legacy);
                     }
                 }
             }
@@ -529,7 +529,7 @@ impl World {
             Effect::Spawn { worker, name, .. } => {
                 self.note(format!("worker {} is started in pool {}", self.workers.len(), name.pool));
                 let is_doubted = (1..MOST_ENDS).contains(&self.ends[name.pool]);
-                let may_be_asked = self.eras[name.pool] == PoolEra::Unknown || is_doubted;
+                let may_be_asked = self.eras[name.pool].is_none() || is_doubted;
                 self.workers.push(SimWorker::new(worker, name.pool, may_be_asked));
             }
             Effect::Signal { worker, signal: Signal::Terminate | Signal::Kill } | Effect::CloseStdin(worker) => {

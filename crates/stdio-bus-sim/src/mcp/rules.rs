@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 
 use super::worker::{SimWorker, Work};
 use super::{SILENT_FOR, World};
-use crate::bus::eras::PoolEra;
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, Era};
@@ -92,7 +91,7 @@ impl World {
             assert!(may_be.contains(&reason.as_str()), "{line}");
             let is_unsupported = reason == "unsupported_protocol_version";
             let era = self.eras[self.clients[at].pool];
-            assert!(!is_unsupported || modern && era == PoolEra::Legacy, "{line}");
+            assert!(!is_unsupported || modern && era == Some(Era::Legacy), "{line}");
         }
     }
 

@@ -156,7 +156,7 @@ impl Reason {
 }
 
 /// The name of a worker for people: `claude/0`, and its incarnation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerName {
     /// Index of its pool.
     pub pool: usize,

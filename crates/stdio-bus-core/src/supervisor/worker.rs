@@ -7,7 +7,7 @@ use core::time::Duration;
 use super::answering::{Answering, Opened};
 use super::discovery::Question;
 use super::tenure::Tenure;
-use crate::endpoint::{Endpoint, Stream};
+use crate::endpoint::Endpoint;
 use crate::flow::stall::StallBudget;
 use crate::flow::window::SendWindow;
 use crate::peer::{ClientKey, Moment};
@@ -202,6 +202,7 @@ pub(crate) struct Creating {
 }
 
 /// One incarnation of a worker.
+#[derive(Default)]
 pub(crate) struct Worker {
     /// Index of its pool; its name has the configured one.
     pub pool: usize,
@@ -234,26 +235,6 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// A worker that is being started.
-    pub(super) fn new(facts: Facts, pool: usize, name: WorkerName, tenure: Tenure, answering: Answering) -> Self {
-        Self {
-            pool,
-            name,
-            owner: None,
-            process: Process::default(),
-            facts,
-            tenure,
-            answering,
-            creating: Creating::default(),
-            audience: Audience::default(),
-            early: Early::default(),
-            elicitations: Elicitations::default(),
-            stall: StallBudget::default(),
-            window: SendWindow::new(),
-            end: Endpoint { stream: Stream::of_worker(), ..Endpoint::default() },
-        }
-    }
-
     /// Whether it may be giving out a session name just now.
     pub(crate) fn may_give_out_a_name(&self) -> bool {
         self.creating.asked > 0 || self.creating.may_follow

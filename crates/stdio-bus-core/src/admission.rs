@@ -63,12 +63,6 @@ pub(super) struct ListenerState {
     pub ends: Option<Moment>,
 }
 
-impl Admission {
-    pub(super) fn new(listeners: usize) -> Self {
-        Self { listeners: vec![ListenerState::default(); listeners], ..Self::default() }
-    }
-}
-
 /// The current connections by source.
 pub(super) struct Sources {
     table: Table<Uses, 'u'>,

@@ -117,9 +117,7 @@ impl Bus {
     pub fn new(mut settings: Settings) -> Self {
         // An MCP listener has separate workers for clients of each era: those pools exist twice.
         let twins = settings.pools_of_both_eras();
-        let copies: Vec<_> = twins.iter().map(|pool| settings.pools[*pool].clone()).collect();
-        settings.pools.extend(copies);
-        let supervisor = Supervisor::new(&settings.pools, &twins);
+        let supervisor = Supervisor::new(&mut settings.pools, &twins);
         Self {
             time: Time::default(),
             intake: Intake::default(),
@@ -129,7 +127,10 @@ impl Bus {
             pending: Pending::new(),
             balancer: Balancer::new(&settings, supervisor.shown),
             supervisor,
-            admission: Admission::new(settings.listeners.len()),
+            admission: Admission {
+                listeners: vec![Default::default(); settings.listeners.len()],
+                ..Default::default()
+            },
             timers: Timers::default(),
             shortage: eviction::Shortage::default(),
             out: Out::default(),

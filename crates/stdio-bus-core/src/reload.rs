@@ -28,12 +28,11 @@ impl Bus {
             return self.effects();
         }
         let twins = self.twins_of(&settings);
-        let copies: Vec<_> = twins.iter().map(|pool| settings.pools[*pool].clone()).collect();
-        settings.pools.extend(copies);
+        let fresh = Supervisor::new(&mut settings.pools, &twins);
         settings.most_clients = self.settings.most_clients;
         self.stop_awaiting_workers();
         let before = core::mem::replace(&mut self.settings, settings);
-        let moved = self.arrange_pools(&before, &twins);
+        let moved = self.arrange_pools(&before, fresh);
         self.arrange_clients(&moved);
         self.arrange_listeners(&before);
         for (from, to) in moved.into_iter().enumerate() {
@@ -60,8 +59,7 @@ impl Bus {
     }
 
     /// Moves the pools to their places in the settings. Returns where each of them has moved.
-    fn arrange_pools(&mut self, before: &Settings, twins: &[usize]) -> Vec<Option<usize>> {
-        let mut fresh = Supervisor::new(&self.settings.pools, twins);
+    fn arrange_pools(&mut self, before: &Settings, mut fresh: Supervisor) -> Vec<Option<usize>> {
         let (shown, pools) = (self.supervisor.shown, core::mem::take(&mut self.supervisor.pools));
         let mut moved = vec![None; pools.len()];
         for (from, mut pool) in pools.into_iter().enumerate() {

@@ -33,7 +33,7 @@ impl<T: 'static> Blank for Vec<T> {
 
 /// Dereferences to its value, or to the usual state; the first mutable access allocates. Use [`Seldom::get_mut`] to
 /// change only what is present.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seldom<T>(Option<Box<T>>);
 
 impl<T> Seldom<T> {
@@ -52,20 +52,6 @@ impl<T> Seldom<T> {
         Self(None)
     }
 }
-
-impl<T> Default for Seldom<T> {
-    fn default() -> Self {
-        Self(None)
-    }
-}
-
-impl<T: Blank + PartialEq> PartialEq for Seldom<T> {
-    fn eq(&self, other: &Self) -> bool {
-        **self == **other
-    }
-}
-
-impl<T: Blank + Eq> Eq for Seldom<T> {}
 
 impl<T: Blank + PartialEq> From<T> for Seldom<T> {
     fn from(value: T) -> Self {

@@ -46,9 +46,11 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// `pools` are the configured ones; behind them are the twins of those with the indexes `of`.
-    pub(crate) fn new(pools: &[Pool], of: &[usize]) -> Self {
-        let shown = pools.len() - of.len();
+    /// `pools` are the configured ones; behind them come the twins of those with the indexes `of`.
+    pub(crate) fn new(pools: &mut Vec<Pool>, of: &[usize]) -> Self {
+        let shown = pools.len();
+        let twins: Vec<_> = of.iter().map(|pool| pools[*pool].clone()).collect();
+        pools.extend(twins);
         let legacy = |pool: usize| pool::Side {
             twin: of.iter().position(|of| *of == pool).map(|twin| shown + twin),
             shown_as: pool,

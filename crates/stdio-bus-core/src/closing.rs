@@ -64,7 +64,7 @@ impl Bus {
     #[cold]
     pub(super) fn refuse_lines(&mut self, key: ClientKey, window: Window<'_>) -> Received {
         let bytes = window.data().len();
-        let (now, is_short) = (self.time.now(), self.shortage.is_on());
+        let (now, is_short) = (self.time.now(), self.shortage.is_on);
         let Some(client) = self.refused(key) else { return Received { consumed: bytes, next: Next::Wait } };
         if !client.end.gate.is_open() {
             return Received { consumed: 0, next: Next::Wait };

@@ -181,14 +181,14 @@ impl Bus {
     pub fn record_requests(&mut self, is_wanted: bool) {
         if self.out.keeps_records() != is_wanted {
             let records = || Box::new(Records { left: MOST_OF_EACH, ..Records::default() });
-            self.out.keep_records(is_wanted.then(records));
+            *self.out.records() = is_wanted.then(records);
         }
     }
 
     /// A pending request has ended like this; `named` is the session that its answer names.
     #[cold]
     pub(super) fn record_end(&mut self, key: RequestKey, ending: Ending, named: Option<&[u8]>) {
-        if !self.out.records().is_some_and(|records| records.has(key)) {
+        if !self.out.records().as_ref().is_some_and(|records| records.has(key)) {
             return;
         }
         let Some(request) = self.pending.get(key) else { return };
@@ -213,7 +213,7 @@ impl Bus {
         let pool = self.pool_meant(from, line);
         let pool = pool.map(|pool| self.supervisor.pools[pool].side.shown_as);
         let now = self.time.now();
-        if !self.out.records().is_some_and(|records| records.admit(now)) {
+        if !self.out.records().as_mut().is_some_and(|records| records.admit(now)) {
             return;
         }
         let Some(identity) = self.identity(from) else { return };

@@ -62,23 +62,7 @@ pub(super) struct Shortage {
     /// The index of the last one that had it.
     last_chance: usize,
     /// It is short now.
-    is_on: bool,
-}
-
-impl Shortage {
-    /// Whether it is short now.
-    pub(super) fn is_on(&self) -> bool {
-        self.is_on
-    }
-
-    /// Memory is short now. Returns whether it has been for a while.
-    fn lasts(&mut self, now: Moment) -> bool {
-        if now.since(self.last) > PATIENCE {
-            self.since = None;
-        }
-        self.last = now;
-        now >= self.since.get_or_insert(now).after(PATIENCE)
-    }
+    pub is_on: bool,
 }
 
 /// A client and what it holds.
@@ -214,7 +198,12 @@ impl Bus {
             }
             return;
         }
-        let lasts = self.shortage.lasts(self.time.now());
+        let (now, shortage) = (self.time.now(), &mut self.shortage);
+        if now.since(shortage.last) > PATIENCE {
+            shortage.since = None;
+        }
+        shortage.last = now;
+        let lasts = now >= shortage.since.get_or_insert(now).after(PATIENCE);
         let (mut holders, leaving) = self.holders(held);
         let missed = self.hold_largest_back(&holders, waiting, lasts);
         let most = self.settings.limits.max_memory;
@@ -228,7 +217,7 @@ impl Bus {
             self.close_holder(holder, &text(holder.bytes));
         }
         let share_to_keep = share(most, self.client_count(), TRIFLE);
-        let due = lasts && self.time.now() >= self.shortage.closed_at.after(CLOSE_EVERY);
+        let due = lasts && now >= self.shortage.closed_at.after(CLOSE_EVERY);
         // Before the limit is reached, at least one is closed, and as many as needed for those with a chance to finish
         // their lines: they need larger blocks for it. The one that was silent for longest goes first.
         let one_goes = used <= most && due;
@@ -238,7 +227,7 @@ impl Bus {
         holders.retain(|holder| holder.bytes > share_to_keep && (used > most || due && !holder.moves));
         let too_much = used.saturating_sub(leaving + most / 8 * 7);
         if self.close_some(&holders, too_much.max(usize::from(one_goes)), text) {
-            self.shortage.closed_at = self.time.now();
+            self.shortage.closed_at = now;
         }
     }
 

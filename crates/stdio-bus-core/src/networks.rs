@@ -64,15 +64,10 @@ fn width(address: IpAddr) -> u32 {
 
 /// The lowest address with the same `prefix` first bits.
 fn first(address: IpAddr, prefix: u32) -> IpAddr {
+    let mask = u128::MAX.checked_shl(width(address) - prefix).unwrap_or(0);
     match address {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(Ipv4Addr::BITS - prefix).unwrap_or(0);
-            Ipv4Addr::from_bits(address.to_bits() & mask).into()
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(Ipv6Addr::BITS - prefix).unwrap_or(0);
-            Ipv6Addr::from_bits(address.to_bits() & mask).into()
-        }
+        IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() & mask as u32).into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & mask).into(),
     }
 }
 

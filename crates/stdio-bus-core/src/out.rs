@@ -131,19 +131,14 @@ impl Out {
         self.buckets.get(&reason).map_or(0, |bucket| bucket.count)
     }
 
-    /// Starts or stops keeping records of ended requests.
-    pub(super) fn keep_records(&mut self, records: Option<Box<Records>>) {
-        self.records = records;
-    }
-
     /// Whether they are kept.
     pub(super) fn keeps_records(&self) -> bool {
         self.records.is_some()
     }
 
     /// Requests that have ended, if records are enabled.
-    pub(super) fn records(&mut self) -> Option<&mut Records> {
-        self.records.as_deref_mut()
+    pub(super) fn records(&mut self) -> &mut Option<Box<Records>> {
+        &mut self.records
     }
 
     /// Whether everything is checked after this call: with this many entries in the tables not each time.

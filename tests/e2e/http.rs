@@ -121,6 +121,18 @@ impl Http {
         self.send_bytes((head + "\r\n" + body).as_bytes());
     }
 
+    /// Sends the head of a POST with this message, and waits until the daemon asks for the body.
+    pub fn uploads(&mut self, message: &Value) {
+        let own: String = self.fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let length = message.to_string().len();
+        let head = format!(
+            "POST /mcp HTTP/1.1\r\nAccept: */*\r\n{own}Content-Type: application/json\r\nContent-Length: {length}\r\n\
+             Expect: 100-continue\r\n\r\n"
+        );
+        self.send_bytes(head.as_bytes());
+        assert_eq!(self.head().status, 100);
+    }
+
     pub fn post(&mut self, message: &Value) {
         self.send("POST /mcp", &[], &message.to_string());
     }

@@ -3,9 +3,12 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{with, worker};
+use crate::harness::{Setup, with, worker};
 use crate::http::{Http, notification, request};
-use crate::mcp::{VERSION, dedicated, door, modern, post_modern};
+use crate::mcp::{VERSION, dedicated, door, door_of, modern, post_modern};
+
+const ALICE: &str = "Bearer 0123456789abcdef";
+const BOB: &str = "Bearer fedcba9876543210";
 
 fn shared(flags: &[&str]) -> Value {
     with(worker("tools", 1, flags), "assignment", "client")
@@ -127,5 +130,40 @@ fn a_request_that_its_head_answers_is_not_told_to_continue() {
     page.send("OPTIONS /mcp", &[("Access-Control-Request-Method", "POST"), ("Expect", "100-continue")], "");
     assert_eq!(page.answer().status, 204);
     assert_eq!(page.ask(&request(0, "initialize", json!({ "protocolVersion": VERSION }))).status, 200);
+    daemon.stop();
+}
+
+#[test]
+fn a_token_that_is_revoked_while_a_request_uploads_begins_no_session() {
+    let setup = Setup::new([shared(&[])]);
+    let path = setup.path("tokens");
+    std::fs::write(&path, "alice:0123456789abcdef\n").unwrap();
+    let daemon = door_of(setup, json!({ "tokens_file": path }));
+    let mut alice = Http::connect(daemon.address()).with("Authorization", ALICE);
+    let begins = request(0, "initialize", json!({ "protocolVersion": VERSION, "capabilities": {} }));
+    alice.uploads(&begins);
+    std::fs::write(&path, "bob:fedcba9876543210\n").unwrap();
+    let bob = || Http::connect(daemon.address()).with("Authorization", BOB);
+    daemon.until("the file was read again", || bob().ask(&request(0, "ping", json!({}))).status == 400);
+    alice.send_bytes(begins.to_string().as_bytes());
+    assert_eq!(alice.answer().status, 401);
+    daemon.stop();
+}
+
+#[test]
+fn a_source_with_all_its_sessions_evicts_none_of_another() {
+    let setup = Setup::new([shared(&[])]);
+    let path = setup.path("tokens");
+    std::fs::write(&path, "alice:0123456789abcdef\nbob:fedcba9876543210\n").unwrap();
+    let daemon = door_of(setup, json!({ "tokens_file": path, "max_connections": { "per_source": 1000 } }));
+    let begins = |client: &mut Http| client.ask(&request(0, "initialize", json!({ "protocolVersion": VERSION })));
+    let mut bob = Http::connect(daemon.address()).with("Authorization", BOB);
+    let id = begins(&mut bob).fields["mcp-session-id"].clone();
+    (1..24).for_each(|_| assert_eq!(begins(&mut bob).status, 200));
+    let mut alice = Http::connect(daemon.address()).with("Authorization", ALICE);
+    (0..1000).for_each(|_| assert_eq!(begins(&mut alice).status, 200));
+    (0..3).for_each(|_| assert_eq!(begins(&mut alice).status, 503));
+    let mut bob = bob.with("Mcp-Session-Id", &id);
+    assert_eq!(bob.call(1, "m", json!({}))["id"], 1);
     daemon.stop();
 }

@@ -297,6 +297,21 @@ fn sessions_of_a_removed_http_listener_go_on_over_their_connections_for_the_time
 }
 
 #[test]
+fn a_request_that_began_before_its_listener_had_tokens_begins_no_session_without_one() {
+    let setup = Setup::new([with(worker("agents", 1, &[]), "assignment", "client")]).no_listener();
+    let tokens = setup.text_path("tokens");
+    fs::write(&tokens, "alice:0123456789abcdef\n").expect("there is room");
+    let daemon = start_ready(setup.set("listeners", json!([{ "http": "127.0.0.1:0" }])));
+    let mut stranger = Http::connect(daemon.address());
+    let begins = request(1, "initialize", json!({ "protocolVersion": "2025-11-25", "capabilities": {} }));
+    stranger.uploads(&begins);
+    reload(&daemon, |config| config["listeners"][0]["tokens_file"] = json!(tokens));
+    stranger.send_bytes(begins.to_string().as_bytes());
+    assert_eq!(stranger.answer().status, 401);
+    daemon.stop();
+}
+
+#[test]
 fn a_connection_to_a_removed_listener_is_none_to_the_one_that_comes_after_it() {
     let pool = with(worker("agents", 1, &[]), "assignment", "client");
     let setup = Setup::new([pool]).no_listener().limit("drain_timeout_sec", 0);

@@ -175,6 +175,20 @@ impl UpgradePolicy {
         Ok(bearer)
     }
 
+    /// Whether the sender of a request is still admitted, now that its body has come: with this bearer, or without one.
+    ///
+    /// # Errors
+    /// It is not.
+    pub(in crate::shell) fn still_admits(&self, bearer: Option<&Bearer>) -> Result<(), Refusal> {
+        match bearer.map_or(self.terms.tokens_file.is_none(), |bearer| self.terms.tokens.has(bearer)) {
+            true => Ok(()),
+            false => Err(Refusal::new(
+                Status::Unauthorized,
+                "the tokens have changed; this one is not valid, or one is needed",
+            )),
+        }
+    }
+
     /// A new id for a client, or why there is none.
     pub(in crate::shell) fn new_id(&self) -> Result<String, &'static str> {
         new_id(&self.node)

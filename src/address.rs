@@ -249,6 +249,12 @@ pub fn without_ipv6(address: SocketAddr) -> Option<SocketAddr> {
     is_every.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
 }
 
+/// Whether a socket at `one` accepts all connections to `other`: `[::]` is all interfaces, including IPv4.
+pub fn covers(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_every = one.ip().is_unspecified() && (one.is_ipv6() || other.is_ipv4());
+    one.port() == other.port() && (is_every || one.ip() == other.ip())
+}
+
 /// Whether the path of a Unix socket is an abstract name, which has no file.
 pub fn is_abstract(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().starts_with(b"@")
@@ -305,6 +311,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn an_address_covers_those_whose_connections_it_would_accept() {
+        let covers = |one: &str, other: &str| {
+            let [one, other] = [one, other].map(|text| text.parse().expect("it is an address"));
+            covers(one, other)
+        };
+        for other in ["127.0.0.1:9", "0.0.0.0:9", "[::1]:9", "[::]:9"] {
+            assert!(covers("[::]:9", other) && covers(other, other), "{other}");
+            assert_eq!(covers("0.0.0.0:9", other), !other.starts_with('['), "{other}");
+            assert!(!covers("[::]:8", other) && !covers("127.0.0.2:9", other), "{other}");
+        }
+    }
 
     fn tcp(host: &str, port: u16) -> Address {
         Address::Tcp { host: host.to_owned(), port }

@@ -1,8 +1,9 @@
 //! `stdio_bus check`: validates a configuration, and whether this machine can run it. It starts nothing, and closes all
 //! that it opens.
 
-use std::net::{TcpListener, ToSocketAddrs};
-use std::os::unix::fs::MetadataExt;
+use std::io;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -86,34 +87,55 @@ fn doubt_shared_door(pool: &Pool) -> Option<String> {
     })
 }
 
-/// Checks that this machine has the addresses that the configuration listens on.
+/// Checks that this machine has the addresses that the configuration listens on, for clients and operators, and that they
+/// do not overlap.
 ///
 /// # Errors
-/// As at start ([`StartError::Bind`], [`StartError::Resolve`]); an address in use is no error.
+/// As at start ([`StartError::Bind`], [`StartError::Resolve`], [`StartError::NotASocket`]); an address that another
+/// program has is no error.
 pub fn addresses(config: &Config) -> Result<(), StartError> {
-    config.listeners.iter().try_for_each(|listener| match &listener.listen {
+    let clients = config.listeners.iter().map(|listener| &listener.listen);
+    let mut taken: Vec<SocketAddr> = Vec::new();
+    clients.chain(config.admin.as_ref().map(|admin| &admin.listen)).try_for_each(|listen| match listen {
         Listen::Stdio => Ok(()),
-        Listen::Tcp { host, port } => has_address(host, *port),
+        Listen::Tcp { host, port } => {
+            let own = has_address(host, *port)?;
+            let is_taken =
+                |own: &SocketAddr| taken.iter().any(|one| address::covers(*one, *own) || address::covers(*own, *one));
+            if *port != 0 && own.iter().any(is_taken) {
+                let address = Address::Tcp { host: host.to_owned(), port: *port };
+                return Err(StartError::Bind { address, source: io::Error::from_raw_os_error(libc::EADDRINUSE) });
+            }
+            taken.extend(own);
+            Ok(())
+        }
         Listen::Unix { path, .. } => has_directory(path),
     })
 }
 
-fn has_address(host: &str, port: u16) -> Result<(), StartError> {
+/// Those of the addresses of a name that this machine has, at least one.
+fn has_address(host: &str, port: u16) -> Result<Vec<SocketAddr>, StartError> {
     let address = || Address::Tcp { host: host.to_owned(), port };
     let found = (host, 0).to_socket_addrs().map_err(|source| StartError::Resolve { address: address(), source })?;
-    let mut missing = None;
+    let (mut here, mut missing) = (Vec::new(), None);
     for one in found.flat_map(|one| std::iter::once(one).chain(address::without_ipv6(one))) {
         match TcpListener::bind(one) {
-            Ok(_) => return Ok(()),
+            Ok(_) => here.push(SocketAddr::new(one.ip(), port)),
             Err(source) => missing = Some(source),
         }
     }
-    missing.map_or(Ok(()), |source| Err(StartError::Bind { address: address(), source }))
+    match missing {
+        Some(source) if here.is_empty() => Err(StartError::Bind { address: address(), source }),
+        _ => Ok(here),
+    }
 }
 
 fn has_directory(path: &Path) -> Result<(), StartError> {
     if address::is_abstract(path) {
         return Ok(());
+    }
+    if path.symlink_metadata().is_ok_and(|file| !file.file_type().is_socket()) {
+        return Err(StartError::NotASocket { path: path.to_owned() });
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     accessat(CWD, parent, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
@@ -234,5 +256,30 @@ mod tests {
         for (listener, code) in [(json!({ "tcp": "192.0.2.1:9" }), 73), (json!({ "unix": "/no/dir/x" }), 73)] {
             assert_eq!(check(listener).map_err(|error| error.exit_code()), Err(code));
         }
+    }
+
+    #[test]
+    fn what_a_start_would_find_taken_or_missing_is_an_error() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("file");
+        std::fs::write(&file, "").expect("a file");
+        let code = |listeners: serde_json::Value, admin: &str| {
+            let pools = json!([{ "id": "a", "command": "sh", "instances": 1, "cwd": "/" }]);
+            let text = json!({ "pools": pools, "listeners": listeners, "admin": { "listen": admin } }).to_string();
+            let config = Config::from_bytes(text.as_bytes(), "a test").expect("it is valid");
+            addresses(&config).map_err(|error| error.exit_code())
+        };
+        let tcp = |all: [&str; 2]| json!(all.map(|one| json!({ "tcp": one })));
+        for apart in [["127.0.0.1:9", "127.0.0.2:9"], ["127.0.0.1:9", "0.0.0.0:8"], ["127.0.0.1:0", "0.0.0.0:0"]] {
+            assert_eq!(code(tcp(apart), "@name"), Ok(()), "{apart:?}");
+        }
+        for over in [["127.0.0.1:9", "0.0.0.0:9"], ["0.0.0.0:9", "127.0.0.1:9"], ["localhost:9", "127.0.0.1:9"]] {
+            assert_eq!(code(tcp(over), "@name"), Err(73), "{over:?}");
+        }
+        let one = || json!([{ "tcp": "127.0.0.1:9" }]);
+        for admin in ["0.0.0.0:9", "192.0.2.1:8", "/no/dir/x", file.to_str().expect("it is text")] {
+            assert_eq!(code(one(), admin), Err(73), "{admin}");
+        }
+        assert_eq!(code(json!([{ "unix": file }]), "@name"), Err(73), "it is no socket");
     }
 }

@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Setup, with, worker};
-use crate::http::{Http, notification, request};
+use crate::harness::{Daemon, Setup, with, worker};
+use crate::http::{Answer, Http, notification, request};
 use crate::mcp::{VERSION, dedicated, door, door_of, modern, post_modern};
 
 const ALICE: &str = "Bearer 0123456789abcdef";
@@ -150,20 +150,41 @@ fn a_token_that_is_revoked_while_a_request_uploads_begins_no_session() {
     daemon.stop();
 }
 
-#[test]
-fn a_source_with_all_its_sessions_evicts_none_of_another() {
+/// A daemon for alice and bob, whose listener has these keys too, and a session of bob, which is older than `sessions`
+/// further ones of alice.
+fn full_of_alice(keys: &Value, others: usize, sessions: usize) -> (Daemon, Http, Http) {
     let setup = Setup::new([shared(&[])]);
     let path = setup.path("tokens");
     std::fs::write(&path, "alice:0123456789abcdef\nbob:fedcba9876543210\n").unwrap();
-    let daemon = door_of(setup, json!({ "tokens_file": path, "max_connections": { "per_source": 1000 } }));
-    let begins = |client: &mut Http| client.ask(&request(0, "initialize", json!({ "protocolVersion": VERSION })));
+    let daemon = door_of(setup, with(keys.clone(), "tokens_file", json!(path)));
     let mut bob = Http::connect(daemon.address()).with("Authorization", BOB);
     let id = begins(&mut bob).fields["mcp-session-id"].clone();
-    (1..24).for_each(|_| assert_eq!(begins(&mut bob).status, 200));
+    (0..others).for_each(|_| assert_eq!(begins(&mut bob).status, 200));
     let mut alice = Http::connect(daemon.address()).with("Authorization", ALICE);
-    (0..1000).for_each(|_| assert_eq!(begins(&mut alice).status, 200));
+    (0..sessions).for_each(|_| assert_eq!(begins(&mut alice).status, 200));
+    (daemon, alice, bob.with("Mcp-Session-Id", &id))
+}
+
+fn begins(client: &mut Http) -> Answer {
+    client.ask(&request(0, "initialize", json!({ "protocolVersion": VERSION })))
+}
+
+#[test]
+fn a_source_with_all_its_sessions_evicts_none_of_another() {
+    let keys = json!({ "max_connections": { "per_source": 1000 } });
+    let (daemon, mut alice, mut bob) = full_of_alice(&keys, 23, 1000);
     (0..3).for_each(|_| assert_eq!(begins(&mut alice).status, 503));
-    let mut bob = bob.with("Mcp-Session-Id", &id);
     assert_eq!(bob.call(1, "m", json!({}))["id"], 1);
+    daemon.stop();
+}
+
+#[test]
+fn a_source_with_most_sessions_gives_way_to_the_others() {
+    let (daemon, mut alice, mut bob) = full_of_alice(&json!({}), 0, 1023);
+    for client in [&mut alice, &mut bob.again()] {
+        (0..3).for_each(|_| assert_eq!(begins(client).status, 200));
+    }
+    assert_eq!(bob.call(1, "m", json!({}))["id"], 1, "it is idle longest, and stays");
+    assert_eq!(daemon.log().matches("reason=session_evicted").count(), 6);
     daemon.stop();
 }

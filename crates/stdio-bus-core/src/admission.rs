@@ -202,6 +202,12 @@ impl Bus {
         Ok(())
     }
 
+    /// The source that has more than half of all slots, if one has.
+    pub fn source_of_most(&self) -> Option<Source> {
+        let mut all = self.admission.sources.table.iter().map(|(_, uses)| uses);
+        all.find(|uses| uses.connections > self.most_clients() / 2).map(|uses| uses.source)
+    }
+
     /// Number of free client slots.
     pub fn free_slots(&self) -> usize {
         self.most_clients() - self.client_count()

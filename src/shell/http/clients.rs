@@ -7,7 +7,7 @@ use super::connection::{State, Unsent};
 use super::members::{Member, Role};
 use crate::bus::id::Id;
 use crate::bus::origin::Names;
-use crate::bus::port::{ClientKey, Input, Moment, Peer, Reason};
+use crate::bus::port::{ClientKey, Input, Moment, Peer, Reason, Source};
 use crate::bus::settings::Era;
 use crate::io::Io;
 use crate::mcp::{Fault, Session};
@@ -57,10 +57,10 @@ impl<I: Io> Shell<I> {
         let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
         policy.still_admits(sender.bearer.as_ref())?;
         if self.bus.free_slots() == 0 && self.bus.would_take_in_a_slot(listener, &sender.origin) {
-            self.evict_member(now, slot);
+            self.evict_member(now, slot, sender.origin.source());
         }
         self.bus.would_take(listener, &sender.origin).map_err(turned_away)?;
-        let names = Names::clone(&sender.origin.names);
+        let (source, names) = (sender.origin.source(), Names::clone(&sender.origin.names));
         let era = if let Role::Session(_) = role { Era::Legacy } else { Era::Modern };
         let (client, effects) = self.bus.connect_mcp(now, listener, sender.origin, pool, era);
         if let Some(client) = client {
@@ -70,6 +70,7 @@ impl<I: Io> Shell<I> {
                 role,
                 pool,
                 listener,
+                source,
                 names,
                 bearer: sender.bearer,
                 inbox: VecDeque::new(),
@@ -86,16 +87,22 @@ impl<I: Io> Shell<I> {
         added.ok_or_else(|| Fault::busy("no client is taken now"))
     }
 
-    /// Evicts an idle client: a connection's without a request, or else the session that has been idle longest.
-    fn evict_member(&mut self, now: Moment, but: usize) {
+    /// Evicts an idle client for one of this source: a connection's without a request, or else the session that has
+    /// been idle longest. A source with most slots gives way to the others, which do not give way to it.
+    fn evict_member(&mut self, now: Moment, but: usize, asker: Source) {
         let http = &self.reactor.http;
-        let rank = |member: &Member| match &member.role {
-            _ if member.is_closing => None,
-            Role::Modern { connection } => {
-                let is_idle = *connection != but && http.connections.get(*connection).is_some_and(|it| it.is_idle());
-                is_idle.then_some((0, member.since))
+        let greedy = self.bus.source_of_most();
+        let rank = |member: &Member| {
+            let is_greedy = greedy == Some(member.source);
+            match &member.role {
+                _ if member.is_closing || greedy == Some(asker) && !is_greedy => None,
+                Role::Modern { connection } => {
+                    let is_idle =
+                        *connection != but && http.connections.get(*connection).is_some_and(|it| it.is_idle());
+                    is_idle.then_some((!is_greedy, 0, member.since))
+                }
+                Role::Session(session) => (!session.is_in_use()).then_some((!is_greedy, 1, member.since)),
             }
-            Role::Session(session) => (!session.is_in_use()).then_some((1, member.since)),
         };
         let ranked = http.members.iter().filter_map(|member| rank(member).map(|rank| (rank, member.client)));
         let Some((_, client)) = ranked.min_by_key(|(rank, _)| *rank) else { return };

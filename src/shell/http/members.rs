@@ -5,7 +5,7 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use hashbrown::HashMap as Table;
 
-use crate::bus::port::{ClientKey, Moment, Names, WorkerKey};
+use crate::bus::port::{ClientKey, Moment, Names, Source, WorkerKey};
 use crate::mcp::{Message, Session};
 use crate::tokens::Bearer;
 
@@ -33,6 +33,8 @@ pub(super) struct Member {
     pub role: Role,
     pub pool: usize,
     pub listener: usize,
+    /// What it is counted by.
+    pub source: Source,
     /// Its owner.
     pub names: Names,
     pub bearer: Option<Bearer>,

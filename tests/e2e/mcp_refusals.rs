@@ -188,3 +188,41 @@ fn a_source_with_most_sessions_gives_way_to_the_others() {
     assert_eq!(daemon.log().matches("reason=session_evicted").count(), 6);
     daemon.stop();
 }
+
+#[test]
+fn a_source_whose_requests_wait_on_every_connection_leaves_room_for_the_others() {
+    // Descriptors for only a few connections.
+    let setup = Setup::new([shared(&["--keep"])]).under(&["prlimit", "--nofile=200:200"]);
+    let path = setup.path("tokens");
+    std::fs::write(&path, "alice:0123456789abcdef\nbob:fedcba9876543210\n").unwrap();
+    let daemon = door_of(setup, json!({ "tokens_file": path }));
+    let mut alice = Http::connect(daemon.address()).with("Authorization", ALICE);
+    let id = begins(&mut alice).fields["mcp-session-id"].clone();
+    let alice = alice.with("Mcp-Session-Id", &id);
+    let mut waiting: Vec<Http> = Vec::new();
+    for number in 1..300 {
+        let mut other = alice.again();
+        other.post(&request(number, "hold", json!({})));
+        waiting.push(other);
+    }
+    let mut bob = Http::connect(daemon.address()).with("Authorization", BOB);
+    assert_eq!(begins(&mut bob).status, 200);
+    daemon.stop();
+}
+
+#[test]
+fn a_token_reaches_no_session_in_a_pool_that_only_another_token_of_its_name_grants() {
+    let tools = with(worker("others", 1, &[]), "assignment", "client");
+    let setup = Setup::new([shared(&[]), tools]);
+    let path = setup.path("tokens");
+    std::fs::write(&path, "alice:0123456789abcdef tools\nalice:fedcba9876543210 others\n").unwrap();
+    let daemon = door_of(setup, json!({ "tokens_file": path }));
+    let mut alice = Http::connect(daemon.address()).with("Authorization", ALICE);
+    let id = begins(&mut alice).fields["mcp-session-id"].clone();
+    let mut alice = alice.with("Mcp-Session-Id", &id);
+    let mut other = Http::connect(daemon.address()).with("Authorization", BOB).with("Mcp-Session-Id", &id);
+    assert_eq!(other.ask(&request(1, "m", json!({}))).status, 404);
+    assert_eq!(other.open(None).status, 404);
+    assert_eq!(alice.call(1, "m", json!({}))["id"], 1);
+    daemon.stop();
+}

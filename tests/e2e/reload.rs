@@ -312,6 +312,21 @@ fn a_request_that_began_before_its_listener_had_tokens_begins_no_session_without
 }
 
 #[test]
+fn a_header_that_is_complete_after_its_proxy_was_taken_out_is_not_believed() {
+    let listener = json!({ "tcp": "127.0.0.1:0", "proxy": { "from": ["127.0.0.1"] } });
+    let setup = Setup::new([worker("agents", 1, &[])]).no_listener();
+    let daemon = start_ready(setup.set("listeners", json!([listener])));
+    let header = b"PROXY TCP4 192.0.2.7 198.51.100.1 40000 9000\r\n";
+    let mut client = Client::over_tcp(daemon.address());
+    client.send_bytes(&header[..20]);
+    reload(&daemon, |config| config["listeners"][0]["proxy"]["from"] = json!(["127.0.0.2"]));
+    client.send_bytes(&header[20..]);
+    assert_eq!(client.rest(), "");
+    daemon.logs(&["WARN", "proxy_header", "it was taken out of proxy.from"]);
+    daemon.stop();
+}
+
+#[test]
 fn a_connection_to_a_removed_listener_is_none_to_the_one_that_comes_after_it() {
     let pool = with(worker("agents", 1, &[]), "assignment", "client");
     let setup = Setup::new([pool]).no_listener().limit("drain_timeout_sec", 0);

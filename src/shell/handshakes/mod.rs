@@ -80,8 +80,11 @@ impl<I: Io> Shell<I> {
 
     /// Reads a PROXY header from the first bytes of a connection. Returns its length, if it is complete.
     pub(super) fn read_header(&mut self, now: Moment, slot: usize, bytes: &[u8]) -> usize {
+        let connection = &self.reactor.http.connections[slot];
+        let is_believed = self.bus.awaits_header(connection.listener, connection.origin.place);
         let why = match proxy::read(&bytes[..bytes.len().min(proxy::LONGEST)]) {
             Reading::More => return 0,
+            Reading::Header(_) if !is_believed => "it was taken out of proxy.from before its PROXY header was complete",
             Reading::Header(header) => {
                 let connection = &mut self.reactor.http.connections[slot];
                 connection.origin = origin(connection.origin.place, header.source, header.names);
@@ -111,9 +114,9 @@ impl<I: Io> Shell<I> {
             connection.reader = RequestReader::new(now, LIMITS);
             return;
         }
-        let limits = limits(reactor.connections.longest_client_line);
+        let (source, limits) = (connection.origin.source(), limits(reactor.connections.longest_client_line));
         (connection.since, connection.reader) = (now, RequestReader::new(now, limits));
-        match reactor.make_room_for_http(now) {
+        match reactor.make_room_for_http(now, source) {
             true => reactor.http.becomes_mcp(slot),
             false => reactor.leave_http(now, slot),
         }

@@ -270,7 +270,10 @@ impl<I: Io> Shell<I> {
         let client = http.members.sessions.get(id).copied().ok_or_else(unknown)?;
         let at = http.members.get(client).filter(|at| {
             let is_there = !at.is_closing && at.listener == connection.listener;
-            is_there && at.is_of(&connection.incoming.sender.origin.names)
+            let sender = &connection.incoming.sender.origin;
+            // Another token of its owner may be good for other pools.
+            let is_granted = sender.pools.as_ref().is_none_or(|pools| pools.contains(&at.pool));
+            is_there && is_granted && at.is_of(&sender.names)
         });
         let at = at.ok_or_else(Fault::no_session)?;
         let named = connection.incoming.asked.as_ref().and_then(|asked| asked.pool.as_deref());

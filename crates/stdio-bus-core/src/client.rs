@@ -13,7 +13,6 @@ use super::offers::Offers;
 use super::origin::Origin;
 use super::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
 use super::report::Reason;
-
 use super::seldom::{Seldom, blank};
 use super::session::tombstones::LostNames;
 use super::settings::Era;

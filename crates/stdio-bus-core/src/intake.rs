@@ -182,6 +182,7 @@ impl Bus {
         if client.end.stream.has_more(bytes) {
             client.heard = now;
         }
+        // The fast path needs the client and its endpoint apart. It is put back below: nothing returns before.
         let mut taken = core::mem::take(&mut client.end);
         let end = &mut *taken;
         let found = end.stream.find_lines(&mut self.intake.scanner, window, &mut self.intake.batch);

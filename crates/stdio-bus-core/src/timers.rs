@@ -68,6 +68,11 @@ impl Timers {
         }
     }
 
+    /// Whether a deadline, perhaps a passed one, is still to be handled.
+    pub(super) fn is_armed(&self, timer: Timer) -> bool {
+        self.armed.contains_key(&timer)
+    }
+
     /// The next deadline.
     pub(super) fn next(&self) -> Option<Moment> {
         self.queue.first().map(|(at, _)| *at)

@@ -81,10 +81,10 @@ impl Bus {
     pub(crate) fn make_room_at_client(&mut self, worker: WorkerKey, client: ClientKey, is_of_its_own: bool) -> Room {
         let now = self.time.now();
         let Some(to) = self.endpoint(client.into()) else { return Room::Free };
-        if is_of_its_own {
-            to.seldom.forget_crashes();
-        }
         if !to.output.is_full() {
+            if is_of_its_own {
+                to.seldom.forget_crashes();
+            }
             return Room::Free;
         }
         let (queued, full_since) = (to.output.queued(), to.output.full_since());
@@ -105,6 +105,9 @@ impl Bus {
             return Room::Wait;
         }
         if !is_too_long {
+            if let Some(to) = self.endpoint(client.into()).filter(|_| is_of_its_own) {
+                to.seldom.forget_crashes();
+            }
             return Room::Free;
         }
         self.report(Reason::ClientSlow, Some(Peer::Client(client)), || {

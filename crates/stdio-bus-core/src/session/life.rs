@@ -6,9 +6,10 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use super::state::{Event, State};
+use super::table::Sessions;
 use crate::Bus;
 use crate::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
-use crate::pending::Request;
+use crate::pending::{Pending, Request};
 use crate::report::Reason;
 use crate::settings::MAX_SESSION_ID_LEN;
 use crate::timers::Timer;
@@ -251,8 +252,8 @@ impl Bus {
     pub(crate) fn tick_sessions(&mut self) {
         let now = self.time.now();
         // A request that has timed out may never be answered.
-        let awaited = self.pending_in(|request| request.asker().is_some());
-        for key in self.sessions.take_idle(now, self.settings.limits.session_idle, &awaited) {
+        let awaited = |sessions: &_| pending_in(sessions, &self.pending, |request| request.asker().is_some());
+        for key in self.sessions.take_idle(now, self.settings.limits.session_idle, awaited) {
             self.forget_idle_session(key);
         }
         for (key, owner) in self.sessions.take_expired_claims(now) {
@@ -262,18 +263,6 @@ impl Bus {
             self.drop_session(key);
         }
         self.timers.arm(Timer::Sessions, self.sessions.next_deadline());
-    }
-
-    /// How many of these requests are pending in the session of each slot.
-    fn pending_in(&self, of: impl Fn(&Request) -> bool) -> Vec<u32> {
-        let mut pending = vec![0; self.sessions.slots()];
-        for (key, _) in self.pending.iter().filter(|(_, request)| of(request)) {
-            let sessions = self.pending.sessions(key).into_iter().flatten();
-            for session in sessions.filter(|session| self.sessions.get(*session).is_some()) {
-                pending[session.index()] += 1;
-            }
-        }
-        pending
     }
 
     /// A session was idle for long. Its owner gets an error when it next names it; on a dedicated worker there is no
@@ -298,12 +287,11 @@ impl Bus {
 
     /// Panics if sessions, their owners, their workers and their requests disagree.
     pub(crate) fn check_ownership(&self) {
-        let pending = self.pending_in(|_| true);
+        let pending = pending_in(&self.sessions, &self.pending, |_| true);
         for (key, session) in self.sessions.iter() {
-            if let Some(client) = session.client {
-                let owner = self.peer_end(client.into()).expect("a session has a live owner, or none");
+            if let Some(owner) = session.client {
+                let owner = self.peer_end(owner.into()).expect("a session has a live owner, or none");
                 assert!(owner.sessions.contains(&key));
-                assert!(self.sessions.named_by(client, &owner.sessions, session.name.as_bytes()).is_some());
             }
             assert_eq!(pending[key.index()], session.pending, "requests in a session are counted");
             let worker = self.peer_end(session.worker.into()).expect("a session has a live worker");
@@ -313,4 +301,15 @@ impl Bus {
         let at_workers = self.workers.iter().map(|(_, worker)| worker.end.sessions.len());
         assert_eq!(at_clients.chain(at_workers).sum::<usize>(), self.sessions.len() + self.sessions.owned());
     }
+}
+
+/// How many of these requests are pending in the session of each slot.
+fn pending_in(sessions: &Sessions, pending: &Pending, of: impl Fn(&Request) -> bool) -> Vec<u32> {
+    let mut counts = vec![0; sessions.slots()];
+    for (key, _) in pending.iter().filter(|(_, request)| of(request)) {
+        for session in pending.sessions(key).into_iter().flatten().filter(|session| sessions.get(*session).is_some()) {
+            counts[session.index()] += 1;
+        }
+    }
+    counts
 }

@@ -52,8 +52,10 @@ pub(crate) struct Session {
 impl Session {
     /// How certain its ownership is, for people; of a reserved name, how certain it was.
     pub(crate) fn rank(&self) -> &'static str {
+        if self.client.is_none() && self.is_known {
+            return "issued";
+        }
         match self.state {
-            _ if self.client.is_none() && self.is_known => "issued",
             State::Claimed | State::Asked | State::Lent => "claimed",
             State::Used | State::Attested => "confirmed",
             State::Loaded | State::Given => "issued",
@@ -163,12 +165,24 @@ impl Sessions {
 
     /// Sessions that were unused for this long, if it is time to check. One in whose slot, by `awaited`, a client waits
     /// is in use.
-    pub(crate) fn take_idle(&mut self, now: Moment, idle: Option<Duration>, awaited: &[u32]) -> Vec<SessionKey> {
+    pub(crate) fn take_idle(
+        &mut self,
+        now: Moment,
+        idle: Option<Duration>,
+        awaited: impl FnOnce(&Self) -> Vec<u32>,
+    ) -> Vec<SessionKey> {
         let mut found = Vec::new();
-        let Some(idle) = idle.filter(|_| self.idle_due <= now) else { return found };
-        for (slot, awaited) in awaited.iter().enumerate() {
+        if self.idle_due > now {
+            return found;
+        }
+        let Some(idle) = idle else {
+            // A reload has switched it off.
+            self.idle_due = Moment::NEVER;
+            return found;
+        };
+        for (slot, awaited) in awaited(self).into_iter().enumerate() {
             match self.table.at(slot).filter(|(_, session)| session.client.is_some()) {
-                Some((key, session)) if session.pending > 0 && *awaited > 0 => self.hear(key, now),
+                Some((key, session)) if session.pending > 0 && awaited > 0 => self.hear(key, now),
                 Some((key, session)) if now.since(session.used) >= idle => found.push(key),
                 _ => {}
             }
@@ -340,6 +354,10 @@ impl Sessions {
             assert_eq!(self.of_worker(session.worker, session.name.as_bytes()), Some(key));
             assert!(session.client.is_some() || session.state == State::Lent);
             assert!(session.client.is_some() || session.is_known || session.pending > 0, "a name is held for nothing");
+            if let Some(client) = session.client {
+                let hash = self.index.hash(client, session.name.as_bytes());
+                assert!(self.index.alike(&self.table, hash).any(|(at, _)| at == key));
+            }
         }
     }
 }

@@ -436,7 +436,7 @@ impl Bus {
     /// Panics if the candidate of a pool has a slot or is gone, a pool waits for none, or a leaving worker has a slot.
     pub(crate) fn check_rolls(&self) {
         for (index, pool) in self.supervisor.pools.iter().enumerate() {
-            let goes_on = pool.roll.candidate.is_some() || pool.roll.due.is_some_and(|due| due > self.time.now());
+            let goes_on = pool.roll.candidate.is_some() || self.timers.is_armed(Timer::Pool(index));
             let rests = pool.side.is_dormant || self.shutdown.stops_workers();
             let has_any = pool.slots.iter().any(|slot| slot.worker.is_some());
             assert!(goes_on || rests || has_any || !self.is_rolling(index), "it waits for a command that nobody tries");

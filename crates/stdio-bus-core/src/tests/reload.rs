@@ -190,6 +190,20 @@ fn the_only_worker_of_a_pool_whose_new_command_cannot_live_is_followed_by_its_li
 }
 
 #[test]
+fn a_machine_that_is_suspended_while_a_pool_without_workers_waits_for_its_next_candidate_starts_it_after_that() {
+    let before = settings(vec![pool(1, Assignment::RoundRobin)]);
+    let mut bench = Bench::new(before.clone());
+    let old = bench.worker(0);
+    bench.reload(&changed(&before));
+    bench.dies(old);
+    bench.dies(bench.newest(1)[0]);
+    bench.now = bench.now.after(seconds(1));
+    bench.handle(Input::Gap { held_up: seconds(1), suspended: seconds(0) });
+    bench.pass(seconds(0));
+    assert_eq!((bench.commands.len(), bench.generation(bench.newest(1)[0])), (3, 1));
+}
+
+#[test]
 fn a_command_that_runs_briefly_and_answers_nothing_is_replaced_by_the_previous_one() {
     let before = settings(vec![pool(2, Assignment::RoundRobin)]);
     let mut bench = Bench::new(before.clone());

@@ -494,6 +494,24 @@ fn a_session_whose_request_timed_out_is_forgotten_like_any_other() {
 }
 
 #[test]
+fn sessions_are_no_longer_looked_at_once_a_reload_has_switched_their_idle_limit_off() {
+    let mut settings = settings(vec![pool(1, Assignment::Client)]);
+    settings.limits.session_idle = Some(seconds(80));
+    let (mut bench, [client, _], worker) = names_of(settings.clone(), [None, None]);
+    bench.write(client, r#"{"id":1,"method":"session/new"}"#);
+    bench.write(worker, r#"{"id":1,"result":{"sessionId":"s"}}"#);
+    settings.limits.session_idle = None;
+    bench.reload(&settings);
+    // `pass` fails if the bus asks for the same moment twice.
+    bench.pass(seconds(300));
+    assert_eq!(bench.count(Reason::SessionIdle), 0);
+    settings.limits.session_idle = Some(seconds(80));
+    bench.reload(&settings);
+    bench.pass(seconds(100));
+    assert_eq!(bench.count(Reason::SessionIdle), 1);
+}
+
+#[test]
 fn a_foreign_name_is_refused_among_many_workers_and_is_free_in_another_pool() {
     let of = |id: &str| Pool { id: id.into(), ..pool(64, Assignment::RoundRobin) };
     let mut bench = Bench::new(settings(vec![of("a"), of("b")]));

@@ -479,6 +479,27 @@ fn a_client_whose_requests_crash_one_worker_after_another_is_slowed_down() {
 }
 
 #[test]
+fn a_line_that_waits_for_a_client_does_not_excuse_the_crashes_that_its_requests_cause() {
+    let mut settings = settings(vec![pool(5, Assignment::RoundRobin)]);
+    settings.limits.max_output_queue = 100;
+    let mut bench = Bench::new(settings);
+    let (poisoner, _other) = (bench.client(), bench.client());
+    bench.stalls(poisoner);
+    for id in 0..4 {
+        bench.write(poisoner, &format!(r#"{{"id":{id},"method":"poison"}}"#));
+        let mut workers = bench.workers.clone().into_iter().map(Peer::Worker);
+        let hit = workers.find(|worker| !bench.read(*worker).is_empty()).expect("a worker has it");
+        bench.write(hit, &format!(r#"{{"id":{id},"result":"{}"}}"#, "x".repeat(200)));
+        if id > 0 {
+            bench.dies(hit);
+        }
+    }
+    assert_eq!(bench.count(Reason::CrashSuspect), 1);
+    bench.write(poisoner, r#"{"id":4,"method":"poison"}"#);
+    assert!(bench.is_paused(poisoner));
+}
+
+#[test]
 fn a_client_is_read_no_sooner_because_it_ends_more_workers() {
     let mut bench = Bench::new(settings(vec![pool(8, Assignment::RoundRobin)]));
     let client = bench.client();

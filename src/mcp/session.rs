@@ -143,6 +143,11 @@ impl Session {
         self.exchanges.iter().any(|exchange| exchange.id == *id)
     }
 
+    /// The pending request whose progress token is this one.
+    fn asked_with(&self, is_it: impl Fn(&[u8]) -> bool) -> Option<usize> {
+        self.exchanges.iter().position(|exchange| exchange.token.as_deref().is_some_and(&is_it))
+    }
+
     /// Decides where a line for the client goes.
     pub fn deliver(&mut self, line: &Line<'_>) -> Delivery {
         let exchange = match *line {
@@ -150,10 +155,11 @@ impl Session {
                 let id = Id::parse(id).ok();
                 self.exchanges.iter().position(|exchange| Some(&exchange.id) == id.as_ref())
             }
-            Line::Progress(token) => self
-                .exchanges
-                .iter()
-                .position(|exchange| exchange.token.as_deref().is_some_and(|own| is_same(own, token))),
+            Line::Progress(token) => self.asked_with(|own| own == token).or_else(|| {
+                // A worker may spell a client's token in another way.
+                let told = Id::parse(token).ok()?;
+                self.asked_with(|own| Id::parse(own).is_ok_and(|own| own == told))
+            }),
             Line::Unrelated | Line::Other => None,
         };
         let number = match exchange {
@@ -289,11 +295,6 @@ impl Session {
     pub fn weight(&self) -> usize {
         self.log.weight()
     }
-}
-
-/// Whether two progress tokens are one: a worker may spell a client's in another way.
-fn is_same(own: &[u8], told: &[u8]) -> bool {
-    own == told || matches!((Id::parse(own), Id::parse(told)), (Ok(own), Ok(told)) if own == told)
 }
 
 #[cfg(test)]

@@ -342,6 +342,7 @@ fn a_connection_to_a_removed_listener_is_none_to_the_one_that_comes_after_it() {
     let begins = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
     let refused = stranger.ask(&request(2, "initialize", begins));
     assert_eq!(refused.status, 503, "{refused:?}");
+    assert!(stranger.is_closed(), "so it connects to one that is there");
     daemon.stop();
 }
 

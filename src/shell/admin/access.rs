@@ -1,7 +1,7 @@
 //! Access to the admin listener. Every client that can connect may read; an action needs a Unix socket, whose
-//! permissions decide, or the token. A browser page of another origin may neither act nor read: over TCP its requests
-//! name the page, or a host other than ours. It reaches a Unix socket only through an operator's tunnel (`ssh -L`), and
-//! may not act there either.
+//! permissions decide, or the token. A browser page of another origin may not act, and over TCP not read either: its
+//! requests name the page, or a host other than ours. Through an operator's tunnel (`ssh -L`) to a Unix socket it may
+//! read if it has pointed its own name at the tunnel: clients there may name any host.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;

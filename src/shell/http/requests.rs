@@ -44,7 +44,15 @@ impl<I: Io> Shell<I> {
         if asked.verb != Verb::Post && head.body != Framing::Length(0) {
             return Err(Fault::new(Status::BadRequest, "only POST has a body"));
         }
-        let incoming = &mut self.reactor.http.connections[slot].incoming;
+        let http = &mut self.reactor.http;
+        let named = asked.session.as_deref().and_then(|id| http.members.sessions.get(id)).copied();
+        let has_session =
+            named.and_then(|client| http.members.get(client)).is_some_and(|member| member.listener == listener);
+        let connection = &mut http.connections[slot];
+        // Without a client at a removed listener, the next request has to go to another one.
+        let is_stray = !has_session && connection.member.is_none() && self.bus.listener_readiness(listener).is_none();
+        let incoming = &mut connection.incoming;
+        incoming.is_last |= is_stray;
         (incoming.asked, incoming.sender) = (Some(asked), Sender { origin, bearer, page });
         Ok(())
     }

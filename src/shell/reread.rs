@@ -4,8 +4,9 @@ use std::io;
 
 use super::news::{FileOwner, News};
 use super::turn::Shell;
-use crate::bus::port::{Input, Moment, Peer};
+use crate::bus::port::{Input, Moment, Origin, Peer};
 use crate::io::Io;
+use crate::tokens::Bearer;
 
 impl<I: Io> Shell<I> {
     /// Threads have told something.
@@ -30,20 +31,24 @@ impl<I: Io> Shell<I> {
         }
     }
 
-    /// Closes clients of a listener whose tokens are no longer valid.
+    /// Closes clients of a listener whose tokens are no longer valid, or good for none of its pools.
     pub(super) fn end_unknown_bearers(&mut self, now: Moment, listener: usize) {
-        let reactor = &mut self.reactor;
+        let (bus, reactor) = (&self.bus, &mut self.reactor);
         let Some(policy) = reactor.listeners.policy(listener) else { return };
+        let is_known = |bearer: &Bearer| {
+            let origin = Origin { pools: bearer.pools.clone(), ..Origin::default() };
+            policy.terms.tokens.has(bearer) && bus.offers_any(listener, &origin)
+        };
         for (_, connection) in reactor.connections.iter() {
             let bearer = connection.web.as_ref().and_then(|web| web.bearer_of(listener));
             if let (Some(bearer), Peer::Client(client)) = (bearer, connection.peer)
-                && !policy.terms.tokens.has(bearer)
+                && !is_known(bearer)
             {
                 reactor.inputs.push_back((now, Input::TokenRemoved(client)));
             }
         }
         for (client, bearer) in reactor.http.members.bearers_of(listener) {
-            if !policy.terms.tokens.has(bearer) {
+            if !is_known(bearer) {
                 reactor.inputs.push_back((now, Input::TokenRemoved(client)));
             }
         }

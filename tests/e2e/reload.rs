@@ -245,6 +245,26 @@ fn a_client_with_a_revoked_token_is_closed_by_a_reload() {
 }
 
 #[test]
+fn a_client_whose_token_is_good_for_no_pool_of_its_listener_any_more_is_closed_by_a_reload() {
+    let setup = Setup::new([worker("open", 1, &[]), worker("secret", 1, &[])]).no_listener();
+    let tokens = setup.text_path("tokens");
+    fs::write(&tokens, "alice:0123456789abcdef open\n").expect("there is room");
+    let listener = json!({ "ws": "127.0.0.1:0", "tokens_file": tokens, "pools": ["open"] });
+    let daemon = start_ready(setup.set("listeners", json!([listener])));
+    let mut alice = Client::over_tcp(daemon.address());
+    let key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==";
+    let head = format!(
+        "GET /acp HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}\r\n\
+         Authorization: Bearer 0123456789abcdef\r\n\r\n"
+    );
+    alice.send_bytes(head.as_bytes());
+    assert!(alice.line().contains("101"));
+    reload(&daemon, |config| config["listeners"][0]["pools"] = json!(["secret"]));
+    daemon.logs(&["token_removed", "token=alice"]);
+    daemon.stop();
+}
+
+#[test]
 fn an_admin_listener_moves_and_the_command_that_moved_it_gets_the_outcome() {
     let setup = Setup::new([worker("agents", 1, &[])]);
     let [old, new] = ["admin", "admin.new"].map(|name| setup.text_path(name));

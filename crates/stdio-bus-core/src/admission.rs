@@ -196,7 +196,7 @@ impl Bus {
         if let Err(key) = settings.entry.lets_in(origin) {
             return Err(TurnedAway::NotAllowed(format!("{} is not in {key}", origin.place)));
         }
-        if !(0..self.settings.pools.len()).any(|pool| self.offers(listener, origin, pool)) {
+        if !self.offers_any(listener, origin) {
             return Err(TurnedAway::NotAllowed("this token is good for no pool of this listener".into()));
         }
         Ok(())

@@ -223,6 +223,11 @@ impl Bus {
         !is_gone && [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
     }
 
+    /// Whether it may use one of them.
+    pub fn offers_any(&self, listener: usize, origin: &Origin) -> bool {
+        (0..self.settings.pools.len()).any(|pool| self.offers(listener, origin, pool))
+    }
+
     /// The pool of this name. A pool that the client may not use looks like one that does not exist.
     fn named_pool(&self, client: ClientKey, name: &[u8]) -> Result<usize, Refusal> {
         let client = self.identity(client);

@@ -150,6 +150,25 @@ fn a_token_that_is_revoked_while_a_request_uploads_begins_no_session() {
     daemon.stop();
 }
 
+#[test]
+fn a_token_that_is_revoked_while_a_request_uploads_reaches_no_session_of_its_name() {
+    let setup = Setup::new([shared(&[])]);
+    let path = setup.path("tokens");
+    std::fs::write(&path, "alice:0123456789abcdef\nalice:fedcba9876543210\n").unwrap();
+    let daemon = door_of(setup, json!({ "tokens_file": path }));
+    let mut owner = Http::connect(daemon.address()).with("Authorization", BOB);
+    let id = begins(&mut owner).fields["mcp-session-id"].clone();
+    let mut revoked = Http::connect(daemon.address()).with("Authorization", ALICE).with("Mcp-Session-Id", &id);
+    let asks = request(1, "m", json!({}));
+    revoked.uploads(&asks);
+    std::fs::write(&path, "alice:fedcba9876543210\n").unwrap();
+    let other = || Http::connect(daemon.address()).with("Authorization", ALICE);
+    daemon.until("the file was read again", || other().ask(&request(0, "ping", json!({}))).status == 401);
+    revoked.send_bytes(asks.to_string().as_bytes());
+    assert_eq!(revoked.answer().status, 401);
+    daemon.stop();
+}
+
 /// A daemon for alice and bob, whose listener has these keys too, and a session of bob, which is older than `sessions`
 /// further ones of alice.
 fn full_of_alice(keys: &Value, others: usize, sessions: usize) -> (Daemon, Http, Http) {
@@ -186,27 +205,6 @@ fn a_source_with_most_sessions_gives_way_to_the_others() {
     }
     assert_eq!(bob.call(1, "m", json!({}))["id"], 1, "it is idle longest, and stays");
     assert_eq!(daemon.log().matches("reason=session_evicted").count(), 6);
-    daemon.stop();
-}
-
-#[test]
-fn a_source_whose_requests_wait_on_every_connection_leaves_room_for_the_others() {
-    // Descriptors for only a few connections.
-    let setup = Setup::new([shared(&["--keep"])]).under(&["prlimit", "--nofile=200:200"]);
-    let path = setup.path("tokens");
-    std::fs::write(&path, "alice:0123456789abcdef\nbob:fedcba9876543210\n").unwrap();
-    let daemon = door_of(setup, json!({ "tokens_file": path }));
-    let mut alice = Http::connect(daemon.address()).with("Authorization", ALICE);
-    let id = begins(&mut alice).fields["mcp-session-id"].clone();
-    let alice = alice.with("Mcp-Session-Id", &id);
-    let mut waiting: Vec<Http> = Vec::new();
-    for number in 1..300 {
-        let mut other = alice.again();
-        other.post(&request(number, "hold", json!({})));
-        waiting.push(other);
-    }
-    let mut bob = Http::connect(daemon.address()).with("Authorization", BOB);
-    assert_eq!(begins(&mut bob).status, 200);
     daemon.stop();
 }
 

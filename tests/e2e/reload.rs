@@ -265,6 +265,28 @@ fn a_client_whose_token_is_good_for_no_pool_of_its_listener_any_more_is_closed_b
 }
 
 #[test]
+fn sessions_with_tokens_go_on_for_a_while_when_their_listener_is_removed_together_with_its_pool() {
+    let gone = with(worker("gone", 1, &[]), "assignment", "client");
+    let setup = Setup::new([gone, worker("stays", 1, &[])]).no_listener();
+    let tokens = setup.text_path("tokens");
+    fs::write(&tokens, "alice:0123456789abcdef\n").expect("there is room");
+    let listener = json!({ "http": "127.0.0.1:0", "tokens_file": tokens, "pools": ["gone"] });
+    let daemon = start_ready(setup.set("listeners", json!([listener])));
+    let mut alice = Http::connect(daemon.address()).with("Authorization", "Bearer 0123456789abcdef");
+    let begins = json!({ "protocolVersion": "2025-11-25", "capabilities": {} });
+    let id = alice.ask(&request(0, "initialize", begins)).fields["mcp-session-id"].clone();
+    let mut alice = alice.with("Mcp-Session-Id", &id);
+    assert_eq!(alice.call(1, "m", json!({}))["id"], 1);
+    let path = daemon.path("other").display().to_string();
+    reload(&daemon, |config| {
+        config["listeners"] = json!([{ "unix": path }]);
+        config["pools"].as_array_mut().expect("pools").remove(0);
+    });
+    assert_eq!(alice.call(2, "m", json!({}))["id"], 2);
+    daemon.stop();
+}
+
+#[test]
 fn an_admin_listener_moves_and_the_command_that_moved_it_gets_the_outcome() {
     let setup = Setup::new([worker("agents", 1, &[])]);
     let [old, new] = ["admin", "admin.new"].map(|name| setup.text_path(name));

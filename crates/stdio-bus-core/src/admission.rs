@@ -178,10 +178,10 @@ impl Bus {
         self.no_room(listener, origin.source()).map_or(Ok(()), |text| Err(TurnedAway::NoRoom(text)))
     }
 
-    /// Whether a client that is allowed would be accepted if it had a slot.
+    /// Whether a client of this origin would be accepted if it had a slot.
     pub fn would_take_in_a_slot(&self, listener: usize, origin: &Origin) -> bool {
         let is_there = self.settings.listeners.get(listener).is_some_and(|listener| !listener.is_gone);
-        is_there && self.no_room(listener, origin.source()).is_none()
+        is_there && self.may_ask(listener, origin).is_ok() && self.no_room(listener, origin.source()).is_none()
     }
 
     /// Whether a client of this origin is allowed at all, one that was here before the listener was removed included.

@@ -223,9 +223,10 @@ impl Bus {
         !is_gone && [offered, origin.pools.as_deref()].into_iter().flatten().all(|pools| pools.contains(&pool))
     }
 
-    /// Whether it may use one of them.
+    /// Whether it may use one of them. At a removed listener, whose pools may be gone as well, clients go on for a while.
     pub fn offers_any(&self, listener: usize, origin: &Origin) -> bool {
-        (0..self.settings.pools.len()).any(|pool| self.offers(listener, origin, pool))
+        let is_gone = self.settings.listeners.get(listener).is_some_and(|listener| listener.is_gone);
+        is_gone || (0..self.settings.pools.len()).any(|pool| self.offers(listener, origin, pool))
     }
 
     /// The pool of this name. A pool that the client may not use looks like one that does not exist.

@@ -159,6 +159,6 @@ impl Bus {
                 "a client with {pending} requests pending is closed: its token is in tokens_file no more, or for other pools"
             )
         });
-        self.close_orderly(key, Reason::TokenRemoved, "the token of this connection was taken out of tokens_file");
+        self.close_orderly(key, Reason::TokenRemoved, "the token of this connection is no longer valid here");
     }
 }

@@ -114,9 +114,9 @@ impl<I: Io> Shell<I> {
             connection.reader = RequestReader::new(now, LIMITS);
             return;
         }
-        let (source, limits) = (connection.origin.source(), limits(reactor.connections.longest_client_line));
+        let limits = limits(reactor.connections.longest_client_line);
         (connection.since, connection.reader) = (now, RequestReader::new(now, limits));
-        match reactor.make_room_for_http(now, source) {
+        match reactor.make_room_for_http(now) {
             true => reactor.http.becomes_mcp(slot),
             false => reactor.leave_http(now, slot),
         }

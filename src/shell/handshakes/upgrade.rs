@@ -175,7 +175,7 @@ impl UpgradePolicy {
         Ok(bearer)
     }
 
-    /// Whether the sender of a request is still admitted, now that its body has come: with this bearer, or without one.
+    /// Whether the sender of a request is still admitted, with this bearer or without one.
     ///
     /// # Errors
     /// It is not.

@@ -54,8 +54,6 @@ impl<I: Io> Shell<I> {
     fn add_member(&mut self, now: Moment, slot: usize, pool: usize, role: Role) -> Result<ClientKey, Fault> {
         let connection = &self.reactor.http.connections[slot];
         let (listener, sender) = (connection.listener, connection.incoming.sender.clone());
-        let policy = self.reactor.listeners.policy(listener).ok_or_else(Fault::no_session)?;
-        policy.still_admits(sender.bearer.as_ref())?;
         if self.bus.free_slots() == 0 && self.bus.would_take_in_a_slot(listener, &sender.origin) {
             self.evict_member(now, slot, sender.origin.source());
         }

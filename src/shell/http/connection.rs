@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::bus::port::{ClientKey, Moment, Origin, Place, Source};
+use crate::bus::port::{ClientKey, Moment, Origin, Place};
 use crate::http1::{Limits, RequestReader};
 use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Message, message};
@@ -279,12 +279,6 @@ impl Connection {
     /// Whether it is an admin connection, whose requests `admin` answers.
     pub(in crate::shell) fn is_operators(&self) -> bool {
         self.purpose == Purpose::Admin
-    }
-
-    /// The source of its request, if it has one, or else its own.
-    pub(super) fn sender(&self) -> Source {
-        let sent = self.incoming.asked.as_ref().map(|_| &self.incoming.sender.origin);
-        sent.unwrap_or(&self.origin).source()
     }
 
     /// Bytes of output, and of requests behind the current one.

@@ -173,18 +173,6 @@ impl Http {
         })
     }
 
-    /// The newest connection for MCP of a source with more than half of them, unless it is this one. Its request is
-    /// answered in its session all the same.
-    pub(super) fn newest_of_most(&self, asker: Source) -> Option<usize> {
-        let mut counts: HashMap<Source, usize> = HashMap::new();
-        let mcp = || self.connections.iter().filter(|(_, it)| it.purpose == Purpose::Mcp && it.state != State::Leaving);
-        mcp().for_each(|(_, it)| *counts.entry(it.sender()).or_default() += 1);
-        let most = self.most[Purpose::Mcp as usize] / 2;
-        let (greedy, _) = counts.into_iter().find(|(source, count)| *count > most && *source != asker)?;
-        let newest = mcp().filter(|(_, it)| it.sender() == greedy).max_by_key(|(_, it)| it.serial);
-        newest.map(|(slot, _)| slot)
-    }
-
     /// Whether there is work that can be done at once.
     pub(super) fn is_busy(&self) -> bool {
         !self.members.resumed.is_empty() || self.has_discovered || !self.dirty.is_empty()

@@ -15,6 +15,7 @@ use crate::mcp::session::MOST_REQUESTS;
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, message, modern};
 use crate::shell::handshakes::upgrade::turned_away;
+use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 use crate::websocket::request::Caller;
 
@@ -44,10 +45,13 @@ impl<I: Io> Shell<I> {
         if asked.verb != Verb::Post && head.body != Framing::Length(0) {
             return Err(Fault::new(Status::BadRequest, "only POST has a body"));
         }
-        let http = &mut self.reactor.http;
+        let Reactor { http, clock, .. } = &mut self.reactor;
         let named = asked.session.as_deref().and_then(|id| http.members.sessions.get(id)).copied();
-        let has_session =
-            named.and_then(|client| http.members.get(client)).is_some_and(|member| member.listener == listener);
+        let named = named.and_then(|client| http.members.get_mut(client));
+        let session = named.filter(|member| member.listener == listener && member.is_of(&origin.names));
+        let has_session = session.is_some();
+        // Its session is not idle while a request uploads.
+        session.into_iter().for_each(|member| member.since = clock.now());
         let connection = &mut http.connections[slot];
         // Without a client at a removed listener, the next request has to go to another one.
         let is_stray = !has_session && connection.member.is_none() && self.bus.listener_readiness(listener).is_none();
@@ -99,13 +103,20 @@ impl<I: Io> Shell<I> {
             Body::One(message) if message.kind() == Kind::Request => message.id().map(<[u8]>::to_vec),
             _ => None,
         };
-        let result = result.and_then(|is_modern| match (is_modern, body) {
+        let result = self.still_admits(slot).and(result).and_then(|is_modern| match (is_modern, body) {
             (true, Body::One(message)) => self.post_modern(now, slot, message),
             (_, body) => self.post_legacy(now, slot, body),
         });
         if let Err(fault) = result {
             self.reactor.refuse_http(now, slot, &fault, id.as_deref());
         }
+    }
+
+    /// Checks the token of a request again, now that its body has come, or that it goes on.
+    fn still_admits(&self, slot: usize) -> Result<(), Fault> {
+        let connection = &self.reactor.http.connections[slot];
+        let policy = self.reactor.listeners.policy(connection.listener).ok_or_else(Fault::no_session)?;
+        Ok(policy.still_admits(connection.incoming.sender.bearer.as_ref())?)
     }
 
     /// The pool that a request is for.
@@ -211,7 +222,8 @@ impl<I: Io> Shell<I> {
         let Some(message) = connection.incoming.parked.take() else { return };
         http.memory.held -= message.weight();
         let id = message.id().map(<[u8]>::to_vec);
-        let result = self.pool_asked(slot).and_then(|pool| match self.bus.pool_era(pool) {
+        let pool = self.still_admits(slot).and_then(|()| self.pool_asked(slot));
+        let result = pool.and_then(|pool| match self.bus.pool_era(pool) {
             Some(Era::Legacy) => Err(Fault::legacy_server()),
             _ => self.give_modern(now, slot, pool, message),
         });

@@ -6,7 +6,7 @@ use rustix::net::{Shutdown, shutdown, sockopt};
 
 use super::connection::{Accepted, Connection, KEEP_ALIVE, LINGER, Purpose, REQUEST_TIME, SEND_TIME, State, limits};
 use super::members::Role;
-use crate::bus::port::{Input, Moment, Source};
+use crate::bus::port::{Input, Moment};
 use crate::http1::{CONTINUE, Event, LONGEST_HEAD, Method, Request, Status};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
@@ -29,7 +29,7 @@ impl<I: Io> Shell<I> {
     /// A connection to an MCP listener was accepted.
     pub(in crate::shell) fn http_connected(&mut self, now: Moment, accepted: Accepted) {
         let reactor = &mut self.reactor;
-        if !reactor.make_room_for_http(now, accepted.place.source()) {
+        if !reactor.make_room_for_http(now) {
             drop(accepted);
             return reactor.free_descriptor();
         }
@@ -537,13 +537,12 @@ impl<I: Io> Reactor<I> {
         }
     }
 
-    /// Makes room for one more connection, of this source. False if none can be evicted.
-    pub(in crate::shell) fn make_room_for_http(&mut self, now: Moment, asker: Source) -> bool {
+    /// Makes room for one more connection. False if none can be evicted.
+    pub(in crate::shell) fn make_room_for_http(&mut self, now: Moment) -> bool {
         if self.http.has_room(Purpose::Mcp) {
             return true;
         }
         let goes = self.http.first_to_go(|connection| connection.purpose == Purpose::Mcp);
-        let goes = goes.or_else(|| self.http.newest_of_most(asker));
         if let Some(slot) = goes {
             self.leave_http(now, slot);
         } else if self.http.throttle.may_tell(now) {

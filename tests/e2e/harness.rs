@@ -529,6 +529,13 @@ impl Daemon {
         fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs").count()
     }
 
+    /// The number of its open sockets: a worker that starts meanwhile has none of them.
+    pub fn sockets(&self) -> usize {
+        let entries = fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("it runs").filter_map(Result::ok);
+        let links = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+        links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
+    }
+
     /// The number of its threads, including kernel threads that work for it.
     pub fn threads(&self) -> usize {
         fs::read_dir(format!("/proc/{}/task", self.pid())).expect("it runs").count()

@@ -178,12 +178,12 @@ fn an_answer_without_an_event_id_is_delivered_by_the_next_get() {
     let client = Http::session(daemon.address(), VERSION);
     let mut other = client.again();
     assert_eq!(other.call(6, "a", json!({}))["id"], 6);
-    let before = daemon.descriptors();
+    let before = daemon.sockets();
     let mut cut = client.again();
     cut.post(&request(1, "hold", json!({})));
     daemon.until("the request is with the worker", || other.call(7, "kept", json!({})).to_string().contains("hold"));
     cut.reset();
-    daemon.until("the connection has gone", || daemon.descriptors() <= before);
+    daemon.until("the connection has gone", || daemon.sockets() <= before);
     assert_eq!(other.call(2, "release", json!({}))["id"], 2);
     let mut stream = client.stream();
     let event = stream.message().expect("it was kept");
@@ -412,8 +412,8 @@ fn short_lived_connections_leave_nothing_behind() {
     let daemon = door(shared(), json!({}));
     let session = Http::session(daemon.address(), VERSION);
     drop(session.again().call(0, "m", json!({})));
-    daemon.until("one connection is there", || daemon.descriptors() > 0);
-    let before = daemon.descriptors();
+    daemon.until("one connection is there", || daemon.sockets() > 0);
+    let before = daemon.sockets();
     for number in 0..200 {
         match number % 5 {
             0 => drop(session.again().call(number, "m", json!({}))),
@@ -423,7 +423,7 @@ fn short_lived_connections_leave_nothing_behind() {
             _ => drop(TcpStream::connect(daemon.address()).unwrap()),
         }
     }
-    daemon.until("all of them have gone", || daemon.descriptors() <= before);
+    daemon.until("all of them have gone", || daemon.sockets() <= before);
     assert_eq!(session.again().call(1, "m", json!({}))["id"], 1);
     daemon.stop();
 }

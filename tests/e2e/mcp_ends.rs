@@ -138,12 +138,12 @@ fn nothing_is_kept_for_a_client_that_has_cancelled_its_request_and_left() {
     let client = Http::session(daemon.address(), VERSION);
     let mut other = client.again();
     assert_eq!(other.call(6, "a", json!({}))["id"], 6);
-    let before = daemon.descriptors();
+    let before = daemon.sockets();
     let mut asks = client.again();
     asks.post(&request(5, "hold", json!({})));
     daemon.until("it is with the worker", || other.call(7, "kept", json!({})).to_string().contains("hold"));
     asks.reset();
-    daemon.until("the connection has gone", || daemon.descriptors() <= before);
+    daemon.until("the connection has gone", || daemon.sockets() <= before);
     let cancel = notification("notifications/cancelled", json!({ "requestId": 5 }));
     assert_eq!(other.ask(&cancel).status, 202);
     let mut stream = client.stream();

@@ -168,20 +168,23 @@ impl Bus {
     /// # Errors
     /// Why not.
     pub fn would_take(&self, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
-        self.may_ask(listener, origin)?;
-        if self.settings.listeners[listener].is_gone {
-            return Err(TurnedAway::Removed);
-        }
-        if self.free_slots() == 0 {
-            return Err(TurnedAway::NoRoom(format!("all {} connections are in use", self.most_clients())));
-        }
-        self.no_room(listener, origin.source()).map_or(Ok(()), |text| Err(TurnedAway::NoRoom(text)))
+        self.would_take_with(self.free_slots(), listener, origin)
     }
 
     /// Whether a client of this origin would be accepted if it had a slot.
     pub fn would_take_in_a_slot(&self, listener: usize, origin: &Origin) -> bool {
-        let is_there = self.settings.listeners.get(listener).is_some_and(|listener| !listener.is_gone);
-        is_there && self.may_ask(listener, origin).is_ok() && self.no_room(listener, origin.source()).is_none()
+        self.would_take_with(1, listener, origin).is_ok()
+    }
+
+    fn would_take_with(&self, free_slots: usize, listener: usize, origin: &Origin) -> Result<(), TurnedAway> {
+        self.may_ask(listener, origin)?;
+        if self.settings.listeners[listener].is_gone {
+            return Err(TurnedAway::Removed);
+        }
+        if free_slots == 0 {
+            return Err(TurnedAway::NoRoom(format!("all {} connections are in use", self.most_clients())));
+        }
+        self.no_room(listener, origin.source()).map_or(Ok(()), |text| Err(TurnedAway::NoRoom(text)))
     }
 
     /// Whether a client of this origin is allowed at all, one that was here before the listener was removed included.
@@ -202,10 +205,15 @@ impl Bus {
         Ok(())
     }
 
+    /// Whether a source has more than half of all slots.
+    pub(super) fn has_most(&self, source: UseKey) -> bool {
+        self.admission.sources.count(source) > self.most_clients() / 2
+    }
+
     /// The source that has more than half of all slots, if one has.
     pub fn source_of_most(&self) -> Option<Source> {
-        let mut all = self.admission.sources.table.iter().map(|(_, uses)| uses);
-        all.find(|uses| uses.connections > self.most_clients() / 2).map(|uses| uses.source)
+        let mut all = self.admission.sources.table.iter();
+        all.find(|(key, _)| self.has_most(*key)).map(|(_, uses)| uses.source)
     }
 
     /// Number of free client slots.

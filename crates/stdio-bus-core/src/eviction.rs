@@ -148,8 +148,7 @@ impl Bus {
     fn idle_since(&self, client: &Client) -> Option<(Moment, Moment)> {
         let active_at = client.active_at();
         if client.has_spoken() {
-            let holds_most = self.admission.sources.count(client.identity.source_use) > self.most_clients() / 2;
-            return holds_most.then(|| (active_at, active_at.after(IDLE)));
+            return self.has_most(client.identity.source_use).then(|| (active_at, active_at.after(IDLE)));
         }
         let due = match client.end.stream.is_amid() {
             false => client.identity.opened.after(FIRST_LINE),

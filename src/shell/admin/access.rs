@@ -137,6 +137,7 @@ mod tests {
         assert_eq!((act("\r\nOrigin: http://h:2"), act("\r\nOrigin: null")), (403, 403));
         assert_eq!((act("\r\nSec-Fetch-Site: cross-site"), act("\r\nSec-Fetch-Site: same-site")), (403, 403));
     }
+
     #[test]
     fn a_page_whose_name_leads_to_a_tunnel_may_not_act_on_a_unix_socket() {
         let act = |host: &str, origin| {

@@ -110,7 +110,7 @@ impl Http {
 
     /// Whether a listener has accepted one of the connections.
     pub(super) fn is_connected_to(&self, listener: usize) -> bool {
-        self.connections.iter().any(|(_, it)| !it.is_operators() && it.listener == listener)
+        self.connections.iter().any(|(_, it)| it.listener == listener)
     }
 
     /// Whether another connection of this purpose fits, or no listener has any; of handshakes, without any free slot of

@@ -402,6 +402,14 @@ impl Bench {
         self.handle(Input::Shutdown);
     }
 
+    /// The only worker that has input to read.
+    fn busy_worker(&mut self) -> Peer {
+        let workers: Vec<Peer> = self.workers.iter().map(|worker| Peer::Worker(*worker)).collect();
+        let busy: Vec<Peer> = workers.into_iter().filter(|worker| !self.read(*worker).is_empty()).collect();
+        assert_eq!(busy.len(), 1, "one worker has something to read");
+        busy[0]
+    }
+
     /// Advances time; the bus is called exactly at its deadlines.
     fn pass(&mut self, duration: Duration) {
         let end = self.now.after(duration);

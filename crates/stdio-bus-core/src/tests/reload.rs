@@ -27,14 +27,6 @@ impl Bench {
         self.commands[self.commands.len() - count..].iter().map(|(worker, ..)| Peer::Worker(*worker)).collect()
     }
 
-    /// The only worker that has input to read.
-    fn busy_worker(&mut self) -> Peer {
-        let workers: Vec<Peer> = self.workers.iter().map(|worker| Peer::Worker(*worker)).collect();
-        let busy: Vec<Peer> = workers.into_iter().filter(|worker| !self.read(*worker).is_empty()).collect();
-        assert_eq!(busy.len(), 1, "one worker has something to read");
-        busy[0]
-    }
-
     /// A worker that was told to stop ends.
     fn stops(&mut self, worker: Peer) {
         assert_eq!(self.signals_to(worker), [Signal::Terminate]);

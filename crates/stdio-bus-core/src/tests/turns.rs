@@ -461,8 +461,7 @@ fn a_client_whose_requests_crash_one_worker_after_another_is_slowed_down() {
     let (poisoner, polite) = (bench.client(), bench.client());
     for id in 0..3 {
         bench.write(poisoner, &format!(r#"{{"id":{id},"method":"poison"}}"#));
-        let mut workers = bench.workers.clone().into_iter().map(Peer::Worker);
-        let hit = workers.find(|worker| !bench.read(*worker).is_empty()).expect("a worker has it");
+        let hit = bench.busy_worker();
         bench.dies(hit);
         assert_eq!(bench.read_error(poisoner).0, "worker_exited");
     }
@@ -487,8 +486,7 @@ fn a_line_that_waits_for_a_client_does_not_excuse_the_crashes_that_its_requests_
     bench.stalls(poisoner);
     for id in 0..4 {
         bench.write(poisoner, &format!(r#"{{"id":{id},"method":"poison"}}"#));
-        let mut workers = bench.workers.clone().into_iter().map(Peer::Worker);
-        let hit = workers.find(|worker| !bench.read(*worker).is_empty()).expect("a worker has it");
+        let hit = bench.busy_worker();
         bench.write(hit, &format!(r#"{{"id":{id},"result":"{}"}}"#, "x".repeat(200)));
         if id > 0 {
             bench.dies(hit);

@@ -1,5 +1,4 @@
-//! The files of a program do not import each other in a circle, and no file, function or struct is too long to be read
-//! at once.
+//! The files of a program do not import each other in a circle.
 //!
 //! A file imports the files that its paths lead to, through `crate`, `super`, `self` or a module of its own. Items in
 //! the root of a program are available everywhere: the core's `Bus` is.
@@ -56,102 +55,6 @@ fn a_circle_is_named() {
     assert_eq!(circle(&parent).as_deref(), Some("a -> a/b -> a"));
     let inner = "// super::A\npub(in crate::a) fn f() {}\nmod inner {\n    use super::B;\n}\nmod tests {\n    use super::super::A;\n}";
     assert_eq!(circle(&files(&[("a", "pub mod b;\npub use b::B;"), ("a/b", inner)])), None);
-}
-
-#[test]
-fn no_file_has_more_than_700_lines_and_no_function_more_than_70() {
-    let files = sources();
-    assert!(files.len() > 300, "only {} files are looked into", files.len());
-    let mut too_long = Vec::new();
-    for file in files {
-        let source = fs::read_to_string(&file).unwrap();
-        let lines = source.lines().count();
-        too_long.extend((lines > 700).then(|| format!("{}: {lines} lines", file.display())));
-        let long = functions(&source).into_iter().filter(|(_, lines)| *lines > 70);
-        too_long.extend(long.map(|(function, lines)| format!("{}: {lines} lines of {function}", file.display())));
-    }
-    assert!(too_long.is_empty(), "move a part of each to where its subject is: {too_long:#?}");
-}
-
-#[test]
-fn no_struct_has_more_than_15_fields() {
-    let mut too_large = Vec::new();
-    for file in sources() {
-        let source = fs::read_to_string(&file).unwrap();
-        let file = file.to_str().unwrap();
-        let large = structs(&source).into_iter().filter(|(_, fields)| *fields > 15);
-        too_large.extend(large.map(|(name, fields)| format!("{file}: {fields} fields of {name}")));
-    }
-    assert!(too_large.is_empty(), "give what belongs together in each a name of its own: {too_large:#?}");
-}
-
-#[test]
-fn fields_of_a_struct_are_counted_and_not_what_their_types_are_made_of() {
-    let source = "pub(crate) struct A<'a> {\n    /// a: b\n    pub(super) a: Vec<\n        B,\n    >,\n    #[serde(default)]\n    b: \
-        fn(c: u8),\n}\nstruct B(u8);\nmod c {\n    struct C {\n        r#type: u8,\n    }\n}\nstruct D { a: u8, b: u8 }\n";
-    let counted = [("A", 2), ("C", 1)].map(|(name, fields)| (name.to_owned(), fields));
-    assert_eq!(structs(source), counted);
-}
-
-/// The structs of a source formatted by rustfmt, except one-line ones, with their numbers of fields.
-fn structs(source: &str) -> Vec<(String, usize)> {
-    let lines: Vec<&str> = source.lines().collect();
-    let indent = |line: &str| line.len() - line.trim_start().len();
-    let without_visibility = |line: &str| {
-        let line = line.trim_start();
-        line.strip_prefix("pub").map_or(line, |rest| rest.split_once(' ').map_or("", |(_, rest)| rest)).to_owned()
-    };
-    let is_field = |line: &str| {
-        let line = without_visibility(line);
-        let name = line.split(':').next().unwrap_or_default();
-        name.len() < line.len() && name.chars().all(|sign| sign.is_alphanumeric() || "_#".contains(sign))
-    };
-    let begins = lines.iter().enumerate().filter_map(|(at, line)| {
-        let line = without_visibility(line);
-        let name = line.strip_prefix("struct ")?.split(['<', ' ', '(', ';']).next()?;
-        line.ends_with('{').then(|| (at, name.to_owned()))
-    });
-    let count = |at: usize| {
-        let own = indent(lines[at]);
-        let body = lines[at + 1..].iter().take_while(|line| indent(line) != own || line.trim_start() != "}");
-        body.filter(|line| indent(line) == own + 4 && is_field(line)).count()
-    };
-    begins.map(|(at, name)| (name, count(at))).collect()
-}
-
-#[test]
-fn a_function_is_counted_to_its_brace_whatever_precedes_it() {
-    let body = "let a = 1;\n".repeat(3).replace("let", "        let");
-    let source = format!(
-        "    pub(in crate::a) const unsafe fn long(\n        a: u8,\n    ) -> u8\n    where\n        u8: Copy,\n    {{\n{body}    }}\n\
-        trait A {{\n    fn declared(&self);\n    fn short(&self) {{}}\n}}\n// It is no fn long() {{\nfn last() {{\n}}\n"
-    );
-    let counted =
-        [("long".to_owned(), 10), ("declared".to_owned(), 1), ("short".to_owned(), 1), ("last".to_owned(), 2)];
-    assert_eq!(functions(&source), counted);
-}
-
-/// The functions of a source formatted by rustfmt, with their numbers of lines from `fn` to the closing brace.
-fn functions(source: &str) -> Vec<(String, usize)> {
-    let lines: Vec<&str> = source.lines().collect();
-    let indent = |line: &str| line.len() - line.trim_start().len();
-    let name = |line: &str| {
-        let (before, behind) = line.trim_start().split_once("fn ")?;
-        let is_before = |word: &str| {
-            word.starts_with("pub")
-                || word.ends_with(')')
-                || ["const", "async", "unsafe", "extern", "\"C\""].contains(&word)
-        };
-        let is_function = before.split_whitespace().all(is_before);
-        is_function.then(|| behind.split(['(', '<']).next().unwrap().to_owned())
-    };
-    let ends = |line: &str, first: &str| {
-        let is_end = line.trim_start() == "}" || line.ends_with(';') || line == first && line.ends_with('}');
-        indent(line) == indent(first) && is_end
-    };
-    let length =
-        |at: usize| lines[at..].iter().position(|line| ends(line, lines[at])).map_or(lines.len() - at, |end| end + 1);
-    lines.iter().enumerate().filter_map(|(at, line)| Some((name(line)?, length(at)))).collect()
 }
 
 /// All programs of the repository by folder, as far as their files can import each other.

@@ -40,9 +40,12 @@ pub enum Reading {
 pub struct Header {
     /// Its length in bytes.
     pub length: usize,
-    /// The client's address; none if the proxy speaks for itself (LOCAL), does not know it (UNKNOWN, AF_UNSPEC), or it
-    /// is not a network address (AF_UNIX).
+    /// The client's address; none if the proxy speaks for itself, or if it brings a client whose address it does not
+    /// know (AF_UNSPEC) or that has no network address (AF_UNIX).
     pub source: Option<SocketAddr>,
+    /// The proxy speaks for itself: LOCAL of version 2, which means its health check, and UNKNOWN of version 1, which is
+    /// what proxies send for theirs since version 1 has no other word for it.
+    pub is_own: bool,
     /// The client's names in its fields.
     pub names: Names,
 }
@@ -78,7 +81,7 @@ fn binary(bytes: &[u8]) -> Reading {
     let Some(header) = bytes.get(..length) else { return Reading::More };
     match command {
         // The family and addresses are ignored.
-        0x20 => Reading::Header(Header { length, source: None, names: Names::default() }),
+        0x20 => Reading::Header(Header { length, source: None, is_own: true, names: Names::default() }),
         0x21 if fields_of(header).is_some_and(are_whole) => parse(header),
         0x21 => Reading::Malformed(MALFORMED),
         _ => Reading::Malformed("its PROXY header has an unknown version or command"),
@@ -132,6 +135,7 @@ fn parse(bytes: &[u8]) -> Reading {
             Reading::Header(Header {
                 length,
                 source: address.map(|address| address.source),
+                is_own: bytes.starts_with(TEXT) && address.is_none(),
                 names: names(header.tlvs()),
             })
         }
@@ -224,10 +228,14 @@ mod tests {
     }
 
     #[test]
-    fn a_header_without_a_network_address_means_the_proxy_itself() {
+    fn only_local_and_unknown_mean_the_proxy_itself_and_other_headers_without_an_address_bring_a_client() {
         let unix = [&b"\r\n\r\n\0\r\nQUIT\n\x21\x31\0\xdc"[..], &[b'x'; 216], b"\x05\0\x01u"].concat();
         assert_eq!((header(&unix).source, header(&unix).names.unique_id.as_deref()), (None, Some("u")));
-        assert_eq!(header(b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\x04\x05\0\x01u").source, None);
+        let unspecified = b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\x04\x05\0\x01u";
+        assert_eq!(header(unspecified).source, None);
+        assert_eq!((header(&unix).is_own, header(unspecified).is_own), (false, false));
+        let own: Vec<bool> = headers().iter().map(|bytes| header(bytes).is_own).collect();
+        assert_eq!(own, [false, false, true, true, false, false, true, true]);
     }
 
     #[test]

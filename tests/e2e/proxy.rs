@@ -208,6 +208,24 @@ fn behind_a_proxy_the_clients_own_address_is_what_is_allowed() {
 }
 
 #[test]
+fn a_client_that_the_proxy_brings_without_an_address_passes_no_allow() {
+    let unix = [&b"\r\n\r\n\0\r\nQUIT\n\x21\x31\0\xd8"[..], &[b'x'; 216]].concat();
+    let unspecified = b"\r\n\r\n\0\r\nQUIT\n\x21\0\0\0";
+    // The place of the proxy is not the client's, either.
+    let daemon = behind(json!({}), json!({ "allow": ["127.0.0.1", "192.0.2.0/24"] }));
+    for header in [&unix[..], unspecified] {
+        assert_eq!(begins(&daemon, header).rest(), "");
+        daemon.logs(&["WARN", "not_allowed", "an unknown source is not in listeners[].allow", " via=127.0.0.1:"]);
+    }
+    begins(&daemon, TEXT).request(1, "m", json!({}));
+    daemon.stop();
+    let daemon = behind(json!({}), json!({}));
+    begins(&daemon, &unix).request(1, "m", json!({}));
+    daemon.logs(&["INFO", "client_opened", " via=127.0.0.1:"]);
+    daemon.stop();
+}
+
+#[test]
 fn a_proxys_health_check_that_resets_is_not_refused() {
     let daemon = behind(json!({}), json!({}));
     // It has reported it before it stops.

@@ -157,8 +157,8 @@ impl Bus {
         self.tell(Reason::NotAllowed, || {
             let text = format!("a client is rejected: {} is not in {key}", origin.place);
             let report = Report { origin: Some(Rc::new(origin.clone())), ..Report::new(Reason::NotAllowed, text) };
-            // The peer left before its address could be read.
-            if origin.place == Place::Inherited { report.at(Level::Debug) } else { report }
+            // The peer left before its address could be read, unless a proxy brings it without an address.
+            if origin.place == Place::Inherited && origin.via.is_none() { report.at(Level::Debug) } else { report }
         });
         false
     }

@@ -12,7 +12,7 @@ use super::seldom::{Seldom, blank};
 /// Where a connection comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Place {
-    /// It was there from the start, or the peer has left and its address is unknown.
+    /// It was there from the start, or its address is unknown: the peer has left, or a proxy does not say it.
     #[default]
     Inherited,
     /// An address and a port of the network.

@@ -17,11 +17,11 @@ use super::http::connection::{Accepted, Purpose, State, limits};
 use super::reactor::Reactor;
 use super::turn::Shell;
 use super::websocket::WebSocket;
-use crate::bus::port::{Input, Moment, Names, Origin, Place, Reason};
+use crate::bus::port::{Input, Moment, Origin, Place, Reason};
 use crate::http1::{Limits, Request, RequestReader, Status};
 use crate::io::Io;
 use crate::mcp::Fault;
-use crate::proxy::{self, Reading};
+use crate::proxy::{self, Header, Reading};
 use crate::websocket::answer::Refusal;
 use crate::websocket::request;
 
@@ -87,9 +87,10 @@ impl<I: Io> Shell<I> {
             Reading::Header(_) if !is_believed => "it was taken out of proxy.from before its PROXY header was complete",
             Reading::Header(header) => {
                 let connection = &mut self.reactor.http.connections[slot];
-                connection.origin = origin(connection.origin.place, header.source, header.names);
-                self.introduced(now, slot, &bytes[header.length..]);
-                return header.length;
+                let length = header.length;
+                connection.origin = origin(connection.origin.place, header);
+                self.introduced(now, slot, &bytes[length..]);
+                return length;
             }
             Reading::Malformed(why) => why,
             Reading::Other => {
@@ -235,10 +236,15 @@ impl<I: Io> Reactor<I> {
     }
 }
 
-/// The origin of a client behind a proxy.
-fn origin(proxy: Place, source: Option<std::net::SocketAddr>, names: Names) -> Origin {
-    match source {
-        Some(source) => Origin { via: Some(proxy.into()), names: names.into(), ..Place::Address(source).into() },
-        None => Origin { is_proxy: true, names: names.into(), ..proxy.into() },
+/// The origin of a client behind a proxy. One whose address the proxy does not say is nowhere: taken for the proxy, it
+/// would pass every `allow`, as the proxy's own health checks do.
+fn origin(proxy: Place, header: Header) -> Origin {
+    let Header { source, is_own, names, .. } = header;
+    match (source, is_own) {
+        (None, true) => Origin { is_proxy: true, names: names.into(), ..proxy.into() },
+        (source, _) => {
+            let place = source.map_or(Place::Inherited, Place::Address);
+            Origin { via: Some(proxy.into()), names: names.into(), ..place.into() }
+        }
     }
 }

@@ -26,9 +26,13 @@ pub struct Bearer {
     digest: [u8; 32],
 }
 
-/// All tokens of a file. Only their digests are kept, so they cannot be shown.
+/// All tokens of a file by their digests, which alone are kept, so tokens cannot be shown.
+///
+/// How long a lookup takes tells nothing about the tokens: where it looks, and whether a comparison of digests ends early,
+/// depends on the digest of what was presented. Who does not know a token cannot choose text whose SHA-256 begins like that
+/// of a token, and what a digest begins with does not lead to its token. The map hashes digests with a key of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tokens(Vec<Bearer>);
+pub struct Tokens(HashMap<[u8; 32], Bearer>);
 
 impl Tokens {
     /// Parses a file; `pools` are the ids that it may name.
@@ -36,8 +40,7 @@ impl Tokens {
     /// # Errors
     /// The first bad line, by number, without any part of a token.
     pub fn parse(text: &str, pools: &[&str]) -> Result<Self, String> {
-        let mut bearers: Vec<Bearer> = Vec::new();
-        let mut lines = HashMap::new();
+        let (mut bearers, mut lines) = (HashMap::new(), HashMap::new());
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
@@ -52,14 +55,14 @@ impl Tokens {
                     bearer.name
                 ));
             }
-            bearers.push(bearer);
+            bearers.insert(bearer.digest, bearer);
         }
         Ok(Self(bearers))
     }
 
     /// The same tokens with new pool indexes: `places` maps the old ones.
     pub fn moved(mut self, places: &[usize]) -> Self {
-        for bearer in &mut self.0 {
+        for bearer in self.0.values_mut() {
             let pools = bearer.pools.as_deref().map(|pools| pools.iter().map(|pool| places[*pool]).collect());
             bearer.pools = pools;
         }
@@ -73,13 +76,12 @@ impl Tokens {
 
     /// Whether this bearer is still among them, with its name and pools.
     pub fn has(&self, bearer: &Bearer) -> bool {
-        self.0.contains(bearer)
+        self.0.get(&bearer.digest) == Some(bearer)
     }
 
-    /// The bearer of a token. The time that this takes reveals only the number of tokens.
+    /// The bearer of a token.
     pub fn find(&self, token: &str) -> Option<&Bearer> {
-        let digest = Sha256::digest(token);
-        self.0.iter().fold(None, |found, bearer| if is_same(&bearer.digest, &digest) { Some(bearer) } else { found })
+        self.0.get(&<[u8; 32]>::from(Sha256::digest(token)))
     }
 }
 
@@ -163,6 +165,16 @@ mod tests {
     }
 
     #[test]
+    fn a_token_is_found_among_many_and_one_that_was_taken_out_is_not_had() {
+        let text = |count: usize| (0..count).map(|number| format!("n{number}:{number:032}\n")).collect::<String>();
+        let many = Tokens::parse(&text(10_000), &POOLS).expect("good lines");
+        assert_eq!(name(&many, &format!("{:032}", 9_999)).as_deref(), Some("n9999"));
+        assert_eq!(name(&many, &format!("{:032}", 10_000)), None);
+        let last = many.find(&format!("{:032}", 9_999)).expect("it is there");
+        assert!(many.has(last) && !Tokens::parse(&text(9_999), &POOLS).expect("good lines").has(last));
+    }
+
+    #[test]
     fn a_token_may_grant_only_some_pools() {
         let tokens =
             Tokens::parse("a:0123456789abcdef tools,agents\nb:0123456789abcdeg\n", &POOLS).expect("good lines");
@@ -179,7 +191,10 @@ mod tests {
                 Tokens::parse(&format!("# x\nalice:0123456789abcdef\n\n{second} tools\n"), &POOLS).expect_err(second);
             assert_eq!(error, "line 4: the token of bob is that of alice in line 2; give each name a token of its own");
         }
-        assert!(Tokens::parse("alice:0123456789abcdef\nalice:0123456789abcdef\n", &POOLS).is_ok(), "it is the same");
+        let twice =
+            Tokens::parse("alice:0123456789abcdef\nalice:0123456789abcdef tools\n", &POOLS).expect("it is the same");
+        let pools = twice.find("0123456789abcdef").and_then(|bearer| bearer.pools.as_deref());
+        assert_eq!(pools, Some(&[1][..]), "its last line counts");
     }
 
     #[test]

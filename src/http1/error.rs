@@ -18,7 +18,7 @@ impl Error {
     pub(super) const VERSION: Self = Self::new(Status::VersionNotSupported, "HTTP/1.1 is spoken here, and HTTP/1.0");
     pub(crate) const LONG_TARGET: Self = Self::new(Status::TargetTooLong, "the first line of the request is too long");
     pub(crate) const LONG_HEAD: Self =
-        Self::new(Status::FieldsTooLarge, "the head of the request is longer than 8 KiB, or has more than 64 fields");
+        Self::new(Status::FieldsTooLarge, "the head of the request is longer than 32 KiB, or has more than 64 fields");
     pub(super) const LONG_BODY: Self = Self::new(Status::ContentTooLarge, "the body is too long");
     pub(super) const CHUNK: Self = Self::bad("the body is no sequence of chunks");
     pub(super) const LONG_CHUNK_LINE: Self =

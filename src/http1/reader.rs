@@ -8,8 +8,9 @@ use super::error::Error;
 use super::head::{Found, Method, Request, Response, Search};
 use crate::bus::port::Moment;
 
-/// Maximum length of a request head in bytes, including the final empty line, and its maximum number of fields.
-pub const LONGEST_HEAD: usize = 8 * 1024;
+/// Maximum length of a request head in bytes, including the final empty line, and its maximum number of fields. A browser
+/// sends the cookies of all ports of a host to each of them, and may have more than 8 KiB of them.
+pub const LONGEST_HEAD: usize = 32 * 1024;
 const MOST_FIELDS: usize = 64;
 /// Maximum length of a response head in bytes.
 pub const LONGEST_ANSWER: usize = 16 * 1024;
@@ -59,7 +60,7 @@ impl HeadReader {
     /// # Errors
     /// The head is malformed.
     pub fn read<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<Request<'b>>, Error> {
-        // A client that speaks another protocol (TLS, NDJSON) should not have to send 8 KiB of it first.
+        // A client that speaks another protocol (TLS, NDJSON) should not have to send 32 KiB of it first.
         if bytes.first().is_some_and(|first| !first.is_ascii_uppercase()) {
             return Err(Error::NOT_HTTP);
         }

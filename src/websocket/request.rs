@@ -420,8 +420,8 @@ mod tests {
             ("get / HTTP/1.1\r\n".into(), Refused(400, "not HTTP")),
             ("GET\r\n\r\n".into(), Refused(400, "malformed")),
             (fields(65), Refused(431, "64 fields")),
-            (long(LONGEST_HEAD + 1), Refused(431, "8 KiB")),
-            (format!("GET /{}", "a".repeat(2 * LONGEST_HEAD)), Refused(431, "8 KiB")),
+            (long(LONGEST_HEAD + 1), Refused(431, "32 KiB")),
+            (format!("GET /{}", "a".repeat(2 * LONGEST_HEAD)), Refused(431, "32 KiB")),
             (format!("G{}", "\0".repeat(LONGEST_HEAD)), Refused(400, "malformed")),
         ]
     }

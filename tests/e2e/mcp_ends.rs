@@ -245,3 +245,29 @@ fn sessions_that_no_worker_takes_do_not_push_out_others() {
     let log = daemon.stop().stderr;
     assert!(!log.contains("session_evicted") && !log.contains("connection_limit"), "{log}");
 }
+
+#[test]
+fn long_heads_that_do_not_end_are_refused_while_memory_is_short_and_short_ones_are_not() {
+    let setup = with_admin(Setup::new([dedicated()])).limit("max_memory", 16 << 20);
+    let daemon = door_of(setup, json!({}));
+    let begin = format!("POST /mcp HTTP/1.1\r\nHost: localhost\r\nCookie: a={}", "x".repeat(31_000));
+    let begins = || {
+        let mut client = Http::connect(daemon.address());
+        client.send_bytes(begin.as_bytes());
+        client
+    };
+    let mut all: Vec<Http> = (0..380).map(|_| begins()).collect();
+    let memory = || gauge(&daemon, "stdio_bus_memory_bytes");
+    daemon.until("they are counted", || memory() > 380 * 31_000);
+    all.extend((0..40).map(|_| begins()));
+    assert_eq!(all.pop().map(|mut last| last.answer().status), Some(503), "there is no memory for it");
+    let mut client = Http::session(daemon.address(), VERSION);
+    assert_eq!(client.call(1, "m", json!({}))["id"], 1);
+    drop(all);
+    daemon.until("their memory is free", || memory() < 1_000_000);
+    let cookies = "a=x".repeat(3_000);
+    let mut browser = client.again();
+    browser.send("POST /mcp", &[("Cookie", &cookies)], &request(2, "m", json!({})).to_string());
+    assert_eq!(browser.answer().status, 200, "cookies of other ports of its host come with it");
+    daemon.stop();
+}

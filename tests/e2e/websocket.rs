@@ -114,7 +114,7 @@ fn a_refused_request_gets_a_status_and_a_line_of_json_with_the_reason() {
             "at ws://localhost/acp; the request has no Upgrade: websocket",
         ),
         (upgrade.replace("Version: 13", "Version: 8"), 426, "Sec-WebSocket-Version: 13"),
-        (with(&format!("A: {}\r\n", "a".repeat(9000))), 431, "longer than 8 KiB"),
+        (with(&format!("A: {}\r\n", "a".repeat(33_000))), 431, "longer than 32 KiB"),
     ] {
         let (given, text) = told(&daemon, &request);
         assert_eq!(given, status, "{request:?}: {text}");

@@ -281,10 +281,9 @@ impl Connection {
         self.purpose == Purpose::Admin
     }
 
-    /// Bytes of output, and of requests behind the current one.
+    /// Bytes of output, of an incomplete head, and of requests behind the current one.
     pub(super) fn queued(&self) -> usize {
-        let is_behind = !matches!(self.state, State::Header | State::Reading);
-        self.outgoing.weight() + if is_behind { self.incoming.bytes.len() } else { 0 }
+        self.outgoing.weight() + self.incoming.bytes.len()
     }
 
     /// Its maximum time without progress of sending.

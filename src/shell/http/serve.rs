@@ -7,7 +7,7 @@ use rustix::net::{Shutdown, shutdown, sockopt};
 use super::connection::{Accepted, Connection, KEEP_ALIVE, LINGER, Purpose, REQUEST_TIME, SEND_TIME, State, limits};
 use super::members::Role;
 use crate::bus::port::{Input, Moment};
-use crate::http1::{CONTINUE, Event, LONGEST_HEAD, Method, Request, Status};
+use crate::http1::{CONTINUE, Event, Method, Request, Status};
 use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
 use crate::mcp::asked::Verb;
@@ -24,6 +24,13 @@ use crate::websocket::answer::Refusal;
 
 /// Size of the first receive on a new connection: most requests are shorter.
 const FIRST: usize = 4096;
+/// A connection is read no further while this much of its next requests is kept behind the current one.
+const MOST_BEHIND: usize = 8 * 1024;
+/// Most heads are shorter. Only while memory is not short may one become longer.
+const USUAL_HEAD: usize = 8 * 1024;
+
+/// The refusal while memory is short.
+const SHORT: &str = "memory is short; try again later";
 
 impl<I: Io> Shell<I> {
     /// A connection to an MCP listener was accepted.
@@ -159,6 +166,7 @@ impl<I: Io> Shell<I> {
                 self.fail_http(now, slot, &fault);
             }
         }
+        let is_short = self.lent() > self.reactor.memory.short_above();
         let Some(connection) = self.reactor.http.connections.get_mut(slot) else { return };
         // An idle connection keeps no memory.
         connection.incoming.bytes = match at == bytes.len() {
@@ -169,6 +177,11 @@ impl<I: Io> Shell<I> {
                 kept
             }
         };
+        if is_short && connection.state == State::Reading && connection.incoming.bytes.len() > USUAL_HEAD {
+            connection.incoming.bytes = Vec::new();
+            self.fail_http(now, slot, &Fault::busy(SHORT));
+        }
+        let Some(connection) = self.reactor.http.connections.get_mut(slot) else { return };
         if connection.state == State::Reading {
             let deadline = connection.reader.deadline();
             let latest = if connection.is_idle() { deadline } else { connection.since.after(REQUEST_TIME) };
@@ -381,7 +394,7 @@ impl<I: Io> Reactor<I> {
         if connection.state == State::Leaving || connection.incoming.has_ended || connection.outgoing.parts {
             return;
         }
-        if connection.state != State::Reading && connection.incoming.bytes.len() >= LONGEST_HEAD {
+        if connection.state != State::Reading && connection.incoming.bytes.len() >= MOST_BEHIND {
             return self.watch_http(slot);
         }
         if !connection.in_flight.add(Flight::Read) {
@@ -442,7 +455,7 @@ impl<I: Io> Reactor<I> {
             return Ok(());
         }
         if self.http.memory.held + data.len() > self.http.memory.most {
-            return Err(Fault::busy("memory is short; try again later"));
+            return Err(Fault::busy(SHORT));
         }
         let connection = &mut self.http.connections[slot];
         let body = &mut connection.incoming.body;

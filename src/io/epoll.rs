@@ -5,9 +5,6 @@
 //! descriptor stays registered after a wait, so that the next wait costs no system call; if it wakes us when nothing
 //! waits for it, it is deregistered. Listening sockets are registered for one event at a time (EPOLLONESHOT): other
 //! processes may share them, and then they stay registered when we close ours.
-//!
-//! Like the ring, a busy daemon waits for several events where that pays ([`Batching`]): it sleeps briefly before it
-//! polls.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -18,7 +15,6 @@ use rustix::time::{
 };
 
 use super::aside::{Aside, Task};
-use super::batching::Batching;
 use super::buffers::{Buffers, RECEIVE, RECEIVE_BUFFERS};
 use super::clocks::monotonic;
 use super::instance::{GONE, Instance, WRITABLE};
@@ -28,10 +24,6 @@ use crate::error::StartError;
 
 /// Interval of retries after a failed registration.
 const ARM_AGAIN: Duration = Duration::from_millis(100);
-/// The shortest of the sleeps during which events accumulate.
-const SHORTEST_SLEEP: Duration = Duration::from_micros(48);
-/// A sleep costs more than it saves if fewer events arrive meanwhile, such as those of one client and its worker.
-const FEWEST: u32 = 4;
 /// The sleep after a wake-up by closed descriptors alone, which recur until a process that is being spawned has
 /// started.
 const STALE_SLEEP: Duration = Duration::from_millis(1);
@@ -101,9 +93,6 @@ pub struct Epoll {
     aside: Aside,
     /// Descriptors that could not be registered, for lack of memory or because of the user's watch limit.
     unarmed: Vec<RawFd>,
-    batching: Batching,
-    /// How long the last batch slept for each event.
-    pace: Duration,
     events: Vec<libc::epoll_event>,
     timer: OwnedFd,
     /// When the timer expires ([`monotonic`]), if it is set. It may expire when nothing is due any more.
@@ -128,8 +117,6 @@ impl Epoll {
         poll.control(libc::EPOLL_CTL_ADD, timer.as_raw_fd(), READABLE, ALARM)
             .map_err(StartError::io("wait for a timer"))?;
         let origin = monotonic();
-        // Short sleeps are intended: see [`Batching`]. SAFETY: the call takes no memory. A failure matters little.
-        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000) };
         Ok(Self {
             poll,
             buffers: Buffers::new(None, workers).map_err(StartError::io("allocate buffers"))?,
@@ -139,8 +126,6 @@ impl Epoll {
             done: Vec::new(),
             aside,
             unarmed: Vec::new(),
-            batching: Batching::at_least(FEWEST),
-            pace: SHORTEST_SLEEP,
             events: Vec::new(),
             timer,
             alarm: None,
@@ -361,18 +346,15 @@ impl Epoll {
         }
     }
 
-    /// Waits for events, for several where that pays, and runs the operations that they allow.
+    /// Waits for events, and runs the operations that they allow.
     fn poll(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         let waits = timeout != Some(Duration::ZERO);
-        let several = if waits { self.batching.wanted() } else { 0 };
-        if several > 0 {
-            self.gather(several, timeout)?;
-            self.batching.came(self.events.len() as u32);
-        }
-        if self.events.is_empty() {
-            self.look(if self.done.is_empty() { timeout } else { Some(Duration::ZERO) })?;
+        let waits_for_events = waits && self.done.is_empty();
+        if let Some(timeout) = timeout.filter(|_| waits_for_events) {
+            self.set_alarm(timeout)?;
         }
         let mut events = std::mem::take(&mut self.events);
+        let polled = self.poll.wait(&mut events, if waits_for_events { -1 } else { 0 });
         let mut are_stale = waits && !events.is_empty();
         for event in events.drain(..) {
             match event.u64 {
@@ -393,29 +375,7 @@ impl Epoll {
             std::thread::sleep(STALE_SLEEP);
         }
         self.events = events;
-        Ok(())
-    }
-
-    /// Sleeps as long as `several` events take at the last pace, and longer while more arrive, until there are as many.
-    /// If they are there at once, the next batch tries a shorter sleep.
-    fn gather(&mut self, several: u32, timeout: Option<Duration>) -> io::Result<()> {
-        let patience = Batching::patience(several);
-        let patience = timeout.map_or(patience, |timeout| timeout.min(patience));
-        let (mut slept, mut pays, mut known) = (Duration::ZERO, Duration::ZERO, 0);
-        while slept < patience && known < several {
-            let sleep = (self.pace * several).max(SHORTEST_SLEEP).max(slept).min(patience - slept);
-            std::thread::sleep(sleep);
-            slept += sleep;
-            self.look(Some(Duration::ZERO))?;
-            let came = self.events.len() as u32;
-            if came == known {
-                break;
-            }
-            pays = if came >= several && known == 0 { slept * 7 / 8 } else { slept };
-            known = came;
-        }
-        self.pace = pays / several.max(known);
-        Ok(())
+        polled
     }
 
     /// Sets the timer, unless it expires within this time already. If each wait had its own timeout, the kernel would
@@ -429,20 +389,6 @@ impl Epoll {
             self.alarm = Some(due);
         }
         Ok(())
-    }
-
-    /// Takes the events that are ready, or waits for one. Events taken earlier but not handled are reported again,
-    /// except one-shot ones.
-    fn look(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let waits = timeout != Some(Duration::ZERO);
-        if let Some(timeout) = timeout.filter(|_| waits) {
-            self.set_alarm(timeout)?;
-        }
-        let mut events = std::mem::take(&mut self.events);
-        events.retain(|event| self.waiters(event).is_some_and(|waiters| waiters.registered.is_none()));
-        let result = self.poll.wait(&mut events, if waits { -1 } else { 0 });
-        self.events = events;
-        result
     }
 }
 
@@ -483,8 +429,6 @@ impl Io for Epoll {
         let again = (!self.unarmed.is_empty()).then_some(ARM_AGAIN);
         let turned = self.poll([timeout, again].into_iter().flatten().min());
         self.turned_at = monotonic();
-        let moved = self.done.iter().map(|completion| completion.result.max(0) as u64).sum();
-        self.batching.moved(moved);
         completions.append(&mut self.done);
         turned
     }
@@ -495,10 +439,6 @@ impl Io for Epoll {
 
     fn has_news(&mut self) -> bool {
         !self.done.is_empty() || is_ready(self.poll.descriptor(), libc::POLLIN)
-    }
-
-    fn carried(&mut self, lines: u64) {
-        self.batching.carried(lines);
     }
 
     fn elapsed(&self) -> Duration {

@@ -112,11 +112,6 @@ impl Io for Kernel {
     }
 
     #[inline]
-    fn carried(&mut self, lines: u64) {
-        opened!(self, io => io.carried(lines));
-    }
-
-    #[inline]
     fn elapsed(&self) -> Duration {
         opened!(self, io => io.elapsed())
     }

@@ -5,7 +5,6 @@
 //! operation may still write to it.
 
 mod aside;
-pub mod batching;
 pub mod buffers;
 mod clocks;
 pub mod epoll;
@@ -221,9 +220,6 @@ pub trait Io {
 
     /// Whether the next turn would return at once.
     fn has_news(&mut self) -> bool;
-
-    /// Records the lines carried since the last turn, which batching needs.
-    fn carried(&mut self, lines: u64);
 
     /// Time since a fixed moment, on a clock that cannot be set.
     fn elapsed(&self) -> Duration;

@@ -10,7 +10,6 @@ use io_uring::{EnterFlags, IoUring, cqueue, opcode, squeue, types};
 
 use super::clocks::monotonic;
 use crate::error::StartError;
-use crate::io::batching::Batching;
 
 /// Sizes of the two queues. Their memory counts against the user's limit of locked memory, which other daemons may
 /// share: if it is exceeded, smaller queues do the same in more calls.
@@ -108,13 +107,8 @@ pub struct Ring {
     wait: EnterFlags,
     /// Boxed, since the kernel reads a time from this address.
     alarms: Box<Alarms>,
-    /// Whether the kernel can wait first for several completions and then for one (6.12).
-    can_batch: bool,
-    batching: Batching,
     /// Operations that did not fit into the queue.
     waiting: VecDeque<squeue::Entry>,
-    /// Queued operations that usually complete on submission.
-    prompt: u32,
     /// The operation submitted as [`ROUSE`] has completed.
     pub was_roused: bool,
     /// The features in use, for the log.
@@ -174,10 +168,6 @@ impl Ring {
             wait |= EnterFlags::NO_IOWAIT;
             description.push_str(" NO_IOWAIT");
         }
-        let can_batch = ring.params().is_feature_min_timeout();
-        if can_batch {
-            description.push_str(" MIN_TIMEOUT");
-        }
         let mut allowed: Vec<_> = OPERATIONS.into_iter().map(Restriction::sqe_op).collect();
         allowed.push(Restriction::sqe_flags_allowed(FLAGS.bits()));
         // Registrations are not on the list: they are over once the ring is enabled.
@@ -190,10 +180,7 @@ impl Ring {
             ring,
             wait,
             alarms: Box::new(Alarms { turned_at: monotonic(), ..Alarms::default() }),
-            can_batch,
-            batching: Batching::at_least(2),
             waiting: VecDeque::new(),
-            prompt: 0,
             was_roused: false,
             description,
         })
@@ -260,21 +247,6 @@ impl Ring {
         !self.ring.completion().is_empty() || self.ring.submission().taskrun()
     }
 
-    /// The same for a write, which usually completes at once.
-    ///
-    /// # Safety
-    /// As for [`Ring::submit`].
-    pub unsafe fn submit_write(&mut self, entry: squeue::Entry) {
-        self.prompt += 1;
-        // SAFETY: guaranteed by the caller.
-        unsafe { self.submit(entry) };
-    }
-
-    /// Records the lines carried since the last turn.
-    pub fn carried(&mut self, lines: u64) {
-        self.batching.carried(lines);
-    }
-
     /// Asks the kernel to cancel the operation with this token; it completes with ECANCELED, or as usual.
     pub fn cancel(&mut self, token: u64) {
         let entry = opcode::AsyncCancel::new(token).build().user_data(IGNORE);
@@ -302,20 +274,10 @@ impl Ring {
         is_set
     }
 
-    /// Submits what is queued, waits for a completion, or for several where that pays ([`Batching`]), or until
-    /// `timeout` has passed (none: for ever), and appends all completions to `completions`.
+    /// Submits what is queued, waits for a completion or until `timeout` has passed (none: for ever), and appends all
+    /// completions to `completions`.
     pub fn turn(&mut self, timeout: Option<Duration>, completions: &mut Vec<Completion>) -> io::Result<()> {
         let waits = timeout != Some(Duration::ZERO);
-        let batching = if waits && self.can_batch { self.batching.wanted() } else { 0 };
-        // A write that completes at once ends the wait that follows it. The reader that it woke runs then, and its
-        // answer is there when the next turn begins to wait; waiting at once would cost an extra sleep, which is more
-        // than a turn.
-        let want = match batching {
-            _ if !waits => 0,
-            0 => 1,
-            more => more + self.prompt,
-        };
-        self.prompt = 0;
         while let Some(entry) = self.waiting.front() {
             // SAFETY: guaranteed when it was submitted.
             if unsafe { self.ring.submission().push(entry) }.is_err() {
@@ -323,13 +285,12 @@ impl Ring {
             }
             self.waiting.pop_front();
         }
-        // A wait for several completions and then for one needs the time for both.
-        let rings_in_time = batching == 0 && timeout.is_none_or(|timeout| !waits || self.rings_within(timeout));
+        let rings_in_time = timeout.is_none_or(|timeout| !waits || self.rings_within(timeout));
         let timespec = timeout.map(types::Timespec::from);
         let argument = GetEventsArgument {
             signal_mask: 0,
             signal_mask_bytes: 0,
-            min_wait_usec: Batching::patience(batching).as_micros() as u32,
+            min_wait_usec: 0,
             timeout: timespec.as_ref().map_or(0, |timespec| std::ptr::from_ref(timespec) as u64),
         };
         let queued = self.ring.submission().len() as u32;
@@ -338,7 +299,7 @@ impl Ring {
             false => (self.wait | EnterFlags::EXT_ARG, Some(&argument)),
         };
         // SAFETY: the argument and the time it points at live until the call returns.
-        let entered = unsafe { self.ring.submitter().enter(queued, want, flags.bits(), argument) };
+        let entered = unsafe { self.ring.submitter().enter(queued, u32::from(waits), flags.bits(), argument) };
         self.alarms.turned_at = monotonic();
         match entered {
             Ok(_) => {}
@@ -357,20 +318,11 @@ impl Ring {
             }
             entry.user_data() < ALARM
         });
-        let before = completions.len();
         completions.extend(queue.map(|entry| Completion {
             token: entry.user_data(),
             result: entry.result(),
             flags: entry.flags(),
         }));
-        let new = &completions[before..];
-        self.batching.moved(new.iter().map(|completion| completion.result.max(0) as u64).sum());
-        if batching > 0 {
-            self.batching.came((new.len() as u32 + batching).saturating_sub(want));
-            if new.iter().any(|completion| completion.result == -libc::ENOBUFS) {
-                self.batching.back_off();
-            }
-        }
         Ok(())
     }
 }

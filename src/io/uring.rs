@@ -79,13 +79,7 @@ impl Io for Uring {
         }
         let entry = entry(submission).user_data(token);
         // SAFETY: guaranteed by the caller.
-        unsafe {
-            if is_write(submission) {
-                self.ring.submit_write(entry);
-            } else {
-                self.ring.submit(entry);
-            }
-        }
+        unsafe { self.ring.submit(entry) };
     }
 
     fn opened(&mut self, _: RawFd) {}
@@ -127,10 +121,6 @@ impl Io for Uring {
         self.half_closed.has_news() || self.ring.has_news()
     }
 
-    fn carried(&mut self, lines: u64) {
-        self.ring.carried(lines);
-    }
-
     fn elapsed(&self) -> Duration {
         monotonic().saturating_sub(self.origin)
     }
@@ -155,12 +145,6 @@ impl Io for Uring {
     fn describe(&self) -> (String, Option<&io::Error>) {
         (self.ring.description.clone(), self.buffers.unregistered.as_ref())
     }
-}
-
-/// Whether it usually completes on submission.
-fn is_write(submission: Submission) -> bool {
-    use Submission as S;
-    matches!(submission, S::Send { .. } | S::SendMany { .. } | S::Write { .. } | S::WriteMany { .. })
 }
 
 #[inline]

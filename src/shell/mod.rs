@@ -11,8 +11,8 @@
 //! `workers` processes, `memory.rs` memory pressure, `close.rs` closes connections, and `effects.rs` carries out the
 //! core's effects.
 //!
-//! A connection with more lines than its share of a turn is queued behind the others; a busy turn may wait for more
-//! completions (`io/batching.rs`).
+//! A connection with more lines than its share of a turn is queued behind the others. A turn never waits for more than
+//! one completion: what came meanwhile is taken with it (docs/performance.md says what waiting for more would cost).
 
 mod accept;
 pub(crate) mod admin;

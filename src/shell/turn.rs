@@ -56,8 +56,6 @@ pub(super) struct Shell<I: Io> {
     pub reloads: Reloads,
     pub token_files: TokenFiles,
     pub started_at: WallClock,
-    /// Lines that the core had handled before this turn.
-    lines: u64,
     /// Completions of the last turn.
     completions: Vec<Completion>,
 }
@@ -106,7 +104,6 @@ impl<I: Io> Shell<I> {
             reloads,
             token_files: TokenFiles::default(),
             started_at: WallClock::now(),
-            lines: 0,
             completions: Vec::with_capacity(256),
         }
     }
@@ -207,8 +204,6 @@ impl<I: Io> Shell<I> {
     fn enter(&mut self, completions: &mut Vec<Completion>) -> io::Result<Option<(Duration, Duration)>> {
         let planned = Clock::wait_for(self.poll_timeout(), self.bus.has_clients());
         let reactor = &mut self.reactor;
-        let so_far = self.bus.lines_taken();
-        reactor.io.carried(so_far - std::mem::replace(&mut self.lines, so_far));
         if let Some(since) = self.admin.turned_at {
             self.admin.turns.observe(reactor.io.elapsed().saturating_sub(since));
         }

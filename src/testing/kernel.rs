@@ -383,8 +383,6 @@ impl Io for Kernel {
         self.random.one_in(2)
     }
 
-    fn carried(&mut self, _: u64) {}
-
     fn elapsed(&self) -> Duration {
         self.now
     }

@@ -70,8 +70,6 @@ struct Relay {
     buffers: Buffers,
     way: Way,
     bytes: usize,
-    /// Bytes received since the last turn.
-    carried: usize,
     workers: usize,
     /// Clients that have sent something.
     clients: usize,
@@ -112,7 +110,6 @@ pub fn run(mut arguments: impl Iterator<Item = String>) -> io::Result<()> {
         buffers,
         way,
         bytes,
-        carried: 0,
         workers,
         clients: 0,
         ends: Vec::new(),
@@ -152,9 +149,6 @@ impl Relay {
         let mut completions = Vec::with_capacity(256);
         loop {
             completions.clear();
-            // On average it carries one message for each message length moved.
-            self.ring.carried((self.carried / self.bytes) as u64);
-            self.carried %= self.bytes;
             self.ring.turn(None, &mut completions)?;
             for completion in &completions {
                 self.complete(completion);
@@ -181,7 +175,6 @@ impl Relay {
             READ if completion.result == -libc::ENOBUFS => self.read(end),
             READ if count == 0 => {}
             READ => {
-                self.carried += count;
                 if let Some(buffer) = completion.buffer() {
                     // SAFETY: the window is used before the buffer is returned.
                     let bytes = unsafe { self.buffers.received(buffer, count) }.data();
@@ -353,7 +346,7 @@ impl Relay {
         };
         this.writing = true;
         // SAFETY: as in `submit`.
-        unsafe { self.ring.submit_write(entry.user_data(WRITE << 32 | end as u64)) };
+        unsafe { self.ring.submit(entry.user_data(WRITE << 32 | end as u64)) };
     }
 
     fn submit(&mut self, entry: squeue::Entry, token: u64) {

@@ -246,11 +246,6 @@ impl Bus {
         }
     }
 
-    /// Number of lines taken from clients and workers so far.
-    pub fn lines_taken(&self) -> u64 {
-        self.out.counted().client_side.lines_in + self.out.counted().worker_side.lines_in
-    }
-
     /// How often something was dropped, closed or changed for this reason.
     pub fn count(&self, reason: Reason) -> u64 {
         self.out.count(reason)

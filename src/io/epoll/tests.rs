@@ -64,38 +64,6 @@ fn one_timer_ends_all_waits_in_time() {
 }
 
 #[test]
-fn a_timer_that_expires_while_events_accumulate_is_not_forgotten() {
-    let mut epoll = epoll();
-    epoll.set_alarm(Duration::ZERO).expect("there are timers");
-    for _ in 0..2 {
-        epoll.look(None).expect("it works");
-        assert!(matches!(epoll.events[..], [libc::epoll_event { u64: ALARM, .. }]));
-    }
-    assert_eq!((turn(&mut epoll), epoll.alarm), (vec![], None));
-}
-
-#[test]
-fn a_batch_sleeps_for_as_long_as_its_events_took_the_last_time() {
-    let mut epoll = epoll();
-    let pairs: Vec<_> = (0..8).map(|_| UnixStream::pair().expect("a pair")).collect();
-    for (number, (ours, theirs)) in pairs.iter().enumerate() {
-        rustix::io::write(theirs, b"a").expect("there is room");
-        epoll.wait(number as u64, receive(ours));
-    }
-    epoll.pace = SHORTEST_SLEEP;
-    for slept in [Batching::patience(4), SHORTEST_SLEEP] {
-        epoll.gather(4, None).expect("it works");
-        assert_eq!(epoll.pace, slept * 7 / 8 / 8);
-    }
-    epoll.pace = SHORTEST_SLEEP / 10;
-    // A sleep in which nothing arrives tells nothing about the pace.
-    for _ in 0..3 {
-        epoll.gather(10, None).expect("it works");
-        assert_eq!(epoll.pace, SHORTEST_SLEEP / 10);
-    }
-}
-
-#[test]
 fn a_reused_descriptor_number_is_registered_again() {
     // A high number, which no other test is given meanwhile.
     const NUMBER: RawFd = 700;

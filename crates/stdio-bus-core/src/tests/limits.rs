@@ -54,11 +54,12 @@ fn a_line_of_exactly_max_input_buffer_that_is_wrong_is_not_too_long() {
 fn lines_of_both_sides_are_counted() {
     let mut bench = bench(1);
     let (client, worker) = (bench.client(), bench.worker(0));
-    assert_eq!(bench.bus.lines_taken(), 0);
+    let lines = |bench: &Bench| [bench.bus.stats().client_side.lines_in, bench.bus.stats().worker_side.lines_in];
+    assert_eq!(lines(&bench), [0, 0]);
     bench.write(client, r#"{"id":1,"method":"x"}"#);
     bench.write(client, r#"{"method":"y"}"#);
     bench.write(worker, r#"{"id":1,"result":1}"#);
-    assert_eq!(bench.bus.lines_taken(), 3);
+    assert_eq!(lines(&bench), [2, 1]);
 }
 
 #[test]

@@ -62,7 +62,7 @@ fn bench(options: &Options) -> io::Result<()> {
     }
     machine::allow_descriptors()?;
     let mut report = Report::new(options);
-    for scenario in scenarios.iter().filter(|scenario| options.wants(scenario.name)) {
+    for scenario in scenarios.iter().filter(|scenario| options.wants(scenario.name, scenario.on_request)) {
         report.add((scenario.run)(&options.harness)?);
     }
     report.finish()

@@ -10,6 +10,7 @@ usage: cargo bench --bench throughput -- [options] [words]
 
   words               run only the cases whose names contain one of them; =NAME is the case NAME
   --quick             short rounds, and fewer of them: a minute, and another one for the attacks of fairness
+                      sweep: rates and times by the number of clients, 1 to 1,000; ten minutes
   --list              name the cases
   --rounds N          rounds for each case and contestant
   --seconds N         length of a round
@@ -98,9 +99,9 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether to run the scenario with this name.
-    pub fn wants(&self, name: &str) -> bool {
+    /// Whether to run the scenario with this name, which is `on_request` or not.
+    pub fn wants(&self, name: &str, on_request: bool) -> bool {
         let means = |word: &String| word.strip_prefix('=').map_or(name.contains(word), |exact| name == exact);
-        self.words.is_empty() || self.words.iter().any(means)
+        self.words.is_empty() && !on_request || self.words.iter().any(means)
     }
 }

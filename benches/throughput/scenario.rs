@@ -15,12 +15,19 @@ pub struct Scenario {
     pub name: &'static str,
     /// Measures it.
     pub run: Box<Run>,
+    /// Whether it runs only if a word on the command line asks for it.
+    pub on_request: bool,
 }
 
 impl Scenario {
     /// A scenario with this function.
     pub fn new(name: &'static str, run: impl Fn(&Harness) -> io::Result<Vec<Table>> + 'static) -> Self {
-        Self { name, run: Box::new(run) }
+        Self { name, run: Box::new(run), on_request: false }
+    }
+
+    /// The same, which runs only if a word on the command line asks for it.
+    pub fn on_request(self) -> Self {
+        Self { on_request: true, ..self }
     }
 }
 

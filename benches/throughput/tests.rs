@@ -33,13 +33,23 @@ fn websocket_is_measured_when_it_is_asked_for() {
     let usual = options(&["--bench"]).map(|options| options.door);
     assert_eq!(usual, Ok(Door::Usual));
     let asked = options(&["--websocket", "=64 x 16", "idle"]).expect("both are words");
-    assert!(asked.door == Door::WebSocket && asked.wants("64 x 16") && asked.wants("idle"));
-    assert!(!asked.wants("64 x 1") && !asked.wants("handshakes"));
+    assert!(asked.door == Door::WebSocket && asked.wants("64 x 16", false) && asked.wants("idle", false));
+    assert!(!asked.wants("64 x 1", false) && !asked.wants("handshakes", false));
     let all = options(&["--websocket"]).expect("it needs no words");
     for (word, door) in [("--http", Door::Http), ("--peers", Door::Peers)] {
         assert_eq!(options(&[word]).map(|options| options.door), Ok(door));
     }
-    assert!(scenarios::websocket().iter().all(|scenario| all.wants(scenario.name)));
+    assert!(scenarios::websocket().iter().all(|scenario| all.wants(scenario.name, scenario.on_request)));
+}
+
+#[test]
+fn the_sweep_runs_only_when_it_is_asked_for() {
+    let asked = |words: &[&str]| {
+        let options = options(words).expect("these are words");
+        let wanted = scenarios::all().into_iter().filter(|scenario| options.wants(scenario.name, scenario.on_request));
+        wanted.filter(|scenario| scenario.name.starts_with("sweep")).count()
+    };
+    assert_eq!((asked(&[]), asked(&["sweep"]), asked(&["sweep: TCP"])), (0, 16, 4));
 }
 
 #[test]
@@ -52,7 +62,7 @@ fn scenarios_are_known_by_their_names() {
     let peers = names(scenarios::peers());
     assert!(peers.starts_with(&["TCP, a client"]) && peers.contains(&"MCP, 16 sessions, new connections"));
     let mut all = names(scenarios::all());
-    assert!(all.starts_with(&["ping-pong"]) && all.ends_with(&["idle", "reload", "admin"]));
+    assert!(all.starts_with(&["ping-pong"]) && all.contains(&"reload"));
     let count = all.len();
     all.sort();
     all.dedup();

@@ -99,6 +99,11 @@ impl Address {
 
 fn tcp(port: u16) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(("127.0.0.1", port))?;
+    // Nobody listens yet on a port that the kernel may choose for outgoing connections, too: then a connection can be
+    // its own peer, and the daemon finds its port taken.
+    if stream.local_addr()? == stream.peer_addr()? {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
     stream.set_nodelay(true)?;
     Ok(stream)
 }

@@ -64,6 +64,8 @@ pub struct Case {
     pub gathered: bool,
     /// Whether daemon, workers and clients share a CPU: for cases in which only one of them is ever awake.
     pub one_cpu: bool,
+    /// Whether the kernel chooses the CPU of each process.
+    pub unpinned: bool,
     /// Stop after this many round trips in total; none means after a time.
     pub total: Option<u64>,
 }

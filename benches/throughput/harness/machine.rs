@@ -12,29 +12,35 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 ///
 /// In cases like ping-pong, where only one of them is ever awake, all run on one CPU: a wake-up across CPUs costs
 /// several times what is measured there, and depends as much on the hypervisor as on the kernel.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The daemon's CPU.
-    pub daemon: usize,
+    /// The daemon's CPU; none means any.
+    pub daemon: Option<usize>,
     /// The CPU of its workers.
-    pub workers: usize,
+    pub workers: Option<usize>,
     /// The CPU of the clients.
-    pub clients: usize,
+    pub clients: Option<usize>,
 }
 
 impl Placement {
+    /// The kernel chooses.
+    pub const FREE: Self = Self { daemon: None, workers: None, clients: None };
+
     /// Everything on one CPU, or the daemon on one of its own where there are two.
     pub fn choose(one_cpu: bool) -> Self {
-        match cpus() {
-            count if one_cpu || count == 1 => Self { daemon: count - 1, workers: count - 1, clients: count - 1 },
-            _ => Self { daemon: 0, workers: 1, clients: 1 },
-        }
+        let (daemon, others) = match cpus() {
+            count if one_cpu || count == 1 => (count - 1, count - 1),
+            _ => (0, 1),
+        };
+        Self { daemon: Some(daemon), workers: Some(others), clients: Some(others) }
     }
 }
 
 impl std::fmt::Display for Placement {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "daemon on CPU {}, workers on CPU {}, clients on CPU {}", self.daemon, self.workers, self.clients)
+        let cpu = |cpu: Option<usize>| cpu.map_or("any CPU".to_owned(), |cpu| format!("CPU {cpu}"));
+        let [daemon, workers, clients] = [self.daemon, self.workers, self.clients].map(cpu);
+        write!(out, "daemon on {daemon}, workers on {workers}, clients on {clients}")
     }
 }
 
@@ -44,10 +50,10 @@ pub fn cpus() -> usize {
     unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize
 }
 
-/// Binds a process, or the calling thread if 0, to one CPU.
-pub fn pin(process: u32, cpu: usize) -> io::Result<()> {
+/// Binds a process, or the calling thread if 0, to one CPU, or to none in particular.
+pub fn pin(process: u32, cpu: Option<usize>) -> io::Result<()> {
     let mut set = CpuSet::new();
-    set.set(cpu);
+    cpu.map_or(0..cpus(), |cpu| cpu..cpu + 1).for_each(|cpu| set.set(cpu));
     Ok(sched_setaffinity(Pid::from_raw(process as i32), &set)?)
 }
 

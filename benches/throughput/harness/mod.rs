@@ -33,6 +33,7 @@ use machine::Placement;
 use server::{Contestant, Server, scratch, this_program};
 
 /// The parameters of a run, and its contestants.
+#[derive(Clone)]
 pub struct Harness {
     /// Rounds per case and contestant.
     pub rounds: usize,

@@ -185,7 +185,7 @@ fn relay(case: &Case, pool: &Value, placement: Placement) -> io::Result<Server> 
 
 /// Starts a contestant for a case.
 fn start(contestant: Contestant, case: &Case, harness: &Harness) -> io::Result<Server> {
-    let placement = Placement::choose(case.one_cpu);
+    let placement = if case.unpinned { Placement::FREE } else { Placement::choose(case.one_cpu) };
     let pool = match case.traffic {
         Traffic::RoundTrips { .. } => harness.echo("bench", case.workers),
         Traffic::Calls { bytes, .. } => harness.tools("bench", case.workers, bytes),

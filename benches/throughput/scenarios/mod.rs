@@ -9,6 +9,7 @@ mod peers;
 mod race;
 mod reload;
 mod sessions;
+mod sweep;
 pub mod websocket_idle;
 
 use crate::scenario::Scenario;
@@ -19,6 +20,7 @@ pub fn all() -> Vec<Scenario> {
         .chain([fairness::scenario()])
         .chain(attacks::scenarios())
         .chain([idle::scenario(), reload::scenario(), admin::scenario()])
+        .chain(sweep::scenarios())
         .collect()
 }
 

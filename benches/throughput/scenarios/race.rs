@@ -8,9 +8,10 @@ use crate::harness::race::{Row, race};
 use crate::harness::server::Contestant;
 use crate::scenario::{Goal, Scenario, Table, goals};
 
-const SMALL: usize = 200;
+/// The usual length of a line in bytes, including the newline.
+pub const SMALL: usize = 200;
 
-const fn trips(name: &'static str, clients: usize, window: usize, workers: usize, bytes: usize) -> Case {
+pub const fn trips(name: &'static str, clients: usize, window: usize, workers: usize, bytes: usize) -> Case {
     let traffic = Traffic::RoundTrips { bytes };
     Case {
         name,
@@ -22,6 +23,7 @@ const fn trips(name: &'static str, clients: usize, window: usize, workers: usize
         traffic,
         gathered: false,
         one_cpu: false,
+        unpinned: false,
         total: None,
     }
 }
@@ -70,7 +72,7 @@ const CASES: &[Case] = &[
     Case { total: Some(300_000), ..trips("integrity: 300,000 over 64 x 16", 64, 16, 1, SMALL) },
 ];
 
-const fn calls(name: &'static str, clients: usize) -> Case {
+pub const fn calls(name: &'static str, clients: usize) -> Case {
     Case { traffic: Traffic::Calls { bytes: 100, is_modern: false }, ..trips(name, clients, 1, 1, SMALL) }
 }
 

@@ -80,8 +80,10 @@ const fn each(case: Case) -> Case {
 /// In the order in which they run.
 pub const CASES: &[Case] = &[
     case("TCP, a client", Transport::Tcp, 1, ECHO, &[Candidate::Peer, Candidate::Socat]),
+    case("TCP, 8 clients, a worker", Transport::Tcp, 8, ECHO, SHARED),
     case("TCP, 64 clients, a worker", Transport::Tcp, 64, ECHO, SHARED),
     Case { window: 4, ..each(case("TCP, 16 clients, a worker each", Transport::Tcp, 16, ECHO, FORKING)) },
+    case("Unix, 8 clients, a worker", Transport::Unix, 8, ECHO, SHARED),
     case("Unix, 64 clients, a worker", Transport::Unix, 64, ECHO, SHARED),
     Case { window: 4, ..each(case("Unix, 16 clients, a worker each", Transport::Unix, 16, ECHO, FORKING)) },
     case("tokens, TCP, 16 sessions, a worker", Transport::Tcp, 16, TOKENS, SHARED),
@@ -90,6 +92,7 @@ pub const CASES: &[Case] = &[
     Case { window: 4, ..each(case("WebSocket, 16 clients, a worker each", WEB, 16, ECHO, FRAMES)) },
     each(case("tokens, WebSocket, 16 clients, a worker each", WEB, 16, TOKENS, FRAMES)),
     case("MCP, a session", Transport::Http, 1, CALL, BRIDGES),
+    case("MCP, 8 sessions", Transport::Http, 8, CALL, BRIDGES),
     case("MCP, 16 sessions", Transport::Http, 16, CALL, BRIDGES),
     Case { anew: true, ..case("MCP, a session, new connections", Transport::Http, 1, CALL, BRIDGES) },
     Case { anew: true, ..case("MCP, 16 sessions, new connections", Transport::Http, 16, CALL, BRIDGES) },

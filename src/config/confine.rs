@@ -2,9 +2,10 @@
 //! between clone and exec nothing may.
 
 use rustix::process::{Resource, Rlimit};
+use rustix::thread::CpuSet;
 
-use super::document::{Object, Reader};
-use super::rights::{Identity, Limit, Rights, may_change_users};
+use super::document::{Node, Object, Reader};
+use super::rights::{HIGHEST_CPU, Identity, Limit, Rights, may_change_users};
 use super::users::{self, Account};
 use super::values::{number, octal};
 
@@ -20,7 +21,24 @@ pub(super) fn rights<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Rights
         identity,
         umask,
         limits: limits.map(|object| limits_of(reader, &object)).unwrap_or_default(),
+        cpus: object.get("cpus").and_then(|node| cpus(reader, node)),
     }
+}
+
+fn cpus<'t>(reader: &mut Reader<'t>, node: &Node<'t>) -> Option<CpuSet> {
+    let elements = reader.elements(node, "must name a CPU", "leave cpus out, and the kernel chooses among all")?;
+    let mut set = CpuSet::new();
+    for element in &elements {
+        set.set(reader.integer(element, 0..=HIGHEST_CPU)? as usize);
+    }
+    // SAFETY: the call takes a number.
+    let known = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
+    let known = usize::try_from(known).unwrap_or(0);
+    if known > 0 && !(0..known).any(|cpu| set.is_set(cpu)) {
+        let hint = format!("the last CPU of this machine is {}", known - 1);
+        reader.fail_pool(node, "names no CPU of this machine, so no worker could start", Some(hint));
+    }
+    Some(set)
 }
 
 fn limits_of<'t>(reader: &mut Reader<'t>, object: &Object<'t>) -> Vec<Limit> {
@@ -131,6 +149,17 @@ mod tests {
                 assert!(message.contains("pools[0].user: needs a daemon that was started as root"), "{message}");
             }
         }
+    }
+
+    #[test]
+    fn cpus_are_numbers_of_which_this_machine_has_one() {
+        let set = rights(json!({ "cpus": [0, 7, 1023] })).cpus.expect("it is there");
+        assert_eq!((set.count(), set.is_set(0), set.is_set(7), set.is_set(1023)), (3, true, true, true));
+        assert_eq!(rights(json!({})).cpus, None);
+        assert!(refused(json!({ "cpus": [] })).contains("pools[0].cpus: must name a CPU"));
+        assert!(refused(json!({ "cpus": [1024] })).contains("pools[0].cpus[0]: must be"));
+        assert!(refused(json!({ "cpus": 1 })).contains("pools[0].cpus: must be an array"));
+        assert!(refused(json!({ "cpus": [1023] })).contains("pools[0].cpus: names no CPU of this machine"));
     }
 
     #[test]

@@ -421,6 +421,7 @@ mod tests {
             json!({ "no_new_privs": true }),
             json!({ "umask": "0077" }),
             json!({ "rlimits": { "core": 0 } }),
+            json!({ "cpus": [0] }),
         ];
         for other in others {
             let plan = of(other.clone()).replace(&running, &used(&running)).expect("it fits");

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use rustix::process::{Resource, Rlimit};
-use rustix::thread::{CapabilitySet, capabilities};
+use rustix::thread::{CapabilitySet, CpuSet, capabilities};
 
 /// The rights of a pool's workers, where they differ from the daemon's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,7 +17,12 @@ pub struct Rights {
     pub umask: Option<u32>,
     /// Limits that differ from the daemon's.
     pub limits: Vec<Limit>,
+    /// The CPUs that they may use; none keeps the daemon's.
+    pub cpus: Option<CpuSet>,
 }
+
+/// The highest number of a CPU that can be named: the size of the kernel's set for this call.
+pub(super) const HIGHEST_CPU: u64 = CpuSet::MAX_CPU as u64 - 1;
 
 /// A process's user and groups.
 #[derive(Clone, Debug, PartialEq, Eq)]

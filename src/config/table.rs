@@ -31,6 +31,8 @@ pub(super) enum Kind {
     Text(&'static str),
     Texts(&'static str),
     TextsByName,
+    /// Whole numbers from the first to the second.
+    Numbers(u64, u64),
     /// Strings, or the equivalent numbers.
     Users,
     Choice(&'static [&'static str]),
@@ -61,7 +63,7 @@ pub(super) enum LeftOut {
     Words(&'static str),
 }
 
-use Kind::{Choice, Flag, Number, NumberOrObject, Object, Objects, Text, Texts, TextsByName, Users};
+use Kind::{Choice, Flag, Number, NumberOrObject, Numbers, Object, Objects, Text, Texts, TextsByName, Users};
 use LeftOut::{Required, Value, Words};
 use Unit::{Bytes, One, Seconds};
 
@@ -138,6 +140,12 @@ const POOL: &[Setting] = &[
     row("no_new_privs", Flag, Words("`true` with `user`"), "Whether setuid programs such as sudo gain no privileges."),
     row("umask", Text("`\"0000\"` to `\"0777\"`"), Words("the daemon's"), "File mode mask, octal."),
     row("rlimits", Object, Words("the daemon's"), "Limits of each process (setrlimit(2))."),
+    row(
+        "cpus",
+        Numbers(0, super::rights::HIGHEST_CPU),
+        Words("the daemon's"),
+        "CPUs that the workers may use, by number (sched_setaffinity(2)).",
+    ),
     row(
         "assignment",
         Choice(&["round_robin", "client", "dedicated"]),

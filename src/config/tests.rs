@@ -65,7 +65,7 @@ const ALL: &str = r#"{
     "id": "a", "command": "sh", "args": ["-c", "cat"], "instances": 2, "max_instances": 9, "_": 1,
     "env": {"A": "1", "_JAVA_OPTIONS": "-Xmx1g", "_comment": "x"}, "cwd": "/", "assignment": "dedicated",
     "user": "root", "group": "7", "no_new_privs": false, "umask": "027",
-    "rlimits": {"descriptors": 100, "core": 0, "file_size": 5, "cpu_sec": 60, "_": 1},
+    "rlimits": {"descriptors": 100, "core": 0, "file_size": 5, "cpu_sec": 60, "_": 1}, "cpus": [0],
     "cancel_on_disconnect": true, "request_timeout_sec": 7, "deny_methods": ["session/list", "x\u002fy"]
   }, {"id": "b", "command": "sh", "instances": 1}],
   "limits": {"max_input_buffer": 10, "max_output_queue": 5, "max_restarts": 0, "restart_window_sec": 4,
@@ -103,6 +103,7 @@ fn every_key_arrives() {
         assert_eq!(limit.0, format!("setrlimit(RLIMIT_{name})"));
     }
     assert_eq!(pool.rights.limits.len(), expected.len());
+    assert!(pool.rights.cpus.is_some_and(|cpus| cpus.count() == 1 && cpus.is_set(0)));
     let core = &pool.core;
     assert_eq!((core.instances, core.max_instances, core.assignment), (2, 9, Assignment::Dedicated));
     assert_eq!((core.cancel_on_disconnect, core.request_timeout), (true, Some(Duration::from_secs(7))));

@@ -127,12 +127,12 @@ fn an_unprivileged_daemon_with_setuid_rights_gives_them_to_no_worker() {
 }
 
 #[test]
-fn a_worker_has_the_limits_and_the_umask_of_its_pool() {
+fn a_worker_has_the_limits_the_umask_and_the_cpus_of_its_pool() {
     let limits = "grep -E 'open files|core file|Max file size|cpu time' /proc/self/limits | tr -s ' '; \
-        umask; grep NoNewPrivs: /proc/self/status";
+        umask; grep -E 'NoNewPrivs:|Cpus_allowed_list:' /proc/self/status";
     let pool = with(tells("limited", limits), "umask", "0027");
     let pool = with(pool, "rlimits", json!({ "descriptors": 64, "core": 0, "file_size": 4096, "cpu_sec": 60 }));
-    let pool = with(pool, "no_new_privs", true);
+    let pool = with(with(pool, "no_new_privs", true), "cpus", json!([0]));
     let mut daemon = Setup::new([pool]).start();
     let told = told(&mut daemon.connect(), "limited", &json!(0));
     for line in [
@@ -140,7 +140,7 @@ fn a_worker_has_the_limits_and_the_umask_of_its_pool() {
         "Max file size 4096 4096 bytes",
         "Max core file size 0 0 bytes",
         "Max open files 64 64 files",
-        "0027 NoNewPrivs: 1",
+        "0027 NoNewPrivs: 1 Cpus_allowed_list: 0",
     ] {
         assert!(told.contains(line), "{line} is not in {told}");
     }

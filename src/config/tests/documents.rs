@@ -125,6 +125,7 @@ fn value_of(kind: Kind) -> String {
         Kind::Texts(words) => list(words),
         Kind::Users => list("names or numbers"),
         Kind::TextsByName => "object of strings".to_owned(),
+        Kind::Numbers(low, high) => list(&format!("{low} to {high}")),
         Kind::Objects => list("objects"),
         Kind::Object => "object".to_owned(),
         Kind::Choice(names) => names.iter().map(|name| format!("`\"{name}\"`")).collect::<Vec<_>>().join(", "),
@@ -185,6 +186,9 @@ fn property(path: &str, setting: &Setting) -> Value {
     let mut property = match setting.kind {
         Kind::Text(_) => json!({ "type": "string" }),
         Kind::Texts(_) => json!({ "type": "array", "items": { "type": "string" } }),
+        Kind::Numbers(low, high) => {
+            json!({ "type": "array", "items": { "type": "integer", "minimum": low, "maximum": high } })
+        }
         Kind::Users => json!({ "type": "array", "items": { "type": ["integer", "string"] } }),
         Kind::Choice(names) => json!({ "enum": names }),
         Kind::Flag => json!({ "type": "boolean" }),
@@ -231,6 +235,7 @@ fn by_hand(path: &str, key: &str) -> Value {
             "additionalProperties": { "type": "string", "pattern": no_zero },
         }),
         ("pools[]", "user" | "group") => json!({ "minLength": 1 }),
+        ("pools[]", "cpus") => json!({ "minItems": 1 }),
         ("pools[]", "umask") => json!({ "pattern": "^0?[0-7]{3}$" }),
         ("pools[]", "deny_methods") => json!({ "items": { "minLength": 1 } }),
         ("listeners[]", "tcp") => json!({ "pattern": "^.*:[0-9]{1,5}$" }),

@@ -23,8 +23,8 @@ use rustix::process::{
     Gid, Pid, Resource, Rlimit, Uid, WaitId, WaitIdOptions, WaitOptions, setrlimit, waitid, waitpid,
 };
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid,
-    set_thread_res_uid,
+    CapabilitySet, CapabilitySets, sched_setaffinity, set_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
 };
 
 use crate::config::{Identity, Pool, Rights};
@@ -302,8 +302,6 @@ impl Child<'_> {
                 // Ours are above 2, so none of them is overwritten.
                 done("dup2", libc::dup2(*pipe, number as c_int))?;
             }
-            // Short sleeps are only for the loop (`io/epoll.rs`): this is the default of a process (prctl(2)).
-            libc::prctl(libc::PR_SET_TIMERSLACK, 50_000);
             if let Some(score) = &job.memory_score {
                 let file = libc::open(SCORE.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
                 if file >= 0 {
@@ -358,6 +356,9 @@ impl Child<'_> {
         let _ = setrlimit(Resource::Nofile, self.job.descriptors);
         for limit in &rights.limits {
             setrlimit(limit.resource, limit.most).map_err(|error| (limit.call, error))?;
+        }
+        if let Some(cpus) = &rights.cpus {
+            sched_setaffinity(None, cpus).map_err(|error| ("sched_setaffinity", error))?;
         }
         if let Some(umask) = rights.umask {
             // SAFETY: the call takes a number.

@@ -39,6 +39,7 @@ statuses! {
     UnsupportedMediaType 415 "Unsupported Media Type",
     ExpectationFailed 417 "Expectation Failed",
     UpgradeRequired 426 "Upgrade Required",
+    TooManyRequests 429 "Too Many Requests",
     FieldsTooLarge 431 "Request Header Fields Too Large",
     NotImplemented 501 "Not Implemented",
     Unavailable 503 "Service Unavailable",

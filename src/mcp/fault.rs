@@ -51,6 +51,22 @@ impl Fault {
         Self { retry_after: Some(1), ..Self::new(Status::Unavailable, why) }
     }
 
+    /// There is no capacity for this client, while there is for others: it has as much as it may have, for this reason.
+    /// No worker got the request.
+    pub fn too_many(reason: Reason, why: impl Into<Cow<'static, str>>) -> Self {
+        let data = json!({ "reason": reason.name(), "delivered": false });
+        let (code, data) = (reason.code(), Some(data));
+        Self { code, data, retry_after: Some(1), ..Self::new(Status::TooManyRequests, why) }
+    }
+
+    /// The same for a request that is given up, which a worker may have acted upon.
+    pub fn delivered(mut self) -> Self {
+        if let Some(data) = &mut self.data {
+            data["delivered"] = true.into();
+        }
+        self
+    }
+
     /// None of the requested versions is supported.
     pub fn version(requested: &str) -> Self {
         let why = format!("protocol version {requested:?} is not spoken here");
@@ -69,6 +85,8 @@ impl Fault {
     pub fn reason(&self) -> Reason {
         match (self.status, self.code) {
             (Status::BadRequest, METHOD_NOT_FOUND) => Reason::EraUnsupported,
+            (Status::TooManyRequests, code) if code == Reason::PendingLimit.code() => Reason::PendingLimit,
+            (Status::TooManyRequests, _) => Reason::ConnectionLimit,
             _ => Reason::HandshakeRefused,
         }
     }
@@ -112,7 +130,10 @@ impl Fault {
 impl From<Refusal> for Fault {
     fn from(refusal: Refusal) -> Self {
         let Refusal { status, why, retry_after } = refusal;
-        Self { retry_after, ..Self::new(status, why) }
+        match status {
+            Status::TooManyRequests => Self { retry_after, ..Self::too_many(Reason::ConnectionLimit, why) },
+            _ => Self { retry_after, ..Self::new(status, why) },
+        }
     }
 }
 
@@ -138,6 +159,11 @@ mod tests {
         assert_eq!(value["error"]["data"]["supported"], json!([MODERN_VERSION]));
         let reasons = [Fault::legacy_server(), Fault::version("x"), Fault::no_session()].map(|fault| fault.reason());
         assert_eq!(reasons, [Reason::EraUnsupported, Reason::HandshakeRefused, Reason::HandshakeRefused]);
+        for reason in [Reason::PendingLimit, Reason::ConnectionLimit] {
+            let fault = Fault::too_many(reason, "why").delivered();
+            assert_eq!((fault.status.code(), fault.code, fault.reason()), (429, reason.code(), reason));
+            assert_eq!(fault.data, Some(json!({ "reason": reason.name(), "delivered": true })));
+        }
         assert_eq!(
             (status_of(-32601), status_of(-32022), status_of(-32603)),
             (Status::NotFound, Status::BadRequest, Status::Ok)

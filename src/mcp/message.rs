@@ -120,6 +120,19 @@ fn malformed(why: &str) -> Fault {
 }
 
 impl Message {
+    /// The notification that cancels the request with this id, which is a JSON token.
+    pub fn cancelling(id: &[u8], why: &str, reader: &mut LineReader) -> Option<Self> {
+        let mut body = room(id.len() + why.len() + 128);
+        body.extend_from_slice(
+            b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":",
+        );
+        body.extend_from_slice(id);
+        body.extend_from_slice(b",\"reason\":");
+        body.extend_from_slice(serde_json::Value::from(why).to_string().as_bytes());
+        body.extend_from_slice(b"}}");
+        line_of(body, reader).ok()
+    }
+
     /// Its kind.
     pub fn kind(&self) -> Kind {
         let answers = self.line.flags & (Line::RESULT | Line::ERROR) != 0;

@@ -271,6 +271,16 @@ impl Session {
         self.initialize.is_some() && first.is_some_and(|stream| stream.connection.is_none() && !stream.has_events)
     }
 
+    /// Whether a request is pending.
+    pub fn has_requests(&self) -> bool {
+        !self.exchanges.is_empty()
+    }
+
+    /// Whether the request that begins it is pending on this stream.
+    pub fn begins_on(&self, stream: u32) -> bool {
+        self.initialize.is_some() && stream == Self::FIRST
+    }
+
     /// Whether a client is connected, with a request or a stream.
     pub fn is_in_use(&self) -> bool {
         self.streams.iter().any(|stream| stream.connection.is_some())

@@ -40,7 +40,7 @@ impl Need {
             least: OWN + config.listeners.len() + PER_WORKER * workers + of_admin,
             clients: if accepts { MAX_CONNECTIONS } else { 0 },
             handshakes: if config.listeners.iter().any(has_handshakes) { MOST_HANDSHAKES } else { 0 },
-            http: if is_mcp { http::MOST_CONNECTIONS } else { 0 },
+            http: if is_mcp { http::MOST_CONNECTIONS + http::MOST_HEARD } else { 0 },
             workers,
         }
     }

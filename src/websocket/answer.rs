@@ -52,6 +52,11 @@ impl Refusal {
         Self { retry_after: Some(retry_after), ..Self::new(Status::Unavailable, why) }
     }
 
+    /// There is no room for this client, since its source has as much as it may have; retry in this many seconds.
+    pub fn too_many(why: impl Into<Cow<'static, str>>, retry_after: u32) -> Self {
+        Self { retry_after: Some(retry_after), ..Self::new(Status::TooManyRequests, why) }
+    }
+
     pub(super) fn bad(why: &'static str) -> Self {
         Self::new(Status::BadRequest, why)
     }
@@ -90,7 +95,7 @@ impl fmt::Display for Refusal {
 mod tests {
     use super::*;
 
-    const ALL: [Status; 10] = [
+    const ALL: [Status; 11] = [
         Status::BadRequest,
         Status::Unauthorized,
         Status::Forbidden,
@@ -98,6 +103,7 @@ mod tests {
         Status::MethodNotAllowed,
         Status::RequestTimeout,
         Status::UpgradeRequired,
+        Status::TooManyRequests,
         Status::FieldsTooLarge,
         Status::Unavailable,
         Status::VersionNotSupported,

@@ -38,6 +38,7 @@ mod memory;
 mod misbehaving;
 mod names;
 mod network;
+mod places;
 mod proxy;
 mod reload;
 mod request_lines;

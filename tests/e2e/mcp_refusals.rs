@@ -55,12 +55,13 @@ fn a_session_may_have_a_thousand_pending_requests_and_gets_an_error_for_more() {
     let (mut asks, mut other) = (session.again(), session.again());
     let batch = |ids: std::ops::Range<u64>| Value::from_iter(ids.map(|id| request(id, "hold", json!({}))));
     let answer = asks.ask(&batch(0..1025));
-    assert_eq!((answer.status, answer.fields.contains_key("retry-after")), (503, true), "{answer:?}");
+    assert_eq!((answer.status, answer.fields.contains_key("retry-after")), (429, true), "{answer:?}");
+    assert_eq!(answer.json()["error"]["data"], json!({ "reason": "pending_limit", "delivered": false }));
     asks.post(&batch(0..1000));
     daemon.until("they are with the worker", || {
         other.call(2000, "kept", json!({})).to_string().matches("hold").count() == 1000
     });
-    assert_eq!(session.again().ask(&batch(3000..3025)).status, 503);
+    assert_eq!(session.again().ask(&batch(3000..3025)).status, 429);
     assert_eq!(other.call(2001, "release", json!({}))["id"], 2001);
     assert!(asks.answer().is_stream());
     assert_eq!(asks.events().len(), 1000);
@@ -192,7 +193,7 @@ fn begins(client: &mut Http) -> Answer {
 fn a_source_with_all_its_sessions_evicts_none_of_another() {
     let keys = json!({ "max_connections": { "per_source": 1000 } });
     let (daemon, mut alice, mut bob) = full_of_alice(&keys, 23, 1000);
-    (0..3).for_each(|_| assert_eq!(begins(&mut alice).status, 503));
+    (0..3).for_each(|_| assert_eq!(begins(&mut alice).status, 429));
     assert_eq!(bob.call(1, "m", json!({}))["id"], 1);
     daemon.stop();
 }

@@ -12,7 +12,8 @@ use super::peer::{ClientKey, Moment, Peer, Source};
 use super::port::Close;
 use super::reply::Delivered;
 use super::report::{Level, Reason, Report};
-use super::settings::{Entry, MAX_CONNECTIONS, Proxies};
+use super::settings::{Entry, MAX_CONNECTIONS, MaxConnections, Proxies};
+use super::shares::Shares;
 use super::table::{Key, Table};
 
 /// Number of rejected clients that are told why at a time. Further ones are closed without a word, so that rejected
@@ -28,8 +29,10 @@ pub enum TurnedAway {
     Removed,
     /// It is not allowed.
     NotAllowed(String),
-    /// There is no room for it now.
+    /// There is no room for anybody now.
     NoRoom(String),
+    /// Its source has as much as it may have: another source would be taken.
+    TooMany(String),
 }
 
 /// The usage of one source.
@@ -114,6 +117,43 @@ impl Sources {
     }
 }
 
+/// The setting that limits the connections of a listener.
+const KEY: &str = "listeners[].max_connections";
+
+fn connections(count: usize) -> String {
+    if count == 1 { "1 connection".into() } else { format!("{count} connections") }
+}
+
+/// A listener takes no more than `most` connections from the source of a client.
+pub fn most_of_source(most: usize) -> TurnedAway {
+    let most = connections(most);
+    TurnedAway::TooMany(format!("this listener takes {most} from one source ({KEY}); close one of yours first"))
+}
+
+impl TurnedAway {
+    /// All places of a table are in use, and nobody gives one up for the asker. `whose` says whose they are, and begins
+    /// with a blank if it is not empty.
+    pub fn full(shares: &Shares, whose: &str) -> Self {
+        let all = format!("all {} connections{whose} are in use", shares.capacity);
+        match shares.is_asker_above_its_share() {
+            true => Self::TooMany(format!(
+                "{all}, {} of them by your source, which is more than its share; close one of yours first",
+                shares.held_by_asker()
+            )),
+            false => Self::NoRoom(all),
+        }
+    }
+
+    /// The reason, for people.
+    pub fn text(&self) -> &str {
+        match self {
+            Self::Draining => "the daemon shuts down",
+            Self::Removed => "this listener was removed from the configuration: connect to another one",
+            Self::NotAllowed(why) | Self::NoRoom(why) | Self::TooMany(why) => why,
+        }
+    }
+}
+
 impl Entry {
     /// Whether this may be the peer of a connection. A client that comes through a proxy is somewhere else.
     fn lets_connect(&self, place: Place) -> bool {
@@ -182,9 +222,10 @@ impl Bus {
             return Err(TurnedAway::Removed);
         }
         if free_slots == 0 {
-            return Err(TurnedAway::NoRoom(format!("all {} connections are in use", self.most_clients())));
+            let shares = Shares::new(self.most_clients(), self.sources(), Some(origin.source()));
+            return Err(TurnedAway::full(&shares, ""));
         }
-        self.no_room(listener, origin.source()).map_or(Ok(()), |text| Err(TurnedAway::NoRoom(text)))
+        self.no_room(listener, origin.source()).map_or(Ok(()), Err)
     }
 
     /// Whether a client of this origin is allowed at all, one that was here before the listener was removed included.
@@ -210,10 +251,9 @@ impl Bus {
         self.admission.sources.count(source) > self.most_clients() / 2
     }
 
-    /// The source that has more than half of all slots, if one has.
-    pub fn source_of_most(&self) -> Option<Source> {
-        let mut all = self.admission.sources.table.iter();
-        all.find(|(key, _)| self.has_most(*key)).map(|(_, uses)| uses.source)
+    /// The sources of all clients, and how many each has.
+    pub fn sources(&self) -> impl Iterator<Item = (Source, usize)> {
+        self.admission.sources.table.iter().map(|(_, uses)| (uses.source, uses.connections))
     }
 
     /// Number of free client slots.
@@ -229,6 +269,11 @@ impl Bus {
         let_in.filter(|client| source.is_none_or(|source| client.origin.source() == source)).count()
     }
 
+    /// How many connections a listener takes, in total and from one source.
+    pub fn max_connections(&self, listener: usize) -> MaxConnections {
+        self.settings.listeners.get(listener).map_or_else(MaxConnections::default, |it| it.max_connections)
+    }
+
     /// How many more connections of this source a listener takes, if that is limited.
     pub fn room_of_source(&self, listener: usize, source: Source) -> Option<usize> {
         let most = self.settings.listeners.get(listener)?.max_connections.per_source?;
@@ -236,23 +281,30 @@ impl Bus {
     }
 
     /// Why the listener with this index takes no more clients from `source`; none if it does.
-    pub(super) fn no_room(&self, listener: usize, source: Source) -> Option<String> {
+    pub(super) fn no_room(&self, listener: usize, source: Source) -> Option<TurnedAway> {
         let most = self.settings.listeners.get(listener)?.max_connections;
         let let_in = |source| self.let_in(Some(listener), source);
-        let connections =
-            |count: usize| if count == 1 { "1 connection".into() } else { format!("{count} connections") };
-        let key = "listeners[].max_connections";
         // The reason that the client can act upon comes first.
-        let text = match (most.per_source, most.total) {
-            (Some(most), _) if let_in(Some(source)) >= most => {
-                format!("this listener takes {} from one source ({key}); close one of yours first", connections(most))
-            }
+        match (most.per_source, most.total) {
+            (Some(most), _) if let_in(Some(source)) >= most => Some(most_of_source(most)),
             (_, Some(most)) if let_in(None) >= most => {
-                format!("this listener takes {} ({key}); try again when one has left", connections(most))
+                let text = format!("this listener takes {} ({KEY}); try again when one has left", connections(most));
+                let clients = self.all_clients().map(|(_, client)| &client.identity);
+                let here = clients.filter(|client| client.let_in() == Some(listener));
+                let shares = Shares::new(most, here.map(|client| (client.origin.source(), 1)), Some(source));
+                Some(if shares.is_asker_above_its_share() {
+                    TurnedAway::TooMany(text)
+                } else {
+                    TurnedAway::NoRoom(text)
+                })
             }
-            _ => return None,
-        };
-        Some(text)
+            _ => None,
+        }
+    }
+
+    /// How many clients a listener may have, if it has that many.
+    pub fn full_listener(&self, listener: usize) -> Option<usize> {
+        self.max_connections(listener).total.filter(|most| self.let_in(Some(listener), None) >= *most)
     }
 
     /// Whether one more rejected client can be told why.

@@ -270,7 +270,7 @@ impl Bus {
     }
 
     /// Maximum number of clients.
-    pub(super) fn most_clients(&self) -> usize {
+    pub fn most_clients(&self) -> usize {
         self.clients.capacity()
     }
 

@@ -55,7 +55,7 @@ impl Bus {
         if let Some(no_room) = &no_room
             && !self.may_explain_refusal()
         {
-            self.refuse_client(None, source, no_room);
+            self.refuse_client(None, source, no_room.text());
             return None;
         }
         let number = self.admission.next_number;
@@ -87,7 +87,7 @@ impl Bus {
             self.wake_at(key.into(), due);
         }
         if let Some(no_room) = &no_room {
-            self.refuse_client(Some(key), source, no_room);
+            self.refuse_client(Some(key), source, no_room.text());
         }
         Some(key)
     }

@@ -4,7 +4,9 @@
 //! Slots for sessions and requests: when a table is full, the source that holds most, and within it the connection that
 //! holds most, has to give something up, no matter which came first.
 //!
-//! Connections: when all slots are taken, an idle one makes room. And a listener may close idle connections.
+//! Connections: when all slots are taken, an idle one makes room. And a listener may close idle connections. For what
+//! comes over HTTP, the slots of clients as the connections, `shares.rs` says who gives way; the shell carries it out,
+//! which alone knows what those do.
 //!
 //! Memory: above three quarters of `max_memory`, clients that hold more than their share are not read, and one that
 //! makes no progress is closed now and then, so that none waits forever for those that will never finish. Above

@@ -59,6 +59,7 @@ mod router;
 pub mod seldom;
 mod session;
 pub mod settings;
+pub mod shares;
 pub mod shutdown;
 pub mod stats;
 mod supervisor;

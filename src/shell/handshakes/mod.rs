@@ -66,15 +66,28 @@ impl<I: Io> Shell<I> {
         if reactor.listeners.policy(listener).is_none_or(|policy| policy.names_sources(place)) {
             return;
         }
-        let Some(room) = self.bus.room_of_source(listener, source) else { return };
-        let is_of = |it: &super::http::connection::Connection| {
-            let asks = it.purpose == Purpose::Handshake && it.state == State::Reading;
-            asks && it.listener == listener && it.origin.source() == source
+        let (room, purpose) = match reactor.listeners.speaks_mcp(listener) {
+            // Its clients are sessions, which are not connections.
+            true => {
+                let Some(most) = self.bus.max_connections(listener).per_source else { return };
+                (most.saturating_sub(reactor.http.placed_at(listener, Some(source))), Purpose::Mcp)
+            }
+            false => {
+                let Some(room) = self.bus.room_of_source(listener, source) else { return };
+                (room, Purpose::Handshake)
+            }
         };
-        let waiting = reactor.http.connections.iter().filter(|(_, it)| is_of(it)).count();
+        let is_of = |_: usize, it: &super::http::connection::Connection| {
+            let asks = it.purpose == purpose && it.state == State::Reading && !it.has_place;
+            asks && it.listener == listener && it.source == source
+        };
+        let waiting = reactor.http.connections.iter().filter(|(slot, it)| is_of(*slot, it)).count();
         for _ in room.max(1)..waiting {
-            let Some(slot) = reactor.http.first_to_go(is_of) else { return };
-            reactor.evict_handshake(now, slot, SHARE);
+            let (Some(slot), _) = self.reactor.http.first_to_go(room, None, is_of) else { return };
+            match purpose {
+                Purpose::Mcp => self.give_up(now, slot, &Fault::too_many(Reason::ConnectionLimit, SHARE)),
+                _ => self.reactor.evict_handshake(now, slot, SHARE),
+            }
         }
     }
 
@@ -88,7 +101,7 @@ impl<I: Io> Shell<I> {
             Reading::Header(header) => {
                 let connection = &mut self.reactor.http.connections[slot];
                 let length = header.length;
-                connection.origin = origin(connection.origin.place, header);
+                connection.comes_from(origin(connection.origin.place, header));
                 self.introduced(now, slot, &bytes[length..]);
                 return length;
             }
@@ -117,9 +130,10 @@ impl<I: Io> Shell<I> {
         }
         let limits = limits(reactor.connections.longest_client_line);
         (connection.since, connection.reader) = (now, RequestReader::new(now, limits));
-        match reactor.make_room_for_http(now) {
-            true => reactor.http.becomes_mcp(slot),
-            false => reactor.leave_http(now, slot),
+        let source = connection.source;
+        match self.make_room_for_http(now, source) {
+            true => self.reactor.http.becomes_mcp(slot),
+            false => self.reactor.leave_http(now, slot),
         }
     }
 
@@ -173,7 +187,9 @@ impl<I: Io> Reactor<I> {
     /// Evicts handshakes beyond the limit, with this many free slots of clients.
     pub(super) fn limit_handshakes(&mut self, now: Moment, free: usize) {
         for _ in 0..self.http.surplus_handshakes(free) {
-            let goes = self.http.first_to_go(|connection| connection.purpose == Purpose::Handshake);
+            let most = self.http.count(Purpose::Handshake);
+            let is_chosen = |_: usize, it: &super::http::connection::Connection| it.purpose == Purpose::Handshake;
+            let (goes, _) = self.http.first_to_go(most, None, is_chosen);
             goes.into_iter().for_each(|slot| self.evict_handshake(now, slot, CROWDED));
         }
     }
@@ -183,7 +199,7 @@ impl<I: Io> Reactor<I> {
         match connection.state {
             State::Lingering => self.leave_http(now, slot),
             State::Header if !self.listeners.speaks_web(connection.listener) => self.turn_away(now, slot, why),
-            _ => self.refuse_handshake(now, slot, &Fault::busy(why)),
+            _ => self.refuse_handshake(now, slot, &Fault::too_many(Reason::ConnectionLimit, why)),
         }
     }
 

@@ -33,14 +33,13 @@ fn forbidden(why: String) -> Refusal {
 
 /// Why the core refuses a client.
 pub(in crate::shell) fn turned_away(why: TurnedAway) -> Refusal {
+    let text = why.text().to_owned();
+    // A balancer may take 503 for a sign that the daemon is down, and send nobody there for a while: what is about one
+    // client is 429.
     match why {
-        TurnedAway::Draining => Refusal::unavailable("the daemon shuts down", RETRY_AFTER),
-        TurnedAway::Removed => Refusal::unavailable(
-            "this listener was removed from the configuration: connect to another one",
-            RETRY_AFTER,
-        ),
-        TurnedAway::NoRoom(why) => Refusal::unavailable(why, RETRY_AFTER),
-        TurnedAway::NotAllowed(why) => forbidden(why),
+        TurnedAway::Draining | TurnedAway::Removed | TurnedAway::NoRoom(_) => Refusal::unavailable(text, RETRY_AFTER),
+        TurnedAway::TooMany(_) => Refusal::too_many(text, RETRY_AFTER),
+        TurnedAway::NotAllowed(_) => forbidden(text),
     }
 }
 

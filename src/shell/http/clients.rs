@@ -5,10 +5,12 @@ use std::collections::VecDeque;
 
 use super::connection::{State, Unsent};
 use super::members::{Member, Role};
+use super::places::gives_way;
 use crate::bus::id::Id;
 use crate::bus::origin::Names;
-use crate::bus::port::{ClientKey, Input, Moment, Peer, Reason, Source};
+use crate::bus::port::{ClientKey, Input, Moment, Peer, Reason};
 use crate::bus::settings::Era;
+use crate::bus::shares::Shares;
 use crate::io::Io;
 use crate::mcp::{Fault, Session};
 use crate::shell::handshakes::upgrade::turned_away;
@@ -55,7 +57,14 @@ impl<I: Io> Shell<I> {
         let connection = &self.reactor.http.connections[slot];
         let (listener, sender) = (connection.listener, connection.incoming.sender.clone());
         if self.bus.free_slots() == 0 && self.bus.would_take_in_a_slot(listener, &sender.origin) {
-            self.evict_member(now, slot, sender.origin.source());
+            let shares = Shares::new(self.bus.most_clients(), self.bus.sources(), Some(sender.origin.source()));
+            self.evict_member(now, slot, &shares, |_| true);
+        } else if let Some(total) = self.bus.full_listener(listener)
+            && self.bus.may_ask(listener, &sender.origin).is_ok()
+        {
+            let here = self.reactor.http.members.iter().filter(|member| member.listener == listener);
+            let shares = Shares::new(total, here.map(|member| (member.source, 1)), Some(sender.origin.source()));
+            self.evict_member(now, slot, &shares, |member| member.listener == listener);
         }
         self.bus.would_take(listener, &sender.origin).map_err(turned_away)?;
         let (source, names) = (sender.origin.source(), Names::clone(&sender.origin.names));
@@ -85,26 +94,41 @@ impl<I: Io> Shell<I> {
         added.ok_or_else(|| Fault::busy("no client is taken now"))
     }
 
-    /// Evicts an idle client for one of this source: a connection's without a request, or else the session that has
-    /// been idle longest. A source with most slots gives way to the others, which do not give way to it.
-    fn evict_member(&mut self, now: Moment, but: usize, asker: Source) {
+    /// All slots, or all of a listener, are taken: ends one of these clients for another one, if their shares permit it.
+    /// Of the source with most that is one without a request, first those of connections, then the session that has been
+    /// idle longest; or else one with a request. The connection `but` asks.
+    fn evict_member(&mut self, now: Moment, but: usize, shares: &Shares, is_chosen: impl Fn(&Member) -> bool) {
         let http = &self.reactor.http;
-        let greedy = self.bus.source_of_most();
-        let rank = |member: &Member| {
-            let is_greedy = greedy == Some(member.source);
-            match &member.role {
-                _ if member.is_closing || greedy == Some(asker) && !is_greedy => None,
-                Role::Modern { connection } => {
-                    let is_idle =
-                        *connection != but && http.connections.get(*connection).is_some_and(|it| it.is_idle());
-                    is_idle.then_some((!is_greedy, 0, member.since))
-                }
-                Role::Session(session) => (!session.is_in_use()).then_some((!is_greedy, 1, member.since)),
-            }
+        let standing = |member: &Member| match &member.role {
+            _ if member.is_closing => None,
+            Role::Modern { connection } if *connection == but => None,
+            Role::Modern { connection } => Some((http.connections.get(*connection).is_some_and(|it| it.is_idle()), 0)),
+            Role::Session(session) => match (session.is_in_use(), session.has_requests()) {
+                (false, _) => Some((true, 1)),
+                // Its stream waits for what may never come.
+                (true, false) => Some((false, 1)),
+                (true, true) => Some((false, 2)),
+            },
         };
-        let ranked = http.members.iter().filter_map(|member| rank(member).map(|rank| (rank, member.client)));
+        let rank = |member: &Member| {
+            let (is_idle, class) = standing(member)?;
+            let turn = shares.turn(member.source, is_idle)?;
+            let is_newest_first = !is_idle && class != 1;
+            let age = if is_newest_first { u64::MAX - member.since.0 } else { member.since.0 };
+            Some((turn, class, age))
+        };
+        let chosen = http.members.iter().filter(|member| is_chosen(member));
+        let ranked = chosen.filter_map(|member| rank(member).map(|rank| (rank, member.client)));
         let Some((_, client)) = ranked.min_by_key(|(rank, _)| *rank) else { return };
-        self.step(|shell| shell.reactor.tell(now, Input::EndClient { client, why: Reason::SessionEvicted }));
+        let Some(member) = http.members.get(client) else { return };
+        match member.role {
+            Role::Modern { connection } if http.connections.get(connection).is_some_and(|it| !it.is_idle()) => {
+                let held = shares.held_by(member.source);
+                let fault = gives_way(shares.capacity, "slots for clients", held);
+                self.step(|shell| shell.give_up(now, connection, &fault));
+            }
+            _ => self.step(|shell| shell.reactor.tell(now, Input::EndClient { client, why: Reason::SessionEvicted })),
+        }
     }
 
     /// Checks whether a session is idle.

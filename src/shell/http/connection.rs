@@ -7,8 +7,10 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::bus::port::{ClientKey, Moment, Origin, Place};
+use crate::bus::id::Id;
+use crate::bus::port::{ClientKey, Moment, Origin, Place, Source};
 use crate::http1::{Limits, RequestReader};
+use crate::mcp::asked::Verb;
 use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Message, message};
 use crate::shell::connection::{Flight, InFlight};
@@ -214,6 +216,13 @@ impl Outgoing {
         self.now.bytes.len() - self.sent + self.next.bytes.len()
     }
 
+    /// What is queued is the connection's own from now on. Returns how many bytes of the core's lines it has.
+    pub(super) fn disown(&mut self) -> usize {
+        self.now.events.clear();
+        self.next.events.clear();
+        std::mem::take(&mut self.now.owed) + std::mem::take(&mut self.next.owed)
+    }
+
     /// Gives up sending. Returns what was not sent.
     pub(super) fn give_up(&mut self) -> Unsent {
         let is_begun = self.next.bytes.is_empty() && self.sent > 0;
@@ -237,6 +246,12 @@ pub(in crate::shell) struct Connection {
     pub purpose: Purpose,
     /// Its origin, as far as known.
     pub origin: Origin,
+    /// The source that it counts for: that of its request; between requests that of its client, or of the proxy that
+    /// brings the requests of many.
+    pub source: Source,
+    pub source_between: Source,
+    /// It counts among the connections of its listener, since its first request has come.
+    pub has_place: bool,
     /// Distinguishes it from others in its slot.
     pub serial: u64,
     pub state: State,
@@ -246,6 +261,8 @@ pub(in crate::shell) struct Connection {
     pub in_flight: InFlight,
     /// The core's client of its request, or of its requests of 2026-07-28.
     pub member: Option<ClientKey>,
+    /// The id of its pending request of 2026-07-28.
+    pub asks: Option<Id>,
     /// The stream of its response in the session.
     pub stream: u32,
     /// When it was accepted, its request began, or it last had activity.
@@ -263,6 +280,9 @@ impl Connection {
             listener,
             purpose,
             origin: place.into(),
+            source: place.source(),
+            source_between: place.source(),
+            has_place: false,
             serial,
             state: State::Reading,
             reader: RequestReader::new(now, limits),
@@ -270,6 +290,7 @@ impl Connection {
             outgoing: Outgoing::default(),
             in_flight: InFlight::default(),
             member: None,
+            asks: None,
             stream: 0,
             since: now,
             due: now,
@@ -307,6 +328,31 @@ impl Connection {
         let incoming = &self.incoming;
         let is_last = self.state == State::Answering && incoming.is_last && self.reader.is_over();
         is_last && incoming.bytes.is_empty() && !incoming.has_ended && !self.in_flight.has(Flight::Watch)
+    }
+
+    /// Its origin is known now.
+    pub(in crate::shell) fn comes_from(&mut self, origin: Origin) {
+        (self.source, self.source_between) = (origin.source(), origin.source());
+        self.origin = origin;
+    }
+
+    /// Whether nothing is lost for good if it is closed for another one, and how much is lost in comparison with others;
+    /// none if it is being closed.
+    pub(super) fn standing(&self) -> Option<(bool, u8)> {
+        let is_get = self.incoming.asked.as_ref().is_some_and(|asked| asked.verb == Verb::Get);
+        Some(match self.state {
+            State::Leaving => return None,
+            State::Lingering => (true, 0),
+            State::Header | State::Reading if self.is_silent() => (true, 1),
+            State::Header | State::Reading if self.incoming.asked.is_none() => (true, 2),
+            // Its client opens it again.
+            State::Events if is_get => (false, 0),
+            State::Header | State::Reading => (false, 1),
+            State::Parked => (false, 2),
+            State::Waiting => (false, 3),
+            State::Events => (false, 4),
+            State::Answering => (false, 5),
+        })
     }
 
     /// Whether it is idle, so that it may be evicted.

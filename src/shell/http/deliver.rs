@@ -400,16 +400,20 @@ impl<I: Io> Reactor<I> {
         if connection.member.take_if(|member| *member == client).is_none() {
             return;
         }
-        let fault = Fault::session_ended();
+        if ids.is_empty() && self.http.connections[slot].state == State::Waiting {
+            return self.refuse_http(now, slot, &Fault::no_session(), None);
+        }
+        // The core has reported the loss.
+        self.fail_exchange(now, slot, &Fault::session_ended(), ids);
+    }
+
+    /// Ends the response of a connection that waits for answers: each request with one of these ids gets an error.
+    pub(super) fn fail_exchange(&mut self, now: Moment, slot: usize, fault: &Fault, ids: &[Vec<u8>]) {
         if self.http.connections[slot].state == State::Waiting && ids.len() > 1 {
             self.begin_http_events(now, slot, 0);
         }
         match self.http.connections[slot].state {
-            State::Waiting => match ids.first() {
-                // The core has reported the loss.
-                Some(id) => self.answer_fault(now, slot, &fault, Some(id)),
-                None => self.refuse_http(now, slot, &Fault::no_session(), None),
-            },
+            State::Waiting => self.answer_fault(now, slot, fault, ids.first().map(Vec::as_slice)),
             State::Events => {
                 let connection = &mut self.http.connections[slot];
                 ids.iter().for_each(|id| connection.event(None, &fault.body(id)));

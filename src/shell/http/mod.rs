@@ -6,24 +6,24 @@
 //! (`mcp/session.rs`). Admin connections are read and written here, too, and answered by `admin`; and so are those whose
 //! handshakes `handshakes` handles.
 //!
-//! Reading order: `connection.rs`, `members.rs` (the clients), `serve.rs` (moves bytes), `requests.rs` (handles
+//! Reading order: `connection.rs`, `members.rs` (the clients), `places.rs` (who has a place), `serve.rs` (moves bytes), `requests.rs` (handles
 //! requests), `clients.rs` (sessions start and end), `deliver.rs` (the core's output).
 
 mod clients;
 pub(super) mod connection;
 mod deliver;
 mod members;
+mod places;
 mod requests;
 mod serve;
 
-use std::cmp::Reverse;
 use std::time::Duration;
 
-use hashbrown::HashMap;
 use slab::Slab;
 
 use super::listeners::Throttle;
 use crate::bus::port::{Moment, Peer, Source};
+use crate::bus::shares::{Shares, Turn};
 use crate::config::Config;
 use crate::http1::Limits;
 use crate::mcp::Session;
@@ -31,8 +31,10 @@ use crate::mcp::message::LineReader;
 use connection::{Accepted, Connection, Purpose, State};
 pub(super) use members::Members;
 
-/// Maximum number of connections for MCP. The longest idle one makes room for a new one.
+/// Maximum number of connections for MCP that have sent a request, answered or not.
 pub(super) const MOST_CONNECTIONS: usize = 2048;
+/// How many more there may be whose first request is read: some ask for health, or are told that there is no room.
+pub(super) const MOST_HEARD: usize = 64;
 /// The same for operators.
 pub(super) const MOST_OPERATORS: usize = 64;
 /// Maximum number of handshakes beyond the free slots of clients: some ask for health, or are told that the daemon is
@@ -59,6 +61,8 @@ pub(super) struct Http {
     /// The number of connections of each purpose, and its maximum.
     counts: [usize; 3],
     most: [usize; 3],
+    /// How many of those for MCP have a place.
+    placed: usize,
     memory: Memory,
     count: u64,
     /// The idle timeout of sessions.
@@ -108,6 +112,35 @@ impl Http {
         self.counts[purpose as usize]
     }
 
+    /// The number of places for connections for MCP: some more are read until it is known what they ask for.
+    pub(super) fn places(&self) -> usize {
+        match self.most[Purpose::Mcp as usize] {
+            0 => usize::MAX,
+            most => most - MOST_HEARD.min(most / 8),
+        }
+    }
+
+    /// Whether all of them are taken.
+    pub(super) fn has_no_place(&self) -> bool {
+        self.placed >= self.places()
+    }
+
+    /// A connection gets a place.
+    pub(super) fn give_place(&mut self, slot: usize) {
+        self.placed += usize::from(!std::mem::replace(&mut self.connections[slot].has_place, true));
+    }
+
+    /// A connection has no place any more: it goes after what it is still sent.
+    pub(super) fn take_place_away(&mut self, slot: usize) {
+        self.placed -= usize::from(std::mem::take(&mut self.connections[slot].has_place));
+    }
+
+    /// How many connections with a place a listener has, in total or of one source.
+    pub(super) fn placed_at(&self, listener: usize, source: Option<Source>) -> usize {
+        let is_of = |it: &Connection| it.has_place && it.listener == listener;
+        self.connections.iter().filter(|(_, it)| is_of(it) && source.is_none_or(|source| it.source == source)).count()
+    }
+
     /// Whether a listener has accepted one of the connections.
     pub(super) fn is_connected_to(&self, listener: usize) -> bool {
         self.connections.iter().any(|(_, it)| it.listener == listener)
@@ -148,6 +181,7 @@ impl Http {
 
     /// Removes a connection that the kernel holds no operation of.
     pub(super) fn remove(&mut self, slot: usize) -> Connection {
+        self.take_place_away(slot);
         let gone = self.connections.remove(slot);
         debug_assert!(gone.in_flight.is_empty(), "it was closed under the kernel");
         self.counts[gone.purpose as usize] -= 1;
@@ -155,22 +189,25 @@ impl Http {
         gone
     }
 
-    /// The first one of these to evict: the longest idle one; else one with an incomplete request, of the source with
-    /// most connections: preferably one that has sent nothing, since real clients send their request at once.
-    pub(super) fn first_to_go(&self, is_chosen: impl Fn(&Connection) -> bool) -> Option<usize> {
-        let chosen = || self.connections.iter().filter(|(_, connection)| is_chosen(connection));
-        let idle = chosen().filter(|(_, connection)| connection.is_idle());
-        let age = |it: &Connection| (it.since, it.serial);
-        let idle = idle.min_by_key(|(_, connection)| age(connection)).map(|(slot, _)| slot);
-        idle.or_else(|| {
-            let mut counts: HashMap<Source, usize> = HashMap::new();
-            for (_, connection) in chosen() {
-                *counts.entry(connection.origin.source()).or_default() += 1;
-            }
-            let reading = chosen().filter(|(_, it)| matches!(it.state, State::Header | State::Reading));
-            let rank = |it: &Connection| (counts[&it.origin.source()], it.is_silent(), Reverse(age(it)));
-            reading.max_by_key(|(_, connection)| rank(connection)).map(|(slot, _)| slot)
-        })
+    /// Which of these goes for one more of `asker`, if it is known, where all have `capacity` places; and their shares.
+    /// Of what is idle that which was longest, of what is in use the newest.
+    pub(super) fn first_to_go(
+        &self,
+        capacity: usize,
+        asker: Option<Source>,
+        is_chosen: impl Fn(usize, &Connection) -> bool,
+    ) -> (Option<usize>, Shares) {
+        let chosen = || self.connections.iter().filter(|(slot, connection)| is_chosen(*slot, connection));
+        let shares = Shares::new(capacity, chosen().map(|(_, connection)| (connection.source, 1)), asker);
+        let rank = |connection: &Connection| -> Option<(Turn, u8, u64, u64)> {
+            let (is_idle, class) = connection.standing()?;
+            let turn = shares.turn(connection.source, is_idle)?;
+            let age = |number: u64| if is_idle { number } else { u64::MAX - number };
+            Some((turn, class, age(connection.since.0), age(connection.serial)))
+        };
+        let ranked = chosen().filter_map(|(slot, connection)| rank(connection).map(|rank| (rank, slot)));
+        let goes = ranked.min().map(|(_, slot)| slot);
+        (goes, shares)
     }
 
     /// Whether there is work that can be done at once.

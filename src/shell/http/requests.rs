@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::connection::{KEEP_ALIVE, PARKED, Sender, State};
 use super::members::Waiting;
 use crate::bus::id::Id;
-use crate::bus::port::{ClientKey, Input, Moment, Peer};
+use crate::bus::port::{ClientKey, Input, Moment, Peer, Reason};
 use crate::bus::settings::Era;
 use crate::http1::{Framing, Method, Request, Status};
 use crate::io::Io;
@@ -52,7 +52,13 @@ impl<I: Io> Shell<I> {
         let has_session = session.is_some();
         // Its session is not idle while a request uploads.
         session.into_iter().for_each(|member| member.since = clock.now());
+        let source = origin.source();
+        self.find_place(slot, source)?;
+        let http = &mut self.reactor.http;
         let connection = &mut http.connections[slot];
+        // The connections that a proxy keeps between the requests of its clients are its own.
+        let is_brought = origin.place != connection.origin.place;
+        connection.source_between = if is_brought { connection.origin.source() } else { source };
         // Without a client at a removed listener, the next request has to go to another one.
         let is_stray = !has_session && connection.member.is_none() && self.bus.listener_readiness(listener).is_none();
         let incoming = &mut connection.incoming;
@@ -168,6 +174,7 @@ impl<I: Io> Shell<I> {
         let worker = state.and_then(|state| http.members.states.get(&http.members.hash_of(&state)).copied());
         self.bus.prefer_worker(client, worker);
         let is_request = message.kind() == Kind::Request;
+        http.connections[slot].asks = message.id().filter(|_| is_request).and_then(|id| Id::parse(id).ok());
         self.await_answer(now, slot);
         self.hand_over(now, client, message, (!is_request).then_some(slot));
         Ok(())
@@ -334,7 +341,7 @@ impl<I: Io> Shell<I> {
 
     /// Passes a message to the core, or queues it until that accepts it. `tells` is the connection that waits only for
     /// that.
-    fn hand_over(&mut self, now: Moment, client: ClientKey, message: Message, tells: Option<usize>) {
+    pub(super) fn hand_over(&mut self, now: Moment, client: ClientKey, message: Message, tells: Option<usize>) {
         let http = &mut self.reactor.http;
         let tells = tells.map(|slot| (slot, http.connections[slot].serial));
         let Some(at) = http.members.get_mut(client) else { return };
@@ -379,9 +386,10 @@ fn requests_of<'a>(session: &Session, messages: &'a [Message]) -> Result<(Option
     let (mut first, mut others) = (None, Vec::new());
     let requests = || messages.iter().filter(|message| message.kind() == Kind::Request);
     if !session.has_room_for(requests().count()) {
-        return Err(Fault::busy(format!(
-            "a session may wait for {MOST_REQUESTS} answers at once: post fewer requests, or later"
-        )));
+        return Err(Fault::too_many(
+            Reason::PendingLimit,
+            format!("a session may wait for {MOST_REQUESTS} answers at once: post fewer requests, or later"),
+        ));
     }
     for message in requests() {
         let id = message.id().and_then(|id| Id::parse(id).ok()).ok_or_else(too_long)?;

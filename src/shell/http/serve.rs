@@ -35,14 +35,16 @@ const SHORT: &str = "memory is short; try again later";
 impl<I: Io> Shell<I> {
     /// A connection to an MCP listener was accepted.
     pub(in crate::shell) fn http_connected(&mut self, now: Moment, accepted: Accepted) {
-        let reactor = &mut self.reactor;
-        if !reactor.make_room_for_http(now) {
+        let (listener, place) = (accepted.listener, accepted.place);
+        if !self.make_room_for_http(now, place.source()) {
             drop(accepted);
-            return reactor.free_descriptor();
+            return self.reactor.free_descriptor();
         }
+        let reactor = &mut self.reactor;
         let limits = limits(reactor.connections.longest_client_line);
         let slot = reactor.http.add(now, accepted, Purpose::Mcp, limits);
         self.receive_first(now, slot);
+        self.share_out(now, listener, place);
     }
 
     /// Receives the first bytes: usually the request has arrived by now.
@@ -226,7 +228,7 @@ impl<I: Io> Shell<I> {
     }
 
     /// Refuses a request after which nothing can be read.
-    fn fail_http(&mut self, now: Moment, slot: usize, fault: &Fault) {
+    pub(super) fn fail_http(&mut self, now: Moment, slot: usize, fault: &Fault) {
         let connection = &mut self.reactor.http.connections[slot];
         connection.incoming.is_last = true;
         match connection.purpose {
@@ -309,7 +311,8 @@ impl<I: Io> Shell<I> {
     fn end_http_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.reactor.http.connections[slot];
         connection.since = now;
-        connection.outgoing.whole = None;
+        (connection.outgoing.whole, connection.asks) = (None, None);
+        connection.source = connection.source_between;
         connection.incoming.clear();
         self.reactor.release_http(slot);
         let connection = &mut self.reactor.http.connections[slot];
@@ -531,6 +534,8 @@ impl<I: Io> Reactor<I> {
         }
         connection.state = State::Leaving;
         self.http.memory.held -= connection.incoming.clear();
+        self.http.take_place_away(slot);
+        let connection = &mut self.http.connections[slot];
         // Its timer keeps running: usually the next connection in its slot can use it.
         if !connection.in_flight.is_empty() {
             // All operations on the socket complete after this.
@@ -548,23 +553,5 @@ impl<I: Io> Reactor<I> {
             drop(self.http.remove(slot));
             self.free_descriptor();
         }
-    }
-
-    /// Makes room for one more connection. False if none can be evicted.
-    pub(in crate::shell) fn make_room_for_http(&mut self, now: Moment) -> bool {
-        if self.http.has_room(Purpose::Mcp) {
-            return true;
-        }
-        let goes = self.http.first_to_go(|connection| connection.purpose == Purpose::Mcp);
-        if let Some(slot) = goes {
-            self.leave_http(now, slot);
-        } else if self.http.throttle.may_tell(now) {
-            tracing::warn!(
-                reason = "accept_paused",
-                "all {} connections of MCP over HTTP wait for answers or hold streams; new ones are closed",
-                self.http.most[Purpose::Mcp as usize]
-            );
-        }
-        goes.is_some()
     }
 }

@@ -117,6 +117,6 @@ fn clients_of_one_name_are_one_source_wherever_they_come_from() {
         ..Source::Address([address; 16]).into()
     };
     bench.connect(0, origin("alice", 1)).expect("there is room");
-    assert!(matches!(bench.bus.would_take(0, &origin("alice", 2)), Err(TurnedAway::NoRoom(_))));
+    assert!(matches!(bench.bus.would_take(0, &origin("alice", 2)), Err(TurnedAway::TooMany(_))));
     assert_eq!(bench.bus.would_take(0, &origin("bob", 1)), Ok(()));
 }

@@ -1,0 +1,170 @@
+//! The places of connections: how many a listener has, in total and of one source, and who gives way when all are taken.
+//!
+//! A connection gets its place with the head of its first request, when it is known who sends it. Until then it is read
+//! beyond the places, so that health checks are answered, and those without a place are told why.
+
+use super::connection::{Connection, Purpose, State};
+use super::members::{Role, Waiting};
+use crate::bus::admission::{TurnedAway, most_of_source};
+use crate::bus::id::Id;
+use crate::bus::port::{Input, Moment, Reason, Source};
+use crate::io::Io;
+use crate::mcp::{Fault, Message};
+use crate::shell::handshakes::upgrade::turned_away;
+use crate::shell::turn::Shell;
+
+/// Why a request is given up: its source has `held` of all `places`.
+pub(super) fn gives_way(places: usize, what: &str, held: usize) -> Fault {
+    let why = format!(
+        "this was given up for another source, since all {places} {what} are in use, {held} of them by your source; ask \
+         again with fewer at once"
+    );
+    Fault::too_many(Reason::ConnectionLimit, why)
+}
+
+impl<I: Io> Shell<I> {
+    /// Makes room for reading one more connection. False if there is none.
+    pub(in crate::shell) fn make_room_for_http(&mut self, now: Moment, source: Source) -> bool {
+        let http = &mut self.reactor.http;
+        if http.has_room(Purpose::Mcp) {
+            return true;
+        }
+        let most = http.count(Purpose::Mcp);
+        let (goes, shares) = http.first_to_go(most, Some(source), |_, it| it.purpose == Purpose::Mcp);
+        let Some(slot) = goes else {
+            if http.throttle.may_tell(now) {
+                tracing::warn!(
+                    reason = "accept_paused",
+                    "all {most} connections of MCP over HTTP wait for answers or hold streams; new ones are closed"
+                );
+            }
+            return false;
+        };
+        let fault = gives_way(most, WHAT, shares.held_by(http.connections[slot].source));
+        self.give_up(now, slot, &fault);
+        true
+    }
+
+    /// The head of a request of this source has come: its connection needs a place.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn find_place(&mut self, slot: usize, source: Source) -> Result<(), Fault> {
+        let now = self.reactor.clock.now();
+        let connection = &mut self.reactor.http.connections[slot];
+        let (listener, has_place) = (connection.listener, connection.has_place);
+        let is_known = has_place && connection.source == source;
+        connection.source = source;
+        let most = self.bus.max_connections(listener);
+        let is_other = |at: usize, it: &Connection| at != slot && it.has_place;
+        if let Some(most) = most.per_source.filter(|_| !is_known) {
+            let is_own =
+                |at: usize, it: &Connection| is_other(at, it) && it.listener == listener && it.source == source;
+            let others = self.reactor.http.connections.iter().filter(|(at, it)| is_own(*at, it)).count();
+            for _ in most..=others {
+                // One that is idle; it does not give up a request of its own for another one.
+                let (Some(goes), _) = self.reactor.http.first_to_go(most, Some(source), is_own) else {
+                    return Err(turned_away(most_of_source(most)).into());
+                };
+                self.reactor.leave_http(now, goes);
+            }
+        }
+        if has_place {
+            return Ok(());
+        }
+        if let Some(total) = most.total.filter(|total| self.reactor.http.placed_at(listener, None) >= *total) {
+            let is_at_listener = |at: usize, it: &Connection| is_other(at, it) && it.listener == listener;
+            self.make_place(now, total, " of this listener", source, is_at_listener)?;
+        }
+        if self.reactor.http.has_no_place() {
+            let places = self.reactor.http.places();
+            self.make_place(now, places, " of MCP over HTTP", source, is_other)?;
+        }
+        self.reactor.http.give_place(slot);
+        Ok(())
+    }
+
+    /// One of these gives way to a connection of this source.
+    ///
+    /// # Errors
+    /// None does.
+    fn make_place(
+        &mut self,
+        now: Moment,
+        places: usize,
+        whose: &str,
+        source: Source,
+        is_chosen: impl Fn(usize, &Connection) -> bool,
+    ) -> Result<(), Fault> {
+        let (goes, shares) = self.reactor.http.first_to_go(places, Some(source), is_chosen);
+        let goes = goes.ok_or_else(|| turned_away(TurnedAway::full(&shares, whose)))?;
+        let held = shares.held_by(self.reactor.http.connections[goes].source);
+        self.give_up(now, goes, &gives_way(places, WHAT, held));
+        Ok(())
+    }
+
+    /// A connection gives its place up: what was asked on it gets this error, and workers are told that nobody waits for
+    /// it any more. What is silent, or only reads its answer, is closed.
+    pub(in crate::shell) fn give_up(&mut self, now: Moment, slot: usize, fault: &Fault) {
+        let http = &mut self.reactor.http;
+        http.take_place_away(slot);
+        let connection = &mut http.connections[slot];
+        match connection.state {
+            State::Header | State::Reading if !connection.is_silent() => self.fail_http(now, slot, fault),
+            State::Parked => {
+                connection.incoming.is_last = true;
+                let id = connection.incoming.parked.as_ref().and_then(|message| message.id()).map(<[u8]>::to_vec);
+                self.reactor.refuse_http(now, slot, fault, id.as_deref());
+            }
+            State::Waiting | State::Events => self.give_exchange_up(now, slot, fault.clone()),
+            _ => self.reactor.leave_http(now, slot),
+        }
+    }
+
+    /// Gives up what a connection waits for.
+    fn give_exchange_up(&mut self, now: Moment, slot: usize, mut fault: Fault) {
+        let http = &mut self.reactor.http;
+        let connection = &mut http.connections[slot];
+        connection.incoming.is_last = true;
+        let (stream, serial, asks) = (connection.stream, connection.serial, connection.asks.take());
+        let owed = connection.outgoing.disown();
+        let Some(client) = connection.member.take() else { return self.reactor.leave_http(now, slot) };
+        let Some(member) = http.members.get_mut(client) else { return self.reactor.leave_http(now, slot) };
+        // What waits only to be taken by the core is taken back.
+        let is_its = |waiting: &mut Waiting| waiting.tells == Some((slot, serial));
+        let mut is_delivered = true;
+        while let Some(at) = member.inbox.iter_mut().position(is_its) {
+            let weight = member.inbox.remove(at).map_or(0, |waiting| waiting.message.weight());
+            http.memory.held -= weight;
+            is_delivered = false;
+        }
+        if is_delivered {
+            fault = fault.delivered();
+        }
+        member.since = now;
+        let (ids, has_left) = match &mut member.role {
+            Role::Modern { .. } => (asks.iter().map(Id::token).collect::<Vec<_>>(), true),
+            Role::Session(session) => {
+                session.detach(slot, &[]);
+                // Without the answer to its first request nobody knows its id.
+                (session.unanswered_on(stream).map(Id::token).collect(), session.begins_on(stream))
+            }
+        };
+        let reactor = &mut self.reactor;
+        let place = reactor.http.connections[slot].origin.place;
+        let text = format!("a request for MCP is given up: {} ({})", fault.why, fault.status.code());
+        reactor.tell(now, Input::Stranger { place, reason: fault.reason(), text });
+        reactor.fail_exchange(now, slot, &fault, &ids);
+        reactor.tell_sent(now, client, owed);
+        if has_left {
+            return reactor.tell(now, Input::Left(client));
+        }
+        for id in ids {
+            let cancels = Message::cancelling(&id, "there is no room for it", &mut self.reactor.http.lines);
+            cancels.into_iter().for_each(|message| self.hand_over(now, client, message, None));
+        }
+    }
+}
+
+/// What the places are for.
+const WHAT: &str = "connections";

@@ -105,6 +105,15 @@ impl Fault {
         Self { code: why.code(), data: Some(data), ..Self::new(Status::Ok, text) }
     }
 
+    /// The answer to a request could not be kept until its client came back for it.
+    pub fn answer_lost() -> Self {
+        let why = Reason::EventsLost;
+        let data = json!({ "reason": why.name(), "delivered": true });
+        let text =
+            "the answer to this request was lost: its connection broke, and limits.max_memory left no room to keep it";
+        Self { data: Some(data), ..Self::new(Status::Ok, text) }
+    }
+
     /// The session belongs to another daemon.
     pub fn session_of_another_node() -> Self {
         let why = "there is no such session: another node has begun it, which has gone, or a balancer brings its requests to \

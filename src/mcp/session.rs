@@ -2,12 +2,14 @@
 //! each line for it goes.
 //!
 //! A stream is a POST with requests, until the last one is answered, or the GET stream, which is number 0. It may have
-//! lost its connection: then its lines are kept (`log.rs`) for a GET that resumes after an event, or for the next GET.
+//! lost its connection: then its lines are kept (`log.rs`) for a GET that resumes after an event; those that are no
+//! answers also for the next GET.
 //!
-//! Invariant: a line goes to one stream (MCP 2025-11-25, "Multiple connections").
+//! Invariants: a line goes to one stream (MCP 2025-11-25, "Multiple Connections"). An answer is only sent on the stream
+//! of its request, or on a GET that resumes that.
 
 use super::fault::Fault;
-use super::log::{Event, Log};
+use super::log::{Carries, Event, Log};
 use super::versions::LEGACY_VERSIONS;
 use super::write::EventId;
 use crate::bus::id::Id;
@@ -64,6 +66,26 @@ struct Stream {
     place: u32,
     /// Events were sent, or its client expects several answers.
     has_events: bool,
+}
+
+impl Line<'_> {
+    /// What its event carries.
+    pub fn carries(&self) -> Carries {
+        match self {
+            Line::Answer(_) => Carries::Answer,
+            Line::Progress(_) => Carries::Progress,
+            Line::Unrelated | Line::Other => Carries::Other,
+        }
+    }
+}
+
+/// What a GET gets that resumes a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resumed {
+    /// What is kept, and what follows. The connection that it replaces, if there is one.
+    Events(Option<Connection>),
+    /// Nothing: the stream has ended, and nothing of it is left to send.
+    Nothing,
 }
 
 impl Stream {
@@ -148,8 +170,21 @@ impl Session {
         self.exchanges.iter().position(|exchange| exchange.token.as_deref().is_some_and(&is_it))
     }
 
-    /// Decides where a line for the client goes.
-    pub fn deliver(&mut self, line: &Line<'_>) -> Delivery {
+    /// Its client has cancelled a request, which gets no answer any more. Returns the connection that waits for nothing
+    /// else.
+    pub fn cancel(&mut self, id: &Id) -> Option<Connection> {
+        if self.initialize.as_ref() == Some(id) {
+            return None;
+        }
+        let at = self.exchanges.iter().position(|exchange| exchange.id == *id)?;
+        let number = self.exchanges.remove(at).stream;
+        let at = self.streams.iter().position(|stream| stream.number == number)?;
+        self.streams[at].pending -= 1;
+        if self.streams[at].pending > 0 { None } else { self.streams.remove(at).connection }
+    }
+
+    /// Decides where a line for the client goes. None for an answer that no request waits for.
+    pub fn deliver(&mut self, line: &Line<'_>) -> Option<Delivery> {
         let exchange = match *line {
             Line::Answer(id) => {
                 let id = Id::parse(id).ok();
@@ -162,6 +197,9 @@ impl Session {
             }),
             Line::Unrelated | Line::Other => None,
         };
+        if exchange.is_none() && matches!(line, Line::Answer(_)) {
+            return None;
+        }
         let number = match exchange {
             Some(at) => self.exchanges[at].stream,
             None => self.stream_of_no_request(line),
@@ -183,7 +221,7 @@ impl Session {
         if is_last {
             self.streams.remove(at);
         }
-        delivery
+        Some(delivery)
     }
 
     /// The stream of a line that names no request: that of the newest request whose client is connected, or that of
@@ -197,15 +235,31 @@ impl Session {
         newest.find(|stream| stream.connection.is_some()).map_or(0, |stream| stream.number)
     }
 
-    /// Keeps a sent line as an event, within `most` bytes in total. Returns how many undelivered ones are dropped for
-    /// it.
-    pub fn keep(&mut self, id: EventId, data: &[u8], most: usize) -> usize {
-        self.log.keep(Event { id, data: data.into(), is_untaken: false, is_nameless: false }, most)
+    /// Keeps a sent line as an event; those that are no answers within `most` bytes in total. Returns how many undelivered
+    /// ones are dropped for it.
+    pub fn keep(&mut self, id: EventId, data: &[u8], carries: Carries, most: usize) -> usize {
+        self.log.keep(Event { id, data: data.into(), carries, is_untaken: false, is_nameless: false }, most)
     }
 
-    /// Keeps a line that could not be sent. `is_nameless` if nothing was ever sent on its stream.
-    pub fn keep_untaken(&mut self, id: EventId, data: &[u8], is_nameless: bool, most: usize) -> usize {
-        self.log.keep(Event { id, data: data.into(), is_untaken: true, is_nameless }, most)
+    /// Keeps a line that could not be sent. `is_nameless` if nothing was ever sent on its stream: an answer is lost then,
+    /// since no client can ask for it.
+    pub fn keep_untaken(
+        &mut self,
+        id: EventId,
+        data: &[u8],
+        carries: Carries,
+        is_nameless: bool,
+        most: usize,
+    ) -> usize {
+        if is_nameless && carries == Carries::Answer {
+            return 1;
+        }
+        self.log.keep(Event { id, data: data.into(), carries, is_untaken: true, is_nameless }, most)
+    }
+
+    /// Gives up a kept answer for lack of memory. Returns how many undelivered ones are lost; none if it keeps no answer.
+    pub fn give_up_answer(&mut self) -> Option<usize> {
+        self.log.give_up_answer()
     }
 
     /// Notes that its stream became an event stream before its first event.
@@ -215,12 +269,10 @@ impl Session {
         }
     }
 
-    /// Detaches a closed connection, which did not deliver these events.
-    pub fn detach(&mut self, connection: Connection, untaken: &[EventId]) {
+    /// Detaches a closed connection, which did not deliver these events. Returns how many of them are lost.
+    pub fn detach(&mut self, connection: Connection, untaken: &[EventId]) -> usize {
         self.streams.iter_mut().filter(|it| it.connection == Some(connection)).for_each(|it| it.connection = None);
-        if !untaken.is_empty() {
-            self.log.give_back(untaken);
-        }
+        if untaken.is_empty() { 0 } else { self.log.give_back(untaken) }
     }
 
     /// The position of a stream's last event.
@@ -233,18 +285,25 @@ impl Session {
         self.streams[0].connection.replace(connection)
     }
 
-    /// Lets a GET resume after an event. Returns the stream, and the connection that it replaces.
+    /// Lets a GET resume after an event. What was dropped behind that, which was reported, is left out.
     ///
     /// # Errors
-    /// The events after that one are not all kept any more.
-    pub fn resume(&mut self, connection: Connection, id: EventId) -> Result<Option<Connection>, Fault> {
+    /// That event was not given out, or the answer behind it is not known any more.
+    pub fn resume(&mut self, connection: Connection, id: EventId) -> Result<Resumed, Fault> {
         let stream = self.streams.iter_mut().find(|stream| stream.number == id.stream);
-        let last = stream.as_ref().map(|stream| stream.place).or_else(|| self.log.last_of(id.stream));
-        if !last.is_some_and(|last| self.log.has_all(id, last)) {
-            let why = "the events after Last-Event-ID are not kept any more";
+        let has_ended = stream.is_none();
+        let last = match &stream {
+            Some(stream) => Some(stream.place),
+            None => self.log.last_of(id.stream).filter(|_| id.stream < self.next),
+        };
+        if last.is_none_or(|last| last < id.place) {
+            let why = "Last-Event-ID is none of this session, or the events after it are not kept any more";
             return Err(Fault::new(Status::BadRequest, why));
         }
-        Ok(stream.and_then(|stream| stream.connection.replace(connection)))
+        if has_ended && self.log.behind(id).next().is_none() {
+            return Ok(Resumed::Nothing);
+        }
+        Ok(Resumed::Events(stream.and_then(|stream| stream.connection.replace(connection))))
     }
 
     /// Whether more will come on a stream.
@@ -315,6 +374,10 @@ mod tests {
         Session::new("s".into(), None)
     }
 
+    fn deliver(session: &mut Session, line: &Line<'_>) -> Delivery {
+        session.deliver(line).expect("a request waits for it")
+    }
+
     fn post(session: &mut Session, connection: usize, id: u64, token: Option<&[u8]>) -> u32 {
         session.begin(connection, [(Id::Number(id), token)].into_iter(), false)
     }
@@ -323,12 +386,12 @@ mod tests {
     fn an_answer_alone_is_a_whole_response_and_one_after_progress_an_event() {
         let mut session = session();
         assert_eq!((post(&mut session, 10, 1, None), post(&mut session, 11, 2, Some(b"7"))), (1, 2));
-        let progress = session.deliver(&Line::Progress(b"7"));
+        let progress = deliver(&mut session, &Line::Progress(b"7"));
         let id = EventId { stream: 2, place: 1 };
         assert_eq!(progress, Delivery { connection: Some(11), id, is_whole: false, is_last: false, is_first: true });
-        let whole = session.deliver(&Line::Answer(b"1"));
+        let whole = deliver(&mut session, &Line::Answer(b"1"));
         assert!(whole.is_whole && whole.is_last && whole.connection == Some(10));
-        let last = session.deliver(&Line::Answer(b"2"));
+        let last = deliver(&mut session, &Line::Answer(b"2"));
         assert!(!last.is_whole && last.is_last && last.connection == Some(11));
         assert!(!session.goes_on(1) && !session.goes_on(2));
     }
@@ -339,50 +402,81 @@ mod tests {
         post(&mut session, 10, 1, Some("\"\u{e9}\"".as_bytes()));
         post(&mut session, 11, 2, Some(b"2"));
         post(&mut session, 12, 3, None);
-        assert_eq!(session.deliver(&Line::Progress(br#""\u00e9""#)).connection, Some(10));
-        assert_eq!(session.deliver(&Line::Progress(b"2.0")).connection, Some(11));
-        assert_eq!(session.deliver(&Line::Progress(br#""2""#)).connection, Some(12), "that is nobody's");
+        assert_eq!(deliver(&mut session, &Line::Progress(br#""\u00e9""#)).connection, Some(10));
+        assert_eq!(deliver(&mut session, &Line::Progress(b"2.0")).connection, Some(11));
+        assert_eq!(deliver(&mut session, &Line::Progress(br#""2""#)).connection, Some(12), "that is nobody's");
     }
 
     #[test]
     fn a_line_without_a_request_goes_to_the_newest_stream_or_to_get() {
         let mut session = session();
-        assert_eq!(session.deliver(&Line::Other).connection, None, "no client is connected");
+        assert_eq!(deliver(&mut session, &Line::Other).connection, None, "no client is connected");
         assert_eq!(session.open(20), None);
-        assert_eq!(session.deliver(&Line::Other).connection, Some(20));
+        assert_eq!(deliver(&mut session, &Line::Other).connection, Some(20));
         post(&mut session, 10, 1, None);
-        assert_eq!(session.deliver(&Line::Other).connection, Some(10));
-        assert_eq!(session.deliver(&Line::Unrelated).connection, Some(20));
+        assert_eq!(deliver(&mut session, &Line::Other).connection, Some(10));
+        assert_eq!(deliver(&mut session, &Line::Unrelated).connection, Some(20));
         assert_eq!(session.open(21), Some(20), "a new GET replaces the old one");
         session.detach(21, &[]);
-        assert_eq!(session.deliver(&Line::Unrelated).connection, Some(10));
+        assert_eq!(deliver(&mut session, &Line::Unrelated).connection, Some(10));
     }
 
     #[test]
     fn a_stream_is_resumed_after_an_event_while_that_is_kept() {
         let mut session = session();
         post(&mut session, 10, 1, None);
-        let first = session.deliver(&Line::Other);
-        session.keep(first.id, b"a", 1000);
+        let first = deliver(&mut session, &Line::Other);
+        session.keep(first.id, b"a", Carries::Other, 1000);
         session.detach(10, &[]);
-        let answer = session.deliver(&Line::Answer(b"1"));
+        let progress = deliver(&mut session, &Line::Other);
+        assert_eq!(progress.id.stream, 0, "what names no request is for the next GET");
+        let answer = deliver(&mut session, &Line::Answer(b"1"));
         assert_eq!(answer.connection, None);
-        session.keep_untaken(answer.id, b"b", false, 1000);
-        assert_eq!(session.resume(30, first.id), Ok(None));
+        session.keep_untaken(answer.id, b"b", Carries::Answer, false, 1000);
+        assert_eq!(session.resume(30, first.id), Ok(Resumed::Events(None)));
         let behind: Vec<_> = session.events_behind(first.id).map(|event| event.data.to_vec()).collect();
         assert_eq!((behind, session.goes_on(1)), (vec![b"b".to_vec()], false));
-        assert!(session.resume(30, EventId { stream: 9, place: 0 }).is_err());
-        assert_eq!(session.untaken(false).count(), 0, "its client can ask for it");
-        let next: Vec<_> = session.untaken(true).map(|event| event.taken().0).collect();
-        assert_eq!(next, [EventId { stream: 0, place: 1 }], "a new GET is sent it in any case");
+        for (stream, place) in [(9, 0), (2, 0), (1, answer.id.place + 1)] {
+            assert!(session.resume(30, EventId { stream, place }).is_err(), "{stream}-{place} was not given out");
+        }
+        assert_eq!(session.resume(30, answer.id), Ok(Resumed::Nothing));
+        assert_eq!(session.untaken(true).count(), 0, "no answer stands on a stream that resumes none");
+    }
+
+    #[test]
+    fn a_cancelled_request_gets_no_answer_and_its_stream_ends_with_it() {
+        let mut session = session();
+        session.begin(10, [(Id::Number(1), None), (Id::Number(2), None)].into_iter(), true);
+        assert_eq!(session.cancel(&Id::Number(1)), None, "the other one waits");
+        assert_eq!(session.deliver(&Line::Answer(b"1")), None);
+        assert!(session.goes_on(1) && !session.waits_for(&Id::Number(1)));
+        assert_eq!(session.cancel(&Id::Number(2)), Some(10));
+        assert_eq!((session.goes_on(1), session.cancel(&Id::Number(2))), (false, None));
+        assert_eq!(session.resume(30, EventId { stream: 1, place: 0 }), Ok(Resumed::Nothing), "a client may ask");
+    }
+
+    #[test]
+    fn initialize_is_not_cancelled() {
+        let mut session = Session::new("s".into(), Some(Id::Number(0)));
+        post(&mut session, 10, 0, None);
+        assert_eq!(session.cancel(&Id::Number(0)), None);
+        assert!(deliver(&mut session, &Line::Answer(b"0")).is_whole);
+    }
+
+    #[test]
+    fn an_answer_of_which_nothing_was_sent_can_be_asked_for_by_nobody_and_is_lost() {
+        let mut session = session();
+        let id = EventId { stream: post(&mut session, 10, 1, None), place: 1 };
+        assert_eq!(session.keep_untaken(id, b"b", Carries::Answer, true, 1000), 1);
+        assert_eq!(session.weight(), 0);
     }
 
     #[test]
     fn a_batch_ends_with_its_last_answer() {
         let mut session = session();
         session.begin(10, [(Id::Number(1), None), (Id::Number(2), None)].into_iter(), true);
-        let one = session.deliver(&Line::Answer(b"2"));
+        let one = deliver(&mut session, &Line::Answer(b"2"));
         assert!(!one.is_whole && !one.is_last);
-        assert!(session.deliver(&Line::Answer(b"1")).is_last);
+        assert!(deliver(&mut session, &Line::Answer(b"1")).is_last);
     }
 }

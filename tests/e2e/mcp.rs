@@ -171,8 +171,80 @@ fn an_answer_whose_connection_broke_is_fetched_after_the_last_event() {
     daemon.stop();
 }
 
+/// Requests of a session whose connections broke after one event each. Returns the ids of those events.
+fn cut_off(client: &Http, ids: std::ops::Range<u64>) -> Vec<String> {
+    let log = notification("notifications/message", json!({ "data": "x" }));
+    let cut = ids.map(|id| {
+        let mut cut = client.again();
+        cut.post(&request(id, "write", json!({ "text": format!("{log}\n") })));
+        assert!(cut.answer().is_stream());
+        cut.message().expect("it comes").id.expect("it can be resumed after")
+    });
+    cut.collect()
+}
+
+/// An answer of nearly a megabyte.
+fn long_answer(id: u64) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "result": { "text": "x".repeat(900_000) } })
+}
+
 #[test]
-fn an_answer_without_an_event_id_is_delivered_by_the_next_get() {
+fn an_answer_outlives_its_stream_however_long_it_is_and_whatever_comes_before_and_after_it() {
+    let daemon = door(dedicated(), json!({}));
+    let client = Http::session(daemon.address(), VERSION);
+    let mut other = client.again();
+    let log = notification("notifications/message", json!({ "data": "x" }));
+    let params = json!({ "text": format!("{log}\n"), "_meta": { "progressToken": "t" } });
+    let mut cut = client.again().with_little_room();
+    cut.post(&request(1, "write", params));
+    assert!(cut.answer().is_stream());
+    let last = cut.message().expect("it comes");
+    let progress = |number: u64| {
+        notification("notifications/progress", json!({ "progressToken": "t", "progress": number })).to_string()
+    };
+    // It is begun on the connection that breaks, and is longer than that and the kernels hold.
+    let answer = json!({ "jsonrpc": "2.0", "id": 1, "result": { "text": "x".repeat(900_000) } });
+    let lines: Vec<String> = (0..400).map(progress).chain([answer.to_string()]).collect();
+    assert_eq!(other.ask(&notification("write", json!({ "text": lines.join("\n") + "\n" }))).status, 202);
+    assert_eq!(other.call(2, "a", json!({}))["id"], 2, "all of it has come before this");
+    cut.reset();
+    let changed = notification("notifications/tools/list_changed", json!({})).to_string();
+    let text = vec![changed; 400].join("\n") + "\n";
+    assert_eq!(other.ask(&notification("write", json!({ "text": text }))).status, 202);
+    let mut back = client.again();
+    assert!(back.open(last.id.as_deref()).is_stream());
+    assert_eq!(messages(&back.events()).last(), Some(&answer));
+    daemon.stop();
+}
+
+#[test]
+fn an_answer_that_cannot_be_kept_is_an_error_with_its_id_on_the_stream_that_resumes() {
+    let daemon = door_of(Setup::new([dedicated()]).limit("max_memory", 16 << 20), json!({}));
+    let client = Http::session(daemon.address(), VERSION);
+    let cut = cut_off(&client, 1..13);
+    let mut other = client.again();
+    for id in 1..13 {
+        let text = format!("{}\n", long_answer(id));
+        assert_eq!(other.ask(&notification("write", json!({ "text": text }))).status, 202);
+    }
+    assert_eq!(other.call(20, "a", json!({}))["id"], 20, "all of them have come before this");
+    let results = cut.iter().zip(1..).map(|(last, id)| {
+        let mut back = client.again();
+        assert!(back.open(Some(last)).is_stream());
+        let told = messages(&back.events());
+        let told = told.last().expect("it is answered");
+        assert_eq!(told["id"], json!(id));
+        let is_lost = told["error"]["data"]["reason"] == "events_lost";
+        assert!(is_lost || *told == long_answer(id));
+        !is_lost
+    });
+    assert_eq!(results.filter(|is_there| *is_there).count(), 9, "as many as half of max_memory holds");
+    daemon.logs(&["reason=events_lost"]);
+    daemon.stop();
+}
+
+#[test]
+fn an_answer_that_nobody_can_ask_for_is_reported_and_stands_on_no_other_stream() {
     let pool = with(worker("tools", 1, &["--keep"]), "assignment", "dedicated");
     let daemon = door(pool, json!({}));
     let client = Http::session(daemon.address(), VERSION);
@@ -185,9 +257,11 @@ fn an_answer_without_an_event_id_is_delivered_by_the_next_get() {
     cut.reset();
     daemon.until("the connection has gone", || daemon.sockets() <= before);
     assert_eq!(other.call(2, "release", json!({}))["id"], 2);
+    daemon.logs(&["reason=events_lost"]);
     let mut stream = client.stream();
-    let event = stream.message().expect("it was kept");
-    assert_eq!(event.json()["id"], 1);
+    let changed = notification("notifications/tools/list_changed", json!({}));
+    assert_eq!(other.ask(&notification("write", json!({ "text": format!("{changed}\n") }))).status, 202);
+    assert_eq!(stream.message().expect("it comes").json(), changed);
     daemon.stop();
 }
 
@@ -228,6 +302,17 @@ fn the_end_of_a_session_ends_its_worker_and_the_end_of_the_worker_the_session() 
     let answer = client.ask(&request(5, "die", json!({})));
     assert_eq!(answer.json()["error"]["data"]["reason"], "worker_exited", "{answer:?}");
     assert_eq!(client.ask(&request(6, "a", json!({}))).status, 404, "clients begin anew then");
+    daemon.stop();
+}
+
+#[test]
+fn the_stream_of_a_get_ends_without_a_response_when_the_worker_ends() {
+    let daemon = door(dedicated(), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let mut stream = client.stream();
+    let answer = client.ask(&request(5, "die", json!({})));
+    assert_eq!(answer.json()["error"]["data"]["reason"], "worker_exited", "{answer:?}");
+    assert_eq!(messages(&stream.events()), [] as [Value; 0]);
     daemon.stop();
 }
 

@@ -175,20 +175,17 @@ impl<I: Io> crate::shell::reactor::Reactor<I> {
         debug_assert!(connection.state == State::Leaving);
         let Unsent { owed, events, whole, is_begun } = connection.outgoing.give_up();
         let Some(client) = connection.member.take() else { return };
-        let most = self.http.most_kept();
         let Some(member) = self.http.members.get_mut(client) else { return };
         let (has_left, lost) = match &mut member.role {
             Role::Modern { .. } => (true, 0),
             Role::Session(session) => {
-                session.detach(slot, &events);
+                let dropped = session.detach(slot, &events);
                 // No client knows its id, nor ever will.
-                let is_unknown = session.is_unheard()
-                    || whole.as_ref().is_some_and(|(id, _)| id.stream == Session::FIRST) && !is_begun;
-                let before = session.weight();
-                let lost = whole.map_or(0, |(id, body)| session.keep_untaken(id, &body, true, most));
-                self.http.memory.keep(before, session.weight());
+                let is_unknown =
+                    session.is_unheard() || whole.is_some_and(|id| id.stream == Session::FIRST) && !is_begun;
                 member.since = now;
-                (is_unknown, lost)
+                // No client can ask for an answer that is no event.
+                (is_unknown, dropped + usize::from(whole.is_some() && !is_unknown))
             }
         };
         self.count_lost_events(client, lost);

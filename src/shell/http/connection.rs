@@ -148,7 +148,7 @@ pub(super) struct Unsent {
     /// Events that can be resent.
     pub events: Vec<EventId>,
     /// An answer that is not an event.
-    pub whole: Option<(EventId, Vec<u8>)>,
+    pub whole: Option<EventId>,
     /// That answer was partly sent.
     pub is_begun: bool,
 }
@@ -159,8 +159,8 @@ pub(in crate::shell) struct Outgoing {
     now: Batch,
     sent: usize,
     next: Batch,
-    /// The answer that is not an event: its position, and its length.
-    pub whole: Option<(EventId, usize)>,
+    /// The answer that is not an event.
+    pub whole: Option<EventId>,
     /// It is in the list of outputs with something to send.
     pub is_dirty: bool,
     /// The connection is closed after what is being sent, and its receive is cancelled.
@@ -226,10 +226,7 @@ impl Outgoing {
     /// Gives up sending. Returns what was not sent.
     pub(super) fn give_up(&mut self) -> Unsent {
         let is_begun = self.next.bytes.is_empty() && self.sent > 0;
-        let whole = self.whole.take().filter(|_| !self.is_empty()).map(|(id, length)| {
-            let all = if self.next.bytes.is_empty() { &self.now.bytes } else { &self.next.bytes };
-            (id, all[all.len().saturating_sub(length)..].to_vec())
-        });
+        let whole = self.whole.take().filter(|_| !self.is_empty());
         let mut events = std::mem::take(&mut self.now.events);
         events.append(&mut self.next.events);
         let owed = std::mem::take(&mut self.now.owed) + std::mem::take(&mut self.next.owed);

@@ -5,19 +5,19 @@ use super::Http;
 use super::connection::{KEEP_ALIVE, State};
 use super::members::{Member, Role};
 use crate::bus::id::Id;
-use crate::bus::port::{ClientKey, Close, Input, Moment, Peer, Reason};
+use crate::bus::port::{ClientKey, Close, Input, Moment, Peer};
 use crate::http1::Status;
 use crate::io::Io;
 use crate::mcp::fault::status_of;
 use crate::mcp::message::string;
-use crate::mcp::session::{self, Delivery};
+use crate::mcp::session::{self, Delivery, Resumed};
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Fault, Session};
 use crate::scan::{Line, PAD, Partial, Window, decoded, member};
 use crate::shell::reactor::Reactor;
 use crate::shell::timers::Timer;
 
-/// Maximum bytes of events that a session keeps.
+/// Maximum bytes of events that a session keeps, besides answers.
 const MOST_KEPT: usize = 512 * 1024;
 
 /// The routing fields of a line from the core.
@@ -31,7 +31,7 @@ struct Said<'a> {
 }
 
 impl Http {
-    /// How many bytes of events each session may keep.
+    /// How many bytes of events each session may keep, besides answers.
     pub(super) fn most_kept(&self) -> usize {
         MOST_KEPT.min(self.memory.most / self.members.sessions.len().max(1))
     }
@@ -91,12 +91,6 @@ impl Said<'_> {
     /// The HTTP status for it, if it is an answer.
     fn status(&self) -> Status {
         self.code().map_or(Status::Ok, status_of)
-    }
-
-    /// Whether it is the error for a request that its client has cancelled.
-    fn ends_cancelled(&self) -> bool {
-        self.code() == Some(Reason::Cancelled.code().into())
-            && memchr::memmem::find(self.text, b"\"reason\":\"cancelled\"").is_some()
     }
 }
 
@@ -172,12 +166,17 @@ impl<I: Io> Reactor<I> {
 
     /// Delivers a line for a session. None if nothing of it is in flight.
     fn deliver_to_session(&mut self, now: Moment, client: ClientKey, said: &Said<'_>) -> Option<bool> {
+        if said.answers && said.id.is_none() {
+            // The core says why it closes the session. No stream may carry a response but those of its request, and
+            // each pending request gets an error of its own.
+            return None;
+        }
         let most = self.http.most_kept();
         let session = self.http.members.get_mut(client)?.session()?;
         let kind = said.kind();
         let answered = said.id.filter(|_| said.answers).and_then(|id| Id::parse(id).ok());
         let is_first = answered.is_some() && session.initialize == answered;
-        let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind);
+        let Delivery { connection, id, is_whole, is_last, is_first: is_nameless } = session.deliver(&kind)?;
         // A half-closed client may have gone, or wait for this.
         let may_be_gone = connection.is_some_and(|at| self.http.connections[at].incoming.has_ended);
         let header = is_first.then(|| session.id.clone());
@@ -190,19 +189,18 @@ impl<I: Io> Reactor<I> {
         }
         let before = session.weight();
         let lost = match connection {
-            // A client that has cancelled and left does not expect it.
-            None if said.ends_cancelled() => 0,
-            Some(_) if is_whole && !may_be_gone => 0,
-            Some(_) if !may_be_gone => session.keep(id, said.text, most),
-            _ => session.keep_untaken(id, said.text, is_nameless, most),
+            Some(_) if is_whole => 0,
+            Some(_) if !may_be_gone => session.keep(id, said.text, kind.carries(), most),
+            _ => session.keep_untaken(id, said.text, kind.carries(), is_nameless, most),
         };
-        self.http.memory.keep(before, session.weight());
+        self.http.memory.keep_log(before, session.weight());
         self.count_lost_events(client, lost);
+        self.give_up_answers();
         let connection = connection?;
         if is_whole {
             let header = header.as_deref().filter(|_| !said.is_error);
             self.answer_whole(now, connection, Status::Ok, said, header);
-            self.http.connections[connection].outgoing.whole = (!may_be_gone).then_some((id, said.text.len()));
+            self.http.connections[connection].outgoing.whole = Some(id);
         } else {
             if self.http.connections[connection].state == State::Waiting {
                 self.begin_http_events(now, connection, id.place - 1);
@@ -273,8 +271,13 @@ impl<I: Io> Reactor<I> {
     ) -> Result<(), Fault> {
         let session = self.http.members.get_mut(client).and_then(Member::session);
         let session = session.ok_or_else(Fault::no_session)?;
-        let old = match behind {
-            Some(id) => session.resume(slot, id)?,
+        let old = match behind.map(|id| session.resume(slot, id)).transpose()? {
+            Some(Resumed::Events(old)) => old,
+            // A client that reads this does not try again.
+            Some(Resumed::Nothing) => {
+                self.answer_empty(now, slot, Status::NoContent);
+                return Ok(());
+            }
             None => session.open(slot),
         };
         let stream = behind.map_or(0, |id| id.stream);
@@ -319,6 +322,21 @@ impl<I: Io> Reactor<I> {
             self.begin_http_events(now, slot, 0);
         }
         if self.http.connections.get(slot).is_some_and(|connection| connection.state == State::Events) {
+            self.end_http_events(now, slot);
+        }
+    }
+
+    /// The response to requests that their client has cancelled ends without an answer (MCP, "Cancellation").
+    pub(super) fn end_unanswered(&mut self, now: Moment, slot: usize) {
+        let Some(connection) = self.http.connections.get_mut(slot) else { return };
+        if connection.state == State::Waiting {
+            // No event begins it: nothing will come that it could be resumed for.
+            connection.incoming.is_last |= connection.incoming.is_old;
+            let manner = connection.manner(None);
+            write::begin_events(connection.outgoing.queue(), &manner);
+            connection.state = State::Events;
+        }
+        if connection.state == State::Events {
             self.end_http_events(now, slot);
         }
     }
@@ -388,7 +406,7 @@ impl<I: Io> Reactor<I> {
                 member.session().map(|session| session.unanswered_on(stream).map(Id::token).collect());
             self.lose_member(now, at, client, &unanswered.unwrap_or_default());
         }
-        self.http.memory.keep(member.kept(), 0);
+        self.http.memory.keep_log(member.kept(), 0);
         let lost = member.session().map_or(0, Session::forget);
         self.count_lost_events(client, lost);
         self.tell(now, Input::Closed(client));
@@ -420,6 +438,19 @@ impl<I: Io> Reactor<I> {
                 self.end_http_events(now, slot);
             }
             _ => {}
+        }
+    }
+
+    /// While sessions keep more than they may, the one that keeps most gives up an answer, and its client gets an error in
+    /// its place.
+    pub(super) fn give_up_answers(&mut self) {
+        while self.http.memory.logs > 2 * self.http.memory.most {
+            let Some(member) = self.http.members.largest_log() else { return };
+            let (client, before) = (member.client, member.kept());
+            let Some(lost) = member.session().and_then(Session::give_up_answer) else { return };
+            let now = member.kept();
+            self.http.memory.keep_log(before, now);
+            self.count_lost_events(client, lost);
         }
     }
 

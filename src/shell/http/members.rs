@@ -132,6 +132,11 @@ impl Members {
         self.table.iter().filter_map(Option::as_deref)
     }
 
+    /// The member that keeps most events.
+    pub(super) fn largest_log(&mut self) -> Option<&mut Member> {
+        self.table.iter_mut().filter_map(Option::as_deref_mut).max_by_key(|member| member.kept())
+    }
+
     /// Members admitted by a token at this listener.
     pub(in crate::shell) fn bearers_of(&self, listener: usize) -> impl Iterator<Item = (ClientKey, &Bearer)> {
         let of_listener = self.iter().filter(move |member| member.listener == listener);

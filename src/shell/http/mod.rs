@@ -77,7 +77,9 @@ struct Memory {
     held: usize,
     /// Events kept by sessions, and queued output.
     kept: usize,
-    /// Limit of what may be held, and of all sessions' kept events.
+    /// Events kept by sessions.
+    logs: usize,
+    /// Limit of what may be held, of all sessions' kept events that are no answers, and of their answers.
     most: usize,
 }
 
@@ -85,6 +87,12 @@ impl Memory {
     /// Updates what is kept from `before` to `now`.
     fn keep(&mut self, before: usize, now: usize) {
         self.kept = self.kept - before + now;
+    }
+
+    /// Updates what a session keeps from `before` to `now`.
+    fn keep_log(&mut self, before: usize, now: usize) {
+        self.keep(before, now);
+        self.logs = self.logs - before + now;
     }
 }
 
@@ -236,9 +244,10 @@ impl Http {
         let bodies = self.connections.iter().map(|(_, connection)| connection.incoming.weight());
         let waiting = self.members.iter().map(|member| member.waiting());
         assert_eq!(self.memory.held, bodies.chain(waiting).sum::<usize>(), "what is held is counted");
-        let events = self.members.iter().map(|member| member.kept());
+        let events = || self.members.iter().map(|member| member.kept());
+        assert_eq!(self.memory.logs, events().sum::<usize>(), "events are counted");
         let outputs = self.connections.iter().map(|(_, connection)| connection.outgoing.weighed);
-        assert_eq!(self.memory.kept, events.chain(outputs).sum::<usize>(), "what is kept is counted");
+        assert_eq!(self.memory.kept, events().chain(outputs).sum::<usize>(), "what is kept is counted");
     }
 
     /// Whether there are no connections, no sessions, and nothing queued.

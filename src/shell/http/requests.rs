@@ -14,6 +14,7 @@ use crate::mcp::fault::INVALID_REQUEST;
 use crate::mcp::session::MOST_REQUESTS;
 use crate::mcp::write::{self, EventId};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, message, modern};
+use crate::scan::member;
 use crate::shell::handshakes::upgrade::turned_away;
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
@@ -269,7 +270,10 @@ impl<I: Io> Shell<I> {
         if has_requests {
             connection.stream = session.begin(slot, first.into_iter().chain(others), is_batch);
         }
+        let cancelled: Vec<usize> =
+            messages.iter().filter_map(|message| session.cancel(&cancelled_by(message)?)).collect();
         self.await_answer(now, slot);
+        cancelled.into_iter().for_each(|slot| self.reactor.end_unanswered(now, slot));
         let tells = (!has_requests).then_some(slot);
         match body {
             Body::One(message) => self.hand_over(now, client, message, tells),
@@ -403,6 +407,13 @@ fn requests_of<'a>(session: &Session, messages: &'a [Message]) -> Result<(Option
         }
     }
     Ok((first, others))
+}
+
+/// The request that a message cancels.
+fn cancelled_by(message: &Message) -> Option<Id> {
+    let cancels = message.kind() == Kind::Notification && *message.method() == *b"notifications/cancelled";
+    let id = cancels.then(|| message.params().and_then(|params| member(params, b"requestId"))).flatten();
+    Id::parse(id?).ok()
 }
 
 fn too_long() -> Fault {

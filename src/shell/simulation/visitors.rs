@@ -421,6 +421,7 @@ impl Visitor {
         }
         let answer = Answer { wire: Some(number), event: event.map(str::to_owned), is_whole: false };
         let behind = if let Some(What::Get(behind)) = what { Some(behind.as_deref()) } else { None };
+        assert_ne!(behind, Some(None), "{} is told {message} on a stream that resumes none", self.name);
         match self.asked.remove(&id) {
             Some(call) => {
                 assert!(behind.is_some() || number == call.wire, "{} is answered on {number}: {call:?}", self.name);
@@ -490,7 +491,8 @@ impl Visitor {
             What::Nonsense => is_one_of(&[400]),
             What::Note => is_one_of(&[202, 400, 404, 503]),
             What::Delete => is_one_of(&[204, 404]),
-            What::Get(_) => is_one_of(&[200, 400, 404]),
+            What::Get(None) => is_one_of(&[200, 404]),
+            What::Get(Some(_)) => is_one_of(&[200, 204, 400, 404]),
             What::Begin | What::Calls(_) => is_one_of(&[200, 400, 404, 503]),
         }
         if let What::Calls(numbers) = what {

@@ -1,13 +1,11 @@
 //! The body of a POST: one message, or several in a batch (2025-03-26). Each becomes a line.
 
 use std::borrow::Cow;
-use std::sync::LazyLock;
-
-use memchr::memmem::Finder;
-use serde_json::value::RawValue;
+use std::rc::Rc;
 
 use super::fault::{Fault, INVALID_REQUEST, PARSE_ERROR};
-use crate::scan::{Line, Outcome, PAD, Partial, Scanner, Window, decoded, member};
+use crate::http1::Status;
+use crate::scan::{Line, Outcome, PAD, Partial, Scanner, SkipValue, Span, Window, decoded, member};
 
 /// The kind of a message, by its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,10 +18,14 @@ pub enum Kind {
     Response,
 }
 
-/// One message, as a line with padding around it.
+/// One message, as a line with padding around it: its body, or a part of that of its batch.
 pub struct Message {
-    padded: Vec<u8>,
+    padded: Rc<Vec<u8>>,
+    /// Where its line begins and ends there, without its newline.
+    start: usize,
+    end: usize,
     line: Line,
+    weight: usize,
 }
 
 /// The contents of a body.
@@ -33,6 +35,12 @@ pub enum Body {
     /// An array of them.
     Batch(Vec<Message>),
 }
+
+/// Maximum number of messages in a batch. Each of them is passed on in the same turn of the loop.
+pub const MOST_MESSAGES: usize = 1024;
+/// A body is scanned once this much of it has come: a usual one only once, when it is complete, and a long one piece by
+/// piece, so that no piece takes long.
+const SCAN_FROM: usize = 64 * 1024;
 
 /// Reads lines one at a time, each of which is the whole input.
 #[derive(Default)]
@@ -58,61 +66,237 @@ impl LineReader {
     }
 }
 
-/// A buffer with room for a body of `bytes` bytes.
-pub fn room(bytes: usize) -> Vec<u8> {
-    let mut room = Vec::with_capacity(PAD + bytes + 1 + PAD);
-    room.resize(PAD, 0);
-    room
+/// A body as it comes. It is taken apart piece by piece, and no byte of it is looked at again when it is complete, so that
+/// the last piece of the longest body takes no longer than any other.
+#[derive(Default)]
+pub struct Upload {
+    /// The bytes so far, after a pad. Those between the messages of a batch are blanks and newlines.
+    padded: Vec<u8>,
+    shape: Shape,
+    partial: Partial,
+    /// The messages of a batch that the scanner has read.
+    lines: Vec<Line>,
+    /// How many messages of a batch have begun.
+    begun: usize,
+    /// The scanner may read up to here.
+    settled: usize,
+    /// There are carriage returns in it, which have to become blanks.
+    has_returns: bool,
+    fault: Option<Fault>,
 }
 
-/// The number of bytes of the body received so far.
-pub fn received(body: &[u8]) -> usize {
-    body.len().saturating_sub(PAD)
+/// What an upload is, as far as it has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Shape {
+    /// Only blanks have come.
+    #[default]
+    Blank,
+    /// One message.
+    One,
+    /// A batch, before a message, which has to come if there was a comma.
+    Before { comma: bool },
+    /// A batch, in a message.
+    Within(SkipValue),
+    /// A batch, right after a message.
+    After,
+    /// A batch, after a message and a blank.
+    Between,
+    /// A batch, after its end.
+    Over,
 }
 
-/// Reads a body that follows the [`room`] before it.
-///
-/// # Errors
-/// It is neither a message nor an array of messages.
-pub fn read(mut body: Vec<u8>, reader: &mut LineReader) -> Result<Body, Fault> {
-    let text = body.get(PAD..).unwrap_or_default().trim_ascii();
-    if text.starts_with(b"[") {
-        let parts: Vec<&RawValue> = serde_json::from_slice(text).map_err(|error| malformed(&error.to_string()))?;
-        let parts = parts.iter().map(|part| {
-            let mut body = room(part.get().len());
-            body.extend_from_slice(part.get().as_bytes());
-            line_of(body, reader)
-        });
-        let messages = parts.collect::<Result<Vec<_>, _>>()?;
-        return match messages.is_empty() {
-            true => Err(Fault::bad(INVALID_REQUEST, "the batch is empty")),
-            false => Ok(Body::Batch(messages)),
+impl Upload {
+    /// Whether these next bytes begin a batch.
+    pub fn begins_batch(&self, data: &[u8]) -> bool {
+        self.shape == Shape::Blank && self.fault.is_none() && data.iter().find(|byte| !is_blank(**byte)) == Some(&b'[')
+    }
+
+    /// Refuses it, whatever else comes. What came is forgotten.
+    pub fn refuse(&mut self, fault: Fault) {
+        *self = Self { fault: Some(fault), ..Self::default() };
+    }
+
+    /// Memory used, in bytes.
+    pub fn weight(&self) -> usize {
+        self.len() + self.lines.capacity() * size_of::<Line>()
+    }
+
+    /// The number of bytes so far.
+    fn len(&self) -> usize {
+        self.padded.len().saturating_sub(2 * PAD)
+    }
+
+    /// Takes the next bytes.
+    pub fn push(&mut self, data: &[u8], reader: &mut LineReader) {
+        if self.fault.is_some() {
+            return;
+        }
+        let at = self.len();
+        if self.padded.is_empty() {
+            self.padded.reserve(PAD + data.len() + 1 + PAD);
+            self.padded.resize(PAD, 0);
+        }
+        self.padded.truncate(PAD + at);
+        self.padded.extend_from_slice(data);
+        let new = &mut self.padded[PAD + at..];
+        if memchr::memchr2(b'\n', b'\r', new).is_some() {
+            // Between tokens both are blanks, and within a string neither is valid: the scanner sees which it is, if none
+            // of them looks like the end of a line.
+            new.iter_mut().filter(|byte| **byte == b'\n').for_each(|byte| *byte = b'\r');
+            self.has_returns = true;
+        }
+        if self.shape == Shape::Blank {
+            match new.iter().position(|byte| !is_blank(*byte)) {
+                Some(first) if new[first] == b'[' => {
+                    new[first] = b' ';
+                    self.shape = Shape::Before { comma: false };
+                }
+                Some(_) => self.shape = Shape::One,
+                None => {}
+            }
+        }
+        let is_right = match self.shape {
+            Shape::Blank | Shape::One => Ok(()),
+            _ => self.split(PAD + at),
         };
+        if self.shape == Shape::One {
+            self.settled = self.padded.len() - PAD;
+        }
+        self.padded.resize(self.padded.len() + PAD, 0);
+        let is_due = self.settled - self.partial.scanned() >= SCAN_FROM;
+        let result = is_right.and_then(|()| if is_due { self.scan(reader) } else { Ok(()) });
+        if let Err(fault) = result {
+            self.refuse(fault);
+        }
     }
-    if memchr::memchr2(b'\n', b'\r', text).is_some() {
-        // Between tokens a newline is white space. Within a string it is invalid.
-        serde_json::from_slice::<serde::de::IgnoredAny>(text).map_err(|error| malformed(&error.to_string()))?;
-        body.iter_mut().filter(|byte| matches!(**byte, b'\n' | b'\r')).for_each(|byte| *byte = b' ');
+
+    /// Parts the messages of a batch, from a place in the buffer on. A newline is written before and after each.
+    fn split(&mut self, from: usize) -> Result<(), Fault> {
+        let mut at = from;
+        while let Some(&byte) = self.padded.get(at) {
+            let (is_blank, ends) = (is_blank(byte), self.shape == Shape::After);
+            self.shape = match self.shape {
+                Shape::Within(mut value) => match value.read(&self.padded[at..]) {
+                    Some(length) => {
+                        at += length;
+                        self.shape = Shape::After;
+                        continue;
+                    }
+                    None => {
+                        self.shape = Shape::Within(value);
+                        break;
+                    }
+                },
+                Shape::Before { .. } if byte == b'{' => {
+                    self.begun += 1;
+                    if self.begun > MOST_MESSAGES {
+                        return Err(too_many());
+                    }
+                    self.padded[at - 1] = b'\n';
+                    self.shape = Shape::Within(SkipValue::default());
+                    continue;
+                }
+                Shape::Before { comma: false } if byte == b']' => Shape::Over,
+                shape @ (Shape::Before { .. } | Shape::Between | Shape::Over) if is_blank => shape,
+                Shape::After if is_blank => Shape::Between,
+                Shape::After | Shape::Between if byte == b',' => Shape::Before { comma: true },
+                Shape::After | Shape::Between if byte == b']' => Shape::Over,
+                Shape::Before { .. } => return Err(malformed(&format!("not a JSON object, at byte {}", at - PAD))),
+                _ => return Err(malformed(&format!("not JSON, at byte {}", at - PAD))),
+            };
+            // The scanner has not come here yet.
+            self.padded[at] = if ends { b'\n' } else { b' ' };
+            at += 1;
+            if ends {
+                self.settled = at - PAD;
+            }
+        }
+        if let Shape::Within(_) | Shape::After = self.shape {
+            self.settled = self.padded.len() - PAD;
+        }
+        Ok(())
     }
-    line_of(body, reader).map(Body::One)
+
+    /// Lets the scanner read what is settled.
+    fn scan(&mut self, reader: &mut LineReader) -> Result<(), Fault> {
+        let window = Window::new(&self.padded, PAD, PAD + self.settled);
+        let scanner = reader.scanner.get_or_insert_with(Scanner::new);
+        loop {
+            reader.lines.clear();
+            let outcome = scanner.scan(&mut self.partial, window, &mut reader.lines);
+            self.lines.extend_from_slice(&reader.lines);
+            match outcome {
+                Outcome::More => return Ok(()),
+                Outcome::Full => {}
+                Outcome::Malformed { at, fault, .. } => {
+                    return Err(malformed(&format!("{}, at byte {at}", fault.what())));
+                }
+            }
+        }
+    }
+
+    /// The messages of a complete body.
+    ///
+    /// # Errors
+    /// It is neither a message nor an array of messages.
+    pub fn finish(mut self, reader: &mut LineReader) -> Result<Body, Fault> {
+        if let Some(fault) = self.fault {
+            return Err(fault);
+        }
+        match self.shape {
+            Shape::Blank => return Err(malformed("the body is empty")),
+            Shape::One | Shape::Over => {}
+            _ => return Err(malformed("the array does not end")),
+        }
+        let is_one = self.shape == Shape::One;
+        self.padded.truncate(self.padded.len() - PAD);
+        self.padded.push(b'\n');
+        self.settled = self.padded.len() - PAD;
+        self.padded.resize(self.padded.len() + PAD, 0);
+        self.scan(reader)?;
+        self.lines.iter().try_for_each(check)?;
+        if self.has_returns {
+            self.padded.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
+        }
+        let (padded, lines) = (Rc::new(self.padded), self.lines);
+        if lines.is_empty() {
+            return Err(Fault::bad(INVALID_REQUEST, "the batch is empty"));
+        }
+        // The last one of a batch has the weight of them all: while it is there, all are.
+        let last = lines.len() - 1;
+        let mut messages = lines.into_iter().enumerate().map(|(at, line)| {
+            let Span { start, end } = line.span;
+            let weight = size_of::<Message>() + if at == last { padded.capacity() } else { 0 };
+            let (start, end) = (PAD + start as usize, PAD + end as usize);
+            Message { padded: Rc::clone(&padded), start, end, line: line.counted_after(start - PAD), weight }
+        });
+        if is_one && let Some(message) = messages.next() {
+            return Ok(Body::One(message));
+        }
+        Ok(Body::Batch(messages.collect()))
+    }
 }
 
-/// The message that makes up a whole body without newlines.
-fn line_of(mut body: Vec<u8>, reader: &mut LineReader) -> Result<Message, Fault> {
-    body.push(b'\n');
-    let end = body.len();
-    body.resize(end + PAD, 0);
-    let line = reader.read(Partial::new(), Window::new(&body, PAD, end)).map_err(|why| malformed(&why))?;
-    match line {
-        Some(line) if line.has(Line::ID_INVALID) => {
-            Err(Fault::bad(INVALID_REQUEST, "the id is neither a string nor a number"))
-        }
-        Some(line) if !line.method.is_some() && line.flags & (Line::RESULT | Line::ERROR) == 0 => {
-            Err(Fault::bad(INVALID_REQUEST, "the message has neither a method nor a result nor an error"))
-        }
-        Some(line) => Ok(Message { line, padded: body }),
-        None => Err(malformed("the body is empty")),
+/// Whether a byte is white space of JSON.
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r')
+}
+
+/// Checks that a line is a message.
+fn check(line: &Line) -> Result<(), Fault> {
+    if line.has(Line::ID_INVALID) {
+        return Err(Fault::bad(INVALID_REQUEST, "the id is neither a string nor a number"));
     }
+    if !line.method.is_some() && line.flags & (Line::RESULT | Line::ERROR) == 0 {
+        return Err(Fault::bad(INVALID_REQUEST, "the message has neither a method nor a result nor an error"));
+    }
+    Ok(())
+}
+
+fn too_many() -> Fault {
+    let why =
+        format!("a batch has more than {MOST_MESSAGES} messages, and nothing of it was passed on: post fewer at once");
+    Fault { code: INVALID_REQUEST, ..Fault::new(Status::ContentTooLarge, why) }
 }
 
 fn malformed(why: &str) -> Fault {
@@ -122,15 +306,16 @@ fn malformed(why: &str) -> Fault {
 impl Message {
     /// The notification that cancels the request with this id, which is a JSON token.
     pub fn cancelling(id: &[u8], why: &str, reader: &mut LineReader) -> Option<Self> {
-        let mut body = room(id.len() + why.len() + 128);
-        body.extend_from_slice(
-            b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":",
-        );
-        body.extend_from_slice(id);
-        body.extend_from_slice(b",\"reason\":");
-        body.extend_from_slice(serde_json::Value::from(why).to_string().as_bytes());
-        body.extend_from_slice(b"}}");
-        line_of(body, reader).ok()
+        let mut upload = Upload::default();
+        upload.push(b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{\"requestId\":", reader);
+        upload.push(id, reader);
+        upload.push(b",\"reason\":", reader);
+        upload.push(serde_json::Value::from(why).to_string().as_bytes(), reader);
+        upload.push(b"}}", reader);
+        match upload.finish(reader).ok()? {
+            Body::One(message) => Some(message),
+            Body::Batch(_) => None,
+        }
     }
 
     /// Its kind.
@@ -145,7 +330,7 @@ impl Message {
 
     /// The line with its newline, in place.
     pub fn window(&self) -> Window<'_> {
-        Window::new(&self.padded, PAD, self.padded.len() - PAD)
+        Window::new(&self.padded, self.start, self.end + 1)
     }
 
     /// The line without its newline.
@@ -179,14 +364,13 @@ impl Message {
 
     /// The token that its progress notifications carry, verbatim.
     pub fn progress_token(&self) -> Option<&[u8]> {
-        static TOKEN: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new("progressToken"));
-        TOKEN.find(self.text())?;
-        member(self.meta()?, b"progressToken")
+        let token = self.line.meta.progress;
+        token.is_some().then(|| self.window().get(token))
     }
 
-    /// Memory used, in bytes.
+    /// Memory used, in bytes. The last message of a batch has the weight of all of its bytes.
     pub fn weight(&self) -> usize {
-        self.padded.capacity()
+        self.weight
     }
 }
 
@@ -201,9 +385,24 @@ mod tests {
     use super::*;
 
     fn body(text: &str) -> Result<Vec<Message>, Fault> {
-        let mut body = room(0);
-        body.extend_from_slice(text.as_bytes());
-        read(body, &mut LineReader::default()).map(|body| match body {
+        let whole = cut(text.as_bytes(), text.len().max(1));
+        for step in [1, 2, 3, 7] {
+            let parts = cut(text.as_bytes(), step);
+            let shown = |body: &Result<Vec<Message>, Fault>| {
+                body.as_ref()
+                    .map(|all| all.iter().map(|it| it.text().to_vec()).collect::<Vec<_>>())
+                    .map_err(Fault::clone)
+            };
+            assert_eq!(shown(&parts), shown(&whole), "{text:?} in pieces of {step}");
+        }
+        whole
+    }
+
+    /// The messages of a body that comes in pieces of this length.
+    fn cut(text: &[u8], step: usize) -> Result<Vec<Message>, Fault> {
+        let (mut upload, mut reader) = (Upload::default(), LineReader::default());
+        text.chunks(step).for_each(|piece| upload.push(piece, &mut reader));
+        upload.finish(&mut reader).map(|body| match body {
             Body::One(message) => vec![message],
             Body::Batch(messages) => messages,
         })
@@ -248,6 +447,83 @@ mod tests {
         let kinds: Vec<_> = messages.iter().map(Message::kind).collect();
         assert_eq!(kinds, [Kind::Request, Kind::Notification, Kind::Response]);
         assert_eq!(messages[1].text(), br#"{"method":"b"}"#);
+        let messages =
+            body("[{\"method\":\"a\",\r\n\t\"x\":[1,{\"y\":\"],}\\\"\"}]},\n{\"id\":7,\"method\":\"b\"}\n]\n")
+                .expect("it is one");
+        assert_eq!(messages[0].text(), br#"{"method":"a",  	"x":[1,{"y":"],}\""}]}"#);
+        assert_eq!((messages[1].id(), &*messages[1].method()), (Some(&b"7"[..]), &b"b"[..]));
+        assert!(messages.iter().all(|message| message.window().data().ends_with(b"\n")));
+    }
+
+    #[test]
+    fn only_an_array_of_objects_is_a_batch() {
+        for text in [
+            "[,]",
+            "[{\"method\":\"a\"},]",
+            "[{\"method\":\"a\"}",
+            "[{\"method\":\"a\"}]]",
+            "[{\"method\":\"a\"}]{}",
+            "[{\"method\":\"a\"}{\"method\":\"a\"}]",
+            "[{\"method\":\"a\"} x]",
+            "[{\"method\":\"a\"]}]",
+            "[[{\"method\":\"a\"}]]",
+            "[{\"method\":\"a\"},null]",
+            "[{\"method\":\"a\nb\"}]",
+            "\u{c}[{\"method\":\"a\"}]",
+            "[\u{c}{\"method\":\"a\"}]",
+            "[\"{}\"]",
+        ] {
+            assert_eq!(body(text).map(|_| ()).map_err(|fault| fault.code), Err(PARSE_ERROR), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_batch_of_more_than_1024_messages_of_any_kind_is_refused_and_the_rest_of_it_is_not_kept() {
+        for kind in [r#"{"method":"a"}"#, r#"{"id":1,"result":{}}"#] {
+            let text = |count: usize| format!("[{}]", vec![kind; count].join(","));
+            assert_eq!(body(&text(MOST_MESSAGES)).map(|all| all.len()), Ok(MOST_MESSAGES));
+            let fault = body(&text(MOST_MESSAGES + 1)).map(|_| ()).expect_err("it is refused");
+            assert_eq!((fault.status, fault.code), (Status::ContentTooLarge, INVALID_REQUEST));
+        }
+        let (mut upload, mut reader) = (Upload::default(), LineReader::default());
+        upload.push(b"[", &mut reader);
+        let piece = r#"{"method":"a"},"#.repeat(100);
+        let weights: Vec<usize> = (0..30)
+            .map(|_| {
+                upload.push(piece.as_bytes(), &mut reader);
+                upload.weight()
+            })
+            .collect();
+        assert!(weights[9] >= 10 * piece.len() && weights[29] == 0, "{weights:?}");
+    }
+
+    #[test]
+    fn what_was_read_of_a_batch_is_weighed_until_its_last_message_has_gone() {
+        let (mut upload, mut reader) = (Upload::default(), LineReader::default());
+        let text = format!("[{}]", vec![r#"{"method":"a"}"#; MOST_MESSAGES].join(","));
+        upload.push(text.as_bytes(), &mut reader);
+        upload.push(&[b' '; SCAN_FROM], &mut reader);
+        assert!(upload.weight() >= text.len(), "its bytes");
+        let Ok(Body::Batch(messages)) = upload.finish(&mut reader) else { panic!("it is a batch") };
+        let weights: Vec<usize> = messages.iter().map(Message::weight).collect();
+        assert!(weights.iter().all(|weight| *weight >= size_of::<Message>()), "{weights:?}");
+        assert!(weights[MOST_MESSAGES - 1] >= text.len());
+    }
+
+    #[test]
+    fn a_long_body_is_read_piece_by_piece_and_not_again_at_its_end() {
+        let (mut upload, mut reader) = (Upload::default(), LineReader::default());
+        upload.push(br#"{"id":1,"method":"a","params":{"_meta":{"progressToken":7},"x":""#, &mut reader);
+        (0..100).for_each(|_| upload.push(&[b'x'; 16 * 1024], &mut reader));
+        assert!(upload.partial.scanned() > 100 * 16 * 1024 - SCAN_FROM);
+        upload.push(br#""}}"#, &mut reader);
+        let Ok(Body::One(message)) = upload.finish(&mut reader) else { panic!("it is a message") };
+        assert_eq!((message.id(), message.progress_token()), (Some(&b"1"[..]), Some(&b"7"[..])));
+        let mut upload = Upload::default();
+        upload.push(b"{\"a\":}", &mut reader);
+        (0..100).for_each(|_| upload.push(&[b'?'; 16 * 1024], &mut reader));
+        assert_eq!(upload.weight(), 0, "it can be no message any more");
+        assert_eq!(upload.finish(&mut reader).map(|_| ()).map_err(|fault| fault.code), Err(PARSE_ERROR));
     }
 
     #[test]

@@ -55,15 +55,23 @@ pub fn check_legacy(asked: &Asked) -> Result<(), Fault> {
     }
 }
 
+/// Checks that a request may have a batch, by its head alone.
+///
+/// # Errors
+/// It may not, or it names an unknown version.
+pub fn may_batch(asked: &Asked) -> Result<(), Fault> {
+    if asked.says_modern() {
+        return Err(Fault::bad(INVALID_REQUEST, "2026-07-28 has no batches: post one message"));
+    }
+    check_legacy(asked)
+}
+
 /// Checks that a session may receive this batch, by its head and its messages.
 ///
 /// # Errors
 /// The batch is not allowed.
 pub fn check_batch(asked: &Asked, messages: &[Message]) -> Result<(), Fault> {
-    if asked.says_modern() {
-        return Err(Fault::bad(INVALID_REQUEST, "2026-07-28 has no batches: post one message"));
-    }
-    check_legacy(asked)?;
+    may_batch(asked)?;
     if messages.iter().any(|message| *message.method() == *b"initialize") {
         return Err(Fault::bad(INVALID_REQUEST, "initialize may not be part of a batch: post it alone"));
     }
@@ -150,12 +158,12 @@ mod tests {
     use super::*;
     use crate::mcp::asked::Verb;
     use crate::mcp::fault::UNSUPPORTED_VERSION;
-    use crate::mcp::message::{Body, LineReader, read, room};
+    use crate::mcp::message::{Body, LineReader, Upload};
 
     fn message(text: &str) -> Message {
-        let mut body = room(text.len());
-        body.extend_from_slice(text.as_bytes());
-        match read(body, &mut LineReader::default()) {
+        let (mut upload, mut reader) = (Upload::default(), LineReader::default());
+        upload.push(text.as_bytes(), &mut reader);
+        match upload.finish(&mut reader) {
             Ok(Body::One(message)) => message,
             _ => panic!("{text} is one message"),
         }

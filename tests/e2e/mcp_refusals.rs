@@ -36,6 +36,30 @@ fn an_unsupported_version_is_refused_in_every_kind_of_request() {
 }
 
 #[test]
+fn the_session_and_the_version_of_a_request_are_looked_at_before_its_body() {
+    let daemon = door(shared(&[]), json!({}));
+    let old = Http::session(daemon.address(), "2025-03-26");
+    let session = Http::session(daemon.address(), VERSION);
+    let status = |client: &Http, session: Option<&str>, version: &str, body: &str| {
+        let mut fields = vec![("MCP-Protocol-Version", version)];
+        fields.extend(session.map(|session| ("Mcp-Session-Id", session)));
+        let mut client = if session.is_some() { Http::connect(daemon.address()) } else { client.again() };
+        client.send("POST /mcp", &fields, body);
+        client.answer().status
+    };
+    for wrong in ["[7", "[[[[", "{\"id\":", "nothing"] {
+        assert_eq!(status(&old, None, "2025-03-26", wrong), 400, "it is read: {wrong}");
+        assert_eq!(status(&old, Some("another"), "2025-03-26", wrong), 404, "{wrong}");
+    }
+    let batch = json!([request(1, "a", json!({}))]).to_string();
+    assert_eq!(status(&session, None, VERSION, &batch), 400, "its revision has no batches");
+    let mut stranger = Http::connect(daemon.address());
+    let answer = stranger.ask(&json!([request(1, "a", json!({}))]));
+    assert!(answer.status == 400 && answer.body.contains("names no session"), "{answer:?}");
+    daemon.stop();
+}
+
+#[test]
 fn initialize_is_refused_in_a_batch() {
     let daemon = door(shared(&[]), json!({}));
     let session = Http::session(daemon.address(), "2025-03-26");
@@ -55,13 +79,14 @@ fn a_session_may_have_a_thousand_pending_requests_and_gets_an_error_for_more() {
     let (mut asks, mut other) = (session.again(), session.again());
     let batch = |ids: std::ops::Range<u64>| Value::from_iter(ids.map(|id| request(id, "hold", json!({}))));
     let answer = asks.ask(&batch(0..1025));
-    assert_eq!((answer.status, answer.fields.contains_key("retry-after")), (429, true), "{answer:?}");
-    assert_eq!(answer.json()["error"]["data"], json!({ "reason": "pending_limit", "delivered": false }));
+    assert_eq!((answer.status, answer.json()["error"]["code"].as_i64()), (413, Some(-32600)), "{answer:?}");
     asks.post(&batch(0..1000));
     daemon.until("they are with the worker", || {
         other.call(2000, "kept", json!({})).to_string().matches("hold").count() == 1000
     });
-    assert_eq!(session.again().ask(&batch(3000..3025)).status, 429);
+    let answer = session.again().ask(&batch(3000..3025));
+    assert_eq!((answer.status, answer.fields.contains_key("retry-after")), (429, true), "{answer:?}");
+    assert_eq!(answer.json()["error"]["data"], json!({ "reason": "pending_limit", "delivered": false }));
     assert_eq!(other.call(2001, "release", json!({}))["id"], 2001);
     assert!(asks.answer().is_stream());
     assert_eq!(asks.events().len(), 1000);

@@ -11,8 +11,9 @@ use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Moment, Origin, Place, Source};
 use crate::http1::{Limits, RequestReader};
 use crate::mcp::asked::Verb;
+use crate::mcp::message::Upload;
 use crate::mcp::write::{self, EventId, Manner};
-use crate::mcp::{Asked, Message, message};
+use crate::mcp::{Asked, Message};
 use crate::shell::connection::{Flight, InFlight};
 use crate::tokens::Bearer;
 
@@ -104,7 +105,7 @@ pub(in crate::shell) struct Incoming {
     pub asked: Option<Asked>,
     pub sender: Sender,
     /// The body so far.
-    pub body: Vec<u8>,
+    pub body: Option<Box<Upload>>,
     /// The message, while it is parked.
     pub parked: Option<Message>,
     /// It is HEAD, whose response has no body.
@@ -118,15 +119,15 @@ pub(in crate::shell) struct Incoming {
 }
 
 impl Incoming {
-    /// Bytes of the body so far, or of the parked message.
+    /// Memory used by the body so far, or by the parked message.
     pub(super) fn weight(&self) -> usize {
-        message::received(&self.body) + self.parked.as_ref().map_or(0, Message::weight)
+        self.body.as_ref().map_or(0, |upload| upload.weight()) + self.parked.as_ref().map_or(0, Message::weight)
     }
 
     /// Frees the request. Returns how many bytes it used.
     pub(super) fn clear(&mut self) -> usize {
         let weight = self.weight();
-        (self.asked, self.parked, self.body) = (None, None, Vec::new());
+        (self.asked, self.parked, self.body) = (None, None, None);
         weight
     }
 }

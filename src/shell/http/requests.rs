@@ -1,9 +1,10 @@
 //! Handles requests: finds their sender and client, and answers them.
 
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::connection::{KEEP_ALIVE, PARKED, Sender, State};
-use super::members::Waiting;
+use super::members::{Member, Waiting};
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Input, Moment, Peer, Reason};
 use crate::bus::settings::Era;
@@ -13,12 +14,15 @@ use crate::mcp::asked::Verb;
 use crate::mcp::fault::INVALID_REQUEST;
 use crate::mcp::session::MOST_REQUESTS;
 use crate::mcp::write::{self, EventId};
-use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, message, modern};
+use crate::mcp::{Asked, Body, Fault, Kind, Message, Session, modern};
 use crate::scan::member;
 use crate::shell::handshakes::upgrade::turned_away;
 use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 use crate::websocket::request::Caller;
+
+/// The only revision with batches.
+const BATCHES: &str = "2025-03-26";
 
 impl<I: Io> Shell<I> {
     /// The head of a request is complete.
@@ -85,17 +89,40 @@ impl<I: Io> Shell<I> {
             Verb::Delete => modern::check_legacy(asked).and_then(|()| self.http_delete(now, slot)),
             Verb::Post => {
                 http.memory.held -= incoming.weight();
-                let body = std::mem::take(&mut incoming.body);
-                let body = if body.is_empty() { message::room(0) } else { body };
-                match message::read(body, &mut http.lines) {
+                let upload = incoming.body.take().unwrap_or_default();
+                match upload.finish(&mut http.lines) {
                     Ok(body) => return self.http_post(now, slot, body),
-                    Err(fault) => Err(fault),
+                    Err(fault) => self.may_post(slot).and(Err(fault)),
                 }
             }
         };
         if let Err(fault) = result {
             self.reactor.refuse_http(now, slot, &fault, None);
         }
+    }
+
+    /// Whether a request may have a batch, by its head. Most may not, so that is checked before one is taken apart.
+    pub(super) fn may_batch(&mut self, slot: usize) -> Result<(), Fault> {
+        self.still_admits(slot)?;
+        let connection = &self.reactor.http.connections[slot];
+        let asked = connection.incoming.asked.as_ref().ok_or_else(Fault::no_session)?;
+        modern::may_batch(asked)?;
+        let says_so = asked.version.as_deref() == Some(BATCHES);
+        let client = self.session_asked(slot)?;
+        let session = self.reactor.http.members.get_mut(client).and_then(Member::session);
+        match session.is_some_and(|session| session.takes_batches() || says_so) {
+            true => Ok(()),
+            false => Err(no_batches()),
+        }
+    }
+
+    /// Whether a request may have any message, by its head.
+    fn may_post(&mut self, slot: usize) -> Result<(), Fault> {
+        self.still_admits(slot)?;
+        let asked = self.reactor.http.connections[slot].incoming.asked.as_ref();
+        let Some(asked) = asked.filter(|asked| !asked.says_modern()) else { return Ok(()) };
+        modern::check_legacy(asked)?;
+        if asked.session.is_some() { self.session_asked(slot).map(drop) } else { Ok(()) }
     }
 
     /// Handles a POST.
@@ -261,8 +288,8 @@ impl<I: Io> Shell<I> {
         let Some(at) = http.members.get_mut(client) else { return Err(Fault::no_session()) };
         at.since = now;
         let Some(session) = at.session() else { return Err(Fault::no_session()) };
-        if is_array && !session.takes_batches() && version != Some("2025-03-26") {
-            return Err(Fault::bad(INVALID_REQUEST, "only 2025-03-26 has batches: post one message"));
+        if is_array && !session.takes_batches() && version != Some(BATCHES) {
+            return Err(no_batches());
         }
         let (first, others) = requests_of(session, messages)?;
         connection.member = Some(client);
@@ -395,9 +422,11 @@ fn requests_of<'a>(session: &Session, messages: &'a [Message]) -> Result<(Option
             format!("a session may wait for {MOST_REQUESTS} answers at once: post fewer requests, or later"),
         ));
     }
+    let mut ids = HashSet::new();
     for message in requests() {
         let id = message.id().and_then(|id| Id::parse(id).ok()).ok_or_else(too_long)?;
-        if session.waits_for(&id) || first.iter().chain(&others).any(|(other, _)| *other == id) {
+        let is_twice = messages.len() > 1 && !ids.insert(id.token());
+        if is_twice || session.waits_for(&id) {
             return Err(Fault::bad(INVALID_REQUEST, "a request with this id waits for its answer already"));
         }
         let asks = (id, message.progress_token());
@@ -414,6 +443,10 @@ fn cancelled_by(message: &Message) -> Option<Id> {
     let cancels = message.kind() == Kind::Notification && *message.method() == *b"notifications/cancelled";
     let id = cancels.then(|| message.params().and_then(|params| member(params, b"requestId"))).flatten();
     Id::parse(id?).ok()
+}
+
+fn no_batches() -> Fault {
+    Fault::bad(INVALID_REQUEST, "only 2025-03-26 has batches: post one message")
 }
 
 fn too_long() -> Fault {

@@ -12,7 +12,7 @@ use crate::io::ring::Completion;
 use crate::io::{Io, Submission, tells_half_closed};
 use crate::mcp::asked::Verb;
 use crate::mcp::write::Manner;
-use crate::mcp::{Fault, message, write};
+use crate::mcp::{Fault, write};
 use crate::shell::connection::Flight;
 use crate::shell::handshakes::upgrade::health;
 use crate::shell::operation::Operation;
@@ -149,7 +149,7 @@ impl<I: Io> Shell<I> {
                 }
                 Event::Data { data, length } => {
                     at += length;
-                    self.reactor.http_body(slot, data)
+                    self.http_body(slot, data)
                 }
                 Event::End(length) => {
                     at += length;
@@ -195,6 +195,31 @@ impl<I: Io> Shell<I> {
         if awaited_header && connection.state == State::Reading {
             self.share_out(now, connection.listener, connection.origin.place);
         }
+    }
+
+    /// A piece of a body was received. What a request may not have by its head alone is not taken apart.
+    fn http_body(&mut self, slot: usize, data: &[u8]) -> Result<(), Fault> {
+        let http = &self.reactor.http;
+        let connection = &http.connections[slot];
+        if connection.is_operators() {
+            // The head has all that is asked for.
+            return Ok(());
+        }
+        if http.memory.held + data.len() > http.memory.most {
+            return Err(Fault::busy(SHORT));
+        }
+        let mut upload = self.reactor.http.connections[slot].incoming.body.take().unwrap_or_default();
+        let before = upload.weight();
+        if upload.begins_batch(data)
+            && let Err(fault) = self.may_batch(slot)
+        {
+            upload.refuse(fault);
+        }
+        let http = &mut self.reactor.http;
+        upload.push(data, &mut http.lines);
+        http.memory.held = http.memory.held - before + upload.weight();
+        http.connections[slot].incoming.body = Some(upload);
+        Ok(())
     }
 
     /// Takes the head of a request; `begun` follows it.
@@ -451,25 +476,6 @@ impl<I: Io> Reactor<I> {
         self.set_http_due(slot, at);
     }
 
-    /// A piece of a body was received.
-    fn http_body(&mut self, slot: usize, data: &[u8]) -> Result<(), Fault> {
-        if self.http.connections[slot].is_operators() {
-            // The head has all that is asked for.
-            return Ok(());
-        }
-        if self.http.memory.held + data.len() > self.http.memory.most {
-            return Err(Fault::busy(SHORT));
-        }
-        let connection = &mut self.http.connections[slot];
-        let body = &mut connection.incoming.body;
-        if body.is_empty() {
-            *body = message::room(data.len());
-        }
-        body.extend_from_slice(data);
-        self.http.memory.held += data.len();
-        Ok(())
-    }
-
     /// Refuses a request.
     pub(super) fn refuse_http(&mut self, now: Moment, slot: usize, fault: &Fault, id: Option<&[u8]>) {
         let place = self.http.connections[slot].origin.place;
@@ -495,7 +501,7 @@ impl<I: Io> Reactor<I> {
     pub(in crate::shell) fn begin_http_answer(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
         self.http.memory.held -= connection.incoming.weight();
-        connection.incoming.body = Vec::new();
+        connection.incoming.body = None;
         connection.incoming.parked = None;
         (connection.state, connection.since) = (State::Answering, now);
         let at = now.after(connection.send_time());

@@ -13,7 +13,7 @@ use crate::bus::id::Id;
 use crate::bus::port::Moment;
 use crate::http1::{Event, Framing, Limits, Method, RequestReader, ResponseReader};
 use crate::mcp::log::Carries;
-use crate::mcp::message::{LineReader, read, room};
+use crate::mcp::message::{LineReader, Upload};
 use crate::mcp::session::{Delivery, Line, Resumed, Session};
 use crate::mcp::write::{self, EventId, Manner};
 use crate::mcp::{Asked, Body, Fault, Kind, Message, modern};
@@ -75,10 +75,12 @@ fn requests(stream: &[u8], cuts: &[usize]) -> Vec<(Result<Asked, Fault>, Vec<u8>
 }
 
 fn check_request(asked: &Asked, body: &[u8]) {
-    let mut padded = room(body.len());
-    padded.extend_from_slice(body);
+    let (mut upload, mut reader) = (Upload::default(), LineReader::default());
+    // In two pieces, wherever the first one ends.
+    let (first, rest) = body.split_at(body.first().map_or(0, |cut| usize::from(*cut) % body.len()));
+    [first, rest].iter().for_each(|piece| upload.push(piece, &mut reader));
     let value = serde_json::from_slice::<Value>(body).ok();
-    match read(padded, &mut LineReader::default()) {
+    match upload.finish(&mut reader) {
         Ok(Body::One(message)) => {
             check_message(&message, value.as_ref());
             check_head(asked, &message, value.as_ref());

@@ -381,7 +381,7 @@ fn ambiguous_bytes_end_the_connection() {
         assert!(client.is_closed(), "{rest:?}");
     }
     let mut long = Http::connect(daemon.address());
-    long.send_bytes(format!("POST /mcp HTTP/1.1\r\n{fields}A: {}\r\n\r\n", "a".repeat(10_000)).as_bytes());
+    long.send_bytes(format!("POST /mcp HTTP/1.1\r\n{fields}A: {}\r\n\r\n", "a".repeat(33_000)).as_bytes());
     assert_eq!(long.answer().status, 431);
     daemon.stop();
 }

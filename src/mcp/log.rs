@@ -3,6 +3,7 @@
 //! all: one that has to go leaves an error behind in its place, which its client gets instead.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use super::fault::Fault;
 use super::write::EventId;
@@ -30,8 +31,8 @@ pub enum Carries {
 pub struct Event {
     /// Its position.
     pub id: EventId,
-    /// Its message.
-    pub data: Box<[u8]>,
+    /// Its message, which a connection shares that is sending it.
+    pub data: Rc<[u8]>,
     /// What that is.
     pub carries: Carries,
     /// It was not delivered on any connection.
@@ -41,10 +42,9 @@ pub struct Event {
 }
 
 impl Event {
-    /// Marks it as delivered.
-    pub fn taken(&mut self) -> (EventId, Box<[u8]>) {
-        self.is_untaken = false;
-        (self.id, self.data.clone())
+    /// Its position and its message.
+    pub fn shared(&self) -> (EventId, Rc<[u8]>) {
+        (self.id, Rc::clone(&self.data))
     }
 
     fn is_answer(&self) -> bool {
@@ -136,9 +136,9 @@ impl Log {
     }
 
     /// The events of a stream after a position.
-    pub fn behind(&mut self, id: EventId) -> impl Iterator<Item = &mut Event> {
-        let is_behind = move |event: &&mut Event| event.id.stream == id.stream && event.id.place > id.place;
-        self.events.iter_mut().filter(is_behind)
+    pub fn behind(&self, id: EventId) -> impl Iterator<Item = &Event> {
+        let is_behind = move |event: &&Event| event.id.stream == id.stream && event.id.place > id.place;
+        self.events.iter().filter(is_behind)
     }
 
     /// The last known position of a stream that has ended, if that position has been given out; none if its answer is
@@ -167,8 +167,13 @@ impl Log {
     }
 
     /// The undelivered events of the GET stream.
-    pub fn untaken(&mut self) -> impl Iterator<Item = &mut Event> {
-        self.events.iter_mut().filter(|event| event.is_untaken && event.id.stream == 0)
+    pub fn untaken(&self) -> impl Iterator<Item = &Event> {
+        self.events.iter().filter(|event| event.is_untaken && event.id.stream == 0)
+    }
+
+    /// Marks an event as delivered.
+    pub fn take(&mut self, id: EventId) {
+        self.events.iter_mut().filter(|event| event.id == id).for_each(|event| event.is_untaken = false);
     }
 
     /// Marks these events as undelivered again. A stream whose first event is among them counts as unknown to the
@@ -243,8 +248,8 @@ mod tests {
         assert_eq!(log.give_up_answer(), Some(1));
         assert!(log.weight() < weight - 9000);
         for stream in [1, 2] {
-            let kept = log.behind(EventId { stream, place: 0 }).next().expect("it is there").taken().1;
-            let text = String::from_utf8(kept.into()).expect("it is text");
+            let kept = log.behind(EventId { stream, place: 0 }).next().expect("it is there").shared().1;
+            let text = String::from_utf8(kept.to_vec()).expect("it is text");
             assert!(text.starts_with(&format!(r#"{{"jsonrpc":"2.0","id":{stream},"error":"#)), "{text}");
         }
         while log.give_up_answer().is_some() {}

@@ -97,7 +97,7 @@ pub fn check(asked: &Asked, message: &Message) -> Result<(), Fault> {
         }
         (Some(_), None) => return mismatch("the head has no MCP-Protocol-Version".into()),
         (Some(said), Some(head)) if **said != *head.as_bytes() => {
-            let said = said.escape_ascii();
+            let said = shown(said);
             return mismatch(format!("MCP-Protocol-Version is {head:?}, and the body says \"{said}\""));
         }
         (_, Some(head)) if head != MODERN_VERSION => return Err(Fault::version(head)),
@@ -115,7 +115,7 @@ pub fn check(asked: &Asked, message: &Message) -> Result<(), Fault> {
     match asked.method.as_deref() {
         None => return mismatch("the head has no Mcp-Method".into()),
         Some(head) if *head.as_bytes() != *method => {
-            return mismatch(format!("Mcp-Method is {head:?}, and the body says \"{}\"", method.escape_ascii()));
+            return mismatch(format!("Mcp-Method is {head:?}, and the body says \"{}\"", shown(&method)));
         }
         Some(_) => {}
     }
@@ -135,8 +135,15 @@ fn check_name(asked: &Asked, message: &Message, method: &[u8]) -> Result<(), Fau
     match asked.name.as_deref().map(decode) {
         None => mismatch("the head has no Mcp-Name".into()),
         Some(Some(head)) if *head == *name => Ok(()),
-        Some(_) => mismatch(format!("Mcp-Name is not what the body says: \"{}\"", name.escape_ascii())),
+        Some(_) => mismatch(format!("Mcp-Name is not what the body says: \"{}\"", shown(&name))),
     }
+}
+
+/// The begin of what a body says, for the refusal of that body.
+fn shown(text: &[u8]) -> String {
+    const MOST: usize = 100;
+    let more = if text.len() > MOST { "…" } else { "" };
+    format!("{}{more}", text[..text.len().min(MOST)].escape_ascii())
 }
 
 /// Decodes a value of `Mcp-Name`, which is literal or `=?base64?…?=`.

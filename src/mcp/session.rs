@@ -312,16 +312,21 @@ impl Session {
     }
 
     /// The events to send to a GET that resumes after an event.
-    pub fn events_behind(&mut self, id: EventId) -> impl Iterator<Item = &mut Event> {
+    pub fn events_behind(&self, id: EventId) -> impl Iterator<Item = &Event> {
         self.log.behind(id)
     }
 
     /// The undelivered events to send to a GET that takes over the general stream. A resumed one gets those of other
     /// streams that no client can ask for, a new one gets all.
-    pub fn untaken(&mut self, is_new: bool) -> impl Iterator<Item = &mut Event> {
+    pub fn untaken(&mut self, is_new: bool) -> impl Iterator<Item = &Event> {
         let place = self.streams[0].place;
         self.streams[0].place = self.log.adopt(place, is_new);
         self.log.untaken()
+    }
+
+    /// A kept event is being sent.
+    pub fn take(&mut self, id: EventId) {
+        self.log.take(id);
     }
 
     /// Whether its client no longer waits for the session id and never received it.

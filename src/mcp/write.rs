@@ -121,13 +121,34 @@ pub fn begin_events(out: &mut Vec<u8>, manner: &Manner<'_>) {
 
 /// Writes an event with a message, which contains no newline.
 pub fn event(out: &mut Vec<u8>, id: Option<EventId>, data: &[u8], is_old: bool) {
+    begin_event(out, id, data.len(), is_old);
+    out.extend_from_slice(data);
+    end_event(out, is_old);
+}
+
+/// Writes what comes before the message of an event, which has this many bytes.
+pub fn begin_event(out: &mut Vec<u8>, id: Option<EventId>, length: usize, is_old: bool) {
     let mut before = String::new();
     if let Some(EventId { stream, place }) = id {
         let _ = writeln!(before, "id: {stream}-{place}");
     }
     before.push_str("event: message\ndata: ");
-    piece(out, &[before.as_bytes(), data, b"\n\n"], is_old);
+    if !is_old {
+        out.extend_from_slice(format!("{:x}\r\n", before.len() + length + END.len()).as_bytes());
+    }
+    out.extend_from_slice(before.as_bytes());
 }
+
+/// Writes what comes after it.
+pub fn end_event(out: &mut Vec<u8>, is_old: bool) {
+    out.extend_from_slice(END);
+    if !is_old {
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Ends an event.
+const END: &[u8] = b"\n\n";
 
 /// Writes the first event of a stream, from which a client can resume that has received no other (2025-11-25), and the
 /// retry interval.

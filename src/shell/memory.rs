@@ -10,7 +10,7 @@ use super::budget::{AGAIN, Stage};
 use super::reactor::Reactor;
 use super::timers::Timer;
 use super::turn::Shell;
-use crate::bus::port::{Input, Moment, Peer};
+use crate::bus::port::{Input, Moment, Peer, Reason};
 use crate::io::Io;
 use crate::reserve;
 
@@ -18,6 +18,8 @@ use crate::reserve;
 const ROOM_TO_GROW: (usize, usize) = (15, 16);
 /// Spares unused for this long are returned to the system.
 const TRIM_EVERY: Duration = Duration::from_secs(1);
+/// Maximum number of connections without clients that are closed at a time.
+const MOST_CLOSED: usize = 64;
 
 impl<I: Io> Shell<I> {
     /// Bytes of all lent blocks, and of the lines that the core keeps.
@@ -49,6 +51,9 @@ impl<I: Io> Shell<I> {
             if stage > Stage::Enough {
                 reactor.io.buffers().drop_spares();
                 held = reactor.holders();
+                if stage == Stage::Over {
+                    reactor.close_strays(now, used, held.iter().map(|(_, bytes)| *bytes).max().unwrap_or_default());
+                }
                 let waits = reactor.memory.waiting.iter().filter_map(|slot| reactor.connections.get(*slot));
                 waiting = waits.map(|connection| connection.peer).collect();
                 reactor.memory.may_grow = true;
@@ -77,6 +82,28 @@ impl<I: Io> Reactor<I> {
         let held = self.holders();
         self.memory.may_grow = true;
         self.tell(now, Input::Refused { client: None, held });
+    }
+
+    /// Closes connections whose clients have ended, with what they did not read, while more than max_memory is used and
+    /// those of one source hold more than `most`, which is what the largest client holds.
+    fn close_strays(&mut self, now: Moment, used: usize, most: usize) {
+        let mut too_much = used.saturating_sub(self.memory.most);
+        for _ in 0..MOST_CLOSED {
+            let Some((slot, bytes)) = self.http.heaviest_stray().filter(|(_, bytes)| too_much > 0 && *bytes > most)
+            else {
+                return;
+            };
+            too_much = too_much.saturating_sub(self.http.connections[slot].weight());
+            let text = format!(
+                "a connection of MCP is closed: it and others of its source, whose sessions have ended or whose requests \
+                 are incomplete, held {bytes} bytes when {used} bytes of max_memory, {}, were in use; read answers \
+                 sooner, or raise limits.max_memory",
+                self.memory.most
+            );
+            let place = self.http.connections[slot].origin.place;
+            self.tell(now, Input::Stranger { place, reason: Reason::MemoryLimit, text });
+            self.leave_http(now, slot);
+        }
     }
 
     /// The bytes of a client cannot be buffered.

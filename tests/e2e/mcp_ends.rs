@@ -272,3 +272,98 @@ fn long_heads_that_do_not_end_are_refused_while_memory_is_short_and_short_ones_a
     assert_eq!(browser.answer().status, 200, "cookies of other ports of its host come with it");
     daemon.stop();
 }
+
+#[test]
+fn kept_events_that_are_asked_for_again_and_again_are_not_copied_for_each_reader() {
+    let daemon = door_of(with_admin(Setup::new([dedicated()])), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let text = notification("notifications/tools/list_changed", json!({ "text": "x".repeat(450_000) }));
+    assert_eq!(client.ask(&notification("write", json!({ "text": format!("{text}\n") }))).status, 202);
+    let memory = || gauge(&daemon, "stdio_bus_memory_bytes");
+    daemon.until("it is kept", || memory() > 450_000);
+    assert!(client.again().with_little_room().open(None).is_stream());
+    let opens = |_| {
+        let mut reader = client.again().with_little_room();
+        assert!(reader.open(Some("0-0")).is_stream());
+        reader
+    };
+    let unread: Vec<Http> = (0..60).map(opens).collect();
+    assert!(memory() < 3_000_000, "{} bytes", memory());
+    let mut reader = opens(0);
+    let event = reader.message().expect("it is kept");
+    assert!(event.data == text.to_string(), "the newest one gets all of it");
+    let again = notification("notifications/tools/list_changed", json!({ "text": "later" }));
+    assert_eq!(client.ask(&notification("write", json!({ "text": format!("{again}\n") }))).status, 202);
+    assert_eq!(reader.message().map(|event| event.data), Some(again.to_string()));
+    drop(unread);
+    daemon.stop();
+}
+
+#[test]
+fn what_comes_while_kept_events_are_sent_follows_them() {
+    let daemon = door_of(with_admin(Setup::new([dedicated()])), json!({}));
+    let mut client = Http::session(daemon.address(), VERSION);
+    let text = |number: usize| {
+        notification("notifications/tools/list_changed", json!({ "n": number, "text": "x".repeat(100_000) }))
+            .to_string()
+    };
+    let mut writes = |numbers: std::ops::Range<usize>| {
+        let all: String = numbers.map(|number| text(number) + "\n").collect();
+        assert_eq!(client.ask(&notification("write", json!({ "text": all }))).status, 202);
+    };
+    writes(0..4);
+    daemon.until("they are kept", || gauge(&daemon, "stdio_bus_memory_bytes") > 400_000);
+    let mut reader = client.again().with_little_room();
+    assert!(reader.open(None).is_stream());
+    writes(4..12);
+    for number in 0..12 {
+        let event = reader.message().expect("the next one");
+        assert!(event.data == text(number), "event {number} is whole and in order");
+    }
+    daemon.stop();
+}
+
+#[test]
+fn answers_that_ended_sessions_do_not_read_are_given_up_before_others_suffer() {
+    let pool = with(worker("tools", 1, &[]), "assignment", "client");
+    let daemon = door_of(with_admin(Setup::new([pool])).limit("max_memory", 16 << 20), json!({}));
+    let mut honest = Http::session(daemon.address(), VERSION);
+    let memory = || gauge(&daemon, "stdio_bus_memory_bytes");
+    let asks = |_| {
+        let session = Http::session(daemon.address(), VERSION);
+        let (mut asks, mut ends) = (session.again().with_little_room(), session.again());
+        asks.post(&request(1, "big", json!({ "size": 3_000_000 })));
+        assert_eq!(asks.head().status, 200);
+        ends.send("DELETE /mcp", &[], "");
+        assert_eq!(ends.answer().status, 204);
+        asks
+    };
+    let unread: Vec<Http> = (0..12).map(asks).collect();
+    daemon.logs(&["memory_limit", "a connection of MCP is closed", "whose sessions have ended"]);
+    daemon.until("there is room again", || memory() <= 16 << 20);
+    assert_eq!(honest.call(1, "m", json!({}))["id"], 1);
+    drop(unread);
+    daemon.stop();
+}
+
+#[test]
+fn the_source_with_most_uploads_gives_way_to_another() {
+    let setup = with_admin(Setup::new([dedicated()])).limit("max_memory", 16 << 20);
+    let daemon = door_of(setup, json!({ "trusted_proxies": ["127.0.0.1"] }));
+    let message = request(1, "m", json!({ "text": "x".repeat(1_000_000) }));
+    let begin = &message.to_string()[..1_000_000];
+    let begins = |_| {
+        let mut client = Http::connect(daemon.address()).with("X-Forwarded-For", "192.0.2.7");
+        client.uploads(&message);
+        client.send_bytes(begin.as_bytes());
+        client
+    };
+    let greedy: Vec<Http> = (0..4).map(begins).collect();
+    daemon.until("they have come", || gauge(&daemon, "stdio_bus_memory_bytes") >= 4_000_000);
+    let mut honest = Http::connect(daemon.address()).with("X-Forwarded-For", "192.0.2.8");
+    honest.post(&request(0, "initialize", json!({ "protocolVersion": VERSION, "text": "x".repeat(500_000) })));
+    assert_eq!(honest.answer().status, 200);
+    daemon.logs(&["memory is short", "from=127.0.0.1"]);
+    drop(greedy);
+    daemon.stop();
+}

@@ -3,6 +3,7 @@
 //! While the kernel sends bytes they stay in place; further ones are queued after them. A connection is removed when
 //! the kernel holds no operation of it.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -30,6 +31,9 @@ const SEND_TIME_OF_OPERATORS: Duration = Duration::from_secs(10);
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 /// Capacity of the send buffer that a connection keeps for its next response.
 const KEPT: usize = 16 * 1024;
+
+/// How much of a replay is queued at a time.
+const PAGE: usize = 16 * 1024;
 
 /// The limits of a request; its body may have the length of a line.
 pub(in crate::shell) fn limits(body: usize) -> Limits {
@@ -142,6 +146,54 @@ struct Batch {
     events: Vec<EventId>,
 }
 
+/// Events that are queued one page at a time, as the reader takes what is before them: those that a session has kept,
+/// which it shares, and what comes behind them meanwhile.
+#[derive(Default)]
+pub(super) struct Replay {
+    waiting: VecDeque<Waits>,
+    /// How much of the first one's message is queued.
+    at: usize,
+    /// Bytes of all their messages.
+    bytes: usize,
+    /// The stream ends behind them.
+    pub ends: bool,
+}
+
+/// An event of a replay.
+struct Waits {
+    id: Option<EventId>,
+    data: Rc<[u8]>,
+    /// The core waits for it to be sent.
+    is_owed: bool,
+}
+
+impl Replay {
+    /// Adds an event.
+    pub(super) fn push(&mut self, id: Option<EventId>, data: Rc<[u8]>, is_owed: bool) {
+        self.bytes += data.len();
+        self.waiting.push_back(Waits { id, data, is_owed });
+    }
+
+    /// Whether there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The core waits for none of it any more. Returns how many bytes it has waited for.
+    fn disown(&mut self) -> usize {
+        let begun = self.waiting.front().map_or(0, |first| if first.is_owed { self.at } else { 0 });
+        let owed = self.waiting.iter_mut().map(|event| match std::mem::take(&mut event.is_owed) {
+            true => event.data.len() + 1,
+            false => 0,
+        });
+        owed.sum::<usize>() - begun
+    }
+
+    fn weight(&self) -> usize {
+        self.bytes + self.waiting.capacity() * size_of::<Waits>()
+    }
+}
+
 /// What a connection did not send.
 pub(super) struct Unsent {
     /// Bytes of the core's lines.
@@ -162,6 +214,8 @@ pub(in crate::shell) struct Outgoing {
     next: Batch,
     /// The answer that is not an event.
     pub whole: Option<EventId>,
+    /// What comes after all that is queued.
+    pub(super) replay: Option<Box<Replay>>,
     /// It is in the list of outputs with something to send.
     pub is_dirty: bool,
     /// The connection is closed after what is being sent, and its receive is cancelled.
@@ -209,19 +263,51 @@ impl Outgoing {
 
     /// Whether everything was sent.
     pub(super) fn is_empty(&self) -> bool {
-        self.sent == self.now.bytes.len() && self.next.bytes.is_empty()
+        self.sent == self.now.bytes.len() && self.next.bytes.is_empty() && self.replay.is_none()
     }
 
-    /// Queued bytes.
+    /// Memory used by what is queued. Sent bytes are freed with those after them.
     pub(in crate::shell) fn weight(&self) -> usize {
-        self.now.bytes.len() - self.sent + self.next.bytes.len()
+        let now = if self.sent == self.now.bytes.len() { 0 } else { self.now.bytes.len() };
+        now + self.next.bytes.len() + self.replay.as_ref().map_or(0, |replay| replay.weight())
+    }
+
+    /// Queues as much of the replay as the reader has room for, and returns the events that this begins. The caller ends
+    /// the stream if `ends` is set once it is empty, and takes it away.
+    pub(super) fn refill(&mut self, is_old: bool) -> Vec<EventId> {
+        let mut begun = Vec::new();
+        let Some(replay) = &mut self.replay else { return begun };
+        let (next, left) = (&mut self.next, self.now.bytes.len() - self.sent);
+        while left + next.bytes.len() < PAGE
+            && let Some(first) = replay.waiting.front()
+        {
+            let length = first.data.len();
+            if replay.at == 0 {
+                begun.extend(first.id);
+                write::begin_event(&mut next.bytes, first.id, length, is_old);
+            }
+            let end = length.min(replay.at + PAGE);
+            next.bytes.extend_from_slice(&first.data[replay.at..end]);
+            next.owed += if first.is_owed { end - replay.at } else { 0 };
+            replay.at = end;
+            if end == length {
+                next.owed += usize::from(first.is_owed);
+                next.events.extend(first.id);
+                write::end_event(&mut next.bytes, is_old);
+                replay.bytes -= length;
+                replay.at = 0;
+                replay.waiting.pop_front();
+            }
+        }
+        begun
     }
 
     /// What is queued is the connection's own from now on. Returns how many bytes of the core's lines it has.
     pub(super) fn disown(&mut self) -> usize {
         self.now.events.clear();
         self.next.events.clear();
-        std::mem::take(&mut self.now.owed) + std::mem::take(&mut self.next.owed)
+        let replayed = self.replay.as_mut().map_or(0, |replay| replay.disown());
+        std::mem::take(&mut self.now.owed) + std::mem::take(&mut self.next.owed) + replayed
     }
 
     /// Gives up sending. Returns what was not sent.
@@ -230,7 +316,14 @@ impl Outgoing {
         let whole = self.whole.take().filter(|_| !self.is_empty());
         let mut events = std::mem::take(&mut self.now.events);
         events.append(&mut self.next.events);
-        let owed = std::mem::take(&mut self.now.owed) + std::mem::take(&mut self.next.owed);
+        let mut owed = std::mem::take(&mut self.now.owed) + std::mem::take(&mut self.next.owed);
+        if let Some(mut replay) = self.replay.take() {
+            // One that was begun is given back, and what came meanwhile; the others were never taken.
+            let is_begun = |at: usize| at == 0 && replay.at > 0;
+            let given_back = replay.waiting.iter().enumerate().filter(|(at, event)| is_begun(*at) || event.is_owed);
+            events.extend(given_back.filter_map(|(_, event)| event.id));
+            owed += replay.disown();
+        }
         Unsent { owed, events, whole, is_begun }
     }
 }
@@ -321,6 +414,17 @@ impl Connection {
         write::event(self.outgoing.queue(), id, data, self.incoming.is_old);
     }
 
+    /// The source of its request, or else of the connection.
+    pub(super) fn source(&self) -> Source {
+        let of_request = self.incoming.asked.is_some().then_some(&self.incoming.sender.origin);
+        of_request.unwrap_or(&self.origin).source()
+    }
+
+    /// All memory that it uses, in bytes.
+    pub(in crate::shell) fn weight(&self) -> usize {
+        self.queued() + self.incoming.weight()
+    }
+
     /// Whether it can be closed after what is queued: its last request is complete, and nothing follows it.
     pub(super) fn may_part(&self) -> bool {
         let incoming = &self.incoming;
@@ -381,5 +485,48 @@ mod tests {
         assert_eq!(outgoing.rest().map(<[u8]>::len), Some(100));
         assert_eq!([30, 30, 39].map(|bytes| outgoing.sent(bytes)), [30, 30, 21], "no more than is owed");
         assert_eq!((outgoing.sent(1), outgoing.give_up().owed), (0, 0));
+    }
+
+    fn replay(lengths: &[usize]) -> Outgoing {
+        let mut replay = Replay::default();
+        for (at, length) in lengths.iter().enumerate() {
+            replay.push(Some(EventId { stream: 2, place: at as u32 + 1 }), vec![b'x'; *length].into(), at > 0);
+        }
+        Outgoing { replay: Some(Box::new(replay)), ..Outgoing::default() }
+    }
+
+    #[test]
+    fn kept_events_are_queued_as_the_reader_takes_them_and_shared_until_then() {
+        let lengths = [3_900_000, 10, 40_000, 0];
+        let (mut outgoing, mut told, mut owed, mut begun) = (replay(&lengths), Vec::new(), 0, Vec::new());
+        while !outgoing.replay.as_ref().is_some_and(|replay| replay.is_empty()) || outgoing.rest().is_some() {
+            begun.extend(outgoing.refill(false).iter().map(|id| id.place));
+            let rest = outgoing.rest().expect("there is more to send").to_vec();
+            assert!(rest.len() < 3 * PAGE, "{} bytes are queued at once", rest.len());
+            // The reader is slow.
+            let taken = rest.len().min(5_000);
+            told.extend_from_slice(&rest[..taken]);
+            owed += outgoing.sent(taken);
+        }
+        let mut whole = Vec::new();
+        for (at, length) in lengths.iter().enumerate() {
+            write::event(&mut whole, Some(EventId { stream: 2, place: at as u32 + 1 }), &vec![b'x'; *length], false);
+        }
+        assert!(told == whole, "the bytes are those of whole events");
+        assert_eq!((owed, begun), (10 + 40_000 + 3, vec![1, 2, 3, 4]));
+        outgoing.replay = None;
+        assert_eq!((outgoing.is_empty(), outgoing.weight()), (true, 0));
+    }
+
+    #[test]
+    fn a_replay_that_is_given_up_gives_back_what_was_begun_and_what_came_meanwhile() {
+        let mut outgoing = replay(&[100_000, 50]);
+        let begun = outgoing.refill(false);
+        let unsent = outgoing.give_up();
+        let places: Vec<u32> = unsent.events.iter().map(|id| id.place).collect();
+        assert_eq!((begun.len(), places, unsent.owed), (1, vec![1, 2], 51));
+        let mut outgoing = replay(&[10, 100_000]);
+        outgoing.refill(false);
+        assert_eq!(outgoing.give_up().owed, 100_001, "what is queued of it and the rest");
     }
 }

@@ -2,13 +2,14 @@
 //! are paused, resumed and closed.
 
 use super::Http;
-use super::connection::{KEEP_ALIVE, State};
+use super::connection::{Connection, KEEP_ALIVE, Replay, State};
 use super::members::{Member, Role};
 use crate::bus::id::Id;
 use crate::bus::port::{ClientKey, Close, Input, Moment, Peer};
 use crate::http1::Status;
 use crate::io::Io;
 use crate::mcp::fault::status_of;
+use crate::mcp::log::Event;
 use crate::mcp::message::string;
 use crate::mcp::session::{self, Delivery, Resumed};
 use crate::mcp::write::{self, EventId};
@@ -252,6 +253,12 @@ impl<I: Io> Reactor<I> {
         if connection.outgoing.is_empty() {
             connection.since = now;
         }
+        if let Some(replay) = &mut connection.outgoing.replay {
+            // Kept events are still being sent, and it comes behind them.
+            replay.push(id, data.into(), true);
+            replay.ends |= is_last;
+            return self.http.mark_dirty(slot);
+        }
         connection.event(id, data);
         connection.outgoing.owe(data.len() + 1, id);
         if is_last {
@@ -282,6 +289,7 @@ impl<I: Io> Reactor<I> {
         };
         let stream = behind.map_or(0, |id| id.stream);
         let place = behind.map_or_else(|| session.place(0), |id| id.place);
+        self.cut_replays(now, slot, client, stream);
         if let Some(old) = old.filter(|old| *old != slot) {
             self.end_stream(now, old);
         }
@@ -289,23 +297,52 @@ impl<I: Io> Reactor<I> {
         (connection.member, connection.stream) = (Some(client), stream);
         self.begin_http_events(now, slot, place);
         let Some(session) = self.http.members.get_mut(client).and_then(Member::session) else { return Ok(()) };
-        let mut events: Vec<(EventId, Box<[u8]>)> = Vec::new();
+        let mut replay = Replay::default();
         if let Some(id) = behind {
-            events.extend(session.events_behind(id).map(|event| event.taken()));
+            session.events_behind(id).map(Event::shared).for_each(|(id, data)| replay.push(Some(id), data, false));
         }
         if stream == 0 {
-            events.extend(session.untaken(behind.is_none()).map(|event| event.taken()));
+            // Those of other streams get their places behind the last one here.
+            let last = session.place(0);
+            let is_behind = |id: EventId| behind.is_some_and(|behind| id.place > behind.place && id.place <= last);
+            let untaken = session.untaken(behind.is_none()).filter(|event| !is_behind(event.id));
+            untaken.map(Event::shared).for_each(|(id, data)| replay.push(Some(id), data, false));
         }
         let goes_on = session.goes_on(stream);
-        let connection = &mut self.http.connections[slot];
-        for (id, data) in events {
-            connection.event(Some(id), &data);
-            connection.outgoing.owe(0, Some(id));
+        if !replay.is_empty() {
+            self.http.connections[slot].outgoing.replay = Some(Box::new(replay));
         }
         if !goes_on {
             self.end_http_events(now, slot);
         }
         Ok(())
+    }
+
+    /// Closes the other connections that are sent kept events of this stream: that goes on at a new one.
+    fn cut_replays(&mut self, now: Moment, but: usize, client: ClientKey, stream: u32) {
+        let is_one = |slot: usize, it: &Connection| {
+            slot != but && it.member == Some(client) && it.stream == stream && it.outgoing.replay.is_some()
+        };
+        let cut: Vec<usize> =
+            self.http.connections.iter().filter(|(slot, it)| is_one(*slot, it)).map(|(slot, _)| slot).collect();
+        cut.into_iter().for_each(|slot| self.leave_http(now, slot));
+    }
+
+    /// Queues the next page of what is replayed, if there is room for it.
+    pub(super) fn refill_http(&mut self, now: Moment, slot: usize) {
+        let connection = &mut self.http.connections[slot];
+        if connection.outgoing.replay.is_none() {
+            return;
+        }
+        let begun = connection.outgoing.refill(connection.incoming.is_old);
+        let ends = connection.outgoing.replay.take_if(|replay| replay.is_empty()).is_some_and(|replay| replay.ends);
+        if let Some(session) = self.http.session_of(slot) {
+            begun.into_iter().for_each(|id| session.take(id));
+        }
+        if ends {
+            self.end_http_events(now, slot);
+        }
+        self.http.weigh(slot);
     }
 
     /// The client of a stream has half-closed: only what is queued is sent.
@@ -344,6 +381,10 @@ impl<I: Io> Reactor<I> {
     /// Queues the end of a stream.
     fn end_http_events(&mut self, now: Moment, slot: usize) {
         let connection = &mut self.http.connections[slot];
+        if let Some(replay) = &mut connection.outgoing.replay {
+            replay.ends = true;
+            return self.http.mark_dirty(slot);
+        }
         write::end_events(connection.outgoing.queue(), connection.incoming.is_old);
         self.begin_http_answer(now, slot);
     }
@@ -434,7 +475,12 @@ impl<I: Io> Reactor<I> {
             State::Waiting => self.answer_fault(now, slot, fault, ids.first().map(Vec::as_slice)),
             State::Events => {
                 let connection = &mut self.http.connections[slot];
-                ids.iter().for_each(|id| connection.event(None, &fault.body(id)));
+                for body in ids.iter().map(|id| fault.body(id)) {
+                    match &mut connection.outgoing.replay {
+                        Some(replay) => replay.push(None, body.into(), false),
+                        None => connection.event(None, &body),
+                    }
+                }
                 self.end_http_events(now, slot);
             }
             _ => {}

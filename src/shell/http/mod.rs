@@ -19,6 +19,7 @@ mod serve;
 
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use slab::Slab;
 
 use super::listeners::Throttle;
@@ -258,12 +259,52 @@ impl Http {
 
     /// How much of that, and of what is kept or queued for sending, each client holds.
     pub(super) fn holders(&self) -> impl Iterator<Item = (Peer, usize)> {
-        self.members.iter().map(|member| {
-            let connections = member.connections().into_iter().filter_map(|slot| self.connections.get(slot));
-            let of_member = connections.filter(|connection| connection.member == Some(member.client));
-            let queued: usize = of_member.map(Connection::queued).sum();
+        let mut of_connections: HashMap<usize, usize> = HashMap::new();
+        for (client, weight) in self.connections.iter().filter_map(|(_, it)| Some((it.member?, it.weight()))) {
+            if self.members.get(client).is_some() {
+                *of_connections.entry(client.index()).or_default() += weight;
+            }
+        }
+        self.members.iter().map(move |member| {
+            let queued = of_connections.get(&member.client.index()).copied().unwrap_or_default();
             (Peer::Client(member.client), queued + member.kept() + member.waiting())
         })
+    }
+
+    /// What connections hold that no client is charged for, since it has ended or is not known yet, by their sources.
+    fn strays(&self) -> HashMap<Source, usize> {
+        let mut strays = HashMap::new();
+        for (_, connection) in self.connections.iter().filter(|(_, it)| self.is_stray(it)) {
+            *strays.entry(connection.source()).or_default() += connection.weight();
+        }
+        strays
+    }
+
+    fn is_stray(&self, connection: &Connection) -> bool {
+        let has_client = connection.member.is_some_and(|client| self.members.get(client).is_some());
+        !has_client && !connection.is_operators() && connection.state != State::Leaving
+    }
+
+    /// The heaviest connection without a client, of the source whose connections without one hold most; and how much all
+    /// of those hold.
+    pub(super) fn heaviest_stray(&self) -> Option<(usize, usize)> {
+        let strays = self.strays();
+        let own = self.connections.iter().filter(|(_, it)| self.is_stray(it) && it.weight() > 0);
+        let rank = |it: &Connection| (strays.get(&it.source()).copied().unwrap_or_default(), it.weight());
+        let (slot, heaviest) = own.max_by_key(|(_, it)| rank(it))?;
+        Some((slot, rank(heaviest).0))
+    }
+
+    /// The longest upload of the source with most bytes of uploads, if that has more of them than `but` would have with
+    /// `more` bytes.
+    fn heaviest_upload(&self, but: usize, more: usize) -> Option<usize> {
+        let mut uploads: HashMap<Source, usize> = HashMap::new();
+        let all = || self.connections.iter().filter(|(_, it)| it.state == State::Reading && it.incoming.weight() > 0);
+        all().for_each(|(_, it)| *uploads.entry(it.source()).or_default() += it.incoming.weight());
+        let of = |it: &Connection| uploads.get(&it.source()).copied().unwrap_or_default();
+        let own = &self.connections[but];
+        let (slot, heaviest) = all().max_by_key(|(_, it)| (of(it), it.incoming.weight()))?;
+        (heaviest.source() != own.source() && of(heaviest) > of(own) + more).then_some(slot)
     }
 
     /// The session of a connection's request, if it has one.

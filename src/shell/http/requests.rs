@@ -21,6 +21,8 @@ use crate::shell::reactor::Reactor;
 use crate::shell::turn::Shell;
 use crate::websocket::request::Caller;
 
+/// Maximum length of an id in a refusal: one of 128 bytes may be written with an escape for each of them.
+const LONGEST_ID: usize = 1024;
 /// The only revision with batches.
 const BATCHES: &str = "2025-03-26";
 
@@ -137,6 +139,8 @@ impl<I: Io> Shell<I> {
             Body::One(message) if message.kind() == Kind::Request => message.id().map(<[u8]>::to_vec),
             _ => None,
         };
+        // One that is too long to be taken is not repeated.
+        let id = id.filter(|id| id.len() <= LONGEST_ID);
         let result = self.still_admits(slot).and(result).and_then(|is_modern| match (is_modern, body) {
             (true, Body::One(message)) => self.post_modern(now, slot, message),
             (_, body) => self.post_legacy(now, slot, body),

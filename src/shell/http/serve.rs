@@ -149,7 +149,7 @@ impl<I: Io> Shell<I> {
                 }
                 Event::Data { data, length } => {
                     at += length;
-                    self.http_body(slot, data)
+                    self.http_body(now, slot, data)
                 }
                 Event::End(length) => {
                     at += length;
@@ -198,15 +198,17 @@ impl<I: Io> Shell<I> {
     }
 
     /// A piece of a body was received. What a request may not have by its head alone is not taken apart.
-    fn http_body(&mut self, slot: usize, data: &[u8]) -> Result<(), Fault> {
-        let http = &self.reactor.http;
-        let connection = &http.connections[slot];
-        if connection.is_operators() {
+    fn http_body(&mut self, now: Moment, slot: usize, data: &[u8]) -> Result<(), Fault> {
+        if self.reactor.http.connections[slot].is_operators() {
             // The head has all that is asked for.
             return Ok(());
         }
-        if http.memory.held + data.len() > http.memory.most {
-            return Err(Fault::busy(SHORT));
+        while self.reactor.http.memory.held + data.len() > self.reactor.http.memory.most {
+            // The source that holds most gives way to the others.
+            let Some(goes) = self.reactor.http.heaviest_upload(slot, data.len()) else {
+                return Err(Fault::busy(SHORT));
+            };
+            self.fail_http(now, goes, &Fault::busy(SHORT));
         }
         let mut upload = self.reactor.http.connections[slot].incoming.body.take().unwrap_or_default();
         let before = upload.weight();
@@ -305,6 +307,8 @@ impl<I: Io> Shell<I> {
         if connection.in_flight.has(Flight::Write) || connection.state == State::Leaving {
             return;
         }
+        reactor.refill_http(now, slot);
+        let connection = &mut reactor.http.connections[slot];
         let parts = connection.may_part();
         if let Some(rest) = connection.outgoing.rest() {
             let send = Submission::Send {

@@ -257,7 +257,8 @@ fn gets(session: &mut Session, model: &mut Model, which: usize, more: usize, fir
     if (which + usize::from(first)).is_multiple_of(2) {
         let old = session.open(model.next);
         assert_eq!(old, model.connections.insert(0, model.next), "a new one replaces the old one");
-        let taken = session.untaken(true).map(|event| event.taken().0).collect::<Vec<_>>();
+        let taken = session.untaken(true).map(|event| event.id).collect::<Vec<_>>();
+        taken.iter().for_each(|id| session.take(*id));
         taken.iter().for_each(|id| assert_eq!(id.stream, 0, "it is of the general stream now"));
         assert!(!taken.iter().any(|id| model.answers.contains(&(id.stream, id.place))), "no answer is there");
         model.events.extend(taken.iter().map(|id| (id.stream, id.place)));
@@ -267,7 +268,8 @@ fn gets(session: &mut Session, model: &mut Model, which: usize, more: usize, fir
         if session.goes_on(id.stream) {
             model.connections.insert(id.stream, model.next);
         }
-        let places: Vec<u32> = session.events_behind(id).map(|event| event.taken().0.place).collect();
+        let places: Vec<u32> = session.events_behind(id).map(|event| event.id.place).collect();
+        places.iter().for_each(|place| session.take(EventId { place: *place, ..id }));
         assert!(places.is_sorted() && places.iter().all(|place| *place > id.place), "{places:?} is behind {id:?}");
     }
 }

@@ -303,6 +303,7 @@ fn kept_events_that_are_asked_for_again_and_again_are_not_copied_for_each_reader
 fn what_comes_while_kept_events_are_sent_follows_them() {
     let daemon = door_of(with_admin(Setup::new([dedicated()])), json!({}));
     let mut client = Http::session(daemon.address(), VERSION);
+    let mut reader = client.again().with_little_room();
     let text = |number: usize| {
         notification("notifications/tools/list_changed", json!({ "n": number, "text": "x".repeat(100_000) }))
             .to_string()
@@ -313,7 +314,6 @@ fn what_comes_while_kept_events_are_sent_follows_them() {
     };
     writes(0..4);
     daemon.until("they are kept", || gauge(&daemon, "stdio_bus_memory_bytes") > 400_000);
-    let mut reader = client.again().with_little_room();
     assert!(reader.open(None).is_stream());
     writes(4..12);
     for number in 0..12 {

@@ -263,7 +263,7 @@ const ROUTING: &[Setting] = &[
         "id_collision",
         Choice(&["translate", "always"]),
         Value("\"translate\""),
-        "Replace ids that two clients use at once, or all ids on shared workers.",
+        "Replace ids that another client has used, or all ids on shared workers.",
     ),
     row(
         "session_access",

@@ -347,6 +347,7 @@ impl Bus {
         self.report_client(Reason::ClientClosed, key);
         let was_full = self.clients.is_full();
         let Some(client) = self.clients.remove(key) else { return };
+        self.pending.forget_names(&client.end.names);
         self.leave_audiences(key);
         self.release_gone_pools();
         self.timers.disarm(Timer::Client(key));

@@ -15,6 +15,7 @@ use super::reply::Delivered;
 use super::report::Reason;
 use super::request::Flags;
 use super::router::message::Message;
+use super::router::unmatched::Misspelled;
 use super::session::state::Event;
 use super::settings::{IdCollision, MAX_PENDING_REQUESTS};
 use super::tally::Outcome;
@@ -33,8 +34,11 @@ impl Bus {
         self.make_room(new)?;
         let token = line.get(line.id);
         let found = self.pending.find_or_place(new.answerer, id);
-        let is_replaced = found.is_ok() || !is_plain || self.wants_fresh_id(new.answerer, id);
-        let made = is_replaced.then(|| self.pending.make_id(id.is_string()));
+        let is_replaced = found.is_ok()
+            || !is_plain
+            || self.wants_fresh_id(new.answerer, id)
+            || !self.claim_name(new.asker, new.answerer, id);
+        let made = is_replaced.then(|| self.make_name(new.answerer, id.is_string()));
         edits[0] = made.as_ref().map(|made| Edit { at: line.id, with: made.token().as_slice().into() });
         // An error in place of the answer repeats the spelling.
         let original =
@@ -50,7 +54,7 @@ impl Bus {
             records.begin(self.time.now(), key, line);
         }
         if message.progress.is_some() {
-            self.note_progress(key, new.answerer, id, line, edits);
+            self.note_progress(key, new, id, line, edits);
         }
         let is_first = self.endpoint(new.answerer).is_some_and(|to| to.unanswered.begin());
         if let Peer::Worker(key) = new.answerer
@@ -70,7 +74,8 @@ impl Bus {
 
     /// Records the token that progress of the request will arrive under: its own, unless the answerer may confuse it
     /// with another one's. A token that equals the request's id follows that.
-    fn note_progress(&mut self, key: RequestKey, answerer: Peer, id: &Id, line: Parsed<'_>, edits: &mut Edits) {
+    fn note_progress(&mut self, key: RequestKey, new: &NewRequest, id: &Id, line: Parsed<'_>, edits: &mut Edits) {
+        let &NewRequest { asker, answerer, .. } = new;
         let at = line.meta.progress;
         let token = line.get(at);
         // The TypeScript and Python SDKs use the id.
@@ -90,13 +95,38 @@ impl Bus {
         };
         let progress = other.unwrap_or(id);
         let is_plain = spelled.as_ref().is_none_or(|spelled| spelled.is_plain);
-        if is_plain && taken.is_none() && !self.tells_late(answerer, progress) {
+        let may_pass = is_plain && taken.is_none() && !self.tells_late(answerer, progress);
+        if may_pass && self.claim_name(asker, answerer, progress) {
             self.pending.note_token(key, other.cloned(), None);
             return;
         }
-        let made = self.pending.make_id(progress.is_string());
+        let made = self.make_name(answerer, progress.is_string());
         edits[3] = Some(Edit { at, with: made.token().as_slice().into() });
         self.pending.note_token(key, Some(made), Some(token.into()));
+    }
+
+    /// Whether `asker` may use a name unchanged at `answerer`: no other one ever has (`names.rs`).
+    fn claim_name(&mut self, asker: Peer, answerer: Peer, name: &Id) -> bool {
+        let slot = match asker {
+            Peer::Client(client) => client.index(),
+            Peer::Worker(worker) => worker.index(),
+        };
+        let Some(end) = end!(self, answerer) else { return false };
+        self.pending.claim_name(&mut end.names, asker.into(), slot, name)
+    }
+
+    /// Makes a name that `answerer` has not seen yet, or not for very long, and that none of its requests has.
+    fn make_name(&mut self, answerer: Peer, is_string: bool) -> Id {
+        loop {
+            let (pending, Some(end)) = (&self.pending, end!(self, answerer)) else { return Id::made(0, is_string) };
+            let (name, is_old) = end.names.make(is_string);
+            // There are more names than requests.
+            if !is_old
+                || !pending.has_name(answerer, &name) && !end.seldom.retired.has_token(|| pending.fingerprint(&name))
+            {
+                return name;
+            }
+        }
     }
 
     /// Whether `answerer` may still send progress of a forgotten request under this token, or is not trusted.
@@ -173,17 +203,30 @@ impl Bus {
         self.pending.find_asked(asker, &id, &mut end.outstanding)
     }
 
-    /// Removes an answered request, and sends its answer to the asker, with the original id restored everywhere.
-    pub(super) fn deliver_answer(&mut self, key: RequestKey, to: Peer, line: Parsed<'_>) {
+    /// Removes an answered request, and sends its answer to the asker, with the original id restored everywhere, also
+    /// under a misspelled id.
+    pub(super) fn deliver_answer(
+        &mut self,
+        key: RequestKey,
+        to: Peer,
+        line: Parsed<'_>,
+        misspelled: Option<&Misspelled>,
+    ) {
         let Some(request) = self.pending.get(key) else { return };
         let (answerer, since) = (request.answerer(), request.since());
         let mut edits = UNCHANGED;
-        edits[0] = self.pending.replaced_token(key).map(|with| Edit { at: line.id, with });
+        edits[0] = match misspelled {
+            Some(misspelled) => Some(misspelled.edit(&self.pending.asker_token(key))),
+            None => self.pending.replaced_token(key).map(|with| Edit { at: line.id, with }),
+        };
         edits[1] = if line.meta.is_empty() { None } else { self.edit_in_meta(key, line) };
         if self.out.keeps_records() {
             self.record_end(key, Ending::of_answer(line), session_name(line, line.result_session).as_deref());
         }
         self.forget_request(key);
+        if let (Peer::Worker(worker), Some(misspelled)) = (answerer, misspelled) {
+            self.report_spelling(worker, line, misspelled);
+        }
         if let Peer::Worker(worker) = answerer
             && let Some(worker) = self.workers.get_mut(worker)
         {

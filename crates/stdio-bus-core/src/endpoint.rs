@@ -12,6 +12,7 @@ use ndjson_scan::{Line, Outcome, Partial, Scanner, Window};
 
 use super::flow::gate::ReadGate;
 use super::flow::throttle::Throttle;
+use super::names::SentNames;
 use super::peer::{Moment, Peer, SessionKey, WorkerKey};
 use super::pending::Asked;
 use super::port::{Next, Received};
@@ -30,6 +31,8 @@ pub(super) struct Endpoint {
     pub outstanding: Asked,
     /// Requests that it has not answered yet.
     pub unanswered: Unanswered,
+    /// The names of requests that it was sent.
+    pub names: Seldom<SentNames>,
     /// Sessions that it owns (a client) or that are bound to it (a worker).
     pub sessions: Vec<SessionKey>,
     /// Its traffic counters.
@@ -46,6 +49,7 @@ blank!(
         gate: ReadGate::OPEN,
         outstanding: Asked::NOTHING,
         unanswered: Unanswered { count: 0, awaited: 0 },
+        names: Seldom::unchanged(),
         sessions: Vec::new(),
         traffic: Traffic::NOTHING,
         seldom: Seldom::unchanged(),
@@ -411,8 +415,8 @@ pub(super) struct Retired {
     ids: Vec<u64>,
     /// Their number, once they were too many to be remembered.
     more: u64,
-    /// It may answer under any id: it has sent an unsolicited answer, or retired more than are remembered.
-    distrusted: bool,
+    /// They were, so it may answer under any id.
+    may_answer_any: bool,
     /// Sorted progress tokens of forgotten requests, where they differ from the ids. A worker that does not answer
     /// cancelled requests never says when their progress ends.
     tokens: Vec<u64>,
@@ -426,16 +430,12 @@ const MOST_RETIRED: usize = 1024;
 const MOST_TOKENS: usize = 256;
 
 impl Retired {
-    const NONE: Self = Self { ids: Vec::new(), more: 0, distrusted: false, tokens: Vec::new(), may_tell_any: false };
-
-    /// It has sent an unsolicited answer.
-    pub(super) fn distrust(&mut self) {
-        self.distrusted = true;
-    }
+    const NONE: Self =
+        Self { ids: Vec::new(), more: 0, may_answer_any: false, tokens: Vec::new(), may_tell_any: false };
 
     /// Whether any id may be used for another request.
     pub(super) fn is_empty(&self) -> bool {
-        self.ids.is_empty() && !self.distrusted
+        self.ids.is_empty() && !self.may_answer_any
     }
 
     /// Whether any id and any progress token may be used for another request.
@@ -445,7 +445,7 @@ impl Retired {
 
     /// Whether it may still answer a forgotten request with this id.
     pub(super) fn has(&self, id: u64) -> bool {
-        self.distrusted || self.ids.binary_search(&id).is_ok()
+        self.may_answer_any || self.ids.binary_search(&id).is_ok()
     }
 
     /// Whether it may still send progress of a forgotten request under a token with this fingerprint.
@@ -473,7 +473,7 @@ impl Retired {
             Err(at) if self.more == 0 && self.ids.len() < MOST_RETIRED => self.ids.insert(at, id),
             Err(_) => self.more += 1 + core::mem::take(&mut self.ids).len() as u64,
         }
-        self.distrusted |= self.more > 0;
+        self.may_answer_any |= self.more > 0;
     }
 
     /// An unsolicited answer has this id. Returns whether it may be a late one; then one less is remembered.

@@ -470,6 +470,11 @@ impl FastPath<'_> {
         if !self.pending.has_room(worker_key.into(), self.clients, from.outstanding.len()) {
             return None;
         }
+        let is_known =
+            matches!(id, Id::Number(number) if worker.end.names.are_known(client.into(), client.index(), number));
+        if !is_known && !self.pending.claim_name(&mut worker.end.names, client.into(), client.index(), &id) {
+            return None;
+        }
         let on_top = if line.session.is_some() { Flags::ON_TOP } else { 0 };
         let new = NewRequest {
             asker: client.into(),

@@ -41,6 +41,7 @@ pub mod histogram;
 pub mod id;
 mod intake;
 mod message;
+mod names;
 pub mod networks;
 mod offers;
 pub mod origin;

@@ -60,6 +60,12 @@ impl From<Peer> for PeerBits {
     }
 }
 
+impl From<ClientKey> for PeerBits {
+    fn from(client: ClientKey) -> Self {
+        Self(client.to_bits())
+    }
+}
+
 impl From<PeerBits> for Peer {
     fn from(bits: PeerBits) -> Self {
         match NonZeroU64::new(bits.get() & !PeerBits::WORKER.get()) {

@@ -17,6 +17,7 @@ use core::time::Duration;
 
 use super::id::Id;
 use super::message::{Cancel, Verb};
+use super::names::{self, SentNames};
 use super::peer::{Moment, Peer, PeerBits, RequestKey, SessionKey, Text, WorkerKey};
 use super::request::{Flags, NONE, Rare, SINCE_SHIFT};
 pub(super) use super::request::{NewRequest, Original, Request};
@@ -56,10 +57,10 @@ pub(super) struct Pending {
     by_asker: BTreeMap<(u64, u64), RequestKey>,
     /// Requests whose progress token differs from the wire id, by the fingerprint of answerer and token.
     by_token: BTreeMap<u64, RequestKey>,
+    /// What the names that answerers were sent share.
+    names: names::Shared,
     /// Orphaned and cancelled requests, oldest first, in each direction; some may be gone.
     unwanted: [VecDeque<RequestKey>; 2],
-    /// Number of ids made in place of others.
-    ids_made: u64,
 }
 
 /// The requests of one asker, the oldest first: head, tail and length of the list.
@@ -113,8 +114,8 @@ impl Pending {
             rare: Vec::new(),
             by_asker: BTreeMap::new(),
             by_token: BTreeMap::new(),
+            names: names::Shared::default(),
             unwanted: [VecDeque::new(), VecDeque::new()],
-            ids_made: 0,
         }
     }
 
@@ -254,6 +255,11 @@ impl Pending {
     pub(super) fn wire_token(&self, key: RequestKey) -> Option<Text> {
         self.replaced_token(key)?;
         Some(self.wire_id(key, self.get(key)?).token().as_slice().into())
+    }
+
+    /// The id known to the answerer.
+    pub(super) fn wire_of(&self, key: RequestKey) -> Option<Id> {
+        Some(self.wire_id(key, self.get(key)?))
     }
 
     /// The fingerprint of the id known to the answerer, and that of its progress token, if that is not the id.
@@ -438,10 +444,20 @@ impl Pending {
         self.rare(key)?.original_token.clone()
     }
 
-    /// An id that was never used before.
-    pub(super) fn make_id(&mut self, is_string: bool) -> Id {
-        self.ids_made += 1;
-        Id::made(self.ids_made - 1, is_string)
+    /// Whether `asker`, in this slot of its table, may use a name unchanged at the answerer that has these.
+    #[cold]
+    pub(super) fn claim_name(&mut self, names: &mut SentNames, asker: PeerBits, slot: usize, name: &Id) -> bool {
+        names.claim(asker, slot, name, &mut self.names)
+    }
+
+    /// An answerer has ended.
+    pub(super) fn forget_names(&mut self, names: &SentNames) {
+        self.names.forget(names);
+    }
+
+    /// Whether a request to `answerer` has this name, as its id or as its progress token.
+    pub(super) fn has_name(&self, answerer: Peer, name: &Id) -> bool {
+        self.find(answerer, name).is_some() || self.find_by_other_token(answerer, name).is_some()
     }
 
     /// Frees an index slot: entries behind it that could not be found any more move up.

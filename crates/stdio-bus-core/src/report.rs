@@ -109,7 +109,7 @@ reasons! {
     Timeout "timeout" Warn fails -32015 "A request was not answered within request_timeout_sec.",
     ShuttingDown "shutting_down" Info fails -32016 "A request came, or was still pending, while the daemon shut down.",
     UnknownId "unknown_id" Warn "A response carries an id that no request is pending for, or a worker's request one that is no id.",
-    WorkerAnswersTwice "worker_answers_twice" Warn "A worker answered a request twice; ids of requests to it are replaced from now on.",
+    WorkerAnswersTwice "worker_answers_twice" Warn "A worker sent an answer that nothing waits for: it answered a request twice, or under an id that it was not sent.",
     LateAnswer "late_answer" Debug "A response came after its client had left or had got an error.",
     UnknownSession "unknown_session" Warn "A worker's message names a session that no client owns.",
     SessionReused "session_reused" Warn "A worker gave one sessionId to two clients; the first one keeps it.",

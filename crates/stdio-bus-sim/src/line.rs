@@ -120,6 +120,8 @@ pub struct Draft {
     pub answers: Option<usize>,
     /// A worker has already sent the same answer.
     pub again: bool,
+    /// The answered request that a worker speaks of.
+    pub over: Option<usize>,
     /// The session that a worker speaks in.
     pub meant_for: Option<Meant>,
     /// Bytes that only make it longer.
@@ -400,6 +402,23 @@ pub fn meaning(token: &str) -> String {
     format!("{sign}{short}e{}", exponent + (digits.len() - short.len()) as i64)
 }
 
+/// The meaning of the string of a number's digits, or of the number that a string has the digits of.
+pub fn of_other_type(meant: &str) -> Option<String> {
+    if let Some(text) = meant.strip_prefix('"') {
+        let text = text.strip_suffix('"')?;
+        let digits = text.strip_prefix('-').unwrap_or(text);
+        let is_whole = !digits.is_empty() && digits.len() <= 18 && digits.bytes().all(|byte| byte.is_ascii_digit());
+        let is_plain = is_whole && (text == "0" || !digits.starts_with('0'));
+        return is_plain.then(|| meaning(text));
+    }
+    if meant == "0" {
+        return Some("\"0\"".into());
+    }
+    let (digits, exponent) = meant.split_once('e')?;
+    let zeros: usize = exponent.parse().ok()?;
+    (zeros <= 18).then(|| format!("\"{digits}{}\"", "0".repeat(zeros)))
+}
+
 /// What a program that keeps numbers as doubles writes for an id that it has read.
 pub fn reencoded(token: &str) -> String {
     if token.starts_with('"') {
@@ -412,12 +431,12 @@ pub fn reencoded(token: &str) -> String {
 }
 
 /// The range of ids made by the bus.
-pub const MADE: std::ops::Range<u64> = 5_000_000_000_000_000..6_000_000_000_000_000;
+pub const MADE: std::ops::Range<u64> = 2_000_000_000..1 << 31;
 
 /// Whether every parser reads an id alike, and it is not in the range of the bus.
 pub fn is_plain(token: &str) -> bool {
     if token.starts_with('"') {
-        let made = |text: &str| text.parse::<u64>().is_ok_and(|number| MADE.contains(&number) && text.len() == 16);
+        let made = |text: &str| text.parse::<u64>().is_ok_and(|number| MADE.contains(&number) && text.len() == 10);
         return !token.contains(HALF) && !made(meaning(token).trim_matches('"'));
     }
     let whole = token.strip_prefix('-').unwrap_or(token);
@@ -434,7 +453,7 @@ pub fn spell_id(number: usize, random: &mut Random) -> String {
         4..8 => format!("\"{number}\""),
         8..10 => spell_string(&number.to_string(), random),
         10 => format!("{number}.00000000000000000001"),
-        11 => (*random.pick(&["1e-400", "-0", "0.99999999999999999999", "\"5000000000000001\""])).into(),
+        11 => (*random.pick(&["1e-400", "-0", "0.99999999999999999999", "\"2000000001\""])).into(),
         12 => (9_007_199_254_740_990 + number).to_string(),
         13 => (MADE.start + number as u64).to_string(),
         14 => format!("\"{HALF}{number}\""),

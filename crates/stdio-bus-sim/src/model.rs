@@ -11,6 +11,7 @@ mod fates;
 mod lines;
 mod names;
 mod outputs;
+mod owners;
 mod penalty;
 mod queues;
 mod requests;
@@ -31,6 +32,7 @@ use crate::bus::settings::{Assignment, Settings};
 use crate::bus::shutdown::Stage;
 use drain::Drain;
 use names::Names;
+use owners::Owners;
 use penalty::Penalty;
 use queues::Outputs;
 use retired::Retired;
@@ -84,8 +86,10 @@ struct Worker {
     ran: bool,
     /// Every id sent to it is replaced.
     fresh: bool,
-    /// It has sent an unsolicited answer.
+    /// It has sent an answer that nothing waits for.
     answers_twice: bool,
+    /// It has answered with a number for a string, or the other way around.
+    misspells: bool,
     /// When each client used it last.
     used_at: BTreeMap<usize, Moment>,
     /// Requests that have left the table, and that it may still answer.
@@ -228,8 +232,10 @@ pub struct Model {
     sessions: Vec<Session>,
     held: Vec<Held>,
     names: Names,
-    /// Ids made by the bus.
-    made: BTreeSet<String>,
+    /// Ids made by the bus, with their answerers.
+    made: BTreeSet<(Party, u64)>,
+    /// Who has used which name unchanged, by the answerer.
+    owners: BTreeMap<Party, Owners>,
     to_workers: Vec<Request>,
     to_clients: Vec<Request>,
     outputs: Outputs,
@@ -251,6 +257,7 @@ impl Model {
             held: Vec::new(),
             names: Names::default(),
             made: BTreeSet::new(),
+            owners: BTreeMap::new(),
             to_workers: Vec::new(),
             to_clients: Vec::new(),
             outputs: Outputs::default(),

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use super::Random;
-use super::line::{Ids, Kind, Line, Meant, Party, meaning, reencoded};
+use super::line::{Ids, Kind, Line, Meant, Party, meaning, of_other_type, reencoded};
 use crate::bus::port::Moment;
 
 /// Another client may get a session that was never given out after this long without a line of its owner.
@@ -305,7 +305,10 @@ impl WorkerView {
 
     /// It sends an unsolicited or repeated answer.
     pub fn answers_unasked(&mut self, token: &str) {
-        self.unasked.push(self.read_id(token));
+        let id = self.read_id(token);
+        // The bus takes a number for the string of its digits.
+        self.unasked.extend(of_other_type(&id));
+        self.unasked.push(id);
     }
 
     /// Whether it has sent an unsolicited or repeated answer with this id.

@@ -111,11 +111,9 @@ struct SimWorker {
     view: WorkerView,
     waiting: Vec<(String, usize)>,
     todo: VecDeque<Todo>,
-    /// Tokens of requests that it has answered.
-    told: Vec<String>,
+    /// Requests that it has answered, and may speak of late.
+    over: Vec<Todo>,
     next_id: usize,
-    /// Number of forwarded lines when it first sent an unsolicited answer.
-    exposed: Option<usize>,
     /// How long slow readers held it up while others used it, less what it has regained.
     waited: Duration,
     /// A client with too much queued output holds it up, or did when that began.

@@ -45,7 +45,7 @@ fn the_ids_that_the_bus_makes_cannot_be_guessed_and_used() {
     let (mut victim, mut attacker) = (daemon.connect(), daemon.connect());
     victim.send_line(r#"{"id":1.5,"method":"hold","params":{"of":"victim"}}"#);
     victim.request("sync", "who", json!({}));
-    let made = (0..8).map(|n| 5_000_000_000_000_000_u64 + n);
+    let made = (0..8).map(|n| 2_000_000_000_u64 + n);
     let tokens: Vec<String> = made.flat_map(|id| [id.to_string(), format!("\"{id}\"")]).collect();
     for token in &tokens {
         attacker.send_line(&format!(r#"{{"id":{token},"method":"hold","params":{{"of":"attacker"}}}}"#));

@@ -131,7 +131,7 @@ impl Bus {
             let is_its_own = |owner: &ClientKey| !self.mcp(*owner).borrows && is_plain();
             let owner = || self.owner(worker).filter(is_its_own).map(Peer::Client);
             named.client.or_else(owner).ok_or_else(|| unknown(Reason::UnknownRequest))?
-        } else if line.request_id.is_some() && named.by.is_some() {
+        } else if named.by.is_some() {
             named.client.or_else(only).ok_or_else(|| unknown(Reason::UnknownRequest))?
         } else {
             let elicited = || self.client_of_elicitation(said).map(Peer::Client);

@@ -425,7 +425,7 @@ impl Bus {
             return Flow::Blocked;
         }
         self.note_audience(worker, client);
-        self.deliver_answer(key, Peer::Worker(worker), line);
+        self.deliver_answer(key, Peer::Worker(worker), line, None);
         Flow::Next
     }
 }

@@ -15,7 +15,7 @@ use crate::supervisor::answering::Opened;
 /// Maximum size of an `initialize` that is kept.
 const LONGEST: usize = 4096;
 /// The id that the bus gives it. A worker has at most one of these to answer at a time.
-const ID: &str = "\"stdio-bus/initialize\"";
+pub(crate) const ID: &str = "\"stdio-bus/initialize\"";
 const INITIALIZED: &str = "notifications/initialized";
 
 impl Bus {

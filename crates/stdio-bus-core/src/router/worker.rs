@@ -8,10 +8,10 @@ use ndjson_scan::{Line, MAX_WRAPPED_DEPTH, wrapped_message};
 
 use super::addressee::NamedRequest;
 use super::message::{Said, is_wrapped};
+use super::unmatched::Misspelled;
 use crate::flow::delivery::Room;
-use crate::id::Id;
 use crate::message::{Edit, Parsed, Refusal, UNCHANGED, Verb, session_name};
-use crate::peer::{ClientKey, Moment, Peer, SessionKey, WorkerKey};
+use crate::peer::{ClientKey, Moment, Peer, RequestKey, SessionKey, WorkerKey};
 use crate::pending::NewRequest;
 use crate::report::Reason;
 use crate::session::state::Event;
@@ -37,8 +37,20 @@ impl Bus {
     fn worker_response(&mut self, worker: WorkerKey, line: Parsed<'_>) -> Flow {
         let from = Peer::Worker(worker);
         let Some(key) = self.answered(from, line) else {
-            return self.unexpected_answer(worker, line);
+            return self.unmatched_answer(worker, line);
         };
+        self.take_answer(worker, key, line, None)
+    }
+
+    /// An answer to this request, perhaps under a misspelled id.
+    pub(super) fn take_answer(
+        &mut self,
+        worker: WorkerKey,
+        key: RequestKey,
+        line: Parsed<'_>,
+        misspelled: Option<&Misspelled>,
+    ) -> Flow {
+        let from = Peer::Worker(worker);
         let Some(request) = self.pending.get(key) else { return Flow::Next };
         let (verb, sessions) = (request.verb, self.pending.sessions(key));
         let Some(Peer::Client(client)) = request.asker() else {
@@ -74,7 +86,7 @@ impl Bus {
                 return Flow::Next;
             }
         }
-        self.deliver_answer(key, Peer::Client(client), line);
+        self.deliver_answer(key, Peer::Client(client), line, misspelled);
         self.end_sessions(verb, succeeds, sessions);
         // Any answer may name a session that was not known before.
         if let Some(name) = &named {
@@ -143,44 +155,14 @@ impl Bus {
         }
     }
 
-    /// An unsolicited answer: it is late, or the worker has answered twice. Then the next such answer may hit another
-    /// client's request, unless ids are never reused.
-    fn unexpected_answer(&mut self, key: WorkerKey, line: Parsed<'_>) -> Flow {
-        let from = Peer::Worker(key);
-        let id = line.id.is_some().then(|| Id::parse(line.get(line.id)).ok()).flatten();
-        let is_result = line.has(Line::RESULT) && !line.has(Line::ERROR);
-        if id.as_ref().is_some_and(|id| self.take_era(key, id, is_result) || self.take_opening(key, id, is_result)) {
-            return Flow::Next;
-        }
-        let Some(worker) = self.workers.get_mut(key) else { return Flow::Next };
-        let fingerprint = id.as_ref().map(|id| self.pending.fingerprint(id));
-        if fingerprint.is_some_and(|fingerprint| worker.end.seldom.retired.take(fingerprint)) {
-            self.learn_from_late_answer(key, line, [None; 2]);
-            self.report_line(Reason::LateAnswer, from, line, "the request was given up before");
-            return Flow::Next;
-        }
-        worker.end.seldom.retired.distrust();
-        let is_first = !core::mem::replace(&mut worker.facts.told_of_answers, true);
-        let near = id.map(Id::of_other_type).filter(|id| self.pending.find(from, id).is_some());
-        let near = near.filter(|_| !core::mem::replace(&mut worker.facts.told_of_type, true));
-        let text = near.map_or("no request is pending under this id".into(), |id| {
-            let kind = if id.is_string() { "a string" } else { "a number" };
-            format!(
-                "no request is pending under this id, but {id} ({kind}) is; a worker answers with the id as it came"
-            )
-        });
-        self.report_line(Reason::UnknownId, from, line, &text);
-        if is_first {
-            let text =
-                "a worker sent an answer that nothing waits for; every id of a request to it is replaced from now on";
-            self.report_line(Reason::WorkerAnswersTwice, from, line, text);
-        }
-        Flow::Next
-    }
-
     /// A session that was created for a client that stopped waiting has no owner. An answer that repeats the name of
     /// its own session has created none: that session keeps its owner.
-    fn learn_from_late_answer(&mut self, worker: WorkerKey, line: Parsed<'_>, asked_in: [Option<SessionKey>; 2]) {
+    pub(super) fn learn_from_late_answer(
+        &mut self,
+        worker: WorkerKey,
+        line: Parsed<'_>,
+        asked_in: [Option<SessionKey>; 2],
+    ) {
         if line.has(Line::RESULT)
             && let Some(name) = session_name(line, line.result_session)
             && self.sessions.of_worker(worker, &name).is_none_or(|key| !asked_in.contains(&Some(key)))

@@ -15,12 +15,14 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::answering::Opened;
 use super::tenure::Wear;
 use crate::Bus;
 use crate::id::Id;
 use crate::peer::{Moment, WorkerKey};
 use crate::port::Effect;
 use crate::report::Reason;
+use crate::router::opening::ID as OPENING;
 use crate::settings::Era;
 use crate::worker::Worker;
 
@@ -126,6 +128,17 @@ impl Bus {
         self.stop_asking(key, answered, era);
         self.notice_leaving(key);
         true
+    }
+
+    /// The id of the bus's own request that a worker has to answer before all others, or while it has no other.
+    pub(crate) fn own_question(&self, key: WorkerKey) -> Option<Id> {
+        let worker = self.workers.get(key).filter(|worker| worker.end.unanswered.count() == 0)?;
+        let id = match (worker.facts.question, worker.facts.opened) {
+            (Question::Open, _) => id_of(worker.name.incarnation),
+            (_, Opened::Asked) => OPENING.into(),
+            _ => return None,
+        };
+        Id::parse(id.as_bytes()).ok()
     }
 
     /// Stops waiting for an answer. Returns when to check again.

@@ -211,6 +211,7 @@ impl Bus {
     fn finish_worker(&mut self, key: WorkerKey) {
         self.detach_worker(key);
         let Some(worker) = self.workers.remove(key) else { return };
+        self.pending.forget_names(&worker.end.names);
         self.timers.disarm(Timer::Worker(key));
         self.out.stats().bytes_unsent += worker.end.output.queued() as u64;
         self.out.push(Effect::Release(key));

@@ -133,8 +133,10 @@ pub(crate) struct Facts {
     pub told_of_wait: bool,
     /// Its unsolicited answers were reported.
     pub told_of_answers: bool,
-    /// It was reported that it changes the type of ids between string and number.
-    pub told_of_type: bool,
+    /// It was reported that it spells ids in another way than it was sent.
+    pub told_of_spelling: bool,
+    /// How many unmatched answers in a row its requests were searched for in vain.
+    pub searches: u8,
 }
 
 impl Process {

@@ -275,11 +275,14 @@ const SHOWN: &str = r#"{"jsonrpc":"2.0","id":"stdio-bus/initialize","method":"in
 fn two_sessions(assignment: Assignment, instances: usize) -> (Bench, [Peer; 2]) {
     let mut bench = Bench::asked(pool(instances, assignment), LEGACY);
     let sessions = [bench.mcp(Era::Legacy), bench.mcp(Era::Legacy)];
+    let mut before = None;
     for session in sessions {
         bench.write(session, INITIALIZE);
         let at = bench.busy().iter().position(|busy| *busy).expect("one has it");
         let worker = bench.worker(at);
-        bench.write(worker, r#"{"jsonrpc":"2.0","id":7,"result":{}}"#);
+        let id = if before.replace(at) == Some(at) { 2_000_000_000 } else { 7 };
+        bench.write(worker, &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#));
+        bench.read(session);
     }
     (bench, sessions)
 }
@@ -557,8 +560,8 @@ fn a_continued_request_waits_for_the_worker_that_began_it() {
     bench.bus.prefer_worker(key(three), bench.bus.answered_by(key(one)));
     bench.write(three, CALL);
     assert!(bench.is_paused(three) && bench.read(second).is_empty());
-    bench.write(first, r#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
-    assert_eq!(bench.read_one(first), CALL);
+    bench.write(first, r#"{"jsonrpc":"2.0","id":2000000000,"result":{}}"#);
+    assert_eq!(bench.read_one(first), CALL.replace(r#""id":1"#, r#""id":2000000001"#));
 }
 
 #[test]

@@ -12,8 +12,8 @@ fn two_owners() -> (Bench, [Peer; 2], Peer) {
     let mut bench = bench(1);
     let (clients, worker) = ([bench.client(), bench.client()], bench.worker(0));
     for (at, client) in clients.into_iter().enumerate() {
-        bench.write(client, &format!(r#"{{"id":"new{at}","method":"session/new","params":{{}}}}"#));
-        bench.write(worker, &format!(r#"{{"id":"new{at}","result":{{"sessionId":"s{at}"}}}}"#));
+        bench.write(client, &format!(r#"{{"id":"{at}new","method":"session/new","params":{{}}}}"#));
+        bench.write(worker, &format!(r#"{{"id":"{at}new","result":{{"sessionId":"s{at}"}}}}"#));
         bench.read(client);
     }
     bench.read(worker);
@@ -65,7 +65,7 @@ fn ids_that_some_parser_changes_are_replaced_and_restored_to_the_byte() {
         ("1e-400", "0"),
         ("9007199254740993", "9007199254740991"),
         (r#""\ud800""#, r#""a""#),
-        ("5000000000000000", "1"),
+        ("2000000000", "1"),
     ] {
         let mut bench = bench(1);
         let (owner, attacker, worker) = (bench.client(), bench.client(), bench.worker(0));
@@ -109,7 +109,7 @@ fn an_id_whose_answer_may_still_come_is_never_given_to_another_request() {
 }
 
 #[test]
-fn a_worker_that_answers_twice_gets_ids_that_it_has_never_seen_and_is_reported_once() {
+fn a_second_answer_reaches_no_client_and_is_reported_once_as_such() {
     let mut bench = bench(1);
     let (first, second, worker) = (bench.client(), bench.client(), bench.worker(0));
     for _ in 0..3 {
@@ -325,8 +325,8 @@ fn a_late_answer_that_repeats_its_session_name_takes_the_session_from_no_client(
     bench.read(worker);
     bench.write(owner, &prompt(2, "mine"));
     assert_eq!(bench.read_one(worker), prompt(2, "mine"));
-    bench.write(other, &prompt(3, "another"));
-    assert_eq!(bench.read_one(worker), prompt(3, "another"), "the worker has given out no name by that");
+    bench.write(other, &prompt(300_000, "another"));
+    assert_eq!(bench.read_one(worker), prompt(300_000, "another"), "the worker has given out no name by that");
 }
 
 #[test]
@@ -461,9 +461,9 @@ fn at_most_4096_names_are_held_and_the_oldest_goes_first() {
     for round in 0..5 {
         let owner = bench.client();
         for at in 0..1000 {
-            let name = round * 1000 + at;
-            bench.write(owner, &format!(r#"{{"id":{at},"method":"session/new"}}"#));
-            bench.write(worker, &format!(r#"{{"id":{at},"result":{{"sessionId":"n{name}"}}}}"#));
+            let (name, id) = (round * 1000 + at, round * 1_000_000 + at);
+            bench.write(owner, &format!(r#"{{"id":{id},"method":"session/new"}}"#));
+            bench.write(worker, &format!(r#"{{"id":{id},"result":{{"sessionId":"n{name}"}}}}"#));
         }
         bench.breaks(owner);
         bench.gone(owner);
@@ -471,11 +471,12 @@ fn at_most_4096_names_are_held_and_the_oldest_goes_first() {
     bench.read(worker);
     let mut held = 0;
     for name in 0..5000 {
-        bench.write(stranger, &format!(r#"{{"id":{name},"method":"x","sessionId":"n{name}"}}"#));
+        bench.write(stranger, &format!(r#"{{"id":90{name:06},"method":"x","sessionId":"n{name}"}}"#));
         let is_held = !bench.read(stranger).is_empty();
         assert!(is_held || name < 1000, "n{name} is not among the oldest");
         held += u32::from(is_held);
-        bench.write(worker, &format!(r#"{{"id":{name},"result":1}}"#));
+        bench.write(worker, &format!(r#"{{"id":90{name:06},"result":1}}"#));
+        bench.read(stranger);
     }
     assert_eq!(held, 4096);
     bench.bus.check_invariants();

@@ -18,6 +18,7 @@ mod hung;
 mod idle;
 mod ids;
 mod isolation;
+mod late;
 mod limits;
 mod memory;
 mod operator;

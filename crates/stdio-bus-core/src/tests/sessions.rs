@@ -184,8 +184,8 @@ fn a_session_that_the_worker_has_confirmed_is_not_taken_away() {
     let (owner, other, worker) = (bench.client(), bench.client(), bench.worker(0));
     bench.write(owner, r#"{"id":1,"method":"session/new"}"#);
     bench.write(worker, r#"{"id":1,"result":{"sessionId":"0"}}"#);
-    bench.write(other, r#"{"id":1,"method":"session/new"}"#);
-    bench.write(worker, r#"{"id":1,"result":{"sessionId":"0"}}"#);
+    bench.write(other, r#"{"id":2,"method":"session/new"}"#);
+    bench.write(worker, r#"{"id":2,"result":{"sessionId":"0"}}"#);
     bench.read(owner);
     bench.write(worker, r#"{"method":"update","sessionId":"0"}"#);
     assert_eq!(bench.read(owner).len(), 1);
@@ -390,7 +390,7 @@ fn a_newer_connection_of_the_same_name_takes_a_session_over() {
     bench.write(worker, r#"{"id":7,"method":"session/request_permission","params":{"sessionId":"s"}}"#);
     bench.read(old);
     bench.read(worker);
-    let prompt = r#"{"id":3,"method":"session/prompt","params":{"sessionId":"s"}}"#;
+    let prompt = r#"{"id":"a","method":"session/prompt","params":{"sessionId":"s"}}"#;
     bench.write(new, prompt);
     assert_eq!(
         bench.read_error(old),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Fate, Model, Request, Worker};
 use crate::bus::report::Reason;
 use crate::bus::settings::{Assignment, MAX_REQUEST_ID_LEN, MAX_SESSION_ID_LEN, Pool, SessionAccess};
-use crate::line::{Kind, Line, Party, is_plain, meaning};
+use crate::line::{Kind, Line, Party, is_plain, meaning, of_other_type};
 
 /// How long a client waits for a worker of its own.
 const TURN_AWAITED: Duration = Duration::from_secs(30);
@@ -257,8 +257,7 @@ impl Model {
     pub(super) fn fate_of_worker_line(&self, worker: usize, line: &Line) -> Fate {
         let me = Party::Worker(worker);
         if line.kind == Kind::Response {
-            let id = line.ids.id.as_deref().map(meaning).unwrap_or_default();
-            return match self.to_workers.iter().find(|request| request.answerer == me && request.wire == id) {
+            return match self.request_answered(worker, line).map(|at| &self.to_workers[at]) {
                 None if self.may_be_late(worker, line) => Fate::lost(Reason::LateAnswer),
                 None => Fate::lost(Reason::UnknownId),
                 Some(Request { asker: Some(asker), .. }) => Fate::to(*asker),
@@ -335,6 +334,18 @@ impl Model {
         }
         let id = line.ids.request_id.as_deref().map(meaning)?;
         self.to_workers.iter().find(|request| request.answerer == me && request.wire == id)
+    }
+
+    /// The request that a worker's response answers: the one with its id, else the one that has the string of its number,
+    /// or the number of its string.
+    pub(super) fn request_answered(&self, worker: usize, line: &Line) -> Option<usize> {
+        let id = line.ids.id.as_deref().map(meaning)?;
+        let find = |id: &str| {
+            let is_it = |request: &Request| request.answerer == Party::Worker(worker) && request.wire == id;
+            self.to_workers.iter().position(is_it)
+        };
+        let other = || of_other_type(&id).filter(|_| !self.may_be_late(worker, line));
+        find(&id).or_else(|| find(&other()?))
     }
 
     /// Whether an unsolicited response may answer a request that has left the table.

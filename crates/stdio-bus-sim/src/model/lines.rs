@@ -111,7 +111,6 @@ impl Model {
         }
         if let (Reason::UnknownId, Party::Worker(worker)) = (reason, line.from) {
             let worker = &mut self.workers[worker];
-            worker.fresh = true;
             if !std::mem::replace(&mut worker.answers_twice, true) {
                 self.count(Reason::WorkerAnswersTwice);
             }

@@ -1,8 +1,9 @@
 //! The model's requests: asker, answerer and ids of each, and when it leaves the table.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::owners::Owners;
 use super::{Fate, Model, Rank, Request, Token, is_in_use};
 use crate::bus::port::Moment;
 use crate::bus::report::Reason;
@@ -19,6 +20,10 @@ impl Model {
     /// Removes the request that a response answers.
     pub(super) fn answered_by(&mut self, number: usize, of_client: bool) -> Request {
         let line = &self.lines[number];
+        if let (true, Party::Worker(worker)) = (of_client, line.from) {
+            let at = self.request_answered(worker, line);
+            return self.to_workers.remove(at.expect("a request was pending"));
+        }
         let requests = if of_client { &mut self.to_workers } else { &mut self.to_clients };
         let id = line.ids.id.as_deref().map(meaning).unwrap_or_default();
         let at = requests.iter().position(|request| request.answerer == line.from && request.wire == id);
@@ -83,7 +88,8 @@ impl Model {
         let fresh = worker.fresh || always;
         let is_retired = line.ids.id.as_deref().is_some_and(|id| worker.retired.has_id(&meaning(id)));
         let is_late = line.ids.token.as_deref().is_some_and(|token| fresh || worker.retired.has_token(&meaning(token)));
-        let request = translated(request, &line, ids, &self.to_workers, &mut self.made, [fresh || is_retired, is_late]);
+        let (owners, made) = (&mut self.owners, &mut self.made);
+        let request = translated(request, &line, ids, &self.to_workers, owners, made, [fresh || is_retired, is_late]);
         self.to_workers.push(request);
     }
 
@@ -139,7 +145,8 @@ impl Model {
                 sessions: session.into_iter().collect(),
                 ..Request::new(number, Party::Worker(worker), Party::Client(client))
             };
-            let request = translated(request, &line, ids, &self.to_clients, &mut self.made, [false; 2]);
+            let (owners, made) = (&mut self.owners, &mut self.made);
+            let request = translated(request, &line, ids, &self.to_clients, owners, made, [false; 2]);
             self.to_clients.push(request);
         }
     }
@@ -148,7 +155,12 @@ impl Model {
         let line = self.lines[number].clone();
         let request = self.answered_by(number, true);
         self.clients[client].penalty.answered();
-        let expected = if request.replaced { Some(&request.token) } else { line.ids.id.as_ref() };
+        let is_misspelled = line.ids.id.as_deref().map(meaning).as_ref() != Some(&request.wire);
+        if is_misspelled && !std::mem::replace(&mut self.workers[worker].misspells, true) {
+            self.count(Reason::UnknownId);
+        }
+        let is_restored = request.replaced || is_misspelled;
+        let expected = if is_restored { Some(&request.token) } else { line.ids.id.as_ref() };
         assert_eq!(ids.id.as_ref(), expected, "the id of {:?} was not restored", request.line);
         let is_its = line.ids.subscription.as_deref().map(meaning).as_ref() == Some(&request.wire);
         let expected = if request.replaced && is_its { Some(&request.token) } else { line.ids.subscription.as_ref() };
@@ -207,8 +219,7 @@ impl Model {
         let line = &self.lines[number];
         let id = line.ids.id.as_deref().map(meaning).unwrap_or_default();
         if let Party::Worker(worker) = line.from {
-            let pending = self.to_workers.iter().any(|request| request.answerer == line.from && request.wire == id);
-            if pending {
+            if self.request_answered(worker, line).is_some() {
                 let request = self.answered_by(number, true);
                 let method = self.lines[request.line].method;
                 if self.lines[number].result && matches!(method, "session/load" | "session/resume") {
@@ -364,24 +375,27 @@ impl Model {
 }
 
 /// The id that the answerer sees: a new one, never used before, if it knows this one already, if parsers read this one
-/// differently, and if it may be answered by mistake (`fresh`).
+/// differently, if it may be answered by mistake (`fresh`), and if another asker has used it.
 fn translated(
     mut request: Request,
     line: &Line,
     ids: &Ids,
     pending: &[Request],
-    made: &mut BTreeSet<String>,
+    owners: &mut BTreeMap<Party, Owners>,
+    made: &mut BTreeSet<(Party, u64)>,
     [fresh, is_late]: [bool; 2],
 ) -> Request {
     let token = line.ids.id.clone().expect("a request has an id");
     let seen = ids.id.clone().expect("an id arrives");
     request.wire = meaning(&seen);
     let known = |id: &str| pending.iter().any(|other| other.answerer == request.answerer && other.wire == id);
-    request.replaced = fresh || !is_plain(&token) || known(&meaning(&token));
+    let asker = request.asker.expect("it was just asked");
+    let owners = owners.entry(request.answerer).or_default();
+    request.replaced = fresh || !is_plain(&token) || known(&meaning(&token)) || !owners.may_use(asker, &token);
     if request.replaced {
         let number: u64 = seen.trim_matches('"').parse().unwrap_or_default();
         assert!(MADE.contains(&number), "the id {token} was replaced by {seen}: {line:?}");
-        assert!(made.insert(number.to_string()), "the id {seen} was made twice: {line:?}");
+        assert!(made.insert((request.answerer, number)), "the id {seen} was made twice: {line:?}");
         assert_eq!(seen.starts_with('"'), token.starts_with('"'), "the type of an id changed");
     } else {
         assert_eq!(seen, token, "an id was changed without need");
@@ -392,13 +406,14 @@ fn translated(
             let has = other.progress.as_ref().is_some_and(|other| other.wire == meaning(token));
             has && other.answerer == request.answerer
         };
-        let replaced = follows || is_late || !is_plain(token) || pending.iter().any(is_known);
+        let replaced =
+            follows || is_late || !is_plain(token) || pending.iter().any(is_known) || !owners.may_use(asker, token);
         if follows {
             assert_eq!(*seen_token, seen, "a token goes with the id that it is: {line:?}");
         } else if replaced {
             let number: u64 = seen_token.trim_matches('"').parse().unwrap_or_default();
             assert!(MADE.contains(&number), "the token {token} was replaced by {seen_token}: {line:?}");
-            assert!(made.insert(number.to_string()), "the token {seen_token} was made twice: {line:?}");
+            assert!(made.insert((request.answerer, number)), "the token {seen_token} was made twice: {line:?}");
             assert_eq!(seen_token.starts_with('"'), token.starts_with('"'), "the type of a token changed");
         } else {
             assert_eq!(seen_token, token, "a token was changed without need: {line:?}");

@@ -43,6 +43,7 @@ impl Model {
             ran: false,
             fresh: false,
             answers_twice: false,
+            misspells: false,
             used_at: BTreeMap::new(),
             retired: Retired::default(),
             may_create: false,

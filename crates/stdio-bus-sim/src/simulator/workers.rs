@@ -117,7 +117,7 @@ impl World {
                 (draft.method, draft.ids.id) = (*random.pick(&LISTS), None);
                 unnamed(&mut draft);
             }
-            16 | 17 if !worker.todo.is_empty() || !worker.told.is_empty() => return self.worker_tells(at, padding),
+            16 | 17 if !worker.todo.is_empty() || !worker.over.is_empty() => return self.worker_tells(at, padding),
             _ => draft.method = "session/request_permission",
         }
         if draft.ids.id.is_some() && !draft.method.is_empty() {
@@ -154,9 +154,10 @@ impl World {
         let (random, worker) = (&mut self.random, &mut self.workers[at]);
         let mut draft = Draft { padding, ..Draft::default() };
         let mut told_for = usize::MAX;
-        if worker.todo.is_empty() || random.one_in(6) {
-            let over = (!worker.told.is_empty()).then(|| random.pick(&worker.told).clone());
-            draft.ids.progress = over.filter(|_| !random.one_in(3)).or_else(|| Some(random.range(0..50).to_string()));
+        if !worker.over.is_empty() && (worker.todo.is_empty() || random.one_in(3)) {
+            return self.worker_tells_late(at, draft);
+        } else if worker.todo.is_empty() || random.one_in(6) {
+            draft.ids.progress = Some(random.range(0..50).to_string());
         } else {
             let todo = &worker.todo[random.range(0..worker.todo.len())];
             // An unsolicited answer may have been taken for this one.
@@ -169,6 +170,25 @@ impl World {
             }
         }
         self.tells(Party::Worker(at), draft, told_for);
+    }
+
+    /// A worker speaks of a request that it has answered: of its progress, in its subscription, or it asks its client.
+    fn worker_tells_late(&mut self, at: usize, mut draft: Draft) {
+        let (random, worker) = (&mut self.random, &mut self.workers[at]);
+        let over = random.pick(&worker.over).clone();
+        draft.over = Some(over.line);
+        match over.progress {
+            Some(token) if random.one_in(2) => draft.ids.progress = Some(worker.view.write_id(&token)),
+            _ if random.one_in(2) => draft.ids.subscription = Some(worker.view.write_id(&over.token)),
+            _ => {
+                draft.method = "elicitation/create";
+                draft.ids.id = Some(worker.next_id.to_string());
+                draft.ids.request_id = Some(worker.view.write_id(&over.token));
+                worker.next_id += 1;
+                return self.draft(Party::Worker(at), draft);
+            }
+        }
+        self.tells(Party::Worker(at), draft, usize::MAX);
     }
 
     pub(super) fn can_write(&self, at: usize) -> bool {
@@ -195,7 +215,7 @@ impl World {
         if let (false, Some(name)) = (result, &todo.made) {
             worker.view.discards_session(name);
         }
-        let mut result_session = todo.made.filter(|_| result);
+        let mut result_session = todo.made.clone().filter(|_| result);
         if result && worker.view.careless && random.one_in(4) {
             let name = random.range(0..3).to_string();
             if let Some(made) = &result_session {
@@ -213,7 +233,7 @@ impl World {
             result_session = Some(name.clone());
         }
         worker.view.answered(todo.line, asked, result, result_session.as_deref());
-        worker.told.extend(todo.progress);
+        worker.over.push(todo.clone());
         let ends = result && (asked.method == "subscriptions/listen" || random.one_in(20));
         let draft = Draft {
             ids: Ids {

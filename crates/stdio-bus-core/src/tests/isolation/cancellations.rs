@@ -75,12 +75,17 @@ fn a_late_cancellation_of_a_worker_hits_no_request_of_another_one() {
         bench.write(late, forms[0]);
         assert_eq!(bench.read_one(client), forms[0], "nothing is there that it could hit");
         bench.write(other, ask);
-        bench.read_one(client);
-        for form in forms {
-            bench.write(late, form);
+        let asked: Value = serde_json::from_str(&bench.read_one(client)).unwrap();
+        assert_ne!(asked["id"], 1, "another worker has used that");
+        let made = [forms[0], forms[1], forms[2]].map(|form| form.replace(":1}", &format!(":{}}}", asked["id"])));
+        for form in made {
+            bench.write(late, &form);
         }
         assert_eq!((bench.read(client).len(), bench.count(Reason::UnknownRequest)), (0, 3), "{assignment:?}");
+        bench.write(late, forms[0]);
+        assert_eq!(bench.read_one(client), forms[0], "it has nothing of that name to answer");
         bench.write(other, forms[0]);
-        assert_eq!(bench.read_one(client), forms[0], "its own it may cancel");
+        let its_own = forms[0].replace(":1}", &format!(":{}}}", asked["id"]));
+        assert_eq!(bench.read_one(client), its_own, "its own it may cancel");
     }
 }

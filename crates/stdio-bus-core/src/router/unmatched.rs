@@ -1,0 +1,214 @@
+//! A worker's answer with an id that no request is pending under: a late one, one without an id, one whose id the worker
+//! has spelled in another way, or one that nobody waits for.
+//!
+//! Invariant: it reaches a client only if it cannot be about a request of another one. A number and the string of its
+//! digits have one owner (`names.rs`), so one stands for the other; all else that is only likely is delivered by a worker
+//! that has served one client alone, and fails the request at any other.
+use alloc::string::String;
+
+use ndjson_scan::{Line, Span, decoded, member};
+
+use crate::id::Id;
+use crate::message::{Edit, Parsed};
+use crate::peer::{Peer, RequestKey, WorkerKey};
+use crate::report::Reason;
+use crate::{Bus, Flow};
+
+/// After so many unmatched answers in a row the pending requests of a worker are not searched any more for ids that
+/// such an answer may mean.
+const MOST_SEARCHES: u8 = 64;
+/// Maximum number of bytes of a worker's text in a report.
+const LONGEST_TEXT: usize = 200;
+
+/// The request that an answer means, though it does not have its id.
+struct Meant {
+    key: RequestKey,
+    /// No other request can be meant.
+    is_sure: bool,
+    /// What the worker has written, for people; none if that is common.
+    how: Option<String>,
+}
+
+/// The id of an answer that is not the one that its answerer was sent.
+pub(crate) struct Misspelled {
+    /// Its place, or the one where it is to be.
+    at: Span,
+    /// There is one.
+    is_there: bool,
+    /// What the answerer has written, for people; none if that is common.
+    how: Option<String>,
+}
+
+impl Misspelled {
+    /// The id of an answer. If it has none, or null: the place of that, or the one behind the brace.
+    fn of(line: Parsed<'_>, how: Option<String>) -> Self {
+        if line.id.is_some() {
+            return Self { at: line.id, is_there: true, how };
+        }
+        let (begin, text) = (line.span.start, line.get(line.span));
+        let null = member(text, b"id").map(|null| (null.as_ptr() as usize - text.as_ptr() as usize, null.len()));
+        let (start, length) = null.unwrap_or((memchr::memchr(b'{', text).unwrap_or(0) + 1, 0));
+        let start = begin + start as u32;
+        Self { at: Span { start, end: start + length as u32 }, is_there: null.is_some(), how }
+    }
+
+    /// The edit that puts the asker's id there.
+    pub(crate) fn edit(&self, id: &[u8]) -> Edit {
+        let with = if self.is_there { id.into() } else { [b"\"id\":", id, b","].concat().as_slice().into() };
+        Edit { at: self.at, with }
+    }
+}
+
+impl Bus {
+    /// An answer of a worker to no request that it has.
+    pub(super) fn unmatched_answer(&mut self, worker: WorkerKey, line: Parsed<'_>) -> Flow {
+        let from = Peer::Worker(worker);
+        let is_result = line.has(Line::RESULT) && !line.has(Line::ERROR);
+        let id = if line.id.is_some() {
+            Id::parse(line.get(line.id)).ok()
+        } else {
+            self.own_question(worker).filter(|_| !is_result)
+        };
+        if id
+            .as_ref()
+            .is_some_and(|id| self.take_era(worker, id, is_result) || self.take_opening(worker, id, is_result))
+        {
+            return Flow::Next;
+        }
+        let Some(at) = self.workers.get_mut(worker) else { return Flow::Next };
+        let fingerprint = id.as_ref().map(|id| self.pending.fingerprint(id));
+        if fingerprint.is_some_and(|fingerprint| at.end.seldom.retired.take(fingerprint)) {
+            self.learn_from_late_answer(worker, line, [None; 2]);
+            self.report_line(Reason::LateAnswer, from, line, "the request was given up before");
+            return Flow::Next;
+        }
+        let meant = match id {
+            Some(id) => self.request_meant(worker, line, id),
+            None if line.id.is_some() || is_result => None,
+            None => self.only_pending(worker).map(|key| Meant { key, is_sure: true, how: None }),
+        };
+        if let Some(meant) = meant {
+            return self.take_meant(worker, line, meant);
+        }
+        let text = if line.id.is_some() {
+            "no request is pending under this id".into()
+        } else if line.has(Line::ERROR) {
+            format!("an error without an id: {}", error_of(line))
+        } else {
+            "an answer without an id".into()
+        };
+        self.report_line(Reason::UnknownId, from, line, &text);
+        let is_first = line.id.is_some()
+            && self.workers.get_mut(worker).is_some_and(|at| !core::mem::replace(&mut at.facts.told_of_answers, true));
+        if is_first {
+            let text = "a worker sent an answer that nothing waits for: it has answered a request twice, or under an id \
+                        that it was not sent";
+            self.report_line(Reason::WorkerAnswersTwice, from, line, text);
+        }
+        Flow::Next
+    }
+
+    /// Takes an answer for the one to the request that it means.
+    fn take_meant(&mut self, worker: WorkerKey, line: Parsed<'_>, meant: Meant) -> Flow {
+        let Meant { key, is_sure, how } = meant;
+        let has_others = self.workers.get(worker).is_some_and(|at| at.audience.has_others());
+        if !is_sure && has_others {
+            let text = format!("the worker has answered under another id: {}", how.unwrap_or_default());
+            self.fail_request(key, Reason::UnknownId, &text);
+            self.forget_request(key);
+            return Flow::Next;
+        }
+        self.take_answer(worker, key, line, Some(&Misspelled::of(line, how)))
+    }
+
+    /// An answer under a misspelled id was delivered: reports the first one of a worker.
+    pub(crate) fn report_spelling(&mut self, worker: WorkerKey, line: Parsed<'_>, misspelled: &Misspelled) {
+        let Some(how) = &misspelled.how else { return };
+        if self.workers.get_mut(worker).is_some_and(|at| !core::mem::replace(&mut at.facts.told_of_spelling, true)) {
+            let text = format!("{how}, which it is taken for; a worker answers with the id as it came");
+            self.report_line(Reason::UnknownId, Peer::Worker(worker), line, &text);
+        }
+    }
+
+    /// The request of a worker that an answer means by an id that it does not have.
+    fn request_meant(&mut self, worker: WorkerKey, line: Parsed<'_>, id: Id) -> Option<Meant> {
+        let from = Peer::Worker(worker);
+        let written = line.get(line.id);
+        let other = id.clone().of_other_type();
+        if let Some(key) = self.pending.find(from, &other) {
+            let kind = if other.is_string() { "a string" } else { "a number" };
+            let how = format!("no request is pending under {id}, but {other} ({kind}) is");
+            return Some(Meant { key, is_sure: true, how: Some(how) });
+        }
+        let at = self.workers.get_mut(worker).filter(|at| at.end.unanswered.count() > 0)?;
+        if at.facts.searches >= MOST_SEARCHES {
+            return None;
+        }
+        at.facts.searches += 1;
+        let owed = self.pending.all(&|request| request.answerer() == from);
+        let mut likely = owed.into_iter().filter_map(|key| {
+            let wire = self.pending.wire_of(key)?;
+            Some((key, mangled(written, &id, &wire)?, wire))
+        });
+        let (key, how, wire) = likely.next()?;
+        if likely.next().is_some() {
+            return None;
+        }
+        let how = format!("{} is {wire} {how}", written.escape_ascii());
+        self.workers.get_mut(worker)?.facts.searches = 0;
+        Some(Meant { key, is_sure: false, how: Some(how) })
+    }
+
+    /// The only request that a worker has to answer.
+    fn only_pending(&self, worker: WorkerKey) -> Option<RequestKey> {
+        self.workers.get(worker).filter(|at| at.end.unanswered.count() == 1)?;
+        self.pending.all(&|request| request.answerer() == Peer::Worker(worker)).first().copied()
+    }
+}
+
+/// What became of the pending id `wire` if a worker has `written` this instead.
+fn mangled(written: &[u8], id: &Id, wire: &Id) -> Option<&'static str> {
+    let Id::Number(wire) = *wire else { return None };
+    if wire > u64::from(u32::MAX) && *id == cut(wire) || wire > i32::MAX as u64 && *id == signed(wire) {
+        return Some("cut to 32 bits");
+    }
+    let is_float = !written.starts_with(b"\"") && written.iter().any(|byte| matches!(byte, b'.' | b'e' | b'E'));
+    match id {
+        Id::Number(id) if is_float && is_rounded(*id, wire) => Some("rounded"),
+        Id::String(text)
+            if text.as_bytes().iter().any(u8::is_ascii_digit)
+                && Id::parse(text.as_bytes()).ok() == Some(Id::Number(wire)) =>
+        {
+            Some("as a string")
+        }
+        _ => None,
+    }
+}
+
+fn cut(wire: u64) -> Id {
+    Id::Number(wire & u64::from(u32::MAX))
+}
+
+fn signed(wire: u64) -> Id {
+    let cut = wire as u32 as i32;
+    Id::parse(format!("{cut}").as_bytes()).unwrap_or(Id::Number(wire))
+}
+
+/// Whether a number is another one with fewer digits, as some programs write doubles (`%g`, `%.14g`).
+fn is_rounded(rounded: u64, number: u64) -> bool {
+    let digits = number.checked_ilog10().unwrap_or(0) + 1;
+    (6..digits).any(|kept| {
+        let unit = 10_u64.pow(digits - kept);
+        number.saturating_add(unit / 2) / unit * unit == rounded || number / unit * unit == rounded
+    })
+}
+
+/// The code and the message of an error, for people.
+fn error_of(line: Parsed<'_>) -> String {
+    let Some(error) = member(line.get(line.span), b"error") else { return String::new() };
+    let code = member(error, b"code").unwrap_or_default();
+    let message = member(error, b"message").filter(|message| message.starts_with(b"\""));
+    let message = message.map(decoded).unwrap_or_default();
+    let (code, message) = (&code[..code.len().min(32)], &message[..message.len().min(LONGEST_TEXT)]);
+    format!("{} {}", code.escape_ascii(), String::from_utf8_lossy(message).escape_debug())
+}

@@ -110,7 +110,15 @@ impl<I: Io> Shell<I> {
         http.take_place_away(slot);
         let connection = &mut http.connections[slot];
         match connection.state {
-            State::Header | State::Reading if !connection.is_silent() => self.fail_http(now, slot, fault),
+            State::Header | State::Reading if connection.incoming.asked.is_some() => self.fail_http(now, slot, fault),
+            // Its descriptor is needed at once: while there is no room to read heads, they are not answered.
+            State::Header | State::Reading if !connection.is_silent() => {
+                let place = connection.origin.place;
+                let text =
+                    format!("a connection to an MCP listener is closed before its request was complete: {}", fault.why);
+                self.reactor.tell(now, Input::Stranger { place, reason: fault.reason(), text });
+                self.reactor.leave_http(now, slot);
+            }
             State::Parked => {
                 connection.incoming.is_last = true;
                 let id = connection.incoming.parked.as_ref().and_then(|message| message.id()).map(<[u8]>::to_vec);

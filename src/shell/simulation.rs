@@ -278,7 +278,8 @@ impl Simulation {
             };
             *may_be && may_be_told && bus.count(*reason) > 0
         });
-        if was_full && client.verdict == Some(Verdict::Status(503)) && bus.count(Reason::HandshakeRefused) > 0 {
+        let is_refused = matches!(client.verdict, Some(Verdict::Status(503 | 429)));
+        if was_full && is_refused && bus.count(Reason::HandshakeRefused) > 0 {
             return Ok(());
         }
         let by_itself = match &client.last_word {
